@@ -1,0 +1,38 @@
+"""A pluggable backend delegation framework for exported PyTorch models.
+
+Importing this package imports neither torch nor any vendor library: the public names are resolved when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from delegate.compile import CompiledProgram as CompiledProgram
+    from delegate.compile import to_backend as to_backend
+    from delegate.partitioner.partitioner import Partitioner as Partitioner
+    from delegate.runtime.program import LoadedProgram as LoadedProgram
+    from delegate.runtime.program import load as load
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "to_backend": "delegate.compile",
+    "CompiledProgram": "delegate.compile",
+    "Partitioner": "delegate.partitioner.partitioner",
+    "load": "delegate.runtime.program",
+    "LoadedProgram": "delegate.runtime.program",
+}
+
+__all__ = ["CompiledProgram", "LoadedProgram", "Partitioner", "load", "to_backend"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'delegate' has no attribute {name!r}")
+    return getattr(importlib.import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

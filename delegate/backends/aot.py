@@ -1,0 +1,94 @@
+"""The ahead-of-time half of a backend: says what it can run, and turns a region into its vendor's blob."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch.fx import Graph, Node
+
+from delegate.verdict import Verdict
+
+
+class Options(BaseModel):
+    """Base of a backend's options; unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True)
+class Region:
+    """A partition cut out of its program, as the backend gets it.
+
+    Args:
+        name: unique in the program, e.g. "xnnpack_0"; used for the delegate and in messages.
+        graph: a graph of its own: placeholders (inputs, then constants), call_function nodes in topological order,
+            and one output node whose argument is the tuple of results. Every node keeps its name and `meta`.
+        inputs: the placeholders that are given at run time, in the order of the delegate's inputs.
+        constants: placeholder -> its tensor, contiguous or not.
+        outputs: the nodes whose values leave, in the order of the delegate's outputs; each gives one tensor.
+    """
+
+    name: str
+    graph: Graph
+    inputs: tuple[Node, ...]
+    constants: Mapping[Node, torch.Tensor]
+    outputs: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class PreprocessResult:
+    """What a backend makes of a region.
+
+    Args:
+        blob: the vendor's own format, given unchanged to the runtime half.
+        compile_specs: plain JSON values for the runtime half.
+        notes: for the report, e.g. "3 transposes".
+    """
+
+    blob: bytes
+    compile_specs: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class RegionRefused(Exception):
+    """Raised by `preprocess` when the vendor library does not take some nodes after all: the program is planned again
+    without them.
+
+    Args:
+        reasons: names of the nodes that it does not take -> the library's own words.
+    """
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        self.reasons = dict(reasons)
+        super().__init__("; ".join(f"{n}: {why}" for n, why in self.reasons.items()))
+
+
+class Backend(ABC):
+    """The AOT half. One object serves one `to_backend` call.
+
+    A backend on a table of lowerings subclasses `delegate.backends.lowering.TableBackend` instead.
+    """
+
+    Options: ClassVar[type[Options]] = Options
+    name: ClassVar[str]
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    @property
+    def preserve_ops(self) -> Set[str]:
+        """Operators (such as "aten.linear.default") to keep whole until partitioning has been decided."""
+        return frozenset()
+
+    @abstractmethod
+    def check(self, node: Node) -> Verdict:
+        """Whether it can run this node of an edge graph, and if not, why. Must not change the graph."""
+
+    @abstractmethod
+    def preprocess(self, region: Region) -> PreprocessResult:
+        """Compile a region; raises RegionRefused for nodes that the library turns down, LoweringError for a fault."""

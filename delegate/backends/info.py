@@ -1,0 +1,50 @@
+"""BackendInfo: all that is known of a backend before its library is touched. Data only, cheap to import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+API_VERSION = (1, 0)  # (major, minor): a plugin of another major, or of a newer minor, is incompatible
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """What a probe found on this machine.
+
+    Args:
+        ok: whether programs of this backend can run here.
+        reason: why not, e.g. "ai-edge-litert is not installed".
+        versions: library -> version.
+        devices: names of what it would run on, e.g. "CPU, 2 threads"; "(software)" or "(emulated)" where so.
+    """
+
+    ok: bool
+    reason: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BackendInfo:
+    """A backend, as its entry point in group `delegate.backends` gives it.
+
+    Args:
+        name: what users write, e.g. "xnnpack"; must be the entry point's name.
+        description: one line.
+        aot: "package.module:Class" of the AOT half, a subclass of `delegate.backends.aot.Backend`.
+        runtime: "package.module:Class" of the runtime half, a subclass of `delegate.runtime.backend.BackendRuntime`.
+        probe: says what is here; imports the vendor library, catches its absence, never raises.
+        install: the exact command that installs what is missing.
+        api_version: of this project's plugin API that it was written for.
+        licence: of the vendor library, where it is not an open one.
+    """
+
+    name: str
+    description: str
+    aot: str
+    runtime: str
+    probe: Callable[[], Availability]
+    install: str
+    api_version: tuple[int, int] = API_VERSION
+    licence: str = ""

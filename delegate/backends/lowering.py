@@ -1,0 +1,86 @@
+"""The table of a backend: one row per operator holds its support check and its lowering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from torch.fx import Node
+
+from delegate.backends.aot import Backend
+from delegate.edge.node import op_name
+from delegate.verdict import Reason, Verdict, no
+
+Context = TypeVar("Context")
+
+
+@dataclass(frozen=True, slots=True)
+class Lowering(Generic[Context]):
+    """A row of the table.
+
+    Args:
+        op: e.g. "aten.linear.default".
+        check: whether this node can be lowered, with the reason if not; it must say no to whatever `lower` cannot do.
+        lower: adds the node to the vendor's model that the context builds.
+        keep: the operator is not core ATen: it is kept whole for this row while partitioning is decided.
+    """
+
+    op: str
+    check: Callable[[Node], Verdict]
+    lower: Callable[[Context, Node], None]
+    keep: bool = False
+
+
+class LoweringTable(Generic[Context]):
+    """The rows of a backend, each operator at most once."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Lowering[Context]] = {}
+
+    def add(self, row: Lowering[Context]) -> None:
+        """Add a row; raises ValueError if the operator has one."""
+        if row.op in self._rows:
+            raise ValueError(f"two lowerings of {row.op}")
+        self._rows[row.op] = row
+
+    def lowers(
+        self, *ops: str, check: Callable[[Node], Verdict], keep: bool = False
+    ) -> Callable[[Callable[[Context, Node], None]], Callable[[Context, Node], None]]:
+        """Decorator: the function lowers these operators where `check` says yes."""
+
+        def register(function: Callable[[Context, Node], None]) -> Callable[[Context, Node], None]:
+            for op in ops:
+                self.add(Lowering(op, check, function, keep))
+            return function
+
+        return register
+
+    def get(self, op: str) -> Lowering[Context] | None:
+        """The row of an operator."""
+        return self._rows.get(op)
+
+    def __getitem__(self, op: str) -> Lowering[Context]:
+        return self._rows[op]
+
+    def __iter__(self) -> Iterator[Lowering[Context]]:
+        return iter(self._rows.values())
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+class TableBackend(Backend):
+    """A backend whose support checks and lowerings are rows of `table`."""
+
+    table: ClassVar[LoweringTable[Any]]
+
+    @property
+    def preserve_ops(self) -> Set[str]:
+        return frozenset(row.op for row in self.table if row.keep)
+
+    def check(self, node: Node) -> Verdict:
+        row = self.table.get(op_name(node))
+        if row is None:
+            return no(Reason.OPERATOR, f"{self.name} has no lowering of {op_name(node)}")
+        return row.check(node)

@@ -1,0 +1,1 @@
+"""XNNPACK, float32, through LiteRT: a region becomes a TFLite model that XNNPACK takes whole."""

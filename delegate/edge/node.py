@@ -1,0 +1,107 @@
+"""What a node of an edge graph is, asked in one place: operator, tensors, shapes, dtypes, arguments, source line."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Node
+
+from delegate.program.dtypes import DType
+
+_DTYPES: dict[torch.dtype, DType] = {
+    getattr(torch, t.name): t for t in DType if isinstance(getattr(torch, t.name, None), torch.dtype)
+}
+
+
+def op_name(node: Node) -> str:
+    """The operator's full name, e.g. "aten.add.Tensor"; of anything else the function's name."""
+    target = node.target
+    if isinstance(target, OpOverload):
+        return str(target)
+    return getattr(target, "__name__", str(target))
+
+
+def is_compute(node: Node) -> bool:
+    """Whether the node calls an operator on tensors; picking one of several results (getitem) does not count."""
+    return node.op == "call_function" and node.target is not operator.getitem
+
+
+def tensor(node: Node) -> torch.Tensor:
+    """The fake tensor of a node that gives exactly one; raises KeyError or TypeError for another node."""
+    value = node.meta["val"]
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{node.name} gives {type(value).__name__}, not one tensor")
+    return value
+
+
+def tensors(node: Node) -> tuple[torch.Tensor, ...]:
+    """All fake tensors that a node gives, in order; empty for one that gives numbers."""
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return (value,)
+    if isinstance(value, tuple | list):
+        return tuple(v for v in value if isinstance(v, torch.Tensor))
+    return ()
+
+
+def dtype_of(dtype: torch.dtype) -> DType | None:
+    """The project's name of a torch dtype, or None where programs cannot hold it."""
+    return _DTYPES.get(dtype)
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    """The torch dtype of the project's."""
+    found = getattr(torch, dtype.name)
+    assert isinstance(found, torch.dtype)
+    return found
+
+
+def is_static(node: Node) -> bool:
+    """Whether all sizes that the node gives are plain integers."""
+    return all(isinstance(s, int) for t in tensors(node) for s in t.shape)
+
+
+def arguments(node: Node) -> dict[str, Any]:
+    """All arguments by the names of the operator's schema, keyword-only ones and defaults included, in its order."""
+    target = node.target
+    if not isinstance(target, OpOverload):
+        return dict(enumerate_names(node))
+    found: dict[str, Any] = {}
+    for position, argument in enumerate(target._schema.arguments):
+        if position < len(node.args):
+            found[argument.name] = node.args[position]
+        elif argument.name in node.kwargs:
+            found[argument.name] = node.kwargs[argument.name]
+        else:
+            found[argument.name] = argument.default_value if argument.has_default_value() else None
+    return found
+
+
+def enumerate_names(node: Node) -> Mapping[str, Any]:
+    """Arguments of a function without a schema, by position."""
+    return {**{str(i): a for i, a in enumerate(node.args)}, **node.kwargs}
+
+
+def module_path(node: Node) -> str:
+    """The path of the module that made the node, e.g. "encoder.layer.0.attention"; empty where torch does not know."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next(reversed(stack.values()))[0] if stack else ""
+    return path.removeprefix("L['self'].").removeprefix("L['self']") if isinstance(path, str) else ""
+
+
+def source_line(node: Node) -> str:
+    """The user's own line "file:line, in function" that made the node; empty where torch does not know."""
+    trace = node.meta.get("stack_trace") or ""
+    lines = [line.strip() for line in trace.splitlines() if line.strip().startswith('File "')]
+    return lines[-1].removeprefix("File ").replace('"', "").replace(", line ", ":") if lines else ""
+
+
+def describe(node: Node) -> str:
+    """A node for messages: name, operator, what it gives, and the user's line."""
+    shapes = ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors(node))
+    line = source_line(node)
+    return f"node {node.name}, {op_name(node)} -> {shapes or 'number'}" + (f", at {line}" if line else "")

@@ -1,0 +1,1 @@
+"""Rewrites of an EdgeProgram, one per file."""

@@ -1,0 +1,73 @@
+"""The EdgeProgram: what edge makes, passes rewrite, and the partitioner reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+META_VALUE = "val"  # node.meta key of torch: the fake tensor (or symbolic number) that a node gives
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeInput:
+    """One leaf of the caller's arguments.
+
+    Args:
+        name: path for people, e.g. "x" or "batch['ids']".
+        node: name of its placeholder.
+        literal: the value that export fixed, where the leaf is no tensor and no symbolic number.
+        is_literal: whether `literal` is meant.
+    """
+
+    name: str
+    node: str
+    literal: int | float | bool | str | None = None
+    is_literal: bool = False
+
+
+@dataclass(frozen=True)
+class EdgeProgram:
+    """One method in edge dialect.
+
+    `graph` holds, in this order: a placeholder for every constant, state and user input, then call_function nodes,
+    then the output node whose argument is (user outputs ..., new values of mutated states ...).
+    Every node has `meta["val"]`; `meta["nn_module_stack"]` and `meta["stack_trace"]` where torch knew them.
+
+    Args:
+        name: of the method.
+        graph_module: owns the graph. Passes rewrite it in place and return a new EdgeProgram around it.
+        inputs: user inputs, in the order of their placeholders.
+        constants: placeholder name -> the tensor (parameters, buffers, lifted constants, folded values).
+        constant_names: placeholder name -> the name in the user's module (or the node that was folded).
+        states: placeholder name -> the mutable buffer's name in the user's module; its start value is in `constants`.
+        mutated: names of the states that the last outputs of the graph are the new values of, in order.
+        in_spec, out_spec: torch's pytree specs of (args, kwargs) and of the result.
+        range_constraints: sympy symbol -> torch's ValueRanges.
+    """
+
+    name: str
+    graph_module: GraphModule
+    inputs: tuple[EdgeInput, ...]
+    constants: Mapping[str, torch.Tensor]
+    constant_names: Mapping[str, str]
+    states: Mapping[str, str]
+    mutated: tuple[str, ...]
+    in_spec: Any
+    out_spec: Any
+    range_constraints: Mapping[Any, Any]
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the method."""
+        return self.graph_module.graph
+
+    def is_constant(self, node: Node) -> bool:
+        """Whether the node is the placeholder of a value that never changes."""
+        return node.op == "placeholder" and node.name in self.constants and node.name not in self.states
+
+    def __str__(self) -> str:
+        return str(self.graph)

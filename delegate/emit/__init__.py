@@ -1,0 +1,1 @@
+"""From a lowered graph to a Program: values, instructions, lifetimes, memory. Needs torch."""

@@ -1,0 +1,118 @@
+"""The exception tree of the project.
+
+    DelegateError
+    |-- ExportError          the model could not be taken from torch                      (AOT)
+    |-- DialectError         a graph breaks the rules of its dialect                      (AOT)
+    |-- ConfigError          a configuration or an option is wrong                        (AOT)
+    |-- PartitionError       a plan cannot be made or is not valid                        (AOT)
+    |-- LoweringError        a region or a leftover node cannot be lowered                (AOT)
+    |-- ProgramError         a program file is damaged, foreign, or of another version    (file)
+    |-- BackendError
+    |   |-- BackendNotFound       no backend of that name is registered
+    |   |-- BackendBroken         its plugin fails to import; the traceback is kept
+    |   |-- BackendIncompatible   its plugin speaks another API version
+    |   |-- BackendUnavailable    its library or its device is absent here
+    |   `-- BackendFailed         it accepted the work and then failed at it
+    `-- ExecutionError
+        |-- InputError            the caller's inputs do not fit the method
+        `-- KernelError           a kernel is missing or failed
+
+Every message says what was wrong, where, and what to do about it, on one line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DelegateError(Exception):
+    """Base of all errors of this project.
+
+    Args:
+        what: what is wrong, naming the thing, without a full stop.
+        where: the place: a node, an operator, a file and line, an input.
+        remedy: what the reader can do.
+    """
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+        self.what, self.where, self.remedy = what, where, remedy
+        super().__init__(what, where, remedy)
+
+    def __str__(self) -> str:
+        place = f" ({self.where})" if self.where else ""
+        remedy = f": {self.remedy}" if self.remedy else ""
+        return f"{self.what}{place}{remedy}"
+
+
+class ExportError(DelegateError):
+    """The model could not be taken from torch."""
+
+
+class DialectError(DelegateError):
+    """A graph breaks the rules of its dialect."""
+
+
+class ConfigError(DelegateError):
+    """A configuration or an option is wrong."""
+
+
+class PartitionError(DelegateError):
+    """A plan cannot be made, or is not valid."""
+
+
+class LoweringError(DelegateError):
+    """A region, or a node that no backend took, cannot be lowered."""
+
+
+class ProgramError(DelegateError):
+    """A program file is damaged, foreign, or of another version."""
+
+
+class BackendError(DelegateError):
+    """Something is wrong with a backend."""
+
+
+class BackendNotFound(BackendError):
+    """No backend of that name is registered."""
+
+
+class BackendBroken(BackendError):
+    """A backend's plugin fails to import."""
+
+
+class BackendIncompatible(BackendError):
+    """A backend's plugin speaks another version of the plugin API."""
+
+
+class BackendUnavailable(BackendError):
+    """A backend's library or device is absent on this machine."""
+
+
+class BackendFailed(BackendError):
+    """A backend accepted the work and then failed at it."""
+
+
+class ExecutionError(DelegateError):
+    """A run of a method failed."""
+
+
+class InputError(ExecutionError):
+    """The caller's inputs do not fit the method."""
+
+
+class KernelError(ExecutionError):
+    """A kernel is missing or failed."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A remedy: the nearest known name, else all of them.
+
+    >>> did_you_mean("xnnpak", ["xnnpack", "gpu"])
+    "did you mean 'xnnpack'?"
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"known: {', '.join(names)}" if names else "none is known"

@@ -1,0 +1,97 @@
+"""The kernel table: which kernel runs an operator on given dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from delegate.program.dtypes import DType
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FLOAT = frozenset({DType.float16, DType.float32, DType.float64})
+INT = frozenset({DType.uint8, DType.int8, DType.int16, DType.int32, DType.int64})
+BOOL = frozenset({DType.bool})
+COMPLEX = frozenset({DType.complex64, DType.complex128})
+REAL = FLOAT | INT | BOOL
+ANY = REAL | COMPLEX | {DType.bfloat16, DType.uint16, DType.uint32, DType.uint64}
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A row of the table.
+
+    Args:
+        op: the operator, e.g. "aten.add.Tensor".
+        function: see `KernelTable.kernel` and `KernelTable.view` for how it is called.
+        dtypes: element types of the tensor arguments and results that it takes.
+        is_view: it gives a view of its first argument, made once when the program is bound.
+        library: who registered it, for messages.
+    """
+
+    op: str
+    function: Callable[..., Any]
+    dtypes: frozenset[DType]
+    is_view: bool
+    library: str
+
+
+class KernelTable:
+    """Kernels of one library, at most one per operator and dtype."""
+
+    def __init__(self, library: str) -> None:
+        self.library = library
+        self._rows: dict[str, list[Kernel]] = {}
+
+    def kernel(self, *ops: str, dtypes: Iterable[DType] = REAL) -> Callable[[F], F]:
+        """Decorator: the function computes these operators into memory that it is given.
+
+        It is called as `function(*args, out=out)`: args in the order of the operator's schema with all defaults filled
+        in; tensors are arrays (any strides, read-only), lists are lists, sizes are ints, a dtype is a `DType`, layout,
+        device and memory-format arguments are None. `out` is an array of the result's shape and dtype that shares no
+        memory with the arguments, or a tuple of them where the operator has several results (None for a result that
+        the graph does not use never occurs: all are given). It must fill `out` completely and return nothing.
+        """
+        return self._register(ops, dtypes, is_view=False)
+
+    def view(self, *ops: str, dtypes: Iterable[DType] = ANY) -> Callable[[F], F]:
+        """Decorator: the function gives a view (a tuple of views for several results) of its first argument.
+
+        It is called as `function(*args)` when a program is bound to memory, never while it runs. Where the strides of
+        the argument allow no view it returns None, and the runtime copies instead: it runs the function again on a
+        contiguous copy. The result must have exactly the shape that the graph says.
+        """
+        return self._register(ops, dtypes, is_view=True)
+
+    def _register(self, ops: Sequence[str], dtypes: Iterable[DType], is_view: bool) -> Callable[[F], F]:
+        def register(function: F) -> F:
+            for op in ops:
+                self.add(Kernel(op, function, frozenset(dtypes), is_view, self.library))
+            return function
+
+        return register
+
+    def add(self, kernel: Kernel) -> None:
+        """Add a row; raises ValueError if another claims the same operator and dtype."""
+        rows = self._rows.setdefault(kernel.op, [])
+        for other in rows:
+            if both := other.dtypes & kernel.dtypes:
+                names = ", ".join(sorted(t.name for t in both))
+                raise ValueError(f"two kernels of {kernel.op} for {names}: of {other.library} and of {kernel.library}")
+        rows.append(kernel)
+
+    def find(self, op: str, dtypes: Iterable[DType]) -> Kernel | None:
+        """The kernel that takes an operator on these dtypes (of all tensor arguments and results)."""
+        wanted = frozenset(dtypes)
+        return next((k for k in self._rows.get(op, ()) if wanted <= k.dtypes), None)
+
+    def rows(self, op: str) -> tuple[Kernel, ...]:
+        """All kernels of an operator."""
+        return tuple(self._rows.get(op, ()))
+
+    def __iter__(self) -> Iterator[Kernel]:
+        return (k for rows in self._rows.values() for k in rows)
+
+    def __contains__(self, op: object) -> bool:
+        return op in self._rows

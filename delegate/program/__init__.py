@@ -1,0 +1,1 @@
+"""What a compiled program is: its model, its operators, its file. Needs only NumPy and flatbuffers."""

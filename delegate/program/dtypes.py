@@ -1,0 +1,65 @@
+"""The data types of tensors: one row per type."""
+
+from __future__ import annotations
+
+import builtins
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+
+class DType(Enum):
+    """A tensor element type; the value is its stable code in program files (torch's ScalarType numbering).
+
+    bfloat16 has no NumPy type: its arrays hold the raw 16 bits as uint16.
+    """
+
+    uint8 = 0
+    int8 = 1
+    int16 = 2
+    int32 = 3
+    int64 = 4
+    float16 = 5
+    float32 = 6
+    float64 = 7
+    complex64 = 9
+    complex128 = 10
+    bool = 11
+    bfloat16 = 15
+    uint16 = 27
+    uint32 = 28
+    uint64 = 29
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy type that stores it."""
+        return _NUMPY[self]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return _NUMPY[self].itemsize
+
+    @property
+    def is_floating(self) -> builtins.bool:
+        """Whether it is a real floating-point type."""
+        return self in _FLOATING
+
+    @property
+    def is_integral(self) -> builtins.bool:
+        """Whether it is an integer type; bool is not."""
+        return _NUMPY[self].kind in "iu" and self is not DType.bfloat16
+
+    @classmethod
+    def of(cls, dtype: np.dtype[Any]) -> DType:
+        """The type that a NumPy dtype stores; raises KeyError for one that has none."""
+        return _FROM_NUMPY[dtype]
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+_NUMPY: dict[DType, np.dtype[Any]] = {t: np.dtype("uint16" if t is DType.bfloat16 else t.name) for t in DType}
+_FROM_NUMPY = {n: t for t, n in _NUMPY.items() if t is not DType.bfloat16}
+_FLOATING = {DType.float16, DType.float32, DType.float64, DType.bfloat16}

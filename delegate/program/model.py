@@ -1,0 +1,257 @@
+"""The model of a compiled program: frozen data, without behaviour.
+
+`emit` makes it, `program.file` saves and loads it, `program.verifier` checks it, `runtime` runs it.
+Everything refers to everything else by index, so that a damaged file is caught by bounds checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from delegate.program.dtypes import DType
+from delegate.program.expr import Dim, Expr
+
+FORMAT_VERSION = 1
+
+
+class Home(Enum):
+    """Where the memory of a value is; the value is its stable code in program files."""
+
+    ARENA = 0  # planned: `offset` bytes into the arena of memory space `index`; offset -1: planned per shape
+    CONSTANT = 1  # constant number `index` of the program; read-only
+    STATE = 2  # state number `index` of the program: a mutable buffer that lives between calls
+    INPUT = 3  # the caller's array for input number `index`, used where it lies; read-only
+    OUTPUT = 4  # a new array for output number `index`, made for every call and given to the caller
+    ALIAS = 5  # a view of value `index`: the instruction that makes it costs nothing at run time
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The memory of a value; see `Home` for the meaning of `index` and `offset` (bytes)."""
+
+    home: Home
+    index: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor of a method.
+
+    Args:
+        name: the node that makes it, for people.
+        dtype: element type.
+        shape: sizes; an `Expr` where it depends on the inputs' shapes.
+        storage: where its memory is.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Dim, ...]
+    storage: Storage
+
+    @property
+    def is_static(self) -> bool:
+        """Whether all its sizes are known ahead of time."""
+        return all(isinstance(d, int) for d in self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """An argument that is a tensor: the index of a value of the method."""
+
+    index: int
+
+
+# An argument of an instruction. A tuple is a list of arguments. An Expr is a size, known when the method is called.
+Arg = Ref | Expr | DType | int | float | complex | bool | str | None | tuple["Arg", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """Run the kernel of an operator.
+
+    Args:
+        operator: index into `Program.operators`.
+        args: all arguments in the order of the operator's schema, keyword-only ones and defaults included.
+        outputs: values that it makes.
+        source: index into `Method.sources`, or -1.
+    """
+
+    operator: int
+    args: tuple[Arg, ...]
+    outputs: tuple[int, ...]
+    source: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DelegateCall:
+    """Give values to a delegate and take its results: index into `Program.delegates`, values in, values out."""
+
+    delegate: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+class Structure(Enum):
+    """The kinds of control flow; the value is the stable code in program files."""
+
+    IF = 0  # operands: predicate, then what both blocks take; blocks: then, else
+    WHILE = 1  # operands: carried values, then captured ones; blocks: condition, body
+    SCAN = 2  # operands: carried values, then sequences, then captured ones; block: body
+    MAP = 3  # operands: sequences, then captured values; block: body
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A body of control flow; its values stand in the method's one table."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    instructions: tuple[Instruction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredCall:
+    """Control flow: runs its blocks as `kind` says. `carried` counts the operands that one turn gives to the next."""
+
+    kind: Structure
+    operands: tuple[int, ...]
+    carried: int
+    blocks: tuple[Block, ...]
+    outputs: tuple[int, ...]
+
+
+Instruction = KernelCall | DelegateCall | StructuredCall
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A symbolic size of a method.
+
+    Args:
+        name: for people, e.g. "s0" or the Dim's name "batch".
+        minimum, maximum: the range that is allowed, inclusive; maximum None: unbounded.
+        input, dim: it is the size of that dimension of that input; input -1: known only from data.
+    """
+
+    name: str
+    minimum: int
+    maximum: int | None
+    input: int = -1
+    dim: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One leaf of the caller's arguments.
+
+    Args:
+        name: its path for people, e.g. "x" or "batch['ids']".
+        value: the tensor value that it fills, or -1 where the export made it a constant.
+        literal: what it must be where value is -1.
+    """
+
+    name: str
+    value: int
+    literal: int | float | bool | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """How leaves make up nested containers, without torch.
+
+    Args:
+        kind: "leaf", "tuple", "list", "dict", "namedtuple" or "record" (a dataclass or model output: named fields).
+        keys: the keys of a dict (str or int) or the names of fields; empty for the others.
+        children: the parts, in order.
+        type: the full name of the class that torch knows, for people.
+    """
+
+    kind: str
+    keys: tuple[str | int, ...] = ()
+    children: tuple[Tree, ...] = ()
+    type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One entry point of a program.
+
+    Args:
+        name: e.g. "forward".
+        inputs: the leaves of the caller's arguments in order.
+        outputs: the leaves of the result in order: a Ref, a literal, or an Expr (a size).
+        in_tree: tuple(args tuple, kwargs dict) over the inputs.
+        out_tree: over the outputs.
+        values: all tensors.
+        instructions: in the order of execution.
+        symbols: the symbolic sizes that Expr.value counts.
+        arenas: bytes of each memory space; -1 where it depends on the shapes and is planned per shape.
+        sources: the user's own source lines, for messages.
+    """
+
+    name: str
+    inputs: tuple[Input, ...]
+    outputs: tuple[Arg, ...]
+    in_tree: Tree
+    out_tree: Tree
+    values: tuple[Value, ...]
+    instructions: tuple[Instruction, ...]
+    symbols: tuple[Symbol, ...] = ()
+    arenas: tuple[int, ...] = (0,)
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A read-only tensor: its bytes are row-major (C order) in segment `segment`; several may share one."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    segment: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A mutable buffer shared by the methods; it starts with the bytes of segment `segment`."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    segment: int
+
+
+@dataclass(frozen=True, slots=True)
+class DelegateSpec:
+    """One lowered partition.
+
+    Args:
+        name: e.g. "xnnpack_0".
+        backend: the backend whose runtime half takes it.
+        segment: the segment that holds its blob.
+        compile_specs: what the backend's AOT half tells its runtime half; plain JSON values.
+    """
+
+    name: str
+    backend: str
+    segment: int
+    compile_specs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A compiled program. `segments` are the bulk bytes (64-byte aligned and mapped when loaded from a file)."""
+
+    methods: tuple[Method, ...]
+    operators: tuple[str, ...]
+    constants: tuple[Constant, ...]
+    states: tuple[State, ...]
+    delegates: tuple[DelegateSpec, ...]
+    segments: tuple[memoryview | bytes, ...]
+    report: str = ""  # the partition report as JSON
+    version: int = FORMAT_VERSION

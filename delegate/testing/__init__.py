@@ -1,0 +1,1 @@
+"""What plugin authors test their backends with."""

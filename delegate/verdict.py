@@ -1,0 +1,59 @@
+"""The answer of a support check: yes, or no with a reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a backend does not run a node."""
+
+    OPERATOR = "unsupported operator"
+    DTYPE = "unsupported dtype"
+    RANK = "unsupported rank"
+    LAYOUT = "unsupported layout"
+    ATTRIBUTE = "unsupported attribute"
+    NON_CONSTANT = "non-constant weight"
+    DYNAMIC_SHAPE = "dynamic shape"
+    EXCLUDED = "excluded by configuration"
+    PINNED = "pinned elsewhere"
+    TOO_SMALL = "partition too small"
+    CYCLE = "would form a cycle"
+    REFUSED = "refused by the library"
+    UNAVAILABLE = "device absent"
+    SLOWER = "slower"
+    INACCURATE = "inaccurate"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a backend can run a node.
+
+    Args:
+        reason: None for yes.
+        message: a sentence about this node, e.g. "groups=3 does not divide 8 channels".
+        remedy: what would make it a yes, where that is known.
+        tag: of a yes: nodes with different tags never share a partition. Most backends leave it empty.
+    """
+
+    reason: Reason | None = None
+    message: str = ""
+    remedy: str = ""
+    tag: str = ""
+
+    def __bool__(self) -> bool:
+        return self.reason is None
+
+    def __str__(self) -> str:
+        if self.reason is None:
+            return "yes"
+        return ": ".join(part for part in (str(self.reason), self.message, self.remedy) if part)
+
+
+YES = Verdict()
+
+
+def no(reason: Reason, message: str = "", remedy: str = "") -> Verdict:
+    """A refusal."""
+    return Verdict(reason, message, remedy)
