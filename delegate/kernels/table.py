@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from delegate.kernels.halves import HALF, widened
 from delegate.program.dtypes import DType
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -82,8 +83,20 @@ class KernelTable:
         rows.append(kernel)
 
     def find(self, op: str, dtypes: Iterable[DType]) -> Kernel | None:
-        """The kernel that takes an operator on these dtypes (of all tensor arguments and results)."""
+        """The kernel that takes an operator on these dtypes (of all tensor arguments and results).
+
+        Where no row takes float16 or bfloat16, a row for float32 does: it is wrapped to compute in float32 and round.
+        """
         wanted = frozenset(dtypes)
+        found = self._row(op, wanted)
+        if found is not None or not wanted & HALF or wanted >= {DType.bfloat16, DType.uint16}:
+            return found
+        wide = self._row(op, (wanted - HALF) | {DType.float32})
+        if wide is None or wide.is_view:
+            return None
+        return replace(wide, function=widened(wide.function, wanted), dtypes=wanted)
+
+    def _row(self, op: str, wanted: frozenset[DType]) -> Kernel | None:
         return next((k for k in self._rows.get(op, ()) if wanted <= k.dtypes), None)
 
     def rows(self, op: str) -> tuple[Kernel, ...]:

@@ -1,0 +1,7 @@
+"""The portable kernel library: importing it imports every family, which completes `TABLE`."""
+
+from __future__ import annotations
+
+from delegate.kernels.portable_table import TABLE
+
+__all__ = ["TABLE"]
