@@ -1,0 +1,169 @@
+"""Runs a portable kernel as the runtime does, and compares it with torch eager."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch._ops import OpOverload
+
+from delegate.edge.node import dtype_of, torch_dtype
+from delegate.kernels.portable import TABLE
+from delegate.program.dtypes import DType
+
+_IGNORED = (torch.layout, torch.device, torch.memory_format)
+# Relative and absolute tolerance by the result's dtype.
+_TOLERANCE = {
+    torch.float64: (1e-10, 1e-12),
+    torch.float32: (2e-5, 2e-6),
+    torch.float16: (2e-3, 2e-4),
+    torch.bfloat16: (1.6e-2, 1e-3),
+    torch.complex64: (2e-5, 2e-6),
+    torch.complex128: (1e-10, 1e-12),
+}
+
+
+def check(op: OpOverload, *args: Any, rtol: float | None = None, atol: float | None = None, **kwargs: Any) -> None:
+    """Assert that the kernel of `op` gives what torch gives: shapes, dtypes, values (NaN and infinity included).
+
+    Integers and bools are compared exactly, the others by the tolerance of their dtype unless `rtol` or `atol` is given.
+    """
+    expected = op(*args, **kwargs)
+    expected = tuple(expected) if isinstance(expected, tuple | list) else (expected,)
+    found = run(op, *args, expected=expected, **kwargs)
+    for index, (e, f) in enumerate(zip(expected, found, strict=True)):
+        where = f"{op} result {index} for {describe(args)}, {describe(kwargs)}"
+        assert f.shape == e.shape, f"{where}: shape {tuple(f.shape)}, torch gives {tuple(e.shape)}"
+        assert f.dtype == e.dtype, f"{where}: dtype {f.dtype}, torch gives {e.dtype}"
+        r, a = _TOLERANCE.get(e.dtype, (0.0, 0.0))
+        torch.testing.assert_close(
+            f,
+            e.contiguous(),
+            rtol=r if rtol is None else rtol,
+            atol=a if atol is None else atol,
+            equal_nan=True,
+            msg=lambda m, where=where, f=f, e=e: f"{where}: {m}\nkernel {f.flatten()[:16]}\ntorch  {e.flatten()[:16]}",
+        )
+
+
+def run(op: OpOverload, *args: Any, expected: tuple[torch.Tensor, ...], **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    """The kernel's results, in memory that was filled with garbage before. `expected` gives shapes and dtypes."""
+    filled = schema_arguments(op, args, kwargs)
+    dtypes = {t for t in map(dtype_of, (t.dtype for t in (*tensors_in(filled), *expected)))}
+    kernel = TABLE.find(str(op), [t for t in dtypes if t is not None])
+    assert kernel is not None, f"no kernel of {op} for {sorted(t.name for t in dtypes if t)}"
+    arguments = [to_runtime(a) for a in filled]
+    before = [a.copy() for a in tensors_in_runtime(arguments)]
+    with np.errstate(all="ignore"):
+        if kernel.is_view:
+            results = kernel.function(*arguments)
+            if results is None:
+                arguments[0] = np.ascontiguousarray(arguments[0])
+                results = kernel.function(*arguments)
+            results = tuple(results) if isinstance(results, tuple | list) else (results,)
+            for result in results:
+                assert result.size == 0 or np.shares_memory(result, arguments[0]), f"{op} copies"
+        else:
+            results = tuple(garbage(t) for t in expected)
+            returned = kernel.function(
+                *arguments, out=results if len(op._schema.returns) > 1 or is_list(op) else results[0]
+            )
+            assert returned is None, f"{op} returns something"
+    for old, new in zip(before, tensors_in_runtime(arguments), strict=True):
+        assert old.tobytes() == new.tobytes(), f"{op} changes its arguments"
+    return tuple(to_torch(r, t.dtype) for r, t in zip(results, expected, strict=True))
+
+
+def is_list(op: OpOverload) -> bool:
+    """Whether the operator gives a list of tensors."""
+    return len(op._schema.returns) == 1 and isinstance(op._schema.returns[0].type, torch.ListType)
+
+
+def schema_arguments(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """All arguments in the order of the operator's schema, defaults filled in."""
+    filled = []
+    for position, argument in enumerate(op._schema.arguments):
+        if position < len(args):
+            filled.append(args[position])
+        elif argument.name in kwargs:
+            filled.append(kwargs[argument.name])
+        else:
+            filled.append(argument.default_value if argument.has_default_value() else None)
+    return filled
+
+
+def to_runtime(arg: Any) -> Any:
+    """An argument as the runtime gives it to a kernel; strides are kept."""
+    if isinstance(arg, torch.Tensor):
+        bits = arg.detach().view(torch.uint16) if arg.dtype is torch.bfloat16 else arg.detach()
+        return bits.resolve_conj().numpy()
+    if isinstance(arg, torch.dtype):
+        return dtype_of(arg)
+    if isinstance(arg, _IGNORED):
+        return None
+    if isinstance(arg, list | tuple):
+        return [to_runtime(a) for a in arg]
+    return arg
+
+
+def to_torch(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    """A result as a tensor of torch's."""
+    found = DType.bfloat16 if array.dtype == np.uint16 and dtype is torch.bfloat16 else DType.of(array.dtype)
+    bits = torch.from_numpy(np.array(array, order="C"))
+    return bits.view(torch.bfloat16) if found is DType.bfloat16 else bits.to(torch_dtype(found))
+
+
+def garbage(like: torch.Tensor) -> np.ndarray:
+    """Memory of a tensor's shape and dtype that holds what a kernel must overwrite."""
+    array = to_runtime(torch.empty(like.shape, dtype=like.dtype))
+    if array.dtype.kind in "fc":
+        array.fill(np.nan)
+    elif array.dtype == np.bool_:
+        array.view(np.uint8).fill(1)
+    else:
+        array.fill(np.iinfo(array.dtype).max)
+    return array
+
+
+def tensors_in(arguments: list[Any]) -> Iterator[torch.Tensor]:
+    """The tensors among arguments, those in lists included."""
+    for arg in arguments:
+        if isinstance(arg, torch.Tensor):
+            yield arg
+        elif isinstance(arg, list | tuple):
+            yield from tensors_in(list(arg))
+
+
+def tensors_in_runtime(arguments: list[Any]) -> Iterator[np.ndarray]:
+    """The arrays among arguments, those in lists included."""
+    for arg in arguments:
+        if isinstance(arg, np.ndarray):
+            yield arg
+        elif isinstance(arg, list):
+            yield from tensors_in_runtime(arg)
+
+
+def describe(value: Any) -> str:
+    """Arguments for messages."""
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, list | tuple):
+        return "(" + ", ".join(map(describe, value)) + ")"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k}: {describe(v)}" for k, v in value.items()) + "}"
+    return repr(value)
+
+
+def sample(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0, scale: float = 3.0) -> torch.Tensor:
+    """A reproducible tensor of any dtype: normal values times `scale`, or integers that fit the dtype."""
+    generator = torch.Generator().manual_seed(seed + math.prod(shape))
+    if dtype is torch.bool:
+        return torch.randint(0, 2, shape, generator=generator).bool()
+    if not dtype.is_floating_point and not dtype.is_complex:
+        low = 0 if dtype is torch.uint8 else -10
+        return torch.randint(low, 11, shape, generator=generator).to(dtype)
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    return (torch.randn(shape, generator=generator, dtype=wide) * scale).to(dtype)
