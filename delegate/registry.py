@@ -1,0 +1,276 @@
+"""The registry: which backends and kernel libraries there are, in what state, and their halves when they are used."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from delegate.backends.info import API_VERSION, Availability, BackendInfo
+from delegate.errors import (
+    BackendBroken,
+    BackendError,
+    BackendIncompatible,
+    BackendNotFound,
+    BackendUnavailable,
+    did_you_mean,
+)
+from delegate.kernels.libraries import KernelLibrary, kernel_libraries
+from delegate.plugins import (
+    BLOCK_VARIABLE,
+    Plugin,
+    State,
+    blocked_names,
+    discover,
+    full_traceback,
+    is_blocked,
+    load_object,
+    one_line,
+)
+
+if TYPE_CHECKING:
+    from delegate.backends.aot import Backend
+    from delegate.kernels.table import KernelTable
+    from delegate.runtime.backend import BackendRuntime
+
+BACKENDS = "delegate.backends"
+KERNELS = "delegate.kernels"
+IN_PROCESS = "this process"
+
+# The base class of each half by name: naming it keeps torch out of this module.
+_BASES = {"aot": ("delegate.backends.aot", "Backend"), "runtime": ("delegate.runtime.backend", "BackendRuntime")}
+_AOT_NEEDS = frozenset({"torch", "pydantic", "yaml"})
+_ERRORS: dict[State, type[BackendError]] = {
+    State.BROKEN: BackendBroken,
+    State.INCOMPATIBLE: BackendIncompatible,
+    State.UNAVAILABLE: BackendUnavailable,
+    State.BLOCKED: BackendUnavailable,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BackendState:
+    """A backend as it is found on this machine.
+
+    Args:
+        name: what users write.
+        state: what can be done with it.
+        owner, version: the distribution that declares it; several owners are joined by " and ".
+        info: None where it is broken or blocked.
+        availability: what its probe said; None where it was not asked.
+        detail: one sentence on why it is not ok; empty where it is.
+        remedy: how to mend that.
+        error: what a broken plugin raised.
+    """
+
+    name: str
+    state: State
+    owner: str
+    version: str
+    info: BackendInfo | None = None
+    availability: Availability | None = None
+    detail: str = ""
+    remedy: str = ""
+    error: BaseException | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def traceback(self) -> str:
+        """The traceback of a broken plugin as Python prints it; empty for another."""
+        return full_traceback(self.error)
+
+
+class Registry:
+    """Backends and kernel libraries of the installed distributions, as they were when the registry was made.
+
+    A plugin is imported when its state is asked for, its halves when they are asked for, each at most once.
+    """
+
+    def __init__(self) -> None:
+        self._plugins = discover(BACKENDS)
+        self._registered: dict[str, BackendInfo] = {}
+        self._states: dict[str, BackendState] = {}
+        self._blocked = blocked_names()
+        self._warned: set[str] = set()
+
+    def names(self) -> tuple[str, ...]:
+        """The names of all backends in alphabetical order, whatever their state; imports nothing."""
+        return tuple(sorted({*self._plugins, *self._registered}))
+
+    def state(self, name: str) -> BackendState:
+        """The state of one backend; raises BackendNotFound."""
+        if name not in self._states:
+            self._states[name] = self._find(name)
+        return self._states[name]
+
+    def states(self) -> tuple[BackendState, ...]:
+        """The states of all backends, in the order of their names."""
+        return tuple(self.state(name) for name in self.names())
+
+    def available(self) -> tuple[str, ...]:
+        """The names of the backends that can be used here; warns, once, of each broken one, as nobody asked for it."""
+        states = self.states()
+        for s in states:
+            if s.state is State.BROKEN and s.name not in self._warned:
+                self._warned.add(s.name)
+                warnings.warn(f"{s.detail}: {s.remedy}", RuntimeWarning, stacklevel=2)
+        return tuple(s.name for s in states if s.state is State.OK)
+
+    def info(self, name: str) -> BackendInfo:
+        """The info of a backend, whose library may be absent.
+
+        Raises:
+            BackendNotFound, BackendBroken, BackendIncompatible: as their names say.
+            BackendUnavailable: it is blocked.
+        """
+        return self._require(name, absent_ok=True)
+
+    def aot(self, name: str, *, absent_ok: bool = False) -> type[Backend]:
+        """The AOT half of a backend.
+
+        Args:
+            name: of the backend.
+            absent_ok: give it even where its library or device is absent, for instance to read its options.
+
+        Raises:
+            BackendNotFound, BackendBroken, BackendIncompatible, BackendUnavailable: as their names say.
+        """
+        return cast("type[Backend]", self._half(name, "aot", absent_ok))
+
+    def runtime(self, name: str) -> type[BackendRuntime]:
+        """The runtime half of a backend; raises as `aot` does."""
+        return cast("type[BackendRuntime]", self._half(name, "runtime", absent_ok=False))
+
+    def register(self, info: BackendInfo) -> None:
+        """Add a backend for this process, without packaging it.
+
+        Raises:
+            BackendError: the name is taken.
+            BackendBroken: `info` is no BackendInfo.
+        """
+        if not isinstance(info, BackendInfo):
+            raise BackendBroken(f"register() takes a BackendInfo, not {type(info).__name__}")
+        if info.name in self.names():
+            owner = self.state(info.name).owner
+            raise BackendError(f"backend {info.name!r} is registered already, by {owner}", remedy="use another name")
+        self._registered[info.name] = info
+
+    def kernel_libraries(self) -> tuple[KernelLibrary, ...]:
+        """All kernel libraries in the order in which they are asked for a kernel: the project's own comes last."""
+        return self._libraries
+
+    def kernel_tables(self) -> tuple[KernelTable, ...]:
+        """The tables of the kernel libraries that work, in order of preference; warns, once, of each broken one.
+
+        Raises:
+            KernelError: two libraries claim one kernel, or the project's own library is broken.
+        """
+        for library in self._libraries:
+            if library.state is State.BROKEN and library.name not in self._warned:
+                self._warned.add(library.name)
+                warnings.warn(f"{library.detail}: uninstall {library.owner}", RuntimeWarning, stacklevel=2)
+        return tuple(library.table for library in self._libraries if library.table is not None)
+
+    @functools.cached_property
+    def _libraries(self) -> tuple[KernelLibrary, ...]:
+        return kernel_libraries(discover(KERNELS), self._blocked)
+
+    def _find(self, name: str) -> BackendState:
+        if name in self._registered:
+            return _probed(self._registered[name], IN_PROCESS, "")
+        if name not in self._plugins:
+            raise BackendNotFound(f"no backend is named {name!r}", remedy=did_you_mean(name, self.names()))
+        claims = self._plugins[name]
+        if is_blocked(name, self._blocked):
+            owner = " and ".join(p.owner for p in claims)
+            detail = f"backend {name!r} is blocked by the environment variable {BLOCK_VARIABLE}"
+            return BackendState(
+                name, State.BLOCKED, owner, claims[0].version, None, None, detail, "take it out of there"
+            )
+        if len(claims) > 1:
+            labels = " and ".join(p.label for p in claims)
+            detail = f"several distributions claim the backend {name!r}: {labels}"
+            return BackendState(name, State.BROKEN, labels, "", None, None, detail, "uninstall all but one of them")
+        return _loaded(claims[0])
+
+    def _require(self, name: str, absent_ok: bool) -> BackendInfo:
+        state = self.state(name)
+        usable = state.state is State.OK or (absent_ok and state.state is State.UNAVAILABLE)
+        if state.info is None or not usable:
+            _refuse(state)
+        return state.info
+
+    def _half(self, name: str, half: str, absent_ok: bool) -> type:
+        info = self._require(name, absent_ok)
+        path: str = getattr(info, half)
+        try:
+            found = load_object(path)
+        except (Exception, SystemExit) as error:
+            if half == "aot" and isinstance(error, ModuleNotFoundError) and error.name in _AOT_NEEDS:
+                what = f"the AOT half of backend {name!r} needs {error.name}, which is not installed"
+                raise BackendUnavailable(what, remedy="pip install 'delegate[aot]'") from error
+            self._break(name, f"fails to import {path}: {one_line(error)}", error)
+        if not (isinstance(found, type) and _BASES[half] in {(c.__module__, c.__qualname__) for c in found.__mro__}):
+            self._break(name, f"gives {path}, which is no subclass of {'.'.join(_BASES[half])}")
+        return found
+
+    def _break(self, name: str, problem: str, error: BaseException | None = None) -> NoReturn:
+        old = self.state(name)
+        self._states[name] = _broken(name, old.owner, old.version, problem, error)
+        _refuse(self._states[name])
+
+
+@functools.cache
+def default_registry() -> Registry:
+    """The registry that is used where none is given."""
+    return Registry()
+
+
+def _refuse(state: BackendState) -> NoReturn:
+    raise _ERRORS[state.state](state.detail, remedy=state.remedy) from state.error
+
+
+def _broken(name: str, owner: str, version: str, problem: str, error: BaseException | None = None) -> BackendState:
+    label = f"{owner} {version}".strip()
+    detail = f"backend {name!r} of {label} is broken: it {problem}"
+    if owner == IN_PROCESS:
+        return BackendState(name, State.BROKEN, owner, version, detail=detail, remedy="mend it", error=error)
+    remedy = f"`delegate backends {name}` shows the traceback; " if error else ""
+    remedy += f"update or uninstall {owner}"
+    return BackendState(name, State.BROKEN, owner, version, detail=detail, remedy=remedy, error=error)
+
+
+def _loaded(plugin: Plugin) -> BackendState:
+    """Import a plugin's info and look at it."""
+    place = (plugin.name, plugin.owner, plugin.version)
+    try:
+        info = plugin.load()
+    except (Exception, SystemExit) as error:
+        return _broken(*place, f"fails to import: {one_line(error)}", error)
+    if not isinstance(info, BackendInfo):
+        return _broken(*place, f"gives {type(info).__name__} at {plugin.entry.value}, not a BackendInfo")
+    if info.name != plugin.name:
+        return _broken(*place, f"calls itself {info.name!r}, unlike its entry point {plugin.name!r}")
+    return _probed(info, plugin.owner, plugin.version)
+
+
+def _probed(info: BackendInfo, owner: str, version: str) -> BackendState:
+    """Compare the API version, then ask the probe."""
+    try:
+        (major, minor), ours = info.api_version, API_VERSION
+        if major != ours[0] or minor > ours[1]:
+            detail = (
+                f"backend {info.name!r} of {owner} speaks version {major}.{minor} of the plugin API, "
+                f"this project {ours[0]}.{ours[1]}"
+            )
+            remedy = f"update {owner if (major, minor) < ours else 'delegate'}"
+            return BackendState(info.name, State.INCOMPATIBLE, owner, version, info, None, detail, remedy)
+        availability = info.probe()
+    except (Exception, SystemExit) as error:
+        return _broken(info.name, owner, version, f"fails when it is probed: {one_line(error)}", error)
+    if not isinstance(availability, Availability):
+        return _broken(info.name, owner, version, f"gives {type(availability).__name__}, not Availability, when probed")
+    if availability.ok:
+        return BackendState(info.name, State.OK, owner, version, info, availability)
+    detail = f"backend {info.name!r} is not available here: {availability.reason}"
+    return BackendState(info.name, State.UNAVAILABLE, owner, version, info, availability, detail, info.install)
