@@ -1,0 +1,137 @@
+"""Real architectures with seeded random weights, built without any download, for tests and benchmarks."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+Inputs = tuple[torch.Tensor, ...]
+
+
+@contextlib.contextmanager
+def _third_party_import() -> Iterator[None]:
+    """Silences what the libraries say about themselves when imported, nothing else."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"(torchvision|timm|transformers)\.")
+        yield
+
+
+@contextlib.contextmanager
+def _no_torchvision_fakes() -> Iterator[None]:
+    """Ignores the fake kernels of torchvision's own C++ operators, which a CPU-only torch does not have.
+
+    Classification models use none of these operators.
+    """
+    original = torch.library.register_fake
+
+    def register(op, *args, **kwargs):
+        if isinstance(op, str) and op.startswith("torchvision::"):
+            return lambda function: function
+        return original(op, *args, **kwargs)
+
+    torch.library.register_fake = register
+    try:
+        yield
+    finally:
+        torch.library.register_fake = original
+
+
+def _torchvision(name: str) -> torch.nn.Module:
+    with _third_party_import(), _no_torchvision_fakes():
+        import torchvision.models
+    return torchvision.models.get_model(name, weights=None)
+
+
+def _timm(name: str) -> torch.nn.Module:
+    with _third_party_import(), _no_torchvision_fakes():
+        import timm
+    return timm.create_model(name)
+
+
+def _bert_mini() -> torch.nn.Module:
+    with _third_party_import(), _no_torchvision_fakes():
+        from transformers import BertConfig, BertModel
+    shape = {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+    return BertModel(BertConfig(**shape, vocab_size=2000), add_pooling_layer=False)
+
+
+def _llama_mini() -> torch.nn.Module:
+    with _third_party_import(), _no_torchvision_fakes():
+        from transformers import LlamaConfig, LlamaForCausalLM
+    shape = {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "intermediate_size": 768}
+    return LlamaForCausalLM(LlamaConfig(**shape, num_key_value_heads=4, vocab_size=4000, use_cache=False))
+
+
+def _image(size: int) -> Inputs:
+    return (torch.randn(1, 3, size, size),)
+
+
+def _tokens(length: int) -> Inputs:
+    return (torch.randint(0, 1000, (1, length)),)
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """How to build a module, and example inputs of batch size 1."""
+
+    build: Callable[[str], torch.nn.Module]
+    inputs: Callable[[int], Inputs]
+    size: int
+
+
+ZOO = {
+    "mobilenet_v2": Architecture(_torchvision, _image, 224),
+    "mobilenet_v3_small": Architecture(_torchvision, _image, 224),
+    "resnet18": Architecture(_torchvision, _image, 224),
+    "resnet50": Architecture(_torchvision, _image, 224),
+    "efficientnet_b0": Architecture(_torchvision, _image, 224),
+    "convnext_tiny": Architecture(_torchvision, _image, 224),
+    "swin_t": Architecture(_torchvision, _image, 224),
+    "vit_tiny": Architecture(lambda _: _timm("vit_tiny_patch16_224"), _image, 224),
+    "mobilevit_xxs": Architecture(_timm, _image, 256),
+    "bert_mini": Architecture(lambda _: _bert_mini(), _tokens, 128),
+    "llama_mini": Architecture(lambda _: _llama_mini(), _tokens, 128),
+}
+
+QUICK = ("mobilenet_v3_small", "vit_tiny", "bert_mini", "llama_mini", "swin_t")  # for the default test run
+
+
+def calibrate(module: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
+    """Gives BatchNorm layers the statistics of one batch, in place, and returns the module in eval mode.
+
+    With its start values a random network's activations vanish into denormals or explode.
+    """
+    norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
+    if norms:
+        momenta = [m.momentum for m in norms]
+        for m in norms:
+            m.momentum = 1.0
+        module.train()
+        with torch.no_grad():
+            module(*(torch.cat([x, torch.randn_like(x)]) for x in inputs))
+        for m, momentum in zip(norms, momenta, strict=True):
+            m.momentum = momentum
+    return module.eval()
+
+
+def make(name: str) -> tuple[torch.nn.Module, Inputs]:
+    """The module in eval mode, and example inputs: the same for every call, whatever was drawn before."""
+    architecture = ZOO[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        inputs = architecture.inputs(architecture.size)
+        return calibrate(architecture.build(name), inputs), inputs
+
+
+def export(name: str) -> torch.export.ExportedProgram:
+    """The exported program of `make(name)`."""
+    module, inputs = make(name)
+    with _third_party_import():
+        return torch.export.export(module, inputs)
