@@ -1,0 +1,266 @@
+"""A method bound to memory: every instruction a step over NumPy views, for one combination of input shapes.
+
+Values that lie in the arena, in constants or in states are bound once. Values that lie in the caller's arrays (INPUT) or
+in the arrays that the caller will get (OUTPUT), and views of these, differ from call to call: wherever a step holds
+one, that place is a slot, and a call fills the slots before it runs the steps. So neither inputs nor outputs are copied.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from delegate.errors import LoweringError
+from delegate.kernels.table import Kernel
+from delegate.program.dtypes import DType
+from delegate.program.expr import Expr, evaluate
+from delegate.program.model import (
+    Arg,
+    DelegateCall,
+    Home,
+    KernelCall,
+    Method,
+    Program,
+    Ref,
+    Storage,
+)
+from delegate.runtime.backend import Array, Delegate
+from delegate.runtime.kernels import Kernels, place
+from delegate.runtime.steps import CompactStep, CopiedViewStep, DelegateStep, KernelStep, Step
+from delegate.runtime.storage import assign_storage, call_view, concrete
+
+Slot = tuple[list[Any], int]  # a list, and the entry of it that a call fills
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What all bindings of a loaded program share: one array per constant and state, one delegate per partition."""
+
+    program: Program
+    constants: tuple[Array, ...]
+    states: tuple[Array, ...]
+    delegates: tuple[Delegate, ...]
+    kernels: Kernels
+
+
+class _CallView:
+    """A view that is made anew in every call, because its base differs from call to call."""
+
+    __slots__ = ("args", "kernel", "slots")
+
+    def __init__(self, kernel: Kernel, args: list[Any], slots: list[list[Slot]]) -> None:
+        self.kernel, self.args, self.slots = kernel, args, slots
+
+    def __call__(self) -> None:
+        views = call_view(self.kernel, self.args)
+        assert views is not None  # the same strides allowed it when the method was bound
+        for slots, view in zip(self.slots, views, strict=True):
+            for entries, i in slots:
+                entries[i] = view
+
+
+class Binding:
+    """The steps of a method for one combination of shapes.
+
+    Not thread-safe: the steps share one arena. `Method` guards it.
+    """
+
+    def __init__(self, resources: Resources, method: Method, symbols: Mapping[int, int]) -> None:
+        self._resources, self._method, self._symbols = resources, method, symbols
+        self._slots: dict[int, list[Slot]] = defaultdict(list)
+        self._call_views: list[_CallView] = []
+        self.steps: list[Step] = []
+        storages, arenas = self._storages()
+        self._storage = storages
+        self._arenas = tuple(_aligned(size) for size in arenas)
+        self._shapes = [tuple(evaluate(d, symbols) for d in v.shape) for v in method.values]
+        self._arrays = [self._home_array(i) for i in range(len(method.values))]
+        for instruction in method.instructions:
+            self._bind(instruction)
+        self._results: list[Any] = [None] * len(method.outputs)
+        self._copies: list[tuple[int, Array]] = []
+        for number, output in enumerate(method.outputs):
+            self._bind_result(number, output)
+        self._input_slots = self._slots_by_input()
+        self._fresh = [
+            (self._shapes[i], method.values[i].dtype.numpy, self._slots[i])
+            for i, s in enumerate(storages)
+            if s.home is Home.OUTPUT
+        ]
+        self._call_slots = [slot for i, slots in self._slots.items() if self._per_call(i) for slot in slots]
+
+    def run(self, inputs: Sequence[Array | None]) -> list[Any]:
+        """Run once.
+
+        Args:
+            inputs: an array per input of the method, row-major and of the bound shapes; None for a literal.
+
+        Returns:
+            A new array, or a number, per output of the method.
+        """
+        for slots, array in zip(self._input_slots, inputs, strict=True):
+            for entries, i in slots:
+                entries[i] = array
+        for shape, dtype, slots in self._fresh:
+            made = np.empty(shape, dtype)
+            for entries, i in slots:
+                entries[i] = made
+        try:
+            for view in self._call_views:
+                view()
+            # A copy is due before the steps only for what they may change: no output is a state's own memory.
+            self._execute()
+            for number, array in self._copies:
+                self._results[number] = array.copy()
+            return list(self._results)
+        finally:
+            for entries, i in self._call_slots:  # the caller's arrays are not kept alive
+                entries[i] = None
+
+    def _execute(self) -> None:
+        step: Step | None = None
+        try:
+            for step in self.steps:
+                step()
+        except Exception as error:
+            assert step is not None
+            raise step.failed(error) from error
+
+    def _storages(self) -> tuple[Sequence[Storage], Sequence[int]]:
+        method = self._method
+        if all(size >= 0 for size in method.arenas):
+            return [v.storage for v in method.values], method.arenas
+        plan = assign_storage(self._resources.program, method, self._resources.kernels, self._symbols)
+        return plan.storages, plan.arenas
+
+    def _home_array(self, index: int) -> Array | None:
+        """The array of a value that is neither a view nor different in every call."""
+        storage, value = self._storage[index], self._method.values[index]
+        if storage.home is Home.CONSTANT:
+            return self._resources.constants[storage.index]
+        if storage.home is Home.STATE:
+            return self._resources.states[storage.index]
+        if storage.home is Home.ARENA and storage.offset >= 0:
+            shape, dtype = self._shapes[index], value.dtype.numpy
+            size = dtype.itemsize * int(np.prod(shape))
+            raw = self._arenas[storage.index][storage.offset : storage.offset + size]
+            return raw.view(dtype).reshape(shape)
+        return None
+
+    def _per_call(self, index: int) -> bool:
+        """Whether the value lies in other memory at every call."""
+        while self._storage[index].home is Home.ALIAS:
+            index = self._storage[index].index
+        return self._storage[index].home in (Home.INPUT, Home.OUTPUT)
+
+    def _bind(self, instruction: Any) -> None:
+        if isinstance(instruction, KernelCall):
+            self._bind_kernel(instruction)
+        elif isinstance(instruction, DelegateCall):
+            self._bind_delegate(instruction)
+        else:
+            raise LoweringError(
+                f"this version runs no {instruction.kind.name.lower()} blocks", where=f"method {self._method.name}"
+            )
+
+    def _bind_kernel(self, call: KernelCall) -> None:
+        kernel = self._resources.kernels.of(self._resources.program, self._method, call)
+        args = self._arguments(call.args)
+        if kernel.is_view and all(self._storage[o].home is Home.ALIAS for o in call.outputs):
+            self._bind_view(kernel, call, args)
+            return
+        step = CopiedViewStep if kernel.is_view else KernelStep
+        outs = self._entries(call.outputs)
+        self.steps.append(step(kernel.function, args, outs, place(self._method, call)))
+
+    def _bind_view(self, kernel: Kernel, call: KernelCall, args: list[Any]) -> None:
+        if self._per_call(call.outputs[0]):
+            self._call_views.append(_CallView(kernel, args, [self._slots[o] for o in call.outputs]))
+            return
+        views = call_view(kernel, args)
+        if views is None:
+            raise LoweringError(f"{kernel.op} gives no view of these strides", where=place(self._method, call))
+        for output, view in zip(call.outputs, views, strict=True):
+            self._arrays[output] = view
+
+    def _bind_delegate(self, call: DelegateCall) -> None:
+        program = self._resources.program
+        inputs = self._entries(call.inputs)
+        for i, index in enumerate(call.inputs):
+            array = inputs[i]
+            if array is not None and not array.flags.c_contiguous:
+                inputs[i] = np.empty(array.shape, array.dtype)
+                self.steps.append(CompactStep(array, inputs[i]))
+            elif array is None and self._storage[index].home is Home.ALIAS:
+                self._compact_per_call(index, inputs, i)
+        self.steps.append(
+            DelegateStep(
+                self._resources.delegates[call.delegate],
+                inputs,
+                self._entries(call.outputs),
+                program.delegates[call.delegate],
+            )
+        )
+
+    def _compact_per_call(self, index: int, inputs: list[Any], i: int) -> None:
+        """A view of the caller's array may be strided: the delegate gets a row-major copy of it."""
+        self._slots[index].remove((inputs, i))
+        inputs[i] = np.empty(self._shapes[index], self._method.values[index].dtype.numpy)
+        step = CompactStep(inputs[i], inputs[i])
+        self._slots[index].append((step.source, 0))
+        self.steps.append(step)
+
+    def _arguments(self, args: Iterable[Arg]) -> list[Any]:
+        made: list[Any] = []
+        for i, arg in enumerate(args):
+            if isinstance(arg, Ref):
+                made.append(self._array_or_slot(arg.index, made, i))
+            elif isinstance(arg, tuple):
+                made.append(self._arguments(arg))
+            else:
+                made.append(concrete(arg, self._symbols))
+        return made
+
+    def _entries(self, indices: Iterable[int]) -> list[Any]:
+        made: list[Any] = []
+        for i, index in enumerate(indices):
+            made.append(self._array_or_slot(index, made, i))
+        return made
+
+    def _array_or_slot(self, index: int, entries: list[Any], i: int) -> Array | None:
+        if self._per_call(index):
+            self._slots[index].append((entries, i))
+            return None
+        return self._arrays[index]
+
+    def _bind_result(self, number: int, output: Arg) -> None:
+        if not isinstance(output, Ref):
+            self._results[number] = output.evaluate(self._symbols) if isinstance(output, Expr) else output
+        elif self._per_call(output.index):
+            self._slots[output.index].append((self._results, number))
+        else:
+            array = self._arrays[output.index]
+            assert array is not None
+            self._copies.append((number, array))
+
+    def _slots_by_input(self) -> list[list[Slot]]:
+        """The slots to fill per input of the method, in order."""
+        return [self._slots[given.value] if given.value >= 0 else [] for given in self._method.inputs]
+
+
+def _aligned(size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Uninitialised bytes that start at a multiple of 64."""
+    raw = np.empty(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size]
+
+
+def array_of(data: memoryview | bytes, dtype: DType, shape: tuple[int, ...]) -> Array:
+    """A read-only array over the bytes of a segment."""
+    array = np.frombuffer(data, dtype.numpy).reshape(shape)
+    array.flags.writeable = False
+    return array

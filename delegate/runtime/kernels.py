@@ -1,0 +1,57 @@
+"""Choosing the kernel of an instruction among the kernel libraries that are here, in order of preference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from delegate.errors import KernelError
+from delegate.kernels.table import Kernel, KernelTable
+from delegate.program.dtypes import DType
+from delegate.program.model import Arg, KernelCall, Method, Program, Ref
+
+
+class Kernels:
+    """Kernel libraries, the preferred one first."""
+
+    def __init__(self, tables: Sequence[KernelTable]) -> None:
+        self.tables = tuple(tables)
+
+    def find(self, op: str, dtypes: Iterable[DType]) -> Kernel | None:
+        """The first library's kernel that takes the operator on these dtypes."""
+        wanted = frozenset(dtypes)
+        for table in self.tables:
+            if kernel := table.find(op, wanted):
+                return kernel
+        return None
+
+    def of(self, program: Program, method: Method, call: KernelCall) -> Kernel:
+        """The kernel of an instruction; raises KernelError naming operator, dtypes and the user's line."""
+        op = program.operators[call.operator]
+        dtypes = {method.values[i].dtype for i in (*refs(call.args), *call.outputs)}
+        kernel = self.find(op, dtypes)
+        if kernel is None:
+            names = ", ".join(sorted(t.name for t in dtypes))
+            raise KernelError(
+                f"no kernel of {op} for {names}",
+                where=place(method, call),
+                remedy="install a kernel library that has it (entry-point group delegate.kernels)",
+            )
+        return kernel
+
+
+def refs(args: Iterable[Arg]) -> list[int]:
+    """The values among arguments, also those inside lists, in order."""
+    found: list[int] = []
+    for arg in args:
+        if isinstance(arg, Ref):
+            found.append(arg.index)
+        elif isinstance(arg, tuple):
+            found.extend(refs(arg))
+    return found
+
+
+def place(method: Method, call: KernelCall) -> str:
+    """Where an instruction stands, for messages: the method, the value that it makes, the user's line."""
+    made = method.values[call.outputs[0]].name if call.outputs else "no value"
+    source = method.sources[call.source] if call.source >= 0 else ""
+    return f"method {method.name}, {made}" + (f", at {source}" if source else "")

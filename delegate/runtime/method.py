@@ -1,0 +1,123 @@
+"""Method: one entry point of a loaded program, ready to be called."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from delegate.errors import InputError
+from delegate.program import model
+from delegate.program.model import Input, Tree
+from delegate.runtime.binding import Binding, Resources
+from delegate.runtime.inputs import InputChecker
+from delegate.runtime.tree import flatten, unflatten
+
+_BINDINGS_KEPT = 8  # combinations of shapes whose plans and arenas are kept; the least recently used goes first
+
+
+class Method:
+    """One entry point of a program.
+
+    Calls from several threads are safe; they run one after another, because they share the method's arena.
+    """
+
+    def __init__(self, resources: Resources, definition: model.Method) -> None:
+        self.definition = definition
+        self._resources = resources
+        self._checker = InputChecker(definition)
+        self._bindings: OrderedDict[tuple[int, ...], Binding] = OrderedDict()
+        self._lock = threading.Lock()
+        self._positional = _only_positional_leaves(definition.in_tree)
+        if not definition.symbols:
+            self._bindings[()] = Binding(resources, definition, {})
+
+    @property
+    def name(self) -> str:
+        """Its name in the program, e.g. "forward"."""
+        return self.definition.name
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The leaves of its arguments."""
+        return self.definition.inputs
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on arrays (NumPy, or anything with DLPack), in the structure that the module was exported with.
+
+        Returns:
+            NumPy arrays in the structure of the module's result; a dataclass or model output becomes a `Record`.
+
+        Raises:
+            InputError: the arguments do not fit.
+            BackendFailed, KernelError: the run failed; the next call is right again.
+        """
+        if kwargs or len(args) != self._positional:
+            args, kwargs = self._bind_names(args, kwargs)
+            leaves = flatten(self.definition.in_tree, (args, kwargs))
+        else:
+            leaves = list(args)
+        return unflatten(self.definition.out_tree, self.run(leaves))
+
+    def run(self, leaves: Sequence[Any]) -> list[Any]:
+        """Run on the flat leaves of the arguments; gives the flat leaves of the result."""
+        arrays = self._checker.arrays(leaves)
+        symbols = self._checker.symbols(arrays)
+        with self._lock, np.errstate(all="ignore"):
+            return self._binding(symbols).run(arrays)
+
+    def _binding(self, symbols: tuple[int, ...]) -> Binding:
+        found = self._bindings.get(symbols)
+        if found is None:
+            found = self._bindings[symbols] = Binding(self._resources, self.definition, dict(enumerate(symbols)))
+            if len(self._bindings) > _BINDINGS_KEPT:
+                self._bindings.popitem(last=False)
+        elif self.definition.symbols:
+            self._bindings.move_to_end(symbols)
+        return found
+
+    def _bind_names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Put keyword arguments that were positional at export in their places."""
+        args_tree, kwargs_tree = self.definition.in_tree.children
+        names = _argument_names(args_tree, self.definition.inputs)
+        given = dict(kwargs)
+        placed = list(args)
+        while len(placed) < len(args_tree.children) and names[len(placed)] in given:
+            placed.append(given.pop(names[len(placed)]))
+        missing = [*names[len(placed) :], *(str(k) for k in kwargs_tree.keys if k not in given)]
+        unknown = [k for k in given if k not in kwargs_tree.keys]
+        if missing or unknown or len(placed) > len(args_tree.children):
+            expected = ", ".join([*names, *(f"{k}=" for k in kwargs_tree.keys)])
+            problem = [f"missing {', '.join(missing)}"] if missing else []
+            problem += [f"unknown {', '.join(unknown)}"] if unknown else []
+            raise InputError(
+                f"method {self.name} takes ({expected})",
+                where="; ".join(problem) or f"{len(placed)} positional arguments given",
+                remedy="give exactly the inputs of the export",
+            )
+        return tuple(placed), {str(k): given[str(k)] for k in kwargs_tree.keys}
+
+
+def _only_positional_leaves(tree: Tree) -> int:
+    """The number of arguments where all are positional tensors, so that they need no flattening; else -1."""
+    args, kwargs = tree.children
+    return len(args.children) if not kwargs.children and all(c.kind == "leaf" for c in args.children) else -1
+
+
+def _argument_names(args: Tree, inputs: Sequence[Input]) -> list[str]:
+    """The name of each positional argument: the root of the path of its first leaf."""
+    names: list[str] = []
+    first = 0
+    for i, child in enumerate(args.children):
+        leaves = _count(child)
+        root = inputs[first].name.split("[")[0].split(".")[0] if leaves else f"argument {i}"
+        names.append(root)
+        first += leaves
+    return names
+
+
+def _count(tree: Tree) -> int:
+    return 1 if tree.kind == "leaf" else sum(map(_count, tree.children))

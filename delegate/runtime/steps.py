@@ -1,0 +1,86 @@
+"""What a bound method executes: small callables over arrays that are filled in when it is bound or called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from delegate.errors import BackendFailed, DelegateError, KernelError
+from delegate.program.model import DelegateSpec
+from delegate.runtime.backend import Array, Delegate
+
+
+class KernelStep:
+    """Runs a kernel: `function(*args, out=...)`. `args` and `outs` are lists whose entries may be exchanged per call."""
+
+    __slots__ = ("args", "function", "outs", "place", "single")
+
+    def __init__(self, function: Callable[..., None], args: list[Any], outs: list[Any], place: str) -> None:
+        self.function, self.args, self.outs, self.place = function, args, outs, place
+        self.single = len(outs) == 1
+
+    def __call__(self) -> None:
+        self.function(*self.args, out=self.outs[0] if self.single else self.outs)
+
+    def failed(self, error: Exception) -> DelegateError:
+        """The error that tells the user which instruction failed."""
+        if isinstance(error, DelegateError):
+            return error
+        return KernelError(f"kernel {self.function.__name__} failed: {type(error).__name__}: {error}", where=self.place)
+
+
+class CopiedViewStep(KernelStep):
+    """Runs a view operator whose strides allow no view: on a row-major copy, the result copied out."""
+
+    __slots__ = ()
+
+    def __call__(self) -> None:
+        views = self.function(np.ascontiguousarray(self.args[0]).reshape(self.args[0].shape), *self.args[1:])
+        for out, view in zip(self.outs, [views] if isinstance(views, np.ndarray) else views, strict=True):
+            np.copyto(out, view)
+
+
+class DelegateStep:
+    """Runs a delegate."""
+
+    __slots__ = ("delegate", "inputs", "outputs", "spec")
+
+    def __init__(self, delegate: Delegate, inputs: list[Any], outputs: list[Any], spec: DelegateSpec) -> None:
+        self.delegate, self.inputs, self.outputs, self.spec = delegate, inputs, outputs, spec
+
+    def __call__(self) -> None:
+        self.delegate.execute(self.inputs, self.outputs)
+
+    @property
+    def place(self) -> str:
+        """The partition."""
+        return f"partition {self.spec.name} of {self.spec.backend}"
+
+    def failed(self, error: Exception) -> DelegateError:
+        """The error that tells the user which partition failed."""
+        if isinstance(error, DelegateError):
+            return error
+        return BackendFailed(f"{type(error).__name__}: {error}", where=self.place)
+
+
+class CompactStep:
+    """Copies a strided array into a row-major one, for delegates, which take nothing else."""
+
+    __slots__ = ("source", "target")
+
+    place = "copy of a strided input"
+
+    def __init__(self, source: Array, target: Array) -> None:
+        self.source, self.target = [source], target
+
+    def __call__(self) -> None:
+        np.copyto(self.target, self.source[0])
+
+    def failed(self, error: Exception) -> DelegateError:
+        """The error that tells the user that the copy failed."""
+        return KernelError(f"{self.place} failed: {error}")
+
+
+Step = KernelStep | DelegateStep | CompactStep
