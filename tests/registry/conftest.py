@@ -1,0 +1,3 @@
+"""The fixture `site`."""
+
+from tests.plugins import site as site

@@ -1,0 +1,99 @@
+"""Kernel libraries by entry point: their order, what they override, their conflicts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from delegate.errors import KernelError
+from delegate.plugins import State
+from delegate.program.dtypes import DType
+from delegate.registry import Registry
+from tests.plugins import Site
+
+GROUP = "delegate.kernels"
+
+
+def library(site: Site, name: str, op: str, dtypes: str = "float32") -> None:
+    site.module(
+        f"{name}_kernels",
+        f"""
+        import numpy as np
+        from delegate.kernels.table import KernelTable
+        from delegate.program.dtypes import DType
+        TABLE = KernelTable("{name}")
+
+        @TABLE.kernel("{op}", dtypes={{DType.{dtypes}}})
+        def twice(x, *, out):
+            np.multiply(x, 2, out=out)
+        """,
+    )
+    site.distribution(f"{name}-dist", "1.0", {name: f"{name}_kernels:TABLE"}, GROUP)
+
+
+def test_order_and_overrides(site: Site) -> None:
+    library(site, "zeta", "aten.relu.default")
+    library(site, "alpha", "alpha.twice.default")
+    registry = Registry()
+    assert [t.library for t in registry.kernel_tables()] == ["alpha", "zeta", "portable"]
+    overrides = {lib.name: lib.overrides for lib in registry.kernel_libraries()}
+    assert overrides == {"alpha": (), "zeta": ("aten.relu.default",), "portable": ()}
+    kernel = registry.kernel_tables()[0].find("alpha.twice.default", {DType.float32})
+    assert kernel is not None
+    out = np.empty(2, np.float32)
+    kernel.function(np.array([1, 2], np.float32), out=out)
+    assert out.tolist() == [2, 4]
+
+
+def test_two_claims_of_one_kernel(site: Site) -> None:
+    library(site, "alpha", "aten.relu.default")
+    library(site, "zeta", "aten.relu.default")
+    with pytest.raises(KernelError) as caught:
+        Registry().kernel_tables()
+    for part in ("aten.relu.default", "float32", "alpha-dist 1.0", "zeta-dist 1.0", "DELEGATE_BLOCK_PLUGINS=zeta"):
+        assert part in str(caught.value)
+
+
+def test_other_dtypes_are_no_conflict(site: Site) -> None:
+    library(site, "alpha", "aten.relu.default")
+    library(site, "zeta", "aten.relu.default", "float64")
+    assert len(Registry().kernel_tables()) == 3
+
+
+@pytest.mark.parametrize("value", ["alpha", "*"])
+def test_blocked(site: Site, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    library(site, "alpha", "aten.relu.default")
+    monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", value)
+    registry = Registry()
+    assert [t.library for t in registry.kernel_tables()] == ["portable"]
+    assert registry.kernel_libraries()[0].state is State.BLOCKED
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("1 / 0", "fails to import: ZeroDivisionError"),
+        ("TABLE = {}", "gives dict at bad_kernels:TABLE, not a KernelTable"),
+        (
+            "from delegate.kernels.table import KernelTable\nTABLE = KernelTable('good')",
+            "calls itself 'good', unlike its entry point 'bad'",
+        ),
+    ],
+)
+def test_broken_is_one_warning(site: Site, source: str, sentence: str) -> None:
+    site.module("bad_kernels", source)
+    site.distribution("bad-dist", "1.0", {"bad": "bad_kernels:TABLE"}, GROUP)
+    registry = Registry()
+    with pytest.warns(RuntimeWarning, match="kernel library 'bad' of bad-dist 1.0 is broken") as caught:
+        registry.kernel_tables()
+        tables = registry.kernel_tables()
+    assert [t.library for t in tables] == ["portable"]
+    assert len(caught) == 1
+    assert sentence in str(caught[0].message)
+
+
+def test_two_owners_of_one_name(site: Site) -> None:
+    for owner in ("first-dist", "second-dist"):
+        site.distribution(owner, "1.0", {"twice": "twice_kernels:TABLE"}, GROUP)
+    with pytest.warns(RuntimeWarning, match="first-dist 1.0 and second-dist 1.0"):
+        assert [t.library for t in Registry().kernel_tables()] == ["portable"]
