@@ -1,0 +1,76 @@
+"""Small rewrites that every stage of edge needs: dropping checks, unused nodes and metadata nobody reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Graph, GraphModule, Node
+
+from delegate.edge.program import META_VALUE
+
+# Operators that only check, at run time, what export has assumed; the runtime checks its inputs itself.
+CHECKS = frozenset(
+    {
+        "aten._assert_async.default",
+        "aten._assert_async.msg",
+        "aten._assert_scalar.default",
+        "aten._assert_tensor_metadata.default",
+        "aten._functional_assert_async.msg",
+        "aten._functional_assert_scalar.default",
+        "aten.sym_constrain_range.default",
+        "aten.sym_constrain_range_for_size.default",
+        "aten._functional_sym_constrain_range.default",
+        "aten._functional_sym_constrain_range_for_size.default",
+    }
+)
+KEPT_METADATA = (META_VALUE, "nn_module_stack", "stack_trace", "custom")
+
+
+def graph_modules(root: GraphModule) -> Iterator[GraphModule]:
+    """The module and the bodies of its control flow, outermost first."""
+    yield root
+    for node in root.graph.find_nodes(op="get_attr"):
+        body = getattr(root, str(node.target), None)
+        if isinstance(body, GraphModule):
+            yield from graph_modules(body)
+
+
+def remove_checks(root: GraphModule) -> None:
+    """Take the operators that only check out of a graph and its bodies, in place."""
+    for module in graph_modules(root):
+        for node in list(module.graph.nodes):
+            if isinstance(node.target, OpOverload) and str(node.target) in CHECKS and not node.users:
+                module.graph.erase_node(node)
+
+
+def has_effect(node: Node) -> bool:
+    """Whether the node must stay although nothing uses what it gives."""
+    if node.op in ("placeholder", "output"):
+        return True
+    target = node.target
+    return isinstance(target, OpOverload) and (target._schema.is_mutable or not target._schema.returns)
+
+
+def drop_unused(graph: Graph) -> int:
+    """Erase the nodes whose results nobody uses, in place and in one backward walk; returns how many."""
+    erased = 0
+    for node in reversed(list(graph.nodes)):
+        if not node.users and not has_effect(node):
+            graph.erase_node(node)
+            erased += 1
+    return erased
+
+
+def trim_metadata(graph: Graph) -> None:
+    """Keep of each node's metadata only what is read later, in place."""
+    for node in graph.nodes:
+        node.meta = {key: node.meta[key] for key in KEPT_METADATA if key in node.meta}
+
+
+def evaluate(root: GraphModule, arguments: list[object]) -> tuple[object, ...]:
+    """Run a graph with torch on values for its placeholders, in order; gives its results, flat."""
+    with torch.no_grad():
+        results = torch.fx.Interpreter(root).run(*arguments, enable_io_processing=False)
+    return tuple(results)

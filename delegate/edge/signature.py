@@ -1,0 +1,152 @@
+"""What an ExportedProgram says of its inputs, constants, states and outputs, in the words of an EdgeProgram."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.fx import Graph
+from torch.utils import _pytree as pytree
+
+from delegate.edge.program import EdgeInput
+from delegate.errors import ExportError
+
+_REFUSED_INPUTS = {
+    InputKind.CUSTOM_OBJ: ("a TorchBind object", "move it out of forward, or keep its state in tensors"),
+    InputKind.TOKEN: ("an effect token", "remove operators with side effects, such as printing, from forward"),
+}
+_REFUSED_OUTPUTS = {
+    OutputKind.LOSS_OUTPUT: ("computes a loss", "export the inference program, without joint_loss_index"),
+    OutputKind.GRADIENT_TO_PARAMETER: ("computes gradients", "export the inference program"),
+    OutputKind.GRADIENT_TO_USER_INPUT: ("computes gradients", "export the inference program"),
+    OutputKind.USER_INPUT_MUTATION: ("changes its input in place", "clone it in forward, or return its new value"),
+    OutputKind.PARAMETER_MUTATION: ("changes a parameter in place", "make it a buffer: register_buffer"),
+    OutputKind.TOKEN: ("has side effects", "remove operators with side effects, such as printing, from forward"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The signature of one method; the fields are those of `EdgeProgram`.
+
+    Args:
+        outputs: positions, in the exported program's results, of the user outputs and then of the new state values.
+    """
+
+    inputs: tuple[EdgeInput, ...]
+    constants: dict[str, torch.Tensor]
+    constant_names: dict[str, str]
+    states: dict[str, str]
+    mutated: tuple[str, ...]
+    outputs: tuple[int, ...]
+
+
+def input_paths(ep: ExportedProgram) -> list[str]:
+    """The path of every leaf of the caller's arguments, e.g. "x" or "batch['ids']", in order.
+
+    >>> class Double(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return x * 2
+    >>> input_paths(torch.export.export(Double(), (torch.ones(1),)))
+    ['x']
+    """
+    spec = ep.call_spec.in_spec
+    if spec is None:
+        return list(ep.graph_signature.user_inputs)
+    paths, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(range(spec.num_leaves), spec))
+    call = ep.module_call_graph[0].signature if ep.module_call_graph else None
+    names = (call.forward_arg_names if call is not None else None) or []
+    return [_path_text(path, names) for path, _ in paths]
+
+
+def _path_text(path: tuple[Any, ...], names: list[str]) -> str:
+    where, first, *rest = path  # (0 for args | 1 for kwargs), position or keyword, then the way inside the argument
+    positional = where.idx == 0
+    inside = pytree.keystr(tuple(rest))
+    if not positional:
+        return f"{first.key}{inside}"
+    return (names[first.idx] if first.idx < len(names) else f"args[{first.idx}]") + inside
+
+
+def read_signature(ep: ExportedProgram) -> Signature:
+    """Read the signature of a program.
+
+    Raises:
+        ExportError: for inputs and outputs that an inference program cannot have.
+    """
+    inputs: list[EdgeInput] = []
+    constants: dict[str, torch.Tensor] = {}
+    names: dict[str, str] = {}
+    paths = iter(input_paths(ep))
+    for spec in ep.graph_signature.input_specs:
+        if spec.kind in _REFUSED_INPUTS:
+            what, remedy = _REFUSED_INPUTS[spec.kind]
+            raise ExportError(f"the program takes {what}", where=spec.target or spec.arg.name, remedy=remedy)
+        if spec.kind is InputKind.USER_INPUT:
+            inputs.append(_user_input(spec.arg, next(paths)))
+        else:
+            assert spec.target is not None
+            constants[spec.arg.name] = _constant(ep, spec.target)
+            names[spec.arg.name] = spec.target
+    mutations = _mutations(ep)
+    holders = {target: node for node, target in names.items()}
+    return Signature(
+        inputs=tuple(inputs),
+        constants=constants,
+        constant_names=names,
+        states={holders[target]: target for target in mutations.values()},
+        mutated=tuple(mutations.values()),
+        outputs=_outputs(len(ep.graph_signature.output_specs), mutations),
+    )
+
+
+def _outputs(count: int, mutations: Iterable[int]) -> tuple[int, ...]:
+    mutating = list(mutations)
+    return (*(i for i in range(count) if i not in mutating), *mutating)
+
+
+def _user_input(arg: Any, path: str) -> EdgeInput:
+    if not isinstance(arg, ConstantArgument):
+        return EdgeInput(path, arg.name)
+    if not isinstance(arg.value, int | float | bool | str | None):
+        raise ExportError(
+            f"an input is a constant of type {type(arg.value).__name__}",
+            where=path,
+            remedy="pass a tensor, a number, a string or None, or make it an attribute of the module",
+        )
+    return EdgeInput(path, arg.name, arg.value, is_literal=True)
+
+
+def _constant(ep: ExportedProgram, target: str) -> torch.Tensor:
+    value = ep.state_dict.get(target, ep.constants.get(target))
+    if not isinstance(value, torch.Tensor):
+        raise ExportError(
+            f"the program's constant {target} is {type(value).__name__}, not a tensor",
+            remedy="keep the model's state in parameters and buffers",
+        )
+    return value.detach()
+
+
+def _mutations(ep: ExportedProgram) -> dict[int, str]:
+    """Position of a result -> the buffer that it is the new value of."""
+    found: dict[int, str] = {}
+    for position, spec in enumerate(ep.graph_signature.output_specs):
+        if spec.kind in _REFUSED_OUTPUTS:
+            what, remedy = _REFUSED_OUTPUTS[spec.kind]
+            raise ExportError(f"the program {what}", where=spec.target or str(spec.arg), remedy=remedy)
+        if spec.kind is OutputKind.BUFFER_MUTATION:
+            assert spec.target is not None
+            found[position] = spec.target
+    return found
+
+
+def reorder_outputs(graph: Graph, positions: tuple[int, ...]) -> None:
+    """Give the results of a graph in another order, in place."""
+    output = graph.output_node()
+    results = output.args[0]
+    assert isinstance(results, tuple | list)
+    output.args = (tuple(results[p] for p in positions),)
