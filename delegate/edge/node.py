@@ -17,6 +17,14 @@ _DTYPES: dict[torch.dtype, DType] = {
 }
 
 
+META_CONSTANT = "constant"  # node.meta key of placeholders: True where the value never changes
+
+
+def is_constant(node: Node) -> bool:
+    """Whether the node is the placeholder of a value that never changes; edge says so in `meta[META_CONSTANT]`."""
+    return node.op == "placeholder" and bool(node.meta.get(META_CONSTANT))
+
+
 def op_name(node: Node) -> str:
     """The operator's full name, e.g. "aten.add.Tensor"; of anything else the function's name."""
     target = node.target

@@ -1,0 +1,82 @@
+"""The AOT half: lowers a region to a TFLite model, and proves that XNNPACK takes all of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+from pydantic import PositiveInt
+from torch.fx import Node
+
+from delegate.backends import aot
+from delegate.backends.aot import PreprocessResult, Region, RegionRefused
+from delegate.backends.lowering import LoweringTable, TableBackend
+from delegate.backends.xnnpack.builder import RegionBuilder
+from delegate.backends.xnnpack.lowerings import TABLE
+from delegate.backends.xnnpack.proof import refused
+from delegate.backends.xnnpack.tflite import ModelTooLarge
+from delegate.edge.node import describe, is_static, op_name
+from delegate.errors import LoweringError
+
+
+class XnnpackOptions(aot.Options):
+    """Options of the XNNPACK backend.
+
+    Args:
+        threads: how many to run with; None for as many as the machine that runs the program has cores.
+    """
+
+    threads: PositiveInt | None = None
+
+
+class XnnpackBackend(TableBackend):
+    """XNNPACK on the CPU, float32."""
+
+    name = "xnnpack"
+    Options = XnnpackOptions
+    table: ClassVar[LoweringTable[Any]] = TABLE
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        builder = RegionBuilder(region)
+        for node in region.graph.nodes:
+            if node.op == "call_function" and not builder.has(node) and _gives_tensors(node):
+                builder.at(node)
+                self._row(node).lower(builder, node)
+        try:
+            blob, inputs, outputs = builder.finish()
+        except ModelTooLarge as error:
+            raise LoweringError(
+                f"partition {region.name} does not fit into a TFLite model",
+                where=str(error),
+                remedy="split the partition",
+            ) from error
+        reasons = refused(builder.model, blob, inputs, outputs)
+        if reasons:
+            raise RegionRefused(reasons)
+        specs = {
+            "threads": self.options.threads,
+            "inputs": inputs,
+            "outputs": outputs,
+            "dynamic": not all(is_static(node) for node in region.inputs),
+        }
+        return PreprocessResult(blob, specs, tuple(_notes(builder)))
+
+    def _row(self, node: Node) -> Any:
+        row = self.table.get(op_name(node))
+        if row is None:
+            raise LoweringError("xnnpack has no lowering of an operator of its region", where=describe(node))
+        return row
+
+
+def _gives_tensors(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor | tuple | list)
+
+
+def _notes(builder: RegionBuilder) -> Iterator[str]:
+    count = Counter(builder.model.operators)
+    yield f"{sum(count.values())} operators"
+    if count["TRANSPOSE"]:
+        yield f"{count['TRANSPOSE']} transposes"

@@ -1,0 +1,38 @@
+"""What is known of the XNNPACK backend before its library is touched."""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+
+from delegate.backends.info import Availability, BackendInfo
+
+INSTALL = "pip install 'delegate[xnnpack]'"
+
+
+def probe() -> Availability:
+    """Whether LiteRT, which holds XNNPACK, can be imported here."""
+    try:
+        import ai_edge_litert.interpreter  # noqa: F401
+
+        version = metadata.version("ai-edge-litert")
+    except Exception as error:
+        return Availability(ok=False, reason=f"ai-edge-litert cannot be imported: {error}")
+    return Availability(ok=True, versions={"ai-edge-litert": version}, devices=(f"CPU, {threads()} threads",))
+
+
+def threads() -> int:
+    """The number of cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+INFO = BackendInfo(
+    name="xnnpack",
+    description="CPU, by XNNPACK inside LiteRT (float32)",
+    aot="delegate.backends.xnnpack.aot:XnnpackBackend",
+    runtime="delegate.backends.xnnpack.runtime:XnnpackRuntime",
+    probe=probe,
+    install=INSTALL,
+)

@@ -1,0 +1,121 @@
+"""Elementwise operators: unary ones, binary ones with broadcasting and scalars, powers, clamps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch.fx import Node
+
+from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.lowerings.table import TABLE, arg, every, floats
+from delegate.edge.node import op_name
+from delegate.verdict import YES, Reason, Verdict, no
+
+UNARY = {
+    "aten.abs.default": "ABS",
+    "aten.ceil.default": "CEIL",
+    "aten.cos.default": "COS",
+    "aten.exp.default": "EXP",
+    "aten.floor.default": "FLOOR",
+    "aten.log.default": "LOG",
+    "aten.neg.default": "NEG",
+    "aten.round.default": "ROUND",
+    "aten.rsqrt.default": "RSQRT",
+    "aten.sigmoid.default": "LOGISTIC",
+    "aten.sin.default": "SIN",
+    "aten.sqrt.default": "SQRT",
+    "aten.square.default": "SQUARE",
+    "aten.tanh.default": "TANH",
+    "aten.relu.default": "RELU",
+    "aten.relu6.default": "RELU6",
+    "aten.hardswish.default": "HARD_SWISH",
+}
+_TABLES = {"ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "DIV": "DivOptions"}
+BINARY = {
+    "aten.mul.Tensor": "MUL",
+    "aten.mul.Scalar": "MUL",
+    "aten.div.Tensor": "DIV",
+    "aten.div.Scalar": "DIV",
+    "aten.maximum.default": "MAXIMUM",
+    "aten.minimum.default": "MINIMUM",
+    "aten.clamp_min.default": "MAXIMUM",
+    "aten.clamp_max.default": "MINIMUM",
+    "aten.clamp_min.Tensor": "MAXIMUM",
+    "aten.clamp_max.Tensor": "MINIMUM",
+}
+
+
+def unary(builder: RegionBuilder, name: str, x: Operand, table: str = "", **options: Any) -> Operand:
+    """An operator of one operand, elementwise, in whatever order it lies."""
+    return builder.emit(name, [x], x.shape, x.order, table, **options)
+
+
+def binary(builder: RegionBuilder, name: str, x: Operand, y: Operand | float) -> Operand:
+    """An operator of two operands of one shape and order, or of an operand and a number."""
+    other = y if isinstance(y, Operand) else builder.scalar(y)
+    return builder.emit(name, [x, other], x.shape, x.order, _TABLES.get(name, ""))
+
+
+def broadcasting(builder: RegionBuilder, node: Node, name: str, arguments: Sequence[Any]) -> Operand:
+    """A binary operator on two of nodes or numbers, in the order that moves least."""
+    shape = shape_of(node)
+    order = builder.common_order(arguments, len(shape))
+    operands = builder.broadcast(arguments, len(shape), order)
+    return builder.emit(name, operands, shape, order, _TABLES.get(name, ""))
+
+
+def _numbers(node: Node) -> Verdict:
+    """Scalars are real numbers known now."""
+    for argument in (*node.args, *node.kwargs.values()):
+        if isinstance(argument, Node) and not hasattr(argument.meta.get("val"), "dtype"):
+            return no(Reason.DYNAMIC_SHAPE, f"argument {argument.name} is a symbolic number")
+        if isinstance(argument, complex):
+            return no(Reason.DTYPE, f"argument {argument} is complex")
+    return YES
+
+
+simple = every(floats, _numbers)
+
+
+@TABLE.lowers(*UNARY, check=floats)
+def lower_unary(builder: RegionBuilder, node: Node) -> None:
+    """One TFLite operator."""
+    builder.set(node, unary(builder, UNARY[op_name(node)], builder.operand(node.args[0])))
+
+
+@TABLE.lowers(*BINARY, check=simple)
+def lower_binary(builder: RegionBuilder, node: Node) -> None:
+    """One TFLite operator; numbers become constants."""
+    builder.set(node, broadcasting(builder, node, BINARY[op_name(node)], node.args[:2]))
+
+
+@TABLE.lowers(
+    "aten.add.Tensor",
+    "aten.add.Scalar",
+    "aten.sub.Tensor",
+    "aten.sub.Scalar",
+    "aten.rsub.Scalar",
+    "aten.rsub.Tensor",
+    check=simple,
+)
+def lower_sum(builder: RegionBuilder, node: Node) -> None:
+    """x + alpha * y, x - alpha * y, or y - alpha * x."""
+    name = op_name(node)
+    x, y = node.args[:2]
+    alpha = arg(node, 2, node.kwargs.get("alpha", 1))
+    if "rsub" in name:
+        x, y = y, x
+    code = "ADD" if "add" in name else "SUB"
+    if alpha == 1:
+        builder.set(node, broadcasting(builder, node, code, (x, y)))
+        return
+    if not isinstance(y, Node):
+        builder.set(node, broadcasting(builder, node, code, (x, y * alpha)))
+        return
+    if builder.is_constant(y):
+        scaled = builder.constant(builder.array(y) * np.float32(alpha))
+    else:
+        scaled = binary(builder, "MUL", builder.operand(y), float(alpha))
+    builder.set(node, broadcasting(builder, node, code, (x, scaled)))

@@ -1,0 +1,24 @@
+"""Picking one of several results of a node."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch.fx import Node
+
+from delegate.backends.xnnpack.builder import RegionBuilder
+from delegate.backends.xnnpack.lowerings.table import TABLE
+from delegate.edge.node import op_name
+from delegate.verdict import Reason, Verdict, no
+
+
+def _producer(node: Node) -> Verdict:
+    source = cast(Node, node.args[0])
+    row = TABLE.get(op_name(source))
+    return row.check(source) if row else no(Reason.OPERATOR, f"xnnpack has no lowering of {op_name(source)}")
+
+
+@TABLE.lowers("getitem", check=_producer)
+def getitem(builder: RegionBuilder, node: Node) -> None:
+    """`operator.getitem` of what a multi-result operator set."""
+    builder.set(node, builder.operand(cast(Node, node.args[0]), result=cast(int, node.args[1])))

@@ -1,0 +1,115 @@
+"""The table of XNNPACK lowerings, and the checks that its rows share.
+
+A check answers for one node of an edge graph; it must be cheap (a graph may have 100,000 nodes) and exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from delegate.backends.lowering import LoweringTable
+from delegate.backends.xnnpack.builder import RegionBuilder
+from delegate.edge.node import is_constant, op_name
+from delegate.verdict import YES, Reason, Verdict, no
+
+TABLE: LoweringTable[RegionBuilder] = LoweringTable()
+
+MAX_RANK = 6  # XNN_MAX_TENSOR_DIMS
+
+Check = Callable[[Node], Verdict]
+
+
+def floats(node: Node) -> Verdict:
+    """All tensors that the node takes and gives are float32, of rank 6 at most, and none is empty."""
+    for other in (node, *node.all_input_nodes):
+        value = other.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            if isinstance(value, tuple | list):
+                value = value[0]
+            if not isinstance(value, torch.Tensor):
+                continue  # a symbolic number
+        if value.dtype is not torch.float32:
+            return no(
+                Reason.DTYPE,
+                f"{_role(node, other)} is {value.dtype}, and XNNPACK computes in float32".replace("torch.", ""),
+            )
+        shape = value.shape
+        if len(shape) > MAX_RANK:
+            return no(
+                Reason.RANK, f"{_role(node, other)} has {len(shape)} dimensions, and XNNPACK takes at most {MAX_RANK}"
+            )
+        for size in shape:
+            if type(size) is int and size == 0:
+                return no(Reason.ATTRIBUTE, f"{_role(node, other)} has no elements: its shape is {list(shape)}")
+    return YES
+
+
+def _role(node: Node, other: Node) -> str:
+    return "the result" if other is node else f"argument {other.name}"
+
+
+def every(*checks: Check) -> Check:
+    """A check that says yes where all of these do; else the first refusal."""
+
+    def check(node: Node) -> Verdict:
+        for one in checks:
+            verdict = one(node)
+            if not verdict:
+                return verdict
+        return YES
+
+    return check
+
+
+def ranks(*allowed: int) -> Check:
+    """The node's result has one of these numbers of dimensions."""
+
+    def check(node: Node) -> Verdict:
+        value = node.meta["val"]
+        rank = (value[0] if isinstance(value, tuple | list) else value).dim()
+        if rank in allowed:
+            return YES
+        return no(Reason.RANK, f"the result has {rank} dimensions; {op_name(node)} is lowered for {_either(allowed)}")
+
+    return check
+
+
+def _either(numbers: tuple[int, ...]) -> str:
+    return " or ".join(str(n) for n in numbers)
+
+
+def constant(*names: tuple[int, str]) -> Check:
+    """These arguments, each (position, name), are constants where they are given at all."""
+
+    def check(node: Node) -> Verdict:
+        for position, name in names:
+            argument = arg(node, position)
+            if argument is not None and not (isinstance(argument, Node) and is_constant(argument)):
+                return no(Reason.NON_CONSTANT, f"{name} is computed at run time, and XNNPACK packs it ahead of time")
+        return YES
+
+    return check
+
+
+def static(node: Node) -> Verdict:
+    """All sizes of the node's arguments and result are plain numbers."""
+    for other in (node, *node.all_input_nodes):
+        value = other.meta.get("val")
+        value = value[0] if isinstance(value, tuple | list) else value
+        if isinstance(value, torch.Tensor) and any(type(s) is not int for s in value.shape):
+            return no(Reason.DYNAMIC_SHAPE, f"{_role(node, other)} has the sizes {[str(s) for s in value.shape]}")
+    return YES
+
+
+def arg(node: Node, position: int, default: Any = None) -> Any:
+    """A positional argument, or `default` where the call leaves it out."""
+    return node.args[position] if position < len(node.args) else default
+
+
+def results_used(node: Node) -> set[int]:
+    """Which results of a node with several are used, by position."""
+    return {user.args[1] for user in node.users if user.args[0] is node and len(user.args) > 1}  # type: ignore[misc]

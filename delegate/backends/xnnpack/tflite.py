@@ -1,0 +1,159 @@
+"""A writer of TFLite models: tensors, constants stored once by content, operators, and which node each came from."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import flatbuffers
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_ALIGNMENT = 16  # of constant data, which XNNPACK reads in place
+_LIMIT = 2**31 - 2**20  # a flatbuffer holds less than 2 GiB
+_TYPES = {
+    np.dtype(np.float32): schema.TensorType.FLOAT32,
+    np.dtype(np.int32): schema.TensorType.INT32,
+}
+
+
+class ModelTooLarge(ValueError):
+    """The constants do not fit into one TFLite model."""
+
+
+class _Buffer(schema.BufferT):
+    """A buffer whose data is aligned; the generated class aligns bytes to 1."""
+
+    def Pack(self, builder: flatbuffers.Builder) -> int:  # noqa: N802 - the generated classes call it
+        data = None if self.data is None else _aligned_vector(builder, self.data)
+        schema.BufferStart(builder)
+        if data is not None:
+            schema.BufferAddData(builder, data)
+        return int(schema.BufferEnd(builder))
+
+
+def _aligned_vector(builder: flatbuffers.Builder, data: Array) -> int:
+    payload = memoryview(data.reshape(-1)).cast("B")
+    builder.StartVector(1, len(payload), _ALIGNMENT)
+    builder.head -= len(payload)
+    builder.Bytes[builder.head : builder.head + len(payload)] = payload
+    builder.vectorNumElems = len(payload)
+    return int(builder.EndVector())
+
+
+class Model:
+    """A TFLite model of one subgraph, as it is built.
+
+    Tensors are named by their index. Sizes are physical: in the order that the data has in memory.
+
+    Attributes:
+        origins: for each operator, in order, what `operator` was given as its origin.
+    """
+
+    def __init__(self) -> None:
+        self.origins: list[str] = []
+        self._graph = schema.SubGraphT()
+        self._graph.tensors, self._graph.operators = [], []
+        self._buffers: list[_Buffer] = [_Buffer()]  # buffer 0 is empty: tensors without data
+        self._codes: dict[int, int] = {}
+        self._constants: dict[tuple[bytes, tuple[int, ...], str], int] = {}
+        self._contents: dict[bytes, int] = {}
+        self._bytes = 0
+
+    @property
+    def operators(self) -> list[str]:
+        """Names of the operators so far, e.g. "CONV_2D"."""
+        names = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
+        codes = [names[code] for code in self._codes]
+        return [codes[op.opcodeIndex] for op in self._graph.operators]
+
+    def tensor(self, shape: Sequence[int], signature: Sequence[int] | None = None) -> int:
+        """Add a float32 tensor that is computed or given at run time.
+
+        Args:
+            shape: sizes; for a dynamic dimension an example.
+            signature: the same with -1 for dynamic dimensions; None where there is none.
+        """
+        return self._add(shape, schema.TensorType.FLOAT32, 0, signature)
+
+    def constant(self, array: Array) -> int:
+        """Add a float32 or int32 constant; the same contents are stored once, and give the same tensor again."""
+        array = np.ascontiguousarray(array).reshape(array.shape)
+        digest = hashlib.sha256(memoryview(array.reshape(-1)).cast("B")).digest()
+        key = (digest, array.shape, array.dtype.str)
+        if key not in self._constants:
+            if digest not in self._contents:
+                self._contents[digest] = len(self._buffers)
+                buffer = _Buffer()
+                buffer.data = array
+                self._buffers.append(buffer)
+                self._bytes += array.nbytes + 64
+            self._constants[key] = self._add(array.shape, _TYPES[array.dtype], self._contents[digest])
+        return self._constants[key]
+
+    def operator(
+        self, name: str, inputs: Sequence[int], outputs: Sequence[int], options: dict[str, Any], origin: str
+    ) -> None:
+        """Add an operator.
+
+        Args:
+            name: of `schema.BuiltinOperator`, e.g. "CONV_2D".
+            inputs: tensors; -1 for one that is left out.
+            outputs: tensors.
+            options: fields of its options table, plus "table": the table's name, e.g. "Conv2DOptions"; empty for none.
+            origin: name of the node that it was made for.
+        """
+        code = getattr(schema.BuiltinOperator, name)
+        operator = schema.OperatorT()
+        operator.opcodeIndex = self._codes.setdefault(code, len(self._codes))
+        operator.inputs, operator.outputs = np.array(inputs, np.int32), np.array(outputs, np.int32)
+        if options:
+            table = options["table"]
+            operator.builtinOptionsType = getattr(schema.BuiltinOptions, table)
+            operator.builtinOptions = getattr(schema, f"{table}T")(**{k: v for k, v in options.items() if k != "table"})
+        self._graph.operators.append(operator)
+        self.origins.append(origin)
+
+    def finish(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
+        """The model as bytes; the same calls give the same bytes. Raises ModelTooLarge for 2 GiB of constants."""
+        if self._bytes > _LIMIT:
+            raise ModelTooLarge(f"{self._bytes / 2**30:.1f} GiB of constants, and a TFLite model holds less than 2 GiB")
+        graph = copy.copy(self._graph)
+        graph.inputs, graph.outputs = np.array(inputs, np.int32), np.array(outputs, np.int32)
+        return self._pack(graph)
+
+    def single(self, position: int) -> bytes:
+        """A model of one of the operators alone, on the same tensors."""
+        operator = self._graph.operators[position]
+        graph = copy.copy(self._graph)
+        graph.operators, graph.outputs = [operator], operator.outputs
+        graph.inputs = np.array([t for t in operator.inputs if t >= 0 and not self._graph.tensors[t].buffer], np.int32)
+        return self._pack(graph)
+
+    def _pack(self, graph: Any) -> bytes:
+        model = schema.ModelT()
+        model.version, model.subgraphs, model.buffers = 3, [graph], self._buffers
+        model.operatorCodes = [_operator_code(code) for code in self._codes]
+        size = self._bytes + 256 * (len(self._graph.tensors) + len(self._graph.operators)) + 4096
+        builder = flatbuffers.Builder(size)
+        builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+        return bytes(memoryview(builder.Bytes)[builder.Head() :])
+
+    def _add(self, shape: Sequence[int], kind: int, buffer: int, signature: Sequence[int] | None = None) -> int:
+        tensor = schema.TensorT()
+        tensor.shape, tensor.type, tensor.buffer, tensor.hasRank = np.array(shape, np.int32), kind, buffer, True
+        tensor.name = f"t{len(self._graph.tensors)}"
+        if signature is not None:
+            tensor.shapeSignature = np.array(signature, np.int32)
+        self._graph.tensors.append(tensor)
+        return len(self._graph.tensors) - 1
+
+
+def _operator_code(code: int) -> Any:
+    found = schema.OperatorCodeT()
+    found.builtinCode, found.deprecatedBuiltinCode, found.version = code, min(code, 127), 1
+    return found

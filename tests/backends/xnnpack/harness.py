@@ -1,0 +1,140 @@
+"""Runs a module through the XNNPACK backend alone: export, check every node, preprocess, execute, compare to eager."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Graph, Node
+
+from delegate.backends.aot import PreprocessResult, Region
+from delegate.backends.xnnpack.aot import XnnpackBackend, XnnpackOptions
+from delegate.backends.xnnpack.runtime import XnnpackRuntime
+from delegate.edge.node import META_CONSTANT, tensors
+from delegate.runtime.backend import Delegate
+from delegate.verdict import Verdict
+
+Inputs = tuple[torch.Tensor, ...]
+
+
+class Call(torch.nn.Module):
+    """A function of tensors as a module, e.g. `Call(torch.nn.functional.relu)`."""
+
+    def __init__(self, function: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+        self.function, self.args, self.kwargs = function, args, kwargs
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        return self.function(*tensors, *self.args, **self.kwargs)
+
+
+def export(module: torch.nn.Module, inputs: Inputs, dynamic_shapes: Any = None) -> ExportedProgram:
+    """The program as edge would give it to this backend: core ATen, but for the operators that it wants whole."""
+    backend = XnnpackBackend(XnnpackOptions())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch copies its own tree specs the old way
+        program = torch.export.export(module.eval(), inputs, dynamic_shapes=dynamic_shapes)
+        table = torch.export.default_decompositions()
+        for op in list(table):
+            if str(op) in backend.preserve_ops:
+                del table[op]
+        return program.run_decompositions(table)
+
+
+def constants(program: ExportedProgram) -> dict[str, torch.Tensor]:
+    """Placeholder name -> value, of parameters, buffers and lifted tensors."""
+    signature = program.graph_signature
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    lifted = signature.inputs_to_lifted_tensor_constants
+    values = {n: program.state_dict.get(target, program.constants.get(target)) for n, target in names.items()}
+    return {**values, **{n: program.constants[target] for n, target in lifted.items()}}
+
+
+def region_of(program: ExportedProgram) -> Region:
+    """The whole program as one region; placeholders of constants are marked as edge marks them."""
+    graph: Graph = program.graph
+    values = constants(program)
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    for node in placeholders:
+        node.meta[META_CONSTANT] = node.name in values
+    (output,) = (n for n in graph.nodes if n.op == "output")
+    return Region(
+        name="xnnpack_0",
+        graph=graph,
+        inputs=tuple(n for n in placeholders if n.name not in values),
+        constants={n: values[n.name] for n in placeholders if n.name in values},
+        outputs=tuple(output.args[0]),
+    )
+
+
+def verdicts(region: Region) -> dict[str, Verdict]:
+    """What the backend says of each node of a region that gives tensors."""
+    backend = XnnpackBackend(XnnpackOptions())
+    return {n.name: backend.check(n) for n in region.graph.nodes if n.op == "call_function" and tensors(n)}
+
+
+@dataclass
+class Lowered:
+    """A module that was lowered whole."""
+
+    region: Region
+    result: PreprocessResult
+    delegate: Delegate
+
+    @property
+    def transposes(self) -> int:
+        """How many TRANSPOSE operators the model has."""
+        return next((int(n.split()[0]) for n in self.result.notes if "transpose" in n), 0)
+
+    @property
+    def operators(self) -> int:
+        """How many operators the model has."""
+        return int(self.result.notes[0].split()[0])
+
+    def __call__(self, *inputs: torch.Tensor, shapes: Sequence[Sequence[int]] = ()) -> list[torch.Tensor]:
+        """Run it. `shapes`: of the results, where they are dynamic."""
+        sizes = shapes or [tuple(n.meta["val"].shape) for n in self.region.outputs]
+        results = [np.full(s, np.nan, np.float32) for s in sizes]
+        self.delegate.execute([np.ascontiguousarray(x.numpy()) for x in inputs], results)
+        return [torch.from_numpy(r) for r in results]
+
+
+def lower(module: torch.nn.Module, inputs: Inputs, dynamic_shapes: Any = None, threads: int = 1) -> Lowered:
+    """Lower a module whole; fails where a check says no or XNNPACK does not take everything."""
+    region = region_of(export(module, inputs, dynamic_shapes))
+    refusals = {name: str(v) for name, v in verdicts(region).items() if not v}
+    assert not refusals, f"{refusals}\n{region.graph}"
+    result = XnnpackBackend(XnnpackOptions(threads=threads)).preprocess(region)
+    return Lowered(region, result, XnnpackRuntime().init(memoryview(result.blob), result.compile_specs))
+
+
+def assert_same(module: torch.nn.Module, inputs: Inputs, lowered: Lowered, rtol: float, atol: float) -> None:
+    """The lowered module gives what eager gives, on these inputs."""
+    with torch.no_grad():
+        wanted = module(*inputs)
+    wanted = list(wanted) if isinstance(wanted, tuple | list) else [wanted]
+    found = lowered(*inputs, shapes=[w.shape for w in wanted])
+    assert len(found) == len(wanted)
+    for f, w in zip(found, wanted, strict=True):
+        torch.testing.assert_close(f, w, rtol=rtol, atol=atol, equal_nan=True)
+
+
+def run(module: torch.nn.Module, inputs: Inputs, rtol: float = 1e-5, atol: float = 1e-6) -> Lowered:
+    """Lower a module whole, run it, compare it with eager; gives what was lowered, for more questions."""
+    lowered = lower(module, inputs)
+    assert_same(module, inputs, lowered, rtol, atol)
+    assert_same(module, inputs, lowered, rtol, atol)  # a second run: nothing is left over from the first
+    return lowered
+
+
+def refusal(module: torch.nn.Module, inputs: Inputs, op: str, dynamic_shapes: Any = None) -> Verdict:
+    """The backend's verdict on the first node of an operator, e.g. "aten.add.Tensor"."""
+    region = region_of(export(module, inputs, dynamic_shapes))
+    backend = XnnpackBackend(XnnpackOptions())
+    node: Node = next(n for n in region.graph.nodes if str(n.target) == op)
+    return backend.check(node)
