@@ -1,0 +1,101 @@
+"""load_config: a file or a mapping becomes a Config whose every key has been checked, options of backends included."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from delegate.config.model import PORTABLE, BackendChoice, Config
+from delegate.config.problems import problems, raise_all
+from delegate.config.source import Path, Source, dotted, read_yaml
+from delegate.errors import BackendError, ConfigError, did_you_mean
+from delegate.plugins import State
+from delegate.registry import Registry, default_registry
+
+if TYPE_CHECKING:
+    from delegate.backends.aot import Options
+
+
+def load_config(source: str | FilePath | Mapping[str, Any] | Config, *, registry: Registry | None = None) -> Config:
+    """Read and check a configuration.
+
+    Args:
+        source: path of a YAML file, the same as a mapping, or a Config.
+        registry: where backends are looked up; the default one if None.
+
+    Raises:
+        ConfigError: something is wrong with it; all problems, one a line, each with its place and key.
+    """
+    registry = registry or default_registry()
+    if isinstance(source, Config):
+        raise_all(_semantics(source, Source(None), registry))
+        return source
+    written = Source(source) if isinstance(source, Mapping) else read_yaml(FilePath(source))
+    if not isinstance(written.data, Mapping):
+        what = f"a configuration is a mapping (key: value), not {type(written.data).__name__}"
+        raise ConfigError(what, where=written.where(()), remedy="write at least `version: 1`")
+    try:
+        config = Config.model_validate(written.data)
+    except ValidationError as error:
+        raise_all(problems(error, Config, written))
+        raise AssertionError("pydantic refused the configuration without a reason") from error
+    raise_all(_semantics(config, written, registry))
+    return config
+
+
+def backend_options(choice: BackendChoice, registry: Registry | None = None) -> Options:
+    """The options of a chosen backend as its own model; defaults filled in.
+
+    Raises:
+        ConfigError: an option is unknown or its value is not allowed.
+        BackendError: the backend cannot be used, other than for its absent library.
+    """
+    model = (registry or default_registry()).aot(choice.name, absent_ok=True).Options
+    prefix: Path = (choice.name, "options")
+    try:
+        return _validated(model, choice)
+    except ValidationError as error:
+        raise_all(problems(error, model, Source(choice.options), prefix))
+        raise AssertionError("pydantic refused the options without a reason") from error
+
+
+def _validated(model: type[Options], choice: BackendChoice) -> Options:
+    """By way of JSON, since pydantic's strict mode takes a list for a tuple and text for an enum only from there."""
+    return model.model_validate_json(json.dumps(choice.options, default=str), strict=True)
+
+
+def _semantics(config: Config, source: Source, registry: Registry) -> Iterator[ConfigError]:
+    """What the models alone cannot see."""
+    seen: set[str] = set()
+    for i, choice in enumerate(config.backends or ()):
+        path: Path = ("backends", i)
+        if choice.name in seen:
+            yield ConfigError(f"{dotted(path)}: {choice.name!r} stands twice", where=source.where(path))
+        seen.add(choice.name)
+        yield from _backend(choice, path, source, registry)
+    places = {PORTABLE, *(seen if config.backends is not None else registry.names())}
+    for key in ("pins", "node_pins"):
+        for pattern, place in getattr(config.partitioning, key).items():
+            if place not in places:
+                path = ("partitioning", key, pattern)
+                what = f"{dotted(path)}: {place!r} is not among the backends of this configuration"
+                yield ConfigError(what, where=source.where(path), remedy=did_you_mean(place, places))
+
+
+def _backend(choice: BackendChoice, path: Path, source: Source, registry: Registry) -> Iterator[ConfigError]:
+    try:
+        if registry.state(choice.name).state is State.BLOCKED:
+            return  # its options stay unread; `policy.unavailable` says what happens
+        model = registry.aot(choice.name, absent_ok=True).Options
+    except BackendError as error:
+        where = source.where((*path, "name"))
+        yield ConfigError(f"{dotted(path)}: {error.what}", where=where, remedy=error.remedy)
+        return
+    try:
+        _validated(model, choice)
+    except ValidationError as error:
+        yield from problems(error, model, source, (*path, "options"))

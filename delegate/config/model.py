@@ -1,0 +1,122 @@
+"""The pydantic models of a configuration; the descriptions of the fields are the documentation of its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+if TYPE_CHECKING:
+    from delegate.partitioner.rules import PartitionRules
+    from delegate.registry import Registry
+
+PORTABLE = "portable"  # the place of a pin that keeps nodes from all backends
+
+# YAML writes lists; strict mode would take tuples alone.
+Patterns = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class BackendChoice(_Model):
+    """A backend to use; in a file, its bare name stands for a mapping that holds only `name`."""
+
+    name: str = Field(description="The backend, as `delegate backends` lists it.")
+    options: dict[str, Any] = Field(default={}, description="Options of the backend itself.")
+    include: Patterns = Field(
+        default=(), description="Operator patterns, e.g. aten.conv*: this backend takes nothing else. Empty: no limit."
+    )
+    exclude: Patterns = Field(default=(), description="Operator patterns that this backend never takes.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, data: Any) -> Any:
+        if not isinstance(data, str | Mapping | BackendChoice):
+            raise ValueError("should be the name of a backend, or a mapping that holds it")
+        return {"name": data} if isinstance(data, str) else data
+
+
+class Partitioning(_Model):
+    """How nodes are given to backends."""
+
+    min_partition_size: int = Field(
+        default=1,
+        ge=0,
+        description="A partition with fewer operators than this stays with the portable kernels. Operators that only "
+        "lay data out anew do not count; 0 keeps every partition.",
+    )
+    include: Patterns = Field(
+        default=(), description="Operator patterns, e.g. aten.add.*: no backend takes anything else. Empty: no limit."
+    )
+    exclude: Patterns = Field(default=(), description="Operator patterns that no backend takes.")
+    pins: dict[str, str] = Field(
+        default={},
+        description="Module path pattern, e.g. encoder.layer.*: the one place where it may run, a backend or portable.",
+    )
+    node_pins: dict[str, str] = Field(
+        default={}, description="The same by patterns over names of nodes; looked at first."
+    )
+
+
+class Policy(_Model):
+    """What happens when something does not run where it was asked to."""
+
+    unavailable: Literal["error", "warn", "skip"] = Field(
+        default="error", description="A backend named here has no library or device on this machine, or is blocked."
+    )
+    portable: Literal["allow", "warn", "error"] = Field(
+        default="allow", description="Nodes land on portable kernels although backends were asked for."
+    )
+
+
+class Config(_Model):
+    """A configuration of `delegate.to_backend`."""
+
+    version: Literal[1] = Field(default=1, description="Version of this format.")
+    backends: Annotated[tuple[BackendChoice, ...], Field(strict=False)] | None = Field(
+        default=None,
+        description="Backends in order of preference. []: none, portable kernels alone. Key left out: every "
+        "backend that is available.",
+    )
+    partitioning: Partitioning = Field(default=Partitioning(), description="How nodes are given to backends.")
+    policy: Policy = Field(
+        default=Policy(), description="What happens when something does not run where it was asked to."
+    )
+
+    @field_validator("backends", mode="before")
+    @classmethod
+    def _not_empty(cls, value: Any) -> Any:
+        if value is None:
+            raise ValueError("has no value: write [] for no backend, or leave the key out for all that are available")
+        return value
+
+    def rules(self, backends: Collection[str]) -> PartitionRules:
+        """The rules for the partitioner.
+
+        Args:
+            backends: names of those that are used. Pins to a backend of the configuration that is not among them, since
+                it is not available here and `policy.unavailable` lets that pass, are left out.
+        """
+        from delegate.partitioner.rules import PartitionRules
+
+        p = self.partitioning
+        left_out = {choice.name for choice in self.backends or ()} - set(backends)
+        return PartitionRules(
+            min_partition_size=p.min_partition_size,
+            include=p.include,
+            exclude=p.exclude,
+            backend_include={c.name: c.include for c in self.backends or () if c.include},
+            backend_exclude={c.name: c.exclude for c in self.backends or () if c.exclude},
+            pins={pattern: place for pattern, place in p.pins.items() if place not in left_out},
+            node_pins={pattern: place for pattern, place in p.node_pins.items() if place not in left_out},
+        )
+
+    @staticmethod
+    def json_schema(registry: Registry | None = None) -> dict[str, Any]:
+        """The JSON schema of a configuration, with the options of the installed backends woven in."""
+        from delegate.config.schema import json_schema
+
+        return json_schema(registry)

@@ -1,0 +1,45 @@
+"""The JSON schema of a configuration, for editors: the options of the installed backends are woven into it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic.json_schema import models_json_schema
+
+from delegate.config.model import BackendChoice, Config
+from delegate.errors import BackendError
+from delegate.plugins import State
+from delegate.registry import Registry, default_registry
+
+_USABLE = (State.OK, State.UNAVAILABLE)
+
+
+def json_schema(registry: Registry | None = None) -> dict[str, Any]:
+    """The schema (draft 2020-12); backends that are broken or blocked are left out."""
+    registry = registry or default_registry()
+    options = {}
+    for state in registry.states():
+        if state.state in _USABLE:
+            try:
+                options[state.name] = registry.aot(state.name, absent_ok=True).Options
+            except BackendError:
+                continue
+    models = {model: (model, "validation") for model in (Config, BackendChoice, *options.values())}
+    refs, definitions = models_json_schema(list(models.values()))  # type: ignore[arg-type]
+    defs: dict[str, Any] = definitions["$defs"]
+    choice = defs[refs[BackendChoice, "validation"]["$ref"].rpartition("/")[2]]
+    root = defs.pop(refs[Config, "validation"]["$ref"].rpartition("/")[2])
+    described = {s.name: s.info.description for s in registry.states() if s.info}
+    choices = [{"const": name, "description": described[name]} for name in options]
+    choices += [_choice(choice, name, refs[model, "validation"]) for name, model in options.items()]
+    root["properties"]["backends"] = {
+        "type": "array",
+        "items": {"oneOf": choices} if choices else False,
+        "description": root["properties"]["backends"]["description"],
+    }
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **root, "$defs": defs}
+
+
+def _choice(base: dict[str, Any], name: str, options: dict[str, Any]) -> dict[str, Any]:
+    properties = {**base["properties"], "name": {"const": name}, "options": options}
+    return {**base, "title": name, "properties": properties}
