@@ -1,0 +1,294 @@
+"""The FlatBuffers tables of a program file -> Program. The tables are untrusted.
+
+FlatBuffers for Python checks nothing. Here every access that leaves the buffer, and every code that means nothing,
+becomes a ProgramError in one place, `decode`. Two more rules keep a forged file from running without end: nesting is
+limited (see `limits`), and all that is read is paid for from a budget of as many bytes as the tables have. Tables that
+`encode` wrote share no parts, so they never cost more; tables that refer to one part many times do.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from delegate.errors import ProgramError
+from delegate.program import schema_generated as schema
+from delegate.program.dtypes import DType
+from delegate.program.expr import Dim, Expr, Op
+from delegate.program.limits import MAX_DEPTH, MAX_EXPR_NODES
+from delegate.program.model import (
+    Arg,
+    Block,
+    Constant,
+    DelegateCall,
+    DelegateSpec,
+    Home,
+    Input,
+    Instruction,
+    KernelCall,
+    Method,
+    Program,
+    Ref,
+    State,
+    Storage,
+    Structure,
+    StructuredCall,
+    Symbol,
+    Tree,
+    Value,
+)
+from delegate.program.segments import DIGEST_SIZE, Directory
+
+_KIND = schema.ArgKind
+_DOUBLE, _LONG = struct.Struct("<d"), struct.Struct("<q")
+_DTYPES = {t.value: t for t in DType}
+_HOMES = {h.value: h for h in Home}
+_OPS = {o.value: o for o in Op}
+_STRUCTURES = {s.value: s for s in Structure}
+_TREE_KINDS = {code: name for name, code in vars(schema.TreeKind).items() if not name.startswith("_")}
+_CALLS = {code: name for name, code in vars(schema.Call).items() if name in ("KernelCall", "DelegateCall")}
+_CALLS[schema.Call.StructuredCall] = "StructuredCall"
+
+
+def decode(tables: memoryview, version: int) -> tuple[Program, Directory]:
+    """The program without its segments, and where they lie.
+
+    Args:
+        tables: as `encode` wrote them, or anything.
+        version: of the format, already known to be readable.
+
+    Raises:
+        ProgramError: the tables are not what `encode` writes.
+    """
+    try:
+        return _Decoder(tables).program(version)
+    except (struct.error, LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
+        problem = f"the tables of the file are damaged: {type(error).__name__}: {error}"
+        raise ProgramError(problem, remedy="copy the file again, or lower the model again") from error
+    except (RecursionError, MemoryError, StopIteration) as error:
+        problem = f"the tables of the file are forged: {type(error).__name__}"
+        raise ProgramError(problem, remedy="do not use this file") from error
+
+
+class _Decoder:
+    """Reads tables; in messages and methods `item` is a table of the generated reader."""
+
+    def __init__(self, tables: memoryview) -> None:
+        self._tables = tables
+        self._budget = tables.nbytes
+
+    def program(self, version: int) -> tuple[Program, Directory]:
+        if not schema.Program.ProgramBufferHasIdentifier(self._tables, 0):
+            raise ValueError("the identifier DLG1 is missing")
+        item = schema.Program.GetRootAs(self._tables, 0)
+        program = Program(
+            methods=tuple(self._method(m) for m in self._items(item, "Methods")),
+            operators=self._texts(item, "Operators"),
+            constants=tuple(Constant(*self._tensor(c)) for c in self._items(item, "Constants")),
+            states=tuple(State(*self._tensor(s)) for s in self._items(item, "States")),
+            delegates=tuple(self._delegate(d) for d in self._items(item, "Delegates")),
+            segments=(),
+            report=self._text(item.Report()),
+            version=version,
+        )
+        return program, self._directory(item.Segments())
+
+    def _spend(self, size: int) -> None:
+        self._budget -= size
+        if self._budget < 0:
+            raise ValueError("parts are longer than the file, or used more than once")
+
+    def _items(self, item: Any, field: str) -> Iterator[Any]:
+        """The tables of a vector of tables."""
+        count = getattr(item, f"{field}Length")()
+        self._spend(8 * count)
+        return map(getattr(item, field), range(count))
+
+    def _numbers(self, item: Any, field: str) -> tuple[int, ...]:
+        """A vector of numbers."""
+        if not getattr(item, f"{field}Length")():
+            return ()
+        vector = getattr(item, f"{field}AsNumpy")()
+        self._spend(vector.nbytes)
+        return tuple(vector.tolist())
+
+    def _text(self, data: bytes | None) -> str:
+        if data is None:
+            return ""
+        self._spend(len(data))
+        return data.decode()
+
+    def _texts(self, item: Any, field: str) -> tuple[str, ...]:
+        return tuple(self._text(t) for t in self._items(item, field))
+
+    def _directory(self, item: Any) -> Directory:
+        offsets, sizes = self._numbers(item, "Offsets"), self._numbers(item, "Sizes")
+        digests = bytes(self._numbers(item, "Sha256"))
+        if not len(offsets) == len(sizes) == len(digests) / DIGEST_SIZE:
+            raise ValueError("the directory of the segments is incomplete")
+        starts = range(0, len(digests), DIGEST_SIZE)
+        return Directory(offsets, sizes, tuple(digests[i : i + DIGEST_SIZE] for i in starts))
+
+    def _tensor(self, item: Any) -> tuple[str, DType, tuple[int, ...], int]:
+        return self._text(item.Name()), _DTYPES[item.Dtype()], self._numbers(item, "Shape"), item.Segment()
+
+    def _delegate(self, item: Any) -> DelegateSpec:
+        specs = json.loads(self._text(item.CompileSpecs()), parse_constant=_refuse)
+        if not isinstance(specs, dict):
+            raise ValueError("compile specs are not a JSON object")
+        return DelegateSpec(self._text(item.Name()), self._text(item.Backend()), item.Segment(), specs)
+
+    def _method(self, item: Any) -> Method:
+        exprs = self._exprs(item.Exprs())
+        args = _ArgReader(self._texts(item, "Texts"), exprs)
+        return Method(
+            name=self._text(item.Name()),
+            inputs=tuple(self._input(i, args) for i in self._items(item, "Inputs")),
+            outputs=self._args(item.Outputs(), args),
+            in_tree=self._tree(item, "InTree", args),
+            out_tree=self._tree(item, "OutTree", args),
+            values=tuple(self._value(v, exprs) for v in self._items(item, "Values")),
+            instructions=self._instructions(item, args, MAX_DEPTH),
+            symbols=tuple(self._symbol(s) for s in self._items(item, "Symbols")),
+            arenas=self._numbers(item, "Arenas"),
+            sources=self._texts(item, "Sources"),
+        )
+
+    def _exprs(self, item: Any) -> tuple[Expr, ...]:
+        """All expressions. Sizes and depths are counted while they are built: parts may be shared without end."""
+        made: list[Expr] = []
+        sizes: list[int] = []
+        depths: list[int] = []
+        columns = (self._numbers(item, field) for field in ("Ops", "First", "Second"))
+        for code, first, second in zip(*columns, strict=True):
+            op = _OPS[code]
+            if op in (Op.CONST, Op.SYMBOL):
+                made.append(Expr(op, first))
+                sizes.append(1)
+                depths.append(1)
+                continue
+            if not (0 <= first < len(made) and second < len(made)):
+                raise ValueError("an expression uses one that does not stand before it")
+            made.append(Expr(op, 0, (made[first], made[second])))
+            sizes.append(1 + sizes[first] + sizes[second])
+            depths.append(1 + max(depths[first], depths[second]))
+            if sizes[-1] > MAX_EXPR_NODES or depths[-1] > MAX_DEPTH:
+                raise ValueError("an expression is too large")
+        return tuple(made)
+
+    def _args(self, item: Any, reader: _ArgReader) -> tuple[Arg, ...]:
+        return reader.read(self._numbers(item, "Kinds"), self._numbers(item, "Values"))
+
+    def _input(self, item: Any, reader: _ArgReader) -> Input:
+        (literal,) = self._args(item.Literal(), reader)
+        if literal is not None and not isinstance(literal, int | float | str):
+            raise ValueError(f"an input cannot be the literal {literal}")
+        return Input(self._text(item.Name()), item.Value(), literal)
+
+    def _value(self, item: Any, exprs: tuple[Expr, ...]) -> Value:
+        storage = Storage(_HOMES[item.Home()], item.Index(), item.Offset())
+        shape: tuple[Dim, ...] = tuple(d if d >= 0 else exprs[-1 - d] for d in self._numbers(item, "Shape"))
+        return Value(self._text(item.Name()), _DTYPES[item.Dtype()], shape, storage)
+
+    def _symbol(self, item: Any) -> Symbol:
+        maximum = item.Maximum() if item.Bounded() else None
+        return Symbol(self._text(item.Name()), item.Minimum(), maximum, item.Input(), item.Dim())
+
+    def _instructions(self, item: Any, reader: _ArgReader, depth: int) -> tuple[Instruction, ...]:
+        return tuple(self._instruction(i, reader, depth) for i in self._items(item, "Instructions"))
+
+    def _instruction(self, item: Any, reader: _ArgReader, depth: int) -> Instruction:
+        kind, table = _CALLS[item.CallType()], item.Call()
+        call = getattr(schema, kind)()
+        call.Init(table.Bytes, table.Pos)
+        outputs = self._numbers(call, "Outputs")
+        if kind == "KernelCall":
+            return KernelCall(call.Operator(), self._args(call.Args(), reader), outputs, call.Source())
+        if kind == "DelegateCall":
+            return DelegateCall(call.Delegate(), self._numbers(call, "Inputs"), outputs)
+        if depth == 0:
+            raise ValueError("control flow is nested too deeply")
+        blocks = tuple(self._block(b, reader, depth - 1) for b in self._items(call, "Blocks"))
+        operands = self._numbers(call, "Operands")
+        return StructuredCall(_STRUCTURES[call.Kind()], operands, call.Carried(), blocks, outputs)
+
+    def _block(self, item: Any, reader: _ArgReader, depth: int) -> Block:
+        inputs, outputs = self._numbers(item, "Inputs"), self._numbers(item, "Outputs")
+        return Block(inputs, outputs, self._instructions(item, reader, depth))
+
+    def _tree(self, item: Any, field: str, reader: _ArgReader) -> Tree:
+        nodes = self._items(item, field)
+        tree = self._subtree(nodes, reader, MAX_DEPTH)
+        if next(nodes, None) is not None:
+            raise ValueError("a tree has more nodes than its root")
+        return tree
+
+    def _subtree(self, nodes: Iterator[Any], reader: _ArgReader, depth: int) -> Tree:
+        if depth == 0:
+            raise ValueError("a tree is nested too deeply")
+        item = next(nodes, None)
+        if item is None:
+            raise ValueError("a tree is incomplete")
+        keys = tuple(k for k in self._args(item.Keys(), reader) if isinstance(k, str | int))
+        children = []
+        for _ in range(item.Children()):
+            children.append(self._subtree(nodes, reader, depth - 1))  # noqa: PERF401 - stops at the first that is absent
+        return Tree(_TREE_KINDS[item.Kind()], keys, tuple(children), self._text(item.Type()))
+
+
+class _ArgReader:
+    """Turns the parallel vectors of Args into arguments."""
+
+    def __init__(self, texts: tuple[str, ...], exprs: tuple[Expr, ...]) -> None:
+        self._scalars: dict[int, Callable[[int], Arg]] = {
+            _KIND.NONE: lambda _: None,
+            _KIND.REF: Ref,
+            _KIND.EXPR: lambda value: exprs[_index(value)],
+            _KIND.DTYPE: _DTYPES.__getitem__,
+            _KIND.INT: int,
+            _KIND.FLOAT: _double,
+            _KIND.BOOL: lambda value: (False, True)[_index(value)],
+            _KIND.TEXT: lambda value: texts[_index(value)],
+        }
+
+    def read(self, kinds: tuple[int, ...], values: tuple[int, ...]) -> tuple[Arg, ...]:
+        pairs = zip(kinds, values, strict=True)
+        return tuple(self._one(kind, value, pairs, MAX_DEPTH) for kind, value in pairs)
+
+    def _one(self, kind: int, value: int, rest: Iterator[tuple[int, int]], depth: int) -> Arg:
+        if kind == _KIND.LIST:
+            return self._list(value, rest, depth)
+        if kind == _KIND.COMPLEX:
+            imaginary, bits = next(rest, (-1, 0))
+            if imaginary != _KIND.FLOAT:
+                raise ValueError("a complex number is incomplete")
+            return complex(_double(value), _double(bits))
+        return self._scalars[kind](value)
+
+    def _list(self, count: int, rest: Iterator[tuple[int, int]], depth: int) -> tuple[Arg, ...]:
+        if depth == 0:
+            raise ValueError("an argument is nested too deeply")
+        items: list[Arg] = []
+        while len(items) < count:
+            pair = next(rest, None)
+            if pair is None:
+                raise ValueError("a list is incomplete")
+            items.append(self._one(*pair, rest, depth - 1))
+        return tuple(items)
+
+
+def _index(value: int) -> int:
+    """The value, which must not count from the end."""
+    if value < 0:
+        raise IndexError(f"the index {value} is negative")
+    return value
+
+
+def _double(bits: int) -> float:
+    return float(_DOUBLE.unpack(_LONG.pack(bits))[0])
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not JSON")

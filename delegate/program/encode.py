@@ -1,0 +1,291 @@
+"""Program -> the FlatBuffers tables of a program file."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import flatbuffers
+import numpy as np
+
+from delegate.errors import ProgramError
+from delegate.program import schema_generated as schema
+from delegate.program.dtypes import DType
+from delegate.program.expr import Dim, Expr, Op
+from delegate.program.limits import MAX_DEPTH, MAX_EXPR_NODES
+from delegate.program.model import (
+    Arg,
+    Block,
+    Constant,
+    DelegateCall,
+    DelegateSpec,
+    Input,
+    Instruction,
+    KernelCall,
+    Method,
+    Program,
+    Ref,
+    State,
+    StructuredCall,
+    Symbol,
+    Tree,
+    Value,
+)
+from delegate.program.segments import Directory
+
+IDENTIFIER = b"DLG1"
+_KIND = schema.ArgKind
+_DOUBLE, _LONG = struct.Struct("<d"), struct.Struct("<q")
+
+
+def encode(program: Program, directory: Directory) -> bytes:
+    """The tables of a program whose segments lie as the directory says.
+
+    Raises:
+        ProgramError: the program holds something that a file cannot: a number beyond 64 bits, an argument of a foreign
+            type, compile specs that are not JSON, nesting beyond `limits`, or tables beyond 2 GiB.
+    """
+    try:
+        return _Encoder().program(program, directory)
+    except RecursionError:
+        raise ProgramError("the program is nested too deeply to be saved") from None
+    except (struct.error, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise ProgramError(f"the program holds what no file can: {error}") from error
+    except flatbuffers.builder.BuilderSizeError as error:
+        raise ProgramError("the tables of the program are beyond 2 GiB", remedy="split its methods") from error
+
+
+class _Encoder:
+    """Writes tables into one builder. FlatBuffers wants children written before their parents."""
+
+    def __init__(self) -> None:
+        self._builder = flatbuffers.Builder(1 << 16)
+        self._pool = _Pool()
+
+    def program(self, program: Program, directory: Directory) -> bytes:
+        root = self._table(
+            "Program",
+            Methods=self._tables(self._method(m) for m in program.methods),
+            Operators=self._texts(program.operators),
+            Constants=self._tables(self._tensor(c) for c in program.constants),
+            States=self._tables(self._tensor(s) for s in program.states),
+            Delegates=self._tables(self._delegate(d) for d in program.delegates),
+            Segments=self._table(
+                "Segments",
+                Offsets=self._numbers(directory.offsets, np.uint64),
+                Sizes=self._numbers(directory.sizes, np.uint64),
+                Sha256=self._builder.CreateByteVector(b"".join(directory.digests)),
+            ),
+            Report=self._builder.CreateString(program.report),
+        )
+        self._builder.Finish(root, IDENTIFIER)
+        return bytes(self._builder.Output())
+
+    def _table(self, table: str, **fields: Any) -> int:
+        getattr(schema, f"{table}Start")(self._builder)
+        for name, value in fields.items():
+            getattr(schema, f"{table}Add{name}")(self._builder, value)
+        return int(getattr(schema, f"{table}End")(self._builder))
+
+    def _tables(self, offsets: Iterable[int]) -> int:
+        written = list(offsets)
+        self._builder.StartVector(4, len(written), 4)
+        for offset in reversed(written):
+            self._builder.PrependUOffsetTRelative(offset)
+        return int(self._builder.EndVector())
+
+    def _texts(self, texts: Iterable[str]) -> int:
+        return self._tables(self._builder.CreateString(t) for t in texts)
+
+    def _numbers(self, numbers: Sequence[int], dtype: type[np.integer[Any]]) -> int:
+        return int(self._builder.CreateNumpyVector(np.array(numbers, dtype)))
+
+    def _indices(self, indices: Sequence[int]) -> int:
+        return self._numbers(indices, np.uint32)
+
+    def _method(self, method: Method) -> int:
+        self._pool = _Pool()
+        fields = {
+            "Name": self._builder.CreateString(method.name),
+            "Inputs": self._tables(self._input(i) for i in method.inputs),
+            "Outputs": self._args(method.outputs),
+            "InTree": self._tree(method.in_tree),
+            "OutTree": self._tree(method.out_tree),
+            "Values": self._tables(self._value(v) for v in method.values),
+            "Instructions": self._instructions(method.instructions, MAX_DEPTH),
+            "Symbols": self._tables(self._symbol(s) for s in method.symbols),
+            "Arenas": self._numbers(method.arenas, np.int64),
+            "Sources": self._texts(method.sources),
+            "Exprs": self._table(
+                "Exprs",
+                Ops=self._numbers([op for op, _, _ in self._pool.exprs], np.uint8),
+                First=self._numbers([first for _, first, _ in self._pool.exprs], np.int64),
+                Second=self._numbers([second for _, _, second in self._pool.exprs], np.uint32),
+            ),
+            "Texts": self._texts(self._pool.texts),
+        }
+        return self._table("Method", **fields)
+
+    def _args(self, args: Sequence[Arg]) -> int:
+        kinds: list[int] = []
+        values: list[int] = []
+        for arg in args:
+            for kind, value in self._pool.flatten(arg):
+                kinds.append(kind)
+                values.append(value)
+        return self._table("Args", Kinds=self._numbers(kinds, np.uint8), Values=self._numbers(values, np.int64))
+
+    def _input(self, leaf: Input) -> int:
+        name, literal = self._builder.CreateString(leaf.name), self._args((leaf.literal,))
+        return self._table("Input", Name=name, Value=leaf.value, Literal=literal)
+
+    def _value(self, value: Value) -> int:
+        return self._table(
+            "Value",
+            Name=self._builder.CreateString(value.name),
+            Shape=self._numbers([self._pool.dim(d) for d in value.shape], np.int64),
+            Dtype=value.dtype.value,
+            Home=value.storage.home.value,
+            Index=value.storage.index,
+            Offset=value.storage.offset,
+        )
+
+    def _instructions(self, instructions: Sequence[Instruction], depth: int) -> int:
+        return self._tables(self._instruction(i, depth) for i in instructions)
+
+    def _instruction(self, call: Instruction, depth: int) -> int:
+        kind = type(call).__name__
+        outputs = self._indices(call.outputs)
+        if isinstance(call, KernelCall):
+            args = self._args(call.args)
+            table = self._table(kind, Operator=call.operator, Args=args, Outputs=outputs, Source=call.source)
+        elif isinstance(call, DelegateCall):
+            table = self._table(kind, Delegate=call.delegate, Inputs=self._indices(call.inputs), Outputs=outputs)
+        else:
+            table = self._structured(call, outputs, depth)
+        return self._table("Instruction", CallType=getattr(schema.Call, kind), Call=table)
+
+    def _structured(self, call: StructuredCall, outputs: int, depth: int) -> int:
+        if depth == 0:
+            raise ProgramError(f"control flow is nested deeper than {MAX_DEPTH}")
+        operands = self._indices(call.operands)
+        blocks = self._tables([self._block(b, depth - 1) for b in call.blocks])
+        return self._table(
+            "StructuredCall", Kind=call.kind.value, Operands=operands, Carried=call.carried, Blocks=blocks,
+            Outputs=outputs,
+        )  # fmt: skip
+
+    def _block(self, block: Block, depth: int) -> int:
+        inputs, outputs = self._indices(block.inputs), self._indices(block.outputs)
+        instructions = self._instructions(block.instructions, depth)
+        return self._table("Block", Inputs=inputs, Outputs=outputs, Instructions=instructions)
+
+    def _symbol(self, symbol: Symbol) -> int:
+        return self._table(
+            "Symbol",
+            Name=self._builder.CreateString(symbol.name),
+            Minimum=symbol.minimum,
+            Maximum=symbol.maximum or 0,
+            Bounded=symbol.maximum is not None,
+            Input=symbol.input,
+            Dim=symbol.dim,
+        )
+
+    def _tree(self, tree: Tree) -> int:
+        return self._tables(self._tree_node(t) for t in _preorder(tree, MAX_DEPTH))
+
+    def _tree_node(self, tree: Tree) -> int:
+        kind = getattr(schema.TreeKind, tree.kind)
+        keys, name = self._args(tree.keys), self._builder.CreateString(tree.type)
+        return self._table("TreeNode", Kind=kind, Children=len(tree.children), Keys=keys, Type=name)
+
+    def _tensor(self, tensor: Constant | State) -> int:
+        name, shape = self._builder.CreateString(tensor.name), self._numbers(tensor.shape, np.uint64)
+        return self._table("Tensor", Name=name, Dtype=tensor.dtype.value, Shape=shape, Segment=tensor.segment)
+
+    def _delegate(self, spec: DelegateSpec) -> int:
+        specs = json.dumps(dict(spec.compile_specs), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        texts = [self._builder.CreateString(t) for t in (spec.name, spec.backend, specs)]
+        return self._table("Delegate", Name=texts[0], Backend=texts[1], CompileSpecs=texts[2], Segment=spec.segment)
+
+
+class _Pool:
+    """The expressions and texts that the arguments of one method refer to by index, each stored once."""
+
+    def __init__(self) -> None:
+        self._exprs: dict[tuple[int, int, int], int] = {}
+        self._texts: dict[str, int] = {}
+        self._scalars: dict[type, tuple[int, Callable[[Any], int]]] = {
+            type(None): (_KIND.NONE, lambda _: 0),
+            Ref: (_KIND.REF, lambda ref: ref.index),
+            Expr: (_KIND.EXPR, self.expr),
+            DType: (_KIND.DTYPE, lambda dtype: dtype.value),
+            int: (_KIND.INT, int),
+            float: (_KIND.FLOAT, _bits),
+            bool: (_KIND.BOOL, int),
+            str: (_KIND.TEXT, self._text),
+        }
+
+    @property
+    def exprs(self) -> Iterable[tuple[int, int, int]]:
+        """Operation, first, second of each expression."""
+        return self._exprs
+
+    @property
+    def texts(self) -> Iterable[str]:
+        return self._texts
+
+    def dim(self, dim: Dim) -> int:
+        """A size as it stands in Value.shape."""
+        if isinstance(dim, Expr):
+            return -1 - self.expr(dim)
+        if dim < 0:
+            raise ProgramError(f"a size cannot be {dim}")
+        return dim
+
+    def expr(self, expr: Expr) -> int:
+        """The index of an expression."""
+        return self._expr(expr, MAX_DEPTH, iter(range(MAX_EXPR_NODES)))
+
+    def _expr(self, expr: Expr, depth: int, budget: Iterable[int]) -> int:
+        if depth == 0 or next(iter(budget), None) is None:
+            raise ProgramError("the expression of a size is too large", remedy="simplify the sizes of the model")
+        if expr.op in (Op.CONST, Op.SYMBOL):
+            key = (expr.op.value, expr.value, 0)
+        else:
+            left, right = (self._expr(a, depth - 1, budget) for a in expr.args)
+            key = (expr.op.value, left, right)
+        return self._exprs.setdefault(key, len(self._exprs))
+
+    def flatten(self, arg: Arg, depth: int = MAX_DEPTH) -> list[tuple[int, int]]:
+        """The kind and the value of an argument, followed by those of its items."""
+        if depth == 0:
+            raise ProgramError(f"an argument is nested deeper than {MAX_DEPTH}")
+        if isinstance(arg, tuple):
+            return [(_KIND.LIST, len(arg)), *(pair for item in arg for pair in self.flatten(item, depth - 1))]
+        if isinstance(arg, complex):
+            return [(_KIND.COMPLEX, _bits(arg.real)), (_KIND.FLOAT, _bits(arg.imag))]
+        scalar = self._scalars.get(type(arg))
+        if scalar is None:
+            raise ProgramError(f"an argument cannot be a {type(arg).__name__}: {arg!r}")
+        kind, value = scalar
+        return [(kind, value(arg))]
+
+    def _text(self, text: str) -> int:
+        return self._texts.setdefault(text, len(self._texts))
+
+
+def _bits(number: float) -> int:
+    """A double's bits; every NaN as the same one, so that equal programs give equal bytes."""
+    return int(_LONG.unpack(_DOUBLE.pack(math.nan if math.isnan(number) else number))[0])
+
+
+def _preorder(tree: Tree, depth: int) -> Iterable[Tree]:
+    if depth == 0:
+        raise ProgramError(f"inputs or outputs are nested deeper than {MAX_DEPTH}")
+    yield tree
+    for child in tree.children:
+        yield from _preorder(child, depth - 1)

@@ -1,0 +1,224 @@
+"""The program file: header, tables, segments; saved whole or not at all, loaded by mapping.
+
+The layout, all numbers little-endian, is told in docs/file-format.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import mmap
+import os
+import re
+import secrets
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from delegate.errors import ProgramError
+from delegate.program.decode import decode
+from delegate.program.encode import encode
+from delegate.program.model import FORMAT_VERSION, Program
+from delegate.program.segments import align, flat, layout, pieces, split
+from delegate.program.verifier import verify
+
+MAGIC = b"\x89DLG\r\n\x1a\n"  # not ASCII, and spoiled by any transfer that converts line ends
+READABLE = frozenset({1})  # the versions of the format that `load` reads
+_FIRST_RELEASE = b"0.1.0"  # of this project that reads FORMAT_VERSION: told to users of older ones
+_HEADER = struct.Struct("<8sII16sQQQQ32x32s")
+_DIGEST_AT = _HEADER.size - 32
+_DAMAGED = "the file is damaged: copy it again, or lower the model again"
+
+
+class _Header(NamedTuple):
+    magic: bytes
+    version: int
+    flags: int
+    first_release: bytes
+    tables: int  # offset
+    tables_size: int
+    segments: int  # offset
+    size: int  # of the file
+    digest: bytes
+
+
+def save(program: Program, path: str | os.PathLike[str]) -> None:
+    """Write a program to a file: completely, or not at all.
+
+    The file is written beside the old one, flushed to the disk, and put in its place; a program that is mapped from
+    the old one stays valid. Segments go to the disk one after the other, never joined in memory.
+
+    Raises:
+        ProgramError: the program is not valid, or the file cannot be written. The old file is then untouched.
+    """
+    parts = _parts(program)
+    target = os.fspath(path)
+    try:
+        target = os.path.realpath(target)
+        if os.path.exists(target) and not os.path.isfile(target):
+            raise ProgramError("cannot save a program here: this is not a file", where=target, remedy="give another")
+        _replace(target, parts)
+    except (OSError, ValueError) as error:
+        problem = f"cannot save the program: {getattr(error, 'strerror', None) or error}"
+        raise ProgramError(problem, where=target, remedy=_save_remedy(error, target)) from error
+
+
+def serialize(program: Program) -> bytes:
+    """The bytes that `save` writes; equal programs give equal bytes. Raises ProgramError if it is not valid."""
+    return b"".join(_parts(program))
+
+
+def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO) -> Program:
+    """Read a program and check all of it: structure, checksums, and meaning. Nothing of it is run.
+
+    The segments are read-only views of the source, not copies. A file given by its path is mapped; the mapping needs no
+    closing: it lives as long as any view of it (a segment, an array over one) and goes with the last. Until then the
+    file must not be changed in place; replacing it, as `save` does, is safe. A binary file object is read from where
+    it stands to its end, and can be closed afterwards.
+
+    Raises:
+        ProgramError: there is no such file, or it is not a sound program file of a known version.
+    """
+    return parse(*_open(source))
+
+
+def parse(data: memoryview, name: str = "") -> Program:
+    """The program of these bytes, checked as `load` says; `name` is for messages."""
+    try:
+        header = _read_header(data)
+        program, directory = decode(data[header.tables : header.tables + header.tables_size], header.version)
+        segments = split(directory, data[header.segments :], lambda index: _owner(program, index))
+        program = dataclasses.replace(program, segments=segments)
+        verify(program)
+    except ProgramError as error:
+        where = ", ".join(part for part in (name, error.where) if part)
+        raise ProgramError(error.what, where=where, remedy=error.remedy) from error.__cause__
+    return program
+
+
+def _parts(program: Program) -> Iterator[memoryview | bytes]:
+    """The file in pieces, after the program was verified."""
+    verify(program)
+    return iter(assemble(program))
+
+
+def assemble(program: Program) -> Iterator[memoryview | bytes]:
+    """The pieces of the file of a program that is not checked."""
+    segments = [flat(s) for s in program.segments]
+    directory = layout(segments)
+    tables = encode(program, directory)
+    start = align(_HEADER.size + len(tables))
+    header = _Header(
+        MAGIC, FORMAT_VERSION, 0, _FIRST_RELEASE, _HEADER.size, len(tables), start, start + directory.size, b""
+    )
+    unsigned = _HEADER.pack(*header)[:_DIGEST_AT]
+    yield unsigned + _sha256(unsigned, tables)
+    yield tables
+    yield bytes(start - _HEADER.size - len(tables))
+    yield from pieces(directory, segments)
+
+
+def _read_header(data: memoryview) -> _Header:
+    if data[: len(MAGIC)] != MAGIC:
+        remedy = "give a file that delegate saved" if data.nbytes >= len(MAGIC) else "the file is cut off or empty"
+        raise ProgramError("this is not a program file of delegate", remedy=remedy)
+    if data.nbytes < _HEADER.size:
+        raise ProgramError(f"the file ends within its header, after {data.nbytes} bytes", remedy=_DAMAGED)
+    header = _Header(*_HEADER.unpack_from(data))
+    _check_version(header)
+    if header.size != data.nbytes:
+        problem = f"the file has {data.nbytes} bytes, its header says {header.size}"
+        raise ProgramError(problem, remedy=_DAMAGED)
+    end = _HEADER.size + header.tables_size
+    if header.tables != _HEADER.size or header.segments != align(end) or header.segments > header.size:
+        raise ProgramError("the sizes in the header do not fit together", remedy=_DAMAGED)
+    if _sha256(data[:_DIGEST_AT], data[header.tables : end]) != header.digest:
+        raise ProgramError("the header or the tables are altered: their checksum is wrong", remedy=_DAMAGED)
+    if header.flags or any(data[_DIGEST_AT - 32 : _DIGEST_AT]) or any(data[end : header.segments]):
+        raise ProgramError("bytes of the file that must be zero are not", remedy=_DAMAGED)
+    return header
+
+
+def _check_version(header: _Header) -> None:
+    if header.version in READABLE:
+        return
+    found = f"the file has format version {header.version}, this delegate reads {', '.join(map(str, sorted(READABLE)))}"
+    release = header.first_release.rstrip(b"\0")
+    if header.version > max(READABLE):
+        newer = f"delegate {release.decode()} or newer" if re.fullmatch(rb"[0-9.]+", release) else "a newer delegate"
+        raise ProgramError(found, remedy=f"install {newer}, or lower the model again with this one")
+    raise ProgramError(found, remedy="lower the model again with this delegate")
+
+
+def _sha256(*parts: memoryview | bytes) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
+
+def _owner(program: Program, segment: int) -> str:
+    """What a segment belongs to."""
+    tables = (("constant", program.constants), ("state", program.states), ("delegate", program.delegates))
+    owners = (f"{kind} {row.name!r}" for kind, rows in tables for row in rows if row.segment == segment)
+    return next(owners, f"segment {segment}")
+
+
+def _open(source: str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO) -> tuple[memoryview, str]:
+    """The bytes of a source, and its name for messages."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return flat(source), ""
+    name = os.fspath(source) if isinstance(source, str | os.PathLike) else str(getattr(source, "name", ""))
+    try:
+        return flat(_map(name) if isinstance(source, str | os.PathLike) else source.read()), name
+    except (OSError, ValueError, TypeError) as error:
+        problem = f"cannot read the program file: {getattr(error, 'strerror', None) or error}"
+        raise ProgramError(problem, where=name, remedy="check the path and its permissions") from error
+
+
+def _map(path: str) -> memoryview:
+    """The bytes of a regular file, mapped."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise ProgramError("this is not a file", where=path, remedy="give the path of a program file")
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _replace(target: str, parts: Iterator[memoryview | bytes]) -> None:
+    """Put a new file in the place of an old one, at once."""
+    temporary = os.path.join(os.path.dirname(target), f".delegate-{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _flush_directory(Path(target).parent)
+
+
+def _save_remedy(error: Exception, target: str) -> str:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return f"make the directory {os.path.dirname(target)} first"
+    if isinstance(error, PermissionError):
+        return "give a path where you may write, or close the programs that use this file"
+    return "free some space on this disk or give a path on another one; an older file of this name is unchanged"
+
+
+def _flush_directory(directory: Path) -> None:
+    """Make the new name survive a power failure, where the system lets directories be flushed."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

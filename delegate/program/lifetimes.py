@@ -1,0 +1,172 @@
+"""When the values of a method live, and whether two that live at once share memory.
+
+Time is a count of steps: every instruction takes one, a structured call one before and one
+behind each of its blocks, and one at its end.
+A value lives from the step that makes it to the last that reads it or an alias of it, both included. Besides:
+
+- operands and outputs of a structured call live during the whole call;
+- inputs and outputs of a block live until the block ends, its inputs from its start;
+- what is made outside of a loop and read within lives until the loop ends.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from delegate.errors import ProgramError
+from delegate.program.model import (
+    Arg,
+    Home,
+    Instruction,
+    KernelCall,
+    Method,
+    Ref,
+    Structure,
+    StructuredCall,
+)
+
+_BUCKET = 512  # blocks in a bucket of _Memory, at most twice as many
+
+
+def check_memory(method: Method) -> None:
+    """Check that no two values that live at the same time overlap in an arena. All indices must be right.
+
+    Raises:
+        ProgramError: names the method and two values that overlap.
+    """
+    lifetimes = _Lifetimes(method)
+    spaces: dict[int, list[int]] = {}
+    for index, value in enumerate(method.values):
+        if value.storage.home is Home.ARENA and value.storage.offset >= 0 and _size(method, index):
+            spaces.setdefault(value.storage.index, []).append(index)
+    for indices in spaces.values():
+        _sweep(method, lifetimes, sorted(indices, key=lambda i: lifetimes.start[i]))
+
+
+def _size(method: Method, index: int) -> int:
+    value = method.values[index]
+    return value.dtype.itemsize * math.prod(d for d in value.shape if isinstance(d, int))
+
+
+def _sweep(method: Method, lifetimes: _Lifetimes, indices: Iterable[int]) -> None:
+    """Go through time and keep what lives, sorted by offset: only neighbours can overlap."""
+    memory = _Memory()
+    ends: list[tuple[int, int]] = []
+    for index in indices:
+        while ends and ends[0][0] < lifetimes.start[index]:
+            done = heapq.heappop(ends)[1]
+            memory.remove((method.values[done].storage.offset, done))
+        offset = method.values[index].storage.offset
+        before, after = memory.insert((offset, index))
+        if before is not None and before[0] + _size(method, before[1]) > offset:
+            _fail(method, before[1], index)
+        if after is not None and offset + _size(method, index) > after[0]:
+            _fail(method, index, after[1])
+        heapq.heappush(ends, (lifetimes.end[index], index))
+
+
+def _fail(method: Method, first: int, second: int) -> None:
+    names = " and ".join(f"%{i} {method.values[i].name!r}" for i in sorted((first, second)))
+    what = f"values {names} live at the same time in the same memory"
+    raise ProgramError(what, where=f"method {method.name!r}", remedy="lower the model again; report it if that fails")
+
+
+class _Lifetimes:
+    """First and last step of every value that owns memory; an alias counts for the value that it is a view of."""
+
+    def __init__(self, method: Method) -> None:
+        self._owner = list(range(len(method.values)))
+        self._values = method.values
+        self._step = 0
+        self.start = [-1] * len(method.values)
+        self.end = [-1] * len(method.values)
+        self._instructions(method.instructions, ())
+        self._step += 1
+        self._read(_refs(method.outputs), ())
+
+    def _instructions(self, instructions: Iterable[Instruction], loops: tuple[set[int], ...]) -> None:
+        """Walk in the order of execution. `loops`: for each loop around, what is read in it."""
+        for call in instructions:
+            self._step += 1
+            if isinstance(call, StructuredCall):
+                self._structured(call, loops)
+                continue
+            self._read(_refs(call.args) if isinstance(call, KernelCall) else call.inputs, loops)
+            self._make(call.outputs)
+
+    def _structured(self, call: StructuredCall, loops: tuple[set[int], ...]) -> None:
+        self._make(call.outputs)
+        begin = self._step
+        read: set[int] = set()
+        inner = loops if call.kind is Structure.IF else (*loops, read)
+        for block in call.blocks:
+            self._step += 1
+            self._make(block.inputs)
+            self._instructions(block.instructions, inner)
+            self._step += 1
+            self._read((*block.inputs, *block.outputs), inner)
+        self._step += 1
+        outside = [index for index in read if self.start[index] < begin]
+        self._read((*outside, *call.operands, *call.outputs), loops)
+
+    def _make(self, values: Sequence[int]) -> None:
+        for index in values:
+            storage = self._values[index].storage
+            if storage.home is Home.ALIAS:
+                self._owner[index] = self._owner[storage.index]
+            else:
+                self.start[index] = self.end[index] = self._step
+
+    def _read(self, values: Iterable[int], loops: tuple[set[int], ...]) -> None:
+        for index in values:
+            owner = self._owner[index]
+            self.end[owner] = self._step
+            if loops:
+                loops[-1].add(owner)
+
+
+def _refs(args: Iterable[Arg]) -> Iterator[int]:
+    """The values in arguments."""
+    for arg in args:
+        if isinstance(arg, tuple):
+            yield from _refs(arg)
+        elif isinstance(arg, Ref):
+            yield arg.index
+
+
+class _Memory:
+    """A sorted set of blocks (offset, value) in buckets, so that millions of them do not make it slow."""
+
+    def __init__(self) -> None:
+        self._buckets: list[list[tuple[int, int]]] = [[]]
+
+    def _bucket(self, block: tuple[int, int]) -> int:
+        return max(bisect.bisect_right(self._buckets, block, key=_first) - 1, 0)
+
+    def insert(self, block: tuple[int, int]) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+        """Insert a block; gives its neighbours below and above."""
+        number = self._bucket(block)
+        bucket = self._buckets[number]
+        at = bisect.bisect(bucket, block)
+        below = bucket[at - 1] if at else (self._buckets[number - 1][-1] if number else None)
+        last = at == len(bucket)
+        above = bucket[at] if not last else (self._buckets[number + 1][0] if number + 1 < len(self._buckets) else None)
+        bucket.insert(at, block)
+        if len(bucket) > 2 * _BUCKET:
+            self._buckets[number : number + 1] = [bucket[:_BUCKET], bucket[_BUCKET:]]
+        return below, above
+
+    def remove(self, block: tuple[int, int]) -> None:
+        """Remove a block that is in the set."""
+        number = self._bucket(block)
+        bucket = self._buckets[number]
+        del bucket[bisect.bisect_left(bucket, block)]
+        if not bucket and len(self._buckets) > 1:
+            del self._buckets[number]
+
+
+def _first(bucket: list[tuple[int, int]]) -> tuple[int, int]:
+    return bucket[0] if bucket else (-1, -1)

@@ -1,0 +1,135 @@
+"""The segments of a program file: where each lies, its checksum, and the check of both.
+
+The checksum of a segment is the SHA-256 of the SHA-256s of its chunks of 1 MiB (the last may be shorter), so that one
+large segment is hashed on all cores. Segments of the same content are stored once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from delegate.errors import ProgramError
+
+ALIGNMENT = 64  # bytes, of every segment in the file and so, mapped, in memory
+CHUNK = 1 << 20  # bytes, hashed at a time
+DIGEST_SIZE = 32  # bytes of a SHA-256
+_SMALL = 4 * CHUNK  # bytes; less is hashed faster than threads start
+_ZEROS = bytes(ALIGNMENT)
+_MEND = "the file is damaged: copy it again, or lower the model again"
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """Where the segments lie: for each its offset from the start of the segments' area, its size, its checksum."""
+
+    offsets: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    digests: tuple[bytes, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the area."""
+        return max((o + s for o, s in zip(self.offsets, self.sizes, strict=True)), default=0)
+
+    def stored(self) -> list[int]:
+        """The segments whose bytes are in the file, in its order: of those that share a place the first."""
+        places: dict[tuple[int, int], int] = {}
+        for index, place in enumerate(zip(self.offsets, self.sizes, strict=True)):
+            places.setdefault(place, index)
+        return [places[place] for place in sorted(places)]
+
+
+def align(size: int) -> int:
+    """The size rounded up to the alignment."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def flat(segment: memoryview | bytes) -> memoryview:
+    """The bytes of a segment as they lie; raises ProgramError where they do not lie one after the other."""
+    view = memoryview(segment)
+    if not view.c_contiguous:
+        raise ProgramError("a segment is not contiguous in memory", remedy="give bytes or a contiguous memoryview")
+    return memoryview(b"") if view.nbytes == 0 else view.cast("B").toreadonly()
+
+
+def layout(segments: Sequence[memoryview]) -> Directory:
+    """Place the segments one behind the other, each content once."""
+    digests = checksums(segments)
+    places: dict[tuple[bytes, int], int] = {}
+    offsets = []
+    end = 0
+    for segment, digest in zip(segments, digests, strict=True):
+        offset = places.get((digest, segment.nbytes))
+        if offset is None:
+            offset = places[digest, segment.nbytes] = align(end)
+            end = offset + segment.nbytes
+        offsets.append(offset)
+    return Directory(tuple(offsets), tuple(s.nbytes for s in segments), tuple(digests))
+
+
+def checksums(segments: Sequence[memoryview]) -> list[bytes]:
+    """The checksum of every segment, computed on all cores (hashlib frees the interpreter while it works)."""
+    chunks = [s[at : at + CHUNK] for s in segments for at in range(0, s.nbytes, CHUNK)]
+    if sum(c.nbytes for c in chunks) < _SMALL:
+        hashed = iter([_sha256(c) for c in chunks])
+    else:
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, 8), "delegate-sha256") as pool:
+            hashed = iter(list(pool.map(_sha256, chunks)))
+    return [_sha256(b"".join(next(hashed) for _ in range(0, s.nbytes, CHUNK))) for s in segments]
+
+
+def split(directory: Directory, area: memoryview, owner: Callable[[int], str]) -> tuple[memoryview, ...]:
+    """The segments as views of the area, after all was checked.
+
+    Args:
+        directory: read from the file.
+        area: all bytes of the file behind the tables.
+        owner: says what a segment belongs to, for messages.
+
+    Raises:
+        ProgramError: an offset or a size is impossible, the padding is not zero, or a checksum is wrong.
+    """
+    _check_places(directory, area, owner)
+    views = tuple(area[o : o + s] for o, s in zip(directory.offsets, directory.sizes, strict=True))
+    stored = directory.stored()
+    for index, digest in zip(stored, checksums([views[i] for i in stored]), strict=True):
+        if digest != directory.digests[index]:
+            raise ProgramError(f"segment {index} is altered: its checksum is wrong", where=owner(index), remedy=_MEND)
+    return views
+
+
+def _check_places(directory: Directory, area: memoryview, owner: Callable[[int], str]) -> None:
+    """Every segment lies where `layout` would put it, so that none overlap and all bytes are accounted for."""
+    seen: dict[tuple[int, int], bytes] = {}
+    end = 0
+    for index, (offset, size, digest) in enumerate(
+        zip(directory.offsets, directory.sizes, directory.digests, strict=True)
+    ):
+        if seen.get((offset, size)) == digest:
+            continue
+        if offset != align(end) or offset + size > area.nbytes or (offset, size) in seen:
+            problem = f"segment {index} cannot lie at offset {offset} with {size} bytes"
+            raise ProgramError(problem, where=owner(index), remedy=_MEND)
+        if area[end:offset] != _ZEROS[: offset - end]:
+            raise ProgramError(f"the padding before segment {index} is not zero", where=owner(index), remedy=_MEND)
+        seen[offset, size] = digest
+        end = offset + size
+    if end != area.nbytes:
+        raise ProgramError(f"the segments end at {end} of {area.nbytes} bytes", remedy=_MEND)
+
+
+def _sha256(data: memoryview | bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def pieces(directory: Directory, segments: Sequence[memoryview]) -> Iterable[memoryview | bytes]:
+    """What to write one after the other to make the area: paddings and segments."""
+    end = 0
+    for index in directory.stored():
+        yield _ZEROS[: directory.offsets[index] - end]
+        yield segments[index]
+        end = directory.offsets[index] + segments[index].nbytes

@@ -1,0 +1,325 @@
+"""The verifier: whether a program means something, so that the runtime can trust every index and offset in it.
+
+Takes time linear in the program, apart from the sorting of arena blocks (see `lifetimes`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from delegate.errors import ProgramError
+from delegate.program.expr import Dim, Expr, Op
+from delegate.program.lifetimes import check_memory
+from delegate.program.memory import ALIGNMENT
+from delegate.program.model import (
+    FORMAT_VERSION,
+    Arg,
+    Block,
+    Constant,
+    DelegateCall,
+    Home,
+    Instruction,
+    KernelCall,
+    Method,
+    Program,
+    Ref,
+    State,
+    Structure,
+    StructuredCall,
+    Tree,
+    Value,
+)
+
+_BLOCKS = {Structure.IF: 2, Structure.WHILE: 2, Structure.SCAN: 1, Structure.MAP: 1}
+_KEYED = {"dict", "namedtuple", "record"}
+_READ_ONLY = {Home.INPUT, Home.CONSTANT}
+_GIVEN = {Home.INPUT, Home.CONSTANT, Home.STATE}  # there before the first instruction
+_REMEDY = "lower the model again; if that does not help, report it"
+
+
+def verify(program: Program) -> None:
+    """Check a program.
+
+    Raises:
+        ProgramError: names the method, the instruction or the value, and what is wrong with it.
+    """
+    if program.version != FORMAT_VERSION:
+        _fail(f"format version {program.version} is not {FORMAT_VERSION}", "the program")
+    for kind, tensors in (("constant", program.constants), ("state", program.states)):
+        for tensor in tensors:
+            _check_tensor(tensor, program, f"{kind} {tensor.name!r}")
+    for spec in program.delegates:
+        _check_index(spec.segment, program.segments, "segment", f"delegate {spec.name!r}")
+    names = [m.name for m in program.methods]
+    for name in names if len(set(names)) < len(names) else ():
+        if names.count(name) > 1:
+            _fail("two methods have this name", f"method {name!r}")
+    for method in program.methods:
+        _MethodVerifier(program, method).verify()
+        check_memory(method)
+
+
+def _fail(what: str, where: str) -> None:
+    raise ProgramError(what, where=where, remedy=_REMEDY)
+
+
+def _check_index(index: int, table: Sequence[object], what: str, where: str) -> None:
+    if not 0 <= index < len(table):
+        _fail(f"there is no {what} {index}, only {len(table)}", where)
+
+
+def _check_tensor(tensor: Constant | State, program: Program, where: str) -> None:
+    _check_index(tensor.segment, program.segments, "segment", where)
+    if any(d < 0 for d in tensor.shape):
+        _fail(f"the shape {tensor.shape} has a negative size", where)
+    need, have = tensor.dtype.itemsize * math.prod(tensor.shape), memoryview(program.segments[tensor.segment]).nbytes
+    if need != have:
+        shape = list(tensor.shape)
+        _fail(f"{tensor.dtype}{shape} takes {need} bytes, segment {tensor.segment} has {have}", where)
+
+
+class _MethodVerifier:
+    """Walks the instructions of one method in the order of execution and keeps which values can be read."""
+
+    def __init__(self, program: Program, method: Method) -> None:
+        self._program, self._method = program, method
+        self._name = f"method {method.name!r}"
+        self._where = self._name
+        self._readable = [v.storage.home in _GIVEN for v in method.values]
+        self._made = list(self._readable)
+        self._owner = list(range(len(method.values)))  # what an alias is a view of, in the end
+        self._outputs: set[int] = set()  # that a value has the memory of
+        self._checked: set[int] = set()  # identities of expressions: parts are shared, each is walked once
+
+    def verify(self) -> None:
+        method = self._method
+        self._check_trees()
+        for index, value in enumerate(method.values):
+            self._where = f"{self._name}, value %{index} {value.name!r}"
+            self._check_value(index, value)
+        self._check_inputs()
+        self._check_symbols()
+        self._instructions(method.instructions, "instruction")
+        self._where = f"{self._name}, outputs"
+        self._args(method.outputs)
+        self._check_outputs()
+        for index, value in enumerate(method.values):
+            if not self._made[index]:
+                self._where = f"{self._name}, value %{index} {value.name!r}"
+                self._fail("no instruction makes it")
+
+    def _fail(self, what: str) -> None:
+        _fail(what, self._where)
+
+    def _index(self, index: int, table: Sequence[object], what: str) -> None:
+        _check_index(index, table, what, self._where)
+
+    def _check_trees(self) -> None:
+        method = self._method
+        for name, tree, leaves in (("in_tree", method.in_tree, method.inputs), ("out_tree", method.out_tree,
+                                   method.outputs)):  # fmt: skip
+            self._where = f"{self._name}, {name}"
+            if (count := self._leaves(tree)) != len(leaves):
+                self._fail(f"the tree has {count} leaves for {len(leaves)} {name.removesuffix('_tree')}puts")
+        if [c.kind for c in method.in_tree.children] != ["tuple", "dict"]:
+            self._where = f"{self._name}, in_tree"
+            self._fail("the inputs are not a tuple of arguments and a dict of keyword arguments")
+
+    def _leaves(self, tree: Tree) -> int:
+        if tree.kind == "leaf":
+            if tree.children:
+                self._fail("a leaf has children")
+            return 1
+        if len(tree.keys) != (len(tree.children) if tree.kind in _KEYED else 0):
+            self._fail(f"a {tree.kind} of {len(tree.children)} parts has {len(tree.keys)} keys")
+        return sum(self._leaves(c) for c in tree.children)
+
+    def _check_value(self, index: int, value: Value) -> None:
+        for dim in value.shape:
+            self._check_dim(dim)
+        storage = value.storage
+        match storage.home:
+            case Home.CONSTANT:
+                self._index(storage.index, self._program.constants, "constant")
+                self._check_like(value, self._program.constants[storage.index])
+            case Home.STATE:
+                self._index(storage.index, self._program.states, "state")
+                self._check_like(value, self._program.states[storage.index])
+            case Home.INPUT:
+                self._index(storage.index, self._method.inputs, "input")
+                if self._method.inputs[storage.index].value != index:
+                    self._fail(f"input {storage.index} fills another value")
+            case Home.OUTPUT:
+                self._index(storage.index, self._method.outputs, "output")
+                if storage.index in self._outputs:
+                    self._fail(f"output {storage.index} has the memory of two values")
+                self._outputs.add(storage.index)
+            case Home.ALIAS:
+                self._index(storage.index, self._method.values, "value")
+            case Home.ARENA:
+                self._check_arena(value)
+
+    def _check_dim(self, dim: Dim) -> None:
+        if isinstance(dim, Expr):
+            self._expr(dim)
+        elif dim < 0:
+            self._fail(f"the size {dim} is negative")
+
+    def _check_like(self, value: Value, tensor: Constant | State) -> None:
+        if (value.dtype, value.shape) != (tensor.dtype, tensor.shape):
+            found = f"{value.dtype}{_sizes(value.shape)}"
+            self._fail(f"it is {found}, its tensor {tensor.name!r} is {tensor.dtype}{_sizes(tensor.shape)}")
+
+    def _check_arena(self, value: Value) -> None:
+        storage = value.storage
+        self._index(storage.index, self._method.arenas, "memory space")
+        arena = self._method.arenas[storage.index]
+        if (storage.offset == -1) != (arena == -1):
+            self._fail(f"offset {storage.offset} in an arena of {arena} bytes: both or none are planned per shape")
+        if storage.offset == -1:
+            return
+        if storage.offset < 0 or storage.offset % ALIGNMENT:
+            self._fail(f"the offset {storage.offset} is not a multiple of {ALIGNMENT}")
+        if not value.is_static:
+            self._fail("it depends on the inputs' shapes and yet has an offset")
+        end = storage.offset + value.dtype.itemsize * math.prod(d for d in value.shape if isinstance(d, int))
+        if end > arena:
+            self._fail(f"it ends at byte {end} of an arena of {arena} bytes")
+
+    def _check_inputs(self) -> None:
+        for index, leaf in enumerate(self._method.inputs):
+            self._where = f"{self._name}, input {leaf.name!r}"
+            if leaf.value == -1:
+                continue
+            self._index(leaf.value, self._method.values, "value")
+            storage = self._method.values[leaf.value].storage
+            if (storage.home, storage.index) != (Home.INPUT, index):
+                self._fail(f"value %{leaf.value} is not stored as input {index}")
+            if leaf.literal is not None:
+                self._fail("it is a tensor and a literal at once")
+
+    def _check_outputs(self) -> None:
+        """What lies in an output's memory is that output, or the output is a view of it."""
+        for number in self._outputs:
+            ref = self._method.outputs[number]
+            index = self._owner[ref.index] if isinstance(ref, Ref) else -1
+            storage = self._method.values[index].storage if index >= 0 else None
+            if storage is None or (storage.home, storage.index) != (Home.OUTPUT, number):
+                self._fail(f"output {number} does not lie in the memory that is made for it")
+
+    def _check_symbols(self) -> None:
+        for symbol in self._method.symbols:
+            self._where = f"{self._name}, symbol {symbol.name!r}"
+            if symbol.maximum is not None and symbol.minimum > symbol.maximum:
+                self._fail(f"its range {symbol.minimum} to {symbol.maximum} is empty")
+            if symbol.input == -1:
+                continue
+            self._index(symbol.input, self._method.inputs, "input")
+            value = self._method.inputs[symbol.input].value
+            if value == -1 and symbol.dim == -1:
+                continue  # the input is a number, the symbol its value
+            self._index(symbol.dim, self._method.values[value].shape if value >= 0 else (), "dimension")
+
+    def _instructions(self, instructions: Iterable[Instruction], path: str) -> None:
+        for index, call in enumerate(instructions):
+            self._where = f"{self._name}, {path} {index}"
+            if isinstance(call, KernelCall):
+                self._kernel_call(call)
+            elif isinstance(call, DelegateCall):
+                self._index(call.delegate, self._program.delegates, "delegate")
+                self._read(call.inputs)
+                self._make(call.outputs, aliases=False)
+            else:
+                self._structured_call(call, f"{path} {index}")
+
+    def _kernel_call(self, call: KernelCall) -> None:
+        self._index(call.operator, self._program.operators, "operator")
+        if call.source != -1:
+            self._index(call.source, self._method.sources, "source")
+        self._args(call.args)
+        self._make(call.outputs, aliases=True)
+
+    def _structured_call(self, call: StructuredCall, path: str) -> None:
+        self._read(call.operands)
+        if len(call.blocks) != _BLOCKS[call.kind]:
+            self._fail(f"{call.kind.name} has {len(call.blocks)} blocks, not {_BLOCKS[call.kind]}")
+        if not 0 <= call.carried <= len(call.operands):
+            self._fail(f"{call.carried} of {len(call.operands)} operands are carried")
+        inputs = len(call.operands) - (call.kind is Structure.IF)
+        outputs = [len(call.outputs)] * len(call.blocks)
+        if call.kind is Structure.WHILE:
+            outputs[0] = 1  # the condition
+            if call.carried != len(call.outputs):
+                self._fail(f"WHILE carries {call.carried} values and gives {len(call.outputs)}")
+        for number, (block, expected) in enumerate(zip(call.blocks, outputs, strict=True)):
+            self._where = f"{self._name}, {path}, block {number}"
+            if (len(block.inputs), len(block.outputs)) != (inputs, expected):
+                given = f"{len(block.inputs)} values and gives {len(block.outputs)}"
+                self._fail(f"the block takes {given}, {call.kind.name} needs {inputs} and {expected}")
+            self._block(block, f"{path}, block {number}, instruction")
+        self._where = f"{self._name}, {path}"
+        self._make(call.outputs, aliases=False)
+
+    def _block(self, block: Block, path: str) -> None:
+        place = self._where
+        self._make(block.inputs, aliases=True)
+        self._instructions(block.instructions, path)
+        self._where = place
+        self._read(block.outputs)
+        for call in block.instructions:
+            self._forget(call.outputs)
+        self._forget(block.inputs)
+
+    def _forget(self, values: Iterable[int]) -> None:
+        """What a block made cannot be read behind it."""
+        for index in values:
+            self._readable[index] = self._method.values[index].storage.home in _GIVEN
+
+    def _read(self, values: Iterable[int]) -> None:
+        for index in values:
+            self._index(index, self._method.values, "value")
+            if not self._readable[index]:
+                self._fail(f"value %{index} {self._method.values[index].name!r} is read before it is made here")
+
+    def _make(self, values: Iterable[int], *, aliases: bool) -> None:
+        for index in values:
+            self._index(index, self._method.values, "value")
+            value = self._method.values[index]
+            name, home = f"value %{index} {value.name!r}", value.storage.home
+            if home in _READ_ONLY:
+                self._fail(f"{name} is written, but {home.name} is read-only")
+            if home is Home.STATE:
+                continue
+            if self._made[index]:
+                self._fail(f"{name} is made twice")
+            if home is Home.ALIAS:
+                if not aliases:
+                    self._fail(f"{name} is an alias, which only a kernel or a block can make")
+                self._read((value.storage.index,))
+                self._owner[index] = self._owner[value.storage.index]
+            self._made[index] = self._readable[index] = True
+
+    def _args(self, args: Iterable[Arg]) -> None:
+        for arg in args:
+            if isinstance(arg, tuple):
+                self._args(arg)
+            elif isinstance(arg, Ref):
+                self._read((arg.index,))
+            elif isinstance(arg, Expr):
+                self._expr(arg)
+
+    def _expr(self, expr: Expr) -> None:
+        if id(expr) in self._checked:
+            return
+        if expr.op is Op.SYMBOL:
+            self._index(expr.value, self._method.symbols, "symbol")
+        if len(expr.args) != (0 if expr.op in (Op.CONST, Op.SYMBOL) else 2):
+            self._fail(f"{expr.op.name} has {len(expr.args)} operands")
+        for arg in expr.args:
+            self._expr(arg)
+        self._checked.add(id(expr))
+
+
+def _sizes(shape: Iterable[Dim]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
