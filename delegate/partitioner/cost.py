@@ -1,0 +1,102 @@
+"""Estimated work of a node, for the shares of work in the report: a guide, not a measurement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from delegate.edge.node import arguments, op_name, tensor, tensors
+
+_VIEW_OPERATORS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "view.default", "_unsafe_view.default", "reshape.default", "permute.default", "transpose.int", "t.default",
+        "squeeze.default", "squeeze.dim", "squeeze.dims", "unsqueeze.default", "expand.default", "slice.Tensor",
+        "select.int", "split.Tensor", "split_with_sizes.default", "chunk.default", "unbind.int", "flatten.using_ints",
+        "unflatten.int", "alias.default", "detach.default", "view_copy.default", "permute_copy.default",
+        "expand_copy.default", "slice_copy.Tensor", "select_copy.int", "squeeze_copy.dims", "unsqueeze_copy.default",
+        "split_copy.Tensor", "split_with_sizes_copy.default", "unbind_copy.int", "alias_copy.default",
+    )
+)  # fmt: skip
+_COPY_OPERATORS = frozenset(
+    {"aten.clone.default", "aten.contiguous.default", "aten.lift_fresh_copy.default", "aten.detach_copy.default"}
+)
+
+
+def is_layout(node: Node) -> bool:
+    """Whether the node only lays data out anew, so that a partition of such nodes does no work."""
+    name = op_name(node)
+    return name in _VIEW_OPERATORS or name in _COPY_OPERATORS
+
+
+def size(number: Any) -> int:
+    """A size as a plain integer: of a symbolic one the value that it had while the model was exported, else 1."""
+    if isinstance(number, int):
+        return number
+    return int(number.node.hint) if number.node.has_hint() else 1
+
+
+def elements(value: torch.Tensor) -> int:
+    """The number of elements of a fake tensor."""
+    return math.prod(size(s) for s in value.shape)
+
+
+def nbytes(node: Node) -> int:
+    """Bytes of all tensors that a node gives."""
+    return sum(elements(t) * t.element_size() for t in tensors(node))
+
+
+def work(node: Node) -> int:
+    """Estimated operations: 2 per multiply-add where the operator is built on them, else one per element read or
+    written, and none for a view."""
+    name = op_name(node)
+    if name in _VIEW_OPERATORS:
+        return 0
+    found = _MULTIPLY_ADDS.get(name)
+    if found is not None:
+        return 2 * found(node)
+    read = sum(elements(t) for source in node.all_input_nodes for t in tensors(source))
+    return read + sum(elements(t) for t in tensors(node))
+
+
+def _convolution(node: Node) -> int:
+    """Of any convolution: every element of the result (or, transposed, of the input) meets one filter."""
+    given = arguments(node)
+    weight = tensor(given["weight"])
+    moved = tensor(given["input"]) if given.get("transposed") or "transpose" in op_name(node) else tensor(node)
+    return elements(moved) * math.prod(size(s) for s in weight.shape[1:])
+
+
+def _attention(node: Node) -> int:
+    """Scaled dot-product attention of query (..., L, E), key (..., S, E) and value (..., S, V): both its products."""
+    given = arguments(node)
+    query, key, value = (tensor(given[name]) for name in ("query", "key", "value"))
+    rows = elements(query) // max(size(query.shape[-1]), 1)
+    return rows * size(key.shape[-2]) * (size(query.shape[-1]) + size(value.shape[-1]))
+
+
+def _product(argument: str, node: Node) -> int:
+    """A matrix product over the last dimension of one argument."""
+    left = tensor(arguments(node)[argument])
+    return elements(tensor(node)) * (size(left.shape[-1]) if left.shape else 1)
+
+
+_MULTIPLY_ADDS: dict[str, Callable[[Node], int]] = {
+    "aten.convolution.default": _convolution,
+    "aten.conv1d.default": _convolution,
+    "aten.conv2d.default": _convolution,
+    "aten.conv3d.default": _convolution,
+    "aten.conv_transpose2d.input": _convolution,
+    "aten.linear.default": partial(_product, "input"),
+    "aten.mm.default": partial(_product, "self"),
+    "aten.bmm.default": partial(_product, "self"),
+    "aten.matmul.default": partial(_product, "self"),
+    "aten.addmm.default": partial(_product, "mat1"),
+    "aten.baddbmm.default": partial(_product, "batch1"),
+    "aten.scaled_dot_product_attention.default": _attention,
+}

@@ -1,0 +1,143 @@
+"""PartitionRules: what the configuration says about where operators and modules may run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import translate
+
+from torch.fx import Node
+
+from delegate.edge.node import module_path
+from delegate.errors import PartitionError, did_you_mean
+from delegate.verdict import Reason, Verdict, no
+
+PORTABLE = "portable"  # where a node runs that no backend takes
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRules:
+    """Rules over the verdicts of the backends.
+
+    An operator pattern is a shell pattern over the full name ("aten.add.Tensor") or over the name without the overload
+    ("aten.add"). A module pattern is one over the path of a module ("encoder.layer.*"); it holds for all below it.
+    A pin forbids all other places. Where the backend of a pin cannot run the node, the node stays portable and a note
+    of the plan says so. The first pin that matches decides, those by node before those by module.
+
+    Args:
+        min_partition_size: a partition with fewer operators than this is given back. Operators that only lay data out
+            anew (view, permute, clone, ...) do not count, so that the default of 1 gives back partitions that do
+            nothing else, and 0 keeps all. Partitions that hold a pinned node are kept.
+        include: operators that any backend may take; empty for all.
+        exclude: operators that no backend may take.
+        backend_include, backend_exclude: the same per backend, by name.
+        pins: module pattern -> name of a backend, or "portable".
+        node_pins: pattern over names of nodes -> name of a backend, or "portable".
+    """
+
+    min_partition_size: int = 1
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    backend_include: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    backend_exclude: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    pins: Mapping[str, str] = field(default_factory=dict)
+    node_pins: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class RulePattern:
+    """One pattern of the rules, and whether it has matched anything yet."""
+
+    option: str  # where it stands in the configuration, e.g. "exclude"
+    pattern: str
+    kind: str  # what it matches
+    place: str = ""  # of a pin
+    used: bool = False
+    _regex: re.Pattern[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._regex = re.compile(translate(self.pattern))
+
+    def __str__(self) -> str:
+        return f"{self.option} {self.pattern!r}" + (f" -> {self.place}" if self.place else "")
+
+    def matches(self, texts: Iterable[str]) -> bool:
+        """Whether it matches one of them."""
+        found = any(self._regex.match(text) for text in texts)
+        self.used = self.used or found
+        return found
+
+
+class RuleBook:
+    """The rules at work on one method and the graphs of its control flow.
+
+    Args:
+        rules: the rules.
+        backends: names of the backends of this plan.
+
+    Raises:
+        PartitionError: a pin names no place of this plan, or the least size is negative.
+    """
+
+    def __init__(self, rules: PartitionRules, backends: Iterable[str]) -> None:
+        backends = tuple(backends)
+        if rules.min_partition_size < 0:
+            raise PartitionError(f"min_partition_size is {rules.min_partition_size}", remedy="give 0 or more")
+        for place in sorted({*rules.pins.values(), *rules.node_pins.values()} - {*backends, PORTABLE}):
+            remedy = did_you_mean(place, [*backends, PORTABLE])
+            raise PartitionError(f"a pin names {place!r}, which is not among the backends asked for", remedy=remedy)
+        self._include, self._exclude = _operators(rules.include, "include"), _operators(rules.exclude, "exclude")
+        self._own_include = {b: _operators(p, f"{b}.include") for b, p in rules.backend_include.items()}
+        self._own_exclude = {b: _operators(p, f"{b}.exclude") for b, p in rules.backend_exclude.items()}
+        self._modules = [RulePattern("pins", p, "module", place) for p, place in rules.pins.items()]
+        self._nodes = [RulePattern("node_pins", p, "node", place) for p, place in rules.node_pins.items()]
+        self._by_operator: dict[tuple[str, str], Verdict | None] = {}
+        self._by_module: dict[str, RulePattern | None] = {}
+
+    def pin(self, node: Node) -> RulePattern | None:
+        """The pin that decides on a node; its `place` is the name of a backend or "portable"."""
+        by_node = _first(self._nodes, (node.name,))
+        path = module_path(node) if self._modules else ""
+        if path not in self._by_module:
+            self._by_module[path] = _first(self._modules, _with_parents(path)) if path else None
+        return by_node or self._by_module[path]
+
+    def excluded(self, op: str, backend: str) -> Verdict | None:
+        """The refusal of an operator for a backend, where a rule excludes it."""
+        key = (op, backend)
+        if key not in self._by_operator:
+            self._by_operator[key] = self._look_up(op, backend)
+        return self._by_operator[key]
+
+    def _look_up(self, op: str, backend: str) -> Verdict | None:
+        names = (op, op.rpartition(".")[0])
+        refusals: list[str] = []
+        for patterns in (self._exclude, self._own_exclude.get(backend, [])):
+            refusals += [str(p) for p in patterns if p.matches(names)]
+        for patterns in (self._include, self._own_include.get(backend, [])):
+            if patterns and not [p for p in patterns if p.matches(names)]:
+                refusals.append(f"{patterns[0].option}, which does not name it")
+        return no(Reason.EXCLUDED, f"{op} by {refusals[0]}") if refusals else None
+
+    def unused(self) -> list[str]:
+        """A note for every pattern that has matched nothing."""
+        own = [p for patterns in (*self._own_include.values(), *self._own_exclude.values()) for p in patterns]
+        patterns = [*self._include, *self._exclude, *own, *self._modules, *self._nodes]
+        return [f"{p} matches no {p.kind} of this method" for p in patterns if not p.used]
+
+
+def _operators(patterns: Iterable[str], option: str) -> list[RulePattern]:
+    return [RulePattern(option, pattern, "operator") for pattern in patterns]
+
+
+def _first(patterns: list[RulePattern], texts: tuple[str, ...]) -> RulePattern | None:
+    """The first that matches. The others are tried too, so that `used` is right for each."""
+    matching = [p for p in patterns if p.matches(texts)]
+    return matching[0] if matching else None
+
+
+def _with_parents(path: str) -> tuple[str, ...]:
+    """The path of a module and of all that hold it: "a.b.c" -> ("a.b.c", "a.b", "a")."""
+    parts = path.split(".")
+    return tuple(".".join(parts[:n]) for n in range(len(parts), 0, -1))
