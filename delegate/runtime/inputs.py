@@ -45,7 +45,9 @@ class InputChecker:
             assert array is not None
             size = array.shape[symbol.dim]
             if size < symbol.minimum or (symbol.maximum is not None and size > symbol.maximum):
-                allowed = f"{symbol.minimum} to {symbol.maximum}" if symbol.maximum is not None else f">= {symbol.minimum}"
+                allowed = (
+                    f"{symbol.minimum} to {symbol.maximum}" if symbol.maximum is not None else f">= {symbol.minimum}"
+                )
                 raise InputError(
                     f"input {method.inputs[symbol.input].name!r} has size {size} in dimension {symbol.dim}",
                     remedy=f"{symbol.name} must be {allowed}",
@@ -70,7 +72,9 @@ class InputChecker:
                 remedy=f"convert it with .astype({str(value.dtype.numpy)!r})",
             )
         if len(array.shape) != len(value.shape) or any(
-            size != wanted for size, wanted in zip(array.shape, value.shape, strict=True) if not isinstance(wanted, Expr)
+            size != wanted
+            for size, wanted in zip(array.shape, value.shape, strict=True)
+            if not isinstance(wanted, Expr)
         ):
             raise InputError(
                 f"input {given.name!r} has the shape {list(array.shape)}, but the program takes {self._shape(value)}",

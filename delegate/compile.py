@@ -1,0 +1,159 @@
+"""to_backend: the ahead-of-time path, from an exported program to a compiled one, on one screen."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from delegate.backends.aot import PreprocessResult, RegionRefused
+from delegate.compiled import CompiledProgram
+from delegate.edge.decompose import compound_nodes, decompose
+from delegate.edge.export import to_edge
+from delegate.edge.node import dtype_of, op_name, tensors
+from delegate.edge.passes.pipeline import optimize
+from delegate.edge.program import EdgeProgram
+from delegate.edge.sources import exported_programs
+from delegate.emit.program import emit
+from delegate.errors import LoweringError, PartitionError
+from delegate.partitioner.cut import LoweredDelegate, LoweredProgram, lower, regions
+from delegate.partitioner.plan import Plan
+from delegate.partitioner.planning import plan
+from delegate.partitioner.reporting import make_report
+from delegate.registry import default_registry
+from delegate.report import Report
+from delegate.runtime.kernels import Kernels
+from delegate.selection import ConfigSource, Request, Selection, select
+
+_MAX_ROUNDS = 20  # of planning again without what a library refused, before giving up
+
+Model = ExportedProgram | str | os.PathLike[str] | Mapping[str, ExportedProgram | str | os.PathLike[str]]
+
+
+def to_backend(model: Model, backends: Request = None, *, config: ConfigSource = None) -> CompiledProgram:
+    """Find for every operator which backend can run it, lower the partitions, and compile what is left.
+
+    Args:
+        model: an ExportedProgram, the path of a .pt2 file, or a dict of these by method name.
+        backends: a name, a `Partitioner`, or a list of these in order of preference; [] for portable kernels alone.
+            If neither this nor a configuration names backends, all that are available on this machine are used.
+        config: path of a YAML file, the same as a dict, or a `Config`.
+
+    Raises:
+        ExportError: the model is none of these, or cannot be brought to core ATen.
+        ConfigError: the configuration is wrong.
+        BackendError: a backend that was asked for cannot be used.
+        PartitionError: nodes stay portable and the policy forbids it.
+        LoweringError: an operator is left that no kernel runs.
+    """
+    registry = default_registry()
+    selection = select(backends, config, registry)
+    compiler = _Compiler(selection, Kernels(registry.kernel_tables()))
+    exported = exported_programs(model)
+    lowered = [compiler.lower(name, ep) for name, ep in exported.items()]
+    report = compiler.report()
+    _apply_policy(report, selection.on_portable)
+    program = emit(lowered, compiler.kernels, report.to_json())
+    specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in exported.items()}
+    return CompiledProgram(program, specs, report, registry)
+
+
+def explain(model: Model, backends: Request = None, *, config: ConfigSource = None) -> Report:
+    """The report of `to_backend` without lowering: what each backend says it can run. Raises as `to_backend` does."""
+    registry = default_registry()
+    compiler = _Compiler(select(backends, config, registry), Kernels(registry.kernel_tables()))
+    for name, ep in exported_programs(model).items():
+        compiler.plan(compiler.edge(name, ep))
+    return compiler.report()
+
+
+@dataclass
+class _Compiler:
+    """Lowers the methods of one program; partition names are unique among them."""
+
+    selection: Selection
+    kernels: Kernels
+    plans: list[Plan] = field(default_factory=list)
+    results: dict[str, PreprocessResult] = field(default_factory=dict)
+
+    def edge(self, name: str, ep: ExportedProgram) -> EdgeProgram:
+        """The optimised edge program of a method, with the operators that a backend wants whole."""
+        return optimize(to_edge(ep, name=name, preserve_ops=self.selection.preserve_ops))
+
+    def plan(self, edge: EdgeProgram, refusals: Mapping[str, Mapping[str, str]] | None = None) -> Plan:
+        """The plan of a method. Compound operators that no backend took and no kernel runs are decomposed first."""
+        while True:
+            made = self._plan(edge, refusals or {})
+            leftover = [n for p in made.walk() for n in self._to_decompose(p)]
+            if not leftover:
+                self.plans.append(made)
+                return made
+            edge = optimize(decompose(edge, leftover))
+
+    def lower(self, name: str, ep: ExportedProgram) -> LoweredProgram:
+        """Plan a method and compile its partitions, planning again without the nodes that a library turns down."""
+        edge = self.edge(name, ep)
+        refusals: dict[str, dict[str, str]] = {}
+        for _ in range(_MAX_ROUNDS):
+            made = self.plan(edge, refusals)
+            delegates, refused = self._preprocess(made)
+            if not refused:
+                self.results.update((name, d.result) for name, d in delegates.items())
+                return lower(made, delegates)
+            self.plans.remove(made)
+            edge = made.program
+            for backend, reasons in refused.items():
+                refusals.setdefault(backend, {}).update(reasons)
+        raise LoweringError(
+            f"the libraries keep refusing nodes after {_MAX_ROUNDS} plans",
+            where=f"method {name}, {', '.join(refusals)}",
+            remedy="report this to the backend's author; exclude the operators meanwhile",
+        )
+
+    def report(self) -> Report:
+        """Who runs what, and why not elsewhere."""
+        return make_report(self.plans, self.results, self.selection.notes)
+
+    def _plan(self, edge: EdgeProgram, refusals: Mapping[str, Mapping[str, str]]) -> Plan:
+        checks = {name: b.check for name, b in self.selection.backends.items()}
+        taken = [p.name for done in self.plans for part in done.walk() for p in part.partitions]
+        return plan(edge, self.selection.partitioners, checks, self.selection.rules, refusals=refusals, taken=taken)
+
+    def _to_decompose(self, made: Plan) -> list[Node]:
+        portable = {n.node for n in made.nodes if n.backend is None}
+        return [n for n in compound_nodes(made.program.graph) if n in portable and not self._has_kernel(n)]
+
+    def _has_kernel(self, node: Node) -> bool:
+        tensor_nodes = [node, *node.all_input_nodes]
+        dtypes = {d for n in tensor_nodes for t in tensors(n) if (d := dtype_of(t.dtype))}
+        return self.kernels.find(op_name(node), dtypes) is not None
+
+    def _preprocess(self, made: Plan) -> tuple[dict[str, LoweredDelegate], dict[str, dict[str, str]]]:
+        """The compiled partitions, and what the libraries refused: backend -> node -> reason."""
+        backend_of = {p.name: p.backend for part in made.walk() for p in part.partitions}
+        delegates: dict[str, LoweredDelegate] = {}
+        refused: dict[str, dict[str, str]] = {}
+        for name, region in regions(made).items():
+            backend = backend_of[name]
+            try:
+                result = self.selection.backends[backend].preprocess(region)
+                delegates[name] = LoweredDelegate(backend, result, region)
+            except RegionRefused as refusal:
+                refused.setdefault(backend, {}).update(refusal.reasons)
+        return delegates, refused
+
+
+def _apply_policy(report: Report, on_portable: str) -> None:
+    """What the configuration wants of nodes that stay portable though backends were asked for."""
+    if on_portable == "allow" or not report.portable_nodes or not report.backends:
+        return
+    names = ", ".join(n.name for n in report.portable_nodes[:3])
+    count = len(report.portable_nodes)
+    message = f"{count} nodes stay on portable kernels: {names}{' and others' if count > 3 else ''}"
+    if on_portable == "error":
+        raise PartitionError(message, remedy="`delegate explain` says why; or set policy.portable to allow")
+    warnings.warn(message, RuntimeWarning, stacklevel=3)

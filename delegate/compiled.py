@@ -1,0 +1,137 @@
+"""CompiledProgram: what to_backend gives. Called with torch tensors, saved to a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+
+from delegate.edge.node import torch_dtype
+from delegate.errors import InputError
+from delegate.program import file
+from delegate.program.dtypes import DType
+from delegate.program.model import Program, Ref
+from delegate.registry import Registry
+from delegate.report import Report
+from delegate.runtime.method import Method
+from delegate.runtime.program import LoadedProgram
+
+
+class CompiledMethod:
+    """One method of a compiled program, called with torch tensors in the module's own pytree.
+
+    Args:
+        method: the bound method of the runtime.
+        in_spec, out_spec: torch's pytree specs of (args, kwargs) and of the result.
+    """
+
+    def __init__(self, method: Method, in_spec: Any, out_spec: Any) -> None:
+        self._method, self._in_spec, self._out_spec = method, in_spec, out_spec
+        definition = method.definition
+        self._dtypes = [definition.values[o.index].dtype if isinstance(o, Ref) else None for o in definition.outputs]
+
+    @property
+    def name(self) -> str:
+        """Its name in the program."""
+        return self._method.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on CPU tensors; gives what the module would give, without gradients.
+
+        Raises:
+            InputError: the arguments have another structure, shape or dtype than the exported ones.
+        """
+        kwargs = {k: kwargs[k] for k in self._kwarg_order(kwargs)}
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        if spec != self._in_spec:
+            raise InputError(
+                f"method {self.name} was exported with other arguments",
+                where=f"given {_signature(spec)}, expected {_signature(self._in_spec)}",
+                remedy="give the structure of the example inputs",
+            )
+        results = self._method.run([_to_array(leaf) for leaf in leaves])
+        return pytree.tree_unflatten(
+            [_to_tensor(r, d) for r, d in zip(results, self._dtypes, strict=True)], self._out_spec
+        )
+
+    def _kwarg_order(self, kwargs: Mapping[str, Any]) -> list[str]:
+        """The keywords in the order of the export; unknown ones last, to be refused with the rest."""
+        known = [k for k in self._in_spec.child(1).context if k in kwargs]
+        return [*known, *(k for k in kwargs if k not in known)]
+
+
+class CompiledProgram:
+    """A program for this process and for a file.
+
+    Calling it makes the delegates on this machine, when first needed; saving it does not need them.
+
+    Args:
+        program: what was emitted.
+        specs: method -> torch's pytree specs of (args, kwargs) and of the result.
+        report: who runs what, and why not elsewhere.
+        registry: where backends and kernels are looked up.
+    """
+
+    def __init__(
+        self, program: Program, specs: Mapping[str, tuple[Any, Any]], report: Report, registry: Registry
+    ) -> None:
+        self.program, self.report = program, report
+        self._specs, self._registry = dict(specs), registry
+
+    @cached_property
+    def loaded(self) -> LoadedProgram:
+        """The same program in the runtime, called with NumPy arrays."""
+        return LoadedProgram(self.program, self._registry)
+
+    @cached_property
+    def _methods(self) -> dict[str, CompiledMethod]:
+        return {name: CompiledMethod(self.loaded.method(name), *spec) for name, spec in self._specs.items()}
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The names of its methods."""
+        return tuple(self._specs)
+
+    def method(self, name: str) -> CompiledMethod:
+        """A method by name; raises ProgramError for an unknown one."""
+        self.loaded.method(name)
+        return self._methods[name]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call method "forward", or the only method, with torch tensors."""
+        return self.method(self.loaded.default_method)(*args, **kwargs)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one file that runs without torch. Saving twice gives the same bytes.
+
+        Raises:
+            ProgramError: the file cannot be written; an old file of that name stays as it was.
+        """
+        file.save(self.program, path)
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+
+def _to_array(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    tensor = leaf.detach().cpu().contiguous()
+    return tensor.view(torch.uint16).numpy() if tensor.dtype is torch.bfloat16 else tensor.numpy()
+
+
+def _to_tensor(result: Any, dtype: DType | None) -> Any:
+    if not isinstance(result, np.ndarray):
+        return result
+    tensor = torch.from_numpy(result)
+    return tensor.view(torch_dtype(dtype)) if dtype is DType.bfloat16 else tensor
+
+
+def _signature(spec: Any) -> str:
+    """A pytree spec of (args, kwargs) on one line."""
+    return " ".join(str(spec).replace("TreeSpec", "").split())

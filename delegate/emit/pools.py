@@ -1,0 +1,78 @@
+"""What the methods of one program share: operators, constants, states, delegates, and the segments of their bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from delegate.backends.aot import PreprocessResult
+from delegate.edge.node import dtype_of
+from delegate.errors import LoweringError
+from delegate.program.dtypes import DType
+from delegate.program.model import Constant, DelegateSpec, State
+
+_Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
+
+
+class Pools:
+    """Collects what methods refer to by index. The same tensor of two methods is stored once."""
+
+    def __init__(self) -> None:
+        self.operators: dict[str, int] = {}
+        self.constants: list[Constant] = []
+        self.states: list[State] = []
+        self.delegates: list[DelegateSpec] = []
+        self.segments: list[memoryview | bytes] = []
+        self._constant_of: dict[_Key, int] = {}
+        self._state_of: dict[str, int] = {}
+
+    def operator(self, name: str) -> int:
+        """The index of an operator."""
+        return self.operators.setdefault(name, len(self.operators))
+
+    def constant(self, name: str, value: torch.Tensor) -> int:
+        """The index of a constant."""
+        key = (value.data_ptr(), tuple(value.shape), tuple(value.stride()), value.dtype)
+        if value.numel() == 0 or key not in self._constant_of:
+            self._constant_of[key] = len(self.constants)
+            self.constants.append(Constant(name, _dtype(value, name), tuple(value.shape), self._segment(value)))
+        return self._constant_of[key]
+
+    def state(self, name: str, value: torch.Tensor) -> int:
+        """The index of the state that all methods know by this name.
+
+        Raises:
+            LoweringError: two methods have different buffers of this name.
+        """
+        if name not in self._state_of:
+            self._state_of[name] = len(self.states)
+            self.states.append(State(name, _dtype(value, name), tuple(value.shape), self._segment(value)))
+        known = self.states[self._state_of[name]]
+        if (known.dtype, known.shape) != (_dtype(value, name), tuple(value.shape)):
+            raise LoweringError(
+                f"two methods have a buffer {name!r} of different shape or dtype",
+                remedy="methods that share a mutable buffer must be exported from the same module",
+            )
+        return self._state_of[name]
+
+    def delegate(self, name: str, backend: str, result: PreprocessResult) -> int:
+        """The index of a lowered partition."""
+        self.segments.append(result.blob)
+        self.delegates.append(DelegateSpec(name, backend, len(self.segments) - 1, dict(result.compile_specs)))
+        return len(self.delegates) - 1
+
+    def _segment(self, value: torch.Tensor) -> int:
+        raw = (
+            value.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+            if value.numel()
+            else np.empty(0, np.uint8)
+        )
+        self.segments.append(memoryview(raw).toreadonly())
+        return len(self.segments) - 1
+
+
+def _dtype(value: torch.Tensor, name: str) -> DType:
+    dtype = dtype_of(value.dtype)
+    if dtype is None:
+        raise LoweringError(f"programs hold no tensors of {value.dtype}", where=f"constant {name}")
+    return dtype

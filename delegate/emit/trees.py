@@ -1,0 +1,37 @@
+"""torch's pytree specs as trees that need no torch."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from delegate.program.model import Tree
+
+_LEAF = Tree("leaf")
+
+
+def tree_of(spec: Any) -> Tree:
+    """The tree of a torch TreeSpec. A class that torch knows by registration becomes a "record" of its named fields."""
+    if spec.is_leaf():
+        return _LEAF
+    children = tuple(map(tree_of, spec.children()))
+    if spec.type in (dict, OrderedDict):
+        return Tree("dict", tuple(k if isinstance(k, int) else str(k) for k in spec.context), children)
+    if spec.type in (tuple, list):
+        return Tree(spec.type.__name__, (), children)
+    if isinstance(spec.context, type) and hasattr(spec.context, "_fields"):
+        return Tree("namedtuple", tuple(spec.context._fields), children, _full_name(spec.context))
+    names = _field_names(spec.context, len(children))
+    return Tree("record" if names else "tuple", names, children, _full_name(spec.type))
+
+
+def _field_names(context: Any, count: int) -> tuple[str, ...]:
+    """The names in the context that a class was flattened with: they, or a list that starts with them."""
+    for names in (context, context[0] if isinstance(context, tuple | list) and context else None):
+        if isinstance(names, tuple | list) and len(names) == count and all(isinstance(n, str) for n in names):
+            return tuple(names)
+    return ()
+
+
+def _full_name(kind: Any) -> str:
+    return f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', kind)}".lstrip(".")

@@ -1,0 +1,96 @@
+"""Which backends a request means: their AOT halves made, their options checked, absent ones handled by policy."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from delegate.backends.aot import Backend
+from delegate.config import BackendChoice, Config, backend_options, load_config
+from delegate.errors import BackendUnavailable, ConfigError
+from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
+from delegate.partitioner.rules import PORTABLE, PartitionRules
+from delegate.registry import Registry
+
+Request = str | Partitioner | Sequence[str | Partitioner] | None
+ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The backends to use, in order of preference.
+
+    Args:
+        partitioners: one per backend.
+        backends: the AOT halves by name.
+        rules: include, exclude, pins and sizes of the configuration.
+        on_portable: "allow", "warn" or "error" for nodes that no backend took.
+        notes: for the report, e.g. backends that were asked for and are not here.
+    """
+
+    partitioners: tuple[Partitioner, ...]
+    backends: Mapping[str, Backend]
+    rules: PartitionRules
+    on_portable: str
+    notes: tuple[str, ...]
+
+    @property
+    def preserve_ops(self) -> frozenset[str]:
+        """The operators that one of the backends wants whole."""
+        return frozenset(op for b in self.backends.values() for op in b.preserve_ops)
+
+
+def select(request: Request, config: ConfigSource, registry: Registry) -> Selection:
+    """Resolve the arguments of `to_backend`.
+
+    Raises:
+        ConfigError: the configuration or an option is wrong, or backends are named in both places.
+        BackendNotFound, BackendBroken, BackendIncompatible, BackendUnavailable: a backend that was asked for cannot be
+            used (the last one unless the policy lets that pass).
+    """
+    if request is not None and config is not None and load_config(config, registry=registry).backends is not None:
+        raise ConfigError(
+            "backends are named twice, in the call and in the configuration", remedy="name them in one place"
+        )
+    settings = load_config(config if config is not None else {}, registry=registry)
+    partitioners, notes = [], []
+    backends: dict[str, Backend] = {}
+    for partitioner in _partitioners(request, settings, registry):
+        name = partitioner.backend
+        if name in backends:
+            raise ConfigError(f"backend {name!r} is named twice", remedy="name every backend once")
+        try:
+            half = registry.aot(name)
+        except BackendUnavailable as error:
+            notes.append(_absent(error, settings.policy.unavailable))
+            continue
+        options = BackendChoice(name=name, options=dict(partitioner.options))
+        backends[name] = half(backend_options(options, registry))
+        partitioners.append(partitioner)
+    return Selection(
+        tuple(partitioners), backends, settings.rules(tuple(backends)), settings.policy.portable, tuple(notes)
+    )
+
+
+def _partitioners(request: Request, settings: Config, registry: Registry) -> list[Partitioner]:
+    if request is None:
+        if settings.backends is None:
+            return [CapabilityPartitioner(name) for name in registry.available()]
+        return [CapabilityPartitioner(c.name, c.options) for c in settings.backends]
+    wanted = [request] if isinstance(request, str | Partitioner) else list(request)
+    for item in wanted:
+        if not isinstance(item, str | Partitioner):
+            raise ConfigError(f"a {type(item).__name__} is no backend", remedy="give names of backends or Partitioners")
+    return [w if isinstance(w, Partitioner) else CapabilityPartitioner(w) for w in wanted if w != PORTABLE]
+
+
+def _absent(error: BackendUnavailable, policy: str) -> str:
+    """What the report says of a backend that is not here; raises or warns as the policy wants it."""
+    if policy == "error":
+        raise error
+    if policy == "warn":
+        warnings.warn(f"not used: {error}", RuntimeWarning, stacklevel=4)
+    return f"not used: {error}"
