@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
-from torch.fx import Graph
 from torch.utils import _pytree as pytree
 
 from delegate.edge.program import EdgeInput
@@ -43,6 +42,11 @@ class Signature:
     states: dict[str, str]
     mutated: tuple[str, ...]
     outputs: tuple[int, ...]
+
+    def mutating(self, placeholders: Sequence[str]) -> Signature:
+        """The same with these buffers, given by their placeholders, as states whose new values are results."""
+        states = {p: self.constant_names[p] for p in placeholders}
+        return replace(self, states=self.states | states, mutated=(*self.mutated, *states.values()))
 
 
 def input_paths(ep: ExportedProgram) -> list[str]:
@@ -142,11 +146,3 @@ def _mutations(ep: ExportedProgram) -> dict[int, str]:
             assert spec.target is not None
             found[position] = spec.target
     return found
-
-
-def reorder_outputs(graph: Graph, positions: tuple[int, ...]) -> None:
-    """Give the results of a graph in another order, in place."""
-    output = graph.output_node()
-    results = output.args[0]
-    assert isinstance(results, tuple | list)
-    output.args = (tuple(results[p] for p in positions),)

@@ -1,0 +1,233 @@
+"""Expanding single nodes through torch's own decompositions, each kind of node traced once."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export.exported_program import _override_composite_implicit_decomp, _special_op_to_preserve_cia
+from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import free_symbols
+from torch.fx.node import map_arg
+
+from delegate.edge.graphs import KEPT_METADATA
+from delegate.edge.node import describe
+from delegate.edge.program import META_VALUE, EdgeProgram
+from delegate.errors import LoweringError
+
+Table = Mapping[Any, Callable[..., Any]]
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+@functools.cache
+def core_decompositions(preserve_ops: Set[str] = frozenset()) -> Table:
+    """Torch's decompositions to core ATen, without those of the operators to keep whole."""
+    table = torch.export.default_decompositions().items()
+    return {op: how for op, how in table if str(op) not in preserve_ops}
+
+
+@dataclass(frozen=True)
+class Decomposer:
+    """Expands nodes in place; equal operators on inputs of equal metadata are traced once.
+
+    Args:
+        preserve_ops: operators to keep whole, e.g. "aten.linear.default".
+    """
+
+    preserve_ops: frozenset[str] = frozenset()
+    _traced: dict[Any, Graph] = field(default_factory=dict, repr=False)
+
+    @property
+    def table(self) -> Table:
+        """What is decomposed, beyond composite operators, and how."""
+        return core_decompositions(self.preserve_ops)
+
+    def applies(self, node: Node) -> bool:
+        """Whether the node's operator is neither core ATen nor to be kept whole."""
+        target = node.target
+        if not isinstance(target, OpOverload) or str(target) in self.preserve_ops:
+            return False
+        return target in self.table or target.has_kernel_for_dispatch_key(_COMPOSITE)
+
+    def expand(self, node: Node) -> tuple[Node, ...]:
+        """Replace a node by what its operator is made of; gives the new nodes, which may be none.
+
+        Raises:
+            LoweringError: torch cannot trace the operator on these inputs.
+        """
+        leaves: list[Node] = []
+        map_arg((node.args, node.kwargs), leaves.append)
+        leaves = list(dict.fromkeys(leaves))
+        body = self._trace(node, leaves)
+        made, results = _inline(body, node, leaves)
+        _replace_uses(node, results)
+        return made
+
+    def _trace(self, node: Node, leaves: list[Node]) -> Graph:
+        key = _key(node)
+        body = self._traced.get(key) if key is not None else None
+        if body is not None:
+            return body
+        values = [leaf.meta[META_VALUE] for leaf in leaves]
+        call = _Call(node, leaves)
+        try:
+            body = self._make(call, values)
+            if any(isinstance(n.target, OpOverload) and n.target._schema.is_mutable for n in body.nodes):
+                body = self._make(torch.func.functionalize(call), values)
+        except Exception as error:
+            raise LoweringError(
+                f"torch cannot decompose an operator: {error}",
+                where=describe(node),
+                remedy="replace the operator in the model, or register a decomposition for it",
+            ) from error
+        if key is not None and _symbols(body) <= _symbols(values):
+            self._traced[key] = body
+        return body
+
+    def _make(self, call: Callable[..., Any], values: list[Any]) -> Graph:
+        mode = next((v.fake_mode for v in values if isinstance(v, FakeTensor)), contextlib.nullcontext())
+        kept = _kept_composites(self.preserve_ops)
+        with mode, torch.no_grad(), _override_composite_implicit_decomp(kept):
+            graph: Graph = make_fx(call, decomposition_table=dict(self.table))(*values).graph
+        return graph
+
+
+class _Call:
+    """A node's operator as a function of the values of the nodes in its arguments."""
+
+    def __init__(self, node: Node, leaves: list[Node]) -> None:
+        self._node, self._leaves = node, leaves
+
+    def __call__(self, *values: Any) -> Any:
+        given = dict(zip(self._leaves, values, strict=True))
+        args, kwargs = map_arg((self._node.args, self._node.kwargs), given.__getitem__)
+        assert callable(self._node.target)
+        return self._node.target(*args, **kwargs)
+
+
+@functools.cache
+def _kept_composites(preserve_ops: frozenset[str]) -> dict[Any, Callable[..., Any]]:
+    """Composite operators to keep whole where they are part of others: torch would expand them by itself."""
+    ops = (op for op in torch.export.default_decompositions() if str(op) in preserve_ops)
+    return {op: _special_op_to_preserve_cia for op in ops if op.has_kernel_for_dispatch_key(_COMPOSITE)}
+
+
+def _key(node: Node) -> Any:
+    """What the traced body depends on; None where that cannot be told."""
+    order: dict[Node, int] = {}
+    flat: list[Any] = [node.target]
+    for name, value in (*enumerate(node.args), *sorted(node.kwargs.items())):
+        flat.append(name)
+        _flatten_key(value, order, flat)
+    key = tuple(flat)
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _flatten_key(value: Any, order: dict[Node, int], flat: list[Any]) -> None:
+    if isinstance(value, Node):
+        position = order.setdefault(value, len(order))  # the same node given twice is another body
+        flat.append((position, _value_key(value.meta[META_VALUE])))
+    elif isinstance(value, list | tuple):
+        flat.append((len(value), "list"))
+        for item in value:
+            _flatten_key(item, order, flat)
+    else:
+        flat.append((type(value), repr(value) if isinstance(value, float | complex) else value))
+
+
+def _value_key(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        sizes = tuple(map(str, value.shape)), tuple(map(str, value.stride()))
+        return (value.dtype, sizes, value.device, id(value.fake_mode) if isinstance(value, FakeTensor) else 0)
+    if isinstance(value, list | tuple):
+        return tuple(map(_value_key, value))
+    return (type(value), str(value))
+
+
+def _symbols(values: Any) -> set[Any]:
+    """The symbols of shapes in values or in the nodes of a graph."""
+    given = [n.meta.get(META_VALUE) for n in values.nodes] if isinstance(values, Graph) else values
+    found: set[Any] = set()
+    for value in given:
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
+                found |= free_symbols(item)
+    return found
+
+
+def _inline(body: Graph, node: Node, leaves: list[Node]) -> tuple[tuple[Node, ...], Any]:
+    """Copy a traced body before a node; gives the new nodes and the body's result in terms of them."""
+    env: dict[Node, Node] = dict(zip(body.find_nodes(op="placeholder"), leaves, strict=True))
+    inherited = {k: node.meta[k] for k in KEPT_METADATA if k in node.meta and k != META_VALUE}
+    made: list[Node] = []
+    with node.graph.inserting_before(node):
+        for inner in body.nodes:
+            if inner.op not in ("call_function", "get_attr") or not (inner.users or _keeps(inner)):
+                continue
+            env[inner] = _copy(inner, env, node.graph, body)
+            env[inner].meta = {**inherited, META_VALUE: inner.meta.get(META_VALUE)}
+            made.append(env[inner])
+    return tuple(made), map_arg(body.output_node().args[0], env.__getitem__)
+
+
+def _keeps(node: Node) -> bool:
+    return isinstance(node.target, OpOverload) and not node.target._schema.returns
+
+
+def _copy(inner: Node, env: dict[Node, Node], graph: Graph, body: Graph) -> Node:
+    if inner.op == "call_function":
+        return graph.node_copy(inner, env.__getitem__)
+    constant = getattr(body.owning_module, str(inner.target))
+    if not isinstance(constant, torch.Tensor) or constant.dim() or isinstance(constant, FakeTensor):
+        raise LoweringError(f"a decomposition holds the constant {inner.target}", where=str(inner))
+    kwargs = {"dtype": constant.dtype, "device": constant.device, "pin_memory": False}
+    return graph.call_function(torch.ops.aten.full.default, ([], constant.item()), kwargs)
+
+
+def _replace_uses(node: Node, results: Any) -> None:
+    """Let the users of a node use a body's result, which is a node or, for several results, a list of nodes."""
+    if isinstance(results, Node):
+        node.replace_all_uses_with(results)
+    elif isinstance(results, list | tuple):
+        for user in list(node.users):
+            assert user.target is operator.getitem, f"{user} takes all results of {node}"
+            user.replace_all_uses_with(results[user.args[1]])  # type: ignore[index]
+            node.graph.erase_node(user)
+    node.graph.erase_node(node)
+
+
+def decompose_node(node: Node, decomposer: Decomposer | None = None) -> tuple[Node, ...]:
+    """Expand one compound node in place to core ATen; gives the new nodes, in order.
+
+    Metadata (module, source line) is copied from the node; symbolic shapes stay in its own ShapeEnv.
+
+    Raises:
+        LoweringError: torch cannot trace the operator on these inputs.
+    """
+    return (decomposer or Decomposer()).expand(node)
+
+
+def decompose(program: EdgeProgram, nodes: Iterable[Node]) -> EdgeProgram:
+    """Expand compound nodes of a program to core ATen, in place; equal ones are traced once."""
+    decomposer = Decomposer()
+    for node in nodes:
+        decomposer.expand(node)
+    return program
+
+
+def compound_nodes(graph: Graph, decomposer: Decomposer | None = None) -> Iterator[Node]:
+    """The nodes of a graph that are not core ATen and have a decomposition."""
+    applies = (decomposer or Decomposer()).applies
+    return (node for node in list(graph.nodes) if applies(node))

@@ -1,0 +1,241 @@
+"""Functionalisation: in-place operators become pure ones, and every later use of the memory sees the new value.
+
+Each tensor is a way of views from a root, the tensor that owns the memory. A write gives the root a new value, through
+the inverses of the views; aliases are then made again from it when they are next used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+
+from delegate.edge.graphs import KEPT_METADATA
+from delegate.edge.inline import NotSimple
+from delegate.edge.node import arguments, tensors
+from delegate.edge.program import META_VALUE
+
+aten = torch.ops.aten
+
+# Operators whose schema hides a write to running statistics: the flag that says so.
+_HIDDEN_WRITES = {
+    "aten.batch_norm.default": "training",
+    "aten.instance_norm.default": "use_input_stats",
+    "aten.native_batch_norm.default": "training",
+    "aten.cudnn_batch_norm.default": "training",
+}
+
+
+@dataclass(slots=True)
+class _Root:
+    """Memory: the node that holds its present value, and how often it was written."""
+
+    value: Node
+    version: int = 0
+
+
+@dataclass(slots=True)
+class _Alias:
+    """A tensor in memory: the tensor that it is a view of (None: it is the whole) and its value at a version."""
+
+    root: _Root
+    parent: Node | None
+    value: Node
+    version: int
+
+
+def functionalize(graph: Graph) -> dict[Node, Node]:
+    """Make a graph pure, in place; gives every placeholder that was written and the node with its new value.
+
+    Raises:
+        NotSimple: a write that has no pure form here; the graph is then spoilt.
+    """
+    nodes = list(graph.nodes)
+    for node in nodes:
+        flag = _HIDDEN_WRITES.get(str(node.target))
+        if flag is not None and arguments(node)[flag]:
+            raise NotSimple(f"{node.name} updates running statistics")
+    if not any(map(_writes, nodes)):
+        return {}
+    return _Functionalizer(graph).run(nodes)
+
+
+def _writes(node: Node) -> bool:
+    return isinstance(node.target, OpOverload) and bool(node.target._schema.is_mutable)
+
+
+class _Functionalizer:
+    """Rewrites one graph in place."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._aliases: dict[Node, _Alias] = {}
+
+    def run(self, nodes: list[Node]) -> dict[Node, Node]:
+        for node in nodes:
+            with self._graph.inserting_before(node):
+                self._visit(node)
+        roots = {n: self._aliases[n].root for n in nodes if n.op == "placeholder"}
+        return {placeholder: root.value for placeholder, root in roots.items() if root.version}
+
+    def _visit(self, node: Node) -> None:
+        if node.op == "placeholder":
+            self._aliases[node] = _Alias(_Root(node), None, node, 0)
+            return
+        if _writes(node):
+            self._write(node)
+            return
+        source = _viewed(node)
+        node.args, node.kwargs = map_arg((node.args, node.kwargs), self._value)
+        root = _Root(node) if source is None else self._aliases[source].root
+        self._aliases[node] = _Alias(root, source, node, root.version)
+
+    def _value(self, node: Node) -> Node:
+        """The node that holds the present value of a tensor of the original graph."""
+        alias = self._aliases[node]
+        if alias.version != alias.root.version:
+            if alias.parent is None:
+                alias.value = alias.root.value
+            else:
+                args = (self._value(alias.parent), *node.args[1:])
+                alias.value = self._call(node, node.target, args, node.kwargs)
+            alias.version = alias.root.version
+        return alias.value
+
+    def _write(self, node: Node) -> None:
+        target = node.target
+        assert isinstance(target, OpOverload)
+        written = [a.name for a in target._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+        goal = arguments(node)[written[0]]
+        if len(written) != 1 or not isinstance(goal, Node):
+            raise NotSimple(f"{node.name} writes to several tensors")
+        args, kwargs = map_arg((node.args, node.kwargs), self._value)
+        value = self._pure(node, target, args, kwargs, goal)
+        root = self._aliases[goal].root
+        root.value = self._scattered(goal, value)
+        root.version += 1
+        self._aliases[goal].value, self._aliases[goal].version = value, root.version
+        node.replace_all_uses_with(goal)  # it returns what it wrote
+        self._graph.erase_node(node)
+
+    def _pure(self, node: Node, target: OpOverload, args: Any, kwargs: Any, goal: Node) -> Node:
+        """The written value: by the operator without underscore, in the dtype of what is written."""
+        namespace, name = target._schema.name.split("::")
+        packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
+        overload = getattr(packet, target._overloadname, None)
+        if not name.endswith("_") or overload is None or overload._schema.is_mutable:
+            raise NotSimple(f"{target} has no pure form")
+        value = self._call(node, overload, args, kwargs)
+        wanted: torch.Tensor = goal.meta[META_VALUE]
+        if value.meta[META_VALUE].dtype != wanted.dtype:
+            value = self._call(node, aten._to_copy.default, (value,), {"dtype": wanted.dtype})
+        if value.meta[META_VALUE].shape != wanted.shape:
+            raise NotSimple(f"{node.name} changes the shape of what it writes")
+        return value
+
+    def _scattered(self, goal: Node, value: Node) -> Node:
+        """The value of the whole memory once the tensor `goal` has this value."""
+        while (parent := self._aliases[goal].parent) is not None:
+            inverse = _INVERSES.get(str(goal.target))
+            if inverse is None:
+                raise NotSimple(f"a write through {goal.target}")
+            target, args = inverse(goal, self._value(parent), value)
+            value = self._call(goal, target, args, {})
+            goal = parent
+        return value
+
+    def _call(self, like: Node, target: Any, args: Any, kwargs: Any) -> Node:
+        """A new node with the metadata of another and its own fake value."""
+        made = self._graph.call_function(target, tuple(args), dict(kwargs))
+        made.meta = {k: like.meta[k] for k in KEPT_METADATA if k in like.meta and k != META_VALUE}
+        made.meta[META_VALUE] = _fake_result(made)
+        return made
+
+
+def _fake_result(node: Node) -> Any:
+    args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta[META_VALUE])
+    mode = next((v.fake_mode for n in node.all_input_nodes for v in _fakes(n)), contextlib.nullcontext())
+    assert callable(node.target)
+    with mode, torch.no_grad():
+        return node.target(*args, **kwargs)
+
+
+def _fakes(node: Node) -> Iterator[FakeTensor]:
+    return (t for t in tensors(node) if isinstance(t, FakeTensor))
+
+
+def _viewed(node: Node) -> Node | None:
+    """The argument whose memory the node's result lies in."""
+    first = node.args[0] if node.args else None
+    if not isinstance(first, Node) or node.op != "call_function" or not tensors(node):
+        return None
+    target = node.target
+    if not isinstance(target, OpOverload):
+        return first if isinstance(first.meta[META_VALUE], list | tuple) else None  # getitem of several views
+    if target.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+        return _shares_memory(node)  # reshape, contiguous, dropout ... give a view or a copy as the case may be
+    return first if target._schema.arguments[0].alias_info is not None else None
+
+
+def _shares_memory(node: Node) -> Node | None:
+    result = _fake_result(node)
+    made = result if isinstance(result, list | tuple) else [result]
+    storages = {t.untyped_storage()._cdata for t in made if isinstance(t, torch.Tensor)}
+    for source in node.all_input_nodes:
+        if any(t.untyped_storage()._cdata in storages for t in tensors(source)):
+            if source is not node.args[0]:
+                raise NotSimple(f"{node.name} gives a view of a later argument")
+            return source
+    return None
+
+
+Inverse = Callable[[Node, Node, Node], tuple[Any, tuple[Any, ...]]]
+
+
+def _scatter_by(target: Any) -> Inverse:
+    return lambda view, whole, value: (target, (whole, value, *view.args[1:]))
+
+
+def _same_view_back(view: Node, whole: Node, value: Node) -> tuple[Any, tuple[Any, ...]]:
+    return view.target, (value, *view.args[1:])
+
+
+def _sizes_back(view: Node, whole: Node, value: Node) -> tuple[Any, tuple[Any, ...]]:
+    sizes = list(whole.meta[META_VALUE].shape)
+    if not all(isinstance(s, int) for s in sizes):
+        raise NotSimple(f"a write through {view.name} of symbolic shape")
+    return aten.reshape.default, (value, sizes)
+
+
+def _permute_back(view: Node, whole: Node, value: Node) -> tuple[Any, tuple[Any, ...]]:
+    order = [int(d) % len(view.args[1]) for d in view.args[1]]  # type: ignore[arg-type, union-attr]
+    return aten.permute.default, (value, sorted(range(len(order)), key=order.__getitem__))
+
+
+def _as_it_is(view: Node, whole: Node, value: Node) -> tuple[Any, tuple[Any, ...]]:
+    return aten.alias.default, (value,)
+
+
+_INVERSES: dict[str, Inverse] = {
+    "aten.slice.Tensor": _scatter_by(aten.slice_scatter.default),
+    "aten.select.int": _scatter_by(aten.select_scatter.default),
+    "aten.diagonal.default": _scatter_by(aten.diagonal_scatter.default),
+    "aten.transpose.int": _same_view_back,
+    "aten.t.default": _same_view_back,
+    "aten.permute.default": _permute_back,
+    **dict.fromkeys(
+        ("view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints", "unflatten.int"), _sizes_back
+    ),
+    **dict.fromkeys(("squeeze.default", "squeeze.dim", "squeeze.dims", "unsqueeze.default"), _sizes_back),
+    **dict.fromkeys(
+        ("alias.default", "detach.default", "contiguous.default", "to.dtype", "dropout.default"), _as_it_is
+    ),
+}
+_INVERSES = {name if name.startswith("aten.") else f"aten.{name}": inverse for name, inverse in _INVERSES.items()}
