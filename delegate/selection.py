@@ -10,7 +10,7 @@ from typing import Any
 
 from delegate.backends.aot import Backend
 from delegate.config import BackendChoice, Config, backend_options, load_config
-from delegate.errors import BackendUnavailable, ConfigError
+from delegate.errors import BackendError, BackendNotFound, BackendUnavailable, ConfigError
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.rules import PORTABLE, PartitionRules
 from delegate.registry import Registry
@@ -49,7 +49,7 @@ def select(request: Request, config: ConfigSource, registry: Registry) -> Select
     Raises:
         ConfigError: the configuration or an option is wrong, or backends are named in both places.
         BackendNotFound, BackendBroken, BackendIncompatible, BackendUnavailable: a backend that was asked for cannot be
-            used (the last one unless the policy lets that pass).
+            used (the first and the last unless the policy lets that pass).
     """
     if request is not None and config is not None and load_config(config, registry=registry).backends is not None:
         raise ConfigError(
@@ -64,7 +64,7 @@ def select(request: Request, config: ConfigSource, registry: Registry) -> Select
             raise ConfigError(f"backend {name!r} is named twice", remedy="name every backend once")
         try:
             half = registry.aot(name)
-        except BackendUnavailable as error:
+        except (BackendNotFound, BackendUnavailable) as error:
             notes.append(_absent(error, settings.policy.unavailable))
             continue
         options = BackendChoice(name=name, options=dict(partitioner.options))
@@ -87,7 +87,7 @@ def _partitioners(request: Request, settings: Config, registry: Registry) -> lis
     return [w if isinstance(w, Partitioner) else CapabilityPartitioner(w) for w in wanted if w != PORTABLE]
 
 
-def _absent(error: BackendUnavailable, policy: str) -> str:
+def _absent(error: BackendError, policy: str) -> str:
     """What the report says of a backend that is not here; raises or warns as the policy wants it."""
     if policy == "error":
         raise error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from delegate.backends.aot import Options
 
 
-def load_config(source: str | FilePath | Mapping[str, Any] | Config, *, registry: Registry | None = None) -> Config:
+def load_config(
+    source: str | os.PathLike[str] | Mapping[str, Any] | Config, *, registry: Registry | None = None
+) -> Config:
     """Read and check a configuration.
 
     Args:
@@ -76,7 +79,8 @@ def _semantics(config: Config, source: Source, registry: Registry) -> Iterator[C
         if choice.name in seen:
             yield ConfigError(f"{dotted(path)}: {choice.name!r} stands twice", where=source.where(path))
         seen.add(choice.name)
-        yield from _backend(choice, path, source, registry)
+        if choice.name in registry.names() or config.policy.unavailable == "error":
+            yield from _backend(choice, path, source, registry)
     places = {PORTABLE, *(seen if config.backends is not None else registry.names())}
     for key in ("pins", "node_pins"):
         for pattern, place in getattr(config.partitioning, key).items():

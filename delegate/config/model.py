@@ -65,7 +65,8 @@ class Policy(_Model):
     """What happens when something does not run where it was asked to."""
 
     unavailable: Literal["error", "warn", "skip"] = Field(
-        default="error", description="A backend named here has no library or device on this machine, or is blocked."
+        default="error",
+        description="A backend named here is not installed, has no library or device here, or is blocked.",
     )
     portable: Literal["allow", "warn", "error"] = Field(
         default="allow", description="Nodes land on portable kernels although backends were asked for."

@@ -81,8 +81,8 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
         if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
-            raise yaml.MarkedYAMLError(problem="aliases (*name) are not supported", problem_mark=event.start_mark)
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem="aliases (*name) are not supported", problem_mark=mark)
         return super().compose_node(parent, index)
 
 
@@ -115,7 +115,7 @@ class _Reader:
             return [self.read(child, (*path, i)) for i, child in enumerate(node.value)]
         if isinstance(node, MappingNode):
             return dict(self._entries(node, path))
-        return self.loader.construct_object(node)  # type: ignore[no-untyped-call]
+        return self.loader.construct_object(node)
 
     def _entries(self, node: MappingNode, path: Path) -> Iterator[tuple[str, Any]]:
         seen: dict[str, tuple[int, int]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -17,7 +18,7 @@ from delegate.errors import (
 )
 from delegate.plugins import State
 from delegate.registry import Registry
-from tests.plugins import Site
+from tests.plugins import HALVES, Site
 
 
 def probe() -> Availability:
@@ -82,7 +83,7 @@ def test_api_version(site: Site, api_version: tuple[int, int], state: State, rem
     found = registry.state("other")
     assert (found.state, found.remedy) == (state, remedy)
     if state is State.INCOMPATIBLE:
-        with pytest.raises(BackendIncompatible, match="speaks version .* of the plugin API"):
+        with pytest.raises(BackendIncompatible, match=r"speaks version .* of the plugin API"):
             registry.aot("other")
 
 
@@ -102,7 +103,8 @@ BROKEN = {
         "fails when it is probed: ZeroDivisionError",
     ),
     "probed": (
-        "from delegate.backends.info import BackendInfo\nINFO = BackendInfo('probed', '', 'a:B', 'a:C', lambda: True, '')",
+        "from delegate.backends.info import BackendInfo\n"
+        "INFO = BackendInfo('probed', '', 'a:B', 'a:C', lambda: True, '')",
         "gives bool, not Availability, when probed",
     ),
 }
@@ -136,10 +138,13 @@ def test_broken_and_not_asked_for_is_one_warning(site: Site) -> None:
     site.backend("adder")
     registry = Registry()
     registry.aot("adder")  # asks for another: no warning
-    with pytest.warns(RuntimeWarning, match="backend 'bad' of bad-dist 1.0 is broken") as caught:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         registry.available()
         registry.available()
-    assert len([w for w in caught if "'bad'" in str(w.message)]) == 1
+    sentences = [str(w.message) for w in caught if "'bad'" in str(w.message)]
+    assert len(sentences) == 1
+    assert "backend 'bad' of bad-dist 1.0 is broken" in sentences[0]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +206,7 @@ def test_blocked(site: Site, monkeypatch: pytest.MonkeyPatch, value: str) -> Non
 
 def test_register(site: Site) -> None:
     site.backend("adder")
-    site.module("mine", site_halves("mine"))
+    site.module("mine", HALVES.replace("{name}", "mine"))
     registry = Registry()
     registry.register(info("mine"))
     assert registry.state("mine").owner == "this process"
@@ -212,12 +217,6 @@ def test_register(site: Site) -> None:
             registry.register(info(taken))
     with pytest.raises(BackendBroken, match="takes a BackendInfo, not str"):
         registry.register("adder")  # type: ignore[arg-type]
-
-
-def site_halves(name: str) -> str:
-    from tests.plugins import HALVES  # noqa: PLC0415
-
-    return HALVES.replace("{name}", name)
 
 
 def test_registry_is_free_of_torch_and_pydantic() -> None:

@@ -1,0 +1,53 @@
+"""Every file under configs/ is loaded and used."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from delegate.config import load_config
+
+FILES = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+
+
+class Net(nn.Module):
+    """Has the modules that mobile.yaml pins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.Sigmoid(), nn.Linear(16, 16))
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.nn.functional.gelu(self.features(x)))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
+def test_file(file: Path) -> None:
+    assert load_config(file).version == 1
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
+def test_file_lowers_a_model(file: Path) -> None:
+    pytest.importorskip("delegate.compile")
+    import delegate
+
+    torch.manual_seed(0)
+    model, x = Net().eval(), torch.randn(3, 8)
+    with warnings.catch_warnings():
+        if file.stem == "preference":  # its first choices may be absent here, and it asks for a warning
+            warnings.simplefilter("ignore", RuntimeWarning)
+        program = delegate.to_backend(torch.export.export(model, (x,)), config=file)
+    torch.testing.assert_close(program(x), model(x), atol=1e-5, rtol=1e-4)
+    used = {n.backend for n in program.report.nodes}
+    if file.stem == "portable":
+        assert used == {"portable"}
+    else:
+        assert "xnnpack" in used
+    if file.stem == "mobile":
+        assert {n.backend for n in program.report.nodes if "gelu" in n.op} == {"portable"}
+        assert program.report.partitions[0].nodes

@@ -1,0 +1,197 @@
+"""A configuration that is wrong says where: file, line, column, key, what is wrong, the nearest valid key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from delegate.config import Config, backend_options, load_config
+from delegate.errors import BackendUnavailable, ConfigError
+from delegate.registry import Registry
+from tests.plugins import Site
+
+# what the file holds -> the whole message, FILE standing for its path
+MESSAGES = {
+    "": "the configuration is empty (FILE): write at least `version: 1`",
+    "# nothing\n": "the configuration is empty (FILE): write at least `version: 1`",
+    "- adder\n": "a configuration is a mapping (key: value), not list (FILE:1:1): write at least `version: 1`",
+    "version: 2": "version: should be 1, not 2 (FILE:1:10)",
+    "version: '1'": "version: should be 1, not '1' (FILE:1:10)",
+    "version: 1\nbackend: [adder]": "backend: unknown key (FILE:2:1): did you mean 'backends'?",
+    "backends: adder": "backends: should be a list, not 'adder' (FILE:1:11)",
+    "backends:\npolicy: {}": (
+        "backends: has no value: write [] for no backend, or leave the key out for all that are available (FILE:1:10)"
+    ),
+    "backends:\n  - ader\n": "backends[0]: no backend is named 'ader' (FILE:2:5): did you mean 'adder'?",
+    "backends:\n  - adder\n  - 3\n": (
+        "backends[1]: should be the name of a backend, or a mapping that holds it (FILE:3:5)"
+    ),
+    "backends: [{options: {}}]": "backends[0].name: missing (FILE:1:12): give it",
+    "backends: [adder, adder]": "backends[1]: 'adder' stands twice (FILE:1:19)",
+    "backends:\n  - name: adder\n    options:\n      thread: 2\n": (
+        "backends[0].options.thread: unknown key (FILE:4:7): did you mean 'threads'?"
+    ),
+    "backends: [{name: adder, options: {threads: 0}}]": (
+        "backends[0].options.threads: should be greater than or equal to 1, not 0 (FILE:1:45)"
+    ),
+    "backends: [{name: adder, options: {threads: '2'}}]": (
+        "backends[0].options.threads: should be a whole number, not '2' (FILE:1:45)"
+    ),
+    "partitioning:\n  min_partition_siz: 2": (
+        "partitioning.min_partition_siz: unknown key (FILE:2:3): did you mean 'min_partition_size'?"
+    ),
+    "partitioning: {min_partition_size: true}": (
+        "partitioning.min_partition_size: should be a whole number, not true (FILE:1:36)"
+    ),
+    "partitioning: {min_partition_size: -1}": (
+        "partitioning.min_partition_size: should be greater than or equal to 0, not -1 (FILE:1:36)"
+    ),
+    "partitioning: {exclude: aten.add}": "partitioning.exclude: should be a list, not 'aten.add' (FILE:1:25)",
+    "partitioning: {exclude: [1]}": "partitioning.exclude[0]: should be text, not 1 (FILE:1:26)",
+    "partitioning:": "partitioning: should be a mapping (key: value), not empty (FILE:1:14)",
+    "backends: [adder]\npartitioning:\n  pins:\n    a.*: ader": (
+        "partitioning.pins.a.*: 'ader' is not among the backends of this configuration (FILE:4:10): "
+        "did you mean 'adder'?"
+    ),
+    "policy: {portable: ignore}": "policy.portable: should be 'allow', 'warn' or 'error', not 'ignore' (FILE:1:20)",
+    "policy: {}\npolicy: {}": "policy: the key stands twice (FILE:2:1): the first is in line 1; take one away",
+    "partitioning:\n  pins:\n    a: adder\n    a: portable": (
+        "partitioning.pins.a: the key stands twice (FILE:4:5): the first is in line 3; take one away"
+    ),
+    "version: [1": (
+        "no valid YAML: while parsing a flow sequence expected ',' or ']', but got '<stream end>' (FILE:1:12)"
+    ),
+    "a: 1\n\tb: 2": (
+        "no valid YAML: while scanning for the next token found character '\\t' that cannot start any token (FILE:2:1)"
+    ),
+    "a: &a [1]\nb: *a": "no valid YAML: aliases (*name) are not supported (FILE:2:4)",
+    "a: !!python/name:os.system ''": (
+        "no valid YAML: could not determine a constructor for the tag 'tag:yaml.org,2002:python/name:os.system' "
+        "(FILE:1:4)"
+    ),
+    "a: 1\n---\nb: 2": (
+        "no valid YAML: expected a single document in the stream but found another document (FILE:2:1)"
+    ),
+    "a: 1\nb: \x00": "no valid YAML: special characters are not allowed (FILE:2)",
+    "? [a]\n: 1": "the configuration: a key must be text (FILE:1:3)",
+    "[" * 5000: "no valid configuration: too deeply nested (FILE)",
+}
+
+
+@pytest.fixture
+def registry(site: Site) -> Registry:
+    site.backend("adder")
+    site.backend("absent", ok=False, reason="absent-sdk is not installed")
+    return Registry()
+
+
+@pytest.mark.parametrize("text", MESSAGES, ids=range(len(MESSAGES)))
+def test_message(tmp_path: Path, registry: Registry, text: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, registry=registry)
+    assert str(caught.value) == MESSAGES[text].replace("FILE", str(file))
+
+
+def test_all_problems_are_reported_one_a_line(tmp_path: Path, registry: Registry) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("backends: [{name: adder, incude: []}]\npolicy: {unavailable: maybe}\npartitioning: 3\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, registry=registry)
+    lines = str(caught.value).splitlines()
+    assert [line.split(":")[0] for line in lines] == ["backends[0].incude", "partitioning", "policy.unavailable"]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "sentence"),
+    [
+        (lambda path: None, "there is no configuration file"),
+        (lambda path: path.mkdir(), "cannot read the configuration: Is a directory"),
+        (lambda path: path.write_bytes(b"version: \xff"), "the configuration is not UTF-8 text: byte 9"),
+    ],
+    ids=["missing", "directory", "binary"],
+)
+def test_unreadable(tmp_path: Path, prepare: object, sentence: str) -> None:
+    path = tmp_path / "c.yaml"
+    prepare(path)  # type: ignore[operator]
+    with pytest.raises(ConfigError, match=sentence):
+        load_config(path)
+
+
+def test_full(tmp_path: Path, registry: Registry) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        "version: 1\n"
+        "backends:\n"
+        "  - adder\n"
+        "  - {name: absent, options: {threads: 4}, include: [aten.add.*], exclude: [aten.mul]}\n"
+        "partitioning: {min_partition_size: 2, include: ['aten.*'], exclude: [aten.div], "
+        "pins: {encoder: absent, head: portable}, node_pins: {add_1: adder}}\n"
+        "policy: {unavailable: warn, portable: error}\n"
+    )
+    config = load_config(str(file), registry=registry)
+    assert config.backends is not None
+    assert [c.name for c in config.backends] == ["adder", "absent"]
+    options = backend_options(config.backends[1], registry)
+    assert options.model_dump() == {"threads": 4, "precision": "float32"}
+    assert (config.policy.unavailable, config.policy.portable) == ("warn", "error")
+    rules = config.rules(["adder", "absent"])
+    assert (rules.min_partition_size, rules.include, rules.exclude) == (2, ("aten.*",), ("aten.div",))
+    assert rules.backend_include == {"absent": ("aten.add.*",)}
+    assert rules.backend_exclude == {"absent": ("aten.mul",)}
+    assert rules.pins == {"encoder": "absent", "head": "portable"}
+    assert rules.node_pins == {"add_1": "adder"}
+    assert config.rules(["adder"]).pins == {"head": "portable"}
+    assert load_config(config, registry=registry) is config
+
+
+def test_defaults_are_those_of_the_partitioner(registry: Registry) -> None:
+    from delegate.partitioner.rules import PartitionRules
+
+    config = load_config({}, registry=registry)
+    assert config == Config()
+    assert config.backends is None
+    assert config.rules([]) == PartitionRules()
+
+
+def test_mapping_has_no_place(registry: Registry) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config({"backends": [{"name": "adder", "options": {"thread": 1}}]}, registry=registry)
+    assert str(caught.value) == "backends[0].options.thread: unknown key: did you mean 'threads'?"
+
+
+def test_config_object_is_checked_too(registry: Registry) -> None:
+    config = Config.model_validate({"backends": ["nobody"]})
+    with pytest.raises(ConfigError, match="no backend is named 'nobody'"):
+        load_config(config, registry=registry)
+
+
+def test_broken_backend_is_named_with_its_place(tmp_path: Path, site: Site) -> None:
+    site.module("bad_plugin", "1 / 0")
+    site.distribution("bad-dist", "1.0", {"bad": "bad_plugin:INFO"})
+    file = tmp_path / "c.yaml"
+    file.write_text("backends:\n  - name: bad\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, registry=Registry())
+    message = str(caught.value)
+    assert message.startswith("backends[0]: backend 'bad' of bad-dist 1.0 is broken: it fails to import")
+    assert f"({file}:2:11)" in message
+
+
+def test_options_of_a_blocked_backend_wait_for_the_policy(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.backend("adder")
+    monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "adder")
+    registry = Registry()
+    config = load_config({"backends": [{"name": "adder", "options": {"any": 1}}]}, registry=registry)
+    assert config.backends is not None
+    with pytest.raises(BackendUnavailable, match="blocked"):
+        backend_options(config.backends[0], registry)
+
+
+@pytest.mark.parametrize("policy", ["warn", "skip"])
+def test_a_backend_that_is_not_installed_waits_for_the_policy(registry: Registry, policy: str) -> None:
+    config = load_config({"backends": ["nobody", "adder"], "policy": {"unavailable": policy}}, registry=registry)
+    assert config.backends is not None
+    assert [c.name for c in config.backends] == ["nobody", "adder"]
