@@ -17,6 +17,7 @@ from delegate.program.dtypes import DType
 Array = np.ndarray[Any, np.dtype[Any]]
 
 HALF = frozenset({DType.float16, DType.bfloat16})
+LARGEST_BFLOAT16 = float.fromhex("0x1.FEp127")
 _FLOAT32 = np.dtype(np.float32)
 
 

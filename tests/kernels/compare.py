@@ -29,7 +29,7 @@ _TOLERANCE = {
 def check(op: OpOverload, *args: Any, rtol: float | None = None, atol: float | None = None, **kwargs: Any) -> None:
     """Assert that the kernel of `op` gives what torch gives: shapes, dtypes, values (NaN and infinity included).
 
-    Integers and bools are compared exactly, the others by the tolerance of their dtype unless `rtol` or `atol` is given.
+    Integers and bools are compared exactly, the others by their dtype's tolerance unless `rtol` or `atol` is given.
     """
     expected = op(*args, **kwargs)
     expected = tuple(expected) if isinstance(expected, tuple | list) else (expected,)
@@ -52,7 +52,7 @@ def check(op: OpOverload, *args: Any, rtol: float | None = None, atol: float | N
 def run(op: OpOverload, *args: Any, expected: tuple[torch.Tensor, ...], **kwargs: Any) -> tuple[torch.Tensor, ...]:
     """The kernel's results, in memory that was filled with garbage before. `expected` gives shapes and dtypes."""
     filled = schema_arguments(op, args, kwargs)
-    dtypes = {t for t in map(dtype_of, (t.dtype for t in (*tensors_in(filled), *expected)))}
+    dtypes = {dtype_of(t.dtype) for t in (*tensors_in(filled), *expected)}
     kernel = TABLE.find(str(op), [t for t in dtypes if t is not None])
     assert kernel is not None, f"no kernel of {op} for {sorted(t.name for t in dtypes if t)}"
     arguments = [to_runtime(a) for a in filled]

@@ -1,0 +1,231 @@
+"""Activation functions: few passes, in place in the result, block by block."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from delegate.kernels.erf import erf
+from delegate.kernels.halves import Array
+from delegate.kernels.operands import WIDE, Operand, axis_of, blocked, cast
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import BOOL, INT, REAL
+
+_FLOATS = WIDE | INT | BOOL  # integers and bools give floats
+
+
+@TABLE.kernel("aten.relu.default")
+def relu(x: Array, *, out: Array) -> None:
+    np.maximum(x, x.dtype.type(0), out=out)
+
+
+@TABLE.kernel("aten.relu6.default")
+def relu6(x: Array, *, out: Array) -> None:
+    hardtanh(x, 0, 6, out=out)
+
+
+@TABLE.kernel("aten.hardtanh.default")
+def hardtanh(x: Array, low: float, high: float, *, out: Array) -> None:
+    np.maximum(cast(x, out.dtype), cast(low, out.dtype), out=out)
+    np.minimum(out, cast(high, out.dtype), out=out)
+
+
+@TABLE.kernel("aten.sigmoid.default", "aten.special_expit.default", dtypes=_FLOATS)
+@blocked
+def sigmoid(x: Array, *, out: Array) -> None:
+    """1 / (1 + exp(-x))."""
+    np.negative(x, out=out)
+    np.exp(out, out=out)
+    np.add(out, 1, out=out)
+    np.reciprocal(out, out=out)
+
+
+@TABLE.kernel("aten.silu.default", dtypes=WIDE)
+@blocked
+def silu(x: Array, *, out: Array) -> None:
+    """x / (1 + exp(-x))."""
+    np.negative(x, out=out)
+    np.exp(out, out=out)
+    np.add(out, 1, out=out)
+    np.divide(x, out, out=out)
+
+
+@TABLE.kernel("aten.gelu.default", dtypes=WIDE)
+def gelu(x: Array, approximate: str, *, out: Array) -> None:
+    (_gelu_tanh if approximate == "tanh" else _gelu_erf)(x, out=out)
+
+
+@blocked
+def _gelu_erf(x: Array, *, out: Array) -> None:
+    """x / 2 * (1 + erf(x / sqrt(2)))."""
+    half = x * 0.5
+    erf(x * math.sqrt(0.5), out=out)
+    np.add(out, 1, out=out)
+    np.multiply(out, half, out=out)
+
+
+@blocked
+def _gelu_tanh(x: Array, *, out: Array) -> None:
+    """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))."""
+    np.square(x, out=out)
+    np.multiply(out, 0.044715 * math.sqrt(2 / math.pi), out=out)
+    np.add(out, math.sqrt(2 / math.pi), out=out)
+    np.multiply(out, x, out=out)
+    np.tanh(out, out=out)
+    np.add(out, 1, out=out)
+    np.multiply(out, x, out=out)
+    np.multiply(out, 0.5, out=out)
+
+
+@TABLE.kernel("aten.hardsigmoid.default", dtypes=WIDE)
+@blocked
+def hardsigmoid(x: Array, *, out: Array) -> None:
+    """min(max(x + 3, 0), 6) / 6."""
+    np.add(x, 3, out=out)
+    np.maximum(out, 0, out=out)
+    np.minimum(out, 6, out=out)
+    np.divide(out, 6, out=out)
+
+
+@TABLE.kernel("aten.hardswish.default", dtypes=WIDE)
+@blocked
+def hardswish(x: Array, *, out: Array) -> None:
+    """x * min(max(x + 3, 0), 6) / 6."""
+    np.add(x, 3, out=out)
+    np.maximum(out, 0, out=out)
+    np.minimum(out, 6, out=out)
+    np.multiply(out, x, out=out)
+    np.divide(out, 6, out=out)
+
+
+@TABLE.kernel("aten.softplus.default", dtypes=WIDE)
+@blocked
+def softplus(x: Array, beta: float, threshold: float, *, out: Array) -> None:
+    """log(1 + exp(beta * x)) / beta; x itself where beta * x is above the threshold."""
+    np.multiply(x, beta, out=out)
+    linear = out > threshold
+    np.exp(out, out=out)
+    np.log1p(out, out=out)
+    np.divide(out, beta, out=out)
+    np.copyto(out, x, where=linear)
+
+
+@TABLE.kernel("aten.mish.default", dtypes=WIDE)
+@blocked
+def mish(x: Array, *, out: Array) -> None:
+    """x * tanh(log(1 + exp(x)))."""
+    np.logaddexp(x, 0, out=out)
+    np.tanh(out, out=out)
+    np.multiply(out, x, out=out)
+
+
+@TABLE.kernel("aten.log_sigmoid.default", dtypes=WIDE)
+@blocked
+def log_sigmoid(x: Array, *, out: Array) -> None:
+    """-log(1 + exp(-x))."""
+    np.negative(x, out=out)
+    np.logaddexp(out, 0, out=out)
+    np.negative(out, out=out)
+
+
+@TABLE.kernel("aten.log_sigmoid_forward.default", dtypes=WIDE)
+def log_sigmoid_forward(x: Array, *, out: tuple[Array, Array]) -> None:
+    """The second result is torch's buffer for the backward pass: exp(-|x|), empty on some devices."""
+    log_sigmoid(x, out=out[0])
+    if out[1].size:
+        np.exp(-np.abs(x), out=out[1])
+
+
+@TABLE.kernel("aten.elu.default", dtypes=WIDE)
+@blocked
+def elu(x: Array, alpha: float, scale: float, input_scale: float, *, out: Array) -> None:
+    """scale * x where x is positive, else scale * alpha * (exp(input_scale * x) - 1)."""
+    np.multiply(x, input_scale, out=out)
+    np.expm1(out, out=out)
+    np.multiply(out, alpha * scale, out=out)
+    np.copyto(out, x if scale == 1 else x * scale, where=x > 0)
+
+
+@TABLE.kernel("aten.selu.default", dtypes=WIDE)
+def selu(x: Array, *, out: Array) -> None:
+    elu(x, 1.6732632423543772, 1.0507009873554805, 1.0, out=out)
+
+
+@TABLE.kernel("aten.celu.default", dtypes=WIDE)
+def celu(x: Array, alpha: float, *, out: Array) -> None:
+    elu(x, alpha, 1.0, 1.0 / alpha, out=out)
+
+
+@TABLE.kernel("aten.leaky_relu.default", dtypes=WIDE)
+@blocked
+def leaky_relu(x: Array, negative_slope: float, *, out: Array) -> None:
+    np.multiply(x, negative_slope, out=out)
+    np.copyto(out, x, where=x > 0)
+
+
+@TABLE.kernel("aten.prelu.default", "aten._prelu_kernel.default", dtypes=WIDE)
+def prelu(x: Array, weight: Array, *, out: Array) -> None:
+    """The weight broadcasts, or is a vector over dimension 1."""
+    if weight.ndim == 1 and x.ndim > 1:
+        weight = weight.reshape((-1,) + (1,) * (x.ndim - 2))
+    np.multiply(x, weight.reshape(()) if weight.size == 1 else weight, out=out)
+    np.copyto(out, x, where=x > 0)
+
+
+@TABLE.kernel("aten.threshold.default", dtypes=REAL - BOOL)
+def threshold(x: Array, level: float, value: float, *, out: Array) -> None:
+    """x where it is above the level or NaN, else the value."""
+    np.copyto(out, x)
+    np.copyto(out, cast(value, out.dtype), where=x <= level)
+
+
+@TABLE.kernel("aten.hardshrink.default", dtypes=WIDE)
+def hardshrink(x: Array, lambd: float, *, out: Array) -> None:
+    np.copyto(out, x)
+    np.copyto(out, 0, where=np.abs(x) <= x.dtype.type(lambd))
+
+
+@TABLE.kernel("aten.softshrink.default", dtypes=WIDE)
+@blocked
+def softshrink(x: Array, lambd: float, *, out: Array) -> None:
+    """x less its part within [-lambd, lambd]."""
+    np.clip(x, -lambd, lambd, out=out)
+    np.subtract(x, out, out=out)
+
+
+@TABLE.kernel("aten.glu.default", dtypes=WIDE)
+def glu(x: Array, dim: int, *, out: Array) -> None:
+    """First half times the sigmoid of the second half."""
+    first, second = np.split(x, 2, axis=axis_of(x, dim))
+    sigmoid(second, out=out)
+    np.multiply(out, first, out=out)
+
+
+@TABLE.kernel("aten.softsign.default", dtypes=WIDE)
+def softsign(x: Array, *, out: Array) -> None:
+    np.add(np.abs(x, out=out), 1, out=out)
+    np.divide(x, out, out=out)
+
+
+@TABLE.kernel("aten.tanhshrink.default", dtypes=WIDE)
+def tanhshrink(x: Operand, *, out: Array) -> None:
+    np.subtract(x, np.tanh(x, out=out), out=out)
+
+
+@TABLE.kernel("aten.native_dropout.default", dtypes=WIDE | BOOL)
+def native_dropout(x: Array, p: float, train: bool | None, *, out: tuple[Array, Array]) -> None:
+    """The kept elements scaled by 1 / (1 - p), and the mask of what is kept; all is kept outside training."""
+    result, mask = out
+    if train is False or p == 0:
+        np.copyto(result, x)
+        mask.fill(True)
+        return
+    np.greater_equal(np.random.default_rng().random(x.shape), p, out=mask)
+    np.multiply(x, mask, out=result)
+    np.multiply(result, 0.0 if p == 1 else 1 / (1 - p), out=result)
+
+
+@TABLE.kernel("aten.dropout.default", dtypes=WIDE)
+def dropout(x: Array, p: float, train: bool, *, out: Array) -> None:
+    native_dropout(x, p, train, out=(out, np.empty(x.shape, np.bool_)))

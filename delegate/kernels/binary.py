@@ -1,0 +1,184 @@
+"""Binary and ternary arithmetic: operands are brought to the dtype of the result, as torch does."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from delegate.kernels.halves import Array
+from delegate.kernels.operands import WIDE, WIDE_COMPLEX, Operand, cast
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import BOOL, COMPLEX, INT, REAL
+
+_PLAIN: dict[str, np.ufunc] = {
+    "mul.Tensor": np.multiply, "mul.Scalar": np.multiply, "div.Tensor": np.divide, "div.Scalar": np.divide,
+    "true_divide.Tensor": np.divide, "true_divide.Scalar": np.divide, "fmod.Tensor": np.fmod, "fmod.Scalar": np.fmod,
+    "remainder.Tensor": np.remainder, "remainder.Scalar": np.remainder, "remainder.Scalar_Tensor": np.remainder,
+    "floor_divide.default": np.floor_divide, "floor_divide.Scalar": np.floor_divide, "maximum.default": np.maximum,
+    "minimum.default": np.minimum, "max.other": np.maximum, "min.other": np.minimum, "fmax.default": np.fmax,
+    "fmin.default": np.fmin, "atan2.default": np.arctan2, "arctan2.default": np.arctan2, "hypot.default": np.hypot,
+    "copysign.Tensor": np.copysign, "copysign.Scalar": np.copysign,
+    "logaddexp.default": np.logaddexp, "logaddexp2.default": np.logaddexp2, "gcd.default": np.gcd,
+    "lcm.default": np.lcm, "bitwise_and.Tensor": np.bitwise_and, "bitwise_and.Scalar": np.bitwise_and,
+    "bitwise_and.Scalar_Tensor": np.bitwise_and, "bitwise_or.Tensor": np.bitwise_or,
+    "bitwise_or.Scalar": np.bitwise_or, "bitwise_or.Scalar_Tensor": np.bitwise_or,
+    "bitwise_xor.Tensor": np.bitwise_xor, "bitwise_xor.Scalar": np.bitwise_xor,
+    "bitwise_xor.Scalar_Tensor": np.bitwise_xor, "bitwise_left_shift.Tensor": np.left_shift,
+    "bitwise_left_shift.Tensor_Scalar": np.left_shift, "bitwise_left_shift.Scalar_Tensor": np.left_shift,
+    "bitwise_right_shift.Tensor": np.right_shift, "bitwise_right_shift.Tensor_Scalar": np.right_shift,
+    "bitwise_right_shift.Scalar_Tensor": np.right_shift, "__lshift__.Scalar": np.left_shift,
+    "__lshift__.Tensor": np.left_shift, "__rshift__.Scalar": np.right_shift, "__rshift__.Tensor": np.right_shift,
+    "__and__.Tensor": np.bitwise_and, "__and__.Scalar": np.bitwise_and, "__or__.Tensor": np.bitwise_or,
+    "__or__.Scalar": np.bitwise_or, "__xor__.Tensor": np.bitwise_xor, "__xor__.Scalar": np.bitwise_xor,
+}  # fmt: skip
+# No result of these is exact in float16 when it is computed in steps of float16.
+_IN_STEPS = frozenset({"remainder", "floor_divide", "logaddexp", "logaddexp2", "hypot", "fmod"})
+
+
+def _binary(ufunc: np.ufunc, a: Operand, b: Operand, *, out: Array) -> None:
+    ufunc(cast(a, out.dtype), cast(b, out.dtype), out=out)
+
+
+for _name, _ufunc in _PLAIN.items():
+    _dtypes = WIDE | INT | BOOL if _name.split(".")[0] in _IN_STEPS else REAL | COMPLEX
+    TABLE.kernel(f"aten.{_name}", dtypes=_dtypes)(partial(_binary, _ufunc))
+
+
+@TABLE.kernel("aten.add.Tensor", "aten.add.Scalar", dtypes=REAL | COMPLEX)
+def add(a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) -> None:
+    """a + alpha * b."""
+    _multiply_add(np.add, a, b, alpha, out)
+
+
+@TABLE.kernel("aten.sub.Tensor", "aten.sub.Scalar", dtypes=REAL | COMPLEX)
+def sub(a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) -> None:
+    """a - alpha * b."""
+    _multiply_add(np.subtract, a, b, alpha, out)
+
+
+@TABLE.kernel("aten.rsub.Tensor", "aten.rsub.Scalar", dtypes=REAL | COMPLEX)
+def rsub(a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) -> None:
+    """b - alpha * a."""
+    _multiply_add(np.subtract, b, a, alpha, out)
+
+
+def _multiply_add(ufunc: np.ufunc, a: Operand, b: Operand, alpha: int | float | complex, out: Array) -> None:
+    second = cast(b, out.dtype)
+    if alpha != 1:
+        second = np.multiply(second, cast(alpha, out.dtype), out=out)
+    ufunc(cast(a, out.dtype), second, out=out)
+
+
+@TABLE.kernel("aten.div.Tensor_mode", "aten.div.Scalar_mode", dtypes=WIDE | INT | BOOL)
+def div_mode(a: Operand, b: Operand, rounding_mode: str | None, *, out: Array) -> None:
+    """Quotient, rounded as asked: None, "floor" or "trunc"."""
+    a, b = cast(a, out.dtype), cast(b, out.dtype)
+    if rounding_mode is None:
+        np.divide(a, b, out=out)
+    elif rounding_mode == "floor":
+        np.floor_divide(a, b, out=out)
+    elif out.dtype.kind == "f":
+        np.divide(a, b, out=out)
+        np.trunc(out, out=out)
+    else:  # an exact quotient less its remainder, which has the sign of a
+        np.floor_divide(np.subtract(a, np.fmod(a, b), out=out), b, out=out)
+
+
+_POWERS: dict[float, np.ufunc] = {0.5: np.sqrt, 1: np.positive, 2: np.square, -1: np.reciprocal}
+
+
+@TABLE.kernel("aten.pow.Tensor_Scalar", dtypes=WIDE_COMPLEX | INT | BOOL)
+def pow_scalar(base: Array, exponent: int | float | complex, *, out: Array) -> None:
+    x = cast(base, out.dtype)
+    ufunc = _POWERS.get(exponent) if not isinstance(exponent, complex) else None
+    if ufunc is not None and out.dtype.kind != "b" and (out.dtype.kind in "fc" or exponent > 0):
+        ufunc(x, out=out)
+    elif exponent == -0.5 and out.dtype.kind in "fc":
+        np.reciprocal(np.sqrt(x, out=out), out=out)
+    elif exponent == 3 and out.dtype.kind == "f":
+        np.multiply(np.square(x, out=out), x, out=out)
+    else:
+        power(x, exponent, out=out)
+
+
+@TABLE.kernel("aten.pow.Tensor_Tensor", "aten.pow.Scalar", "aten.float_power.Tensor_Tensor", dtypes=WIDE_COMPLEX | INT)
+@TABLE.kernel("aten.float_power.Scalar", "aten.float_power.Tensor_Scalar", dtypes=WIDE_COMPLEX | INT)
+def power(base: Operand, exponent: Operand, *, out: Array) -> None:
+    """base ** exponent; of integers, a negative exponent gives the truncated quotient 1 / base ** -exponent."""
+    base, exponent = cast(base, out.dtype), cast(exponent, out.dtype)
+    if out.dtype.kind != "i" or (negative := exponent < 0).sum() == 0:
+        np.power(base, exponent, out=out)
+        return
+    np.power(base, np.where(negative, exponent & 1, exponent), out=out)  # +-1 keep their parity
+    np.copyto(out, 0, where=negative & (np.abs(base) != 1))
+
+
+@TABLE.kernel("aten.xlogy.Tensor", "aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other", dtypes=WIDE | INT | BOOL)
+@TABLE.kernel("aten.special_xlogy.default", dtypes=WIDE | INT | BOOL)
+def xlogy(a: Operand, b: Operand, *, out: Array) -> None:
+    """a * log(b), 0 where a is 0, NaN where b is NaN."""
+    a, b = cast(a, out.dtype), cast(b, out.dtype)
+    np.multiply(a, np.log(b), out=out)
+    np.copyto(out, 0, where=(a == 0) & ~np.isnan(b))
+
+
+@TABLE.kernel("aten.heaviside.default")
+def heaviside(x: Array, at_zero: Array, *, out: Array) -> None:
+    """1 where x is positive, `at_zero` where it is 0, else 0, of NaN too."""
+    np.copyto(out, x > 0)
+    np.copyto(out, at_zero, where=x == 0)
+
+
+@TABLE.kernel("aten.addcmul.default", dtypes=WIDE_COMPLEX | INT)
+def addcmul(x: Array, a: Array, b: Array, value: int | float, *, out: Array) -> None:
+    """x + value * a * b."""
+    _add_combined(np.multiply, x, a, b, value, out=out)
+
+
+@TABLE.kernel("aten.addcdiv.default", dtypes=WIDE_COMPLEX)
+def addcdiv(x: Array, a: Array, b: Array, value: int | float, *, out: Array) -> None:
+    """x + value * a / b."""
+    _add_combined(np.divide, x, a, b, value, out=out)
+
+
+def _add_combined(ufunc: np.ufunc, x: Array, a: Array, b: Array, value: int | float, *, out: Array) -> None:
+    ufunc(cast(a, out.dtype), cast(b, out.dtype), out=out)
+    if value != 1:
+        np.multiply(out, cast(value, out.dtype), out=out)
+    np.add(out, cast(x, out.dtype), out=out)
+
+
+@TABLE.kernel("aten.lerp.Scalar", "aten.lerp.Tensor", dtypes=WIDE_COMPLEX)
+def lerp(start: Array, end: Array, weight: float | Array, *, out: Array) -> None:
+    """start + weight * (end - start), from the nearer end, so that weight 1 gives end exactly."""
+    difference = np.subtract(end, start)
+    weight = cast(weight, out.dtype)
+    far = np.abs(weight) >= 0.5
+    if not far.any():
+        np.add(np.multiply(difference, weight, out=out), start, out=out)
+    elif far.all():
+        np.subtract(end, np.multiply(difference, 1 - weight, out=out), out=out)
+    else:
+        np.add(np.multiply(difference, weight, out=out), start, out=out)
+        np.copyto(out, end - difference * (1 - weight), where=far)
+
+
+@TABLE.kernel("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor")
+def clamp(x: Array, low: Operand | None, high: Operand | None, *, out: Array) -> None:
+    """min(max(x, low), high), either bound may be absent; NaN in x or in a bound stays."""
+    x = cast(x, out.dtype)
+    if low is not None:
+        x = np.maximum(x, cast(low, out.dtype), out=out)
+    if high is not None:
+        np.minimum(x, cast(high, out.dtype), out=out)
+
+
+@TABLE.kernel("aten.clamp_min.default", "aten.clamp_min.Tensor")
+def clamp_min(x: Array, low: Operand, *, out: Array) -> None:
+    clamp(x, low, None, out=out)
+
+
+@TABLE.kernel("aten.clamp_max.default", "aten.clamp_max.Tensor")
+def clamp_max(x: Array, high: Operand, *, out: Array) -> None:
+    clamp(x, None, high, out=out)

@@ -1,0 +1,127 @@
+"""What kernels share: torch's type promotion, operands of one dtype, dimensions, work in blocks that fit a cache."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from delegate.kernels.halves import Array
+from delegate.kernels.table import COMPLEX, FLOAT
+from delegate.program.dtypes import DType
+
+Operand = Array | bool | int | float | complex
+DTypeLike = np.dtype[Any]
+
+# Rows for these alone leave float16 to the table, which computes it in float32 as torch does.
+WIDE = FLOAT - {DType.float16}
+WIDE_COMPLEX = WIDE | COMPLEX
+
+BLOCK = 1 << 14  # elements; a few blocks of float32 fit the second-level cache
+
+_SCALARS = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float32), complex: np.dtype("c8")}
+
+
+def cast(x: Operand, dtype: DTypeLike) -> Array:
+    """An operand as an array of `dtype`, itself if it is one; numbers become 0-d arrays and wrap as in C."""
+    if isinstance(x, np.ndarray):
+        return x if x.dtype == dtype else x.astype(dtype)
+    return np.asarray(x).astype(dtype)
+
+
+def result_type(*operands: Operand) -> DTypeLike:
+    """Torch's promotion: arrays with dimensions decide before 0-d arrays, and these before numbers."""
+    return _promote(*map(_kind, operands))
+
+
+def _kind(x: Operand) -> tuple[DTypeLike, bool | None]:
+    """Its dtype, and whether it has dimensions; None for a number."""
+    return (x.dtype, x.ndim > 0) if isinstance(x, np.ndarray) else (_SCALARS[type(x)], None)
+
+
+@lru_cache(maxsize=1024)
+def _promote(*kinds: tuple[DTypeLike, bool | None]) -> DTypeLike:
+    result: DTypeLike | None = None
+    for rank in (True, False, None):
+        here: DTypeLike | None = None
+        for dtype, of in kinds:
+            if of is rank:
+                here = dtype if here is None else promote_types(here, dtype)
+        if here is not None:
+            result = here if result is None else _combine(result, here)
+    assert result is not None
+    return result
+
+
+def _combine(higher: DTypeLike, lower: DTypeLike) -> DTypeLike:
+    """A lower rank changes the dtype only if it is of a higher category (bool, integer, float, complex)."""
+    if _category(lower) <= _category(higher):
+        return higher
+    if higher.kind == "f":  # and lower is complex: keeps the precision
+        return np.result_type(higher, np.complex64)
+    return lower
+
+
+def _category(dtype: DTypeLike) -> int:
+    return {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}[dtype.kind]
+
+
+def promote_types(a: DTypeLike, b: DTypeLike) -> DTypeLike:
+    """As `torch.promote_types`: unlike NumPy, an integer never widens a float."""
+    if _category(a) >= 2 > _category(b):
+        return a
+    if _category(b) >= 2 > _category(a):
+        return b
+    return np.promote_types(a, b)
+
+
+def axis_of(x: Array, dim: int) -> int:
+    """A dimension counted from the front; 0 for a 0-d array."""
+    return dim % x.ndim if x.ndim else 0
+
+
+def axes_of(x: Array, dim: int | Sequence[int] | None) -> tuple[int, ...]:
+    """The dimensions that a reduction names: all for None and for an empty list, none of a 0-d array."""
+    if x.ndim == 0:
+        return ()
+    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
+        return tuple(range(x.ndim))
+    return tuple(d % x.ndim for d in ([dim] if isinstance(dim, int) else dim))
+
+
+def count_of(x: Array, axes: Sequence[int]) -> int:
+    """How many elements one result of a reduction over these dimensions is made of."""
+    return math.prod(x.shape[a] for a in axes)
+
+
+def along(vector: Array, ndim: int, axis: int) -> Array:
+    """A vector shaped to broadcast along one dimension of an array of `ndim` dimensions."""
+    return vector.reshape([-1 if d == axis else 1 for d in range(ndim)])
+
+
+def blocked(function: Callable[..., None]) -> Callable[..., None]:
+    """Make an elementwise kernel of `function(x, *parameters, out=...)`, where x has out's dtype.
+
+    Large contiguous arrays are worked on block by block, so that its passes and temporaries stay in the cache.
+    """
+    return partial(_in_blocks, function)
+
+
+def _in_blocks(function: Callable[..., None], x: Operand, *parameters: Any, out: Array) -> None:
+    x = cast(x, out.dtype)
+    if out.size <= BLOCK or not (x.flags.c_contiguous and out.flags.c_contiguous):
+        function(x, *parameters, out=out)
+        return
+    flat, result = x.reshape(-1), out.reshape(-1)
+    for start in range(0, out.size, BLOCK):
+        function(flat[start : start + BLOCK], *parameters, out=result[start : start + BLOCK])
+
+
+def row_blocks(rows: int, width: int) -> Iterator[slice]:
+    """Slices over `rows` rows of `width` elements, a few blocks' worth of elements each."""
+    step = max(1, 2 * BLOCK // max(width, 1))
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))

@@ -1,0 +1,144 @@
+"""Unary kernels: elementwise mathematics, rounding, and tests for NaN and infinity."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from delegate.kernels.erf import erf, erfc
+from delegate.kernels.halves import LARGEST_BFLOAT16, Array, from_bfloat16, to_bfloat16
+from delegate.kernels.operands import WIDE, blocked, cast
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT, REAL
+from delegate.program.dtypes import DType
+
+# Integers and bools give floats; `out` says which.
+_TO_FLOAT: dict[str, np.ufunc] = {
+    "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh, "atan": np.arctan,
+    "atanh": np.arctanh, "cos": np.cos, "cosh": np.cosh, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1,
+    "log": np.log, "log10": np.log10, "log1p": np.log1p, "log2": np.log2, "reciprocal": np.reciprocal, "sin": np.sin,
+    "sinh": np.sinh, "sqrt": np.sqrt, "tan": np.tan, "tanh": np.tanh,
+}  # fmt: skip
+_SAME: dict[str, np.ufunc] = {
+    "neg": np.negative, "square": np.square, "ceil": np.ceil, "floor": np.floor, "trunc": np.trunc,
+    "bitwise_not": np.invert, "positive": np.positive,
+}  # fmt: skip
+_TO_BOOL: dict[str, np.ufunc] = {
+    "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite, "logical_not": np.logical_not,
+}  # fmt: skip
+
+
+def _convert(ufunc: np.ufunc, x: Array, *, out: Array) -> None:
+    ufunc(cast(x, out.dtype), out=out)
+
+
+def _direct(ufunc: np.ufunc, x: Array, *, out: Array) -> None:
+    ufunc(x, out=out)
+
+
+for _names, _apply in ((_TO_FLOAT, _convert), (_SAME, _convert), (_TO_BOOL, _direct)):
+    for _name, _ufunc in _names.items():
+        TABLE.kernel(f"aten.{_name}.default", dtypes=REAL | COMPLEX)(partial(_apply, _ufunc))
+TABLE.kernel("aten.abs.default", dtypes=REAL | COMPLEX)(partial(_direct, np.absolute))
+TABLE.kernel("aten.erf.default", dtypes=WIDE | INT | BOOL)(blocked(erf))
+TABLE.kernel("aten.erfc.default", dtypes=WIDE | INT | BOOL)(blocked(erfc))
+
+
+@TABLE.kernel("aten.signbit.default")
+def signbit(x: Array, *, out: Array) -> None:
+    np.signbit(x, out=out) if x.dtype.kind == "f" else np.less(x, 0, out=out)
+
+
+@TABLE.kernel("aten.isposinf.default")
+def isposinf(x: Array, *, out: Array) -> None:
+    np.equal(x, math.inf, out=out) if x.dtype.kind == "f" else out.fill(False)
+
+
+@TABLE.kernel("aten.isneginf.default")
+def isneginf(x: Array, *, out: Array) -> None:
+    np.equal(x, -math.inf, out=out) if x.dtype.kind == "f" else out.fill(False)
+
+
+@TABLE.kernel("aten.sign.default", "aten.sgn.default")
+def sign(x: Array, *, out: Array) -> None:
+    """Torch's sign of NaN is 0."""
+    if x.dtype.kind == "b":
+        np.copyto(out, x)
+        return
+    np.sign(x, out=out)
+    if x.dtype.kind == "f":
+        np.copyto(out, 0, where=np.isnan(x))
+
+
+@TABLE.kernel("aten.rsqrt.default", dtypes=REAL | COMPLEX)
+def rsqrt(x: Array, *, out: Array) -> None:
+    np.sqrt(cast(x, out.dtype), out=out)
+    np.reciprocal(out, out=out)
+
+
+@TABLE.kernel("aten.round.default")
+def round_(x: Array, *, out: Array) -> None:
+    """To the nearest integer, halves to even."""
+    np.rint(x, out=out) if x.dtype.kind == "f" else np.copyto(out, x)
+
+
+@TABLE.kernel("aten.round.decimals", dtypes=WIDE | INT)
+def round_decimals(x: Array, decimals: int, *, out: Array) -> None:
+    if x.dtype.kind != "f" or decimals == 0:
+        round_(x, out=out)
+        return
+    scale = float(10 ** abs(decimals))
+    first, last = (np.multiply, np.divide) if decimals > 0 else (np.divide, np.multiply)
+    first(x, scale, out=out)
+    np.rint(out, out=out)
+    last(out, scale, out=out)
+
+
+@TABLE.kernel("aten.frac.default", dtypes=FLOAT)
+def frac(x: Array, *, out: Array) -> None:
+    np.trunc(x, out=out)
+    np.subtract(x, out, out=out)
+
+
+def _scaled(factor: float, x: Array, *, out: Array) -> None:
+    np.multiply(cast(x, out.dtype), factor, out=out)
+
+
+TABLE.kernel("aten.deg2rad.default", dtypes=WIDE | INT | BOOL)(partial(_scaled, math.pi / 180))
+TABLE.kernel("aten.rad2deg.default", dtypes=WIDE | INT | BOOL)(partial(_scaled, 180 / math.pi))
+
+
+@TABLE.kernel("aten.logit.default", "aten.special_logit.default", dtypes=WIDE | INT | BOOL)
+@blocked
+def logit(x: Array, eps: float | None, *, out: Array) -> None:
+    """log(x / (1 - x)), x first clamped to [eps, 1 - eps] if eps is given."""
+    if eps is not None:
+        x = np.clip(x, eps, 1 - eps)
+    np.subtract(1, x, out=out)
+    np.divide(x, out, out=out)
+    np.log(out, out=out)
+
+
+@TABLE.kernel("aten.nan_to_num.default")
+def nan_to_num(x: Array, nan: float | None, posinf: float | None, neginf: float | None, *, out: Array) -> None:
+    np.copyto(out, x)
+    if x.dtype.kind == "f":
+        largest: Any = np.finfo(x.dtype).max
+        np.copyto(out, 0.0 if nan is None else nan, where=np.isnan(x))
+        np.copyto(out, largest if posinf is None else posinf, where=x == math.inf)
+        np.copyto(out, -largest if neginf is None else neginf, where=x == -math.inf)
+
+
+@TABLE.kernel("aten.nan_to_num.default", dtypes={DType.bfloat16})
+def nan_to_num_bfloat16(
+    bits: Array, nan: float | None, posinf: float | None, neginf: float | None, *, out: Array
+) -> None:
+    """Infinity becomes the largest number of bfloat16, which is less than that of float32."""
+    posinf = LARGEST_BFLOAT16 if posinf is None else posinf
+    neginf = -LARGEST_BFLOAT16 if neginf is None else neginf
+    result = np.empty(bits.shape, np.float32)
+    nan_to_num(from_bfloat16(bits), nan, posinf, neginf, out=result)
+    to_bfloat16(result, out)
