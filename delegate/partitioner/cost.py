@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.fx import Node
 
 from delegate.edge.node import arguments, op_name, tensor, tensors
@@ -53,9 +54,9 @@ def nbytes(node: Node) -> int:
 
 def work(node: Node) -> int:
     """Estimated operations: 2 per multiply-add where the operator is built on them, else one per element read or
-    written, and none for a view."""
+    written, and none for a view or for control flow, whose graphs have work of their own."""
     name = op_name(node)
-    if name in _VIEW_OPERATORS:
+    if name in _VIEW_OPERATORS or isinstance(node.target, HigherOrderOperator):
         return 0
     found = _MULTIPLY_ADDS.get(name)
     if found is not None:

@@ -1,0 +1,90 @@
+"""From plans to the Report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch.fx import Node
+
+from delegate.edge.node import is_compute, module_path, source_line, tensors
+from delegate.partitioner.cost import nbytes, work
+from delegate.partitioner.cut import Cutter
+from delegate.partitioner.plan import NodePlan, Partition, Plan
+from delegate.report import PORTABLE, NodeReport, PartitionReport, Report
+
+
+def make_report(
+    plans: Iterable[Plan],
+    partition_notes: Mapping[str, tuple[str, ...]] | None = None,
+    notes: Iterable[str] = (),
+) -> Report:
+    """The report of a program.
+
+    Args:
+        plans: one per method; its EdgeProgram's name is the method's.
+        partition_notes: name of a partition -> notes of its backend (`PreprocessResult.notes`).
+        notes: on the whole, in front of those of the plans.
+    """
+    methods: list[str] = []
+    nodes: list[NodeReport] = []
+    partitions: list[PartitionReport] = []
+    all_notes = list(notes)
+    for plan in plans:
+        total = sum(work(n.node) for part in plan.walk() for n in part.nodes)
+        methods.append(plan.program.name)
+        for part in plan.walk():
+            scribe = _Scribe(plan.program.name, _prefix(plan, part), total, Cutter(part))
+            nodes += [scribe.node(n) for n in part.nodes]
+            partitions += [scribe.partition(p, (partition_notes or {}).get(p.name, ())) for p in part.partitions]
+            all_notes += part.notes
+    return Report(tuple(methods), tuple(nodes), tuple(partitions), tuple(dict.fromkeys(all_notes)))
+
+
+def _prefix(method: Plan, part: Plan) -> str:
+    """What stands before the names of nodes of a graph of control flow, e.g. "true_graph_0."."""
+    below = part.program.name.removeprefix(method.program.name).removeprefix(".")
+    return f"{below}." if below else ""
+
+
+@dataclass(slots=True)
+class _Scribe:
+    """Describes nodes and partitions of one graph."""
+
+    method: str
+    prefix: str
+    total: int  # work of the whole method
+    cutter: Cutter
+
+    def node(self, planned: NodePlan) -> NodeReport:
+        node = planned.node
+        return NodeReport(
+            method=self.method,
+            name=self.prefix + node.name,
+            op=planned.op,
+            backend=planned.backend or PORTABLE,
+            partition=planned.partition or "",
+            verdicts=planned.verdicts,
+            result=", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors(node)),
+            source=source_line(node),
+            module=module_path(node),
+            work=self._share(node),
+        )
+
+    def partition(self, partition: Partition, notes: tuple[str, ...]) -> PartitionReport:
+        border = self.cutter.boundary(partition)
+        computing = [n for n in partition.nodes if is_compute(n)]
+        return PartitionReport(
+            method=self.method,
+            name=partition.name,
+            backend=partition.backend,
+            nodes=tuple(self.prefix + n.name for n in computing),
+            bytes_in=sum(nbytes(n) for n in border.inputs),
+            bytes_out=sum(nbytes(n) for n in border.outputs),
+            work=math.fsum(self._share(n) for n in computing),
+            notes=notes,
+        )
+
+    def _share(self, node: Node) -> float:
+        return work(node) / self.total if self.total else 0.0

@@ -1,0 +1,236 @@
+"""Report: who runs what, and why not elsewhere. Plain data with a text and a JSON form, without torch."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from delegate.errors import ProgramError
+from delegate.verdict import Reason, Verdict
+
+PORTABLE = "portable"
+_FORMAT = 1  # of the JSON
+_NAMED = 2  # so many nodes of a group are named with their source line
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """Where one node runs.
+
+    Args:
+        method: that the node is in.
+        name: of the node; in a graph of control flow with that graph's name in front, e.g. "true_graph_0.relu".
+        op: its operator, e.g. "aten.add.Tensor".
+        backend: that runs it, or "portable".
+        partition: name of its partition; empty where portable.
+        verdicts: backend -> its verdict.
+        result: dtype and shape of what it gives, e.g. "float32[1, 8]".
+        source: the user's own line; empty where unknown.
+        module: path of the user's module; empty where unknown.
+        work: its share of the method's estimated work, 0 to 1.
+    """
+
+    method: str
+    name: str
+    op: str
+    backend: str = PORTABLE
+    partition: str = ""
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    result: str = ""
+    source: str = ""
+    module: str = ""
+    work: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """One delegate.
+
+    Args:
+        method: that calls it.
+        name: e.g. "xnnpack_0".
+        backend: that runs it.
+        nodes: names of its nodes that compute, as in `NodeReport.name`.
+        bytes_in, bytes_out: that cross its border in one call, constants apart; dynamic sizes as they were at export.
+        work: its share of the method's estimated work, 0 to 1.
+        notes: of the backend.
+    """
+
+    method: str
+    name: str
+    backend: str
+    nodes: tuple[str, ...] = ()
+    bytes_in: int = 0
+    bytes_out: int = 0
+    work: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Who runs what.
+
+    Args:
+        methods: names of the methods, in order.
+        nodes: of all methods, in the order of their graphs.
+        partitions: of all methods, in the order in which they run.
+        notes: for people, e.g. patterns of the configuration that matched nothing.
+    """
+
+    methods: tuple[str, ...] = ()
+    nodes: tuple[NodeReport, ...] = ()
+    partitions: tuple[PartitionReport, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """One line per method: partitions and shares of work by backend, and what stays portable."""
+        return "\n".join(self._summary(method) for method in self.methods)
+
+    def to_json(self) -> str:
+        """The report as JSON; the same report gives the same text."""
+        return json.dumps({"format": _FORMAT, **asdict(self)}, separators=(",", ":"), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Report:
+        """The report of such a text; raises ProgramError where it is none."""
+        try:
+            data = json.loads(text)
+            if data["format"] != _FORMAT:
+                raise ValueError(f"its format is {data['format']!r}, known is {_FORMAT}")
+            return cls(
+                methods=tuple(map(str, data["methods"])),
+                nodes=tuple(map(_node, data["nodes"])),
+                partitions=tuple(map(_partition, data["partitions"])),
+                notes=tuple(map(str, data["notes"])),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            remedy = "lower the model again"
+            raise ProgramError(f"the report cannot be read, {type(error).__name__}: {error}", remedy=remedy) from error
+
+    def __str__(self) -> str:
+        parts = [self.summary]
+        if self.partitions:
+            parts.append("\n".join(_table(self.partitions)))
+        parts += ["\n".join(lines) for method in self.methods if (lines := self._not_delegated(method))]
+        if self.notes:
+            parts.append("\n".join(f"note: {note}" for note in self.notes))
+        return "\n\n".join(parts)
+
+    def _summary(self, method: str) -> str:
+        counts = Counter(p.backend for p in self.partitions if p.method == method)
+        shares = [
+            f"{_count(count, 'partition')} on {backend}, {_percent(self._share(method, backend))} of the work"
+            for backend, count in counts.items()
+        ]
+        left = sum(n.backend == PORTABLE for n in self.nodes if n.method == method)
+        return f"{method}: {'; '.join([*(shares or ['no partitions']), _count(left, 'node') + ' portable'])}"
+
+    def _share(self, method: str, backend: str) -> float:
+        return sum(p.work for p in self.partitions if (p.method, p.backend) == (method, backend))
+
+    def _not_delegated(self, method: str) -> list[str]:
+        """Per backend, in groups of one operator and one reason, what it does not run though nothing preferred does."""
+        refused: dict[str, list[NodeReport]] = {}
+        for node in self.nodes:
+            if node.method == method:
+                for backend in _passed_over(node):
+                    refused.setdefault(backend, []).append(node)
+        return [line for backend, nodes in refused.items() for line in _refusals(backend, method, nodes)]
+
+
+def _passed_over(node: NodeReport) -> Iterator[str]:
+    """The backends that would have been preferred to the place where the node runs."""
+    for backend, verdict in node.verdicts.items():
+        if backend == node.backend:
+            return
+        if not verdict:
+            yield backend
+
+
+def _refusals(backend: str, method: str, nodes: Sequence[NodeReport]) -> list[str]:
+    groups: dict[tuple[str, Reason | None], list[NodeReport]] = {}
+    for node in nodes:
+        groups.setdefault((node.op, node.verdicts[backend].reason), []).append(node)
+    ordered = sorted(groups.items(), key=lambda item: (-_work(item[1]), -len(item[1]), item[0][0]))
+    lines = [f"{_count(len(nodes), 'node')} of {method} not on {backend}, most costly first:"]
+    for (op, reason), members in ordered:
+        verdicts = {str(n.verdicts[backend]) for n in members}
+        why = verdicts.pop() if len(verdicts) == 1 else ""
+        lines.append(f"  {op} ({len(members)}, {_percent(_work(members))} of the work): {why or reason}")
+        for node in members[:_NAMED]:
+            own = "" if why else f": {node.verdicts[backend]}"
+            lines.append(f"    {node.name} -> {node.result}{' at ' + node.source if node.source else ''}{own}")
+        if len(members) > _NAMED:
+            lines.append(f"    and {len(members) - _NAMED} more")
+    return lines
+
+
+def _work(nodes: Iterable[NodeReport]) -> float:
+    return sum(n.work for n in nodes)
+
+
+def _table(partitions: Iterable[PartitionReport]) -> list[str]:
+    rows = [("partition", "backend", "nodes", "work", "in", "out", "notes")]
+    for p in partitions:
+        notes = "; ".join(p.notes)
+        sizes = _bytes(p.bytes_in), _bytes(p.bytes_out)
+        rows.append((p.name, p.backend, str(len(p.nodes)), _percent(p.work), *sizes, notes))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [_row(row, widths) for row in rows]
+
+
+def _row(cells: tuple[str, ...], widths: list[int]) -> str:
+    """One line of the table: names to the left, numbers to the right."""
+    padded = [c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(cells[:-1], widths, strict=False))]
+    return "  ".join([*padded, cells[-1]]).rstrip()
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _percent(share: float) -> str:
+    """A share for people; what is not all is never rounded up to 100%, nor what is not nothing down to 0%."""
+    percent = 100 * share
+    if 0 < percent < 1:
+        return "<1%"
+    return f"{min(percent, 99.9):.1f}%" if 99 < percent < 100 - 1e-6 else f"{percent:.0f}%"
+
+
+def _bytes(number: int) -> str:
+    size = float(number)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def _node(data: Mapping[str, Any]) -> NodeReport:
+    verdicts = {str(backend): _verdict(v) for backend, v in data["verdicts"].items()}
+    texts = {
+        key: str(data[key]) for key in ("method", "name", "op", "backend", "partition", "result", "source", "module")
+    }
+    return NodeReport(**texts, verdicts=verdicts, work=float(data["work"]))
+
+
+def _verdict(data: Mapping[str, Any]) -> Verdict:
+    reason = None if data["reason"] is None else Reason(data["reason"])
+    return Verdict(reason, str(data["message"]), str(data["remedy"]), str(data["tag"]))
+
+
+def _partition(data: Mapping[str, Any]) -> PartitionReport:
+    return PartitionReport(
+        method=str(data["method"]),
+        name=str(data["name"]),
+        backend=str(data["backend"]),
+        nodes=tuple(map(str, data["nodes"])),
+        bytes_in=int(data["bytes_in"]),
+        bytes_out=int(data["bytes_out"]),
+        work=float(data["work"]),
+        notes=tuple(map(str, data["notes"])),
+    )
