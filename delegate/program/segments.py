@@ -48,7 +48,7 @@ def align(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def flat(segment: memoryview | bytes) -> memoryview:
+def flat(segment: memoryview | bytes | bytearray) -> memoryview:
     """The bytes of a segment as they lie; raises ProgramError where they do not lie one after the other."""
     view = memoryview(segment)
     if not view.c_contiguous:

@@ -56,8 +56,11 @@ def verify(program: Program) -> None:
         if names.count(name) > 1:
             _fail("two methods have this name", f"method {name!r}")
     for method in program.methods:
-        _MethodVerifier(program, method).verify()
-        check_memory(method)
+        try:
+            _MethodVerifier(program, method).verify()
+            check_memory(method)
+        except RecursionError:
+            raise ProgramError("something is nested too deeply", where=f"method {method.name!r}") from None
 
 
 def _fail(what: str, where: str) -> None:
