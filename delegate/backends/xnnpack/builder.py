@@ -112,7 +112,7 @@ class RegionBuilder:
         """Whether the node has been lowered already, by itself or together with another."""
         return node in self._values or self.is_constant(node)
 
-    def operand(self, node: Node, order: Order | None = None, result: int = 0) -> Operand:
+    def operand(self, node: Any, order: Order | None = None, result: int = 0) -> Operand:
         """The value of a node, in the order that it has or in the one asked for.
 
         A transpose is emitted at most once per value and order. Constants are rearranged here.
@@ -202,7 +202,7 @@ class RegionBuilder:
         key = (x.index, layout.between(x.order, order))
         if key not in self._reordered:
             if layout.same_memory(x.shape, x.order, order):
-                y = self._reshape_to(x, x.shape, order)
+                y = self.view(x, x.shape, order)
             else:
                 perm = self.integers(key[1])
                 y = self.emit("TRANSPOSE", [x, perm], x.shape, order, "TransposeOptions")
@@ -218,11 +218,15 @@ class RegionBuilder:
         if order is None:
             x = self.reorder(x, layout.row_major(x.rank))
             order = layout.row_major(len(shape))
-        return self._reshape_to(x, shape, order)
+        return self.view(x, shape, order)
 
-    def _reshape_to(self, x: Operand, shape: tuple[Size, ...], order: Order) -> Operand:
+    def view(self, x: Operand, shape: tuple[Size, ...], order: Order) -> Operand:
+        """The same memory as a tensor of another logical shape in another order: a RESHAPE, or nothing at all.
+
+        The caller makes sure that element for element it is the same memory, see `layout.reshape`.
+        """
         sizes = layout.physical(shape, order)
-        if len(sizes) == x.rank and all(map(layout._equal, sizes, x.sizes)):
+        if len(sizes) == x.rank and all(map(layout.equal, sizes, x.sizes)):
             return Operand(x.index, shape, order)
         new = signature(sizes) or list(sizes)
         return self.emit(
@@ -236,7 +240,7 @@ class RegionBuilder:
         x = self.reorder(x, own)
         if order[:missing] == tuple(range(missing)):
             return x  # TFLite broadcasts from the right, too
-        return self._reshape_to(x, (1,) * missing + x.shape, order)
+        return self.view(x, (1,) * missing + x.shape, order)
 
     def scalar(self, value: float) -> Operand:
         """A float32 number."""

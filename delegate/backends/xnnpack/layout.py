@@ -75,7 +75,7 @@ def groups(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], li
         a, b = [left[i]], [right[j]]
         x, y = old[left[i]], new[right[j]]
         i, j = i + 1, j + 1
-        while not _equal(x, y):
+        while not equal(x, y):
             if not isinstance(x, int) or not isinstance(y, int):
                 # A symbolic size: everything up to the next dimensions that are equal on both sides is one group.
                 rest = (left[i:], right[j:])
@@ -96,7 +96,8 @@ def groups(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], li
     return found if i == len(left) and j == len(right) else None
 
 
-def _equal(x: Size, y: Size) -> bool:
+def equal(x: Size, y: Size) -> bool:
+    """Whether two sizes are the same, without adding a guard on symbolic ones."""
     if isinstance(x, int) and isinstance(y, int):
         return x == y
     return not isinstance(x, int) and not isinstance(y, int) and str(x) == str(y)
@@ -104,7 +105,7 @@ def _equal(x: Size, y: Size) -> bool:
 
 def _equal_tail(old: Sequence[Size], new: Sequence[Size], left: Sequence[int], right: Sequence[int]) -> int:
     count = 0
-    while count < min(len(left), len(right)) and _equal(old[left[-1 - count]], new[right[-1 - count]]):
+    while count < min(len(left), len(right)) and equal(old[left[-1 - count]], new[right[-1 - count]]):
         count += 1
     return count
 

@@ -1,1 +1,220 @@
-"""pooling"""
+"""Pooling: max, average, adaptive average."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from ai_edge_litert.schema_py_generated import Padding
+from torch.fx import Node
+
+from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.layout import NHWC, Size
+from delegate.backends.xnnpack.lowerings.convolution import from_2d, pad_zeros, spatial, to_2d
+from delegate.backends.xnnpack.lowerings.table import TABLE, arg, every, floats, ranks, results_used
+from delegate.backends.xnnpack.tflite import Array
+from delegate.edge.node import op_name, tensor, tensors
+from delegate.verdict import YES, Reason, Verdict, no
+
+_NEVER_NEGATIVE = ("aten.relu.default", "aten.sigmoid.default", "aten.abs.default", "aten.exp.default")
+_MAX_COPIES = 16  # rows of padding that are made by repeating an edge
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The windows of a pooling node along height and width; of 1d pooling the height is 1.
+
+    Args:
+        kernel, stride, padding: of the node.
+        given, wanted: sizes of its input and its result.
+    """
+
+    kernel: list[int]
+    stride: list[int]
+    padding: list[int]
+    given: list[Size]
+    wanted: list[Size]
+
+    @classmethod
+    def of(cls, node: Node) -> Windows:
+        """Read them from a pooling node whose arguments begin with input, kernel, stride, padding."""
+        given, wanted = tensor(cast(Node, node.args[0])).shape[2:], tensors(node)[0].shape[2:]
+        dims = len(given)
+        kernel = spatial(node.args[1], dims, 1)
+        stride = spatial(arg(node, 2) or node.args[1], dims, 1)
+        one = [1] * (2 - dims)
+        return cls(kernel, stride, spatial(arg(node, 3, 0), dims, 0), [*one, *given], [*one, *wanted])
+
+    @property
+    def is_static(self) -> bool:
+        """Whether height and width are plain numbers."""
+        return all(isinstance(s, int) for s in (*self.given, *self.wanted))
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """How far windows reach beyond the input, (before, after) per dimension."""
+        if not self.is_static:
+            return [(p, p) for p in self.padding]
+        reach = [(w - 1) * s + k for w, s, k in zip(self.wanted, self.stride, self.kernel, strict=True)]
+        return [(p, max(0, r - p - g)) for p, r, g in zip(self.padding, reach, self.given, strict=True)]
+
+
+def pool(builder: RegionBuilder, name: str, x: Operand, windows: Windows, shape: Sequence[Size]) -> Operand:
+    """A pooling operator without padding."""
+    return builder.emit(
+        name,
+        [x],
+        (*shape[:2], *windows.wanted),
+        NHWC,
+        "Pool2DOptions",
+        padding=Padding.VALID,
+        filterHeight=windows.kernel[0],
+        filterWidth=windows.kernel[1],
+        strideH=windows.stride[0],
+        strideW=windows.stride[1],
+    )
+
+
+def _fits(node: Node) -> Verdict:
+    """What XNNPACK asks of windows."""
+    windows = Windows.of(node)
+    if any(s > k for s, k in zip(windows.stride, windows.kernel, strict=True)):
+        return no(Reason.ATTRIBUTE, f"stride {windows.stride} exceeds the window {windows.kernel}")
+    if windows.kernel == [1, 1] and windows.stride != [1, 1]:
+        return no(Reason.ATTRIBUTE, "a window of one element with a stride")
+    return YES
+
+
+# -- max ---------------------------------------------------------------------------------------------------------------
+
+
+def _max(node: Node) -> Verdict:
+    if 1 in results_used(node):
+        return no(Reason.ATTRIBUTE, "the indices of the maxima are used, and XNNPACK gives the maxima only")
+    windows = Windows.of(node)
+    if np.any(spatial(arg(node, 4, 1), 2, 1) != np.array([1, 1])):
+        return no(Reason.ATTRIBUTE, f"dilation {arg(node, 4)} of the window")
+    if not windows.is_static and (arg(node, 5, False) or any(s != 1 for s in windows.stride)) and any(windows.padding):
+        return no(Reason.DYNAMIC_SHAPE, "how far windows reach depends on the dynamic height or width")
+    if sum(map(sum, windows.pairs())) > _MAX_COPIES:
+        return no(Reason.ATTRIBUTE, f"padding {windows.padding} is too wide")
+    return YES
+
+
+@TABLE.lowers("aten.max_pool2d_with_indices.default", check=every(floats, ranks(4), _fits, _max))
+def max_pool2d(builder: RegionBuilder, node: Node) -> None:
+    """MAX_POOL_2D on a padded input: with zeros after an operator that gives no negative values, else with its edges."""
+    windows = Windows.of(node)
+    source = cast(Node, node.args[0])
+    x = builder.operand(source, NHWC)
+    if op_name(source) in _NEVER_NEGATIVE:
+        x = pad_zeros(builder, x, windows.pairs())
+    else:
+        for dim, (before, after) in zip((2, 3), windows.pairs(), strict=True):
+            x = _repeat_edges(builder, x, dim, before, after)
+    builder.set(node, pool(builder, "MAX_POOL_2D", x, windows, x.shape))
+
+
+def _repeat_edges(builder: RegionBuilder, x: Operand, dim: int, before: int, after: int) -> Operand:
+    """Copies of the first and the last row: every window that reaches beyond the input holds that row, too."""
+    if before:
+        x = _append(builder, [_row(builder, x, dim, 0)] * before + [x], dim)
+    if after:
+        x = _append(builder, [x] + [_row(builder, x, dim, -1)] * after, dim)
+    return x
+
+
+def _row(builder: RegionBuilder, x: Operand, dim: int, position: int) -> Operand:
+    shape = tuple(1 if d == dim else s for d, s in enumerate(x.shape))
+    begin = [0 if d != dim or position == 0 else x.shape[dim] - 1 for d in x.order]
+    size = [1 if d == dim else -1 for d in x.order]
+    return builder.emit("SLICE", [x, builder.integers(begin), builder.integers(size)], shape, x.order, "SliceOptions")
+
+
+def _append(builder: RegionBuilder, parts: list[Operand], dim: int) -> Operand:
+    """CONCATENATION, of at most 5 at a time."""
+    while len(parts) > 1:
+        few = parts[:5]
+        shape = tuple(sum(p.shape[d] for p in few) if d == dim else s for d, s in enumerate(few[0].shape))
+        axis = few[0].axis(dim)
+        parts = [
+            builder.emit("CONCATENATION", few, shape, few[0].order, "ConcatenationOptions", axis=axis),
+            *parts[5:],
+        ]
+    return parts[0]
+
+
+# -- average -----------------------------------------------------------------------------------------------------------
+
+
+def _average(node: Node) -> Verdict:
+    windows = Windows.of(node)
+    ceil, include = arg(node, 4, False), arg(node, 5, True)
+    if not windows.is_static and (ceil or (any(windows.padding) and not include)):
+        return no(
+            Reason.DYNAMIC_SHAPE, "what windows at the edge are divided by depends on the dynamic height or width"
+        )
+    return YES
+
+
+@TABLE.lowers("aten.avg_pool2d.default", check=every(floats, ranks(4), _fits, _average))
+@TABLE.lowers("aten.avg_pool1d.default", check=every(floats, ranks(3), _fits, _average))
+def avg_pool(builder: RegionBuilder, node: Node) -> None:
+    """AVERAGE_POOL_2D on an input padded with zeros, times a correction where torch divides by another number."""
+    windows = Windows.of(node)
+    x = to_2d(builder, builder.operand(node.args[0]))
+    y = pool(builder, "AVERAGE_POOL_2D", pad_zeros(builder, x, windows.pairs()), windows, x.shape)
+    factors = _corrections(node, windows)
+    if factors is not None:
+        y = builder.emit("MUL", [y, builder.constant(factors)], y.shape, NHWC, "MulOptions")
+    builder.set(node, from_2d(builder, y, len(shape_of(node))))
+
+
+def _corrections(node: Node, windows: Windows) -> Array | None:
+    """Kernel size over torch's divisor for each window, [H, W, 1]; None where they are the same everywhere."""
+    whole = windows.kernel[0] * windows.kernel[1]
+    override = arg(node, 6)
+    if override:
+        return np.full((1, 1, 1), whole / override, np.float32)
+    if not windows.is_static:
+        return None
+    rows, columns = (_counts(windows, d, bool(arg(node, 5, True))) for d in (0, 1))
+    divisors = np.outer(rows, columns)
+    return None if np.all(divisors == whole) else np.float32(whole / divisors)[:, :, None]
+
+
+def _counts(windows: Windows, d: int, include_padding: bool) -> Array:
+    """How many elements torch counts in each window along one dimension."""
+    padding, given = windows.padding[d], windows.given[d]
+    start = np.arange(windows.wanted[d]) * windows.stride[d] - padding
+    end = np.minimum(start + windows.kernel[d], given + padding)
+    return end - start if include_padding else np.minimum(end, given) - np.maximum(start, 0)
+
+
+def _adaptive(node: Node) -> Verdict:
+    given, wanted = tensor(cast(Node, node.args[0])).shape[2:], tensor(node).shape[2:]
+    if all(w == 1 for w in wanted):
+        return YES
+    if not all(isinstance(s, int) for s in (*given, *wanted)):
+        return no(Reason.DYNAMIC_SHAPE, "the windows depend on the dynamic height or width")
+    if any(g % w for g, w in zip(given, wanted, strict=True)):
+        return no(Reason.ATTRIBUTE, f"{list(given)} does not divide into {list(wanted)} windows of one size")
+    return YES
+
+
+@TABLE.lowers("aten._adaptive_avg_pool2d.default", check=every(floats, ranks(4), _adaptive))
+@TABLE.lowers("aten.adaptive_avg_pool1d.default", check=every(floats, ranks(3), _adaptive))
+def adaptive_avg_pool(builder: RegionBuilder, node: Node) -> None:
+    """MEAN to one element, else AVERAGE_POOL_2D with equal windows."""
+    x = builder.operand(node.args[0])
+    shape = shape_of(node)
+    if all(w == 1 for w in shape[2:]):
+        axes = builder.integers(sorted(x.axis(d) for d in range(2, x.rank)))
+        builder.set(node, builder.emit("MEAN", [x, axes], shape, x.order, "ReducerOptions", keepDims=True))
+        return
+    image = to_2d(builder, x)
+    wanted = [*[1] * (4 - x.rank), *shape[2:]]
+    kernel = [g // w for g, w in zip(image.shape[2:], wanted, strict=True)]
+    windows = Windows(kernel, kernel, [0, 0], list(image.shape[2:]), wanted)
+    builder.set(node, from_2d(builder, pool(builder, "AVERAGE_POOL_2D", image, windows, shape), x.rank))
