@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -29,8 +30,14 @@ def op_name(node: Node) -> str:
     """The operator's full name, e.g. "aten.add.Tensor"; of anything else the function's name."""
     target = node.target
     if isinstance(target, OpOverload):
-        return str(target)
+        return _overload_name(target)
     return getattr(target, "__name__", str(target))
+
+
+@cache
+def _overload_name(target: OpOverload[..., Any]) -> str:
+    """Kept, since torch builds the text anew every time and every check of every node asks for it."""
+    return str(target)
 
 
 def is_compute(node: Node) -> bool:

@@ -171,7 +171,8 @@ class _GuardedCheck:
 
 def _not_for_delegates(node: Node) -> Verdict | None:
     """Why no backend whatever can run a node, if so."""
-    if any(source.op == "get_attr" for source in node.all_input_nodes):
+    sources = node.all_input_nodes
+    if any(source.op == "get_attr" for source in sources):
         return no(Reason.OPERATOR, "control flow is run by the runtime, which may delegate the graphs inside it")
     if not tensors(node):
         return no(Reason.OPERATOR, "it gives no tensor")

@@ -1,0 +1,94 @@
+"""How long the partitioner takes for graphs of 1,000 to 100,000 nodes, and next to it torch.fx's own at 1,000.
+
+    python benchmarks/partitioner.py
+
+The graph is a chain of relu, add and mul over two live tensors; every 50th node is one that the backend does not take.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import create_op_support
+
+from delegate.backends.aot import PreprocessResult
+from delegate.edge.program import EdgeInput, EdgeProgram
+from delegate.partitioner.cut import LoweredDelegate, lower, regions
+from delegate.partitioner.partitioner import CapabilityPartitioner
+from delegate.partitioner.plan import Plan
+from delegate.partitioner.planning import plan
+from delegate.verdict import YES, Reason, Verdict, no
+
+SIZES = (1_000, 10_000, 100_000)
+COMPARED = 1_000  # torch.fx's partitioner takes minutes for more
+EVERY = 50
+OPERATORS = (torch.ops.aten.relu.default, torch.ops.aten.add.Tensor, torch.ops.aten.mul.Tensor)
+UNSUPPORTED = torch.ops.aten.sin.default
+
+
+def check(node: Node) -> Verdict:
+    """The support check of the backend."""
+    return no(Reason.OPERATOR, "no lowering of sin") if node.target is UNSUPPORTED else YES
+
+
+def build(size: int) -> EdgeProgram:
+    """A program of so many nodes."""
+    graph = Graph()
+    value = torch.empty(1, 8, device="meta")
+    live = [graph.placeholder("x"), graph.placeholder("y")]
+    for i in range(size):
+        operator = UNSUPPORTED if i % EVERY == EVERY - 1 else OPERATORS[i % len(OPERATORS)]
+        inputs = tuple(live) if operator in OPERATORS[1:] else (live[-1],)
+        live = [live[-1], graph.call_function(operator, inputs)]
+    graph.output(tuple(live))
+    for node in graph.nodes:
+        node.meta["val"] = value
+    inputs = (EdgeInput("x", "x"), EdgeInput("y", "y"))
+    return EdgeProgram("forward", GraphModule({}, graph), inputs, {}, {}, {}, (), None, None, {})
+
+
+def lowered(made: Plan) -> int:
+    """Cut all partitions out and rebuild the graph; the number of its nodes."""
+    delegates = {name: LoweredDelegate("toy", PreprocessResult(b""), r) for name, r in regions(made).items()}
+    return len(lower(made, delegates).program.graph.nodes)
+
+
+def seconds(function: Callable[[], object]) -> float:
+    """The least of three runs."""
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        function()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def torch_fx(program: EdgeProgram) -> int:
+    """The number of partitions that torch.fx's partitioner proposes."""
+    support = create_op_support(lambda _, node: node.op == "call_function" and bool(check(node)))
+    partitioner = CapabilityBasedPartitioner(program.graph_module, support, allows_single_node_partition=True)
+    return len(partitioner.propose_partitions())
+
+
+def main() -> int:
+    """Print the table."""
+    columns = f"{'nodes':>8}  {'partitions':>10}  {'plan s':>8}  {'us/node':>8}"
+    print(f"{columns}  {'cut and rebuild s':>18}  {'torch.fx s':>10}")
+    for size in SIZES:
+        program = build(size)
+        made = plan(program, [CapabilityPartitioner("toy")], {"toy": check})
+        planning = seconds(lambda p=program: plan(p, [CapabilityPartitioner("toy")], {"toy": check}))
+        rebuild = seconds(lambda m=made: lowered(m))
+        other = f"{seconds(lambda p=program: torch_fx(p)):10.3f}" if size <= COMPARED else f"{'-':>10}"
+        per_node = planning / size * 1e6
+        print(f"{size:8}  {len(made.partitions):10}  {planning:8.3f}  {per_node:8.1f}  {rebuild:18.3f}  {other}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
