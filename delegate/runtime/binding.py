@@ -1,8 +1,9 @@
 """A method bound to memory: every instruction a step over NumPy views, for one combination of input shapes.
 
-Values that lie in the arena, in constants or in states are bound once. Values that lie in the caller's arrays (INPUT) or
-in the arrays that the caller will get (OUTPUT), and views of these, differ from call to call: wherever a step holds
-one, that place is a slot, and a call fills the slots before it runs the steps. So neither inputs nor outputs are copied.
+Values that lie in the arena, in constants or in states are bound once. Values that lie in the caller's arrays (INPUT)
+or in the arrays that the caller will get (OUTPUT), and views of these, differ from call to call: wherever a step holds
+one, that place is a slot, and a call fills the slots before it runs the steps. So neither inputs nor outputs are
+copied.
 """
 
 from __future__ import annotations
@@ -112,7 +113,6 @@ class Binding:
         try:
             for view in self._call_views:
                 view()
-            # A copy is due before the steps only for what they may change: no output is a state's own memory.
             self._execute()
             for number, array in self._copies:
                 self._results[number] = array.copy()

@@ -13,7 +13,7 @@ from delegate.runtime.backend import Array, Delegate
 
 
 class KernelStep:
-    """Runs a kernel: `function(*args, out=...)`. `args` and `outs` are lists whose entries may be exchanged per call."""
+    """Runs a kernel: `function(*args, out=...)`. Entries of the lists `args` and `outs` may be exchanged per call."""
 
     __slots__ = ("args", "function", "outs", "place", "single")
 
