@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import numpy as np
+
 from delegate.kernels.halves import HALF, widened
 from delegate.program.dtypes import DType
 
@@ -44,15 +46,28 @@ class KernelTable:
     def __init__(self, library: str) -> None:
         self.library = library
         self._rows: dict[str, list[Kernel]] = {}
+        self._generator: np.random.Generator | None = None
+
+    @property
+    def generator(self) -> np.random.Generator:
+        """The source of its kernels' random numbers."""
+        if self._generator is None:
+            self._generator = np.random.default_rng()
+        return self._generator
+
+    def seed(self, seed: int) -> None:
+        """Start its random numbers anew: the same seed gives the same numbers, which are not torch's."""
+        self._generator = np.random.default_rng(seed)
 
     def kernel(self, *ops: str, dtypes: Iterable[DType] = REAL) -> Callable[[F], F]:
         """Decorator: the function computes these operators into memory that it is given.
 
         It is called as `function(*args, out=out)`: args in the order of the operator's schema with all defaults filled
         in; tensors are arrays (any strides, read-only), lists are lists, sizes are ints, a dtype is a `DType`, layout,
-        device and memory-format arguments are None. `out` is an array of the result's shape and dtype that shares no
-        memory with the arguments, or a tuple of them where the operator has several results (None for a result that
-        the graph does not use never occurs: all are given). It must fill `out` completely and return nothing.
+        device and memory-format arguments are None. `out` is a contiguous array of the result's shape and dtype that
+        shares no memory with the arguments, or a tuple of them where the operator has several results (None for a
+        result that the graph does not use never occurs: all are given). It must fill `out` completely and return
+        nothing.
         """
         return self._register(ops, dtypes, is_view=False)
 

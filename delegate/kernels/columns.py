@@ -1,0 +1,86 @@
+"""Rearrangements of images: windows to columns and back, pixels to channels and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from delegate.kernels.halves import Array
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import ANY, COMPLEX, FLOAT, REAL
+from delegate.kernels.windows import last, padded, spread, taps, windows
+from delegate.program.dtypes import DType
+
+
+def _positions(
+    size: Sequence[int], kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
+) -> tuple[int, ...]:
+    """How many positions of the kernel fit on each axis."""
+    axes = zip(size, kernel, dilation, padding, stride, strict=True)
+    return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, d, p, s in axes)
+
+
+@TABLE.kernel("aten.im2col.default", dtypes=REAL | COMPLEX)
+def im2col(
+    x: Array,
+    kernel: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+    *,
+    out: Array,
+) -> None:
+    """x ([N,] C, H, W) -> ([N,] C * kernel, positions)."""
+    kernel, dilation, padding, stride = (spread(v, 2) for v in (kernel, dilation, padding, stride))
+    count = _positions(x.shape[-2:], kernel, dilation, padding, stride)
+    view = windows(padded(x, padding, padding), kernel, stride, dilation, count)
+    out.reshape(view.shape, copy=False)[...] = view
+
+
+@TABLE.kernel("aten.col2im.default", dtypes=(FLOAT | COMPLEX) - {DType.float16})
+def col2im(
+    x: Array,
+    size: Sequence[int],
+    kernel: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+    *,
+    out: Array,
+) -> None:
+    """x ([N,] C * kernel, positions) -> ([N,] C, H, W): what overlaps is summed."""
+    kernel, dilation, padding, stride = (spread(v, 2) for v in (kernel, dilation, padding, stride))
+    count = _positions(size, kernel, dilation, padding, stride)
+    whole = np.zeros((*out.shape[:-2], *(n + 2 * p for n, p in zip(size, padding, strict=True))), out.dtype)
+    columns = x.reshape(*out.shape[:-2], *kernel, *count)
+    for position, places in taps(kernel, stride, dilation, count):
+        whole[places] += columns[last(*position, slice(None), slice(None))]
+    out[...] = whole[last(*(slice(p, p + n) for p, n in zip(padding, size, strict=True)))]
+
+
+@TABLE.kernel("aten.pixel_shuffle.default", dtypes=ANY)
+def pixel_shuffle(x: Array, factor: int, *, out: Array) -> None:
+    """x (..., C * factor ** 2, H, W) -> (..., C, H * factor, W * factor)."""
+    *batch, channels, height, width = x.shape
+    blocks = x.reshape(*batch, channels // factor**2, factor, factor, height, width)
+    _fill(out, np.moveaxis(blocks, (-2, -1), (-4, -2)))
+
+
+@TABLE.kernel("aten.pixel_unshuffle.default", dtypes=ANY)
+def pixel_unshuffle(x: Array, factor: int, *, out: Array) -> None:
+    """x (..., C, H * factor, W * factor) -> (..., C * factor ** 2, H, W)."""
+    *batch, height, width = x.shape
+    blocks = x.reshape(*batch, height // factor, factor, width // factor, factor)
+    _fill(out, np.moveaxis(blocks, (-3, -1), (-4, -3)))
+
+
+@TABLE.kernel("aten.channel_shuffle.default", "aten.native_channel_shuffle.default", dtypes=ANY)
+def channel_shuffle(x: Array, groups: int, *, out: Array) -> None:
+    """x (N, C, ...): channels of the groups in turn."""
+    split = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
+    _fill(out, split.swapaxes(1, 2))
+
+
+def _fill(out: Array, values: Array) -> None:
+    out.reshape(values.shape, copy=False)[...] = values

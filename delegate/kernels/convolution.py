@@ -1,0 +1,188 @@
+"""Convolutions in 1 to 3 dimensions, as matrix products over gathered windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from delegate.kernels.halves import Array
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import COMPLEX, FLOAT, INT
+from delegate.kernels.windows import last, padded, spread, taps, windows
+from delegate.program.dtypes import DType
+
+_DTYPES = (FLOAT | INT | COMPLEX) - {DType.float16}
+_SCRATCH = 1 << 18  # elements of gathered windows at a time: about what stays in the cache of a core
+_BAND_WIDTH = 32  # output columns up to which a depthwise kernel row is worth a banded matrix
+
+
+@TABLE.kernel("aten.convolution.default", dtypes=_DTYPES)
+def convolution(
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    *,
+    out: Array,
+) -> None:
+    """x (N, C, *spatial) or (C, *spatial), weight (O, C / groups, *kernel), or (C, O / groups, *kernel) transposed."""
+    rank = weight.ndim - 2
+    if x.ndim == rank + 1:
+        x, out = x[None], out[None]
+    if out.size == 0:
+        return
+    stride, padding, dilation = spread(stride, rank), spread(padding, rank), spread(dilation, rank)
+    if transposed:
+        _transposed(x, weight, stride, padding, dilation, groups, out)
+    else:
+        _direct(padded(x, padding, padding), weight, stride, dilation, groups, out)
+    if bias is not None:
+        np.add(out, bias.reshape(-1, *[1] * rank), out=out)
+
+
+@TABLE.kernel("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default", dtypes=_DTYPES)
+def conv(
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    *,
+    out: Array,
+) -> None:
+    convolution(x, weight, bias, stride, padding, dilation, False, (), groups, out=out)
+
+
+@TABLE.kernel("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding", dtypes=_DTYPES)
+def conv_padding(
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Sequence[int],
+    padding: str,
+    dilation: Sequence[int],
+    groups: int,
+    *,
+    out: Array,
+) -> None:
+    """Padding is "valid" (none) or "same": the output is as large as the input, an odd rest is padded behind."""
+    rank = weight.ndim - 2
+    if padding == "same":
+        total = [d * (k - 1) for d, k in zip(spread(dilation, rank), weight.shape[2:], strict=True)]
+        x = padded(x, [t // 2 for t in total], [t - t // 2 for t in total])
+    convolution(x, weight, bias, stride, (0,), dilation, False, (), groups, out=out)
+
+
+@TABLE.kernel(
+    "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input", dtypes=_DTYPES
+)
+def conv_transpose(
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    groups: int,
+    dilation: Sequence[int],
+    *,
+    out: Array,
+) -> None:
+    convolution(x, weight, bias, stride, padding, dilation, True, output_padding, groups, out=out)
+
+
+def _direct(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[int], groups: int, out: Array) -> None:
+    kernel, count = weight.shape[2:], out.shape[2:]
+    if math.prod(kernel) == 1:
+        x = x[last(*(slice(0, s * (n - 1) + 1, s) for s, n in zip(stride, count, strict=True)))]
+        np.matmul(_by_group(weight, groups), _split(x, groups), out=_split(out, groups))
+    elif groups == x.shape[1] == out.shape[1] and len(kernel) == 2 and kernel[1] > 3 and count[1] <= _BAND_WIDTH:
+        _banded(x, weight, stride, dilation, out)
+    else:
+        _gathered(x, weight, stride, dilation, groups, out)
+
+
+def _split(x: Array, groups: int) -> Array:
+    """(N, C, *spatial) -> (N, groups, C / groups, pixels)."""
+    return x.reshape(x.shape[0], groups, x.shape[1] // groups, math.prod(x.shape[2:]))
+
+
+def _by_group(weight: Array, groups: int) -> Array:
+    """(O, C / groups, *kernel) -> (groups, O / groups, C / groups * taps)."""
+    return weight.reshape(groups, weight.shape[0] // groups, math.prod(weight.shape[1:]))
+
+
+def _gathered(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[int], groups: int, out: Array) -> None:
+    """Gather the windows of some output rows into columns (im2col), multiply by the weights, and so on row by row."""
+    channels, kernel, count = x.shape[1] // groups, weight.shape[2:], out.shape[2:]
+    matrix = _by_group(weight, groups)
+    inputs = x.reshape(x.shape[0], groups, channels, *x.shape[2:])
+    outputs = out.reshape(x.shape[0], groups, -1, *count)
+    line = math.prod(count[1:])
+    together = max(1, min(groups, _SCRATCH // (matrix.shape[2] * line)))  # groups at a time
+    rows = max(1, min(count[0], _SCRATCH // (matrix.shape[2] * line * together)))
+    for n in range(x.shape[0]):
+        for g in range(0, groups, together):
+            view = windows(inputs[n, g : g + together], kernel, stride, dilation, count)
+            by_row = np.moveaxis(view, 2 + len(kernel), 0)
+            for r in range(0, count[0], rows):
+                columns = np.moveaxis(by_row[r : r + rows], 0, 2 + len(kernel))
+                some = min(rows, count[0] - r)
+                result = outputs[n, g : g + together, :, r : r + some]
+                np.matmul(
+                    matrix[g : g + together],
+                    columns.reshape(len(columns), matrix.shape[2], some * line),
+                    out=result.reshape(*result.shape[:2], some * line, copy=False),
+                )
+
+
+def _banded(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[int], out: Array) -> None:
+    """A depthwise convolution of narrow images: each channel's output row is the input rows under the kernel times a
+    banded matrix that holds the kernel at every position. x (N, C, H, W), weight (C, 1, kh, kw).
+    """
+    channels, (high, wide), (rows, columns) = x.shape[1], weight.shape[2:], out.shape[2:]
+    width = x.shape[3]
+    bands = np.zeros((channels, high, width, columns), x.dtype)
+    c, h, w, o = bands.strides
+    diagonals = as_strided(bands, (channels, high, columns, wide), (c, h, w * stride[1] + o, w * dilation[1]))
+    diagonals[...] = weight[:, 0, :, None, :]
+    n, c, h, w = x.strides
+    lines = as_strided(
+        x, (*x.shape[:2], rows, high, width), (n, c, h * stride[0], h * dilation[0], w), writeable=False
+    ).reshape(*x.shape[:2], rows, high * width)
+    np.matmul(lines, bands.reshape(channels, high * width, columns), out=out)
+
+
+def _transposed(
+    x: Array,
+    weight: Array,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    out: Array,
+) -> None:
+    """Every tap of the kernel adds its product with the whole input to the places of the output that it reaches."""
+    kernel, count = weight.shape[2:], x.shape[2:]
+    reach = [
+        max((n - 1) * s + (k - 1) * d + 1, o + 2 * p)
+        for n, s, k, d, p, o in zip(count, stride, kernel, dilation, padding, out.shape[2:], strict=True)
+    ]
+    whole = np.zeros((*out.shape[:2], *reach), out.dtype)
+    pixels = _split(x, groups)
+    by_group = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], *kernel)
+    product = np.empty((x.shape[0], groups, weight.shape[1], pixels.shape[3]), out.dtype)
+    for position, places in taps(kernel, stride, dilation, count):
+        np.matmul(by_group[last(*position)].swapaxes(1, 2), pixels, out=product)
+        whole[places] += product.reshape(*out.shape[:2], *count)
+    out[...] = whole[last(*(slice(p, p + n) for p, n in zip(padding, out.shape[2:], strict=True)))]

@@ -1,0 +1,175 @@
+"""Copies: of whole tensors, of views of them, and of tensors with one part replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from delegate.kernels import views
+from delegate.kernels.halves import Array
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import ANY, COMPLEX, REAL
+from delegate.program.dtypes import DType
+
+# Where torch may mix element types, bfloat16 is left to the conversion that the table makes: its arrays are raw bits.
+CONVERTIBLE = ANY - {DType.bfloat16}
+
+
+@TABLE.kernel("aten.clone.default", "aten.contiguous.default", "aten.lift_fresh_copy.default", dtypes=ANY)
+def clone(x: Array, *_memory_format: None, out: Array) -> None:
+    np.copyto(out, x)
+
+
+@TABLE.kernel("aten.copy.default", dtypes=CONVERTIBLE)
+def copy(x: Array, source: Array, non_blocking: bool, *, out: Array) -> None:
+    """The source in the shape and the type of `x`."""
+    np.copyto(out, source, casting="unsafe")
+
+
+def copy_of_view(view: Callable[..., Any], x: Array, *args: Any, out: Any) -> None:
+    """Runs a view and copies what it gives."""
+    found = view(x, *args)
+    if found is None:
+        found = view(np.ascontiguousarray(x), *args)
+    if isinstance(found, np.ndarray):
+        np.copyto(out, found)
+        return
+    for result, part in zip(out, found, strict=True):
+        np.copyto(result, part)
+
+
+def scatter_into_view(view: Callable[..., Any], x: Array, source: Array, *args: Any, out: Array) -> None:
+    """`x` with the part of it that the view shows replaced by the source."""
+    np.copyto(out, x)
+    part = view(out, *args)
+    part.flags.writeable = True  # NumPy makes some views, such as diagonals, read-only by default
+    np.copyto(part, source)
+
+
+@TABLE.kernel("aten.flip.default", dtypes=ANY)
+def flip(x: Array, dims: Sequence[int], *, out: Array) -> None:
+    np.copyto(out, np.flip(x, tuple(dims)))
+
+
+@TABLE.kernel("aten.roll.default", dtypes=ANY)
+def roll(x: Array, shifts: Sequence[int], dims: Sequence[int], *, out: Array) -> None:
+    """Without dims the flattened elements are rolled."""
+    if dims:
+        np.copyto(out, np.roll(x, tuple(shifts), tuple(dims)))
+    else:
+        np.copyto(out, np.roll(x, shifts[0]))
+
+
+@TABLE.kernel("aten.repeat.default", "aten.tile.default", dtypes=ANY)
+def repeat(x: Array, repeats: Sequence[int], *, out: Array) -> None:
+    """The tensor laid side by side `repeats` times along every dimension; what is missing on the left is 1."""
+    shape = (1,) * (len(repeats) - x.ndim) + x.shape
+    times = (1,) * (len(shape) - len(repeats)) + tuple(repeats)
+    tiles = [n for pair in zip(times, shape, strict=True) for n in pair]
+    ones = [n for size in shape for n in (1, size)]
+    out.reshape(tiles, copy=False)[...] = x.reshape(ones)
+
+
+@TABLE.kernel("aten.repeat_interleave.self_int", "aten.repeat_interleave.self_Tensor", dtypes=ANY)
+def repeat_interleave(x: Array, repeats: int | Array, dim: int | None, output_size: int | None, *, out: Array) -> None:
+    """Every element `repeats` times; without dim the flattened elements."""
+    np.copyto(out, np.repeat(x, repeats, axis=dim))
+
+
+@TABLE.kernel("aten.repeat_interleave.Tensor", dtypes={DType.int32, DType.int64})
+def repeat_interleave_positions(repeats: Array, output_size: int | None, *, out: Array) -> None:
+    """Position i of `repeats`, `repeats[i]` times."""
+    np.copyto(out, np.repeat(np.arange(len(repeats)), repeats))
+
+
+@TABLE.kernel("aten.cat.default", "aten.concat.default", "aten.concatenate.default", dtypes=CONVERTIBLE)
+def cat(tensors: Sequence[Array], dim: int, *, out: Array) -> None:
+    """Tensors of shape (0,) fit everywhere, as torch has it."""
+    parts = [t for t in tensors if t.shape != (0,)]
+    if parts:
+        np.concatenate(parts, axis=dim, out=out, casting="unsafe")
+
+
+@TABLE.kernel("aten.stack.default", dtypes=CONVERTIBLE)
+def stack(tensors: Sequence[Array], dim: int, *, out: Array) -> None:
+    np.stack(tensors, axis=dim, out=out, casting="unsafe")
+
+
+def _triangle(x: Array, diagonal: int) -> Array:
+    return np.tri(x.shape[-2], x.shape[-1], diagonal, dtype=bool)
+
+
+@TABLE.kernel("aten.tril.default", dtypes=ANY)
+def tril(x: Array, diagonal: int, *, out: Array) -> None:
+    """Zero above the diagonal; x (..., rows, columns)."""
+    out.fill(0)
+    np.copyto(out, x, where=_triangle(x, diagonal))
+
+
+@TABLE.kernel("aten.triu.default", dtypes=ANY)
+def triu(x: Array, diagonal: int, *, out: Array) -> None:
+    """Zero below the diagonal; x (..., rows, columns)."""
+    np.copyto(out, x)
+    np.copyto(out, 0, where=_triangle(x, diagonal - 1))
+
+
+@TABLE.kernel("aten.diag_embed.default", dtypes=ANY)
+def diag_embed(x: Array, offset: int, dim1: int, dim2: int, *, out: Array) -> None:
+    """Zero but for the diagonal, which is the last dimension of `x`."""
+    out.fill(0)
+    scatter_into_view(views.diagonal, out, x, offset, dim1, dim2, out=out)
+
+
+@TABLE.kernel("aten.complex.default", dtypes=COMPLEX | {DType.float32, DType.float64})
+def complex_(real: Array, imag: Array, *, out: Array) -> None:
+    out.real, out.imag = real, imag
+
+
+@TABLE.kernel("aten.polar.default", dtypes=COMPLEX | {DType.float32, DType.float64})
+def polar(length: Array, angle: Array, *, out: Array) -> None:
+    np.multiply(length, np.cos(angle), out=out.real)
+    np.multiply(length, np.sin(angle), out=out.imag)
+
+
+@TABLE.kernel("aten.trace.default", dtypes=(REAL | COMPLEX) - {DType.bool})
+def trace(x: Array, *, out: Array) -> None:
+    np.sum(x.diagonal(), dtype=out.dtype, out=out)
+
+
+# The functional form of a view is the view, copied; that of a write through a view is a scatter into it.
+_COPIES: dict[str, Callable[..., Any]] = {
+    "alias_copy.default": views.alias,
+    "as_strided_copy.default": views.as_strided,
+    "detach_copy.default": views.alias,
+    "diagonal_copy.default": views.diagonal,
+    "expand_copy.default": views.expand,
+    "permute_copy.default": views.permute,
+    "_reshape_copy.default": views.view,
+    "select_copy.int": views.select,
+    "slice_copy.Tensor": views.slice_tensor,
+    "split_copy.Tensor": views.split,
+    "split_with_sizes_copy.default": views.split_with_sizes,
+    "squeeze_copy.default": views.squeeze,
+    "squeeze_copy.dim": views.squeeze_dim,
+    "squeeze_copy.dims": views.squeeze_dims,
+    "t_copy.default": views.t,
+    "transpose_copy.int": views.transpose,
+    "unbind_copy.int": views.unbind,
+    "unfold_copy.default": views.unfold,
+    "unsqueeze_copy.default": views.unsqueeze,
+    "view_copy.default": views.view,
+    "view_copy.dtype": views.view_dtype,
+}
+_SCATTERS: dict[str, Callable[..., Any]] = {
+    "as_strided_scatter.default": views.as_strided,
+    "diagonal_scatter.default": views.diagonal,
+    "select_scatter.default": views.select,
+    "slice_scatter.default": views.slice_tensor,
+}
+for _op, _view in _COPIES.items():
+    TABLE.kernel(f"aten.{_op}", dtypes=ANY)(partial(copy_of_view, _view))
+for _op, _view in _SCATTERS.items():
+    TABLE.kernel(f"aten.{_op}", dtypes=ANY)(partial(scatter_into_view, _view))

@@ -1,0 +1,161 @@
+"""Reading and writing at positions given by tensors of indices or masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from delegate.errors import KernelError
+from delegate.kernels.copies import CONVERTIBLE
+from delegate.kernels.halves import Array
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import ANY, COMPLEX, REAL
+from delegate.kernels.views import along
+from delegate.program.dtypes import DType
+
+_SUMS = (REAL | COMPLEX) - {DType.float16}
+
+
+def checked(indices: Array, size: int, negative: bool = False) -> Array:
+    """The indices; raises KernelError if one lies outside of a dimension of that size."""
+    if indices.size and (indices.min() < (-size if negative else 0) or indices.max() >= size):
+        raise KernelError(
+            f"an index is out of range: {indices.min()} to {indices.max()} for a dimension of size {size}",
+            remedy="check the tensor of indices that the model is given",
+        )
+    return indices
+
+
+@TABLE.kernel("aten.embedding.default", dtypes=ANY)
+def embedding(
+    weight: Array, indices: Array, padding_idx: int, scale_grad_by_freq: bool, sparse: bool, *, out: Array
+) -> None:
+    """weight (rows, width), indices (...) -> (..., width)."""
+    weight.take(checked(indices, len(weight)), axis=0, out=out, mode="clip")
+
+
+@TABLE.kernel("aten.index_select.default", dtypes=ANY)
+def index_select(x: Array, dim: int, index: Array, *, out: Array) -> None:
+    if x.ndim:
+        x.take(checked(index.reshape(-1), x.shape[dim]), axis=dim, out=out, mode="clip")
+    else:
+        np.copyto(out, x)
+
+
+@TABLE.kernel("aten.take.default", dtypes=ANY)
+def take(x: Array, index: Array, *, out: Array) -> None:
+    """Elements of the flattened tensor; negative indices count from its end."""
+    np.copyto(out, x.reshape(-1)[checked(index, x.size, negative=True)])
+
+
+def _advanced(indices: Sequence[Array | None]) -> tuple[Any, ...]:
+    """The NumPy index of torch's list; bytes are masks there."""
+    return tuple(slice(None) if i is None else i.astype(bool) if i.dtype == np.uint8 else i for i in indices)
+
+
+@TABLE.kernel("aten.index.Tensor", "aten._unsafe_index.Tensor", dtypes=ANY)
+def index_tensor(x: Array, indices: Sequence[Array | None], *, out: Array) -> None:
+    """Indices broadcast against each other; None takes all of a dimension; bools select."""
+    np.copyto(out, x[_advanced(indices)])
+
+
+@TABLE.kernel("aten.index_put.default", "aten._unsafe_index_put.default", dtypes=_SUMS | {DType.float16})
+def index_put(x: Array, indices: Sequence[Array | None], values: Array, accumulate: bool, *, out: Array) -> None:
+    """`x` with values written, or added one by one, at the indices."""
+    np.copyto(out, x)
+    if accumulate:
+        np.add.at(out, _advanced(indices), values)
+    else:
+        out[_advanced(indices)] = values
+
+
+@TABLE.kernel("aten.index_add.default", dtypes=_SUMS)
+def index_add(x: Array, dim: int, index: Array, source: Array, alpha: Any, *, out: Array) -> None:
+    np.copyto(out, x)
+    if x.ndim:
+        scaled = source if alpha == 1 else np.multiply(source, alpha, dtype=out.dtype, casting="unsafe")
+        place = along(dim, x.ndim, checked(index.reshape(-1), x.shape[dim]))
+        np.add.at(out, place, scaled.reshape(out[place].shape))
+    else:
+        out[...] += (source.reshape(()) * alpha).astype(out.dtype)
+
+
+@TABLE.kernel("aten.index_copy.default", dtypes=ANY)
+def index_copy(x: Array, dim: int, index: Array, source: Array, *, out: Array) -> None:
+    np.copyto(out, x)
+    if x.ndim:
+        out[along(dim, x.ndim, checked(index.reshape(-1), x.shape[dim]))] = source
+    else:
+        np.copyto(out, source.reshape(()))
+
+
+@TABLE.kernel("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor", dtypes=CONVERTIBLE)
+def index_fill(x: Array, dim: int, index: Array, value: Any, *, out: Array) -> None:
+    np.copyto(out, x)
+    if x.ndim:
+        out[along(dim, x.ndim, checked(index.reshape(-1), x.shape[dim], negative=True))] = value
+    else:
+        np.copyto(out, value, casting="unsafe")
+
+
+@TABLE.kernel("aten.nonzero.default", dtypes=CONVERTIBLE)
+def nonzero(x: Array, *, out: Array) -> None:
+    """The coordinates of what is not zero, (count, rank)."""
+    np.copyto(out, np.argwhere(x))
+
+
+def _mask(mask: Array) -> Array:
+    return mask if mask.dtype == bool else mask != 0
+
+
+@TABLE.kernel("aten.masked_select.default", dtypes=ANY)
+def masked_select(x: Array, mask: Array, *, out: Array) -> None:
+    x, mask = np.broadcast_arrays(x, mask)
+    np.copyto(out, x[mask])
+
+
+@TABLE.kernel("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", dtypes=CONVERTIBLE)
+def masked_fill(x: Array, mask: Array, value: Any, *, out: Array) -> None:
+    np.copyto(out, x)
+    np.copyto(out, value, where=_mask(mask), casting="unsafe")
+
+
+@TABLE.kernel("aten.masked_scatter.default", dtypes=ANY)
+def masked_scatter(x: Array, mask: Array, source: Array, *, out: Array) -> None:
+    """The first elements of the source, in their order, where the mask is true."""
+    np.copyto(out, x)
+    mask = np.broadcast_to(mask, out.shape)
+    out[mask] = source.reshape(-1)[: np.count_nonzero(mask)]
+
+
+@TABLE.kernel("aten.one_hot.default", dtypes={DType.int64})
+def one_hot(x: Array, classes: int, *, out: Array) -> None:
+    """x (...) -> (..., classes)."""
+    np.equal(checked(x, out.shape[-1])[..., None], np.arange(out.shape[-1]), out=out, casting="unsafe")
+
+
+def _side(right: bool) -> Literal["left", "right"]:
+    return "right" if right else "left"
+
+
+@TABLE.kernel("aten.bucketize.Tensor", "aten.bucketize.Scalar", dtypes=REAL - {DType.float16, DType.bool})
+def bucketize(x: Any, boundaries: Array, out_int32: bool, right: bool, *, out: Array) -> None:
+    """The bucket of every value; boundaries (n) ascend; `right` puts a value that equals one behind it."""
+    np.copyto(out, boundaries.searchsorted(x, _side(right)), casting="same_kind")
+
+
+@TABLE.kernel("aten.searchsorted.Tensor", "aten.searchsorted.Scalar", dtypes=REAL - {DType.float16, DType.bool})
+def searchsorted(
+    ordered: Array, x: Any, out_int32: bool, right: bool, side: str | None, sorter: Array | None, *, out: Array
+) -> None:
+    """As `bucketize`; ordered (n) for all values, or (..., n) for x (..., m). `sorter` is the order of `ordered`."""
+    where = _side(right or side == "right")
+    if sorter is not None:
+        ordered = np.take_along_axis(ordered, sorter, axis=-1)
+    if ordered.ndim == 1:
+        np.copyto(out, ordered.searchsorted(x, where), casting="same_kind")
+        return
+    for row in np.ndindex(ordered.shape[:-1]):
+        out[row] = ordered[row].searchsorted(x[row], where)

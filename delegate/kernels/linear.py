@@ -1,0 +1,81 @@
+"""Matrix products: linear, mm, bmm, addmm and their like."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from delegate.kernels.halves import Array
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT
+from delegate.program.dtypes import DType
+
+_DTYPES = (FLOAT | INT | COMPLEX) - {DType.float16}
+Number = int | float | complex
+
+
+@TABLE.kernel("aten.linear.default", dtypes=_DTYPES)
+def linear(x: Array, weight: Array, bias: Array | None, *, out: Array) -> None:
+    """x (..., K), weight (O, K) or (K), bias (O): all leading axes of x are the rows of one matrix."""
+    rows, columns = math.prod(x.shape[:-1]), 1 if weight.ndim == 1 else weight.shape[0]
+    flat = out.reshape(rows, columns, copy=False)
+    np.matmul(x.reshape(rows, x.shape[-1]), weight.reshape(columns, weight.shape[-1]).T, out=flat)
+    if bias is not None:
+        np.add(flat, bias, out=flat)
+
+
+@TABLE.kernel("aten.mm.default", "aten.bmm.default", "aten.mv.default", "aten.dot.default", dtypes=_DTYPES)
+def product(left: Array, right: Array, *, out: Array) -> None:
+    np.matmul(left, right, out=out)
+
+
+@TABLE.kernel("aten.matmul.default", dtypes=_DTYPES)
+def matmul(left: Array, right: Array, *, out: Array) -> None:
+    """Any ranks; where only the left side has batches they are rows of one product."""
+    if right.ndim == 2 and left.ndim > 2:
+        rows = math.prod(left.shape[:-1])
+        np.matmul(left.reshape(rows, left.shape[-1]), right, out=out.reshape(rows, right.shape[1], copy=False))
+    else:
+        np.matmul(left, right, out=out)
+
+
+@TABLE.kernel("aten.vdot.default", dtypes=_DTYPES)
+def vdot(left: Array, right: Array, *, out: Array) -> None:
+    np.matmul(left.conj(), right, out=out)
+
+
+@TABLE.kernel("aten.addmm.default", "aten.addmv.default", "aten.baddbmm.default", dtypes=_DTYPES)
+def add_product(bias: Array, left: Array, right: Array, beta: Number, alpha: Number, *, out: Array) -> None:
+    """beta * bias + alpha * (left @ right)."""
+    np.matmul(left, right, out=out)
+    _add_scaled(bias, beta, alpha, out)
+
+
+@TABLE.kernel("aten.addbmm.default", dtypes=_DTYPES)
+def addbmm(bias: Array, left: Array, right: Array, beta: Number, alpha: Number, *, out: Array) -> None:
+    """beta * bias + alpha * sum over the batch of (left @ right)."""
+    np.sum(np.matmul(left, right), axis=0, dtype=out.dtype, out=out)
+    _add_scaled(bias, beta, alpha, out)
+
+
+@TABLE.kernel("aten.outer.default", "aten.ger.default", dtypes=_DTYPES | BOOL)
+def outer(left: Array, right: Array, *, out: Array) -> None:
+    np.multiply(left[:, None], right, out=out)
+
+
+@TABLE.kernel("aten.addr.default", dtypes=_DTYPES)
+def addr(bias: Array, left: Array, right: Array, beta: Number, alpha: Number, *, out: Array) -> None:
+    """beta * bias + alpha * outer(left, right)."""
+    np.multiply(left[:, None], right, out=out)
+    _add_scaled(bias, beta, alpha, out)
+
+
+def _add_scaled(bias: Array, beta: Number, alpha: Number, out: Array) -> None:
+    """out = beta * bias + alpha * out; a beta of zero ignores the bias, NaN and all."""
+    if alpha != 1:
+        np.multiply(out, alpha, out=out, casting="unsafe")
+    if beta == 1:
+        np.add(out, bias, out=out)
+    elif beta != 0:
+        np.add(out, np.multiply(bias, beta), out=out, casting="unsafe")

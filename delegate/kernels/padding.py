@@ -1,0 +1,78 @@
+"""Padding by a constant, by reflection, by the edge, or around."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from delegate.kernels.copies import CONVERTIBLE
+from delegate.kernels.halves import Array
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import ANY
+
+# A list of padding is (before, after) of the last dimension, then of the one before it, ...; negative pads crop.
+
+
+@TABLE.kernel("aten.constant_pad_nd.default", dtypes=CONVERTIBLE)
+def constant_pad(x: Array, pad: Sequence[int], value: Any, *, out: Array) -> None:
+    inner, source = [slice(None)] * x.ndim, [slice(None)] * x.ndim
+    for axis, before, after in _by_axis(x.ndim, pad):
+        inner[axis] = slice(max(before, 0), out.shape[axis] - max(after, 0))
+        source[axis] = slice(max(-before, 0), x.shape[axis] - max(-after, 0))
+    if any(p > 0 for p in pad):
+        np.copyto(out, np.asarray(value), casting="unsafe")
+    out[tuple(inner)] = x[tuple(source)]
+
+
+def _by_axis(ndim: int, pad: Sequence[int]) -> list[tuple[int, int, int]]:
+    return [(ndim - 1 - i // 2, pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
+
+
+@TABLE.kernel(
+    "aten.reflection_pad1d.default", "aten.reflection_pad2d.default", "aten.reflection_pad3d.default", dtypes=ANY
+)
+def reflection_pad(x: Array, pad: Sequence[int], *, out: Array) -> None:
+    """Mirrored at the edge, which is not repeated."""
+    _gather_axes(x, pad, "reflect", out)
+
+
+@TABLE.kernel(
+    "aten.replication_pad1d.default", "aten.replication_pad2d.default", "aten.replication_pad3d.default", dtypes=ANY
+)
+def replication_pad(x: Array, pad: Sequence[int], *, out: Array) -> None:
+    """The edge repeated."""
+    _gather_axes(x, pad, "replicate", out)
+
+
+@TABLE.kernel("aten._pad_circular.default", dtypes=ANY)
+def circular_pad(x: Array, pad: Sequence[int], *, out: Array) -> None:
+    """The other end follows."""
+    _gather_axes(x, pad, "circular", out)
+
+
+@TABLE.kernel("aten.pad.default", dtypes=CONVERTIBLE)
+def pad_nd(x: Array, pad: Sequence[int], mode: str, value: float | None, *, out: Array) -> None:
+    if mode == "constant":
+        constant_pad(x, pad, value or 0, out=out)
+    else:
+        _gather_axes(x, pad, mode, out)
+
+
+def _gather_axes(x: Array, pad: Sequence[int], mode: str, out: Array) -> None:
+    for axis, before, after in _by_axis(x.ndim, pad):
+        if before or after:
+            x = x.take(_sources(x.shape[axis], before, after, mode), axis=axis)
+    np.copyto(out, x)
+
+
+def _sources(size: int, before: int, after: int, mode: str) -> Array:
+    """Where each element of a padded axis comes from."""
+    index = np.arange(-before, size + after)
+    if mode == "replicate":
+        return index.clip(0, size - 1)
+    if mode == "circular":
+        return index % size
+    index = np.abs(index)
+    return np.where(index >= size, 2 * (size - 1) - index, index)

@@ -1,0 +1,161 @@
+"""Max and average pooling over windows of a fixed size, in 1 to 3 dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from delegate.kernels.halves import Array
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import FLOAT, INT
+from delegate.kernels.windows import last, padded, spread, taps
+from delegate.program.dtypes import DType
+
+_FLOAT = FLOAT - {DType.float16}
+
+
+def _lowest(dtype: np.dtype[Any]) -> Any:
+    return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
+
+
+def _surround(
+    x: Array,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    count: Sequence[int],
+    value: Any,
+) -> Array:
+    """The array padded so that every window lies inside it, also the last ones that ceil_mode adds."""
+    axes = zip(x.shape[-len(kernel) :], kernel, stride, padding, dilation, count, strict=True)
+    after = [max((o - 1) * s + (k - 1) * d + 1 - n - p, 0) for n, k, s, p, d, o in axes]
+    return padded(x, padding, after, value)
+
+
+def _fold(
+    x: Array,
+    ufunc: np.ufunc,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    count: Sequence[int],
+    out: Array,
+) -> None:
+    """Combine the elements of every window with a ufunc: along the last axis, then along the one before it, ..."""
+    for axis in range(-1, -len(kernel) - 1, -1):
+        wide = 1 + (kernel[axis] - 1) * dilation[axis]
+        after = (slice(None),) * (-axis - 1)
+        if count[axis] == 1:
+            folded = ufunc.reduce(x[last(slice(0, wide, dilation[axis]), *after)], axis=axis, keepdims=True)
+        else:
+            span = stride[axis] * (count[axis] - 1) + 1
+            starts = range(0, wide, dilation[axis])
+            shifted = [x[last(slice(b, b + span, stride[axis]), *after)] for b in starts]
+            folded = shifted[0] if len(shifted) == 1 else ufunc(shifted[0], shifted[1])
+            for part in shifted[2:]:
+                ufunc(folded, part, out=folded)
+        x = folded
+    np.copyto(out, x)
+
+
+def max_pool(
+    rank: int,
+    x: Array,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    *,
+    out: Array,
+) -> None:
+    """x ([N,] C, *spatial); padding never wins; NaN does."""
+    kernel, padding, dilation = spread(kernel, rank), spread(padding, rank), spread(dilation, rank)
+    stride, count = spread(stride, rank, kernel), out.shape[-rank:]
+    wide = _surround(x, kernel, stride, padding, dilation, count, _lowest(x.dtype))
+    _fold(wide, np.maximum, kernel, stride, dilation, count, out)
+
+
+def max_pool_with_indices(
+    rank: int,
+    x: Array,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    *,
+    out: tuple[Array, Array],
+) -> None:
+    """As `max_pool`; the second result is the place of each maximum in the flattened spatial axes."""
+    values, indices = out
+    size = x.shape[-rank:]
+    kernel, padding, dilation = spread(kernel, rank), spread(padding, rank), spread(dilation, rank)
+    stride, count = spread(stride, rank, kernel), values.shape[-rank:]
+    wide = _surround(x, kernel, stride, padding, dilation, count, _lowest(x.dtype))
+    first = [
+        s * np.arange(o) - p + (np.maximum(p - s * np.arange(o), 0) + d - 1) // d * d
+        for o, s, p, d in zip(count, stride, padding, dilation, strict=True)
+    ]
+    values.fill(_lowest(x.dtype))
+    indices[...] = _flat(first, size)
+    for position, places in taps(kernel, stride, dilation, count):
+        found = wide[places]
+        better = found > values
+        if x.dtype.kind == "f":
+            better |= np.isnan(found)
+        axes = zip(position, count, stride, padding, dilation, strict=True)
+        where = _flat([s * np.arange(o) - p + k * d for k, o, s, p, d in axes], size)
+        np.copyto(values, found, where=better)
+        np.copyto(indices, where, where=better)
+
+
+def _flat(coordinates: Sequence[Array], size: Sequence[int]) -> Array:
+    """Places in a flattened box of that size, from one vector of coordinates for every axis."""
+    flat = np.zeros((), np.int64)
+    for places, length in zip(coordinates, size, strict=True):
+        flat = flat[..., None] * length + places
+    return flat
+
+
+def avg_pool(
+    rank: int,
+    x: Array,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None = None,
+    *,
+    out: Array,
+) -> None:
+    """x ([N,] C, *spatial); windows that ceil_mode adds count only what lies in the input and its padding."""
+    size = x.shape[-rank:]
+    kernel, padding = spread(kernel, rank), spread(padding, rank)
+    stride, count = spread(stride, rank, kernel), out.shape[-rank:]
+    dilation = (1,) * rank
+    wide = _surround(x, kernel, stride, padding, dilation, count, 0)
+    _fold(wide, np.add, kernel, stride, dilation, count, out)
+    if divisor is not None:
+        np.divide(out, divisor, out=out)
+        return
+    for axis in range(-rank, 0):
+        start = stride[axis] * np.arange(count[axis]) - padding[axis]
+        end = np.minimum(start + kernel[axis], size[axis] + padding[axis])
+        if not count_include_pad:
+            start, end = np.maximum(start, 0), np.minimum(end, size[axis])
+        inside = (end - start).astype(out.dtype)
+        np.divide(out, inside.reshape(-1, *[1] * (-axis - 1)), out=out)
+
+
+for _rank in (1, 2, 3):
+    TABLE.kernel(f"aten.max_pool{_rank}d.default", dtypes=_FLOAT | INT)(partial(max_pool, _rank))
+    TABLE.kernel(f"aten.max_pool{_rank}d_with_indices.default", dtypes=_FLOAT | INT)(
+        partial(max_pool_with_indices, _rank)
+    )
+    TABLE.kernel(f"aten.avg_pool{_rank}d.default", dtypes=_FLOAT)(partial(avg_pool, _rank))

@@ -1,0 +1,89 @@
+"""Random tensors from the generator of the table, which `TABLE.seed` starts anew. The numbers are not torch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from delegate.kernels.halves import Array
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import FLOAT, INT, REAL
+from delegate.program.dtypes import DType
+
+_FLOAT = FLOAT - {DType.float16}
+
+
+@TABLE.kernel("aten.rand.default", "aten.rand.generator", "aten.rand_like.default", dtypes=_FLOAT)
+def rand(*_args: Any, out: Array) -> None:
+    """Uniform in [0, 1)."""
+    TABLE.generator.random(dtype=out.dtype, out=out)
+
+
+@TABLE.kernel("aten.randn.default", "aten.randn.generator", "aten.randn_like.default", dtypes=_FLOAT)
+def randn(*_args: Any, out: Array) -> None:
+    """Normal, mean 0, standard deviation 1."""
+    TABLE.generator.standard_normal(dtype=out.dtype, out=out)
+
+
+@TABLE.kernel("aten.randperm.default", "aten.randperm.generator", dtypes=REAL)
+def randperm(n: int, *_args: Any, out: Array) -> None:
+    np.copyto(out, TABLE.generator.permutation(n), casting="unsafe")
+
+
+@TABLE.kernel("aten.randint.default", "aten.randint.generator", dtypes=REAL)
+def randint(high: int, *_args: Any, out: Array) -> None:
+    np.copyto(out, TABLE.generator.integers(high, size=out.shape), casting="unsafe")
+
+
+@TABLE.kernel("aten.randint.low", "aten.randint.low_generator", dtypes=REAL)
+def randint_low(low: int, high: int, *_args: Any, out: Array) -> None:
+    np.copyto(out, TABLE.generator.integers(low, high, size=out.shape), casting="unsafe")
+
+
+@TABLE.kernel("aten.randint_like.default", dtypes=REAL)
+def randint_like(x: Array, high: int, *_args: Any, out: Array) -> None:
+    np.copyto(out, TABLE.generator.integers(high, size=out.shape), casting="unsafe")
+
+
+@TABLE.kernel("aten.randint_like.low_dtype", dtypes=REAL)
+def randint_like_low(x: Array, low: int, high: int, *_args: Any, out: Array) -> None:
+    np.copyto(out, TABLE.generator.integers(low, high, size=out.shape), casting="unsafe")
+
+
+@TABLE.kernel("aten.uniform.default", dtypes=_FLOAT)
+def uniform(x: Array, low: float, high: float, _generator: None, *, out: Array) -> None:
+    np.copyto(out, TABLE.generator.uniform(low, high, out.shape), casting="same_kind")
+
+
+@TABLE.kernel(
+    "aten.normal.Tensor_float", "aten.normal.float_Tensor", "aten.normal.Tensor_Tensor", "aten.normal.float_float",
+    dtypes=_FLOAT,
+)  # fmt: skip
+def normal(mean: Any, std: Any, *_args: Any, out: Array) -> None:
+    np.copyto(out, TABLE.generator.normal(mean, std, out.shape), casting="same_kind")
+
+
+@TABLE.kernel("aten.normal_functional.default", dtypes=_FLOAT)
+def normal_like(x: Array, mean: float, std: float, _generator: None, *, out: Array) -> None:
+    np.copyto(out, TABLE.generator.normal(mean, std, out.shape), casting="same_kind")
+
+
+@TABLE.kernel("aten.bernoulli.default", dtypes=_FLOAT)
+def bernoulli(probability: Array, _generator: None, *, out: Array) -> None:
+    """1 with the probability that each element says, else 0."""
+    np.copyto(out, TABLE.generator.random(out.shape) < probability)
+
+
+@TABLE.kernel("aten.bernoulli.p", "aten.bernoulli.Tensor", dtypes=_FLOAT | INT)
+def bernoulli_p(x: Array, probability: Any, _generator: None, *, out: Array) -> None:
+    """1 with a given probability, else 0, in the shape of `x`."""
+    np.copyto(out, TABLE.generator.random(out.shape) < probability)
+
+
+@TABLE.kernel("aten.multinomial.default", dtypes=_FLOAT | {DType.int64})
+def multinomial(weights: Array, samples: int, replacement: bool, _generator: None, *, out: Array) -> None:
+    """Positions drawn by weight; weights (n) or (rows, n) need not sum to 1."""
+    rows, drawn = np.atleast_2d(weights).astype(np.float64), np.atleast_2d(out)
+    for row, places in zip(rows, drawn, strict=True):
+        places[...] = TABLE.generator.choice(len(row), samples, replace=replacement, p=row / row.sum())

@@ -1,0 +1,152 @@
+"""Resizing images: nearest, linear, cubic and antialiased, one axis after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from delegate.kernels.halves import Array
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import ANY, FLOAT
+from delegate.program.dtypes import DType
+
+_FLOAT = FLOAT - {DType.float16}
+Taps = tuple[Array, Array]  # (size, taps) places in the input and their weights, for every place of the output
+
+
+def _ratio(size: int, count: int, scale: float | None) -> np.floating[Any]:
+    """Input steps per output step, in float32 as torch has it."""
+    return np.float32(1 / scale) if scale else np.float32(size) / np.float32(count)
+
+
+def _nearest(size: int, count: int, scale: float | None) -> Array:
+    return _places(np.arange(count, dtype=np.float32) * _ratio(size, count, scale), size)
+
+
+def _nearest_exact(size: int, count: int, scale: float | None) -> Array:
+    return _places((np.arange(count, dtype=np.float32) + np.float32(0.5)) * _ratio(size, count, scale), size)
+
+
+def _places(position: Array, size: int) -> Array:
+    return np.minimum(position.astype(np.int64), size - 1)
+
+
+def _centers(size: int, count: int, scale: float | None, align_corners: bool, dtype: np.dtype[Any]) -> Array:
+    """Where the centers of the output lie on an input axis, in units of its elements."""
+    centers = np.arange(count, dtype=dtype)
+    if align_corners:
+        centers *= (size - 1) / (count - 1) if count > 1 else 0
+    else:
+        centers += 0.5
+        centers *= 1 / scale if scale else size / count
+        centers -= 0.5
+    return centers
+
+
+def _linear(size: int, count: int, scale: float | None, align_corners: bool, dtype: np.dtype[Any]) -> Taps:
+    center = np.maximum(_centers(size, count, scale, align_corners, dtype), 0)
+    low = np.minimum(center.astype(np.int64), size - 1)
+    share = center - low
+    return np.stack([low, np.minimum(low + 1, size - 1)], 1), np.stack([1 - share, share], 1)
+
+
+def _cubic(size: int, count: int, scale: float | None, align_corners: bool, dtype: np.dtype[Any]) -> Taps:
+    center = _centers(size, count, scale, align_corners, dtype)
+    low = np.floor(center)
+    places = low.astype(np.int64)[:, None] + np.arange(-1, 3)
+    return places.clip(0, size - 1), keys(np.abs(center[:, None] - places), -0.75)
+
+
+def keys(x: Array, a: float) -> Array:
+    """Keys' cubic kernel at distances x >= 0."""
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((x - 5) * x + 8) * x * a - 4 * a
+    found: Array = np.where(x <= 1, near, np.where(x < 2, far, 0)).astype(x.dtype)
+    return found
+
+
+def _triangle(x: Array) -> Array:
+    return (1 - x).clip(0)
+
+
+def _antialiased(
+    support: float,
+    kernel: Callable[[Array], Array],
+    size: int,
+    count: int,
+    scale: float | None,
+    align_corners: bool,
+    dtype: np.dtype[Any],
+) -> Taps:
+    """The kernel is stretched where the image shrinks, and its weights sum to 1."""
+    ratio = (size - 1) / (count - 1) if align_corners and count > 1 else 1 / scale if scale else size / count
+    stretch = max(ratio, 1.0)
+    center = ratio * (np.arange(count) + 0.5)
+    first = np.maximum((center - support * stretch + 0.5).astype(np.int64), 0)
+    last = np.minimum((center + support * stretch + 0.5).astype(np.int64), size)
+    places = first[:, None] + np.arange(max(int((last - first).max(initial=1)), 1))
+    weights = kernel(np.abs((places - center[:, None] + 0.5) / stretch))
+    weights[places >= last[:, None]] = 0
+    weights /= weights.sum(axis=1, keepdims=True)
+    return places.clip(0, size - 1), weights.astype(dtype)
+
+
+def resample(taps: Callable[..., Taps], x: Array, scales: Sequence[float | None], align: bool, out: Array) -> None:
+    """Interpolate the last len(scales) axes of x (N, C, *spatial) to the sizes of `out`."""
+    for axis in range(-len(scales), 0):
+        size, count = x.shape[axis], out.shape[axis]
+        places, weights = taps(size, count, scales[axis], align, out.dtype)
+        if count == size and (places == np.arange(size)[:, None]).all(where=weights != 0):
+            continue
+        shape = (-1, *[1] * (-axis - 1))
+        total = x.take(places[:, 0], axis=axis)
+        total *= weights[:, 0].reshape(shape)
+        for k in range(1, places.shape[1]):
+            part = x.take(places[:, k], axis=axis)
+            part *= weights[:, k].reshape(shape)
+            total += part
+        x = total
+    np.copyto(out, x)
+
+
+def nearest(
+    place: Callable[[int, int, float | None], Array], rank: int, x: Array, size: Any, *scales: Any, out: Array
+) -> None:
+    """x (N, C, *spatial): every output takes one input."""
+    for axis, scale in zip(range(-rank, 0), _scales(rank, scales), strict=True):
+        x = x.take(place(x.shape[axis], out.shape[axis], scale), axis=axis)
+    np.copyto(out, x)
+
+
+def interpolate(
+    taps: Callable[..., Taps], rank: int, x: Array, size: Any, align: bool, *scales: Any, out: Array
+) -> None:
+    """x (N, C, *spatial): every output is a weighted sum of inputs."""
+    resample(taps, x, _scales(rank, scales), align, out)
+
+
+def _scales(rank: int, scales: Sequence[Any]) -> Sequence[float | None]:
+    """Scale factors per axis: single ones, or of a `.vec` overload one list or None."""
+    if rank == len(scales) and not isinstance(scales[0], Sequence):
+        return scales
+    return scales[0] or (None,) * rank
+
+
+_NEAREST = {"upsample_nearest": _nearest, "_upsample_nearest_exact": _nearest_exact}
+_INTERPOLATED: dict[str, tuple[int, Callable[..., Taps]]] = {
+    "upsample_linear1d": (1, _linear),
+    "upsample_bilinear2d": (2, _linear),
+    "upsample_trilinear3d": (3, _linear),
+    "upsample_bicubic2d": (2, _cubic),
+    "_upsample_bilinear2d_aa": (2, partial(_antialiased, 1.0, _triangle)),
+    "_upsample_bicubic2d_aa": (2, partial(_antialiased, 2.0, partial(keys, a=-0.5))),
+}
+for _overload in ("default", "vec"):
+    for _op, _place in _NEAREST.items():
+        for _rank in (1, 2, 3):
+            TABLE.kernel(f"aten.{_op}{_rank}d.{_overload}", dtypes=ANY)(partial(nearest, _place, _rank))
+    for _op, (_rank, _taps) in _INTERPOLATED.items():
+        TABLE.kernel(f"aten.{_op}.{_overload}", dtypes=_FLOAT)(partial(interpolate, _taps, _rank))

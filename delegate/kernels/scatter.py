@@ -1,0 +1,109 @@
+"""Gather, scatter and reductions by index: element [i, j] goes with index[i, j] along one dimension."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
+
+from delegate.kernels.halves import Array
+from delegate.kernels.indexing import checked
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import ANY, COMPLEX, REAL
+from delegate.kernels.views import along
+from delegate.program.dtypes import DType
+
+_SUMS = (REAL | COMPLEX) - {DType.float16}
+_UFUNCS = {
+    "sum": np.add,
+    "add": np.add,
+    "mean": np.add,
+    "prod": np.multiply,
+    "multiply": np.multiply,
+    "amax": np.maximum,
+    "amin": np.minimum,
+}
+
+
+def _places(x: Array, dim: int, index: Array) -> tuple[Any, ...]:
+    """The NumPy index of every element that `index` names. Its other dimensions may be smaller than those of `x`."""
+    axis = normalize_axis_index(dim, x.ndim)
+    grid = np.ogrid[tuple(slice(n) for n in index.shape)]
+    return tuple(checked(index, x.shape[axis]) if d == axis else grid[d] for d in range(x.ndim))
+
+
+def _part(source: Any, index: Array) -> Any:
+    """What of the source the index uses; scalars stay."""
+    return source[tuple(slice(n) for n in index.shape)] if isinstance(source, np.ndarray) else source
+
+
+def _copy(x: Array, index: Array, source: Any, out: Array) -> tuple[Array, Array, Any]:
+    """Fills `out` with `x`; gives it, the index and the source with at least one dimension each."""
+    np.copyto(out, x)
+    source = np.atleast_1d(source) if isinstance(source, np.ndarray) else source
+    return np.atleast_1d(out), np.atleast_1d(index), source
+
+
+@TABLE.kernel("aten.gather.default", dtypes=ANY)
+def gather(x: Array, dim: int, index: Array, sparse_grad: bool, *, out: Array) -> None:
+    x, index = np.atleast_1d(x), np.atleast_1d(index)
+    np.copyto(out, x[_places(x, dim, index)].reshape(out.shape))
+
+
+@TABLE.kernel("aten.scatter.src", "aten.scatter.value", dtypes=ANY - {DType.bfloat16})
+def scatter(x: Array, dim: int, index: Array, source: Any, *, out: Array) -> None:
+    out, index, source = _copy(x, index, source, out)
+    if index.size:
+        out[_places(out, dim, index)] = _part(source, index)
+
+
+@TABLE.kernel("aten.scatter_add.default", dtypes=_SUMS)
+def scatter_add(x: Array, dim: int, index: Array, source: Array, *, out: Array) -> None:
+    scatter_reduce(x, dim, index, source, "sum", True, out=out)
+
+
+@TABLE.kernel("aten.scatter.reduce", "aten.scatter.value_reduce", dtypes=_SUMS)
+def scatter_with(x: Array, dim: int, index: Array, source: Any, how: str, *, out: Array) -> None:
+    scatter_reduce(x, dim, index, source, how, True, out=out)
+
+
+@TABLE.kernel("aten.scatter_reduce.two", dtypes=_SUMS)
+def scatter_reduce(x: Array, dim: int, index: Array, source: Any, how: str, include_self: bool, *, out: Array) -> None:
+    """Combine each place's own value (unless not include_self) with all that the source sends there."""
+    out, index, source = _copy(x, index, source, out)
+    if index.size:
+        _combine(out, _places(out, dim, index), _part(source, index), how, include_self)
+
+
+@TABLE.kernel("aten.index_reduce.default", dtypes=_SUMS - {DType.bool} - COMPLEX)
+def index_reduce(x: Array, dim: int, index: Array, source: Array, how: str, include_self: bool, *, out: Array) -> None:
+    """As `scatter_reduce`, for whole slices: index (n) names the slice of `x` for every slice of the source."""
+    out, index, source = _copy(x, index, source, out)
+    if index.size:
+        _combine(out, along(dim, out.ndim, checked(index, out.shape[dim])), source, how, include_self)
+
+
+def _combine(out: Array, places: tuple[Any, ...], source: Any, how: str, include_self: bool) -> None:
+    ufunc = _UFUNCS[how]
+    if not include_self:
+        out[places] = _identity(ufunc, out.dtype)
+    ufunc.at(out, places, source)
+    if how == "mean":
+        counts = np.full(out.shape, int(include_self), np.int64)
+        np.add.at(counts, places, 1)
+        np.maximum(counts, 1, out=counts)
+        divide = np.divide if out.dtype.kind in "fc" else np.floor_divide
+        divide(out, counts, out=out, casting="unsafe")
+
+
+def _identity(ufunc: np.ufunc, dtype: np.dtype[Any]) -> Any:
+    """The value that leaves every other as it is."""
+    if ufunc.identity is not None:
+        return ufunc.identity
+    if dtype.kind == "f":
+        return -np.inf if ufunc is np.maximum else np.inf
+    if dtype.kind == "b":
+        return ufunc is np.minimum
+    limits = np.iinfo(dtype)
+    return limits.min if ufunc is np.maximum else limits.max

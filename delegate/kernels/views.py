@@ -1,0 +1,260 @@
+"""Views: the same memory under another shape or other strides. Made once, when a program is bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
+from numpy.lib.stride_tricks import as_strided as strided
+from numpy.lib.stride_tricks import sliding_window_view
+
+from delegate.errors import KernelError
+from delegate.kernels.halves import Array
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import COMPLEX
+from delegate.program.dtypes import DType
+
+
+def along(dim: int, ndim: int, index: Any) -> Any:
+    """The NumPy index that applies `index` to one dimension and gives an array, never a scalar."""
+    return (*(slice(None),) * normalize_axis_index(dim, ndim), index, ...)
+
+
+def _reshaped(x: Array, shape: Sequence[int]) -> Array | None:
+    try:
+        return x.reshape(tuple(shape), copy=False)
+    except ValueError:
+        if math.prod(shape) != x.size and -1 not in shape:
+            raise
+        return None
+
+
+@TABLE.view("aten.alias.default", "aten.detach.default", "aten.lift_fresh.default")
+def alias(x: Array) -> Array:
+    return x[...]
+
+
+@TABLE.view("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten._reshape_alias.default")
+def view(x: Array, size: Sequence[int], *_stride: Sequence[int]) -> Array | None:
+    """One size may be -1; None where the strides allow no view."""
+    return _reshaped(x, size)
+
+
+@TABLE.view("aten.view.dtype")
+def view_dtype(x: Array, dtype: DType) -> Array | None:
+    """The bytes as another type; the last dimension grows or shrinks with the element size."""
+    try:
+        return x.view(dtype.numpy)
+    except ValueError:
+        return None
+
+
+@TABLE.view("aten.view_as.default", "aten.reshape_as.default")
+def view_as(x: Array, other: Array) -> Array | None:
+    return _reshaped(x, other.shape)
+
+
+@TABLE.view("aten.permute.default")
+def permute(x: Array, dims: Sequence[int]) -> Array:
+    return x.transpose(tuple(dims))
+
+
+@TABLE.view("aten.transpose.int", "aten.swapaxes.default", "aten.swapdims.default")
+def transpose(x: Array, dim0: int, dim1: int) -> Array:
+    return x.swapaxes(dim0, dim1) if x.ndim else x[...]
+
+
+@TABLE.view("aten.t.default", "aten.numpy_T.default")
+def t(x: Array) -> Array:
+    return x.T
+
+
+@TABLE.view("aten.mT.default")
+def matrix_transpose(x: Array) -> Array:
+    return x.swapaxes(-1, -2)
+
+
+@TABLE.view("aten.movedim.int", "aten.movedim.intlist", "aten.moveaxis.int", "aten.moveaxis.intlist")
+def movedim(x: Array, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
+    return np.moveaxis(x, source, destination)
+
+
+@TABLE.view("aten.slice.Tensor")
+def slice_tensor(x: Array, dim: int, start: int | None, end: int | None, step: int) -> Array:
+    """Bounds are clamped as Python's are; the step is positive."""
+    found: Array = x[along(dim, x.ndim, slice(start, end, step))]
+    return found
+
+
+@TABLE.view("aten.narrow.default")
+def narrow(x: Array, dim: int, start: int, length: int) -> Array:
+    first = start + x.shape[dim] if start < 0 else start
+    return slice_tensor(x, dim, first, first + length, 1)
+
+
+@TABLE.view("aten.select.int")
+def select(x: Array, dim: int, index: int) -> Array:
+    found: Array = x[along(dim, x.ndim, index)]
+    return found
+
+
+@TABLE.view("aten.expand.default")
+def expand(x: Array, size: Sequence[int], implicit: bool) -> Array:
+    """Sizes of -1 stay as they are."""
+    missing = len(size) - x.ndim
+    shape = tuple(x.shape[i - missing] if n == -1 else n for i, n in enumerate(size))
+    return np.broadcast_to(x, shape)
+
+
+@TABLE.view("aten.expand_as.default")
+def expand_as(x: Array, other: Array) -> Array:
+    return np.broadcast_to(x, other.shape)
+
+
+@TABLE.view("aten.squeeze.default")
+def squeeze(x: Array) -> Array:
+    return x.squeeze()
+
+
+@TABLE.view("aten.squeeze.dim")
+def squeeze_dim(x: Array, dim: int) -> Array:
+    return squeeze_dims(x, (dim,))
+
+
+@TABLE.view("aten.squeeze.dims")
+def squeeze_dims(x: Array, dims: Sequence[int]) -> Array:
+    """Dimensions that are not of size 1 stay."""
+    if not x.ndim:
+        return x[...]
+    return x.squeeze(tuple(d for d in {normalize_axis_index(d, x.ndim) for d in dims} if x.shape[d] == 1))
+
+
+@TABLE.view("aten.unsqueeze.default")
+def unsqueeze(x: Array, dim: int) -> Array:
+    return np.expand_dims(x, dim)
+
+
+@TABLE.view("aten.flatten.using_ints")
+def flatten(x: Array, start: int, end: int) -> Array | None:
+    if not x.ndim:
+        return x.reshape(1)
+    first, last = normalize_axis_index(start, x.ndim), normalize_axis_index(end, x.ndim)
+    return _reshaped(x, (*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :]))
+
+
+@TABLE.view("aten.ravel.default")
+def ravel(x: Array) -> Array | None:
+    return _reshaped(x, (x.size,))
+
+
+@TABLE.view("aten.unflatten.int")
+def unflatten(x: Array, dim: int, sizes: Sequence[int]) -> Array | None:
+    axis = normalize_axis_index(dim, x.ndim)
+    return _reshaped(x, (*x.shape[:axis], *sizes, *x.shape[axis + 1 :]))
+
+
+@TABLE.view("aten.diagonal.default")
+def diagonal(x: Array, offset: int, dim1: int, dim2: int) -> Array:
+    """The diagonal becomes the last dimension."""
+    return x.diagonal(offset, dim1, dim2)
+
+
+@TABLE.view("aten.unfold.default")
+def unfold(x: Array, dim: int, size: int, step: int) -> Array:
+    """Windows along a dimension; what is inside of them becomes the last one."""
+    if not x.ndim:
+        return x.reshape(1)[:size]
+    axis = normalize_axis_index(dim, x.ndim)
+    return slice_tensor(sliding_window_view(x, size, axis=axis), axis, None, None, step)
+
+
+@TABLE.view("aten.as_strided.default")
+def as_strided(x: Array, size: Sequence[int], stride: Sequence[int], offset: int | None) -> Array | None:
+    """Strides and offset count elements of the memory of `x`, in the order in which they lie there.
+
+    Raises:
+        KernelError: the view would leave the memory of `x`.
+    """
+    flat = _memory(x)
+    if flat is None:
+        return None
+    begin = offset or 0
+    last = begin + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    if math.prod(size) and not 0 <= begin <= last < flat.size:
+        raise KernelError(
+            f"as_strided leaves the memory of its argument ({flat.size} elements)",
+            where=f"sizes {list(size)}, strides {list(stride)}, offset {begin}",
+            remedy="write the model with view, slice and permute",
+        )
+    return strided(flat[begin:], tuple(size), tuple(s * x.itemsize for s in stride))
+
+
+def _memory(x: Array) -> Array | None:
+    """The elements in the order of their addresses; None where they do not lie side by side."""
+    return _reshaped(x.transpose(sorted(range(x.ndim), key=lambda d: (-x.strides[d], d))), (x.size,))
+
+
+@TABLE.view("aten.split_with_sizes.default", "aten.split.sizes")
+def split_with_sizes(x: Array, sizes: Sequence[int], dim: int) -> tuple[Array, ...]:
+    bounds = pairwise(accumulate(sizes, initial=0))
+    return tuple(x[along(dim, x.ndim, slice(begin, end))] for begin, end in bounds)
+
+
+@TABLE.view("aten.split.Tensor")
+def split(x: Array, size: int, dim: int) -> tuple[Array, ...]:
+    """Parts of `size`, the last one smaller where it does not divide."""
+    length = x.shape[dim]
+    return split_with_sizes(x, [min(size, length - b) for b in range(0, length, max(size, 1))] or [length], dim)
+
+
+@TABLE.view("aten.chunk.default")
+def chunk(x: Array, chunks: int, dim: int) -> tuple[Array, ...]:
+    """Equal parts, at most `chunks` of them, the last one smaller where it does not divide."""
+    if x.shape[dim] == 0:
+        return split_with_sizes(x, [0] * chunks, dim)
+    return split(x, -(-x.shape[dim] // chunks), dim)
+
+
+@TABLE.view("aten.tensor_split.sections")
+def tensor_split(x: Array, sections: int, dim: int) -> tuple[Array, ...]:
+    small, more = divmod(x.shape[dim], sections)
+    return split_with_sizes(x, [small + (i < more) for i in range(sections)], dim)
+
+
+@TABLE.view("aten.tensor_split.indices")
+def tensor_split_indices(x: Array, indices: Sequence[int], dim: int) -> tuple[Array, ...]:
+    bounds = pairwise([None, *indices, None])
+    return tuple(x[along(dim, x.ndim, slice(begin, end))] for begin, end in bounds)
+
+
+@TABLE.view("aten.unbind.int")
+def unbind(x: Array, dim: int) -> tuple[Array, ...]:
+    return tuple(x[along(dim, x.ndim, i)] for i in range(x.shape[dim]))
+
+
+@TABLE.view("aten.real.default", dtypes=COMPLEX | {DType.float32, DType.float64})
+def real(x: Array) -> Array:
+    return x.real
+
+
+@TABLE.view("aten.imag.default", dtypes=COMPLEX | {DType.float32, DType.float64})
+def imag(x: Array) -> Array:
+    return x.imag
+
+
+@TABLE.view("aten.view_as_real.default", dtypes=COMPLEX | {DType.float32, DType.float64})
+def view_as_real(x: Array) -> Array:
+    """(...) complex -> (..., 2)."""
+    return strided(x.real, (*x.shape, 2), (*x.strides, x.itemsize // 2))
+
+
+@TABLE.view("aten.view_as_complex.default", dtypes=COMPLEX | {DType.float32, DType.float64})
+def view_as_complex(x: Array) -> Array | None:
+    """(..., 2) -> (...) complex."""
+    if x.strides[-1] != x.itemsize:
+        return None
+    return x.view(np.dtype(f"c{2 * x.itemsize}"))[..., 0]

@@ -1,0 +1,59 @@
+"""Sliding windows over the last axes of an array, shared by convolution, pooling and im2col."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from delegate.kernels.halves import Array
+
+
+def spread(values: Sequence[int], rank: int, default: Sequence[int] = ()) -> tuple[int, ...]:
+    """One value per spatial axis: `values`, one value repeated, or the default where the list is empty."""
+    given = tuple(values) or tuple(default)
+    return given * rank if len(given) == 1 else given
+
+
+def last(*index: Any) -> Any:
+    """The NumPy index that applies an index to each of the last axes."""
+    return (..., *index)
+
+
+def padded(x: Array, before: Sequence[int], after: Sequence[int], value: Any = 0) -> Array:
+    """The array with its last axes padded with a value; the array itself where nothing is to be padded."""
+    if not any(before) and not any(after):
+        return x
+    rank = len(before)
+    spatial = x.shape[-rank:]
+    shape = x.shape[:-rank] + tuple(n + b + a for n, b, a in zip(spatial, before, after, strict=True))
+    wide = np.zeros(shape, x.dtype) if value == 0 else np.full(shape, value, x.dtype)
+    wide[last(*(slice(b, b + n) for b, n in zip(before, spatial, strict=True)))] = x
+    return wide
+
+
+def windows(
+    x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], count: Sequence[int]
+) -> Array:
+    """A view of shape (..., *kernel, *count): element [k, i] is x[i * stride + k * dilation]. x is (..., *spatial)."""
+    rank = len(kernel)
+    steps = x.strides[-rank:]
+    taps = tuple(s * d for s, d in zip(steps, dilation, strict=True))
+    moves = tuple(s * d for s, d in zip(steps, stride, strict=True))
+    shape = (*x.shape[:-rank], *kernel, *count)
+    return as_strided(x, shape, (*x.strides[:-rank], *taps, *moves), writeable=False)
+
+
+def taps(
+    kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], count: Sequence[int]
+) -> Iterator[tuple[tuple[int, ...], tuple[Any, ...]]]:
+    """Every position k in the kernel, with the index that takes x[..., i * stride + k * dilation] for all i."""
+    for position in product(*map(range, kernel)):
+        starts = (k * d for k, d in zip(position, dilation, strict=True))
+        yield (
+            position,
+            (..., *(slice(b, b + s * (n - 1) + 1, s) for b, s, n in zip(starts, stride, count, strict=True))),
+        )
