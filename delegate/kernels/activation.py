@@ -221,7 +221,7 @@ def native_dropout(x: Array, p: float, train: bool | None, *, out: tuple[Array, 
         np.copyto(result, x)
         mask.fill(True)
         return
-    np.greater_equal(np.random.default_rng().random(x.shape), p, out=mask)
+    np.greater_equal(TABLE.generator.random(x.shape), p, out=mask)
     np.multiply(x, mask, out=result)
     np.multiply(result, 0.0 if p == 1 else 1 / (1 - p), out=result)
 
