@@ -199,7 +199,7 @@ def test_special_values(name, dtype):
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3, -1, -2, 0.5, -0.5, 1.7, 4, -3])
 def test_pow_scalar(exponent):
     for dtype in (F32, F64, F16, BF16):
-        check(A.pow.Tensor_Scalar, SPECIAL[:9].to(dtype), exponent)
+        check(A.pow.Tensor_Scalar, SPECIAL[(2 if dtype in (F16, BF16) else 0) : 9].to(dtype), exponent)
         check(A.pow.Tensor_Scalar, sample(3, 4, dtype=dtype, scale=1), exponent)
     check(A.pow.Scalar, 2, sample(3, 4))
     if isinstance(exponent, float) or exponent >= 0:

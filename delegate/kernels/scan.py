@@ -1,0 +1,52 @@
+"""Scans along one dimension: cumulative sums, products and extrema."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from delegate.kernels.halves import Array
+from delegate.kernels.operands import WIDE, WIDE_COMPLEX, axis_of
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import BOOL, INT
+from delegate.program.dtypes import DType
+
+_WIDER = {np.dtype(np.float32): np.dtype(np.float64), np.dtype(np.complex64): np.dtype(np.complex128)}
+
+
+def _accumulate(ufunc: np.ufunc, x: Array, dim: int, _dtype: DType | None = None, *, out: Array) -> None:
+    """float32 is accumulated in float64, as torch does: a running sum has no pairwise summation."""
+    if x.ndim == 0:
+        np.copyto(out, x, casting="unsafe")
+        return
+    if x.dtype.kind in "fc" and out.dtype.kind not in "fc":
+        x = x.astype(out.dtype)
+    np.copyto(out, ufunc.accumulate(x, axis=dim, dtype=_WIDER.get(out.dtype, out.dtype)), casting="same_kind")
+
+
+TABLE.kernel("aten.cumsum.default", dtypes=WIDE_COMPLEX | INT | BOOL)(partial(_accumulate, np.add))
+TABLE.kernel("aten.cumprod.default", dtypes=WIDE_COMPLEX | INT | BOOL)(partial(_accumulate, np.multiply))
+
+
+@TABLE.kernel("aten.logcumsumexp.default", dtypes=WIDE)
+def logcumsumexp(x: Array, dim: int, *, out: Array) -> None:
+    _accumulate(np.logaddexp, x, dim, out=out)
+
+
+def _extremum(maximum: bool, x: Array, dim: int, *, out: tuple[Array, Array]) -> None:
+    """The running extremum and the last index that it came from; NaN once met stays."""
+    values, indices = out
+    if x.ndim == 0:
+        np.copyto(values, x)
+        indices.fill(0)
+        return
+    axis = axis_of(x, dim)
+    (np.maximum if maximum else np.minimum).accumulate(x, axis=axis, out=values)
+    here = (x == values) | np.isnan(x)
+    positions = np.arange(x.shape[axis]).reshape([-1 if d == axis else 1 for d in range(x.ndim)])
+    np.maximum.accumulate(np.where(here, positions, 0), axis=axis, out=indices)
+
+
+TABLE.kernel("aten.cummax.default", dtypes=WIDE | INT | BOOL)(partial(_extremum, True))
+TABLE.kernel("aten.cummin.default", dtypes=WIDE | INT | BOOL)(partial(_extremum, False))
