@@ -1,0 +1,6 @@
+"""`python -m delegate`: the command line."""
+
+from delegate.cli.main import main
+
+if __name__ == "__main__":
+    main()

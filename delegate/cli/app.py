@@ -1,0 +1,86 @@
+"""The application: its commands, and how an error of any of them reaches the user."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import delegate
+from delegate.cli import backends, configs, demo, explain, inspect, lower, output, run
+from delegate.errors import DelegateError
+
+_AOT_LIBRARIES = frozenset({"torch", "pydantic", "yaml"})
+
+
+class Commands(TyperGroup):
+    """Commands whose errors are one line on stderr and exit code 1; `--debug`, at any place, shows the traceback."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--debug" in args:
+            args = ["--debug", *(a for a in args if a != "--debug")]
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.showwarning = output.show_warning
+            try:
+                return super().invoke(ctx)
+            except (typer.Exit, typer.Abort):
+                raise
+            except Exception as error:
+                if hasattr(error, "show"):  # wrong usage: exit code 2
+                    raise
+                if isinstance(error, BrokenPipeError):  # the reader of our output has gone
+                    raise typer.Exit(1) from None
+                if ctx.params.get("debug"):
+                    output.error(traceback.format_exc().rstrip())
+                output.error(f"error: {_message(error)}")
+                raise typer.Exit(1) from None
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, DelegateError):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _AOT_LIBRARIES:
+        return f"this command needs {error.name}, which is not installed: pip install 'delegate[aot]'"
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}: `--debug` shows the traceback"
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"delegate {delegate.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+    ] = False,
+) -> None:
+    """Run an exported PyTorch model on several backends, from one file."""
+
+
+app.command("backends")(backends.backends)
+app.command("lower")(lower.lower)
+app.command("run")(run.run)
+app.command("explain")(explain.explain)
+app.command("inspect")(inspect.inspect)
+app.add_typer(configs.app, name="config")
+app.command("demo")(demo.demo)

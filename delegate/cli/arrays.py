@@ -1,0 +1,86 @@
+"""The inputs of a run: arrays from .npy files, or seeded random ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from delegate.errors import InputError, did_you_mean
+from delegate.program.dtypes import DType
+from delegate.program.model import Input, Method, Value
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_SIZE = 2  # of a dynamic dimension of random inputs, where its range allows that
+
+
+def read_inputs(method: Method, given: Sequence[str]) -> dict[str, Array]:
+    """Input name -> array, of arguments "a.npy" (in the order of the inputs) and "name=a.npy".
+
+    Raises:
+        InputError: a file cannot be read, a name is unknown or given twice, or there are too many or too few.
+    """
+    names = [i.name for i in method.inputs if i.value >= 0]
+    files: dict[str, str] = {}
+    in_order: list[str] = []
+    for text in given:
+        name, separator, path = text.partition("=")
+        if separator and (name in names or not Path(text).exists()):
+            if name not in names:
+                raise InputError(f"method {method.name} has no input {name!r}", remedy=did_you_mean(name, names))
+            if name in files:
+                raise InputError(f"input {name!r} is given twice")
+            files[name] = path
+        else:
+            in_order.append(text)
+    free = [n for n in names if n not in files]
+    if len(in_order) != len(free):
+        problem = f"inputs without a file: {', '.join(free[len(in_order) :])}"
+        if len(in_order) > len(free):
+            problem = f"{len(in_order)} files in order, but {len(free)} inputs are left"
+        raise InputError(problem, where=f"method {method.name}", remedy=f"it takes {', '.join(names) or 'no tensors'}")
+    files.update(zip(free, in_order, strict=True))
+    return {name: _read(name, files[name]) for name in names}
+
+
+def random_inputs(method: Method, seed: int = 0) -> dict[str, Array]:
+    """Input name -> random array: floats are normal, integers 0 or 1 (so that they are valid as indices, too).
+
+    A dynamic dimension has the size 2, or what is nearest to that in its range.
+    """
+    generator = np.random.default_rng(seed)
+    sizes = {i: max(s.minimum, min(_SIZE, s.maximum or _SIZE)) for i, s in enumerate(method.symbols)}
+    tensors = [(i.name, method.values[i.value]) for i in method.inputs if i.value >= 0]
+    return {name: _random(generator, value, sizes) for name, value in tensors}
+
+
+def leaves(inputs: Sequence[Input], arrays: Mapping[str, Array]) -> list[Any]:
+    """The leaves of the arguments in order: arrays, and the literals that export fixed."""
+    return [arrays[i.name] if i.value >= 0 else i.literal for i in inputs]
+
+
+def _random(generator: np.random.Generator, value: Value, sizes: Mapping[int, int]) -> Array:
+    shape = [d if isinstance(d, int) else d.evaluate(sizes) for d in value.shape]
+    dtype = value.dtype.numpy
+    if value.dtype is DType.bfloat16:  # the upper half of a float32
+        return (generator.standard_normal(shape, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    if dtype.kind == "f":
+        return np.asarray(generator.standard_normal(shape)).astype(dtype)
+    if dtype.kind == "c":
+        return np.asarray(generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
+    return generator.integers(0, 2, shape).astype(dtype)
+
+
+def _read(name: str, path: str) -> Array:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path!r} for input {name!r}", remedy="check the path") from None
+    except (OSError, ValueError, EOFError) as error:
+        what = f"{path!r} for input {name!r} cannot be read: {' '.join(str(error).split())}"
+        raise InputError(what, remedy="give what numpy.save wrote") from error
+    if not isinstance(loaded, np.ndarray):
+        raise InputError(f"{path!r} for input {name!r} holds several arrays", remedy="give what numpy.save wrote")
+    return loaded

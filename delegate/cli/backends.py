@@ -1,0 +1,134 @@
+"""`delegate backends`: every backend found, its state, its versions, how to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from delegate.cli import output
+from delegate.errors import BackendError
+from delegate.kernels.libraries import KernelLibrary
+from delegate.plugins import State
+from delegate.registry import BackendState, Registry
+
+
+def backends(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show all that is known of one backend.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+) -> None:
+    """List the backends and kernel libraries found here, in what state they are, and how to mend what is not ok."""
+    registry = Registry()
+    if name is not None:
+        _one(registry, name, as_json)
+    elif as_json:
+        output.print_json(
+            {
+                "backends": [_data(s) for s in registry.states()],
+                "kernel_libraries": [_library_data(lib) for lib in registry.kernel_libraries()],
+            }
+        )
+    else:
+        _list(registry)
+
+
+def _list(registry: Registry) -> None:
+    states = registry.states()
+    rows = [(s.name, str(s.state), _owner(s), _versions(s), _devices(s)) for s in states]
+    output.table(("backend", "state", "from", "library", "device"), rows)
+    for s in states:
+        if s.state is not State.OK:
+            print(f"{s.detail}: {s.remedy}")
+    print()
+    libraries = registry.kernel_libraries()
+    kernels = [
+        (lib.name, str(lib.state), f"{lib.owner} {lib.version}".strip(), str(sum(1 for _ in lib.table or ())))
+        for lib in libraries
+    ]
+    output.table(("kernel library", "state", "from", "kernels"), kernels)
+    for lib in libraries:
+        if lib.overrides:
+            print(f"{lib.name} overrides {', '.join(lib.overrides)}")
+        if lib.detail:
+            print(lib.detail)
+
+
+def _one(registry: Registry, name: str, as_json: bool) -> None:
+    registry.state(name)
+    halves = {half: _try(registry, name, half) for half in ("aot", "runtime")}
+    state = registry.state(name)  # again: a half that fails to import makes it broken
+    if as_json:
+        output.print_json({**_data(state), **halves})
+        return
+    lines = {
+        "backend": state.name,
+        "state": str(state.state),
+        "from": _owner(state),
+        "description": state.info.description if state.info else "",
+        "plugin API": ".".join(map(str, state.info.api_version)) if state.info else "",
+        "library": _versions(state),
+        "device": _devices(state),
+        "licence": state.info.licence if state.info else "",
+        "aot half": halves["aot"],
+        "runtime half": halves["runtime"],
+        "problem": state.detail,
+        "remedy": state.remedy,
+    }
+    for key, value in lines.items():
+        if value:
+            print(f"{key + ':':<14}{value}")
+    if state.traceback:
+        print(f"\n{state.traceback.rstrip()}")
+
+
+def _try(registry: Registry, name: str, half: str) -> str:
+    """ "ok", or why a half cannot be used."""
+    try:
+        registry.aot(name, absent_ok=True) if half == "aot" else registry.runtime(name)
+    except BackendError as error:
+        return str(error)
+    return "ok"
+
+
+def _data(state: BackendState) -> dict[str, Any]:
+    versions: Mapping[str, str] = state.availability.versions if state.availability else {}
+    return {
+        "name": state.name,
+        "state": str(state.state),
+        "owner": state.owner,
+        "version": state.version,
+        "description": state.info.description if state.info else "",
+        "api_version": list(state.info.api_version) if state.info else None,
+        "licence": state.info.licence if state.info else "",
+        "versions": dict(versions),
+        "devices": list(state.availability.devices) if state.availability else [],
+        "detail": state.detail,
+        "remedy": state.remedy,
+        "traceback": state.traceback,
+    }
+
+
+def _library_data(library: KernelLibrary) -> dict[str, Any]:
+    return {
+        "name": library.name,
+        "state": str(library.state),
+        "owner": library.owner,
+        "version": library.version,
+        "kernels": sum(1 for _ in library.table or ()),
+        "overrides": list(library.overrides),
+        "detail": library.detail,
+        "traceback": library.traceback,
+    }
+
+
+def _owner(state: BackendState) -> str:
+    return f"{state.owner} {state.version}".strip()
+
+
+def _versions(state: BackendState) -> str:
+    return ", ".join(f"{lib} {v}" for lib, v in state.availability.versions.items()) if state.availability else ""
+
+
+def _devices(state: BackendState) -> str:
+    return "; ".join(state.availability.devices) if state.availability else ""

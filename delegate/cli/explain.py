@@ -1,0 +1,44 @@
+"""`delegate explain`: who would run what, or runs it in a saved program, and why not elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from delegate.cli import output
+from delegate.cli.lower import Backends, ConfigFile
+from delegate.program import file
+from delegate.report import Report
+
+
+def explain(
+    model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help="A model as for `lower`, or a saved program.")],
+    config: ConfigFile = None,
+    backend: Backends = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+) -> None:
+    """Say which backend runs each node and why the others do not, without lowering."""
+    if _is_program(Path(model)):
+        if config or backend:
+            raise typer.BadParameter("a saved program has been planned already: -c and -b are for models")
+        report = Report.from_json(file.load(model).report)
+    else:
+        report = _plan(model, config, backend)
+    print(report.to_json() if as_json else str(report))
+
+
+def _plan(model: str, config: Path | None, backends: list[str] | None) -> Report:
+    with output.working("importing torch"):
+        from delegate import compile
+        from delegate.cli.models import load_model
+    with output.working(f"planning {model}"):
+        return compile.explain(load_model(model), backends or None, config=config)
+
+
+def _is_program(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as opened:
+        return opened.read(len(file.MAGIC)) == file.MAGIC

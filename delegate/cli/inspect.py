@@ -1,0 +1,56 @@
+"""`delegate inspect`: what is in a program file. Nothing of it is run, and no backend is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from delegate.cli import output
+from delegate.program import file
+from delegate.program.model import Method, Program, Value
+
+
+def inspect(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A program file.")],
+    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON, without the instructions.")] = False,
+) -> None:
+    """Show methods, values, instructions, memory, delegates and constants of a program file."""
+    program = file.load(path)
+    if as_json:
+        output.print_json(_summary(program))
+        return
+    from delegate.program.text import format_program
+
+    print(format_program(program))
+
+
+def _summary(program: Program) -> dict[str, Any]:
+    return {
+        "version": program.version,
+        "methods": [_method(m) for m in program.methods],
+        "operators": list(program.operators),
+        "delegates": [
+            {"name": d.name, "backend": d.backend, "bytes": len(program.segments[d.segment])} for d in program.delegates
+        ],
+        "constants": [_tensor(c.name, c.dtype.name, c.shape) for c in program.constants],
+        "states": [_tensor(s.name, s.dtype.name, s.shape) for s in program.states],
+        "segment_bytes": sum(len(s) for s in program.segments),
+    }
+
+
+def _method(method: Method) -> dict[str, Any]:
+    tensors = [(i.name, method.values[i.value]) for i in method.inputs if i.value >= 0]
+    return {
+        "name": method.name,
+        "inputs": [_tensor(name, value.dtype.name, value.shape) for name, value in tensors],
+        "instructions": len(method.instructions),
+        "values": len(method.values),
+        "arenas": list(method.arenas),
+        "symbols": [{"name": s.name, "minimum": s.minimum, "maximum": s.maximum} for s in method.symbols],
+    }
+
+
+def _tensor(name: str, dtype: str, shape: Value | Any) -> dict[str, Any]:
+    return {"name": name, "dtype": dtype, "shape": [d if isinstance(d, int) else str(d) for d in shape]}

@@ -1,0 +1,46 @@
+"""`delegate lower`: from a model to a program file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from delegate.cli import output
+from delegate.errors import ProgramError
+
+Model = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="file.pt2, or package.module:function returning (module, example_inputs)."),
+]
+ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file; see `delegate config schema`.")]
+Backends = Annotated[
+    list[str] | None,
+    typer.Option("--backend", "-b", help="Backend; several in order of preference. Default: all here."),
+]
+
+
+def lower(
+    model: Model,
+    out: Annotated[Path, typer.Option("--output", "-o", help="Program file to write.")],
+    config: ConfigFile = None,
+    backend: Backends = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+) -> None:
+    """Lower a model to a program file that runs without torch."""
+    if not out.absolute().parent.is_dir():
+        raise ProgramError(f"there is no directory {str(out.parent)!r} to write to", remedy="make it first")
+    with output.working("importing torch"):
+        import delegate
+        from delegate.cli.models import load_model
+    with output.working(f"exporting {model}"):
+        exported = load_model(model)
+    with output.working(f"lowering {model}"):
+        program = delegate.to_backend(exported, backend or None, config=config)
+        program.save(out)
+    if as_json:
+        print(program.report.to_json())
+        return
+    print(program.report.summary)
+    print(f"saved {out}, {out.stat().st_size:,} bytes")

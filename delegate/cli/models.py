@@ -1,0 +1,102 @@
+"""MODEL of the command line: a .pt2 file, or package.module:function that returns (module, example_inputs)."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from delegate.errors import ExportError, did_you_mean
+from delegate.plugins import one_line
+
+_EXPORT = "export it: torch.export.save(torch.export.export(module.eval(), example_inputs), 'model.pt2')"
+_RETURN = "return (module, example_inputs) with example_inputs a tuple, or an ExportedProgram"
+
+
+def load_model(text: str) -> ExportedProgram | Path:
+    """The model that a MODEL means, as `to_backend` takes it.
+
+    Raises:
+        ExportError: there is no such file, module or function, or it gives no model; says how to get there.
+    """
+    path = Path(text)
+    if path.exists() or ":" not in text:
+        return _check_file(path)
+    return _call(text)
+
+
+def _check_file(path: Path) -> Path:
+    """Names what a file is that is no exported program, without unpickling anything of it."""
+    if not path.is_file():
+        what = "is a directory" if path.is_dir() else "does not exist"
+        raise ExportError(f"{str(path)!r} {what}", remedy="give a .pt2 file, or package.module:function")
+    if not zipfile.is_zipfile(path):
+        raise ExportError(f"{str(path)!r} is not a .pt2 file", remedy=_EXPORT)
+    with zipfile.ZipFile(path) as archive:
+        names = [name.partition("/")[2] for name in archive.namelist()]
+    if any(name.startswith("code/") and name.endswith(".py") for name in names):
+        raise ExportError(f"{str(path)!r} is a TorchScript file, not an exported program", remedy=_EXPORT)
+    if "data.pkl" in names:
+        raise ExportError(f"{str(path)!r} is what torch.save wrote, not an exported program", remedy=_EXPORT)
+    return path
+
+
+def _call(text: str) -> ExportedProgram:
+    function = _function(text)
+    try:
+        made = function()
+    except Exception as error:
+        raise ExportError(f"{text} failed: {one_line(error)}", remedy="`--debug` shows the traceback") from error
+    if isinstance(made, ExportedProgram):
+        return made
+    if not (isinstance(made, tuple | list) and len(made) == 2):
+        kind = f"{type(made).__name__} of {len(made)}" if isinstance(made, tuple | list) else type(made).__name__
+        raise ExportError(f"{text} returned a {kind}", remedy=_RETURN)
+    module, inputs = made
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ExportError(f"{text} returned a TorchScript module", remedy="return the module that it was made from")
+    if not isinstance(module, torch.nn.Module):
+        raise ExportError(f"{text} returned a {type(module).__name__} where the module should be", remedy=_RETURN)
+    if not isinstance(inputs, tuple | list):
+        raise ExportError(f"{text} returned inputs that are a {type(inputs).__name__}, not a tuple", remedy=_RETURN)
+    try:
+        return torch.export.export(module.eval(), tuple(inputs))
+    except Exception as error:
+        reason = next(iter(str(error).strip().splitlines()), "")
+        what = f"torch.export failed on the module of {text}: {type(error).__name__}: {reason}"
+        raise ExportError(what, remedy="`--debug` shows the traceback") from error
+
+
+def _function(text: str) -> Callable[[], Any]:
+    module_name, _, function_name = text.partition(":")
+    if not (module_name and function_name.isidentifier()):
+        raise ExportError(f"{text!r} is no model", remedy="give a .pt2 file, or package.module:function")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if module_name == missing or module_name.startswith(missing + "."):
+            what = f"there is no module {missing!r}, for model {text}"
+            raise ExportError(what, remedy="it is looked for in this directory and in the installed packages") from None
+        raise ExportError(f"importing {module_name} failed: {one_line(error)}", remedy="install it") from error
+    except Exception as error:
+        what = f"importing {module_name} failed: {one_line(error)}"
+        raise ExportError(what, remedy="`--debug` shows the traceback") from error
+    function = getattr(module, function_name, None)
+    if function is None:
+        known = [n for n, f in vars(module).items() if callable(f) and not n.startswith("_")]
+        what = f"module {module_name} has no function {function_name!r}"
+        raise ExportError(what, where=getattr(module, "__file__", "") or "", remedy=did_you_mean(function_name, known))
+    if not callable(function):
+        raise ExportError(f"{text} is a {type(function).__name__}, not a function", remedy=_RETURN)
+    found: Callable[[], Any] = function
+    return found

@@ -1,0 +1,130 @@
+"""`delegate run`: run a saved program, without torch."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+import delegate
+from delegate.cli import output
+from delegate.cli.arrays import Array, leaves, random_inputs, read_inputs
+from delegate.errors import InputError
+from delegate.program.model import Tree
+
+
+def run(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A program file.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", "-i", metavar="[NAME=]A.npy", help="Input, by order or by name. Default: random ones."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write the outputs here.")] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="How often to run; times are of each run.")] = 1,
+    method: Annotated[str | None, typer.Option(help="Method, where the program has several.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
+) -> None:
+    """Run a program file on .npy files, or on seeded random inputs, without torch."""
+    with delegate.load(path) as program:
+        chosen = program.method(method or program.default_method)
+        arrays = read_inputs(chosen.definition, inputs) if inputs else random_inputs(chosen.definition)
+        arguments = leaves(chosen.inputs, arrays)
+        results, seconds = [], []
+        with output.working(f"running {path}"):
+            for _ in range(repeat):
+                start = time.perf_counter()
+                results = chosen.run(arguments)
+                seconds.append(time.perf_counter() - start)
+        named = dict(zip(_paths(chosen.definition.out_tree, ""), results, strict=True))
+        files = _save(named, out) if out else {}
+    given = "files" if inputs else "random, seed 0"
+    if as_json:
+        output.print_json(
+            {
+                "file": str(path),
+                "method": chosen.name,
+                "inputs": [{"name": n, "dtype": str(a.dtype), "shape": list(a.shape)} for n, a in arrays.items()],
+                "inputs_from": given,
+                "outputs": [{"name": n, **_describe(a), "file": files.get(n)} for n, a in named.items()],
+                "seconds": seconds,
+            }
+        )
+        return
+    rows = [(f"in  {name} ({given})", _type(array), "") for name, array in arrays.items()]
+    rows += [(f"out {name}", _type(result), files.get(name) or _range(result)) for name, result in named.items()]
+    output.table(("tensor", "type", ""), rows)
+    ran = "once" if repeat == 1 else f"{repeat} times"
+    print(f"ran {chosen.name} {ran}: median {_milliseconds(statistics.median(seconds))}, ", end="")
+    print(f"least {_milliseconds(min(seconds))}")
+
+
+def _save(results: Mapping[str, Any], directory: Path) -> dict[str, str]:
+    """Write every output as .npy; output name -> path."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        files: dict[str, str] = {}
+        for name, result in results.items():
+            if result is not None:
+                target = directory / f"{_file_name(name)}.npy"
+                if str(target) in files.values():  # two names that differ in characters no file name has
+                    target = target.with_stem(f"{target.stem}_{len(files)}")
+                np.save(target, np.asarray(result), allow_pickle=False)
+                files[name] = str(target)
+        return files
+    except OSError as error:
+        what = f"cannot write the outputs to {str(directory)!r}: {error.strerror}"
+        raise InputError(what, remedy="give another directory") from error
+
+
+def _paths(tree: Tree, path: str) -> list[str]:
+    """A name for every leaf, e.g. "output", "0", "logits", "cache.0.1"."""
+    if tree.kind == "leaf":
+        return [path.removeprefix(".") or "output"]
+    keys = tree.keys or range(len(tree.children))
+    return [leaf for key, child in zip(keys, tree.children, strict=True) for leaf in _paths(child, f"{path}.{key}")]
+
+
+def _file_name(name: str) -> str:
+    """A name that is safe as a file's: keys of a result may hold anything."""
+    return "".join(c if c.isalnum() or c in "._-" else "_" for c in name).lstrip(".") or "output"
+
+
+def _describe(result: Any) -> dict[str, Any]:
+    if not isinstance(result, np.ndarray):
+        return {"value": result}
+    data: dict[str, Any] = {"dtype": str(result.dtype), "shape": list(result.shape)}
+    if result.size and result.dtype.kind in "fiub":
+        data |= {
+            "min": _plain(result.min()),
+            "max": _plain(result.max()),
+            "mean": _plain(result.mean(dtype=np.float64)),
+        }
+    return data
+
+
+def _plain(number: Any) -> Any:
+    """A number as JSON has it: NaN and infinities become text."""
+    value = number.item()
+    return value if np.isfinite(value) else str(value)
+
+
+def _type(result: Array | Any) -> str:
+    if not isinstance(result, np.ndarray):
+        return type(result).__name__
+    return f"{result.dtype}[{', '.join(map(str, result.shape))}]"
+
+
+def _range(result: Any) -> str:
+    if not isinstance(result, np.ndarray):
+        return repr(result)
+    found = _describe(result)
+    return f"{found['min']:.6g} to {found['max']:.6g}" if isinstance(found.get("min"), int | float) else ""
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
