@@ -32,7 +32,7 @@ from delegate.program.model import (
 )
 
 _BLOCKS = {Structure.IF: 2, Structure.WHILE: 2, Structure.SCAN: 1, Structure.MAP: 1}
-_KEYED = {"dict", "namedtuple", "record"}
+_KEYED = {"tuple": False, "list": False, "dict": True, "namedtuple": True, "record": True}  # kinds of trees
 _READ_ONLY = {Home.INPUT, Home.CONSTANT}
 _GIVEN = {Home.INPUT, Home.CONSTANT, Home.STATE}  # there before the first instruction
 _REMEDY = "lower the model again; if that does not help, report it"
@@ -79,7 +79,7 @@ def _check_tensor(tensor: Constant | State, program: Program, where: str) -> Non
     need, have = tensor.dtype.itemsize * math.prod(tensor.shape), memoryview(program.segments[tensor.segment]).nbytes
     if need != have:
         shape = list(tensor.shape)
-        _fail(f"{tensor.dtype}{shape} takes {need} bytes, segment {tensor.segment} has {have}", where)
+        _fail(f"{tensor.dtype.name}{shape} takes {need} bytes, segment {tensor.segment} has {have}", where)
 
 
 class _MethodVerifier:
@@ -134,7 +134,9 @@ class _MethodVerifier:
             if tree.children:
                 self._fail("a leaf has children")
             return 1
-        if len(tree.keys) != (len(tree.children) if tree.kind in _KEYED else 0):
+        if tree.kind not in _KEYED:
+            self._fail(f"no kind of container is named {tree.kind!r}")
+        if len(tree.keys) != (len(tree.children) if _KEYED[tree.kind] else 0):
             self._fail(f"a {tree.kind} of {len(tree.children)} parts has {len(tree.keys)} keys")
         return sum(self._leaves(c) for c in tree.children)
 
@@ -171,8 +173,8 @@ class _MethodVerifier:
 
     def _check_like(self, value: Value, tensor: Constant | State) -> None:
         if (value.dtype, value.shape) != (tensor.dtype, tensor.shape):
-            found = f"{value.dtype}{_sizes(value.shape)}"
-            self._fail(f"it is {found}, its tensor {tensor.name!r} is {tensor.dtype}{_sizes(tensor.shape)}")
+            found = f"{value.dtype.name}{_sizes(value.shape)}"
+            self._fail(f"it is {found}, its tensor {tensor.name!r} is {tensor.dtype.name}{_sizes(tensor.shape)}")
 
     def _check_arena(self, value: Value) -> None:
         storage = value.storage

@@ -1,0 +1,177 @@
+"""The text form of a program, for people and for golden tests. Equal programs give equal texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+
+from delegate.program.dtypes import DType
+from delegate.program.expr import Dim, Expr, Op
+from delegate.program.model import (
+    Arg,
+    Constant,
+    DelegateCall,
+    Home,
+    Input,
+    Instruction,
+    KernelCall,
+    Method,
+    Program,
+    Ref,
+    State,
+    Storage,
+    Structure,
+    StructuredCall,
+    Symbol,
+    Tree,
+    Value,
+)
+
+_BLOCK_NAMES = {
+    Structure.IF: ("then", "else"),
+    Structure.WHILE: ("condition", "body"),
+    Structure.SCAN: ("body",),
+    Structure.MAP: ("body",),
+}
+_BRACKETS = {"tuple": "()", "list": "[]", "dict": "{}", "namedtuple": "()", "record": "()"}
+
+
+def format_program(program: Program) -> str:
+    """Everything in a program but the bytes of its segments, a line for each thing. The program must be verified."""
+    lines = [f"program, format version {program.version}"]
+    lines += _section("constants", (_tensor(i, c, program) for i, c in enumerate(program.constants)))
+    lines += _section("states", (_tensor(i, s, program) for i, s in enumerate(program.states)))
+    lines += _section("delegates", _delegates(program))
+    for method in program.methods:
+        lines += ["", *_MethodText(program, method).lines()]
+    return "\n".join(map(_printable, lines)) + "\n"
+
+
+def _printable(line: str) -> str:
+    """The line with escapes for control characters, which names in a foreign file may hold."""
+    return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+
+
+def _section(title: str, lines: Iterable[str]) -> list[str]:
+    inner = [f"  {line}" for line in lines]
+    return [f"{title}:", *inner] if inner else []
+
+
+def _tensor(index: int, tensor: Constant | State, program: Program) -> str:
+    size = _bytes(program, tensor.segment)
+    return f"#{index} {tensor.name}: {_type(tensor.dtype, tensor.shape)}, segment {tensor.segment}, {size}"
+
+
+def _delegates(program: Program) -> Iterator[str]:
+    for index, spec in enumerate(program.delegates):
+        specs = json.dumps(dict(spec.compile_specs), sort_keys=True)
+        size = _bytes(program, spec.segment)
+        yield f"#{index} {spec.name}: {spec.backend}, segment {spec.segment}, {size}, {specs}"
+
+
+def _bytes(program: Program, segment: int) -> str:
+    return f"{memoryview(program.segments[segment]).nbytes} bytes"
+
+
+def _type(dtype: DType, shape: Sequence[Dim], symbols: Sequence[Symbol] = ()) -> str:
+    return f"{dtype.name}[{', '.join(_dim(d, symbols) for d in shape)}]"
+
+
+def _dim(dim: Dim, symbols: Sequence[Symbol]) -> str:
+    """A size with the names of its symbols; `Expr` itself knows only their numbers."""
+    if isinstance(dim, int):
+        return str(dim)
+    if dim.op is Op.SYMBOL:
+        return symbols[dim.value].name
+    if dim.op is Op.CONST:
+        return str(dim.value)
+    left, right = (_dim(a, symbols) for a in dim.args)
+    infix = {Op.ADD: "+", Op.MUL: "*", Op.FLOORDIV: "//", Op.MOD: "%"}.get(dim.op)
+    return f"({left} {infix} {right})" if infix else f"{dim.op.name.lower()}({left}, {right})"
+
+
+def _refs(indices: Iterable[int]) -> str:
+    return ", ".join(f"%{i}" for i in indices)
+
+
+def _tree(tree: Tree, leaves: Iterator[str]) -> str:
+    """A tree with its leaves in place."""
+    if tree.kind == "leaf":
+        return next(leaves)
+    parts = [_tree(c, leaves) for c in tree.children]
+    if tree.keys:
+        named = tree.kind in ("namedtuple", "record")
+        parts = [f"{k}={p}" if named else f"{k!r}: {p}" for k, p in zip(tree.keys, parts, strict=True)]
+    brackets = _BRACKETS[tree.kind]
+    comma = "," if tree.kind == "tuple" and len(parts) == 1 else ""
+    return f"{tree.type}{brackets[0]}{', '.join(parts)}{comma}{brackets[1]}"
+
+
+class _MethodText:
+    """The lines of one method."""
+
+    def __init__(self, program: Program, method: Method) -> None:
+        self._program, self._method = program, method
+
+    def lines(self) -> list[str]:
+        method = self._method
+        return [
+            f"method {method.name}:",
+            f"  arguments: {_tree(method.in_tree, (self._input(i) for i in method.inputs))}",
+            f"  result: {_tree(method.out_tree, (self._arg(o) for o in method.outputs))}",
+            f"  arenas: {', '.join('planned per shape' if a < 0 else f'{a} bytes' for a in method.arenas)}",
+            *(f"  symbol {self._symbol(s)}" for s in method.symbols),
+            *(f"  %{i}: {self._value(v)}" for i, v in enumerate(method.values)),
+            *self._instructions(method.instructions, "  "),
+        ]
+
+    def _input(self, leaf: Input) -> str:
+        return f"{leaf.name}={f'%{leaf.value}' if leaf.value >= 0 else repr(leaf.literal)}"
+
+    def _symbol(self, symbol: Symbol) -> str:
+        limits = f">= {symbol.minimum}" if symbol.maximum is None else f"in [{symbol.minimum}, {symbol.maximum}]"
+        origin = f" = size {symbol.dim} of {self._method.inputs[symbol.input].name}" if symbol.input >= 0 else ""
+        return f"{symbol.name} {limits}{origin}"
+
+    def _value(self, value: Value) -> str:
+        return f"{_type(value.dtype, value.shape, self._method.symbols)} {self._storage(value.storage)} {value.name}"
+
+    def _storage(self, storage: Storage) -> str:
+        if storage.home is Home.ARENA:
+            space = str(storage.index) if storage.index else ""
+            return f"arena{space}[{'?' if storage.offset < 0 else storage.offset}]"
+        if storage.home is Home.ALIAS:
+            return f"alias of %{storage.index}"
+        return f"{storage.home.name.lower()} #{storage.index}"
+
+    def _instructions(self, instructions: Iterable[Instruction], indent: str) -> Iterator[str]:
+        for call in instructions:
+            results = f"{_refs(call.outputs)} = " if call.outputs else ""
+            if isinstance(call, StructuredCall):
+                carried = f", carried={call.carried}" if call.carried else ""
+                yield f"{indent}{results}{call.kind.name.lower()}({_refs(call.operands)}{carried})"
+                yield from self._blocks(call, f"{indent}  ")
+            else:
+                yield f"{indent}{results}{self._call(call)}"
+
+    def _call(self, call: KernelCall | DelegateCall) -> str:
+        if isinstance(call, DelegateCall):
+            return f"delegate {self._program.delegates[call.delegate].name}({_refs(call.inputs)})"
+        source = f"  # {self._method.sources[call.source]}" if call.source >= 0 else ""
+        args = ", ".join(self._arg(a) for a in call.args)
+        return f"{self._program.operators[call.operator]}({args}){source}"
+
+    def _blocks(self, call: StructuredCall, indent: str) -> Iterator[str]:
+        for name, block in zip(_BLOCK_NAMES[call.kind], call.blocks, strict=True):
+            yield f"{indent}{name}({_refs(block.inputs)}):"
+            yield from self._instructions(block.instructions, f"{indent}  ")
+            yield f"{indent}  give {_refs(block.outputs)}"
+
+    def _arg(self, arg: Arg) -> str:
+        if isinstance(arg, Ref):
+            return f"%{arg.index}"
+        if isinstance(arg, Expr):
+            return _dim(arg, self._method.symbols)
+        if isinstance(arg, tuple):
+            return f"[{', '.join(self._arg(a) for a in arg)}]"
+        return repr(arg)

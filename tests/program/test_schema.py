@@ -1,0 +1,59 @@
+"""The generated reader is that of the schema, and the codes in files never change."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from delegate.program import schema_generated
+from delegate.program.dtypes import DType
+from delegate.program.expr import Op
+from delegate.program.file import READABLE
+from delegate.program.model import FORMAT_VERSION, Home, Structure
+
+ROOM = pathlib.Path(schema_generated.__file__).parent
+DOCS = ROOM.parents[1] / "docs" / "file-format.md"
+FLATC_VERSION = "2.0.8"
+
+
+def flatc() -> str:
+    found = shutil.which("flatc")
+    if found is None:
+        pytest.skip("flatc is not installed")
+    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout
+    if FLATC_VERSION not in version:
+        pytest.skip(f"{version.strip()} is not the {FLATC_VERSION} that made the reader")
+    return found
+
+
+def test_the_reader_is_generated_from_the_schema(tmp_path):
+    command = [flatc(), "--python", "--gen-onefile", "-o", str(tmp_path), str(ROOM / "schema.fbs")]
+    subprocess.run(command, check=True)
+    assert (tmp_path / "schema_generated.py").read_text() == (ROOM / "schema_generated.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("enum", "codes"),
+    [
+        (Home, {"ARENA": 0, "CONSTANT": 1, "STATE": 2, "INPUT": 3, "OUTPUT": 4, "ALIAS": 5}),
+        (Structure, {"IF": 0, "WHILE": 1, "SCAN": 2, "MAP": 3}),
+        (Op, {"CONST": 0, "SYMBOL": 1, "ADD": 2, "MUL": 3, "FLOORDIV": 4, "MOD": 5, "MAX": 6, "MIN": 7}),
+        (DType, {"uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7,
+                 "complex64": 9, "complex128": 10, "bool": 11, "bfloat16": 15, "uint16": 27, "uint32": 28,
+                 "uint64": 29}),
+    ],
+)  # fmt: skip
+def test_codes_are_stable(enum, codes):
+    """A code that a file may hold keeps its meaning: new names may join, none may change or go."""
+    assert {e.name: e.value for e in enum}.items() >= codes.items()
+
+
+def test_the_log_of_versions_ends_with_this_one():
+    rows = re.findall(r"^\| (\d+) \| (\d{4}-\d\d-\d\d) \|", DOCS.read_text(), re.MULTILINE)
+    assert [int(version) for version, _ in rows] == list(range(1, FORMAT_VERSION + 1))
+    assert [date for _, date in rows] == sorted(date for _, date in rows)
+    assert FORMAT_VERSION in READABLE

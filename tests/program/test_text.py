@@ -1,0 +1,118 @@
+"""The text form, whole."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from delegate.program.dtypes import DType
+from delegate.program.file import load, serialize
+from delegate.program.model import Constant
+from delegate.program.text import format_program
+from tests.program.samples import SAMPLES, empty
+
+STATIC = (
+    r"""program, format version 1
+constants:
+  #0 weight: float32[2, 4], segment 0, 32 bytes
+  #1 tied: int32[8], segment 0, 32 bytes
+delegates:
+  #0 xnnpack_0: xnnpack, segment 1, 6 bytes, {"names": ["a", null, 1.5, {"b": true}], "threads": 2}
+
+method forward:
+  arguments: ((x=%0, mode='fast'), {'flag': flag=True, 3: none=None})
+  result: some.Output(a=%5, b=[3, None, 'text', (n=[1, 2.5])])
+  arenas: 32 bytes, 128 bytes
+  %0: float32[2, 4] input #0 x
+  %1: float32[2, 4] constant #0 weight
+  %2: float32[2, 4] arena[0] mul
+  %3: float32[8] alias of %2 view
+  %4: float32[8] arena1[64] xnnpack_0
+  %5: float32[8] output #0 add
+  %2 = aten.mul.Tensor(%0, %1)  # model.py:3, in forward
+  %3 = aten.view.default(%2, [8])
+  %4 = delegate xnnpack_0(%3)
+  %5 = aten.every.kind(%4, [%4, None, [1, -9223372036854775808, 9223372036854775807]], 1.5, inf, -0.0, (2+3j), """
+    r"""True, False, 7, 'ä\n', bfloat16, 3, [])  # model.py:4, in forward
+"""
+)
+
+DYNAMIC = """program, format version 1
+
+method forward:
+  arguments: ((x=%0,), {})
+  result: (%2, ((batch + 1) // 2))
+  arenas: planned per shape
+  symbol batch >= 2 = size 0 of x
+  symbol u0 in [0, 100]
+  %0: float32[batch, 3] input #0 x
+  %1: float32[((batch + 1) // 2), 3] arena[?] slice
+  %2: float32[max(min(((batch + 1) // 2), 9), ((batch % 7) * -1)), 3] output #0 y
+  %1 = aten.slice_copy.Tensor(%0, ((batch + 1) // 2))
+  %2 = aten.slice_copy.Tensor(%1, max(min(((batch + 1) // 2), 9), ((batch % 7) * -1)))
+
+method nothing:
+  arguments: ((), {})
+  result: ()
+  arenas: 0 bytes
+"""
+
+STRUCTURED = """program, format version 1
+states:
+  #0 cache: float32[4], segment 0, 16 bytes
+
+method forward:
+  arguments: ((x=%0,), {})
+  result: (%11, %0)
+  arenas: 384 bytes
+  %0: float32[4] input #0 x
+  %1: float32[4] state #0 cache
+  %2: bool[] arena[0] predicate
+  %3: float32[4] alias of %0 then_in
+  %4: float32[4] arena[64] then_out
+  %5: float32[4] arena[64] else_in
+  %6: float32[4] arena[128] cond_in
+  %7: bool[] arena[192] cond_out
+  %8: float32[4] arena[192] body_in
+  %9: float32[4] arena[256] body_out
+  %10: float32[4] arena[320] loop
+  %11: float32[4] output #0 out
+  %2 = aten.any.default(%0)
+  %11 = if(%2, %0)
+    then(%3):
+      %4 = aten.add.Tensor(%3, %1)
+      give %4
+    else(%5):
+      %10 = while(%5, carried=1)
+        condition(%6):
+          %7 = aten.any.default(%6)
+          give %7
+        body(%8):
+          %9 = aten.add.Tensor(%8, %1)
+          give %9
+      give %10
+  %1 = aten.copy.default(%1, %11)
+
+method read:
+  arguments: ((), {})
+  result: %0
+  arenas: 0 bytes
+  %0: float32[4] state #0 cache
+"""
+
+TEXTS = {"static": STATIC, "dynamic": DYNAMIC, "structured": STRUCTURED, "empty": "program, format version 1\n"}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_text(name):
+    program = SAMPLES[name]()
+    assert format_program(program) == TEXTS[name]
+    assert format_program(load(serialize(program))) == TEXTS[name]
+
+
+def test_control_characters_in_names_are_escaped():
+    program = dataclasses.replace(
+        empty(), constants=(Constant("\x1b[31m\nevil", DType.int8, (0,), 0),), segments=(b"",)
+    )
+    assert r"#0 \x1b[31m\nevil: int8[0], segment 0, 0 bytes" in format_program(program).splitlines()[2]

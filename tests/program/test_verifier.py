@@ -1,0 +1,262 @@
+"""The verifier: each rule is broken once, and the message names the place."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+
+from delegate.errors import ProgramError
+from delegate.program.dtypes import DType
+from delegate.program.expr import Expr, Op
+from delegate.program.lifetimes import _Memory
+from delegate.program.memory import Lifetime, plan_memory
+from delegate.program.model import (
+    Block,
+    DelegateCall,
+    Home,
+    Input,
+    KernelCall,
+    Program,
+    Ref,
+    Structure,
+    StructuredCall,
+    Symbol,
+    Tree,
+)
+from delegate.program.verifier import verify
+from tests.program.samples import (
+    LEAF,
+    S0,
+    SAMPLES,
+    const,
+    dynamic,
+    empty,
+    in_tree,
+    replace_instruction,
+    replace_method,
+    replace_value,
+    static,
+    structured,
+    value,
+)
+from tests.program.samples import binary as expr_of
+
+
+@pytest.mark.parametrize("make", SAMPLES.values(), ids=SAMPLES)
+def test_samples_are_sound(make):
+    verify(make())
+
+
+def rows(program: Program, table: str, **changes) -> Program:
+    """The program with a changed first row of a table."""
+    first, *rest = getattr(program, table)
+    return dataclasses.replace(program, **{table: (dataclasses.replace(first, **changes), *rest)})
+
+
+def branch(**changes) -> Program:
+    return replace_instruction(structured(), 1, **changes)
+
+
+def in_branch(block: int, **changes) -> Program:
+    """`structured` with a changed block of its branch."""
+    call = structured().methods[0].instructions[1]
+    blocks = list(call.blocks)
+    blocks[block] = dataclasses.replace(blocks[block], **changes)
+    return branch(blocks=tuple(blocks))
+
+
+def loop(**changes) -> Program:
+    """`structured` with a changed loop within its branch."""
+    call = structured().methods[0].instructions[1].blocks[1].instructions[0]
+    return in_branch(1, instructions=(dataclasses.replace(call, **changes),))
+
+
+UNUSED = replace_method(static(), values=(*static().methods[0].values, value("unused", (1,), Home.ARENA)))
+
+CASES = {
+    "version": (dataclasses.replace(empty(), version=2), "format version 2 is not 1"),
+    "names": (dataclasses.replace(dynamic(), methods=dynamic().methods[:1] * 2), "two methods.*'forward'"),
+    "constant segment": (rows(static(), "constants", segment=3), "no segment 3, only 3 .constant 'weight'"),
+    "constant size": (rows(static(), "constants", shape=(9,)), r"^float32\[9\] takes 36 bytes, segment 0 has 32"),
+    "constant shape": (rows(static(), "constants", shape=(-2, -4)), "negative size"),
+    "state size": (rows(structured(), "states", dtype=DType.int8), "takes 4 bytes.*state 'cache'"),
+    "delegate segment": (rows(static(), "delegates", segment=-1), "no segment -1.*delegate 'xnnpack_0'"),
+    "in_tree leaves": (replace_method(static(), in_tree=in_tree(3)), "3 leaves for 4 inputs"),
+    "in_tree shape": (replace_method(dynamic(), in_tree=LEAF), "tuple of arguments and a dict"),
+    "out_tree leaves": (replace_method(dynamic(), out_tree=LEAF), "1 leaves for 2 outputs"),
+    "leaf with parts": (replace_method(dynamic(), out_tree=Tree("leaf", (), (LEAF, LEAF))), "a leaf has children"),
+    "tree keys": (replace_method(dynamic(), out_tree=Tree("dict", ("a",), (LEAF, LEAF))), "2 parts has 1 keys"),
+    "tree kind": (replace_method(dynamic(), out_tree=Tree("bag", (), (LEAF, LEAF))), "no kind .* 'bag'"),
+    "negative size": (replace_value(static(), 2, shape=(-1, 4)), "the size -1 is negative .*%2 'mul'"),
+    "symbol of size": (replace_value(dynamic(), 1, shape=(Expr(Op.SYMBOL, 2),)), "no symbol 2, only 2"),
+    "operands of size": (replace_value(dynamic(), 1, shape=(Expr(Op.ADD, 0, (S0,)),)), "ADD has 1 operands"),
+    "operands of const": (replace_value(dynamic(), 1, shape=(Expr(Op.CONST, 0, (S0,)),)), "CONST has 1 operands"),
+    "nested symbol": (replace_value(dynamic(), 1, shape=(expr_of(Op.ADD, S0, Expr(Op.SYMBOL, -1)),)), "no symbol -1"),
+    "constant index": (replace_value(static(), 1, at=2), "no constant 2, only 2 .*value %1 'weight'"),
+    "constant like": (replace_value(static(), 1, at=1), r"it is float32\[2, 4\], its tensor 'tied' is int32\[8\]"),
+    "state index": (replace_value(structured(), 1, at=1), "no state 1"),
+    "input index": (replace_value(static(), 0, at=4), "no input 4"),
+    "input of another": (replace_value(static(), 0, at=1), "input 1 fills another value"),
+    "input value": (replace_method(dynamic(), inputs=(Input("x", 3),)), "fills another value"),
+    "input home": (replace_value(dynamic(), 0, home=Home.ARENA, offset=-1), "value %0 is not stored as input 0"),
+    "input literal": (replace_method(dynamic(), inputs=(Input("x", 0, 3),)), "a tensor and a literal"),
+    "output index": (replace_value(static(), 5, at=5), "no output 5"),
+    "output of another": (replace_value(static(), 5, at=1), "output 1 does not lie in the memory"),
+    "output twice": (replace_value(static(), 2, home=Home.OUTPUT), "output 0 has the memory of two values"),
+    "alias index": (replace_value(static(), 3, at=6), "no value 6"),
+    "alias of itself": (replace_value(static(), 3, at=3), "%3 'view' is read before it is made"),
+    "alias of later": (replace_value(static(), 3, at=4), "%4 'xnnpack_0' is read before it is made"),
+    "alias by delegate": (replace_value(static(), 4, home=Home.ALIAS, at=2), "only a kernel or a block"),
+    "memory space": (replace_value(static(), 4, at=2), "no memory space 2"),
+    "past the arena": (replace_value(static(), 4, offset=128), "ends at byte 160 of an arena of 128"),
+    "not aligned": (replace_value(static(), 4, offset=32), "the offset 32 is not a multiple"),
+    "below the arena": (replace_value(static(), 4, offset=-64), "the offset -64"),
+    "planned per shape": (replace_value(static(), 4, offset=-1), "both or none"),
+    "planned before": (replace_value(dynamic(), 1, offset=0), "both or none"),
+    "dynamic with offset": (replace_method(replace_value(dynamic(), 1, offset=0), arenas=(640,)), "yet has an offset"),
+    "symbol range": (replace_method(dynamic(), symbols=(Symbol("s", 3, 2),) * 2), "range 3 to 2 is empty .*'s'"),
+    "symbol input": (replace_method(dynamic(), symbols=(Symbol("s", 0, 2, 1, 0),) * 2), "no input 1"),
+    "symbol dim": (replace_method(dynamic(), symbols=(Symbol("s", 0, 2, 0, 2),) * 2), "no dimension 2, only 2"),
+    "operator": (replace_instruction(static(), 0, operator=3), "no operator 3, only 3 .*instruction 0"),
+    "source": (replace_instruction(static(), 0, source=2), "no source 2"),
+    "argument": (replace_instruction(static(), 3, args=((1, (Ref(6),)),)), "no value 6"),
+    "negative argument": (replace_instruction(static(), 3, args=(Ref(-1),)), "no value -1"),
+    "argument symbol": (replace_instruction(dynamic(), 0, args=((Expr(Op.SYMBOL, 5),),)), "no symbol 5"),
+    "argument unmade": (replace_instruction(static(), 0, args=(Ref(4),)), "%4 'xnnpack_0' is read before"),
+    "made twice": (replace_instruction(static(), 3, outputs=(5, 4)), "%4 'xnnpack_0' is made twice"),
+    "never made": (replace_instruction(dynamic(), 1, outputs=()), "'y' is read before it is made"),
+    "unused and never made": (
+        replace_method(replace_instruction(dynamic(), 1, outputs=()), outputs=(1, 2)),
+        "no instr",
+    ),
+    "input written": (replace_instruction(static(), 0, outputs=(0,)), "%0 'x' is written, but INPUT is read-only"),
+    "constant written": (replace_instruction(static(), 0, outputs=(1,)), "CONSTANT is read-only"),
+    "delegate": (replace_instruction(static(), 2, delegate=1), "no delegate 1"),
+    "delegate inputs": (replace_instruction(static(), 2, inputs=(5,)), "%5 'add' is read before"),
+    "delegate outputs": (replace_instruction(static(), 2, outputs=(7,)), "no value 7"),
+    "result": (replace_method(dynamic(), outputs=(Ref(2), (Ref(3),))), "no value 3, only 3 .*outputs"),
+    "blocks": (branch(blocks=()), "IF has 0 blocks, not 2"),
+    "loop blocks": (loop(kind=Structure.SCAN), "SCAN has 2 blocks, not 1"),
+    "carried": (loop(carried=2), "2 of 1 operands are carried"),
+    "carries less": (loop(carried=0), "WHILE carries 0 values and gives 1"),
+    "block inputs": (in_branch(0, inputs=()), "takes 0 values and gives 1, IF needs 1 and 1"),
+    "block outputs": (in_branch(0, outputs=()), "takes 1 values and gives 0, IF needs 1 and 1 .*block 0"),
+    "out of its block": (in_branch(1, outputs=(4,)), "%4 'then_out' is read before it is made here"),
+    "out of the loop": (in_branch(1, outputs=(9,)), "%9 'body_out' is read before it is made here"),
+    "after the branch": (replace_instruction(structured(), 2, args=(Ref(4),)), "%4 'then_out' is read before"),
+    "nested place": (loop(outputs=(12,)), "instruction 1, block 1, instruction 0"),
+    "overlap": (replace_value(structured(), 9, offset=192), "%8 'body_in' and %9 'body_out' live at the same time"),
+    "overlap in part": (replace_value(structured(), 9, shape=(17,), offset=256), "%9 'body_out' and %10 'loop'"),
+    "overlap across blocks": (replace_value(structured(), 10, offset=128), "%6 'cond_in' and %10 'loop'"),
+}
+
+
+@pytest.mark.parametrize(("program", "message"), CASES.values(), ids=CASES)
+def test_a_broken_rule(program, message):
+    with pytest.raises(ProgramError, match=message):
+        verify(program)
+
+
+def chain(*steps: tuple[int, tuple[int, ...]], shapes: dict[int, int], offsets: dict[int, int]) -> Program:
+    """Kernels that each make a value of some bytes at an offset from others; the last value is the output."""
+    count = len(steps)
+    values = [value("x", (4,), Home.INPUT, 0)]
+    values += [value(f"v{i}", (shapes.get(i, 16),), Home.ARENA, 0, offsets.get(i, 0)) for i in range(1, count)]
+    values.append(value("y", (4,), Home.OUTPUT, 0))
+    calls = tuple(KernelCall(0, tuple(map(Ref, reads)), (made,)) for made, reads in steps)
+    method = dataclasses.replace(
+        dynamic().methods[0], inputs=(Input("x", 0),), outputs=(Ref(count),), out_tree=LEAF, values=tuple(values),
+        instructions=calls, symbols=(), arenas=(1 << 20,),
+    )  # fmt: skip
+    return Program((method,), ("aten.op.default",), (), (), (), ())
+
+
+def test_memory_is_used_again_when_a_value_is_dead():
+    steps = [(1, (0,)), (2, (1,)), (3, (2,)), (4, (3,))]
+    verify(chain(*steps, shapes={}, offsets={1: 0, 2: 64, 3: 0}))
+    with pytest.raises(ProgramError, match="%1 'v1' and %2 'v2'"):
+        verify(chain(*steps, shapes={}, offsets={1: 0, 2: 0, 3: 64}))
+
+
+def test_an_alias_keeps_its_base_alive():
+    steps = [(1, (0,)), (2, (1,)), (3, (0,)), (4, (2,))]
+    program = chain(*steps, shapes={}, offsets={1: 0, 2: 64, 3: 0})
+    verify(program)
+    with pytest.raises(ProgramError, match="%1 'v1' and %3 'v3'"):
+        verify(replace_value(program, 2, home=Home.ALIAS, at=1, offset=0))
+
+
+def test_an_output_may_be_a_view_of_the_memory_that_is_made_for_it():
+    program = replace_value(chain((1, (0,)), (2, (1,)), shapes={}, offsets={}), 1, home=Home.OUTPUT)
+    verify(replace_value(program, 2, home=Home.ALIAS, at=1))
+
+
+def test_what_a_loop_reads_lives_until_it_ends():
+    """v1 is made before the loop and read at its start; the body's last value may not take its memory."""
+    names = ("x", "v1", "cond_in", "cond_out", "body_in", "first", "last", "out")
+    values = [value("x", (4,), Home.INPUT, 0), value("v1", (4,), Home.ARENA, 0, 0)]
+    values += [value(n, (4,), Home.ARENA, 0, 64 * i) for i, n in enumerate(names[2:-1], 1)]
+    values.append(value("out", (4,), Home.OUTPUT, 0))
+    body = (KernelCall(0, (Ref(4), Ref(1)), (5,)), KernelCall(0, (Ref(5),), (6,)))
+    blocks = (Block((2,), (3,), (KernelCall(0, (Ref(2),), (3,)),)), Block((4,), (6,), body))
+    call = StructuredCall(Structure.WHILE, (0,), 1, blocks, (7,))
+    program = replace_method(
+        chain((1, (0,)), shapes={}, offsets={}), values=tuple(values), outputs=(Ref(7),),
+        instructions=(KernelCall(0, (Ref(0),), (1,)), call),
+    )  # fmt: skip
+    verify(program)
+    with pytest.raises(ProgramError, match="%1 'v1' and %6 'last'"):
+        verify(replace_value(program, 6, offset=0))
+
+
+def test_plans_of_the_planner_are_sound_and_altered_ones_are_not():
+    source = random.Random(0)
+    for _ in range(30):
+        count = source.randrange(3, 40)
+        steps = [(i, tuple(source.randrange(max(0, i - 6), i) for _ in range(2))) for i in range(1, count + 1)]
+        shapes = {i: source.choice([1, 16, 17, 100]) for i in range(1, count)}
+        ends = {i: max([made for made, reads in steps if i in reads], default=i) for i in range(1, count)}
+        blocks = [Lifetime(4 * shapes[i], i, ends[i]) for i in range(1, count)]
+        offsets, _ = plan_memory(blocks)
+        verify(chain(*steps, shapes=shapes, offsets=dict(enumerate(offsets, 1))))
+        one = source.randrange(1, count)
+        alive = [i for i in range(1, count) if i != one and i <= ends[one] and one <= ends[i]]
+        if alive:
+            offsets[one - 1] = offsets[source.choice(alive) - 1]
+            with pytest.raises(ProgramError, match="live at the same time"):
+                verify(chain(*steps, shapes=shapes, offsets=dict(enumerate(offsets, 1))))
+
+
+def test_the_sorted_set_of_blocks_agrees_with_a_plain_list():
+    source, memory, plain = random.Random(2), _Memory(), []
+    for index in range(6000):
+        block = (source.randrange(10_000) * 64, index)
+        below = max((b for b in plain[-50:] if b < block), default=None) if index < 50 else None
+        found = memory.insert(block)
+        plain.append(block)
+        if index < 50:
+            assert found[0] == below
+        if index % 500 == 499:
+            ordered = sorted(plain)
+            for gone in source.sample(plain, 400):
+                memory.remove(gone)
+                ordered.remove(gone)
+                plain.remove(gone)
+            assert [b for bucket in memory._buckets for b in bucket] == ordered
+
+
+def test_a_symbol_can_be_the_value_of_a_number():
+    inputs = (*dynamic().methods[0].inputs, Input("n", -1))
+    symbols = (dynamic().methods[0].symbols[0], Symbol("n", 0, None, 1, -1))
+    verify(replace_method(dynamic(), inputs=inputs, symbols=symbols, in_tree=in_tree(2)))
+
+
+def test_delegates_in_blocks_are_checked():
+    with pytest.raises(ProgramError, match=r"no delegate 0, only 0 .*instruction 1, block 0, instruction 0"):
+        verify(in_branch(0, instructions=(DelegateCall(0, (3,), (4,)),)))
+
+
+def test_a_constant_size_that_is_an_expression_is_allowed():
+    verify(replace_value(dynamic(), 1, shape=(const(2), 3)))
