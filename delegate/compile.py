@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from delegate.backends.aot import PreprocessResult, RegionRefused
+from delegate.backends.aot import RegionRefused
 from delegate.compiled import CompiledProgram
 from delegate.edge.decompose import compound_nodes, decompose
 from delegate.edge.export import to_edge
@@ -25,7 +25,7 @@ from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan
 from delegate.partitioner.reporting import make_report
 from delegate.registry import default_registry
-from delegate.report import Report
+from delegate.report import PORTABLE, Report
 from delegate.runtime.kernels import Kernels
 from delegate.selection import ConfigSource, Request, Selection, select
 
@@ -56,7 +56,7 @@ def to_backend(model: Model, backends: Request = None, *, config: ConfigSource =
     exported = exported_programs(model)
     lowered = [compiler.lower(name, ep) for name, ep in exported.items()]
     report = compiler.report()
-    _apply_policy(report, selection.on_portable)
+    _apply_policy(report, selection)
     program = emit(lowered, compiler.kernels, report.to_json())
     specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in exported.items()}
     return CompiledProgram(program, specs, report, registry)
@@ -78,7 +78,7 @@ class _Compiler:
     selection: Selection
     kernels: Kernels
     plans: list[Plan] = field(default_factory=list)
-    results: dict[str, PreprocessResult] = field(default_factory=dict)
+    notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def edge(self, name: str, ep: ExportedProgram) -> EdgeProgram:
         """The optimised edge program of a method, with the operators that a backend wants whole."""
@@ -102,7 +102,7 @@ class _Compiler:
             made = self.plan(edge, refusals)
             delegates, refused = self._preprocess(made)
             if not refused:
-                self.results.update((name, d.result) for name, d in delegates.items())
+                self.notes.update((name, d.result.notes) for name, d in delegates.items())
                 return lower(made, delegates)
             self.plans.remove(made)
             edge = made.program
@@ -116,7 +116,7 @@ class _Compiler:
 
     def report(self) -> Report:
         """Who runs what, and why not elsewhere."""
-        return make_report(self.plans, self.results, self.selection.notes)
+        return make_report(self.plans, self.notes, self.selection.notes)
 
     def _plan(self, edge: EdgeProgram, refusals: Mapping[str, Mapping[str, str]]) -> Plan:
         checks = {name: b.check for name, b in self.selection.backends.items()}
@@ -147,13 +147,12 @@ class _Compiler:
         return delegates, refused
 
 
-def _apply_policy(report: Report, on_portable: str) -> None:
+def _apply_policy(report: Report, selection: Selection) -> None:
     """What the configuration wants of nodes that stay portable though backends were asked for."""
-    if on_portable == "allow" or not report.portable_nodes or not report.backends:
+    names = [n.name for n in report.nodes if n.backend == PORTABLE]
+    if selection.on_portable == "allow" or not names or not selection.backends:
         return
-    names = ", ".join(n.name for n in report.portable_nodes[:3])
-    count = len(report.portable_nodes)
-    message = f"{count} nodes stay on portable kernels: {names}{' and others' if count > 3 else ''}"
-    if on_portable == "error":
+    message = f"{len(names)} nodes stay on portable kernels: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
+    if selection.on_portable == "error":
         raise PartitionError(message, remedy="`delegate explain` says why; or set policy.portable to allow")
     warnings.warn(message, RuntimeWarning, stacklevel=3)

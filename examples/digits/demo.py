@@ -1,0 +1,75 @@
+"""The main job on real data: export, partition, lower to XNNPACK, save, and run in a process without torch.
+
+    python examples/digits/demo.py [FOLDER]     the files go to FOLDER, else to a temporary one
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from model import digits, trained
+
+import delegate
+
+HERE = Path(__file__).parent
+PLACES = {"portable": [], "xnnpack": ["xnnpack"]}  # what the demo lowers for: backends in order of preference
+
+
+def main(folder: Path) -> None:
+    """Run the demo; the programs are written to the folder."""
+    net = trained()
+    _, images, _, labels = digits()
+    np.save(folder / "images.npy", images)
+    exported = torch.export.export(net, (torch.from_numpy(images[:1]),))
+
+    rows = [_eager(net, images, labels)]
+    for place, backends in PLACES.items():
+        file = folder / ("digits.dlg" if backends else f"digits-{place}.dlg")
+        program = delegate.to_backend(exported, backends)
+        program.save(file)
+        if backends:
+            print(program.report, end="\n\n")
+        rows.append(_saved(place, file, folder, labels))
+
+    print(f"{len(images)} held-out images, one at a time; the saved programs run in a process without torch")
+    print(f"{'':10} {'accuracy':>9} {'latency':>11} {'file':>9}")
+    for place, accuracy, latency, size in rows:
+        file_size = f"{size / 1024:5.0f} KiB" if size else ""
+        print(f"{place:10} {accuracy:9.2%} {latency * 1e6:8.0f} us {file_size:>9}")
+
+
+def _eager(net: torch.nn.Module, images: np.ndarray, labels: np.ndarray) -> tuple[str, float, float, int]:
+    times = []
+    classes = []
+    with torch.no_grad():
+        for image in images:
+            tensor = torch.from_numpy(image[None])
+            start = time.perf_counter()
+            result = net(tensor)
+            times.append(time.perf_counter() - start)
+            classes.append(int(result.argmax()))
+    return "eager", float(np.mean(np.array(classes) == labels)), statistics.median(times), 0
+
+
+def _saved(place: str, file: Path, folder: Path, labels: np.ndarray) -> tuple[str, float, float, int]:
+    """Accuracy, latency and size of a saved program, run by another process."""
+    result_file = folder / "result.json"
+    subprocess.run([sys.executable, HERE / "run.py", file, folder / "images.npy", result_file], check=True)
+    result = json.loads(result_file.read_text())
+    return place, float(np.mean(np.array(result["classes"]) == labels)), result["latency"], file.stat().st_size
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(Path(sys.argv[1]))
+    else:
+        with tempfile.TemporaryDirectory() as temporary:
+            main(Path(temporary))
