@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from delegate.registry import default_registry
+
 INFO = """
 from delegate.backends.info import Availability, BackendInfo
 
@@ -111,8 +113,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     root.mkdir()
     monkeypatch.syspath_prepend(str(root))
     monkeypatch.delenv("DELEGATE_BLOCK_PLUGINS", raising=False)
+    default_registry.cache_clear()
     before = set(sys.modules)
     yield Site(root)
+    default_registry.cache_clear()
     for name in set(sys.modules) - before:
         if str(getattr(sys.modules[name], "__file__", "") or "").startswith(str(root)):
             del sys.modules[name]

@@ -82,5 +82,6 @@ def _read(name: str, path: str) -> Array:
         what = f"{path!r} for input {name!r} cannot be read: {' '.join(str(error).split())}"
         raise InputError(what, remedy="give what numpy.save wrote") from error
     if not isinstance(loaded, np.ndarray):
+        loaded.close()
         raise InputError(f"{path!r} for input {name!r} holds several arrays", remedy="give what numpy.save wrote")
     return loaded

@@ -1,0 +1,5 @@
+"""The fixture `site`."""
+
+from tests.plugins import site
+
+__all__ = ["site"]

@@ -1,0 +1,50 @@
+"""A small program file, made by hand: the sum of two inputs by the backend `adder`, once static and once dynamic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from delegate.program import file
+from delegate.program.dtypes import DType
+from delegate.program.expr import Expr, Op
+from delegate.program.model import (
+    DelegateCall,
+    DelegateSpec,
+    Home,
+    Input,
+    Method,
+    Program,
+    Ref,
+    Storage,
+    Symbol,
+    Tree,
+    Value,
+)
+from delegate.report import NodeReport, PartitionReport, Report
+from delegate.verdict import YES
+
+LEAF = Tree("leaf")
+REPORT = Report(
+    methods=("forward",),
+    nodes=(NodeReport("forward", "add", "aten.add.Tensor", "adder", "adder_0", {"adder": YES}),),
+    partitions=(PartitionReport("forward", "adder_0", "adder", ("add",), 24, 12, 1.0),),
+)
+
+
+def save_sum(path: Path, *, dynamic: bool = False) -> Path:
+    """Write the program; the first dimension is dynamic (1 to 8) on wish."""
+    rows = Expr(Op.SYMBOL, 0) if dynamic else 2
+    homes = [("x", Home.INPUT, 0), ("y", Home.INPUT, 1), ("add", Home.OUTPUT, 0)]
+    method = Method(
+        name="forward",
+        inputs=(Input("x", 0), Input("y", 1)),
+        outputs=(Ref(2),),
+        in_tree=Tree("tuple", children=(Tree("tuple", children=(LEAF, LEAF)), Tree("dict"))),
+        out_tree=Tree("dict", ("sum",), (LEAF,)),
+        values=tuple(Value(name, DType.float32, (rows, 3), Storage(home, index)) for name, home, index in homes),
+        instructions=(DelegateCall(0, (0, 1), (2,)),),
+        symbols=(Symbol("batch", 1, 8, 0, 0),) if dynamic else (),
+    )
+    delegates = (DelegateSpec("adder_0", "adder", 0),)
+    file.save(Program((method,), (), (), (), delegates, (b"sum",), REPORT.to_json()), path)
+    return path

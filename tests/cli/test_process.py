@@ -1,0 +1,102 @@
+"""The commands as real processes: exit codes, one clear line, plain output, no torch where none is needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.programs import save_sum
+from tests.plugins import Site
+
+
+def start(site: Site, *args: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command line; `before` is Python code that runs first."""
+    code = f"import sys; {before}\nfrom delegate.cli.main import main\nmain()"
+    environment = {**os.environ, "PYTHONPATH": str(site.root)}
+    return subprocess.run(
+        [sys.executable, "-c", code, *args], capture_output=True, text=True, env=environment, check=False
+    )
+
+
+@pytest.fixture
+def program(site: Site, tmp_path: Path) -> str:
+    site.backend("adder")
+    return str(save_sum(tmp_path / "sum.dlg"))
+
+
+def test_run_needs_neither_torch_nor_pydantic(site: Site, program: str, tmp_path: Path) -> None:
+    absent = "sys.modules.update(torch=None, pydantic=None, yaml=None)"
+    done = start(site, "run", program, "--output", str(tmp_path), before=absent)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert np.load(tmp_path / "sum.npy").shape == (2, 3)
+    for args in (("backends",), ("inspect", program), ("explain", program)):
+        done = start(site, *args, before=absent)
+        assert (done.returncode, done.stderr) == (0, ""), args
+
+
+def test_missing_torch_is_one_line(site: Site, tmp_path: Path) -> None:
+    done = start(site, "lower", "a:b", "-o", str(tmp_path / "x.dlg"), before="sys.modules['torch'] = None")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: this command needs torch, which is not installed: pip install 'delegate[aot]'\n"
+
+
+@pytest.mark.parametrize("library", ["typer", "rich"])
+def test_missing_cli_library_is_one_line(site: Site, library: str) -> None:
+    done = start(site, "backends", before=f"sys.modules[{library!r}] = None")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"error: the command line needs {library}: pip install 'delegate[cli]'\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (("run", "absent.dlg"), 1, "error: "),
+        (("run",), 2, "Missing argument 'FILE'"),
+        (("run", "a.dlg", "--repeat", "0"), 2, "Invalid value for '--repeat'"),
+        (("fly",), 2, "No such command 'fly'"),
+        (("lower", "a:b"), 2, "Missing option"),
+        (("config", "check", "absent.yaml"), 1, "there is no configuration file 'absent.yaml'"),
+    ],
+)
+def test_exit_codes(site: Site, args: tuple[str, ...], code: int, message: str) -> None:
+    done = start(site, *args)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize("args", [("--debug", "run", "absent.dlg"), ("run", "absent.dlg", "--debug")])
+def test_debug_shows_the_traceback(site: Site, args: tuple[str, ...]) -> None:
+    done = start(site, *args)
+    assert done.returncode == 1
+    assert "Traceback (most recent call last)" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+
+
+def test_output_is_plain_when_piped(site: Site, program: str) -> None:
+    for args in (("backends",), ("run", program), ("--help",), ("inspect", program)):
+        done = start(site, *args)
+        assert done.returncode == 0
+        assert "\x1b" not in done.stdout, args
+        assert not set("─│╭┏━") & set(done.stdout), args
+
+
+def test_module_and_version() -> None:
+    done = subprocess.run([sys.executable, "-m", "delegate", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("delegate 0.")
+
+
+def test_warnings_are_one_line(site: Site) -> None:
+    site.module("bad_kernels", "1 / 0")
+    site.distribution("bad-dist", "1.0", {"bad": "bad_kernels:TABLE"}, "delegate.kernels")
+    site.backend("adder")
+    done = start(site, "run", str(save_sum(site.root / "sum.dlg")))
+    assert done.returncode == 0
+    assert done.stderr.startswith("warning: kernel library 'bad' of bad-dist 1.0 is broken")
+    assert done.stderr.count("\n") == 1
