@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from pydantic import PositiveInt
+from torch._ops import OpOverload
 from torch.fx import Node
 
 from delegate.backends import aot
@@ -17,7 +18,7 @@ from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.lowerings import TABLE
 from delegate.backends.xnnpack.proof import refused
 from delegate.backends.xnnpack.tflite import ModelTooLarge
-from delegate.edge.node import describe, is_static, op_name
+from delegate.edge.node import describe, is_static, op_name, tensors
 from delegate.errors import LoweringError
 
 
@@ -41,9 +42,8 @@ class XnnpackBackend(TableBackend):
     def preprocess(self, region: Region) -> PreprocessResult:
         builder = RegionBuilder(region)
         for node in region.graph.nodes:
-            if node.op == "call_function" and not builder.has(node) and _gives_tensors(node):
-                builder.at(node)
-                self._row(node).lower(builder, node)
+            if node.op == "call_function" and not builder.has(node) and tensors(node):
+                self._lower(builder, node)
         try:
             blob, inputs, outputs = builder.finish()
         except ModelTooLarge as error:
@@ -63,16 +63,17 @@ class XnnpackBackend(TableBackend):
         }
         return PreprocessResult(blob, specs, tuple(_notes(builder)))
 
-    def _row(self, node: Node) -> Any:
+    def _lower(self, builder: RegionBuilder, node: Node) -> None:
         row = self.table.get(op_name(node))
         if row is None:
             raise LoweringError("xnnpack has no lowering of an operator of its region", where=describe(node))
-        return row
-
-
-def _gives_tensors(node: Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor | tuple | list)
+        if isinstance(node.target, OpOverload) and all(map(builder.is_constant, node.all_input_nodes)):
+            value = node.target(*builder.values(node.args), **builder.values(node.kwargs))
+            if isinstance(value, torch.Tensor):
+                builder.set_constant(node, value.numpy())
+                return
+        builder.at(node)
+        row.lower(builder, node)
 
 
 def _notes(builder: RegionBuilder) -> Iterator[str]:

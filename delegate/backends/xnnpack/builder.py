@@ -10,13 +10,14 @@ A lowering takes operands of its node's arguments, emits operators, and sets wha
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch.fx import Node
+from torch.fx.node import map_arg
 
 from delegate.backends.aot import Region
 from delegate.backends.xnnpack import layout
@@ -107,6 +108,10 @@ class RegionBuilder:
         if node in self._pending:
             self._arrays[node] = np.asarray(self._pending.pop(node).detach().to(torch.float32).cpu().numpy())
         return self._arrays[node]
+
+    def values(self, arguments: Any) -> Any:
+        """A node's `args` or `kwargs` with tensors in place of its nodes, all of which must be constant."""
+        return map_arg(arguments, lambda node: torch.from_numpy(np.array(self.array(node))))
 
     def has(self, node: Node) -> bool:
         """Whether the node has been lowered already, by itself or together with another."""
@@ -232,6 +237,22 @@ class RegionBuilder:
         return self.emit(
             "RESHAPE", [x, self.integers(new)], shape, order, "ReshapeOptions", newShape=np.array(new, np.int32)
         )
+
+    def slice(self, x: Operand, ranges: Mapping[int, tuple[int, int | None]], shape: Sequence[Size]) -> Operand:
+        """Part of a value of at most 5 dimensions, in its order.
+
+        Args:
+            x: the value.
+            ranges: dimension -> (start, end); start may count from the end, end None is the end itself.
+            shape: sizes of the result.
+        """
+        begin, end, mask = [0] * x.rank, [0] * x.rank, 0
+        for axis, dim in enumerate(x.order):
+            begin[axis], stop = ranges.get(dim, (0, None))
+            end[axis] = stop or 0
+            mask |= (stop is None) << axis
+        corners = [self.integers(v) for v in (begin, end, [1] * x.rank)]
+        return self.emit("STRIDED_SLICE", [x, *corners], shape, x.order, "StridedSliceOptions", endMask=mask)
 
     def expand_rank(self, x: Operand, rank: int, order: Order) -> Operand:
         """A value of lower rank as it broadcasts to `rank` dimensions that lie in `order`: leading sizes of 1 added."""

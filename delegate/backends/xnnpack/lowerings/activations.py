@@ -1,1 +1,237 @@
-"""activations"""
+"""Activations and inference batch normalisation, as XNNPACK's own operators or short exact combinations of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import numpy as np
+from ai_edge_litert.schema_py_generated import ActivationFunctionType as Fused
+from torch.fx import Node
+
+from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.lowerings.elementwise import binary, broadcasting, unary
+from delegate.backends.xnnpack.lowerings.table import TABLE, arg, constant, every, floats, results_used
+from delegate.edge.node import op_name
+from delegate.verdict import YES, Reason, Verdict, no
+
+_LINEAR = 15  # where softplus is x to float32 precision
+_CLAMPS = {(0.0, math.inf): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1"}
+
+
+def clamp(builder: RegionBuilder, x: Operand, low: float, high: float) -> Operand:
+    """x between two numbers; -inf and inf for none."""
+    name = _CLAMPS.get((low, high))
+    if name:
+        return unary(builder, name, x)
+    x = binary(builder, "MAXIMUM", x, low) if low > -math.inf else x
+    return binary(builder, "MINIMUM", x, high) if high < math.inf else x
+
+
+# -- clamps ------------------------------------------------------------------------------------------------------------
+
+
+def _bounds(node: Node) -> Verdict:
+    low, high = arg(node, 1), arg(node, 2)
+    if any(isinstance(bound, Node) for bound in (low, high)) and "Tensor" not in op_name(node):
+        return no(Reason.DYNAMIC_SHAPE, "a bound is a symbolic number")
+    return YES
+
+
+@TABLE.lowers("aten.hardtanh.default", check=every(floats, _bounds))
+def hardtanh(builder: RegionBuilder, node: Node) -> None:
+    """A clamp, of -1 and 1 where nothing is said."""
+    low, high = (float(cast(float, v)) for v in (arg(node, 1, -1), arg(node, 2, 1)))
+    builder.set(node, clamp(builder, builder.operand(node.args[0]), low, high))
+
+
+@TABLE.lowers("aten.clamp.default", check=every(floats, _bounds))
+def lower_clamp(builder: RegionBuilder, node: Node) -> None:
+    """A clamp between numbers; None for none."""
+    low, high = arg(node, 1, node.kwargs.get("min")), arg(node, 2, node.kwargs.get("max"))
+    low, high = -math.inf if low is None else float(low), math.inf if high is None else float(high)
+    builder.set(node, clamp(builder, builder.operand(node.args[0]), low, high))
+
+
+@TABLE.lowers("aten.clamp.Tensor", check=floats)
+def clamp_tensor(builder: RegionBuilder, node: Node) -> None:
+    """A clamp between tensors."""
+    low, high = arg(node, 1, node.kwargs.get("min")), arg(node, 2, node.kwargs.get("max"))
+    value: Any = node.args[0]
+    if low is not None:
+        value = broadcasting(builder, node, "MAXIMUM", (value, low))
+    if high is not None:
+        value = broadcasting(builder, node, "MINIMUM", (value, high))
+    builder.set(node, value)
+
+
+# -- rectifiers --------------------------------------------------------------------------------------------------------
+
+
+def _slope(node: Node) -> Verdict:
+    slope = np.float32(arg(node, 1, 0.01))
+    if slope != 0 and not np.finfo(np.float32).tiny <= abs(slope) < np.inf:
+        return no(Reason.ATTRIBUTE, f"negative slope {slope} is no normal number")
+    return YES
+
+
+@TABLE.lowers("aten.leaky_relu.default", check=every(floats, _slope))
+def leaky_relu(builder: RegionBuilder, node: Node) -> None:
+    """LEAKY_RELU, which takes no slope of 0."""
+    slope = float(arg(node, 1, 0.01))
+    x = builder.operand(node.args[0])
+    if slope == 0:
+        builder.set(node, unary(builder, "RELU", x))
+    else:
+        builder.set(node, unary(builder, "LEAKY_RELU", x, "LeakyReluOptions", alpha=slope))
+
+
+@TABLE.lowers("aten.prelu.default", check=every(floats, constant((1, "weight"))), keep=True)
+@TABLE.lowers("aten._prelu_kernel.default", check=every(floats, constant((1, "weight"))))
+def prelu(builder: RegionBuilder, node: Node) -> None:
+    """PRELU with a slope per channel, or one for all."""
+    x = builder.operand(node.args[0])
+    weight = builder.array(cast(Node, node.args[1]))
+    if weight.ndim == 1 and x.rank > 1:
+        weight = weight.reshape(-1, *[1] * (x.rank - 2))
+    weight = weight.reshape((1,) * (x.rank - weight.ndim) + weight.shape)
+    builder.set(node, builder.emit("PRELU", [x, builder.constant(weight, x.order)], x.shape, x.order))
+
+
+@TABLE.lowers("aten.celu.default", check=floats, keep=True)
+def celu(builder: RegionBuilder, node: Node) -> None:
+    """ELU whose slope at 0 is 1 for every alpha."""
+    alpha = float(arg(node, 1, 1))
+    builder.set(node, _elu(builder, builder.operand(node.args[0]), alpha, 1.0, 1 / alpha))
+
+
+@TABLE.lowers("aten.elu.default", check=floats)
+def elu(builder: RegionBuilder, node: Node) -> None:
+    """ELU with its three numbers."""
+    alpha, scale, input_scale = (float(arg(node, i, 1)) for i in (1, 2, 3))
+    builder.set(node, _elu(builder, builder.operand(node.args[0]), alpha, scale, input_scale))
+
+
+def _elu(builder: RegionBuilder, x: Operand, alpha: float, scale: float, input_scale: float) -> Operand:
+    """scale * (max(x, 0) + alpha * expm1(min(input_scale * x, 0))); TFLite's ELU has all three at 1."""
+    if alpha == scale == input_scale == 1:
+        return unary(builder, "ELU", x)
+    below = binary(builder, "MINIMUM", x, 0.0)
+    below = below if input_scale == 1 else binary(builder, "MUL", below, input_scale)
+    below = binary(builder, "MUL", unary(builder, "ELU", below), alpha * scale)
+    above = unary(builder, "RELU", x)
+    above = above if scale == 1 else binary(builder, "MUL", above, scale)
+    return binary(builder, "ADD", above, below)
+
+
+# -- smooth ones -------------------------------------------------------------------------------------------------------
+
+
+@TABLE.lowers("aten.gelu.default", check=floats)
+def gelu(builder: RegionBuilder, node: Node) -> None:
+    """GELU, exact or by tanh."""
+    approximate = node.kwargs.get("approximate", "none") == "tanh"
+    x = builder.operand(node.args[0])
+    builder.set(node, unary(builder, "GELU", x, "GeluOptions", approximate=approximate))
+
+
+@TABLE.lowers("aten.silu.default", check=floats, keep=True)
+def silu(builder: RegionBuilder, node: Node) -> None:
+    """x * sigmoid(x)."""
+    x = builder.operand(node.args[0])
+    builder.set(node, binary(builder, "MUL", x, unary(builder, "LOGISTIC", x)))
+
+
+@TABLE.lowers("aten.hardswish.default", check=floats, keep=True)
+def hardswish(builder: RegionBuilder, node: Node) -> None:
+    """x * relu6(x + 3) / 6."""
+    builder.set(node, unary(builder, "HARD_SWISH", builder.operand(node.args[0])))
+
+
+@TABLE.lowers("aten.hardsigmoid.default", check=floats, keep=True)
+def hardsigmoid(builder: RegionBuilder, node: Node) -> None:
+    """relu6(x + 3) / 6."""
+    x = builder.operand(node.args[0])
+    shifted = builder.emit(
+        "ADD", [x, builder.scalar(3.0)], x.shape, x.order, "AddOptions", fusedActivationFunction=Fused.RELU6
+    )
+    builder.set(node, binary(builder, "MUL", shifted, 1 / 6))
+
+
+@TABLE.lowers("aten.mish.default", check=floats, keep=True)
+def mish(builder: RegionBuilder, node: Node) -> None:
+    """x * tanh(log(1 + e)) = x * n / (n + 2) with e = exp(x), n = e * (e + 2); from x = 20 on it is x itself."""
+    x = builder.operand(node.args[0])
+    e = unary(builder, "EXP", binary(builder, "MINIMUM", x, 20.0))
+    n = binary(builder, "MUL", e, binary(builder, "ADD", e, 2.0))
+    builder.set(node, binary(builder, "MUL", x, binary(builder, "DIV", n, binary(builder, "ADD", n, 2.0))))
+
+
+def log1p_exp(builder: RegionBuilder, x: Operand) -> Operand:
+    """log(1 + exp(-|x|)), to full precision also where it is tiny.
+
+    With z = e / (2 + e), e = exp(-|x|) <= 1, it is 2 * atanh(z), whose series converges fast for z <= 1/3.
+    """
+    e = unary(builder, "EXP", unary(builder, "NEG", unary(builder, "ABS", x)))
+    z = binary(builder, "DIV", e, binary(builder, "ADD", e, 2.0))
+    square = unary(builder, "SQUARE", z)
+    series = binary(builder, "MUL", square, 1 / 13)
+    for odd in (11, 9, 7, 5, 3):
+        series = binary(builder, "MUL", binary(builder, "ADD", series, 1 / odd), square)
+    return binary(builder, "MUL", binary(builder, "ADD", series, 1.0), binary(builder, "MUL", z, 2.0))
+
+
+def _threshold(node: Node) -> Verdict:
+    threshold = arg(node, 2, 20)
+    if threshold < _LINEAR:
+        return no(Reason.INACCURATE, f"from the threshold {threshold} on torch gives x itself, which is a step")
+    return YES
+
+
+@TABLE.lowers("aten.softplus.default", check=every(floats, _threshold), keep=True)
+def softplus(builder: RegionBuilder, node: Node) -> None:
+    """log(1 + exp(beta * x)) / beta; beyond the threshold the formula gives x by itself."""
+    beta = float(arg(node, 1, 1))
+    x = builder.operand(node.args[0])
+    scaled = x if beta == 1 else binary(builder, "MUL", x, beta)
+    y = binary(builder, "ADD", unary(builder, "RELU", scaled), log1p_exp(builder, scaled))
+    builder.set(node, y if beta == 1 else binary(builder, "MUL", y, 1 / beta))
+
+
+@TABLE.lowers("aten.log_sigmoid.default", check=floats, keep=True)
+def log_sigmoid(builder: RegionBuilder, node: Node) -> None:
+    """min(x, 0) - log(1 + exp(-|x|))."""
+    x = builder.operand(node.args[0])
+    builder.set(node, binary(builder, "SUB", binary(builder, "MINIMUM", x, 0.0), log1p_exp(builder, x)))
+
+
+# -- batch normalisation -----------------------------------------------------------------------------------------------
+
+
+def _first_only(node: Node) -> Verdict:
+    if results_used(node) - {0}:
+        return no(Reason.ATTRIBUTE, "more than the normalised tensor is used")
+    return YES
+
+
+@TABLE.lowers(
+    "aten._native_batch_norm_legit_no_training.default",
+    check=every(
+        floats, constant((1, "weight"), (2, "bias"), (3, "running mean"), (4, "running variance")), _first_only
+    ),
+)
+def batch_norm(builder: RegionBuilder, node: Node) -> None:
+    """x * scale + shift per channel; passes fold it into a convolution where one comes before."""
+    x_node, weight, bias, mean, var, _, eps = cast(Any, node.args)
+    x = builder.operand(x_node)
+    scale = 1 / np.sqrt(builder.array(var).astype(np.float64) + eps)
+    scale = scale if weight is None else scale * builder.array(weight)
+    shift = -builder.array(mean) * scale + (0 if bias is None else builder.array(bias))
+    shape = (-1, *[1] * (len(shape_of(x_node)) - 2))
+    y = x
+    for name, numbers in (("MUL", scale), ("ADD", shift)):
+        rank = max(x.rank, 2)
+        whole = numbers.astype(np.float32).reshape(shape)
+        whole = whole.reshape((1,) * (rank - whole.ndim) + whole.shape)
+        y = binary(builder, name, y, builder.constant(whole, x.order))
+    builder.set(node, y)

@@ -9,7 +9,7 @@ import numpy as np
 from ai_edge_litert.schema_py_generated import Padding
 from torch.fx import Node
 
-from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.builder import Operand, RegionBuilder, example, shape_of
 from delegate.backends.xnnpack.layout import NHWC, NWC, Size
 from delegate.backends.xnnpack.lowerings.table import TABLE, constant, every, floats, ranks
 from delegate.backends.xnnpack.tflite import Array
@@ -138,34 +138,41 @@ def _transposed(
     dilation: list[int],
     groups: int,
 ) -> Operand:
-    """The whole (unpadded) result is computed and the padding cut off.
+    """TRANSPOSE_CONV; where its SAME padding is not torch's, the whole result is computed and the padding cut off.
 
-    TRANSPOSE_CONV has no groups and no dilation: zeros in the weight say both.
+    It has no groups and no dilation: zeros in the weight say both.
     """
     kernel = _dense(weight, dilation, groups)
     wanted = cast("list[int]", list(shape[2:]))
     given = cast("list[int]", list(x.shape[2:]))
-    # Rows that output_padding asks for beyond the whole result: zero rows of the kernel make them.
     full = [(n - 1) * s + k for n, s, k in zip(given, stride, kernel.shape[2:], strict=True)]
-    extra = [max(0, p + w - f) for p, w, f in zip(padding, wanted, full, strict=True)]
-    kernel = np.pad(kernel, [(0, 0), (0, 0), (0, extra[0]), (0, extra[1])])
-    full = [f + e for f, e in zip(full, extra, strict=True)]
-    outputs = kernel.shape[1]
-    sizes = builder.integers([1, *full, outputs])
+    same = wanted == [n * s for n, s in zip(given, stride, strict=True)] == [
+        f - 2 * p for f, p in zip(full, padding, strict=True)
+    ]
+    if not same:
+        # Rows that output_padding asks for beyond the whole result: zero rows of the kernel make them.
+        extra = [max(0, p + w - f) for p, w, f in zip(padding, wanted, full, strict=True)]
+        kernel = np.pad(kernel, [(0, 0), (0, 0), (0, extra[0]), (0, extra[1])])
+        full = [f + e for f, e in zip(full, extra, strict=True)]
+    outputs, size = kernel.shape[1], wanted if same else full
     y = builder.emit(
         "TRANSPOSE_CONV",
-        [sizes, builder.constant(kernel.transpose(1, 2, 3, 0)), x, builder.constant(bias)],
-        (x.shape[0], outputs, *full),
+        [
+            builder.integers([example(x.shape[0]), *size, outputs]),
+            builder.constant(kernel.transpose(1, 2, 3, 0)),
+            x,
+            builder.constant(bias),
+        ],
+        (x.shape[0], outputs, *size),
         NHWC,
         "TransposeConvOptions",
-        padding=Padding.VALID,
+        padding=Padding.SAME if same else Padding.VALID,
         strideH=stride[0],
         strideW=stride[1],
     )
-    if full == wanted:
+    if size == wanted:
         return y
-    begin, size = builder.integers([0, *padding, 0]), builder.integers([-1, *wanted, outputs])
-    return builder.emit("SLICE", [y, begin, size], shape, NHWC, "SliceOptions")
+    return builder.slice(y, {d + 2: (p, p + w) for d, (p, w) in enumerate(zip(padding, wanted, strict=True))}, shape)
 
 
 def _dense(weight: Array, dilation: list[int], groups: int) -> Array:

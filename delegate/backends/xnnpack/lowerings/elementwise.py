@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from torch.fx import Node
@@ -22,15 +23,11 @@ UNARY = {
     "aten.log.default": "LOG",
     "aten.neg.default": "NEG",
     "aten.round.default": "ROUND",
-    "aten.rsqrt.default": "RSQRT",
     "aten.sigmoid.default": "LOGISTIC",
     "aten.sin.default": "SIN",
     "aten.sqrt.default": "SQRT",
-    "aten.square.default": "SQUARE",
     "aten.tanh.default": "TANH",
     "aten.relu.default": "RELU",
-    "aten.relu6.default": "RELU6",
-    "aten.hardswish.default": "HARD_SWISH",
 }
 _TABLES = {"ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "DIV": "DivOptions"}
 BINARY = {
@@ -119,3 +116,63 @@ def lower_sum(builder: RegionBuilder, node: Node) -> None:
     else:
         scaled = binary(builder, "MUL", builder.operand(y), float(alpha))
     builder.set(node, broadcasting(builder, node, code, (x, scaled)))
+
+
+# -- powers and quotients ----------------------------------------------------------------------------------------------
+
+_MAX_POWER = 16
+_LOGS = {"aten.log2.default": 2.0, "aten.log10.default": 10.0}
+
+
+def _exponent(node: Node) -> Verdict:
+    value = node.args[1]
+    if not isinstance(value, int | float):
+        return no(Reason.ATTRIBUTE, f"the exponent {value} is no number known now")
+    if value in (0.5, -0.5) or (value == int(value) and 0 < abs(value) <= _MAX_POWER):
+        return YES
+    return no(Reason.ATTRIBUTE, f"the exponent {value}: XNNPACK has no power, and only small whole ones are products")
+
+
+@TABLE.lowers("aten.pow.Tensor_Scalar", check=every(floats, _exponent))
+def power(builder: RegionBuilder, node: Node) -> None:
+    """Roots by their own operators, whole powers by repeated squaring."""
+    exponent = float(cast(float, node.args[1]))
+    x = builder.operand(node.args[0])
+    if abs(exponent) == 0.5:
+        root = unary(builder, "SQRT", x)
+        builder.set(node, root if exponent > 0 else inverse(builder, root))
+        return
+    y = _whole_power(builder, x, abs(int(exponent)))
+    builder.set(node, y if exponent > 0 else inverse(builder, y))
+
+
+def _whole_power(builder: RegionBuilder, x: Operand, exponent: int) -> Operand:
+    if exponent == 1:
+        return x
+    half = _whole_power(builder, x, exponent // 2)
+    square = unary(builder, "SQUARE", half)
+    return binary(builder, "MUL", square, x) if exponent % 2 else square
+
+
+def inverse(builder: RegionBuilder, x: Operand) -> Operand:
+    """1 / x."""
+    return builder.emit("DIV", [builder.scalar(1.0), x], x.shape, x.order, "DivOptions")
+
+
+@TABLE.lowers("aten.reciprocal.default", check=floats)
+def reciprocal(builder: RegionBuilder, node: Node) -> None:
+    """1 / x."""
+    builder.set(node, inverse(builder, builder.operand(node.args[0])))
+
+
+@TABLE.lowers("aten.rsqrt.default", check=floats)
+def rsqrt(builder: RegionBuilder, node: Node) -> None:
+    """1 / sqrt(x); XNNPACK's own RSQRT gives NaN for 0."""
+    builder.set(node, inverse(builder, unary(builder, "SQRT", builder.operand(node.args[0]))))
+
+
+@TABLE.lowers(*_LOGS, check=floats)
+def logarithm(builder: RegionBuilder, node: Node) -> None:
+    """The natural logarithm, scaled."""
+    natural = unary(builder, "LOG", builder.operand(node.args[0]))
+    builder.set(node, binary(builder, "MUL", natural, 1 / math.log(_LOGS[op_name(node)])))

@@ -127,9 +127,7 @@ def _repeat_edges(builder: RegionBuilder, x: Operand, dim: int, before: int, aft
 
 def _row(builder: RegionBuilder, x: Operand, dim: int, position: int) -> Operand:
     shape = tuple(1 if d == dim else s for d, s in enumerate(x.shape))
-    begin = [0 if d != dim or position == 0 else x.shape[dim] - 1 for d in x.order]
-    size = [1 if d == dim else -1 for d in x.order]
-    return builder.emit("SLICE", [x, builder.integers(begin), builder.integers(size)], shape, x.order, "SliceOptions")
+    return builder.slice(x, {dim: (0, 1) if position == 0 else (-1, None)}, shape)
 
 
 def _append(builder: RegionBuilder, parts: list[Operand], dim: int) -> Operand:
