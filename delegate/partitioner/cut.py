@@ -15,6 +15,7 @@ from torch.fx.node import map_arg
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import LoweringError
+from delegate.partitioner.collector import paused_collector
 from delegate.partitioner.numbers import is_number
 from delegate.partitioner.plan import Partition, Plan
 
@@ -176,9 +177,10 @@ def _copy(graph: Graph, node: Node, mapping: Mapping[Node, Any]) -> Node:
 def regions(plan: Plan) -> dict[str, Region]:
     """All partitions of a plan and of those nested in it, cut out, by name."""
     found: dict[str, Region] = {}
-    for part in plan.walk():
-        cutter = Cutter(part)
-        found.update((p.name, cutter.cut(p)) for p in part.partitions)
+    with paused_collector():
+        for part in plan.walk():
+            cutter = Cutter(part)
+            found.update((p.name, cutter.cut(p)) for p in part.partitions)
     return found
 
 
@@ -196,7 +198,8 @@ def lower(plan: Plan, delegates: Mapping[str, LoweredDelegate]) -> LoweredProgra
         for partition in part.partitions:
             if partition.name not in delegates:
                 raise LoweringError(f"partition {partition.name} has no delegate", where=part.program.name)
-    return LoweredProgram(_lowered(plan), dict(delegates))
+    with paused_collector():
+        return LoweredProgram(_lowered(plan), dict(delegates))
 
 
 def _lowered(plan: Plan) -> EdgeProgram:

@@ -12,6 +12,7 @@ from delegate.edge.node import describe, is_compute, op_name, tensors
 from delegate.edge.program import EdgeProgram
 from delegate.errors import DelegateError, PartitionError
 from delegate.partitioner.assign import Stretch, Verdicts, assign
+from delegate.partitioner.collector import paused_collector
 from delegate.partitioner.numbers import is_size_arithmetic, unknown_number
 from delegate.partitioner.partitioner import Check, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit
@@ -51,7 +52,8 @@ def plan(
             what = f"backend {name} is asked for {count} times" if count > 1 else f"backend {name} has no support check"
             raise PartitionError(what, where=program.name, remedy="name every backend once")
     planner = _Planner(partitioners, checks, rules, RuleBook(rules, names), refusals or {}, set(taken))
-    made = planner.plan(program)
+    with paused_collector():
+        made = planner.plan(program)
     return replace(made, notes=(*made.notes, *planner.book.unused()))
 
 
