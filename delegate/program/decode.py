@@ -8,10 +8,11 @@ limited (see `limits`), and all that is read is paid for from a budget of as man
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from delegate.errors import ProgramError
 from delegate.program import schema_generated as schema
@@ -41,6 +42,7 @@ from delegate.program.model import (
 )
 from delegate.program.segments import DIGEST_SIZE, Directory
 
+T = TypeVar("T")
 _KIND = schema.ArgKind
 _DOUBLE, _LONG = struct.Struct("<d"), struct.Struct("<q")
 _DTYPES = {t.value: t for t in DType}
@@ -48,8 +50,6 @@ _HOMES = {h.value: h for h in Home}
 _OPS = {o.value: o for o in Op}
 _STRUCTURES = {s.value: s for s in Structure}
 _TREE_KINDS = {code: name for name, code in vars(schema.TreeKind).items() if not name.startswith("_")}
-_CALLS = {code: name for name, code in vars(schema.Call).items() if name in ("KernelCall", "DelegateCall")}
-_CALLS[schema.Call.StructuredCall] = "StructuredCall"
 
 
 def decode(tables: memoryview, version: int) -> tuple[Program, Directory]:
@@ -149,8 +149,8 @@ class _Decoder:
             outputs=self._args(item.Outputs(), args),
             in_tree=self._tree(item, "InTree", args),
             out_tree=self._tree(item, "OutTree", args),
-            values=tuple(self._value(v, exprs) for v in self._items(item, "Values")),
-            instructions=self._instructions(item, args, MAX_DEPTH),
+            values=self._values(item.Values(), exprs),
+            instructions=self._instructions(item.Instructions(), args, MAX_DEPTH),
             symbols=tuple(self._symbol(s) for s in self._items(item, "Symbols")),
             arenas=self._numbers(item, "Arenas"),
             sources=self._texts(item, "Sources"),
@@ -187,50 +187,60 @@ class _Decoder:
             raise ValueError(f"an input cannot be the literal {literal}")
         return Input(self._text(item.Name()), item.Value(), literal)
 
-    def _value(self, item: Any, exprs: tuple[Expr, ...]) -> Value:
-        storage = Storage(_HOMES[item.Home()], item.Index(), item.Offset())
-        shape: tuple[Dim, ...] = tuple(d if d >= 0 else exprs[-1 - d] for d in self._numbers(item, "Shape"))
-        return Value(self._text(item.Name()), _DTYPES[item.Dtype()], shape, storage)
+    def _values(self, item: Any, exprs: tuple[Expr, ...]) -> tuple[Value, ...]:
+        sizes = iter(self._numbers(item, "Sizes"))
+        columns = [self._numbers(item, f) for f in ("Dtypes", "Ranks", "Homes", "Indices", "Offsets")]
+        values = []
+        for name, dtype, rank, home, index, offset in zip(self._texts(item, "Names"), *columns, strict=True):
+            shape: tuple[Dim, ...] = tuple(d if d >= 0 else exprs[-1 - d] for d in _take(rank, sizes))
+            values.append(Value(name, _DTYPES[dtype], shape, Storage(_HOMES[home], index, offset)))
+        return _all_of(values, sizes)
 
     def _symbol(self, item: Any) -> Symbol:
         maximum = item.Maximum() if item.Bounded() else None
         return Symbol(self._text(item.Name()), item.Minimum(), maximum, item.Input(), item.Dim())
 
     def _instructions(self, item: Any, reader: _ArgReader, depth: int) -> tuple[Instruction, ...]:
-        return tuple(self._instruction(i, reader, depth) for i in self._items(item, "Instructions"))
+        table = item.Args()
+        args = iter(reader.read(self._numbers(table, "Kinds"), self._numbers(table, "Values")))
+        outputs = iter(self._numbers(item, "Outputs"))
+        structured = self._items(item, "Structured")
+        columns = [self._numbers(item, f) for f in ("Kinds", "Targets", "Sources", "ArgCounts", "OutputCounts")]
+        calls: list[Instruction] = []
+        for kind, target, source, arg_count, output_count in zip(*columns, strict=True):
+            given, made = _take(arg_count, args), _take(output_count, outputs)
+            if kind == schema.CallKind.KERNEL:
+                calls.append(KernelCall(target, given, made, source))
+            elif kind == schema.CallKind.DELEGATE:
+                calls.append(DelegateCall(target, _indices(given), made))
+            elif kind == schema.CallKind.STRUCTURED:
+                (table,) = _take(1, structured)
+                calls.append(self._structured(table, reader, _indices(given), made, depth))
+            else:
+                raise ValueError(f"no kind of instruction has the code {kind}")
+        return _all_of(calls, args, outputs, structured)
 
-    def _instruction(self, item: Any, reader: _ArgReader, depth: int) -> Instruction:
-        kind, table = _CALLS[item.CallType()], item.Call()
-        call = getattr(schema, kind)()
-        call.Init(table.Bytes, table.Pos)
-        outputs = self._numbers(call, "Outputs")
-        if kind == "KernelCall":
-            return KernelCall(call.Operator(), self._args(call.Args(), reader), outputs, call.Source())
-        if kind == "DelegateCall":
-            return DelegateCall(call.Delegate(), self._numbers(call, "Inputs"), outputs)
+    def _structured(
+        self, item: Any, reader: _ArgReader, operands: tuple[int, ...], outputs: tuple[int, ...], depth: int
+    ) -> StructuredCall:
         if depth == 0:
             raise ValueError("control flow is nested too deeply")
-        blocks = tuple(self._block(b, reader, depth - 1) for b in self._items(call, "Blocks"))
-        operands = self._numbers(call, "Operands")
-        return StructuredCall(_STRUCTURES[call.Kind()], operands, call.Carried(), blocks, outputs)
+        blocks = tuple(self._block(b, reader, depth - 1) for b in self._items(item, "Blocks"))
+        return StructuredCall(_STRUCTURES[item.Kind()], operands, item.Carried(), blocks, outputs)
 
     def _block(self, item: Any, reader: _ArgReader, depth: int) -> Block:
         inputs, outputs = self._numbers(item, "Inputs"), self._numbers(item, "Outputs")
-        return Block(inputs, outputs, self._instructions(item, reader, depth))
+        return Block(inputs, outputs, self._instructions(item.Instructions(), reader, depth))
 
     def _tree(self, item: Any, field: str, reader: _ArgReader) -> Tree:
         nodes = self._items(item, field)
-        tree = self._subtree(nodes, reader, MAX_DEPTH)
-        if next(nodes, None) is not None:
-            raise ValueError("a tree has more nodes than its root")
-        return tree
+        (root,) = _all_of([self._subtree(nodes, reader, MAX_DEPTH)], nodes)
+        return root
 
     def _subtree(self, nodes: Iterator[Any], reader: _ArgReader, depth: int) -> Tree:
         if depth == 0:
             raise ValueError("a tree is nested too deeply")
-        item = next(nodes, None)
-        if item is None:
-            raise ValueError("a tree is incomplete")
+        (item,) = _take(1, nodes)
         keys = tuple(k for k in self._args(item.Keys(), reader) if isinstance(k, str | int))
         children = []
         for _ in range(item.Children()):
@@ -272,11 +282,31 @@ class _ArgReader:
             raise ValueError("an argument is nested too deeply")
         items: list[Arg] = []
         while len(items) < count:
-            pair = next(rest, None)
-            if pair is None:
-                raise ValueError("a list is incomplete")
+            (pair,) = _take(1, rest)
             items.append(self._one(*pair, rest, depth - 1))
         return tuple(items)
+
+
+def _take(count: int, rest: Iterator[T]) -> tuple[T, ...]:
+    """The next parts, of which there must be as many."""
+    taken = tuple(itertools.islice(rest, count))
+    if len(taken) < count:
+        raise ValueError("a list is incomplete")
+    return taken
+
+
+def _all_of(made: list[T], *rests: Iterator[object]) -> tuple[T, ...]:
+    """What was made, after nothing may be left of what it was made from."""
+    if any(True for rest in rests for _ in rest):
+        raise ValueError("a list has more parts than are used")
+    return tuple(made)
+
+
+def _indices(args: tuple[Arg, ...]) -> tuple[int, ...]:
+    """The indices in arguments that are all values."""
+    if not all(isinstance(a, Ref) for a in args):
+        raise ValueError("an instruction takes something that is no value")
+    return tuple(a.index for a in args if isinstance(a, Ref))
 
 
 def _index(value: int) -> int:

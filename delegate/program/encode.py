@@ -6,7 +6,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import flatbuffers
 import numpy as np
@@ -114,7 +114,7 @@ class _Encoder:
             "Outputs": self._args(method.outputs),
             "InTree": self._tree(method.in_tree),
             "OutTree": self._tree(method.out_tree),
-            "Values": self._tables(self._value(v) for v in method.values),
+            "Values": self._values(method.values),
             "Instructions": self._instructions(method.instructions, MAX_DEPTH),
             "Symbols": self._tables(self._symbol(s) for s in method.symbols),
             "Arenas": self._numbers(method.arenas, np.int64),
@@ -142,41 +142,39 @@ class _Encoder:
         name, literal = self._builder.CreateString(leaf.name), self._args((leaf.literal,))
         return self._table("Input", Name=name, Value=leaf.value, Literal=literal)
 
-    def _value(self, value: Value) -> int:
+    def _values(self, values: Sequence[Value]) -> int:
+        storages = [v.storage for v in values]
         return self._table(
-            "Value",
-            Name=self._builder.CreateString(value.name),
-            Shape=self._numbers([self._pool.dim(d) for d in value.shape], np.int64),
-            Dtype=value.dtype.value,
-            Home=value.storage.home.value,
-            Index=value.storage.index,
-            Offset=value.storage.offset,
+            "Values",
+            Names=self._texts(v.name for v in values),
+            Dtypes=self._numbers([v.dtype.value for v in values], np.uint8),
+            Ranks=self._numbers([len(v.shape) for v in values], np.uint32),
+            Sizes=self._numbers([self._pool.dim(d) for v in values for d in v.shape], np.int64),
+            Homes=self._numbers([s.home.value for s in storages], np.uint8),
+            Indices=self._numbers([s.index for s in storages], np.uint32),
+            Offsets=self._numbers([s.offset for s in storages], np.int64),
         )
 
-    def _instructions(self, instructions: Sequence[Instruction], depth: int) -> int:
-        return self._tables(self._instruction(i, depth) for i in instructions)
+    def _instructions(self, calls: Sequence[Instruction], depth: int) -> int:
+        structured = [self._structured(c, depth) for c in calls if isinstance(c, StructuredCall)]
+        rows = [_row(c) for c in calls]
+        return self._table(
+            "Instructions",
+            Kinds=self._numbers([r.kind for r in rows], np.uint8),
+            Targets=self._numbers([r.target for r in rows], np.uint32),
+            Sources=self._numbers([r.source for r in rows], np.int32),
+            ArgCounts=self._numbers([len(r.args) for r in rows], np.uint32),
+            Args=self._args([a for r in rows for a in r.args]),
+            OutputCounts=self._numbers([len(c.outputs) for c in calls], np.uint32),
+            Outputs=self._indices([o for c in calls for o in c.outputs]),
+            Structured=self._tables(structured),
+        )
 
-    def _instruction(self, call: Instruction, depth: int) -> int:
-        kind = type(call).__name__
-        outputs = self._indices(call.outputs)
-        if isinstance(call, KernelCall):
-            args = self._args(call.args)
-            table = self._table(kind, Operator=call.operator, Args=args, Outputs=outputs, Source=call.source)
-        elif isinstance(call, DelegateCall):
-            table = self._table(kind, Delegate=call.delegate, Inputs=self._indices(call.inputs), Outputs=outputs)
-        else:
-            table = self._structured(call, outputs, depth)
-        return self._table("Instruction", CallType=getattr(schema.Call, kind), Call=table)
-
-    def _structured(self, call: StructuredCall, outputs: int, depth: int) -> int:
+    def _structured(self, call: StructuredCall, depth: int) -> int:
         if depth == 0:
             raise ProgramError(f"control flow is nested deeper than {MAX_DEPTH}")
-        operands = self._indices(call.operands)
         blocks = self._tables([self._block(b, depth - 1) for b in call.blocks])
-        return self._table(
-            "StructuredCall", Kind=call.kind.value, Operands=operands, Carried=call.carried, Blocks=blocks,
-            Outputs=outputs,
-        )  # fmt: skip
+        return self._table("Structured", Kind=call.kind.value, Carried=call.carried, Blocks=blocks)
 
     def _block(self, block: Block, depth: int) -> int:
         inputs, outputs = self._indices(block.inputs), self._indices(block.outputs)
@@ -210,6 +208,24 @@ class _Encoder:
         specs = json.dumps(dict(spec.compile_specs), sort_keys=True, separators=(",", ":"), allow_nan=False)
         texts = [self._builder.CreateString(t) for t in (spec.name, spec.backend, specs)]
         return self._table("Delegate", Name=texts[0], Backend=texts[1], CompileSpecs=texts[2], Segment=spec.segment)
+
+
+class _Row(NamedTuple):
+    """An instruction as the vectors of Instructions hold it."""
+
+    kind: int
+    target: int
+    source: int
+    args: tuple[Arg, ...]
+
+
+def _row(call: Instruction) -> _Row:
+    kinds = schema.CallKind
+    if isinstance(call, KernelCall):
+        return _Row(kinds.KERNEL, call.operator, call.source, call.args)
+    if isinstance(call, DelegateCall):
+        return _Row(kinds.DELEGATE, call.delegate, -1, tuple(map(Ref, call.inputs)))
+    return _Row(kinds.STRUCTURED, 0, -1, tuple(map(Ref, call.operands)))
 
 
 class _Pool:

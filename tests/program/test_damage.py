@@ -171,7 +171,8 @@ class Forger:
     def method(self, count: int = 1, **fields: int) -> bytes:
         empty_args, exprs = self.table("Args"), self.table("Exprs")
         leaf = self.vector(self.table("TreeNode", Keys=empty_args), 1)
-        given = {"Outputs": empty_args, "InTree": leaf, "OutTree": leaf, "Exprs": exprs, **fields}
+        given = {"Outputs": empty_args, "InTree": leaf, "OutTree": leaf, "Exprs": exprs}
+        given |= {"Values": self.table("Values"), "Instructions": self.table("Instructions", Args=empty_args)} | fields
         return self.program(Methods=self.vector(self.table("Method", **given), count))
 
     def program(self, **fields: int) -> bytes:
@@ -180,28 +181,32 @@ class Forger:
 
 
 def shared_methods(forger: Forger) -> bytes:
-    value = forger.table("Value", Name=forger.builder.CreateString("v" * 1000))
-    return forger.method(1000, Values=forger.vector(value, 1000))
+    names = forger.vector(forger.builder.CreateString("v" * 1000), 1000)
+    return forger.method(1000, Sources=names)
+
+
+def nested(forger: Forger, depth: int, width: int) -> bytes:
+    """Blocks within blocks, every one of `width` equal instructions that share their parts."""
+    args = forger.table("Args")
+    instructions = forger.table("Instructions", Args=args)
+    for _ in range(depth):
+        block = forger.table("Block", Instructions=instructions)
+        structured = forger.vector(forger.table("Structured", Blocks=forger.vector(block, 1)), width)
+        zeros = [forger.builder.CreateNumpyVector(np.zeros(width, "uint32")) for _ in range(4)]
+        kinds = forger.builder.CreateByteVector(bytes([schema.CallKind.STRUCTURED] * width))
+        instructions = forger.table(
+            "Instructions", Kinds=kinds, Targets=zeros[0], Sources=zeros[1], ArgCounts=zeros[2], OutputCounts=zeros[3],
+            Structured=structured, Args=args,
+        )  # fmt: skip
+    return forger.method(Instructions=instructions)
 
 
 def shared_blocks(forger: Forger) -> bytes:
-    instructions = forger.vector(forger.table("Instruction"), 0)
-    for _ in range(60):
-        block = forger.table("Block", Instructions=instructions)
-        call = forger.table("StructuredCall", Blocks=forger.vector(block, 2))
-        instruction = forger.table("Instruction", CallType=schema.Call.StructuredCall, Call=call)
-        instructions = forger.vector(instruction, 2)
-    return forger.method(Instructions=instructions)
+    return nested(forger, 60, 2)
 
 
 def deep_blocks(forger: Forger) -> bytes:
-    instructions = forger.vector(0, 0)
-    for _ in range(5000):
-        block = forger.table("Block", Instructions=instructions)
-        call = forger.table("StructuredCall", Blocks=forger.vector(block, 1))
-        instruction = forger.table("Instruction", CallType=schema.Call.StructuredCall, Call=call)
-        instructions = forger.vector(instruction, 1)
-    return forger.method(Instructions=instructions)
+    return nested(forger, 5000, 1)
 
 
 def doubling_exprs(forger: Forger) -> bytes:
@@ -228,9 +233,39 @@ def deep_json(forger: Forger) -> bytes:
     return forger.program(Delegates=forger.vector(forger.table("Delegate", CompileSpecs=specs), 1))
 
 
+def one_call(forger: Forger, kind: int = 0, args: int = 0, outputs: int = 0) -> bytes:
+    """One instruction that says how many arguments and outputs it has, of which there is one each."""
+    number = forger.builder.CreateNumpyVector
+    one = forger.table("Args", Kinds=forger.builder.CreateByteVector(b"\0"), Values=number(np.zeros(1, "int64")))
+    fields = {
+        "Kinds": forger.builder.CreateByteVector(bytes([kind])),
+        "Targets": number(np.zeros(1, "uint32")),
+        "Sources": number(np.full(1, -1, "int32")),
+        "ArgCounts": number(np.full(1, args, "uint32")),
+        "OutputCounts": number(np.full(1, outputs, "uint32")),
+        "Outputs": number(np.zeros(1, "uint32")),
+    }
+    return forger.method(Instructions=forger.table("Instructions", Args=one, **fields))
+
+
 def unknown_call(forger: Forger) -> bytes:
-    call = forger.table("KernelCall")
-    return forger.method(Instructions=forger.vector(forger.table("Instruction", CallType=77, Call=call), 1))
+    return one_call(forger, 77, 1, 1)
+
+
+def delegate_of_none(forger: Forger) -> bytes:
+    return one_call(forger, schema.CallKind.DELEGATE, 1, 1)
+
+
+def many_args(forger: Forger) -> bytes:
+    return one_call(forger, args=2**32 - 1, outputs=1)
+
+
+def many_outputs(forger: Forger) -> bytes:
+    return one_call(forger, args=1, outputs=2**32 - 1)
+
+
+def args_left(forger: Forger) -> bytes:
+    return one_call(forger, outputs=1)
 
 
 def odd_directory(forger: Forger) -> bytes:
@@ -242,7 +277,7 @@ def odd_directory(forger: Forger) -> bytes:
 @pytest.mark.parametrize(
     "forge",
     [shared_methods, shared_blocks, deep_blocks, doubling_exprs, long_list, many_children, deep_json, unknown_call,
-     odd_directory],
+     delegate_of_none, many_args, many_outputs, args_left, odd_directory],
 )  # fmt: skip
 def test_forged_tables(forge):
     with pytest.raises(ProgramError, match="the tables of the file are"):
