@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch._export.utils import _special_op_to_preserve_cia
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.export.exported_program import _override_composite_implicit_decomp, _special_op_to_preserve_cia
+from torch.export.exported_program import _override_composite_implicit_decomp
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_symbols
@@ -30,7 +32,7 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 @functools.cache
 def core_decompositions(preserve_ops: Set[str] = frozenset()) -> Table:
     """Torch's decompositions to core ATen, without those of the operators to keep whole."""
-    table = torch.export.default_decompositions().items()
+    table = dict(torch.export.default_decompositions()).items()
     return {op: how for op, how in table if str(op) not in preserve_ops}
 
 
@@ -76,7 +78,7 @@ class Decomposer:
         body = self._traced.get(key) if key is not None else None
         if body is not None:
             return body
-        values = [leaf.meta[META_VALUE] for leaf in leaves]
+        values = [_own(leaf.meta[META_VALUE]) for leaf in leaves]
         call = _Call(node, leaves)
         try:
             body = self._make(call, values)
@@ -95,8 +97,11 @@ class Decomposer:
     def _make(self, call: Callable[..., Any], values: list[Any]) -> Graph:
         mode = next((v.fake_mode for v in values if isinstance(v, FakeTensor)), contextlib.nullcontext())
         kept = _kept_composites(self.preserve_ops)
-        with mode, torch.no_grad(), _override_composite_implicit_decomp(kept):
+        with mode, torch.no_grad(), enable_python_dispatcher(), _override_composite_implicit_decomp(kept):
             graph: Graph = make_fx(call, decomposition_table=dict(self.table))(*values).graph
+        for node in graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided_.default):
+            node.replace_all_uses_with(node.args[0])  # composites set strides with it, which mean nothing here
+            graph.erase_node(node)
         return graph
 
 
@@ -111,6 +116,11 @@ class _Call:
         args, kwargs = map_arg((self._node.args, self._node.kwargs), given.__getitem__)
         assert callable(self._node.target)
         return self._node.target(*args, **kwargs)
+
+
+def _own(value: Any) -> Any:
+    """An object of its own: nodes of one cached body share fake tensors, and torch tells arguments by identity."""
+    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 @functools.cache
@@ -192,7 +202,7 @@ def _copy(inner: Node, env: dict[Node, Node], graph: Graph, body: Graph) -> Node
     constant = getattr(body.owning_module, str(inner.target))
     if not isinstance(constant, torch.Tensor) or constant.dim() or isinstance(constant, FakeTensor):
         raise LoweringError(f"a decomposition holds the constant {inner.target}", where=str(inner))
-    kwargs = {"dtype": constant.dtype, "device": constant.device, "pin_memory": False}
+    kwargs: dict[str, Any] = {"dtype": constant.dtype, "device": constant.device, "pin_memory": False}
     return graph.call_function(torch.ops.aten.full.default, ([], constant.item()), kwargs)
 
 

@@ -15,8 +15,10 @@ from delegate.edge.decompose import Decomposer, compound_nodes, core_decompositi
 from delegate.edge.functional import functionalize
 from delegate.edge.graphs import drop_unused, remove_checks, trim_metadata
 from delegate.edge.inline import NotSimple, inlined
+from delegate.edge.node import META_CONSTANT
 from delegate.edge.program import EdgeProgram
 from delegate.edge.signature import Signature, read_signature
+from delegate.edge.verifier import verify
 from delegate.errors import ExportError, LoweringError
 
 logger = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
 
     Raises:
         ExportError: the program has inputs, effects or operators that an inference program cannot have.
+        DialectError: the program cannot be brought to edge dialect; names the node.
     """
     decomposer = Decomposer(frozenset(preserve_ops))
     try:
@@ -40,7 +43,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         logger.info("%s goes the long way through torch: %s", name, why)
         module, signature = _thorough(ep, decomposer, name)
     drop_unused(module.graph)
-    return EdgeProgram(
+    program = EdgeProgram(
         name=name,
         graph_module=module,
         inputs=signature.inputs,
@@ -52,6 +55,10 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         out_spec=ep.call_spec.out_spec,
         range_constraints=ep.range_constraints,
     )
+    for placeholder in module.graph.find_nodes(op="placeholder"):
+        placeholder.meta[META_CONSTANT] = program.is_constant(placeholder)
+    verify(program, decomposer.preserve_ops)
+    return program
 
 
 def _quick(ep: ExportedProgram, decomposer: Decomposer) -> tuple[GraphModule, Signature]:

@@ -6,18 +6,16 @@ the inverses of the views; aliases are then made again from it when they are nex
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from delegate.edge.graphs import KEPT_METADATA
+from delegate.edge.build import fake_result, make_like
 from delegate.edge.inline import NotSimple
 from delegate.edge.node import arguments, tensors
 from delegate.edge.program import META_VALUE
@@ -153,22 +151,7 @@ class _Functionalizer:
 
     def _call(self, like: Node, target: Any, args: Any, kwargs: Any) -> Node:
         """A new node with the metadata of another and its own fake value."""
-        made = self._graph.call_function(target, tuple(args), dict(kwargs))
-        made.meta = {k: like.meta[k] for k in KEPT_METADATA if k in like.meta and k != META_VALUE}
-        made.meta[META_VALUE] = _fake_result(made)
-        return made
-
-
-def _fake_result(node: Node) -> Any:
-    args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta[META_VALUE])
-    mode = next((v.fake_mode for n in node.all_input_nodes for v in _fakes(n)), contextlib.nullcontext())
-    assert callable(node.target)
-    with mode, torch.no_grad():
-        return node.target(*args, **kwargs)
-
-
-def _fakes(node: Node) -> Iterator[FakeTensor]:
-    return (t for t in tensors(node) if isinstance(t, FakeTensor))
+        return make_like(like, target, args, kwargs)
 
 
 def _viewed(node: Node) -> Node | None:
@@ -185,7 +168,7 @@ def _viewed(node: Node) -> Node | None:
 
 
 def _shares_memory(node: Node) -> Node | None:
-    result = _fake_result(node)
+    result = fake_result(node)
     made = result if isinstance(result, list | tuple) else [result]
     storages = {t.untyped_storage()._cdata for t in made if isinstance(t, torch.Tensor)}
     for source in node.all_input_nodes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -69,8 +70,17 @@ def trim_metadata(graph: Graph) -> None:
         node.meta = {key: node.meta[key] for key in KEPT_METADATA if key in node.meta}
 
 
-def evaluate(root: GraphModule, arguments: list[object]) -> tuple[object, ...]:
+def call(target: Any, args: Any, kwargs: Any) -> Any:
+    """Call an operator with torch. In edge programs strides have no meaning, so a view may have to copy."""
+    return (torch.ops.aten.reshape.default if target is torch.ops.aten.view.default else target)(*args, **kwargs)
+
+
+class _Evaluator(torch.fx.Interpreter):
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return call(target, args, kwargs)
+
+
+def evaluate(root: GraphModule, arguments: Sequence[Any]) -> tuple[Any, ...]:
     """Run a graph with torch on values for its placeholders, in order; gives its results, flat."""
     with torch.no_grad():
-        results = torch.fx.Interpreter(root).run(*arguments, enable_io_processing=False)
-    return tuple(results)
+        return tuple(_Evaluator(root).run(*arguments, enable_io_processing=False))

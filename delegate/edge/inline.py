@@ -48,7 +48,7 @@ def _copy_body(module: GraphModule, graph: Graph, env: dict[Node, Any]) -> Any:
     return map_arg(module.graph.output_node().args[0], env.__getitem__)
 
 
-def _region(node: Node) -> tuple[Node, tuple[Any, ...]] | None:
+def _region(node: Node) -> tuple[Any, tuple[Any, ...]] | None:
     """The body and the operands of a region to inline; None for a plain node."""
     match getattr(node.target, "__name__", ""), node.args:
         case "wrap_with_set_grad_enabled", (_, body, *operands):

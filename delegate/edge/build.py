@@ -1,0 +1,106 @@
+"""Making nodes and constants: new nodes inherit metadata and get their own fake value."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+
+from delegate.edge.graphs import KEPT_METADATA
+from delegate.edge.node import META_CONSTANT, tensors
+from delegate.edge.program import META_VALUE, EdgeProgram
+
+
+def fake_mode(nodes: Iterable[Node]) -> FakeTensorMode | None:
+    """The mode that the nodes' fake tensors belong to."""
+    return next((t.fake_mode for n in nodes for t in tensors(n) if isinstance(t, FakeTensor)), None)
+
+
+def inherited(node: Node) -> dict[str, Any]:
+    """The metadata that a node made out of this one takes over: all but its value."""
+    return {key: node.meta[key] for key in KEPT_METADATA if key in node.meta and key != META_VALUE}
+
+
+def fake_result(node: Node) -> Any:
+    """What the node's operator gives on the fake values of its inputs."""
+    args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta[META_VALUE])
+    assert callable(node.target)
+    with fake_mode(node.all_input_nodes) or contextlib.nullcontext(), torch.no_grad():
+        return node.target(*args, **kwargs)
+
+
+def make_like(like: Node, target: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Node:
+    """A new node at the graph's insertion point with the metadata of another and its own fake value."""
+    graph: Graph = like.graph
+    made = graph.call_function(target, tuple(args), dict(kwargs))
+    made.meta = inherited(like)
+    made.meta[META_VALUE] = fake_result(made)
+    return made
+
+
+class Constants:
+    """Adds constants to a program: placeholders after the existing constants, before the user's inputs."""
+
+    def __init__(self, program: EdgeProgram) -> None:
+        self._program = program
+        self._mode = fake_mode(program.graph.nodes)
+        self.tensors = dict(program.constants)
+        self.names = dict(program.constant_names)
+        placeholders = program.graph.find_nodes(op="placeholder")
+        held = [p for p in placeholders if p.name in self.tensors]
+        self._after: Node | None = held[-1] if held else None
+
+    def add(self, name: str, value: torch.Tensor, source: str) -> Node:
+        """The placeholder of a new constant.
+
+        Args:
+            name: wished name of the placeholder.
+            value: the tensor; stored contiguous.
+            source: the name in the user's module, or of the node that was folded.
+        """
+        value = value.detach().contiguous()
+        graph = self._program.graph
+        with self._place():
+            node = graph.placeholder(name)
+        node.target = node.name
+        with self._mode or contextlib.nullcontext():
+            fake = self._mode.from_tensor(value, static_shapes=True) if self._mode else value
+        node.meta[META_VALUE] = fake
+        node.meta[META_CONSTANT] = True
+        self.tensors[node.name], self.names[node.name] = value, source
+        self._after = node
+        return node
+
+    def _place(self) -> Any:
+        graph = self._program.graph
+        return graph.inserting_after(self._after) if self._after else graph.inserting_before(next(iter(graph.nodes)))
+
+    def done(self) -> EdgeProgram:
+        """The program with the new constants."""
+        return replace(self._program, constants=self.tensors, constant_names=self.names)
+
+
+def is_pure(node: Node) -> bool:
+    """Whether equal arguments always give equal results, and nothing else happens."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return node.op == "call_function" and not isinstance(target, torch._ops.HigherOrderOperator)
+    return not target._schema.is_mutable and bool(target._schema.returns) and not _UNREPEATABLE & set(target.tags)
+
+
+_UNREPEATABLE = {torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """The plain values and nodes in nested argument lists."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from leaves(item)
+    else:
+        yield value

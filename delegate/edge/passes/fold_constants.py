@@ -1,0 +1,77 @@
+"""Constant folding: what depends on constants alone is computed once, ahead of time."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+from delegate.edge.build import Constants, is_pure
+from delegate.edge.graphs import call
+from delegate.edge.node import is_static, tensors
+from delegate.edge.program import EdgeProgram
+
+_NAMESPACES = frozenset({"aten", "prims"})  # not quantize and dequantize: backends want to see them
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantFolding:
+    """Evaluates pure nodes on constants with torch; only results that the rest of the graph uses are stored.
+
+    Args:
+        limit: bytes that a result may have in any case.
+        growth: else, how many times the bytes of its inputs.
+    """
+
+    limit: int = 1 << 20
+    growth: float = 2.0
+
+    def __call__(self, program: EdgeProgram) -> EdgeProgram:
+        known: dict[Node, Any] = {
+            n: program.constants[n.name] for n in program.graph.find_nodes(op="placeholder") if program.is_constant(n)
+        }
+        given = frozenset(known)
+        for node in program.graph.nodes:
+            if self._foldable(node, known):
+                value = _evaluate(node, known)
+                if value is not None:
+                    known[node] = value
+        return _store(program, {n: v for n, v in known.items() if n not in given})
+
+    def _foldable(self, node: Node, known: dict[Node, Any]) -> bool:
+        if node.op != "call_function" or not all(n in known for n in node.all_input_nodes):
+            return False
+        if node.target is operator.getitem:
+            return True
+        target = node.target
+        if not isinstance(target, OpOverload) or target.namespace not in _NAMESPACES:
+            return False
+        if not tensors(node) or not is_static(node) or not is_pure(node):
+            return False
+        taken = sum(t.nbytes for n in node.all_input_nodes for t in tensors(n))
+        return sum(t.nbytes for t in tensors(node)) <= max(self.limit, self.growth * taken)
+
+
+def _evaluate(node: Node, known: dict[Node, Any]) -> Any:
+    args, kwargs = map_arg((node.args, node.kwargs), known.__getitem__)
+    try:
+        with torch.no_grad():
+            return call(node.target, args, kwargs)
+    except (RuntimeError, NotImplementedError):
+        return None  # it fails on the caller's machine as it does here, if it is ever reached
+
+
+def _store(program: EdgeProgram, folded: dict[Node, Any]) -> EdgeProgram:
+    constants = Constants(program)
+    for node, value in folded.items():
+        if isinstance(value, torch.Tensor) and any(user not in folded for user in node.users):
+            node.replace_all_uses_with(constants.add(f"{node.name}_folded", value, node.name))
+    for node in reversed(folded):
+        if not node.users:
+            program.graph.erase_node(node)
+    return constants.done()

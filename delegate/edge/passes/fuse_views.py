@@ -1,0 +1,66 @@
+"""Chains of view operators: permutations are composed, reshapes keep only the last, inverse pairs vanish."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch.fx import Node
+
+from delegate.edge.graphs import graph_modules
+from delegate.edge.node import op_name, tensor
+from delegate.edge.passes.no_ops import same_shape
+from delegate.edge.program import EdgeProgram
+
+_RESHAPES = frozenset(
+    f"aten.{name}"
+    for name in (
+        "view.default",
+        "squeeze.default",
+        "squeeze.dim",
+        "squeeze.dims",
+        "unsqueeze.default",
+        "reshape.default",
+    )
+)
+_TAKES_SIZES = frozenset({"aten.view.default", "aten.reshape.default"})
+
+
+@dataclass(frozen=True, slots=True)
+class FuseViews:
+    """Makes chains of permutes, and of views, squeezes and unsqueezes, as short as they can be; values stay."""
+
+    def __call__(self, program: EdgeProgram) -> EdgeProgram:
+        for module in graph_modules(program.graph_module):
+            for node in list(module.graph.nodes):
+                if node.op == "call_function":
+                    _shorten(node)
+        return program
+
+
+def _shorten(node: Node) -> None:
+    """Let a node read past the views before it, whose own inputs are already as early as they can be."""
+    source = node.args[0] if node.args else None
+    if not isinstance(source, Node) or source.op != "call_function":
+        return
+    names = op_name(node), op_name(source)
+    origin = source.args[0] if source.args else None
+    if not isinstance(origin, Node):
+        return
+    if names == ("aten.permute.default",) * 2:
+        inner = source.args[1]
+        order = [inner[d] % len(inner) for d in node.args[1]]  # type: ignore
+        node.args = (origin, order)
+        if order == list(range(len(order))):
+            _replace(node, origin)
+    elif _RESHAPES.issuperset(names):
+        if same_shape(tensor(origin), tensor(node)):
+            _replace(node, origin)
+        elif names[0] in _TAKES_SIZES:
+            node.args = (origin, *node.args[1:])
+
+
+def _replace(node: Node, origin: Node) -> None:
+    if origin.op == "placeholder" and any(user.op == "output" for user in node.users):
+        return  # the caller and a state each own their memory
+    node.replace_all_uses_with(origin)
+    node.graph.erase_node(node)

@@ -1,0 +1,95 @@
+"""No-op removal: operators that give their input as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from delegate.edge.graphs import graph_modules
+from delegate.edge.node import arguments, op_name, tensors
+from delegate.edge.program import EdgeProgram
+
+
+@dataclass(frozen=True, slots=True)
+class NoOpRemoval:
+    """Removes copies, casts, reshapes, slices and arithmetic without effect.
+
+    A copy of a placeholder that is a result stays: the caller and a state each own their memory.
+    """
+
+    def __call__(self, program: EdgeProgram) -> EdgeProgram:
+        for module in graph_modules(program.graph_module):
+            _remove(module)
+        return program
+
+
+def _remove(module: GraphModule) -> None:
+    for node in list(module.graph.nodes):
+        source = no_op_source(node)
+        if source is not None and not (source.op == "placeholder" and any(u.op == "output" for u in node.users)):
+            node.replace_all_uses_with(source)
+            module.graph.erase_node(node)
+
+
+def no_op_source(node: Node) -> Node | None:
+    """The input that the node gives unchanged; None where it does something."""
+    condition = _CONDITIONS.get(op_name(node)) if node.op == "call_function" else None
+    if condition is None:
+        return None
+    source = node.args[0]
+    if isinstance(source, list | tuple):
+        source = source[0] if len(source) == 1 else None
+    if not isinstance(source, Node) or not _same_type(source, node) or not condition(arguments(node)):
+        return None
+    return source
+
+
+def _same_type(source: Node, node: Node) -> bool:
+    given, made = tensors(source), tensors(node)
+    if len(given) != 1 or len(made) != 1:
+        return False
+    (a,), (b,) = given, made
+    return a.dtype == b.dtype and a.device == b.device and same_shape(a, b)
+
+
+def same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two shapes are the same for all values of their symbols; adds no guard."""
+    return tuple(map(str, a.shape)) == tuple(map(str, b.shape))
+
+
+Condition = Callable[[dict[str, Any]], bool]
+
+
+def _always(arguments: dict[str, Any]) -> bool:
+    return True
+
+
+def _plain_one(arguments: dict[str, Any]) -> bool:
+    return isinstance(arguments["other"], int | float) and arguments["other"] == 1
+
+
+def _inactive(arguments: dict[str, Any]) -> bool:
+    return arguments["train"] is False or arguments["p"] == 0
+
+
+# Operator -> whether it does nothing, given that its result has its input's shape and dtype.
+_CONDITIONS: dict[str, Condition] = {
+    f"aten.{name}": condition
+    for condition, names in (
+        (_always, "clone.default alias.default detach.default lift_fresh_copy.default lift_fresh.default"),
+        (_always, "contiguous.default _to_copy.default to.dtype to.dtype_layout to.device to.other type_as.default"),
+        (_always, "view.default reshape.default _unsafe_view.default flatten.using_ints view.dtype cat.default"),
+        (_always, "expand.default squeeze.default squeeze.dim squeeze.dims repeat.default alias_copy.default"),
+        (lambda a: a["step"] == 1, "slice.Tensor slice_copy.Tensor"),
+        (lambda a: all(d in (i, i - len(a["dims"])) for i, d in enumerate(a["dims"])), "permute.default"),
+        (lambda a: not any(a["pad"]), "constant_pad_nd.default pad.default"),
+        (lambda a: not any(a["padding"]), "reflection_pad2d.default replication_pad2d.default"),
+        (_plain_one, "mul.Tensor mul.Scalar div.Tensor div.Scalar"),
+        (_inactive, "dropout.default native_dropout.default"),
+    )
+    for name in names.split()
+}

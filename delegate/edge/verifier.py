@@ -1,0 +1,206 @@
+"""Verifiers of the dialects: a graph that breaks a rule is named with its node and the rule."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx import GraphModule, Node
+
+from delegate.edge.graphs import CHECKS, graph_modules
+from delegate.edge.node import describe, dtype_of, op_name, tensors
+from delegate.edge.program import META_VALUE, EdgeProgram
+from delegate.errors import DialectError
+
+_CONTROL_FLOW = frozenset({"cond", "while_loop", "map_impl", "scan", "associative_scan"})
+_NUMBERS = frozenset(
+    {"_operator", "math", "torch", "torch.fx.experimental.symbolic_shapes", "torch.utils._sympy.functions"}
+)
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule of a dialect: what it says, what to do about a breach, and whether a node keeps it."""
+
+    text: str
+    remedy: str
+    holds: Callable[[Node], bool]
+
+
+def _known_kind(node: Node) -> bool:
+    return node.op in ("placeholder", "call_function", "get_attr", "output")
+
+
+def _known_target(node: Node) -> bool:
+    target = node.target
+    if node.op != "call_function" or isinstance(target, OpOverload) or target is operator.getitem:
+        return True
+    if isinstance(target, HigherOrderOperator):
+        return getattr(target, "_name", "") in _CONTROL_FLOW
+    return getattr(target, "__module__", "") in _NUMBERS
+
+
+def _body(node: Node) -> bool:
+    return node.op != "get_attr" or isinstance(getattr(node.graph.owning_module, str(node.target), None), GraphModule)
+
+
+def _functional(node: Node) -> bool:
+    return not (isinstance(node.target, OpOverload) and node.target._schema.is_mutable)
+
+
+def _gives_something(node: Node) -> bool:
+    return not isinstance(node.target, OpOverload) or bool(node.target._schema.returns)
+
+
+def _has_value(node: Node) -> bool:
+    return node.op in ("output", "get_attr") or META_VALUE in node.meta
+
+
+def _supported_dtypes(node: Node) -> bool:
+    return all(dtype_of(t.dtype) is not None for t in tensors(node))
+
+
+def _dense(node: Node) -> bool:
+    return all(t.layout == torch.strided for t in tensors(node))
+
+
+_EXPORT_AGAIN = "export the model again with this version of torch"
+_KIND = Rule(
+    "only placeholders, operator calls, bodies of control flow and the output occur", _EXPORT_AGAIN, _known_kind
+)
+_VALUE = Rule("every node knows what it gives: meta['val']", "a pass that makes nodes must set it", _has_value)
+_ATEN = (
+    _KIND,
+    Rule("calls are of operators, control flow or arithmetic on sizes", "replace the call in the model", _known_target),
+    Rule("get_attr gives a body of control flow; tensors are placeholders", _EXPORT_AGAIN, _body),
+    _VALUE,
+)
+_FUNCTIONAL = (
+    *_ATEN,
+    Rule("no operator writes to its inputs", "give a custom operator a form that returns the new value", _functional),
+    Rule("every operator gives something", "remove operators with side effects from forward", _gives_something),
+)
+_EDGE = (
+    *_FUNCTIONAL,
+    Rule("tensors have dtypes that programs can hold", "cast to a supported dtype in the model", _supported_dtypes),
+    Rule("tensors are dense", "convert sparse tensors in the model", _dense),
+    Rule("no check operators", "run delegate.edge.graphs.remove_checks", lambda n: op_name(n) not in CHECKS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A dialect: its rules, and the operators that it allows.
+
+    Args:
+        name: for messages.
+        rules: kept by every node.
+        allows: whether it has an operator; operators of namespaces other than aten are always allowed.
+    """
+
+    name: str
+    rules: tuple[Rule, ...]
+    allows: Callable[[OpOverload], bool]
+
+    def check(self, module: GraphModule) -> None:
+        """Raise DialectError for the first node that breaks a rule, in bodies of control flow too."""
+        for part in graph_modules(module):
+            for node in part.graph.nodes:
+                self._check_node(node)
+
+    def _check_node(self, node: Node) -> None:
+        for rule in self.rules:
+            if not rule.holds(node):
+                raise DialectError(f"not {self.name}: {rule.text}", where=describe(node), remedy=rule.remedy)
+        target = node.target
+        if isinstance(target, OpOverload) and target.namespace in ("aten", "prims") and not self.allows(target):
+            raise DialectError(
+                f"not {self.name}: {target} is no operator of the dialect",
+                where=describe(node),
+                remedy="decompose it with delegate.edge.decompose.decompose_node, or name it in preserve_ops",
+            )
+
+
+def _any(op: OpOverload) -> bool:
+    return True
+
+
+def is_core(op: OpOverload) -> bool:
+    """Whether torch tags the operator as core ATen."""
+    return torch.Tag.core in op.tags
+
+
+def _undecomposed(op: OpOverload) -> bool:
+    """Core ATen, or an operator that torch has no decomposition of."""
+    return is_core(op) or not op.has_kernel_for_dispatch_key(_COMPOSITE)
+
+
+ATEN = Dialect("ATen", _ATEN, _any)
+CORE_ATEN = Dialect("core ATen", _FUNCTIONAL, _undecomposed)
+
+
+def edge_dialect(preserve_ops: Set[str] | None = None) -> Dialect:
+    """The edge dialect: core ATen and these operators, kept whole; None: any operator may be kept whole."""
+    if preserve_ops is None:
+        return Dialect("edge", _EDGE, _any)
+    return Dialect("edge", _EDGE, lambda op: str(op) in preserve_ops or _undecomposed(op))
+
+
+def backend_dialect(name: str, ops: Set[str]) -> Dialect:
+    """The dialect of a backend: exactly these operators, custom ones included."""
+    taken = Rule(
+        f"every operator is one that {name} takes",
+        "leave the node to another backend",
+        lambda n: not isinstance(n.target, OpOverload) or op_name(n) in ops,
+    )
+    return Dialect(f"{name}'s dialect", (*_EDGE, taken), lambda op: str(op) in ops)
+
+
+def verify(program: EdgeProgram, preserve_ops: Set[str] | None = None) -> None:
+    """Raise DialectError unless the program is in edge dialect and its tables fit its graph.
+
+    Args:
+        preserve_ops: the operators besides core ATen that may occur; None: any.
+    """
+    edge_dialect(preserve_ops).check(program.graph_module)
+    for what, where in _misfits(program):
+        raise DialectError(f"not edge: {what}", where=where, remedy="the pass that ran last is at fault: report it")
+
+
+def _misfits(program: EdgeProgram) -> Iterator[tuple[str, str]]:
+    nodes = list(program.graph.nodes)
+    placeholders = [n for n in nodes if n.op == "placeholder"]
+    inputs = [n.name for n in placeholders if n.name not in program.constants]
+    if nodes[: len(placeholders)] != placeholders:
+        late = next(
+            n
+            for i, n in enumerate(nodes)
+            if n.op == "placeholder" and n is not placeholders[0] and nodes[i - 1].op != "placeholder"
+        )
+        yield "placeholders come first", describe(late)
+    if inputs != [i.node for i in program.inputs]:
+        yield "the inputs are not the placeholders that are no constants, in order", str(inputs)
+    names = {n.name for n in placeholders}
+    for name in (*program.constants, *program.states):
+        if name not in names:
+            yield "a constant or state has no placeholder", name
+    if program.constants.keys() != program.constant_names.keys():
+        yield "a constant has no name", str(program.constants.keys() ^ program.constant_names.keys())
+    yield from _wrong_results(program)
+
+
+def _wrong_results(program: EdgeProgram) -> Iterator[tuple[str, str]]:
+    results: Any = program.graph.output_node().args[0]
+    if not isinstance(results, tuple):
+        yield "the output is no tuple of results", str(results)
+        return
+    expected = len(program.mutated) + (program.out_spec.num_leaves if program.out_spec is not None else 0)
+    if program.out_spec is not None and len(results) != expected:
+        yield f"{len(results)} results, not {expected}", str(program.graph.output_node().args)
+    if not set(program.mutated) <= set(program.states.values()):
+        yield "a mutated state is no state", str(program.mutated)
