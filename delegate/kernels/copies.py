@@ -45,7 +45,8 @@ def scatter_into_view(view: Callable[..., Any], x: Array, source: Array, *args: 
     """`x` with the part of it that the view shows replaced by the source."""
     np.copyto(out, x)
     part = view(out, *args)
-    part.flags.writeable = True  # NumPy makes some views, such as diagonals, read-only by default
+    if not part.flags.writeable:  # NumPy gives diagonals read-only
+        part.flags.writeable = True
     np.copyto(part, source)
 
 
@@ -113,7 +114,7 @@ def tril(x: Array, diagonal: int, *, out: Array) -> None:
 def triu(x: Array, diagonal: int, *, out: Array) -> None:
     """Zero below the diagonal; x (..., rows, columns)."""
     np.copyto(out, x)
-    np.copyto(out, 0, where=_triangle(x, diagonal - 1))
+    np.copyto(out, 0, where=_triangle(x, diagonal - 1), casting="unsafe")
 
 
 @TABLE.kernel("aten.diag_embed.default", dtypes=ANY)

@@ -1,0 +1,73 @@
+"""Attention, Fourier transform and distance kernels against torch eager."""
+
+import pytest
+import torch
+
+from delegate.kernels import attention
+from tests.kernels.compare import check, sample
+
+aten = torch.ops.aten
+
+FLOATS = sample(2, 1, 5, 7)
+KEEP = FLOATS > 0
+BLIND = KEEP.clone()
+BLIND[:, :, 2] = False
+
+ATTENTION = [
+    {},
+    {"is_causal": True},
+    {"scale": 0.5},
+    {"attn_mask": FLOATS},
+    {"attn_mask": KEEP},
+    {"attn_mask": BLIND},
+    {"attn_mask": torch.ones(7, dtype=torch.bool)[None, :]},
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kwargs", ATTENTION, ids=",".join)
+def test_attention(kwargs, dtype, monkeypatch):
+    query, key, value = (sample(2, 3, n, 8, dtype=dtype, scale=1, seed=i) for i, n in enumerate((5, 7, 7)))
+    if "attn_mask" in kwargs and kwargs["attn_mask"].is_floating_point():
+        kwargs = {"attn_mask": kwargs["attn_mask"].to(dtype)}
+    tolerance = {torch.float16: 4e-3, torch.bfloat16: 3e-2}.get(dtype)
+    check(aten.scaled_dot_product_attention.default, query, key, value, **kwargs, atol=tolerance)
+    monkeypatch.setattr(attention, "_SCRATCH", 40)
+    check(aten.scaled_dot_product_attention.default, query, key, value, **kwargs, atol=tolerance)
+
+
+def test_attention_of_grouped_heads():
+    query, key = sample(2, 6, 5, 8, scale=1), sample(2, 2, 7, 8, scale=1)
+    check(aten.scaled_dot_product_attention.default, query, key, key, enable_gqa=True)
+
+
+def test_attention_without_heads():
+    check(aten.scaled_dot_product_attention.default, sample(5, 8), sample(7, 8), sample(7, 4), atol=1e-5)
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_flash_attention(is_causal):
+    query, key = sample(2, 3, 5, 8, scale=1), sample(2, 3, 5, 8, scale=1, seed=1)
+    check(aten._scaled_dot_product_flash_attention_for_cpu.default, query, key, key, 0.0, is_causal, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("normalization", [0, 1, 2])
+@pytest.mark.parametrize("dims", [[1], [0, 2], [2]], ids=str)
+def test_fourier(dims, normalization, dtype):
+    x = sample(4, 6, 5, dtype=dtype)
+    tolerance = 1e-4 if dtype is torch.float32 else None
+    for onesided in (True, False):
+        check(aten._fft_r2c.default, x, dims, normalization, onesided, atol=tolerance)
+    half = aten._fft_r2c.default(x, dims, 0, True)
+    for forward in (True, False):
+        check(aten._fft_c2c.default, half, dims, normalization, forward, atol=tolerance, rtol=tolerance)
+    check(aten._fft_c2r.default, half, dims, normalization, x.shape[dims[-1]], atol=10 * (tolerance or 1e-9))
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.0, torch.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_distances(dtype, p):
+    check(aten._cdist_forward.default, sample(2, 4, 3, dtype=dtype), sample(2, 5, 3, dtype=dtype, seed=1), p, None)
+    check(aten._cdist_forward.default, sample(1, 4, 3, dtype=dtype), sample(2, 5, 3, dtype=dtype, seed=1), p, None)
+    check(aten._pdist_forward.default, sample(5, 3, dtype=dtype), p)

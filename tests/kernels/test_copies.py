@@ -1,0 +1,115 @@
+"""Copies, concatenations and rearrangements against torch eager."""
+
+import pytest
+import torch
+
+from tests.kernels.compare import check, sample
+
+aten = torch.ops.aten
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64]
+
+COPIES = [
+    (aten.clone.default, (2, 3)),
+    (aten.clone.default, ()),
+    (aten.lift_fresh_copy.default, (2, 3)),
+    (aten.flip.default, (2, 3, 4), [0, -1]),
+    (aten.flip.default, (3,), []),
+    (aten.roll.default, (3, 4), [2], [-1]),
+    (aten.roll.default, (3, 4), [2, -1], [0, 1]),
+    (aten.roll.default, (3, 4), [5]),
+    (aten.repeat.default, (2, 3), [2, 1, 3]),
+    (aten.repeat.default, (), [2]),
+    (aten.repeat.default, (2, 3), [0, 2]),
+    (aten.tile.default, (2, 3), [2]),
+    (aten.repeat_interleave.self_int, (2, 3), 2),
+    (aten.repeat_interleave.self_int, (2, 3), 2, -1),
+    (aten.repeat_interleave.self_Tensor, (3, 2), torch.tensor([1, 0, 2]), 0),
+    (aten.tril.default, (2, 4, 5)),
+    (aten.tril.default, (4, 3), -1),
+    (aten.triu.default, (2, 4, 5), 1),
+    (aten.triu.default, (4, 3), -2),
+    (aten.diag_embed.default, (2, 3)),
+    (aten.diag_embed.default, (2, 3), -1, 0, 2),
+    (aten.view_copy.default, (2, 3), [3, 2]),
+    (aten.permute_copy.default, (2, 3, 4), [2, 0, 1]),
+    (aten.transpose_copy.int, (2, 3), 0, 1),
+    (aten.slice_copy.Tensor, (5, 3), 0, 1, 4, 2),
+    (aten.select_copy.int, (5, 3), 1, -1),
+    (aten.expand_copy.default, (1, 3), [2, 3]),
+    (aten.squeeze_copy.dims, (1, 3, 1), [0]),
+    (aten.unsqueeze_copy.default, (3,), 0),
+    (aten.split_with_sizes_copy.default, (5, 2), [1, 4]),
+    (aten.unbind_copy.int, (3, 2)),
+    (aten.diagonal_copy.default, (3, 4)),
+    (aten.as_strided_copy.default, (3, 4), [2, 2], [4, 1], 1),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", COPIES, ids=str)
+def test_copy(case, dtype):
+    op, shape, *args = case
+    check(op, sample(*shape, dtype=dtype), *args)
+
+
+def test_copy_of_strided():
+    check(aten.view_copy.default, sample(3, 4).t(), [6, 2])
+    check(aten.repeat.default, sample(3, 4).t(), [2, 2])
+    check(aten.clone.default, sample(4)[:1].expand(3))
+    check(aten.roll.default, sample(3, 4).t(), [5])
+
+
+SCATTERS = [
+    (aten.slice_scatter.default, (5, 3), (2, 3), 0, 1, 4, 2),
+    (aten.slice_scatter.default, (3, 5), (3, 2), -1, -2),
+    (aten.select_scatter.default, (5, 3), (5,), -1, -2),
+    (aten.select_scatter.default, (5,), (), 0, 2),
+    (aten.diagonal_scatter.default, (4, 5), (4,), 1),
+    (aten.diagonal_scatter.default, (4, 5), (3,), -1, 0, 1),
+    (aten.as_strided_scatter.default, (4, 5), (2, 2), [2, 2], [5, 1], 3),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", SCATTERS, ids=str)
+def test_scatter_into_view(case, dtype):
+    op, shape, source, *args = case
+    check(op, sample(*shape, dtype=dtype), sample(*source, dtype=dtype, seed=1), *args)
+
+
+JOINS = [
+    (aten.cat.default, [(2, 3), (4, 3)], 0),
+    (aten.cat.default, [(2, 3), (2, 1), (2, 0)], -1),
+    (aten.cat.default, [(0,), (2, 3)], 1),
+    (aten.cat.default, [(0,), (0,)], 0),
+    (aten.stack.default, [(2, 3), (2, 3)], -1),
+    (aten.stack.default, [(), ()], 0),
+]
+
+
+@pytest.mark.parametrize("dtypes", [(d, d) for d in DTYPES] + [(torch.int32, torch.bfloat16), (torch.bool, torch.int8)])
+@pytest.mark.parametrize("case", JOINS, ids=str)
+def test_join(case, dtypes):
+    op, shapes, dim = case
+    check(op, [sample(*s, dtype=dtypes[i % 2], seed=i) for i, s in enumerate(shapes)], dim)
+
+
+@pytest.mark.parametrize("source", [torch.int64, torch.bfloat16, torch.bool, torch.float64])
+@pytest.mark.parametrize("target", [torch.float32, torch.bfloat16, torch.int32])
+def test_copy_converts(target, source):
+    check(aten.copy.default, sample(2, 3, dtype=target), sample(3, dtype=source))
+
+
+def test_complex_parts():
+    check(aten.complex.default, sample(3), sample(3, seed=1))
+    check(aten.complex.default, sample(3, 1), sample(4, seed=1))
+    check(aten.polar.default, sample(3).abs(), sample(3, seed=1))
+
+
+def test_repeat_positions():
+    check(aten.repeat_interleave.Tensor, torch.tensor([2, 0, 1]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.complex64])
+def test_trace(dtype):
+    check(aten.trace.default, sample(3, 4, dtype=dtype))

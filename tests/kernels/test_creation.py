@@ -1,0 +1,137 @@
+"""Kernels that make tensors: from numbers against torch eager, and random ones by their moments."""
+
+import numpy as np
+import pytest
+import torch
+
+from delegate.kernels.portable import TABLE
+from delegate.kernels.table import KernelTable
+from tests.kernels.compare import check, run, sample
+
+aten = torch.ops.aten
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32]
+
+MADE = [
+    (aten.full.default, ([2, 3], 2.0)),
+    (aten.full.default, ([], 7)),
+    (aten.full.default, ([0, 2], 7)),
+    (aten.scalar_tensor.default, (3,)),
+    (aten.zeros.default, ([2, 3],)),
+    (aten.ones.default, ([2, 3],)),
+    (aten.arange.default, (5,)),
+    (aten.arange.start, (2, 7)),
+    (aten.arange.start_step, (2, 9, 3)),
+    (aten.arange.start_step, (9, -2, -2)),
+    (aten.arange.start_step, (3, 3, 1)),
+    (aten.linspace.default, (-2, 9, 6)),
+    (aten.linspace.default, (3, 9, 1)),
+    (aten.linspace.default, (3, 9, 0)),
+    (aten.linspace.default, (0, 10, 11)),
+    (aten.eye.default, (3,)),
+    (aten.eye.m, (2, 4)),
+    (aten.eye.m, (4, 2)),
+    (aten.eye.m, (0, 2)),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", MADE, ids=str)
+def test_made(case, dtype):
+    op, args = case
+    check(op, *args, dtype=dtype, atol=1e-3 if dtype is torch.float16 else None)
+
+
+LIKE = [
+    (aten.full_like.default, (2,)),
+    (aten.zeros_like.default, ()),
+    (aten.ones_like.default, ()),
+    (aten.new_full.default, ([2, 2], 3)),
+    (aten.new_zeros.default, ([3],)),
+    (aten.new_ones.default, ([3],)),
+    (aten.fill.Scalar, (2,)),
+]
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bool])
+@pytest.mark.parametrize("case", LIKE, ids=str)
+def test_like(case, dtype):
+    op, args = case
+    check(op, sample(2, 3, dtype=dtype), *args)
+
+
+def test_conversions():
+    check(aten.full.default, [2], 3.7, dtype=torch.int64)
+    check(aten.full.default, [2], 3, dtype=torch.bool)
+    check(aten.full.default, [2], True)
+    check(aten.full.default, [2], -torch.inf)
+    check(aten.full_like.default, sample(2), 1.5, dtype=torch.bfloat16)
+    check(aten.fill.Tensor, sample(2, 3), torch.tensor(2))
+    check(aten.arange.start_step, 0.5, 3, 0.25)
+    check(aten.arange.start_step, 0, 100, 7, dtype=torch.float16)
+    check(aten.tril_indices.default, 3, 4, -1)
+    check(aten.triu_indices.default, 3, 4, 1)
+    check(aten.logspace.default, -1, 2, 7)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [(aten.empty.memory_format, [2, 3]), (aten.empty_like.default, sample(2)), (aten.empty_strided.default, [2], [1])],
+    ids=lambda c: str(c[0]),
+)
+def test_empty_is_zero(case):
+    op, *args = case
+    (found,) = run(op, *args, expected=(op(*args),))
+    assert not found.any()
+
+
+SIZE = [100, 200]
+UNIFORM, NORMAL = (0.5, 1 / 12**0.5), (0.0, 1.0)
+RANDOM = [
+    (aten.rand.default, (SIZE,), {}, UNIFORM),
+    (aten.rand.default, (SIZE,), {"dtype": torch.bfloat16}, UNIFORM),
+    (aten.rand_like.default, (sample(*SIZE),), {}, UNIFORM),
+    (aten.randn.default, (SIZE,), {}, NORMAL),
+    (aten.randn.default, (SIZE,), {"dtype": torch.float64}, NORMAL),
+    (aten.randn_like.default, (sample(*SIZE),), {}, NORMAL),
+    (aten.randint.default, (11, SIZE), {}, (5.0, 10**0.5)),
+    (aten.randint.low, (-5, 6, SIZE), {}, (0.0, 10**0.5)),
+    (aten.uniform.default, (sample(*SIZE), 2.0, 4.0), {}, (3.0, 2 / 12**0.5)),
+    (aten.normal.float_float, (3.0, 2.0, SIZE), {}, (3.0, 2.0)),
+    (aten.normal.Tensor_float, (torch.full(SIZE, 3.0), 2.0), {}, (3.0, 2.0)),
+    (aten.bernoulli.default, (torch.full(SIZE, 0.5),), {}, (0.5, 0.5)),
+    (aten.bernoulli.p, (sample(*SIZE), 0.5), {}, (0.5, 0.5)),
+    (aten.randperm.default, (11,), {}, (5.0, 11**0.5)),
+]
+
+
+@pytest.mark.parametrize("case", RANDOM, ids=lambda c: str(c[0]))
+def test_random(case):
+    op, args, kwargs, (mean, deviation) = case
+    expected = (op(*args, **kwargs),)
+    TABLE.seed(0)
+    (first,) = run(op, *args, expected=expected, **kwargs)
+    (second,) = run(op, *args, expected=expected, **kwargs)
+    TABLE.seed(0)
+    (again,) = run(op, *args, expected=expected, **kwargs)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+    assert first.double().mean().item() == pytest.approx(mean, abs=0.05 * deviation)
+    assert first.double().std().item() == pytest.approx(deviation, rel=0.05)
+
+
+def test_multinomial():
+    weights = torch.tensor([[0.0, 1.0, 3.0], [2.0, 0.0, 0.0]])
+    (found,) = run(
+        aten.multinomial.default, weights, 400, True, expected=(aten.multinomial.default(weights, 400, True),)
+    )
+    assert set(found[0].tolist()) == {1, 2}
+    assert found[0].float().mean().item() == pytest.approx(1.75, abs=0.1)
+    assert not found[1].any()
+
+
+def test_tables_have_generators_of_their_own():
+    one, other = KernelTable("one"), KernelTable("other")
+    one.seed(1)
+    other.seed(1)
+    assert one.generator is one.generator
+    assert np.array_equal(one.generator.random(3), other.generator.random(3))
