@@ -8,17 +8,17 @@ limited (see `limits`), and all that is read is paid for from a budget of as man
 
 from __future__ import annotations
 
-import itertools
 import json
 import struct
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 from delegate.errors import ProgramError
 from delegate.program import schema_generated as schema
+from delegate.program.arguments import ArgReader, all_of, read_exprs, take
 from delegate.program.dtypes import DType
-from delegate.program.expr import Dim, Expr, Op
-from delegate.program.limits import MAX_DEPTH, MAX_EXPR_NODES
+from delegate.program.expr import Dim, Expr
+from delegate.program.limits import MAX_DEPTH
 from delegate.program.model import (
     Arg,
     Block,
@@ -42,12 +42,8 @@ from delegate.program.model import (
 )
 from delegate.program.segments import DIGEST_SIZE, Directory
 
-T = TypeVar("T")
-_KIND = schema.ArgKind
-_DOUBLE, _LONG = struct.Struct("<d"), struct.Struct("<q")
 _DTYPES = {t.value: t for t in DType}
 _HOMES = {h.value: h for h in Home}
-_OPS = {o.value: o for o in Op}
 _STRUCTURES = {s.value: s for s in Structure}
 _TREE_KINDS = {code: name for name, code in vars(schema.TreeKind).items() if not name.startswith("_")}
 
@@ -141,8 +137,9 @@ class _Decoder:
         return DelegateSpec(self._text(item.Name()), self._text(item.Backend()), item.Segment(), specs)
 
     def _method(self, item: Any) -> Method:
-        exprs = self._exprs(item.Exprs())
-        args = _ArgReader(self._texts(item, "Texts"), exprs)
+        table = item.Exprs()
+        exprs = read_exprs(*(self._numbers(table, field) for field in ("Ops", "First", "Second")))
+        args = ArgReader(self._texts(item, "Texts"), exprs)
         return Method(
             name=self._text(item.Name()),
             inputs=tuple(self._input(i, args) for i in self._items(item, "Inputs")),
@@ -156,32 +153,10 @@ class _Decoder:
             sources=self._texts(item, "Sources"),
         )
 
-    def _exprs(self, item: Any) -> tuple[Expr, ...]:
-        """All expressions. Sizes and depths are counted while they are built: parts may be shared without end."""
-        made: list[Expr] = []
-        sizes: list[int] = []
-        depths: list[int] = []
-        columns = (self._numbers(item, field) for field in ("Ops", "First", "Second"))
-        for code, first, second in zip(*columns, strict=True):
-            op = _OPS[code]
-            if op in (Op.CONST, Op.SYMBOL):
-                made.append(Expr(op, first))
-                sizes.append(1)
-                depths.append(1)
-                continue
-            if not (0 <= first < len(made) and second < len(made)):
-                raise ValueError("an expression uses one that does not stand before it")
-            made.append(Expr(op, 0, (made[first], made[second])))
-            sizes.append(1 + sizes[first] + sizes[second])
-            depths.append(1 + max(depths[first], depths[second]))
-            if sizes[-1] > MAX_EXPR_NODES or depths[-1] > MAX_DEPTH:
-                raise ValueError("an expression is too large")
-        return tuple(made)
-
-    def _args(self, item: Any, reader: _ArgReader) -> tuple[Arg, ...]:
+    def _args(self, item: Any, reader: ArgReader) -> tuple[Arg, ...]:
         return reader.read(self._numbers(item, "Kinds"), self._numbers(item, "Values"))
 
-    def _input(self, item: Any, reader: _ArgReader) -> Input:
+    def _input(self, item: Any, reader: ArgReader) -> Input:
         (literal,) = self._args(item.Literal(), reader)
         if literal is not None and not isinstance(literal, int | float | str):
             raise ValueError(f"an input cannot be the literal {literal}")
@@ -192,15 +167,15 @@ class _Decoder:
         columns = [self._numbers(item, f) for f in ("Dtypes", "Ranks", "Homes", "Indices", "Offsets")]
         values = []
         for name, dtype, rank, home, index, offset in zip(self._texts(item, "Names"), *columns, strict=True):
-            shape: tuple[Dim, ...] = tuple(d if d >= 0 else exprs[-1 - d] for d in _take(rank, sizes))
+            shape: tuple[Dim, ...] = tuple(d if d >= 0 else exprs[-1 - d] for d in take(rank, sizes))
             values.append(Value(name, _DTYPES[dtype], shape, Storage(_HOMES[home], index, offset)))
-        return _all_of(values, sizes)
+        return all_of(values, sizes)
 
     def _symbol(self, item: Any) -> Symbol:
         maximum = item.Maximum() if item.Bounded() else None
         return Symbol(self._text(item.Name()), item.Minimum(), maximum, item.Input(), item.Dim())
 
-    def _instructions(self, item: Any, reader: _ArgReader, depth: int) -> tuple[Instruction, ...]:
+    def _instructions(self, item: Any, reader: ArgReader, depth: int) -> tuple[Instruction, ...]:
         table = item.Args()
         args = iter(reader.read(self._numbers(table, "Kinds"), self._numbers(table, "Values")))
         outputs = iter(self._numbers(item, "Outputs"))
@@ -208,39 +183,39 @@ class _Decoder:
         columns = [self._numbers(item, f) for f in ("Kinds", "Targets", "Sources", "ArgCounts", "OutputCounts")]
         calls: list[Instruction] = []
         for kind, target, source, arg_count, output_count in zip(*columns, strict=True):
-            given, made = _take(arg_count, args), _take(output_count, outputs)
+            given, made = take(arg_count, args), take(output_count, outputs)
             if kind == schema.CallKind.KERNEL:
                 calls.append(KernelCall(target, given, made, source))
             elif kind == schema.CallKind.DELEGATE:
                 calls.append(DelegateCall(target, _indices(given), made))
             elif kind == schema.CallKind.STRUCTURED:
-                (table,) = _take(1, structured)
+                (table,) = take(1, structured)
                 calls.append(self._structured(table, reader, _indices(given), made, depth))
             else:
                 raise ValueError(f"no kind of instruction has the code {kind}")
-        return _all_of(calls, args, outputs, structured)
+        return all_of(calls, args, outputs, structured)
 
     def _structured(
-        self, item: Any, reader: _ArgReader, operands: tuple[int, ...], outputs: tuple[int, ...], depth: int
+        self, item: Any, reader: ArgReader, operands: tuple[int, ...], outputs: tuple[int, ...], depth: int
     ) -> StructuredCall:
         if depth == 0:
             raise ValueError("control flow is nested too deeply")
         blocks = tuple(self._block(b, reader, depth - 1) for b in self._items(item, "Blocks"))
         return StructuredCall(_STRUCTURES[item.Kind()], operands, item.Carried(), blocks, outputs)
 
-    def _block(self, item: Any, reader: _ArgReader, depth: int) -> Block:
+    def _block(self, item: Any, reader: ArgReader, depth: int) -> Block:
         inputs, outputs = self._numbers(item, "Inputs"), self._numbers(item, "Outputs")
         return Block(inputs, outputs, self._instructions(item.Instructions(), reader, depth))
 
-    def _tree(self, item: Any, field: str, reader: _ArgReader) -> Tree:
+    def _tree(self, item: Any, field: str, reader: ArgReader) -> Tree:
         nodes = self._items(item, field)
-        (root,) = _all_of([self._subtree(nodes, reader, MAX_DEPTH)], nodes)
+        (root,) = all_of([self._subtree(nodes, reader, MAX_DEPTH)], nodes)
         return root
 
-    def _subtree(self, nodes: Iterator[Any], reader: _ArgReader, depth: int) -> Tree:
+    def _subtree(self, nodes: Iterator[Any], reader: ArgReader, depth: int) -> Tree:
         if depth == 0:
             raise ValueError("a tree is nested too deeply")
-        (item,) = _take(1, nodes)
+        (item,) = take(1, nodes)
         keys = tuple(k for k in self._args(item.Keys(), reader) if isinstance(k, str | int))
         children = []
         for _ in range(item.Children()):
@@ -248,76 +223,11 @@ class _Decoder:
         return Tree(_TREE_KINDS[item.Kind()], keys, tuple(children), self._text(item.Type()))
 
 
-class _ArgReader:
-    """Turns the parallel vectors of Args into arguments."""
-
-    def __init__(self, texts: tuple[str, ...], exprs: tuple[Expr, ...]) -> None:
-        self._scalars: dict[int, Callable[[int], Arg]] = {
-            _KIND.NONE: lambda _: None,
-            _KIND.REF: Ref,
-            _KIND.EXPR: lambda value: exprs[_index(value)],
-            _KIND.DTYPE: _DTYPES.__getitem__,
-            _KIND.INT: int,
-            _KIND.FLOAT: _double,
-            _KIND.BOOL: lambda value: (False, True)[_index(value)],
-            _KIND.TEXT: lambda value: texts[_index(value)],
-        }
-
-    def read(self, kinds: tuple[int, ...], values: tuple[int, ...]) -> tuple[Arg, ...]:
-        pairs = zip(kinds, values, strict=True)
-        return tuple(self._one(kind, value, pairs, MAX_DEPTH) for kind, value in pairs)
-
-    def _one(self, kind: int, value: int, rest: Iterator[tuple[int, int]], depth: int) -> Arg:
-        if kind == _KIND.LIST:
-            return self._list(value, rest, depth)
-        if kind == _KIND.COMPLEX:
-            imaginary, bits = next(rest, (-1, 0))
-            if imaginary != _KIND.FLOAT:
-                raise ValueError("a complex number is incomplete")
-            return complex(_double(value), _double(bits))
-        return self._scalars[kind](value)
-
-    def _list(self, count: int, rest: Iterator[tuple[int, int]], depth: int) -> tuple[Arg, ...]:
-        if depth == 0:
-            raise ValueError("an argument is nested too deeply")
-        items: list[Arg] = []
-        while len(items) < count:
-            (pair,) = _take(1, rest)
-            items.append(self._one(*pair, rest, depth - 1))
-        return tuple(items)
-
-
-def _take(count: int, rest: Iterator[T]) -> tuple[T, ...]:
-    """The next parts, of which there must be as many."""
-    taken = tuple(itertools.islice(rest, count))
-    if len(taken) < count:
-        raise ValueError("a list is incomplete")
-    return taken
-
-
-def _all_of(made: list[T], *rests: Iterator[object]) -> tuple[T, ...]:
-    """What was made, after nothing may be left of what it was made from."""
-    if any(True for rest in rests for _ in rest):
-        raise ValueError("a list has more parts than are used")
-    return tuple(made)
-
-
 def _indices(args: tuple[Arg, ...]) -> tuple[int, ...]:
     """The indices in arguments that are all values."""
     if not all(isinstance(a, Ref) for a in args):
         raise ValueError("an instruction takes something that is no value")
     return tuple(a.index for a in args if isinstance(a, Ref))
-
-
-def _index(value: int) -> int:
-    """The value, which must not count from the end."""
-    if value < 0:
-        raise IndexError(f"the index {value} is negative")
-    return value
-
-
-def _double(bits: int) -> float:
-    return float(_DOUBLE.unpack(_LONG.pack(bits))[0])
 
 
 def _refuse(constant: str) -> float:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import flatbuffers
@@ -13,9 +12,8 @@ import numpy as np
 
 from delegate.errors import ProgramError
 from delegate.program import schema_generated as schema
-from delegate.program.dtypes import DType
-from delegate.program.expr import Dim, Expr, Op
-from delegate.program.limits import MAX_DEPTH, MAX_EXPR_NODES
+from delegate.program.arguments import ArgPool
+from delegate.program.limits import MAX_DEPTH
 from delegate.program.model import (
     Arg,
     Block,
@@ -37,8 +35,6 @@ from delegate.program.model import (
 from delegate.program.segments import Directory
 
 IDENTIFIER = b"DLG1"
-_KIND = schema.ArgKind
-_DOUBLE, _LONG = struct.Struct("<d"), struct.Struct("<q")
 
 
 def encode(program: Program, directory: Directory) -> bytes:
@@ -63,7 +59,7 @@ class _Encoder:
 
     def __init__(self) -> None:
         self._builder = flatbuffers.Builder(1 << 16)
-        self._pool = _Pool()
+        self._pool = ArgPool()
 
     def program(self, program: Program, directory: Directory) -> bytes:
         root = self._table(
@@ -107,7 +103,7 @@ class _Encoder:
         return self._numbers(indices, np.uint32)
 
     def _method(self, method: Method) -> int:
-        self._pool = _Pool()
+        self._pool = ArgPool()
         fields = {
             "Name": self._builder.CreateString(method.name),
             "Inputs": self._tables(self._input(i) for i in method.inputs),
@@ -226,77 +222,6 @@ def _row(call: Instruction) -> _Row:
     if isinstance(call, DelegateCall):
         return _Row(kinds.DELEGATE, call.delegate, -1, tuple(map(Ref, call.inputs)))
     return _Row(kinds.STRUCTURED, 0, -1, tuple(map(Ref, call.operands)))
-
-
-class _Pool:
-    """The expressions and texts that the arguments of one method refer to by index, each stored once."""
-
-    def __init__(self) -> None:
-        self._exprs: dict[tuple[int, int, int], int] = {}
-        self._texts: dict[str, int] = {}
-        self._scalars: dict[type, tuple[int, Callable[[Any], int]]] = {
-            type(None): (_KIND.NONE, lambda _: 0),
-            Ref: (_KIND.REF, lambda ref: ref.index),
-            Expr: (_KIND.EXPR, self.expr),
-            DType: (_KIND.DTYPE, lambda dtype: dtype.value),
-            int: (_KIND.INT, int),
-            float: (_KIND.FLOAT, _bits),
-            bool: (_KIND.BOOL, int),
-            str: (_KIND.TEXT, self._text),
-        }
-
-    @property
-    def exprs(self) -> Iterable[tuple[int, int, int]]:
-        """Operation, first, second of each expression."""
-        return self._exprs
-
-    @property
-    def texts(self) -> Iterable[str]:
-        return self._texts
-
-    def dim(self, dim: Dim) -> int:
-        """A size as it stands in Value.shape."""
-        if isinstance(dim, Expr):
-            return -1 - self.expr(dim)
-        if dim < 0:
-            raise ProgramError(f"a size cannot be {dim}")
-        return dim
-
-    def expr(self, expr: Expr) -> int:
-        """The index of an expression."""
-        return self._expr(expr, MAX_DEPTH, iter(range(MAX_EXPR_NODES)))
-
-    def _expr(self, expr: Expr, depth: int, budget: Iterable[int]) -> int:
-        if depth == 0 or next(iter(budget), None) is None:
-            raise ProgramError("the expression of a size is too large", remedy="simplify the sizes of the model")
-        if expr.op in (Op.CONST, Op.SYMBOL):
-            key = (expr.op.value, expr.value, 0)
-        else:
-            left, right = (self._expr(a, depth - 1, budget) for a in expr.args)
-            key = (expr.op.value, left, right)
-        return self._exprs.setdefault(key, len(self._exprs))
-
-    def flatten(self, arg: Arg, depth: int = MAX_DEPTH) -> list[tuple[int, int]]:
-        """The kind and the value of an argument, followed by those of its items."""
-        if depth == 0:
-            raise ProgramError(f"an argument is nested deeper than {MAX_DEPTH}")
-        if isinstance(arg, tuple):
-            return [(_KIND.LIST, len(arg)), *(pair for item in arg for pair in self.flatten(item, depth - 1))]
-        if isinstance(arg, complex):
-            return [(_KIND.COMPLEX, _bits(arg.real)), (_KIND.FLOAT, _bits(arg.imag))]
-        scalar = self._scalars.get(type(arg))
-        if scalar is None:
-            raise ProgramError(f"an argument cannot be a {type(arg).__name__}: {arg!r}")
-        kind, value = scalar
-        return [(kind, value(arg))]
-
-    def _text(self, text: str) -> int:
-        return self._texts.setdefault(text, len(self._texts))
-
-
-def _bits(number: float) -> int:
-    """A double's bits; every NaN as the same one, so that equal programs give equal bytes."""
-    return int(_LONG.unpack(_DOUBLE.pack(math.nan if math.isnan(number) else number))[0])
 
 
 def _preorder(tree: Tree, depth: int) -> Iterable[Tree]:

@@ -51,11 +51,11 @@ def verify(program: Program) -> None:
             _check_tensor(tensor, program, f"{kind} {tensor.name!r}")
     for spec in program.delegates:
         _check_index(spec.segment, program.segments, "segment", f"delegate {spec.name!r}")
-    names = [m.name for m in program.methods]
-    for name in names if len(set(names)) < len(names) else ():
-        if names.count(name) > 1:
-            _fail("two methods have this name", f"method {name!r}")
+    names: set[str] = set()
     for method in program.methods:
+        if method.name in names:
+            _fail("two methods have this name", f"method {method.name!r}")
+        names.add(method.name)
         try:
             _MethodVerifier(program, method).verify()
             check_memory(method)

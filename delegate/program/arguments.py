@@ -1,0 +1,182 @@
+"""Arguments and expressions as program files hold them: pairs of numbers in pre-order, over pools of texts and sizes.
+
+`ArgPool` makes them, `ArgReader` and `read_exprs` turn them back; what these read is untrusted, see `decode`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from delegate.errors import ProgramError
+from delegate.program.dtypes import DType
+from delegate.program.expr import Dim, Expr, Op
+from delegate.program.limits import MAX_DEPTH, MAX_EXPR_NODES
+from delegate.program.model import Arg, Ref
+from delegate.program.schema_generated import ArgKind
+
+T = TypeVar("T")
+_DOUBLE, _LONG = struct.Struct("<d"), struct.Struct("<q")
+_DTYPES = {t.value: t for t in DType}
+_OPS = {o.value: o for o in Op}
+
+
+class ArgPool:
+    """The expressions and texts that the arguments of one method refer to by index, each stored once."""
+
+    def __init__(self) -> None:
+        self._exprs: dict[tuple[int, int, int], int] = {}
+        self._texts: dict[str, int] = {}
+        self._scalars: dict[type, tuple[int, Callable[[Any], int]]] = {
+            type(None): (ArgKind.NONE, lambda _: 0),
+            Ref: (ArgKind.REF, lambda ref: ref.index),
+            Expr: (ArgKind.EXPR, self.expr),
+            DType: (ArgKind.DTYPE, lambda dtype: dtype.value),
+            int: (ArgKind.INT, int),
+            float: (ArgKind.FLOAT, _bits),
+            bool: (ArgKind.BOOL, int),
+            str: (ArgKind.TEXT, self._text),
+        }
+
+    @property
+    def exprs(self) -> Iterable[tuple[int, int, int]]:
+        """Operation, first, second of each expression."""
+        return self._exprs
+
+    @property
+    def texts(self) -> Iterable[str]:
+        return self._texts
+
+    def dim(self, dim: Dim) -> int:
+        """A size as it stands in Value.shape."""
+        if isinstance(dim, Expr):
+            return -1 - self.expr(dim)
+        if dim < 0:
+            raise ProgramError(f"a size cannot be {dim}")
+        return dim
+
+    def expr(self, expr: Expr) -> int:
+        """The index of an expression."""
+        return self._expr(expr, MAX_DEPTH, iter(range(MAX_EXPR_NODES)))
+
+    def _expr(self, expr: Expr, depth: int, budget: Iterable[int]) -> int:
+        if depth == 0 or next(iter(budget), None) is None:
+            raise ProgramError("the expression of a size is too large", remedy="simplify the sizes of the model")
+        if expr.op in (Op.CONST, Op.SYMBOL):
+            key = (expr.op.value, expr.value, 0)
+        else:
+            left, right = (self._expr(a, depth - 1, budget) for a in expr.args)
+            key = (expr.op.value, left, right)
+        return self._exprs.setdefault(key, len(self._exprs))
+
+    def flatten(self, arg: Arg, depth: int = MAX_DEPTH) -> list[tuple[int, int]]:
+        """The kind and the value of an argument, followed by those of its items."""
+        if depth == 0:
+            raise ProgramError(f"an argument is nested deeper than {MAX_DEPTH}")
+        if isinstance(arg, tuple):
+            return [(ArgKind.LIST, len(arg)), *(pair for item in arg for pair in self.flatten(item, depth - 1))]
+        if isinstance(arg, complex):
+            return [(ArgKind.COMPLEX, _bits(arg.real)), (ArgKind.FLOAT, _bits(arg.imag))]
+        scalar = self._scalars.get(type(arg))
+        if scalar is None:
+            raise ProgramError(f"an argument cannot be a {type(arg).__name__}: {arg!r}")
+        kind, value = scalar
+        return [(kind, value(arg))]
+
+    def _text(self, text: str) -> int:
+        return self._texts.setdefault(text, len(self._texts))
+
+
+def read_exprs(*columns: tuple[int, ...]) -> tuple[Expr, ...]:
+    """All expressions. Sizes and depths are counted while they are built: parts may be shared without end."""
+    made: list[Expr] = []
+    sizes: list[int] = []
+    depths: list[int] = []
+    for code, first, second in zip(*columns, strict=True):
+        op = _OPS[code]
+        if op in (Op.CONST, Op.SYMBOL):
+            made.append(Expr(op, first))
+            sizes.append(1)
+            depths.append(1)
+            continue
+        if not (0 <= first < len(made) and second < len(made)):
+            raise ValueError("an expression uses one that does not stand before it")
+        made.append(Expr(op, 0, (made[first], made[second])))
+        sizes.append(1 + sizes[first] + sizes[second])
+        depths.append(1 + max(depths[first], depths[second]))
+        if sizes[-1] > MAX_EXPR_NODES or depths[-1] > MAX_DEPTH:
+            raise ValueError("an expression is too large")
+    return tuple(made)
+
+
+class ArgReader:
+    """Turns the parallel vectors of Args into arguments."""
+
+    def __init__(self, texts: tuple[str, ...], exprs: tuple[Expr, ...]) -> None:
+        self._scalars: dict[int, Callable[[int], Arg]] = {
+            ArgKind.NONE: lambda _: None,
+            ArgKind.REF: Ref,
+            ArgKind.EXPR: lambda value: exprs[_index(value)],
+            ArgKind.DTYPE: _DTYPES.__getitem__,
+            ArgKind.INT: int,
+            ArgKind.FLOAT: _double,
+            ArgKind.BOOL: lambda value: (False, True)[_index(value)],
+            ArgKind.TEXT: lambda value: texts[_index(value)],
+        }
+
+    def read(self, kinds: tuple[int, ...], values: tuple[int, ...]) -> tuple[Arg, ...]:
+        pairs = zip(kinds, values, strict=True)
+        return tuple(self._one(kind, value, pairs, MAX_DEPTH) for kind, value in pairs)
+
+    def _one(self, kind: int, value: int, rest: Iterator[tuple[int, int]], depth: int) -> Arg:
+        if kind == ArgKind.LIST:
+            return self._list(value, rest, depth)
+        if kind == ArgKind.COMPLEX:
+            imaginary, bits = next(rest, (-1, 0))
+            if imaginary != ArgKind.FLOAT:
+                raise ValueError("a complex number is incomplete")
+            return complex(_double(value), _double(bits))
+        return self._scalars[kind](value)
+
+    def _list(self, count: int, rest: Iterator[tuple[int, int]], depth: int) -> tuple[Arg, ...]:
+        if depth == 0:
+            raise ValueError("an argument is nested too deeply")
+        items: list[Arg] = []
+        while len(items) < count:
+            (pair,) = take(1, rest)
+            items.append(self._one(*pair, rest, depth - 1))
+        return tuple(items)
+
+
+def take(count: int, rest: Iterator[T]) -> tuple[T, ...]:
+    """The next parts, of which there must be as many."""
+    taken = tuple(itertools.islice(rest, count))
+    if len(taken) < count:
+        raise ValueError("a list is incomplete")
+    return taken
+
+
+def all_of(made: list[T], *rests: Iterator[object]) -> tuple[T, ...]:
+    """What was made, after nothing may be left of what it was made from."""
+    if any(True for rest in rests for _ in rest):
+        raise ValueError("a list has more parts than are used")
+    return tuple(made)
+
+
+def _bits(number: float) -> int:
+    """A double's bits; every NaN as the same one, so that equal programs give equal bytes."""
+    return int(_LONG.unpack(_DOUBLE.pack(math.nan if math.isnan(number) else number))[0])
+
+
+def _index(value: int) -> int:
+    """The value, which must not count from the end."""
+    if value < 0:
+        raise IndexError(f"the index {value} is negative")
+    return value
+
+
+def _double(bits: int) -> float:
+    return float(_DOUBLE.unpack(_LONG.pack(bits))[0])
