@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -17,6 +18,8 @@ _DTYPES: dict[torch.dtype, DType] = {
     getattr(torch, t.name): t for t in DType if isinstance(getattr(torch, t.name, None), torch.dtype)
 }
 
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep  # frames in here are not the user's own
 
 META_CONSTANT = "constant"  # node.meta key of placeholders: True where the value never changes
 
@@ -111,8 +114,9 @@ def module_path(node: Node) -> str:
 def source_line(node: Node) -> str:
     """The user's own line "file:line, in function" that made the node; empty where torch does not know."""
     trace = node.meta.get("stack_trace") or ""
-    lines = [line.strip() for line in trace.splitlines() if line.strip().startswith('File "')]
-    return lines[-1].removeprefix("File ").replace('"', "").replace(", line ", ":") if lines else ""
+    frames = [line.strip().removeprefix('File "') for line in trace.splitlines() if line.strip().startswith('File "')]
+    own = [frame for frame in frames if not frame.startswith(_TORCH)]
+    return (own or frames or [""])[-1].replace('"', "", 1).replace(", line ", ":", 1)
 
 
 def describe(node: Node) -> str:

@@ -1,0 +1,43 @@
+# `make demo` and `make test` set up what they need; everything lands in .venv.
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-slow lint format bench schema clean
+
+demo: $(READY)
+	$(PYTHON) -m delegate demo
+
+test: $(READY)
+	$(PYTHON) -m pytest -n 2
+
+test-slow: $(READY)
+	$(PYTHON) -m pytest -m slow
+
+lint: $(READY)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: $(READY)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+# The peers go to environments of their own; see benchmarks/README.md.
+bench: $(READY)
+	$(PYTHON) -m benchmarks.models
+
+# Needs flatc (Debian: flatbuffers-compiler) in the version that docs/file-format.md names.
+schema:
+	flatc --python --gen-onefile -o delegate/program delegate/program/schema.fbs
+
+$(READY): pyproject.toml constraints.txt
+	python3 -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --upgrade "pip>=25.1"
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt torch
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable ".[xnnpack,aot,cli]" --group dev
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info build dist
