@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import logging
 import warnings
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
@@ -42,6 +44,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
     except (NotSimple, LoweringError) as why:
         logger.info("%s goes the long way through torch: %s", name, why)
         module, signature = _thorough(ep, decomposer, name)
+    signature = _with_lasting_names(module, signature, [spec.arg.name for spec in ep.graph_signature.input_specs])
     drop_unused(module.graph)
     program = EdgeProgram(
         name=name,
@@ -71,6 +74,24 @@ def _quick(ep: ExportedProgram, decomposer: Decomposer) -> tuple[GraphModule, Si
     for node in compound_nodes(module.graph, decomposer):
         decomposer.expand(node)
     return module, signature
+
+
+def _with_lasting_names(module: GraphModule, signature: Signature, names: Sequence[str]) -> Signature:
+    """The signature with names of inputs that outlast a copy of the graph.
+
+    torch.fx renames what is called like one of Python's own functions, e.g. the argument "input" of nn.Sequential.
+
+    Args:
+        module: its graph's placeholders get the new names.
+        signature: of the program that the graph was made of.
+        names: of that program's placeholders, in order.
+    """
+    lasting: dict[str, str] = {}
+    for name, node in zip(names, module.graph.find_nodes(op="placeholder"), strict=True):
+        if hasattr(builtins, node.name):
+            node.name = module.graph._graph_namespace.create_name(node.name, node)
+        lasting[name] = node.name
+    return replace(signature, inputs=tuple(replace(i, node=lasting[i.node]) for i in signature.inputs))
 
 
 def _with_writes(
