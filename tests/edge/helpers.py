@@ -1,0 +1,64 @@
+"""Running edge programs with torch and comparing them with eager."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from torch.utils import _pytree as pytree
+
+from delegate.edge.export import to_edge
+from delegate.edge.graphs import evaluate
+from delegate.edge.node import op_name
+from delegate.edge.passes.pipeline import optimize
+from delegate.edge.program import EdgeProgram
+
+
+def edge(module, args, kwargs=None, *, preserve_ops=frozenset(), dynamic_shapes=None) -> EdgeProgram:
+    """The program of a module before any pass."""
+    ep = torch.export.export(module.eval(), args, kwargs, dynamic_shapes=dynamic_shapes)
+    return to_edge(ep, preserve_ops=preserve_ops)
+
+
+def run(program: EdgeProgram, args, kwargs=None, states=None):
+    """(result in the module's pytree, new values of the mutated states by name)."""
+    leaves = iter(pytree.tree_leaves((args, kwargs or {})))
+    held = {p: (states or {}).get(program.constant_names[p], value) for p, value in program.constants.items()}
+    placeholders = program.graph.find_nodes(op="placeholder")
+    results = evaluate(
+        program.graph_module, [held[p.name] if p.name in held else next(leaves) for p in placeholders]
+    )
+    users = len(results) - len(program.mutated)
+    new = dict(zip(program.mutated, results[users:], strict=True))
+    return pytree.tree_unflatten(list(results[:users]), program.out_spec), new
+
+
+def assert_same(module, program: EdgeProgram, args, kwargs=None, rtol=1e-5) -> None:
+    """The program gives what the module gives, relative to the largest value of each result."""
+    with torch.no_grad():
+        expected = pytree.tree_leaves(module(*args, **(kwargs or {})))
+    got = pytree.tree_leaves(run(program, args, kwargs)[0])
+    assert len(got) == len(expected)
+    for a, b in zip(got, expected, strict=True):
+        if isinstance(b, torch.Tensor):
+            scale = float(b.abs().max()) if b.is_floating_point() and b.numel() else 0.0
+            torch.testing.assert_close(a, b, rtol=0, atol=rtol * max(scale, 1e-3))
+        else:
+            assert a == b
+
+
+def ops(program: EdgeProgram) -> Counter[str]:
+    """How often each operator occurs, by its name without namespace and overload."""
+    return Counter(
+        op_name(n).removeprefix("aten.").split(".")[0] for n in program.graph.nodes if n.op == "call_function"
+    )
+
+
+def both(module, args, kwargs=None, **options) -> tuple[EdgeProgram, Counter[str], Counter[str]]:
+    """The optimised program, checked against eager, and the operators before and after."""
+    program = edge(module, args, kwargs, **options)
+    before = ops(program)
+    assert_same(module, program, args, kwargs)
+    program = optimize(program)
+    assert_same(module, program, args, kwargs)
+    return program, before, ops(program)

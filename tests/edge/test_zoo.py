@@ -1,0 +1,31 @@
+"""Real architectures in edge dialect, before and after the passes, give what eager gives."""
+
+import pytest
+import torch
+
+from delegate.edge.export import to_edge
+from delegate.edge.passes.pipeline import optimize
+from tests import zoo
+from tests.edge.helpers import assert_same
+
+WHOLE = frozenset(f"aten.{op}.default" for op in ("linear", "layer_norm", "gelu", "scaled_dot_product_attention"))
+
+
+@pytest.mark.parametrize("preserve_ops", [frozenset(), WHOLE], ids=["core", "whole"])
+@pytest.mark.parametrize(
+    "name", [n if n in zoo.QUICK else pytest.param(n, marks=pytest.mark.slow) for n in zoo.ZOO]
+)
+def test_architecture(name, preserve_ops):
+    module, inputs = zoo.make(name)
+    program = to_edge(zoo.export(name), preserve_ops=preserve_ops)
+    assert_same(module, program, inputs)
+    before = len(program.graph.nodes)
+    program = optimize(program)
+    assert len(program.graph.nodes) < before
+    assert_same(module, program, inputs, rtol=2e-5)  # folding BatchNorm rounds once more
+    assert all(n.meta.get("nn_module_stack") for n in program.graph.nodes if n.op == "call_function")
+
+
+def test_two_calls_make_the_same_model():
+    first, second = (zoo.make("mobilenet_v3_small")[0].state_dict() for _ in range(2))
+    assert all(torch.equal(first[k], second[k]) for k in first)
