@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from delegate.kernels.halves import Array
 from delegate.kernels.portable_table import TABLE
@@ -16,7 +15,7 @@ from delegate.program.dtypes import DType
 
 _DTYPES = (FLOAT | INT | COMPLEX) - {DType.float16}
 _SCRATCH = 1 << 18  # elements of gathered windows at a time: about what stays in the cache of a core
-_BAND_WIDTH = 32  # output columns up to which a depthwise kernel row is worth a banded matrix
+_WIDE = 2  # channels per output column from which a depthwise convolution is faster over channels than over columns
 
 
 @TABLE.kernel("aten.convolution.default", dtypes=_DTYPES)
@@ -106,8 +105,8 @@ def _direct(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[i
     if math.prod(kernel) == 1:
         x = x[last(*(slice(0, s * (n - 1) + 1, s) for s, n in zip(stride, count, strict=True)))]
         np.matmul(_by_group(weight, groups), _split(x, groups), out=_split(out, groups))
-    elif groups == x.shape[1] == out.shape[1] and len(kernel) == 2 and kernel[1] > 3 and count[1] <= _BAND_WIDTH:
-        _banded(x, weight, stride, dilation, out)
+    elif groups == x.shape[1] == out.shape[1] > _WIDE * count[-1]:
+        _depthwise(x, weight, stride, dilation, out)
     else:
         _gathered(x, weight, stride, dilation, groups, out)
 
@@ -146,21 +145,20 @@ def _gathered(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence
                 )
 
 
-def _banded(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[int], out: Array) -> None:
-    """A depthwise convolution of narrow images: each channel's output row is the input rows under the kernel times a
-    banded matrix that holds the kernel at every position. x (N, C, H, W), weight (C, 1, kh, kw).
+def _depthwise(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[int], out: Array) -> None:
+    """One kernel per channel, with the channels last in memory: they are what a single machine loop runs over.
+
+    x (N, C, *spatial), weight (C, 1, *kernel).
     """
-    channels, (high, wide), (rows, columns) = x.shape[1], weight.shape[2:], out.shape[2:]
-    width = x.shape[3]
-    bands = np.zeros((channels, high, width, columns), x.dtype)
-    c, h, w, o = bands.strides
-    diagonals = as_strided(bands, (channels, high, columns, wide), (c, h, w * stride[1] + o, w * dilation[1]))
-    diagonals[...] = weight[:, 0, :, None, :]
-    n, c, h, w = x.strides
-    lines = as_strided(
-        x, (*x.shape[:2], rows, high, width), (n, c, h * stride[0], h * dilation[0], w), writeable=False
-    ).reshape(*x.shape[:2], rows, high * width)
-    np.matmul(lines, bands.reshape(channels, high * width, columns), out=out)
+    rank = weight.ndim - 2
+    channel, kernel, pixel = 0, list(range(1, rank + 1)), list(range(rank + 1, 2 * rank + 1))
+    by_channel = np.asfortranarray(weight[:, 0])
+    total = np.moveaxis(np.empty((*out.shape[2:], out.shape[1]), out.dtype), -1, 0)
+    for image, result in zip(x, out, strict=True):
+        pixels = np.moveaxis(np.ascontiguousarray(np.moveaxis(image, 0, -1)), -1, 0)
+        view = windows(pixels, weight.shape[2:], stride, dilation, out.shape[2:])
+        np.einsum(view, [channel, *kernel, *pixel], by_channel, [channel, *kernel], [channel, *pixel], out=total)
+        np.copyto(result, total)
 
 
 def _transposed(

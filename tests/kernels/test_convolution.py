@@ -20,13 +20,15 @@ CONVOLUTIONS = {
     "depthwise 3": ((2, 6, 9, 9), (6, 1, 3, 3), True, [2, 2], [1, 1], [1, 1], False, [0, 0], 6),
     "depthwise 5": ((2, 6, 9, 10), (6, 1, 5, 5), True, [1, 1], [2, 2], [1, 1], False, [0, 0], 6),
     "depthwise 5 stride": ((2, 6, 19, 20), (6, 1, 5, 5), True, [2, 3], [2, 2], [2, 2], False, [0, 0], 6),
+    "depthwise 5 many": ((2, 32, 9, 10), (32, 1, 5, 5), True, [1, 1], [2, 2], [1, 1], False, [0, 0], 32),
+    "depthwise dilated many": ((2, 32, 19, 20), (32, 1, 3, 5), True, [2, 3], [2, 2], [3, 2], False, [0, 0], 32),
     "depthwise wide": ((1, 2, 7, 90), (2, 1, 5, 5), True, [1, 1], [2, 2], [1, 1], False, [0, 0], 2),
     "depthwise multiplier": ((1, 3, 9, 9), (6, 1, 3, 3), True, [1, 1], [1, 1], [1, 1], False, [0, 0], 3),
     "in turns": ((1, 32, 64, 64), (4, 32, 3, 3), True, [1, 1], [1, 1], [1, 1], False, [0, 0], 1),
     "groups in turns": ((1, 64, 40, 64), (64, 1, 3, 3), True, [1, 1], [1, 1], [1, 1], False, [0, 0], 64),
     "empty batch": ((0, 3, 8, 8), (5, 3, 3, 3), True, [1, 1], [1, 1], [1, 1], False, [0, 0], 1),
     "1d": ((2, 4, 10), (6, 2, 3), True, [2], [1], [1], False, [0], 2),
-    "1d depthwise 5": ((2, 4, 10), (4, 1, 5), True, [1], [4], [1], False, [0], 4),
+    "1d depthwise 5": ((2, 44, 10), (44, 1, 5), True, [1], [4], [1], False, [0], 44),
     "3d": ((2, 4, 5, 6, 7), (3, 4, 2, 3, 2), False, [1, 2, 1], [0, 1, 1], [1, 1, 2], False, [0, 0, 0], 1),
     "transposed": ((2, 4, 5, 6), (4, 3, 3, 2), True, [2, 3], [1, 0], [1, 1], True, [1, 2], 1),
     "transposed groups": ((2, 4, 5, 6), (4, 3, 3, 3), True, [2, 2], [1, 1], [2, 1], True, [0, 0], 2),
@@ -59,7 +61,7 @@ def test_strided_input():
     x = sample(2, 9, 8, 3).permute(0, 3, 1, 2)
     check(aten.convolution.default, x, sample(4, 3, 3, 3), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, atol=1e-4)
     check(aten.convolution.default, x, sample(4, 3, 1, 1), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, atol=1e-4)
-    check(aten.convolution.default, x, sample(3, 1, 5, 5), None, [1, 1], [2, 2], [1, 1], False, [0, 0], 3, atol=1e-4)
+    check(aten.convolution.default, x, sample(3, 1, 8, 7), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 3, atol=1e-4)
 
 
 WHOLE = [
