@@ -25,9 +25,7 @@ def run(program: EdgeProgram, args, kwargs=None, states=None):
     leaves = iter(pytree.tree_leaves((args, kwargs or {})))
     held = {p: (states or {}).get(program.constant_names[p], value) for p, value in program.constants.items()}
     placeholders = program.graph.find_nodes(op="placeholder")
-    results = evaluate(
-        program.graph_module, [held[p.name] if p.name in held else next(leaves) for p in placeholders]
-    )
+    results = evaluate(program.graph_module, [held[p.name] if p.name in held else next(leaves) for p in placeholders])
     users = len(results) - len(program.mutated)
     new = dict(zip(program.mutated, results[users:], strict=True))
     return pytree.tree_unflatten(list(results[:users]), program.out_spec), new

@@ -65,7 +65,9 @@ def test_buffers_are_states():
     module = Counter()
     program = optimize(edge(module, (torch.ones(2),)))
     assert set(program.states.values()) == {"count", "history"} == set(program.mutated)
-    assert not any(program.is_constant(n) for n in program.graph.find_nodes(op="placeholder") if n.name in program.states)
+    assert not any(
+        program.is_constant(n) for n in program.graph.find_nodes(op="placeholder") if n.name in program.states
+    )
     states = {}
     for step in range(3):
         x = torch.full((2,), float(step))

@@ -12,9 +12,7 @@ WHOLE = frozenset(f"aten.{op}.default" for op in ("linear", "layer_norm", "gelu"
 
 
 @pytest.mark.parametrize("preserve_ops", [frozenset(), WHOLE], ids=["core", "whole"])
-@pytest.mark.parametrize(
-    "name", [n if n in zoo.QUICK else pytest.param(n, marks=pytest.mark.slow) for n in zoo.ZOO]
-)
+@pytest.mark.parametrize("name", [n if n in zoo.QUICK else pytest.param(n, marks=pytest.mark.slow) for n in zoo.ZOO])
 def test_architecture(name, preserve_ops):
     module, inputs = zoo.make(name)
     program = to_edge(zoo.export(name), preserve_ops=preserve_ops)

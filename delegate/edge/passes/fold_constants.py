@@ -18,6 +18,8 @@ from delegate.edge.program import EdgeProgram
 
 _NAMESPACES = frozenset({"aten", "prims"})  # not quantize and dequantize: backends want to see them
 
+_UNDEFINED = frozenset({torch.ops.aten.empty, torch.ops.aten.new_empty, torch.ops.aten.empty_like})
+
 
 @dataclass(frozen=True, slots=True)
 class ConstantFolding:
@@ -51,7 +53,7 @@ class ConstantFolding:
         target = node.target
         if not isinstance(target, OpOverload) or target.namespace not in _NAMESPACES:
             return False
-        if not tensors(node) or not is_static(node) or not is_pure(node):
+        if target.overloadpacket in _UNDEFINED or not tensors(node) or not is_static(node) or not is_pure(node):
             return False
         taken = sum(t.nbytes for n in node.all_input_nodes for t in tensors(n))
         return sum(t.nbytes for t in tensors(node)) <= max(self.limit, self.growth * taken)

@@ -89,7 +89,7 @@ _CONDITIONS: dict[str, Condition] = {
         (lambda a: not any(a["pad"]), "constant_pad_nd.default pad.default"),
         (lambda a: not any(a["padding"]), "reflection_pad2d.default replication_pad2d.default"),
         (_plain_one, "mul.Tensor mul.Scalar div.Tensor div.Scalar"),
-        (_inactive, "dropout.default native_dropout.default"),
+        (_inactive, "dropout.default"),
     )
     for name in names.split()
 }
