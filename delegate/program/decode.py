@@ -216,11 +216,17 @@ class _Decoder:
         if depth == 0:
             raise ValueError("a tree is nested too deeply")
         (item,) = take(1, nodes)
-        keys = tuple(k for k in self._args(item.Keys(), reader) if isinstance(k, str | int))
+        keys = tuple(map(_key, self._args(item.Keys(), reader)))
         children = []
         for _ in range(item.Children()):
             children.append(self._subtree(nodes, reader, depth - 1))  # noqa: PERF401 - stops at the first that is absent
         return Tree(_TREE_KINDS[item.Kind()], keys, tuple(children), self._text(item.Type()))
+
+
+def _key(arg: Arg) -> str | int:
+    if not isinstance(arg, str | int):
+        raise ValueError(f"a tree cannot have the key {arg}")
+    return arg
 
 
 def _indices(args: tuple[Arg, ...]) -> tuple[int, ...]:

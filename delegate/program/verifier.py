@@ -138,6 +138,8 @@ class _MethodVerifier:
             self._fail(f"no kind of container is named {tree.kind!r}")
         if len(tree.keys) != (len(tree.children) if _KEYED[tree.kind] else 0):
             self._fail(f"a {tree.kind} of {len(tree.children)} parts has {len(tree.keys)} keys")
+        if not all(isinstance(k, str | int) for k in tree.keys):
+            self._fail(f"a {tree.kind} has keys that are neither text nor integers")
         return sum(self._leaves(c) for c in tree.children)
 
     def _check_value(self, index: int, value: Value) -> None:
@@ -195,6 +197,8 @@ class _MethodVerifier:
     def _check_inputs(self) -> None:
         for index, leaf in enumerate(self._method.inputs):
             self._where = f"{self._name}, input {leaf.name!r}"
+            if leaf.literal is not None and not isinstance(leaf.literal, int | float | str):
+                self._fail(f"it cannot be a fixed {type(leaf.literal).__name__}")
             if leaf.value == -1:
                 continue
             self._index(leaf.value, self._method.values, "value")

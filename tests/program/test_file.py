@@ -11,6 +11,7 @@ import os
 import pathlib
 import resource
 import signal
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from tests.program.samples import S0, SAMPLES, binary, const, empty, replace_ins
 samples = pytest.mark.parametrize("make", SAMPLES.values(), ids=SAMPLES)
 
 
-def with_segments(*segments: bytes) -> Program:
+def with_segments(*segments: bytes | memoryview) -> Program:
     tensors = tuple(Constant(f"c{i}", DType.uint8, (len(s),), i) for i, s in enumerate(segments))
     return dataclasses.replace(empty(), constants=tensors, segments=segments)
 
@@ -144,6 +145,20 @@ def test_saving_over_a_mapped_program_leaves_it_valid(tmp_path):
     save(with_segments(b"new"), path)
     assert bytes(old.segments[0]) == b"old" * 5000
     assert bytes(load(path).segments[0]) == b"new"
+
+
+def test_saving_and_loading_copy_no_segments(tmp_path):
+    segments = [np.full(16 * CHUNK, i, np.uint8).data for i in range(2)]
+    program = with_segments(*segments)
+    tracemalloc.start()
+    try:
+        save(program, tmp_path / "p.dlg")
+        loaded = load(tmp_path / "p.dlg")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * CHUNK
+    assert [s[-1] for s in loaded.segments] == [0, 1]
 
 
 def test_a_file_object_is_read_from_where_it_stands():

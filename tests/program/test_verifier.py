@@ -102,6 +102,11 @@ CASES = {
     "input value": (replace_method(dynamic(), inputs=(Input("x", 3),)), "fills another value"),
     "input home": (replace_value(dynamic(), 0, home=Home.ARENA, offset=-1), "value %0 is not stored as input 0"),
     "input literal": (replace_method(dynamic(), inputs=(Input("x", 0, 3),)), "a tensor and a literal"),
+    "literal": (
+        replace_method(static(), inputs=(*static().methods[0].inputs[:3], Input("n", -1, (1,)))),
+        "a fixed tuple",
+    ),
+    "key": (replace_method(dynamic(), out_tree=Tree("dict", (1, 2.5), (LEAF, LEAF))), "neither text nor integers"),
     "output index": (replace_value(static(), 5, at=5), "no output 5"),
     "output of another": (replace_value(static(), 5, at=1), "output 1 does not lie in the memory"),
     "output twice": (replace_value(static(), 2, home=Home.OUTPUT), "output 0 has the memory of two values"),
@@ -206,6 +211,22 @@ def test_what_a_loop_reads_lives_until_it_ends():
     verify(program)
     with pytest.raises(ProgramError, match="%1 'v1' and %6 'last'"):
         verify(replace_value(program, 6, offset=0))
+
+
+def test_what_an_inner_loop_reads_lives_until_the_outer_one_ends():
+    """v1 is made before two nested loops and read in the inner one alone."""
+    reads = KernelCall(0, (Ref(4), Ref(1)), (5,))
+    inner = StructuredCall(Structure.MAP, (3,), 0, (Block((4,), (5,), (reads,)),), (6,))
+    outer = StructuredCall(Structure.MAP, (2,), 0, (Block((3,), (7,), (inner, KernelCall(0, (Ref(6),), (7,)))),), (8,))
+    values = [value("x", (4,), Home.INPUT, 0)]
+    values += [value(f"v{i}", (4,), Home.ARENA, 0, 64 * i) for i in range(1, 8)]
+    values.append(value("out", (4,), Home.OUTPUT, 0))
+    calls = (KernelCall(0, (Ref(0),), (1,)), KernelCall(0, (Ref(0),), (2,)), outer)
+    base = chain((1, (0,)), shapes={}, offsets={})
+    program = replace_method(base, values=tuple(values), outputs=(Ref(8),), instructions=calls)
+    verify(program)
+    with pytest.raises(ProgramError, match="%1 'v1' and %7 'v7'"):
+        verify(replace_value(program, 7, offset=64))
 
 
 def test_plans_of_the_planner_are_sound_and_altered_ones_are_not():
