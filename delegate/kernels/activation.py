@@ -8,7 +8,7 @@ import numpy as np
 
 from delegate.kernels.erf import erf
 from delegate.kernels.halves import Array
-from delegate.kernels.operands import WIDE, Operand, axis_of, blocked, cast
+from delegate.kernels.operands import WIDE, axis_of, blocked, cast, level
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, INT, REAL
 
@@ -16,8 +16,9 @@ _FLOATS = WIDE | INT | BOOL  # integers and bools give floats
 
 
 @TABLE.kernel("aten.relu.default")
+@blocked
 def relu(x: Array, *, out: Array) -> None:
-    np.maximum(x, x.dtype.type(0), out=out)
+    np.maximum(x, level(0, out), out=out)
 
 
 @TABLE.kernel("aten.relu6.default")
@@ -26,9 +27,10 @@ def relu6(x: Array, *, out: Array) -> None:
 
 
 @TABLE.kernel("aten.hardtanh.default")
+@blocked
 def hardtanh(x: Array, low: float, high: float, *, out: Array) -> None:
-    np.maximum(cast(x, out.dtype), cast(low, out.dtype), out=out)
-    np.minimum(out, cast(high, out.dtype), out=out)
+    np.maximum(x, level(low, out), out=out)
+    np.minimum(out, level(high, out), out=out)
 
 
 @TABLE.kernel("aten.sigmoid.default", "aten.special_expit.default", dtypes=_FLOATS)
@@ -83,8 +85,8 @@ def _gelu_tanh(x: Array, *, out: Array) -> None:
 def hardsigmoid(x: Array, *, out: Array) -> None:
     """min(max(x + 3, 0), 6) / 6."""
     np.add(x, 3, out=out)
-    np.maximum(out, 0, out=out)
-    np.minimum(out, 6, out=out)
+    np.maximum(out, level(0, out), out=out)
+    np.minimum(out, level(6, out), out=out)
     np.divide(out, 6, out=out)
 
 
@@ -93,8 +95,8 @@ def hardsigmoid(x: Array, *, out: Array) -> None:
 def hardswish(x: Array, *, out: Array) -> None:
     """x * min(max(x + 3, 0), 6) / 6."""
     np.add(x, 3, out=out)
-    np.maximum(out, 0, out=out)
-    np.minimum(out, 6, out=out)
+    np.maximum(out, level(0, out), out=out)
+    np.minimum(out, level(6, out), out=out)
     np.multiply(out, x, out=out)
     np.divide(out, 6, out=out)
 
@@ -114,19 +116,23 @@ def softplus(x: Array, beta: float, threshold: float, *, out: Array) -> None:
 @TABLE.kernel("aten.mish.default", dtypes=WIDE)
 @blocked
 def mish(x: Array, *, out: Array) -> None:
-    """x * tanh(log(1 + exp(x)))."""
-    np.logaddexp(x, 0, out=out)
-    np.tanh(out, out=out)
+    """x * tanh(log(1 + exp(x))), which is x * n / (n + 2) with n = exp(x) * (exp(x) + 2); beyond 40 it is x."""
+    np.minimum(x, level(40, out), out=out)
+    np.exp(out, out=out)
+    np.multiply(out, out + 2, out=out)
+    np.divide(out, out + 2, out=out)
     np.multiply(out, x, out=out)
 
 
 @TABLE.kernel("aten.log_sigmoid.default", dtypes=WIDE)
 @blocked
 def log_sigmoid(x: Array, *, out: Array) -> None:
-    """-log(1 + exp(-x))."""
-    np.negative(x, out=out)
-    np.logaddexp(out, 0, out=out)
+    """min(x, 0) - log(1 + exp(-|x|))."""
+    np.abs(x, out=out)
     np.negative(out, out=out)
+    np.exp(out, out=out)
+    np.log1p(out, out=out)
+    np.subtract(np.minimum(x, level(0, out)), out, out=out)
 
 
 @TABLE.kernel("aten.log_sigmoid_forward.default", dtypes=WIDE)
@@ -140,11 +146,13 @@ def log_sigmoid_forward(x: Array, *, out: tuple[Array, Array]) -> None:
 @TABLE.kernel("aten.elu.default", dtypes=WIDE)
 @blocked
 def elu(x: Array, alpha: float, scale: float, input_scale: float, *, out: Array) -> None:
-    """scale * x where x is positive, else scale * alpha * (exp(input_scale * x) - 1)."""
-    np.multiply(x, input_scale, out=out)
+    """scale * x where x is positive, else scale * alpha * (exp(input_scale * x) - 1): the sum of the two parts."""
+    positive = np.maximum(x, level(0, out))
+    np.minimum(x, level(0, out), out=out)
+    np.multiply(out, input_scale, out=out)
     np.expm1(out, out=out)
     np.multiply(out, alpha * scale, out=out)
-    np.copyto(out, x if scale == 1 else x * scale, where=x > 0)
+    np.add(out, positive if scale == 1 else positive * scale, out=out)
 
 
 @TABLE.kernel("aten.selu.default", dtypes=WIDE)
@@ -160,8 +168,10 @@ def celu(x: Array, alpha: float, *, out: Array) -> None:
 @TABLE.kernel("aten.leaky_relu.default", dtypes=WIDE)
 @blocked
 def leaky_relu(x: Array, negative_slope: float, *, out: Array) -> None:
-    np.multiply(x, negative_slope, out=out)
-    np.copyto(out, x, where=x > 0)
+    """The sum of its positive and its negative part: a masked copy takes several times as long."""
+    np.minimum(x, level(0, out), out=out)
+    np.multiply(out, negative_slope, out=out)
+    np.add(out, np.maximum(x, level(0, out)), out=out)
 
 
 @TABLE.kernel("aten.prelu.default", "aten._prelu_kernel.default", dtypes=WIDE)
@@ -200,17 +210,6 @@ def glu(x: Array, dim: int, *, out: Array) -> None:
     first, second = np.split(x, 2, axis=axis_of(x, dim))
     sigmoid(second, out=out)
     np.multiply(out, first, out=out)
-
-
-@TABLE.kernel("aten.softsign.default", dtypes=WIDE)
-def softsign(x: Array, *, out: Array) -> None:
-    np.add(np.abs(x, out=out), 1, out=out)
-    np.divide(x, out, out=out)
-
-
-@TABLE.kernel("aten.tanhshrink.default", dtypes=WIDE)
-def tanhshrink(x: Operand, *, out: Array) -> None:
-    np.subtract(x, np.tanh(x, out=out), out=out)
 
 
 @TABLE.kernel("aten.native_dropout.default", dtypes=WIDE | BOOL)

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from delegate.kernels.halves import Array
-from delegate.kernels.operands import WIDE, WIDE_COMPLEX, Operand, cast
+from delegate.kernels.operands import WIDE, WIDE_COMPLEX, Operand, blocked, cast, level
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, COMPLEX, INT, REAL
 
@@ -70,7 +70,7 @@ def _multiply_add(ufunc: np.ufunc, a: Operand, b: Operand, alpha: int | float | 
     ufunc(cast(a, out.dtype), second, out=out)
 
 
-@TABLE.kernel("aten.div.Tensor_mode", "aten.div.Scalar_mode", dtypes=WIDE | INT | BOOL)
+@TABLE.kernel("aten.div.Tensor_mode", "aten.div.Scalar_mode")
 def div_mode(a: Operand, b: Operand, rounding_mode: str | None, *, out: Array) -> None:
     """Quotient, rounded as asked: None, "floor" or "trunc"."""
     a, b = cast(a, out.dtype), cast(b, out.dtype)
@@ -167,11 +167,22 @@ def lerp(start: Array, end: Array, weight: float | Array, *, out: Array) -> None
 @TABLE.kernel("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor")
 def clamp(x: Array, low: Operand | None, high: Operand | None, *, out: Array) -> None:
     """min(max(x, low), high), either bound may be absent; NaN in x or in a bound stays."""
+    if not isinstance(low, np.ndarray) and not isinstance(high, np.ndarray):
+        _clamp_numbers(x, low, high, out=out)
+        return
     x = cast(x, out.dtype)
     if low is not None:
         x = np.maximum(x, cast(low, out.dtype), out=out)
     if high is not None:
         np.minimum(x, cast(high, out.dtype), out=out)
+
+
+@blocked
+def _clamp_numbers(x: Array, low: float | None, high: float | None, *, out: Array) -> None:
+    if low is not None:
+        x = np.maximum(x, level(low, out), out=out)
+    if high is not None:
+        np.minimum(x, level(high, out), out=out)
 
 
 @TABLE.kernel("aten.clamp_min.default", "aten.clamp_min.Tensor")

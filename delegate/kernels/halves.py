@@ -6,6 +6,7 @@ same kernel take float16 and bfloat16, converting what goes in and rounding what
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,27 +20,39 @@ Array = np.ndarray[Any, np.dtype[Any]]
 HALF = frozenset({DType.float16, DType.bfloat16})
 LARGEST_BFLOAT16 = float.fromhex("0x1.FEp127")
 _FLOAT32 = np.dtype(np.float32)
+_HIGH = 1 if sys.byteorder == "little" else 0  # which half of a float32 is the bfloat16
+_BLOCK = 1 << 14  # elements whose temporaries stay in the cache
 
 
 def from_bfloat16(bits: Array) -> Array:
     """The float32 values of bfloat16 bits (uint16), any shape; exact."""
-    wide = bits.astype(np.uint32)
-    wide <<= 16
-    return wide.view(np.float32)
+    halves = np.zeros((*bits.shape, 2), np.uint16)
+    halves[..., _HIGH] = bits
+    return halves.view(np.float32)[..., 0]
 
 
 def to_bfloat16(values: Array, out: Array | None = None) -> Array:
     """Round float32 values to bfloat16 bits (uint16), half to even; NaN stays NaN. Written to `out` if it is given."""
-    bits = values.astype(np.float32, order="C").view(np.uint32)  # a copy: changed below
-    nan = np.isnan(values)
-    bits += ((bits >> 16) & 1) + np.uint32(0x7FFF)
-    bits >>= 16
+    result = np.empty(values.shape, np.uint16) if out is None else out
+    source = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint32)
+    flat = result.reshape(-1) if result.flags.c_contiguous else np.empty(result.size, np.uint16)
+    for start in range(0, source.size, _BLOCK):
+        _round(source[start : start + _BLOCK], flat[start : start + _BLOCK])
+    if not result.flags.c_contiguous:
+        np.copyto(result, flat.reshape(result.shape))
+    return result
+
+
+def _round(bits: Array, out: Array) -> None:
+    """The upper halves of float32 bits, rounded to even by the lower ones."""
+    rounded = bits >> 16
+    rounded &= 1
+    rounded += 0x7FFF
+    rounded += bits
+    nan = np.isnan(bits.view(np.float32))
     if nan.any():
-        bits[nan] = 0x7FC0
-    if out is None:
-        return bits.astype(np.uint16)
-    np.copyto(out, bits, casting="unsafe")
-    return out
+        rounded[nan] = 0x7FC00000
+    np.copyto(out, rounded.view(np.uint16)[_HIGH::2])
 
 
 def widened(function: Callable[..., None], dtypes: frozenset[DType]) -> Callable[..., None]:

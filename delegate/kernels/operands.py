@@ -112,12 +112,26 @@ def blocked(function: Callable[..., None]) -> Callable[..., None]:
 
 def _in_blocks(function: Callable[..., None], x: Operand, *parameters: Any, out: Array) -> None:
     x = cast(x, out.dtype)
-    if out.size <= BLOCK or not (x.flags.c_contiguous and out.flags.c_contiguous):
+    if not (x.flags.c_contiguous and out.flags.c_contiguous):
         function(x, *parameters, out=out)
         return
     flat, result = x.reshape(-1), out.reshape(-1)
     for start in range(0, out.size, BLOCK):
         function(flat[start : start + BLOCK], *parameters, out=result[start : start + BLOCK])
+
+
+def level(value: float, like: Array) -> Array:
+    """A number as an operand of maximum or minimum beside `like`: their loops are fast on equal strides alone."""
+    if like.ndim == 1 and like.size <= BLOCK:
+        return _level_block(value, like.dtype)[: like.size]
+    return cast(value, like.dtype)
+
+
+@lru_cache(maxsize=32)
+def _level_block(value: float, dtype: DTypeLike) -> Array:
+    block = np.full(BLOCK, cast(value, dtype))
+    block.flags.writeable = False
+    return block
 
 
 def row_blocks(rows: int, width: int) -> Iterator[slice]:

@@ -51,8 +51,8 @@ def _along(function: Callable[[Array, int, Array], None], x: Array, dim: int, *_
 
 
 for _function, _ops in (
-    (_softmax, ("aten._softmax.default", "aten.softmax.int", "aten.special_softmax.int")),
-    (_log_softmax, ("aten._log_softmax.default", "aten.log_softmax.int", "aten.special_log_softmax.int")),
+    (_softmax, ("aten._softmax.default", "aten.softmax.int")),
+    (_log_softmax, ("aten._log_softmax.default", "aten.log_softmax.int")),
     (_safe_softmax, ("aten._safe_softmax.default",)),
 ):
     TABLE.kernel(*_ops, dtypes=WIDE | INT | BOOL)(partial(_along, _function))

@@ -1,0 +1,74 @@
+"""Every core ATen operator has a portable kernel, but for those named here with the reason."""
+
+import pytest
+import torch
+
+from delegate.kernels.portable import TABLE
+from delegate.program.dtypes import DType
+
+TRAINING = "runs in the backward pass only; programs are exported for inference"
+NUMBER = "gives a number, not a tensor: it is a size expression of the program, not a kernel call"
+WITHOUT_KERNEL = {
+    "aten._adaptive_avg_pool2d_backward.default": TRAINING,
+    "aten.avg_pool2d_backward.default": TRAINING,
+    "aten.convolution_backward.default": TRAINING,
+    "aten.embedding_dense_backward.default": TRAINING,
+    "aten.max_pool2d_with_indices_backward.default": TRAINING,
+    "aten.native_group_norm_backward.default": TRAINING,
+    "aten.native_layer_norm_backward.default": TRAINING,
+    "aten._local_scalar_dense.default": NUMBER,
+    "aten.sym_is_contiguous.default": NUMBER,
+    "aten.sym_numel.default": NUMBER,
+    "aten.sym_size.int": NUMBER,
+    "aten.sym_storage_offset.default": NUMBER,
+    "aten.sym_stride.int": NUMBER,
+    "aten.resize_.default": "changes its argument; a functional graph has no such operator",
+    "aten.atan2.out": "writes into an argument; a functional graph holds aten.atan2.default instead",
+}
+INTEGERS_ONLY = {f"aten.bitwise_{n}" for n in ("and", "or", "xor", "not")}
+
+
+def core_operators():
+    """The names of all operators that torch tags as core."""
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        if namespace == "aten":
+            op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+            if torch.Tag.core in op.tags:
+                yield str(op)
+
+
+@pytest.fixture(scope="module")
+def core():
+    return sorted(core_operators())
+
+
+def test_every_core_operator_has_a_kernel(core):
+    assert len(core) > 180
+    assert [op for op in core if op not in TABLE and op not in WITHOUT_KERNEL] == []
+
+
+def test_the_exceptions_are_true(core):
+    assert set(WITHOUT_KERNEL) <= set(core)
+    assert [op for op in WITHOUT_KERNEL if op in TABLE] == []
+
+
+@pytest.mark.parametrize("dtype", [DType.float32, DType.float16, DType.bfloat16], ids=str)
+def test_every_core_kernel_takes_floats(core, dtype):
+    """As the only dtype, or with the integers or bools that it gives or takes besides."""
+    besides = [(), (DType.int64,), (DType.bool,), (DType.complex64,)]
+    without = [
+        op
+        for op in core
+        if op in TABLE and not any(TABLE.find(op, (dtype, *more)) for more in besides)
+        and op.rpartition(".")[0] not in INTEGERS_ONLY
+    ]  # fmt: skip
+    assert without == []
+
+
+def test_operators_of_the_table_exist():
+    """No row is misspelled: torch knows every operator that a portable kernel claims."""
+    for kernel in TABLE:
+        namespace, packet, overload = kernel.op.split(".")
+        assert hasattr(getattr(getattr(torch.ops, namespace), packet), overload), kernel.op
