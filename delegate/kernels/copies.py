@@ -34,10 +34,8 @@ def copy_of_view(view: Callable[..., Any], x: Array, *args: Any, out: Any) -> No
     found = view(x, *args)
     if found is None:
         found = view(np.ascontiguousarray(x), *args)
-    if isinstance(found, np.ndarray):
-        np.copyto(out, found)
-        return
-    for result, part in zip(out, found, strict=True):
+    parts = (found,) if isinstance(found, np.ndarray) else found
+    for result, part in zip(out if isinstance(out, tuple) else (out,), parts, strict=True):
         np.copyto(result, part)
 
 

@@ -22,13 +22,13 @@ class KernelStep:
         self.single = len(outs) == 1
 
     def __call__(self) -> None:
-        self.function(*self.args, out=self.outs[0] if self.single else self.outs)
+        self.function(*self.args, out=self.outs[0] if self.single else tuple(self.outs))
 
     def failed(self, error: Exception) -> DelegateError:
         """The error that tells the user which instruction failed."""
         if isinstance(error, DelegateError):
             return error
-        return KernelError(f"kernel {self.function.__name__} failed: {type(error).__name__}: {error}", where=self.place)
+        return KernelError(f"the kernel failed: {type(error).__name__}: {error}", where=self.place)
 
 
 class CopiedViewStep(KernelStep):
