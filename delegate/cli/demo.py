@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
+import typer
+
+import delegate
+from delegate.errors import ExportError
+
+EXAMPLE = Path(delegate.__file__).parents[1] / "examples" / "digits" / "demo.py"
+
 
 def demo() -> None:
-    """Train a small digits classifier, lower it, save it, and run it without torch."""
-    run()
+    """Lower a trained digits classifier, save it, and run it in a process without torch."""
+    raise typer.Exit(run())
 
 
-def run() -> None:
-    """Start the example."""
-    from delegate.demo import main
-
-    main()
+def run() -> int:
+    """Run the example as a process of its own; gives its exit code. Raises ExportError where it is not installed."""
+    if not EXAMPLE.is_file():
+        raise ExportError(
+            "the digits example is not part of an installed package",
+            remedy="get the project's repository and run `python examples/digits/demo.py` there",
+        )
+    return subprocess.run([sys.executable, str(EXAMPLE)], check=False).returncode

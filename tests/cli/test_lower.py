@@ -1,0 +1,104 @@
+"""`delegate lower`, `explain` of a model, and `demo`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import delegate
+from delegate.cli import demo
+from delegate.cli.app import app
+
+MODELS = """
+import torch
+from torch import nn
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 4), nn.ReLU()), (torch.ones(2, 8),)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with the same model as a function and as a file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "lower_models", raising=False)
+    (tmp_path / "lower_models.py").write_text(MODELS)
+    torch.export.save(torch.export.export(reference(), (torch.ones(2, 8),)), tmp_path / "net.pt2")
+    return tmp_path
+
+
+def reference() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 4), nn.ReLU()).eval()
+
+
+def call(*args: str, code: int = 0) -> tuple[str, str]:
+    done = CliRunner().invoke(app, args)
+    assert done.exit_code == code, done.output + repr(done.exception)
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("model", ["lower_models:net", "net.pt2"])
+@pytest.mark.parametrize("flags", [("-b", "xnnpack"), ("-c", "c.yaml"), ()], ids=["name", "config", "neither"])
+def test_lower(folder: Path, model: str, flags: tuple[str, ...]) -> None:
+    Path("c.yaml").write_text("version: 1\nbackends: [xnnpack]\n")
+    stdout, _ = call("lower", model, *flags, "-o", "net.dlg")
+    assert "1 partition on xnnpack, 100% of the work" in stdout
+    assert f"saved net.dlg, {Path('net.dlg').stat().st_size:,} bytes" in stdout
+    x = torch.randn(2, 8)
+    with delegate.load("net.dlg") as program:
+        np.testing.assert_allclose(program(x.numpy()), reference()(x).detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.usefixtures("folder")
+def test_json() -> None:
+    lowered = json.loads(call("lower", "net.pt2", "-b", "xnnpack", "-o", "net.dlg", "--json")[0])
+    assert [p["backend"] for p in lowered["partitions"]] == ["xnnpack"]
+    planned = json.loads(call("explain", "net.pt2", "-b", "xnnpack", "--json")[0])
+    assert [n["backend"] for n in planned["nodes"]] == [n["backend"] for n in lowered["nodes"]]
+    assert "xnnpack_0" in call("explain", "net.dlg")[0]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("net.pt2", "-b", "xnnpak"), "error: no backend is named 'xnnpak': did you mean 'xnnpack'?"),
+        (("net.pt2", "-c", "absent.yaml"), "error: there is no configuration file 'absent.yaml'"),
+        (("net.pt2", "-b", "xnnpack", "-c", "both.yaml"), "error: backends are named twice"),
+        (("absent.pt2",), "error: 'absent.pt2' does not exist"),
+        (("lower_models:nett",), "module lower_models has no function 'nett'"),
+        (("net.pt2", "-o", "absent/net.dlg"), "error: there is no directory 'absent' to write to"),
+        (("broken.pt2",), "error: torch cannot read broken.pt2"),
+    ],
+)
+def test_errors(args: tuple[str, ...], message: str) -> None:
+    Path("both.yaml").write_text("backends: [xnnpack]")
+    content = bytearray(Path("net.pt2").read_bytes())
+    content[len(content) // 4 : len(content) // 2] = bytes(len(content) // 2 - len(content) // 4)
+    Path("broken.pt2").write_bytes(content)
+    stdout, stderr = call("lower", *args, *([] if "-o" in args else ["-o", "net.dlg"]), code=1)
+    assert stdout == ""
+    assert message in stderr
+    assert stderr.count("\n") == 1
+    assert not Path("net.dlg").exists()
+
+
+def test_demo_says_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(demo, "EXAMPLE", tmp_path / "demo.py")
+    assert "the digits example is not part of an installed package" in call("demo", code=1)[1]
+
+
+@pytest.mark.slow
+def test_demo(capfd: pytest.CaptureFixture[str]) -> None:
+    call("demo")
+    assert "held-out images" in capfd.readouterr().out

@@ -1,0 +1,54 @@
+"""The code in docs/backends.md imports and is taken as a backend."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from delegate.errors import BackendUnavailable
+from delegate.plugins import State
+from delegate.registry import Registry
+from tests.plugins import Site
+
+TEXT = (Path(__file__).parents[2] / "docs" / "backends.md").read_text()
+BLOCKS = {name: code for name, code in re.findall(r"```python\n# acme_delegate/(\w+)\.py\n(.*?)```", TEXT, re.DOTALL)}
+
+
+@pytest.fixture
+def registry(site: Site) -> Registry:
+    """With the documented backend, whose vendor library is absent."""
+    (site.root / "acme_delegate").mkdir()
+    for name, code in BLOCKS.items():
+        (site.root / "acme_delegate" / f"{name}.py").write_text(code)
+    site.distribution("acme-npu-delegate", "1.0", {"acme": "acme_delegate.info:INFO"})
+    return Registry()
+
+
+def test_states_the_absent_library(registry: Registry) -> None:
+    assert set(BLOCKS) == {"info", "aot", "runtime"}
+    assert registry.state("acme").state is State.UNAVAILABLE
+    with pytest.raises(BackendUnavailable, match="acme-sdk cannot be imported.*pip install acme-sdk"):
+        registry.runtime("acme")
+
+
+def test_checks_and_lowers(registry: Registry) -> None:
+    from delegate.backends.aot import Region
+    from delegate.config import BackendChoice, backend_options
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return -torch.relu(x)
+
+    graph = torch.export.export(Net(), (torch.ones(2),)).graph
+    options = backend_options(BackendChoice(name="acme", options={"threads": 3}), registry)
+    backend = registry.aot("acme", absent_ok=True)(options)
+    nodes = [n for n in graph.nodes if n.op == "call_function"]
+    assert all(backend.check(n) for n in nodes)
+    integers = torch.export.export(Net(), (torch.ones(2, dtype=torch.int64),)).graph
+    verdict = next(backend.check(n) for n in integers.nodes if n.op == "call_function")
+    assert str(verdict) == "unsupported dtype: torch.int64 where Acme has float32"
+    result = backend.preprocess(Region("acme_0", graph, (), {}, ()))
+    assert (result.blob, result.compile_specs) == (b"aten.relu.default\naten.neg.default", {"threads": 3})
