@@ -206,7 +206,8 @@ class RegionBuilder:
             return x
         key = (x.index, layout.between(x.order, order))
         if key not in self._reordered:
-            if layout.same_memory(x.shape, x.order, order):
+            unknown = sum(type(s) is not int for s in x.shape)  # a RESHAPE infers one at most
+            if unknown <= 1 and layout.same_memory(x.shape, x.order, order):
                 y = self.view(x, x.shape, order)
             else:
                 perm = self.integers(key[1])

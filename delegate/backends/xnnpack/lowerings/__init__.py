@@ -2,12 +2,32 @@
 
 from delegate.backends.xnnpack.lowerings import (
     activations,
+    attention,
     convolution,
     elementwise,
+    indexing,
     linear,
+    normalization,
     pooling,
+    reduction,
+    resize,
     results,
+    shape,
 )
 from delegate.backends.xnnpack.lowerings.table import TABLE
 
-__all__ = ["TABLE", "activations", "convolution", "elementwise", "linear", "pooling", "results"]
+__all__ = [
+    "TABLE",
+    "activations",
+    "attention",
+    "convolution",
+    "elementwise",
+    "indexing",
+    "linear",
+    "normalization",
+    "pooling",
+    "reduction",
+    "resize",
+    "results",
+    "shape",
+]

@@ -1,0 +1,151 @@
+"""Lowering of scaled dot-product attention: two batched products around a softmax, with masks and grouped heads."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import Node
+
+from delegate.backends.xnnpack import layout
+from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.lowerings.elementwise import binary
+from delegate.backends.xnnpack.lowerings.normalization import softmax
+from delegate.backends.xnnpack.lowerings.reduction import LARGEST, reduce
+from delegate.backends.xnnpack.lowerings.shape import dynamic_sizes, same_shape
+from delegate.backends.xnnpack.lowerings.table import TABLE
+from delegate.backends.xnnpack.tflite import Array
+from delegate.edge.node import arguments, is_constant, tensor
+from delegate.verdict import YES, Reason, Verdict, no
+
+
+def product(builder: RegionBuilder, a: Operand, b: Operand, shape: tuple[Any, ...], transposed: bool) -> Operand:
+    """a @ b, or a @ b.mT where `transposed`, of operands of one rank; b goes in by rows or by columns as it lies."""
+    a = builder.reorder(a, layout.row_major(a.rank))
+    swapped = (*range(b.rank - 2), b.rank - 1, b.rank - 2)
+    by_columns = b.order == swapped
+    b = builder.reorder(b, swapped if by_columns else layout.row_major(b.rank))
+    adjoint = transposed != by_columns
+    return builder.emit("BATCH_MATMUL", [a, b], shape, None, "BatchMatMulOptions", adjX=False, adjY=adjoint)
+
+
+def _attendable(node: Node) -> Verdict:
+    given = arguments(node)
+    q, k, v = given["query"], given["key"], given["value"]
+    mask = given["attn_mask"]
+    for name in ("query", "key", "value"):
+        if tensor(given[name]).dtype is not torch.float32:
+            return no(
+                Reason.DTYPE,
+                f"{name} is {tensor(given[name]).dtype}, and XNNPACK computes in float32".replace("torch.", ""),
+            )
+        if not 2 <= len(shape_of(given[name])) <= 5:
+            return no(Reason.RANK, f"{name} has {len(shape_of(given[name]))} dimensions; lowered are 2 to 5")
+        if 0 in [s for s in shape_of(given[name]) if type(s) is int]:
+            return no(Reason.ATTRIBUTE, f"{name} has no elements")
+    if given["dropout_p"]:
+        return no(Reason.ATTRIBUTE, f"dropout of {given['dropout_p']}, for training", "export the model in eval mode")
+    if not len(shape_of(q)) == len(shape_of(k)) == len(shape_of(v)):
+        return no(Reason.RANK, "query, key and value have different numbers of dimensions")
+    if given["scale"] is None and type(shape_of(q)[-1]) is not int:
+        return no(Reason.DYNAMIC_SHAPE, f"the default scale of {shape_of(q)[-1]} channels")
+    if given["is_causal"] and dynamic_sizes((shape_of(q)[-2], shape_of(k)[-2])):
+        return no(
+            Reason.DYNAMIC_SHAPE, "a causal mask whose size is known at run time only", "give the mask as an input"
+        )
+    return _heads(node) and (YES if mask is None else _masked(node, mask))
+
+
+def _heads(node: Node) -> Verdict:
+    given = arguments(node)
+    q, k, v = (shape_of(given[name]) for name in ("query", "key", "value"))
+    if same_shape(q[:-2], k[:-2]) and same_shape(k[:-2], v[:-2]):
+        return YES
+    if not given["enable_gqa"]:
+        return no(Reason.ATTRIBUTE, "query, key and value have batch dimensions that broadcast")
+    if len(q) != 4 or not same_shape((q[0], *k[1:2]), (k[0], *v[1:2])) or dynamic_sizes((q[1], k[1])):
+        return no(Reason.ATTRIBUTE, "grouped heads of another form than (batch, heads, length, channels)")
+    if dynamic_sizes(q) > 1:
+        return no(Reason.DYNAMIC_SHAPE, f"grouped heads with more than one dynamic size: {[str(s) for s in q]}")
+    return YES
+
+
+def _masked(node: Node, mask: Node) -> Verdict:
+    kind = tensor(mask).dtype
+    if kind is torch.bool and not is_constant(mask):
+        return no(Reason.DTYPE, f"the mask {mask.name} is bool and computed at run time", "give it as float: 0 or -inf")
+    if kind not in (torch.bool, torch.float32):
+        return no(Reason.DTYPE, f"the mask is {kind}".replace("torch.", ""))
+    if len(shape_of(mask)) > len(shape_of(node)):
+        return no(Reason.RANK, f"the mask has {len(shape_of(mask))} dimensions")
+    return YES
+
+
+@TABLE.lowers("aten.scaled_dot_product_attention.default", check=_attendable, keep=True)
+def lower_attention(builder: RegionBuilder, node: Node) -> None:
+    """softmax(query * scale @ key.mT + mask) @ value; rows in which all is masked give 0, as torch's do.
+
+    Heads that share a key are laid side by side: one product per key.
+    """
+    given, shape = arguments(node), shape_of(node)
+    q, k, v = (builder.operand(given[name]) for name in ("query", "key", "value"))
+    scale = 1 / math.sqrt(q.shape[-1]) if given["scale"] is None else float(given["scale"])
+    scores_shape = (*q.shape[:-1], k.shape[-2])
+    q = builder.reorder(q, layout.row_major(q.rank))
+    q = q if scale == 1 else binary(builder, "MUL", q, scale)
+    rows = q.shape[:-1]
+    if not same_shape(q.shape[:-2], k.shape[:-2]):
+        groups = q.shape[1] // k.shape[1]
+        rows = (q.shape[0], k.shape[1], groups * q.shape[2])
+        q = builder.reshape(q, (*rows, q.shape[3]))
+    scores = product(builder, q, k, (*rows, k.shape[-2]), transposed=True)
+    scores = builder.reshape(scores, scores_shape)
+    scores, alive = _add_mask(builder, node, scores)
+    weights = builder.reshape(softmax(builder, scores, -1), (*rows, k.shape[-2]))
+    found = builder.reshape(product(builder, weights, v, (*rows, v.shape[-1]), transposed=False), shape)
+    builder.set(node, found if alive is None else binary(builder, "MUL", found, alive))
+
+
+def _add_mask(builder: RegionBuilder, node: Node, scores: Operand) -> tuple[Operand, Operand | None]:
+    """Masked scores, and a factor per row that is 0 where all of the row is masked (None: no such row)."""
+    given = arguments(node)
+    mask = given["attn_mask"]
+    if mask is not None and not builder.is_constant(mask):
+        return _add_computed(builder, builder.operand(mask), scores)
+    array = _constant_mask(builder, node)
+    if array is None:
+        return scores, None
+    dead = np.isneginf(array).all(axis=-1, keepdims=True)
+    array = np.asarray(np.where(dead, 0, array), np.float32)
+    masked = binary(builder, "ADD", scores, builder.constant(array))
+    return masked, builder.constant(np.asarray(~dead, np.float32)) if dead.any() else None
+
+
+def _constant_mask(builder: RegionBuilder, node: Node) -> Array | None:
+    given = arguments(node)
+    mask = given["attn_mask"]
+    if given["is_causal"]:
+        length, others = shape_of(given["query"])[-2], shape_of(given["key"])[-2]
+        return np.triu(np.full((length, others), -np.inf, np.float32), 1)
+    if mask is None:
+        return None
+    array = builder.array(mask)
+    if tensor(mask).dtype is torch.bool:
+        array = np.where(array != 0, np.float32(0), np.float32(-np.inf))
+    return np.atleast_2d(array)
+
+
+def _add_computed(builder: RegionBuilder, mask: Operand, scores: Operand) -> tuple[Operand, Operand]:
+    """Adds a mask that is known at run time only.
+
+    Infinities become the lowest number, which leaves the softmax as it is but for rows of nothing else; those are
+    found on half of the mask, where -inf and the lowest number stay apart.
+    """
+    (mask,) = builder.broadcast([mask], scores.rank, scores.order)
+    masked = binary(builder, "ADD", scores, binary(builder, "MAXIMUM", mask, -LARGEST))
+    half = binary(builder, "MUL", reduce(builder, "REDUCE_MAX", mask, [mask.rank - 1], keepdim=True), 0.5)
+    above = binary(builder, "ADD", binary(builder, "MAXIMUM", half, -2e38), 2e38)
+    alive = binary(builder, "MINIMUM", binary(builder, "MUL", above, 1e-36), 1.0)
+    return masked, alive

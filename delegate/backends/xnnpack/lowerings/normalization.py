@@ -1,0 +1,161 @@
+"""Lowerings of normalisations: layer, group, instance and RMS norm; softmax and its logarithm.
+
+All of them work in the order that their operand has: reductions go along any axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch.fx import Node
+
+from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.lowerings.elementwise import binary, unary
+from delegate.backends.xnnpack.lowerings.reduction import deviation, mean_square, reduce
+from delegate.backends.xnnpack.lowerings.shape import dynamic_sizes, source
+from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, every, floats, results_used
+from delegate.edge.node import arguments
+from delegate.verdict import YES, Reason, Verdict, no
+
+
+def scaled(builder: RegionBuilder, d: Operand, dims: Sequence[int], eps: float) -> Operand:
+    """d / sqrt(mean(d * d) + eps)."""
+    variance = binary(builder, "ADD", mean_square(builder, d, dims), eps)
+    return binary(builder, "MUL", d, unary(builder, "RSQRT", variance))
+
+
+def affine(builder: RegionBuilder, y: Operand, weight: Any, bias: Any) -> Operand:
+    """y * weight + bias, either of which may be None, a node or an operand that broadcasts."""
+    for name, value in (("MUL", weight), ("ADD", bias)):
+        if value is not None:
+            (other,) = builder.broadcast([value], y.rank, y.order)
+            y = binary(builder, name, y, other)
+    return y
+
+
+def _first_only(node: Node) -> Verdict:
+    more = results_used(node) - {0}
+    return no(Reason.OPERATOR, "its mean and reciprocal deviation are used, for training") if more else YES
+
+
+def _last_dims(node: Node, shape: Sequence[Any]) -> list[int]:
+    rank = len(shape)
+    return list(range(rank - len(arguments(node)["normalized_shape"]), rank))
+
+
+@TABLE.lowers("aten.layer_norm.default", check=floats, keep=True)
+@TABLE.lowers("aten.native_layer_norm.default", check=every(floats, _first_only))
+def lower_layer_norm(builder: RegionBuilder, node: Node) -> None:
+    """Deviation from the mean over its root mean square, along the last dimensions."""
+    given, x = arguments(node), builder.operand(source(node))
+    dims = _last_dims(node, x.shape)
+    y = scaled(builder, deviation(builder, x, dims), dims, given["eps"])
+    builder.set(node, affine(builder, y, given["weight"], given["bias"]))
+
+
+@TABLE.lowers("aten.rms_norm.default", check=floats, keep=True)
+def lower_rms_norm(builder: RegionBuilder, node: Node) -> None:
+    """x over its root mean square, along the last dimensions."""
+    given, x = arguments(node), builder.operand(source(node))
+    eps = torch.finfo(torch.float32).eps if given["eps"] is None else given["eps"]
+    builder.set(node, affine(builder, scaled(builder, x, _last_dims(node, x.shape), eps), given["weight"], None))
+
+
+def _groups(node: Node) -> int:
+    given = arguments(node)
+    return cast(int, given["num_groups"] if "num_groups" in given else given["group"])
+
+
+def _groupable(node: Node) -> Verdict:
+    shape = shape_of(source(node))
+    if len(shape) >= MAX_RANK:
+        return no(Reason.RANK, f"{len(shape)} dimensions, where a group takes one more, and XNNPACK takes {MAX_RANK}")
+    if dynamic_sizes(shape) > 1:
+        return no(Reason.DYNAMIC_SHAPE, f"more than one dynamic size: {[str(s) for s in shape]}")
+    if type(shape[1]) is not int:
+        return no(Reason.DYNAMIC_SHAPE, f"{shape[1]} channels")
+    return YES
+
+
+@TABLE.lowers("aten.group_norm.default", check=every(floats, _groupable), keep=True)
+@TABLE.lowers("aten.native_group_norm.default", check=every(floats, _groupable, _first_only))
+def lower_group_norm(builder: RegionBuilder, node: Node) -> None:
+    """Channels split into (groups, channels of one), normalised along all but the first two dimensions."""
+    given, x, count = arguments(node), builder.operand(source(node)), _groups(node)
+    channels = cast(int, x.shape[1])
+    order: list[int] = []
+    for d in x.order:
+        order += [1, 2] if d == 1 else [d + (d > 1)]
+    grouped = builder.view(x, (x.shape[0], count, channels // count, *x.shape[2:]), tuple(order))
+    dims = list(range(2, grouped.rank))
+    y = scaled(builder, deviation(builder, grouped, dims), dims, given["eps"])
+    parameters = [_per_group(builder, given[name], count, grouped.rank) for name in ("weight", "bias")]
+    y = affine(builder, y, *parameters)
+    builder.set(node, builder.view(y, x.shape, x.order))
+
+
+def _per_group(builder: RegionBuilder, parameter: Node | None, count: int, rank: int) -> Operand | None:
+    """A value per channel, as it broadcasts to (batch, groups, channels of one, ...)."""
+    if parameter is None:
+        return None
+    shape = (count, -1, *(1,) * (rank - 3))
+    if builder.is_constant(parameter):
+        return builder.constant(builder.array(parameter).reshape(shape))
+    per_group = cast(int, shape_of(parameter)[0]) // count
+    return builder.reshape(builder.operand(parameter), (count, per_group, *shape[2:]))
+
+
+def _own_statistics(node: Node) -> Verdict:
+    given = arguments(node)
+    if given["use_input_stats"] and given["running_mean"] is None:
+        return YES
+    return no(Reason.ATTRIBUTE, "an instance norm with running statistics", "leave track_running_stats off")
+
+
+@TABLE.lowers("aten.instance_norm.default", check=every(floats, _own_statistics), keep=True)
+def lower_instance_norm(builder: RegionBuilder, node: Node) -> None:
+    """Every channel of every sample normalised along the remaining dimensions."""
+    given, x = arguments(node), builder.operand(source(node))
+    dims = list(range(2, x.rank))
+    y = scaled(builder, deviation(builder, x, dims), dims, given["eps"])
+    parameters = []
+    for name in ("weight", "bias"):
+        value = given[name]
+        if value is not None:
+            value = builder.reshape(builder.operand(value), (x.shape[1], *(1,) * (x.rank - 2)))
+        parameters.append(value)
+    builder.set(node, affine(builder, y, *parameters))
+
+
+# -- softmax -----------------------------------------------------------------------------------------------------------
+
+
+def softmax(builder: RegionBuilder, x: Operand, dim: int) -> Operand:
+    """Softmax along a dimension, which TFLite wants last in memory."""
+    dim %= x.rank
+    x = builder.reorder(x, (*(d for d in x.order if d != dim), dim))
+    return builder.emit("SOFTMAX", [x], x.shape, x.order, "SoftmaxOptions", beta=1.0)
+
+
+def _single_precision(node: Node) -> Verdict:
+    if not shape_of(node):
+        return no(Reason.RANK, "a softmax of a number without dimensions")
+    return no(Reason.DTYPE, "it widens half-precision input") if arguments(node)["half_to_float"] else YES
+
+
+@TABLE.lowers("aten._softmax.default", check=every(floats, _single_precision))
+def lower_softmax(builder: RegionBuilder, node: Node) -> None:
+    """One SOFTMAX."""
+    builder.set(node, softmax(builder, builder.operand(source(node)), arguments(node)["dim"]))
+
+
+@TABLE.lowers("aten._log_softmax.default", check=every(floats, _single_precision))
+def lower_log_softmax(builder: RegionBuilder, node: Node) -> None:
+    """x - m - log(sum(exp(x - m))) with the maximum m: the logarithm of a softmax would underflow."""
+    x = builder.operand(source(node))
+    dims = [arguments(node)["dim"] % x.rank]
+    shifted = binary(builder, "SUB", x, reduce(builder, "REDUCE_MAX", x, dims, keepdim=True))
+    total = reduce(builder, "SUM", unary(builder, "EXP", shifted), dims, keepdim=True)
+    builder.set(node, binary(builder, "SUB", shifted, unary(builder, "LOG", total)))

@@ -1,0 +1,180 @@
+"""Lowerings of reductions: sums, means, extremes, variances, norms, and logsumexp, along any dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import Node
+
+from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.lowerings.elementwise import binary, unary
+from delegate.backends.xnnpack.lowerings.shape import dynamic_sizes, source, without
+from delegate.backends.xnnpack.lowerings.table import TABLE, every, floats, results_used
+from delegate.edge.node import arguments, op_name, tensor
+from delegate.verdict import YES, Reason, Verdict, no
+
+REDUCTIONS = {
+    "aten.mean.dim": "MEAN",
+    "aten.mean.default": "MEAN",
+    "aten.sum.dim_IntList": "SUM",
+    "aten.sum.default": "SUM",
+    "aten.amax.default": "REDUCE_MAX",
+    "aten.amin.default": "REDUCE_MIN",
+    "aten.max.default": "REDUCE_MAX",
+    "aten.min.default": "REDUCE_MIN",
+}
+EXTREMES = {"aten.max.dim": "REDUCE_MAX", "aten.min.dim": "REDUCE_MIN"}
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def reduce(builder: RegionBuilder, name: str, x: Operand, dims: Sequence[int], keepdim: bool) -> Operand:
+    """A TFLite reduction, e.g. "MEAN", along dimensions of an operand in whatever order it lies."""
+    if not dims:
+        return x
+    axes = builder.integers(sorted(x.axis(d) for d in dims))
+    if keepdim:
+        shape: Sequence[Any] = [1 if d in dims else s for d, s in enumerate(x.shape)]
+        order = x.order
+    else:
+        shape = [s for d, s in enumerate(x.shape) if d not in dims]
+        order = without(x.order, dims)
+    return builder.emit(name, [x, axes], shape, order, "ReducerOptions", keepDims=keepdim)
+
+
+def reduced(node: Node) -> list[int]:
+    """The dimensions that a reduction goes along, none negative: those of its argument `dim`, or all."""
+    rank = len(shape_of(source(node)))
+    dims = arguments(node).get("dim")
+    wanted = [dims] if isinstance(dims, int) else dims
+    return sorted({d % rank for d in wanted}) if wanted and rank else list(range(rank))
+
+
+def _same_dtype(node: Node) -> Verdict:
+    dtype = arguments(node).get("dtype")
+    if dtype in (None, torch.float32):
+        return YES
+    return no(Reason.DTYPE, f"it reduces in {dtype}, and XNNPACK computes in float32".replace("torch.", ""))
+
+
+@TABLE.lowers(*REDUCTIONS, check=every(floats, _same_dtype))
+def lower_reduction(builder: RegionBuilder, node: Node) -> None:
+    """One TFLite reduction."""
+    x, keepdim = builder.operand(source(node)), bool(arguments(node).get("keepdim", False))
+    builder.set(node, reduce(builder, REDUCTIONS[op_name(node)], x, reduced(node), keepdim))
+
+
+def _values_only(node: Node) -> Verdict:
+    value = node.meta["val"][0]
+    if tensor(source(node)).dtype is not torch.float32 or value.dim() > 6:
+        return floats(source(node))
+    if 1 in results_used(node):
+        return no(Reason.DTYPE, "its positions are used, which are integers, and XNNPACK gives values only")
+    return floats(node)
+
+
+@TABLE.lowers(*EXTREMES, check=_values_only)
+def lower_extreme(builder: RegionBuilder, node: Node) -> None:
+    """The values of `max` or `min` along one dimension."""
+    x, keepdim = builder.operand(source(node)), arguments(node)["keepdim"]
+    builder.set(node, reduce(builder, EXTREMES[op_name(node)], x, reduced(node), keepdim))
+
+
+# -- variance ----------------------------------------------------------------------------------------------------------
+
+
+def deviation(builder: RegionBuilder, x: Operand, dims: Sequence[int]) -> Operand:
+    """x - mean(x)."""
+    return binary(builder, "SUB", x, reduce(builder, "MEAN", x, dims, keepdim=True))
+
+
+def mean_square(builder: RegionBuilder, x: Operand, dims: Sequence[int], keepdim: bool = True) -> Operand:
+    """mean(x * x)."""
+    return reduce(builder, "MEAN", unary(builder, "SQUARE", x), dims, keepdim)
+
+
+def _variance_scale(node: Node) -> float | None:
+    """What the mean of squares is multiplied with: n / (n - correction)."""
+    shape = shape_of(source(node))
+    correction = arguments(node)["correction"]
+    correction = 1 if correction is None else correction
+    if correction == 0:
+        return 1.0
+    sizes = [shape[d] for d in reduced(node)]
+    if dynamic_sizes(sizes) or math.prod(sizes) <= correction:
+        return None
+    count = math.prod(sizes)
+    return float(count / (count - correction))
+
+
+def _correctable(node: Node) -> Verdict:
+    if _variance_scale(node) is not None:
+        return YES
+    sizes = [str(shape_of(source(node))[d]) for d in reduced(node)]
+    correction = arguments(node)["correction"]
+    return no(
+        Reason.DYNAMIC_SHAPE, f"the correction {correction} of a variance along sizes {sizes} is not a known number"
+    )
+
+
+_VARIANCES = ("aten.var.correction", "aten.std.correction", "aten.var_mean.correction")
+
+
+@TABLE.lowers(*_VARIANCES, check=every(floats, _correctable))
+def lower_variance(builder: RegionBuilder, node: Node) -> None:
+    """The mean of squared deviations, corrected."""
+    x, dims, keepdim = builder.operand(source(node)), reduced(node), arguments(node)["keepdim"]
+    scale = _variance_scale(node)
+    assert scale is not None
+    found = mean_square(builder, deviation(builder, x, dims), dims, keepdim)
+    if scale != 1:
+        found = binary(builder, "MUL", found, scale)
+    if op_name(node) == "aten.var_mean.correction":
+        builder.set(node, found, reduce(builder, "MEAN", x, dims, keepdim))
+    else:
+        builder.set(node, unary(builder, "SQRT", found) if "std" in op_name(node) else found)
+
+
+# -- norms -------------------------------------------------------------------------------------------------------------
+
+
+def _order(node: Node) -> Any:
+    given = arguments(node)
+    return given["ord"] if "ord" in given else given["p"]
+
+
+def _known_order(node: Node) -> Verdict:
+    if _order(node) in (1, 2, None, math.inf):
+        return _same_dtype(node)
+    return no(Reason.ATTRIBUTE, f"a norm of order {_order(node)}; lowered are 1, 2 and infinity")
+
+
+@TABLE.lowers(
+    "aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim", "aten.norm.Scalar", check=every(floats, _known_order)
+)
+def lower_norm(builder: RegionBuilder, node: Node) -> None:
+    """Root of the sum of squares, sum of absolute values, or the largest of them."""
+    x, dims, keepdim = builder.operand(source(node)), reduced(node), bool(arguments(node).get("keepdim", False))
+    order = _order(node)
+    if order in (2, None):
+        total = reduce(builder, "SUM", unary(builder, "SQUARE", x), dims, keepdim)
+        builder.set(node, unary(builder, "SQRT", total))
+    else:
+        name = "SUM" if order == 1 else "REDUCE_MAX"
+        builder.set(node, reduce(builder, name, unary(builder, "ABS", x), dims, keepdim))
+
+
+@TABLE.lowers("aten.logsumexp.default", check=floats, keep=True)
+def lower_logsumexp(builder: RegionBuilder, node: Node) -> None:
+    """log(sum(exp(x - m))) + m with the finite m nearest to the maximum."""
+    x, dims = builder.operand(source(node)), reduced(node)
+    largest = reduce(builder, "REDUCE_MAX", x, dims, keepdim=True)
+    m = binary(builder, "MAXIMUM", binary(builder, "MINIMUM", largest, LARGEST), -LARGEST)
+    exponents = unary(builder, "EXP", binary(builder, "SUB", x, m))
+    found = binary(builder, "ADD", unary(builder, "LOG", reduce(builder, "SUM", exponents, dims, keepdim=True)), m)
+    builder.set(
+        node, found if arguments(node)["keepdim"] else builder.view(found, shape_of(node), without(x.order, dims))
+    )

@@ -1,0 +1,274 @@
+"""Lowerings of operators that give the same elements in another shape: views, permutes, aliases, expand, repeat.
+
+Permutes and aliases cost nothing: they only rename dimensions. A reshape keeps the order in memory where it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch.fx import Node
+
+from delegate.backends.aot import RegionRefused
+from delegate.backends.xnnpack import layout
+from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.layout import Order, Size
+from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, every, floats
+from delegate.edge.node import arguments, op_name
+from delegate.verdict import YES, Reason, Verdict, no
+
+SQUEEZES = ("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.unsqueeze.default")
+RESHAPES = ("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
+ALIASES = (
+    "aten.clone.default",
+    "aten.alias.default",
+    "aten.detach.default",
+    "aten.contiguous.default",
+    "aten._to_copy.default",
+    "aten.lift_fresh_copy.default",
+)
+# Binary operators that broadcast: what they are given need not be expanded.
+_BROADCASTING = frozenset(
+    {
+        "aten.add.Tensor",
+        "aten.sub.Tensor",
+        "aten.mul.Tensor",
+        "aten.div.Tensor",
+        "aten.maximum.default",
+        "aten.minimum.default",
+    }
+)
+
+
+def dynamic_sizes(shape: Sequence[Size]) -> int:
+    """How many sizes are not known ahead of time."""
+    return sum(type(s) is not int for s in shape)
+
+
+def same_shape(a: Sequence[Size], b: Sequence[Size]) -> bool:
+    """Whether two shapes are equal, symbol by symbol, without adding guards."""
+    return len(a) == len(b) and all(str(x) == str(y) for x, y in zip(a, b, strict=True))
+
+
+def difference(a: Size, b: Size) -> int | None:
+    """a - b where that is a plain number, whatever the symbols stand for."""
+    found = a - b
+    if type(found) is int:
+        return found
+    expression = found.node.expr
+    return int(expression) if expression.is_Integer else None
+
+
+def source(node: Node) -> Node:
+    """The tensor that a shape operator works on: its first argument."""
+    return cast(Node, node.args[0])
+
+
+def infers_one(node: Node) -> Verdict:
+    """A RESHAPE infers one size at run time; more cannot be told to it."""
+    shape = shape_of(node)
+    if dynamic_sizes(shape) <= 1 or same_shape(shape, shape_of(source(node))):
+        return YES
+    return no(Reason.DYNAMIC_SHAPE, f"a reshape to {[str(s) for s in shape]} leaves more than one size to be inferred")
+
+
+@TABLE.lowers(*RESHAPES, check=every(floats, infers_one))
+def lower_view(builder: RegionBuilder, node: Node) -> None:
+    """A RESHAPE, with a transpose before it only where the memory order does not allow the new shape."""
+    builder.set(node, builder.reshape(builder.operand(source(node)), shape_of(node)))
+
+
+@TABLE.lowers(*SQUEEZES, check=floats)
+def lower_squeeze(builder: RegionBuilder, node: Node) -> None:
+    """A RESHAPE; of several dynamic sizes, which that cannot infer, a product with ones or a sum over sizes of 1."""
+    shape, given = shape_of(node), shape_of(source(node))
+    if not infers_one(node) and len(shape) > len(given):
+        dim = cast(int, node.args[1]) % len(shape)
+        builder.set(node, _unsqueeze_by_product(builder, builder.operand(source(node)), shape, dim))
+    elif not infers_one(node):
+        builder.set(node, _squeeze_by_sum(builder, builder.operand(source(node)), shape, _squeezed(node)))
+    else:
+        lower_view(builder, node)
+
+
+def _unsqueeze_by_product(builder: RegionBuilder, x: Operand, shape: tuple[Size, ...], dim: int) -> Operand:
+    order = (dim, *(d + (d >= dim) for d in x.order))
+    return builder.emit(
+        "MUL", [x, builder.constant(np.ones((1,) * len(shape), np.float32))], shape, order, "MulOptions"
+    )
+
+
+def _squeezed(node: Node) -> list[int]:
+    rank = len(shape_of(source(node)))
+    dims = node.args[1] if len(node.args) > 1 else range(rank)
+    wanted = [d % rank for d in ([dims] if isinstance(dims, int) else cast(Sequence[int], dims))]
+    return [d for d in wanted if layout.is_one(shape_of(source(node))[d])]
+
+
+def _squeeze_by_sum(builder: RegionBuilder, x: Operand, shape: tuple[Size, ...], dims: list[int]) -> Operand:
+    axes = builder.integers(sorted(x.axis(d) for d in dims))
+    return builder.emit("SUM", [x, axes], shape, without(x.order, dims), "ReducerOptions", keepDims=False)
+
+
+def without(order: Order, dims: Sequence[int]) -> Order:
+    """The order that is left when dimensions go away.
+
+    >>> without((0, 2, 3, 1), [1])
+    (0, 1, 2)
+    """
+    kept = sorted(d for d in order if d not in dims)
+    return tuple(kept.index(d) for d in order if d not in dims)
+
+
+@TABLE.lowers("aten.permute.default", "aten.transpose.int", "aten.t.default", check=floats)
+def lower_permute(builder: RegionBuilder, node: Node) -> None:
+    """Nothing: the dimensions get other names."""
+    x, dims = builder.operand(source(node)), _permutation(node)
+    builder.set(node, relabel(x, dims))
+
+
+def relabel(x: Operand, dims: Sequence[int]) -> Operand:
+    """`torch.permute`: the same memory, its dimensions by other names."""
+    return Operand(x.index, tuple(x.shape[d] for d in dims), layout.permute(x.order, dims))
+
+
+def _permutation(node: Node) -> list[int]:
+    rank = len(shape_of(node))
+    given = arguments(node)
+    if "dims" in given:
+        return [d % rank for d in given["dims"]]
+    dims = list(range(rank))
+    a, b = (given["dim0"] % rank, given["dim1"] % rank) if "dim0" in given else (0, rank - 1)
+    dims[a], dims[b] = dims[b], dims[a]
+    return dims
+
+
+@TABLE.lowers(*ALIASES, check=floats)
+def lower_alias(builder: RegionBuilder, node: Node) -> None:
+    """Nothing: values have no memory of their own here."""
+    builder.set(node, builder.operand(source(node)))
+
+
+# -- expand ------------------------------------------------------------------------------------------------------------
+
+
+def _expanded(node: Node) -> list[int]:
+    """Dimensions of the result of an expand along which elements are repeated, new leading ones included."""
+    shape, given = shape_of(node), shape_of(source(node))
+    missing = len(shape) - len(given)
+    sizes = (1,) * missing + given
+    return [d for d, s in enumerate(shape) if layout.is_one(sizes[d]) and not layout.is_one(s)]
+
+
+def is_expand(node: Any) -> bool:
+    """Whether a node is an expand, whose value may lie unexpanded in the model."""
+    return isinstance(node, Node) and op_name(node) == "aten.expand.default"
+
+
+def _absorbs(user: Node, node: Node) -> bool:
+    """Whether an operator broadcasts by itself what the expand `node` would repeat for it."""
+    name, dims = op_name(user), _expanded(node)
+    if name in _BROADCASTING:
+        x, y = user.args[:2]
+        other = y if x is node else x
+        if not isinstance(other, Node) or is_expand(other) or not isinstance(other.meta.get("val"), torch.Tensor):
+            return False
+        shape, wanted = shape_of(other), shape_of(node)
+        return len(shape) == len(wanted) and all(str(shape[d]) == str(wanted[d]) for d in dims)
+    if name == "aten.cat.default" and dynamic_sizes([shape_of(node)[d] for d in dims]):
+        parts = cast(Sequence[Node], user.args[0])
+        dim = cast(int, user.args[1] if len(user.args) > 1 else 0) % len(shape_of(user))
+        static = all(type(shape_of(part)[dim]) is int for part in parts)
+        return dim not in dims and static and not all(map(is_expand, parts))
+    return False
+
+
+def _expandable(node: Node) -> Verdict:
+    shape = shape_of(node)
+    unknown = [d for d in _expanded(node) if type(shape[d]) is not int]
+    if unknown and not all(_absorbs(user, node) for user in node.users):
+        message = f"dimension {unknown[0]} is repeated {shape[unknown[0]]} times, known at run time only"
+        return no(Reason.DYNAMIC_SHAPE, message, "broadcast in the operators that use it")
+    return YES
+
+
+@TABLE.lowers("aten.expand.default", check=every(floats, _expandable))
+def lower_expand(builder: RegionBuilder, node: Node) -> None:
+    """Nothing where all users broadcast; else a product with ones, which repeats elements exactly."""
+    shape, dims = shape_of(node), _expanded(node)
+    x = builder.operand(source(node))
+    if not dims and len(shape) == x.rank:
+        builder.set(node, x)
+    elif all(_absorbs(user, node) for user in node.users):
+        builder.set(node, builder.reshape(x, (1,) * (len(shape) - x.rank) + x.shape))
+    elif dynamic_sizes([shape[d] for d in dims]):
+        raise RegionRefused(
+            {node.name: "its number of repetitions is known at run time only, and not all users broadcast"}
+        )
+    else:
+        builder.set(node, _repeat_ones(builder, x, {d: cast(int, shape[d]) for d in dims}, len(shape)))
+
+
+def _repeat_ones(builder: RegionBuilder, x: Operand, times: Mapping[int, int], rank: int) -> Operand:
+    """Repeat dimensions of size 1, of a result of `rank` dimensions whose new ones lead."""
+    missing = rank - x.rank
+    order = (*range(missing), *(d + missing for d in x.order))
+    shape = [*(1,) * missing, *x.shape]
+    ones = [1] * rank
+    for d, count in times.items():
+        shape[d] = ones[d] = count
+    return builder.emit("MUL", [x, builder.constant(np.ones(ones, np.float32), order)], shape, order, "MulOptions")
+
+
+def repeat_each(builder: RegionBuilder, x: Operand, times: Mapping[int, int], inner: bool) -> Operand:
+    """Repeat dimensions: element by element if `inner` (a a b b), else as a whole (a b a b).
+
+    The rank and the number of dimensions in `times` together are 6 at most.
+    """
+    wanted = {d: n for d, n in times.items() if n != 1}
+    single = {d: n for d, n in wanted.items() if layout.is_one(x.shape[d])}
+    if single:
+        x = _repeat_ones(builder, x, single, x.rank)
+    split = sorted(wanted.keys() - single.keys())
+    if not split:
+        return x
+    # Every dimension d of these becomes two neighbours in memory: the elements, and a 1 that is then repeated.
+    start = {d: d + sum(s < d for s in split) for d in range(x.rank)}
+    order: list[int] = []
+    sizes: list[Size] = []
+    for d in range(x.rank):
+        sizes += [x.shape[d]] if d not in split else ([x.shape[d], 1] if inner else [1, x.shape[d]])
+    for d in x.order:
+        order += [start[d], start[d] + 1] if d in split else [start[d]]
+    spread = builder.view(x, tuple(sizes), tuple(order))
+    repeated = _repeat_ones(builder, spread, {start[d] + inner: wanted[d] for d in split}, len(sizes))
+    whole = [s * wanted[d] if d in split else s for d, s in enumerate(x.shape)]
+    return builder.view(repeated, tuple(whole), x.order)
+
+
+def _repeatable(node: Node) -> Verdict:
+    repeats = arguments(node)["repeats"]
+    if any(type(n) is not int for n in repeats):
+        return no(Reason.DYNAMIC_SHAPE, "the number of repetitions is known at run time only")
+    given = shape_of(source(node))
+    missing = len(repeats) - len(given)
+    split = sum(n != 1 and not layout.is_one(s) for n, s in zip(repeats[missing:], given, strict=True))
+    if len(repeats) + split > MAX_RANK:
+        return no(Reason.RANK, f"repeating {split} of {len(repeats)} dimensions takes more than {MAX_RANK} dimensions")
+    if split or missing:
+        return infers_one(node)
+    return YES
+
+
+@TABLE.lowers("aten.repeat.default", check=every(floats, _repeatable))
+def lower_repeat(builder: RegionBuilder, node: Node) -> None:
+    """A product with ones, between two reshapes where whole dimensions are repeated."""
+    repeats = arguments(node)["repeats"]
+    x = builder.operand(source(node))
+    x = builder.reshape(x, (1,) * (len(repeats) - x.rank) + x.shape)
+    found = repeat_each(builder, x, dict(enumerate(repeats)), inner=False)
+    builder.set(node, replace(found, shape=shape_of(node)))

@@ -1,0 +1,149 @@
+"""Views, permutes, aliases, expand and repeat against eager, also behind a convolution (NHWC) and a permute."""
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from delegate.verdict import Reason
+from tests.backends.xnnpack.harness import Call, assert_same, lower, refusal, run
+
+X = torch.linspace(-4, 4, 120).reshape(2, 3, 4, 5)
+ROW = torch.linspace(-1, 1, 5)
+
+
+class AfterConv(nn.Module):
+    """A function of a feature map that lies in NHWC."""
+
+    def __init__(self, function):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.function = nn.Conv2d(3, 6, 3, padding=1), function
+
+    def forward(self, x):
+        return self.function(self.conv(x))
+
+
+class Tokens(nn.Module):
+    """A class token before a sequence, as vision transformers have it."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Parameter(torch.linspace(0, 1, 5).reshape(1, 1, 5))
+
+    def forward(self, x):
+        return torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1)
+
+
+# function, inputs
+SAME = {
+    "view": (lambda x: x.view(6, 20), X),
+    "view_minus_one": (lambda x: x.view(2, -1, 2), X),
+    "flatten": (lambda x: x.flatten(1), X),
+    "to_one_dimension": (lambda x: x.reshape(-1), X),
+    "unsqueeze_last": (lambda x: x.unsqueeze(-1) + 1, X),
+    "unsqueeze_first": (lambda x: x.unsqueeze(0) * 2, X),
+    "squeeze": (lambda x: x.squeeze() + 1, X[:, :1]),
+    "squeeze_dim": (lambda x: x.squeeze(-3) + 1, X[:, :1]),
+    "squeeze_dim_of_more": (lambda x: x.squeeze(1) + 1, X),
+    "squeeze_dims": (lambda x: x.squeeze((1, 2)) + 1, X[:, :1, :1]),
+    "permute": (lambda x: x.permute(3, 0, -2, 1), X),
+    "permute_twice": (lambda x: x.permute(1, 2, 3, 0).permute(2, 0, 3, 1) + 1, X),
+    "transpose": (lambda x: x.transpose(-1, 1), X),
+    "t": (lambda x: x.t(), X[0, 0]),
+    "permute_view": (lambda x: x.permute(0, 2, 1, 3).reshape(2, 4, 15), X),
+    "view_after_transpose_keeps": (lambda x: x.transpose(0, 1).reshape(3, 2, 20), X),
+    "clone": (lambda x: x.transpose(1, 2).clone() + 1, X),
+    "contiguous": (lambda x: x.transpose(1, 2).contiguous().view(2, -1), X),
+    "input_is_output": (lambda x: x.view(2, 3, 4, 5), X),
+    "expand_new": (lambda x: x.expand(7, 5).neg(), ROW),
+    "expand_middle": (lambda x: x[:, :1].expand(2, 3, 4, 5).exp(), X),
+    "expand_two": (lambda x: x[:1, :, :1].expand(2, -1, 4, 5).exp(), X),
+    "expand_permuted": (lambda x: x[:, :1].permute(0, 2, 3, 1).expand(-1, -1, -1, 6).exp(), X),
+    "expand_into_add": (lambda x: x[:, :1].expand(2, 3, 4, 5) + x, X),
+    "expand_into_both": (lambda x: x[:, :1].expand(2, 3, 4, 5) + x[:, 1:2].expand(2, 3, 4, 5), X),
+    "expand_is_output": (lambda x: (x[:, :1].expand(2, 3, 4, 5),), X),
+    "repeat": (lambda x: x.repeat(1, 2, 1, 3), X),
+    "repeat_new": (lambda x: x.repeat(2, 1, 3), X[0, 0]),
+    "repeat_ones": (lambda x: x.repeat(1, 4, 1, 1), X[:, :1]),
+    "repeat_permuted": (lambda x: x.permute(0, 2, 3, 1).repeat(1, 1, 2, 2), X),
+    "tile": (lambda x: x.tile(3), X),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_same_as_eager(name):
+    function, x = SAME[name]
+    run(Call(function), (x,))
+
+
+# function of a feature map [2, 6, 4, 5] in NHWC; transposes allowed besides the one of the input
+NHWC = {
+    "flatten_2": (lambda x: x.flatten(2).transpose(1, 2), 0),
+    "to_tokens_and_back": (lambda x: x.flatten(2).transpose(1, 2).add(1).transpose(1, 2).reshape(2, 6, 4, 5).relu().permute(0, 2, 3, 1), 0),
+    "flatten_1": (lambda x: x.flatten(1), 1),
+    "split_channels": (lambda x: x.view(2, 2, 3, 4, 5).permute(0, 3, 4, 1, 2), 0),
+    "squeeze": (lambda x: x.mean((2, 3), keepdim=True).squeeze(-1).squeeze(-1), 0),
+    "permute_to_last": (lambda x: x.permute(0, 2, 3, 1) * 2, 0),
+    "repeat": (lambda x: x.repeat(1, 2, 2, 1).permute(0, 2, 3, 1), 0),
+    "expand": (lambda x: x.mean(1, keepdim=True).expand(-1, 6, -1, -1).exp(), 1),
+    "unsqueeze": (lambda x: x.unsqueeze(2).permute(0, 2, 3, 4, 1), 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NHWC)
+def test_after_convolution(name):
+    function, transposes = NHWC[name]
+    lowered = run(AfterConv(function), (X,), 1e-4, 1e-5)
+    assert lowered.transposes <= 1 + transposes
+
+
+# function, shape of the example, dynamic dimensions, other shapes
+N, T = Dim("n", min=2, max=64), Dim("t", min=2, max=64)
+DYNAMIC = {
+    "view": (lambda x: x.view(x.shape[0], 12), (2, 3, 4), {0: N}, [(5, 3, 4)]),
+    "merge": (lambda x: x.reshape(-1, 4) + 1, (2, 3, 4), {0: N}, [(5, 3, 4)]),
+    "heads": (lambda x: x.view(1, -1, 2, 3).transpose(1, 2), (1, 4, 6), {1: T}, [(1, 9, 6)]),
+    "permute": (lambda x: x.permute(1, 2, 0), (2, 3, 4), {0: N}, [(7, 3, 4)]),
+    "expand_static": (lambda x: x.unsqueeze(1).expand(-1, 5, -1).exp(), (2, 3), {0: N}, [(7, 3)]),
+    "two_unsqueezed": (lambda x: x[:, None, :, None].exp(), (2, 3), {0: N, 1: T}, [(4, 7)]),
+    "two_squeezed": (lambda x: x.squeeze(1).exp(), (2, 1, 3), {0: N, 2: T}, [(4, 1, 7)]),
+    "repeat": (lambda x: x.repeat(1, 3), (2, 3), {0: N}, [(7, 3)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_dynamic(name):
+    function, shape, dims, others = DYNAMIC[name]
+    module = Call(function)
+    lowered = lower(module, (torch.randn(shape),), ((dims,),))
+    for s in (shape, *others):
+        assert_same(module, (torch.randn(s),), lowered, 1e-5, 1e-6)
+
+
+def test_class_token_of_a_dynamic_batch():
+    module = Tokens()
+    lowered = lower(module, (torch.randn(2, 4, 5),), {"x": {0: N}})
+    for n in (2, 6):
+        x = torch.randn(n, 4, 5)
+        x[0, 0, 0] = torch.inf
+        assert_same(module, (x,), lowered, 0, 0)
+
+
+REFUSED = {
+    "integers": (lambda x: x.view(6), torch.arange(6).reshape(2, 3), None, "aten.view.default", Reason.DTYPE),
+    "seven_dimensions": (lambda x: x.view(1, 1, 2, 1, 3, 1, 1), X[0, 0, 0, :1].expand(6).clone(), None, "aten.view.default", Reason.RANK),
+    "two_unknown": (lambda x: x.view(x.shape[0], x.shape[1], 2, 3), torch.randn(2, 3, 6), {0: N, 1: T}, "aten.view.default", Reason.DYNAMIC_SHAPE),
+    "dynamic_expand": (lambda x: x[:1].expand(x.shape[0], 3).exp(), torch.randn(2, 3), {0: N}, "aten.expand.default", Reason.DYNAMIC_SHAPE),
+    "empty": (lambda x: x.view(0, 5), torch.empty(5, 0), None, "aten.view.default", Reason.ATTRIBUTE),
+    "double": (lambda x: x.permute(1, 0), torch.randn(2, 3, dtype=torch.float64), None, "aten.permute.default", Reason.DTYPE),
+    "to_half": (lambda x: x.half(), X, None, "aten._to_copy.default", Reason.DTYPE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    function, x, dims, op, reason = REFUSED[name]
+    verdict = refusal(Call(function), (x,), op, ((dims,),) if dims else None)
+    assert verdict.reason is reason, str(verdict)
+    assert verdict.message
