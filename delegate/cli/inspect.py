@@ -9,7 +9,8 @@ import typer
 
 from delegate.cli import output
 from delegate.program import file
-from delegate.program.model import Method, Program, Value
+from delegate.program.expr import Dim
+from delegate.program.model import Method, Program
 
 
 def inspect(
@@ -52,5 +53,5 @@ def _method(method: Method) -> dict[str, Any]:
     }
 
 
-def _tensor(name: str, dtype: str, shape: Value | Any) -> dict[str, Any]:
+def _tensor(name: str, dtype: str, shape: tuple[Dim, ...]) -> dict[str, Any]:
     return {"name": name, "dtype": dtype, "shape": [d if isinstance(d, int) else str(d) for d in shape]}

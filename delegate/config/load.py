@@ -68,7 +68,11 @@ def backend_options(choice: BackendChoice, registry: Registry | None = None) -> 
 
 def _validated(model: type[Options], choice: BackendChoice) -> Options:
     """By way of JSON, since pydantic's strict mode takes a list for a tuple and text for an enum only from there."""
-    return model.model_validate_json(json.dumps(choice.options, default=str), strict=True)
+    try:
+        text = json.dumps(choice.options, default=str)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"the options of backend {choice.name!r} are no plain values: {error}") from error
+    return model.model_validate_json(text, strict=True)
 
 
 def _semantics(config: Config, source: Source, registry: Registry) -> Iterator[ConfigError]:

@@ -53,7 +53,7 @@ def read_yaml(file: FilePath) -> Source:
         ConfigError: it is missing, unreadable, no valid YAML, empty, or has a key twice.
     """
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(f"there is no configuration file {str(file)!r}", remedy="check the path") from None
     except UnicodeDecodeError as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from delegate.config import Config, backend_options, load_config
+from delegate.config import BackendChoice, Config, backend_options, load_config
 from delegate.errors import BackendUnavailable, ConfigError
 from delegate.registry import Registry
 from tests.plugins import Site
@@ -75,7 +75,7 @@ MESSAGES = {
     ),
     "a: 1\nb: \x00": "no valid YAML: special characters are not allowed (FILE:2)",
     "? [a]\n: 1": "the configuration: a key must be text (FILE:1:3)",
-    "[" * 5000: "no valid configuration: too deeply nested (FILE)",
+    "[" * 2000: "no valid configuration: too deeply nested (FILE)",
 }
 
 
@@ -154,6 +154,20 @@ def test_defaults_are_those_of_the_partitioner(registry: Registry) -> None:
     assert config == Config()
     assert config.backends is None
     assert config.rules([]) == PartitionRules()
+
+
+def test_options_that_are_no_plain_values(registry: Registry) -> None:
+    circular: dict[str, object] = {}
+    circular["self"] = circular
+    choice = BackendChoice.model_construct(name="adder", options=circular)
+    with pytest.raises(ConfigError, match="the options of backend 'adder' are no plain values"):
+        backend_options(choice, registry)
+
+
+def test_byte_order_mark(tmp_path: Path, registry: Registry) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_bytes(b"\xef\xbb\xbfversion: 1\nbackends: [adder]\n")
+    assert load_config(file, registry=registry).backends is not None
 
 
 def test_mapping_has_no_place(registry: Registry) -> None:

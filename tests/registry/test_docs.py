@@ -14,7 +14,7 @@ from delegate.registry import Registry
 from tests.plugins import Site
 
 TEXT = (Path(__file__).parents[2] / "docs" / "backends.md").read_text()
-BLOCKS = {name: code for name, code in re.findall(r"```python\n# acme_delegate/(\w+)\.py\n(.*?)```", TEXT, re.DOTALL)}
+BLOCKS = dict(re.findall(r"```python\n# acme_delegate/(\w+)\.py\n(.*?)```", TEXT, re.DOTALL))
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def registry(site: Site) -> Registry:
 def test_states_the_absent_library(registry: Registry) -> None:
     assert set(BLOCKS) == {"info", "aot", "runtime"}
     assert registry.state("acme").state is State.UNAVAILABLE
-    with pytest.raises(BackendUnavailable, match="acme-sdk cannot be imported.*pip install acme-sdk"):
+    with pytest.raises(BackendUnavailable, match=r"acme-sdk cannot be imported.*pip install acme-sdk"):
         registry.runtime("acme")
 
 
