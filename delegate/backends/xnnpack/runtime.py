@@ -25,12 +25,18 @@ def open_interpreter(model: bytes, num_threads: int) -> Any:
 
 
 class XnnpackDelegate(Delegate):
-    """One interpreter; buffers are its own, inputs are copied in and outputs out."""
+    """One interpreter; its memory is its own, inputs are copied in and outputs out.
+
+    The wrapper below LiteRT's Python class is called directly: that class looks for arrays that share the interpreter's
+    memory before each call, and refuses to run while there are any. Here they are kept on purpose, and let go before
+    memory is planned anew.
+    """
 
     def __init__(self, interpreter: Any, inputs: Sequence[int], outputs: Sequence[int], dynamic: bool) -> None:
         self._owner = interpreter  # keeps the model's bytes alive
         self._wrapper = interpreter._interpreter
-        self._inputs, self._outputs, self._dynamic = tuple(inputs), tuple(outputs), dynamic
+        self._inputs, self._outputs = tuple(inputs), tuple(outputs)
+        self._dynamic = dynamic
         self._shapes: tuple[tuple[int, ...], ...] = ()
         self._sources: list[Array] = []
         self._results: list[Array] = []
@@ -38,11 +44,15 @@ class XnnpackDelegate(Delegate):
             self._bind()
 
     def _bind(self) -> None:
-        """Plan memory for the current sizes and look at its inputs and outputs as arrays."""
-        wrapper = self._wrapper
-        wrapper.AllocateTensors()
-        self._sources = [wrapper.tensor(wrapper, i) for i in self._inputs]
-        self._results = [wrapper.tensor(wrapper, i) for i in self._outputs]
+        """Plan memory for the current sizes and look at it as arrays."""
+        self._wrapper.AllocateTensors()
+        self._sources = [self._look(i) for i in self._inputs]
+        self._results = [self._look(i) for i in self._outputs]
+
+    def _look(self, index: int) -> Any:
+        """A tensor's memory; of one without dimensions LiteRT gives only a number, so that cannot be kept."""
+        found = self._wrapper.tensor(self._wrapper, index)
+        return found if isinstance(found, np.ndarray) else _Number(self._wrapper, index)
 
     def _resize(self, shapes: tuple[tuple[int, ...], ...]) -> None:
         self._sources, self._results, self._shapes = [], [], ()
@@ -57,12 +67,12 @@ class XnnpackDelegate(Delegate):
                 shapes = tuple([x.shape for x in inputs])
                 if shapes != self._shapes:
                     self._resize(shapes)
-            for own, given in zip(self._sources, inputs, strict=False):
+            for own, given in zip(self._sources, inputs):  # noqa: B905 - the program's verifier has counted them
                 own[...] = given
             self._wrapper.Invoke()
-            if self._dynamic:  # XNNPACK moves its outputs when sizes change
-                self._results = [self._wrapper.tensor(self._wrapper, i) for i in self._outputs]
-            for given, own in zip(outputs, self._results, strict=False):
+            if self._dynamic:  # XNNPACK may move its outputs when sizes change
+                self._results = [self._look(i) for i in self._outputs]
+            for given, own in zip(outputs, self._results):  # noqa: B905
                 given[...] = own
         except (ValueError, RuntimeError) as error:
             self._shapes = ()
@@ -71,6 +81,19 @@ class XnnpackDelegate(Delegate):
     def close(self) -> None:
         self._sources, self._results = [], []
         self._wrapper = self._owner = None
+
+
+class _Number:
+    """A tensor without dimensions, as the delegate uses arrays: filled by `x[...] = value`, read as an array."""
+
+    def __init__(self, wrapper: Any, index: int) -> None:
+        self._wrapper, self._index = wrapper, index
+
+    def __setitem__(self, key: Any, value: Array) -> None:
+        self._wrapper.SetTensor(self._index, np.asarray(value))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self._wrapper.GetTensor(self._index, 0), dtype)
 
 
 class XnnpackRuntime(BackendRuntime):

@@ -100,7 +100,7 @@ class Lowered:
         """Run it. `shapes`: of the results, where they are dynamic."""
         sizes = shapes or [tuple(n.meta["val"].shape) for n in self.region.outputs]
         results = [np.full(s, np.nan, np.float32) for s in sizes]
-        self.delegate.execute([np.ascontiguousarray(x.numpy()) for x in inputs], results)
+        self.delegate.execute([x.contiguous().numpy() for x in inputs], results)
         return [torch.from_numpy(r) for r in results]
 
 

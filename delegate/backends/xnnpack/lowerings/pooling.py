@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.layout import NHWC, Size
-from delegate.backends.xnnpack.lowerings.convolution import from_2d, pad_zeros, spatial, to_2d
+from delegate.backends.xnnpack.lowerings.convolution import pad_zeros, spatial
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg, every, floats, ranks, results_used
 from delegate.backends.xnnpack.tflite import Array
 from delegate.edge.node import op_name, tensor, tensors
@@ -24,7 +24,7 @@ _MAX_COPIES = 16  # rows of padding that are made by repeating an edge
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The windows of a pooling node along height and width; of 1d pooling the height is 1.
+    """The windows of a pooling node along height and width.
 
     Args:
         kernel, stride, padding: of the node.
@@ -41,11 +41,9 @@ class Windows:
     def of(cls, node: Node) -> Windows:
         """Read them from a pooling node whose arguments begin with input, kernel, stride, padding."""
         given, wanted = tensor(cast(Node, node.args[0])).shape[2:], tensors(node)[0].shape[2:]
-        dims = len(given)
-        kernel = spatial(node.args[1], dims, 1)
-        stride = spatial(arg(node, 2) or node.args[1], dims, 1)
-        one = [1] * (2 - dims)
-        return cls(kernel, stride, spatial(arg(node, 3, 0), dims, 0), [*one, *given], [*one, *wanted])
+        kernel = spatial(node.args[1], 2, 1)
+        stride = spatial(arg(node, 2) or node.args[1], 2, 1)
+        return cls(kernel, stride, spatial(arg(node, 3, 0), 2, 0), list(given), list(wanted))
 
     @property
     def is_static(self) -> bool:
@@ -93,7 +91,7 @@ def _max(node: Node) -> Verdict:
     if 1 in results_used(node):
         return no(Reason.ATTRIBUTE, "the indices of the maxima are used, and XNNPACK gives the maxima only")
     windows = Windows.of(node)
-    if np.any(spatial(arg(node, 4, 1), 2, 1) != np.array([1, 1])):
+    if spatial(arg(node, 4, 1), 2, 1) != [1, 1]:
         return no(Reason.ATTRIBUTE, f"dilation {arg(node, 4)} of the window")
     if not windows.is_static and (arg(node, 5, False) or any(s != 1 for s in windows.stride)) and any(windows.padding):
         return no(Reason.DYNAMIC_SHAPE, "how far windows reach depends on the dynamic height or width")
@@ -157,16 +155,15 @@ def _average(node: Node) -> Verdict:
 
 
 @TABLE.lowers("aten.avg_pool2d.default", check=every(floats, ranks(4), _fits, _average))
-@TABLE.lowers("aten.avg_pool1d.default", check=every(floats, ranks(3), _fits, _average))
 def avg_pool(builder: RegionBuilder, node: Node) -> None:
     """AVERAGE_POOL_2D on an input padded with zeros, times a correction where torch divides by another number."""
     windows = Windows.of(node)
-    x = to_2d(builder, builder.operand(node.args[0]))
+    x = builder.operand(node.args[0], NHWC)
     y = pool(builder, "AVERAGE_POOL_2D", pad_zeros(builder, x, windows.pairs()), windows, x.shape)
     factors = _corrections(node, windows)
     if factors is not None:
         y = builder.emit("MUL", [y, builder.constant(factors)], y.shape, NHWC, "MulOptions")
-    builder.set(node, from_2d(builder, y, len(shape_of(node))))
+    builder.set(node, y)
 
 
 def _corrections(node: Node, windows: Windows) -> Array | None:
@@ -202,7 +199,6 @@ def _adaptive(node: Node) -> Verdict:
 
 
 @TABLE.lowers("aten._adaptive_avg_pool2d.default", check=every(floats, ranks(4), _adaptive))
-@TABLE.lowers("aten.adaptive_avg_pool1d.default", check=every(floats, ranks(3), _adaptive))
 def adaptive_avg_pool(builder: RegionBuilder, node: Node) -> None:
     """MEAN to one element, else AVERAGE_POOL_2D with equal windows."""
     x = builder.operand(node.args[0])
@@ -211,8 +207,7 @@ def adaptive_avg_pool(builder: RegionBuilder, node: Node) -> None:
         axes = builder.integers(sorted(x.axis(d) for d in range(2, x.rank)))
         builder.set(node, builder.emit("MEAN", [x, axes], shape, x.order, "ReducerOptions", keepDims=True))
         return
-    image = to_2d(builder, x)
-    wanted = [*[1] * (4 - x.rank), *shape[2:]]
-    kernel = [g // w for g, w in zip(image.shape[2:], wanted, strict=True)]
-    windows = Windows(kernel, kernel, [0, 0], list(image.shape[2:]), wanted)
-    builder.set(node, from_2d(builder, pool(builder, "AVERAGE_POOL_2D", image, windows, shape), x.rank))
+    given, wanted = list(x.shape[2:]), list(shape[2:])
+    kernel = [g // w for g, w in zip(given, wanted, strict=True)]
+    windows = Windows(kernel, kernel, [0, 0], given, wanted)
+    builder.set(node, pool(builder, "AVERAGE_POOL_2D", builder.reorder(x, NHWC), windows, shape))

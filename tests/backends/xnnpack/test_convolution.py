@@ -1,0 +1,97 @@
+"""Convolutions against eager, whole on XNNPACK."""
+
+import pytest
+import torch
+from torch import nn
+
+from delegate.verdict import Reason
+from tests.backends.xnnpack.harness import Call, refusal, run
+
+RTOL, ATOL = 1e-4, 1e-5
+
+CASES_2D = {
+    "plain": lambda: nn.Conv2d(8, 6, 3),
+    "same padding": lambda: nn.Conv2d(8, 6, 3, padding=1),
+    "stride and padding": lambda: nn.Conv2d(8, 6, 3, 2, 1),
+    "asymmetric": lambda: nn.Conv2d(8, 6, (3, 1), (1, 2), (0, 2)),
+    "even kernel": lambda: nn.Conv2d(8, 6, 4, 1, 2, bias=False),
+    "padding='same'": lambda: nn.Conv2d(8, 6, (3, 5), padding="same"),
+    "pointwise": lambda: nn.Conv2d(8, 6, 1, bias=False),
+    "dilated": lambda: nn.Conv2d(8, 6, 3, 1, 2, dilation=2),
+    "grouped": lambda: nn.Conv2d(8, 6, 3, 1, 1, groups=2),
+    "one group of one channel each way": lambda: nn.Conv2d(8, 4, 3, groups=4),
+    "depthwise": lambda: nn.Conv2d(8, 8, 3, 2, 1, groups=8),
+    "depthwise with multiplier": lambda: nn.Conv2d(8, 16, 3, 1, 1, groups=8, bias=False),
+    "depthwise dilated": lambda: nn.Conv2d(8, 8, 3, 1, 2, 2, groups=8),
+    "transposed": lambda: nn.ConvTranspose2d(8, 6, 3),
+    "transposed, doubling": lambda: nn.ConvTranspose2d(8, 6, 4, 2, 1),
+    "transposed, output padding": lambda: nn.ConvTranspose2d(8, 6, 3, 2, 1, 1),
+    "transposed, output padding beyond the kernel": lambda: nn.ConvTranspose2d(8, 6, 2, 3, 0, (1, 2)),
+    "transposed, grouped": lambda: nn.ConvTranspose2d(8, 6, 3, 2, 1, groups=2, bias=False),
+    "transposed, depthwise": lambda: nn.ConvTranspose2d(8, 8, 4, 2, 1, groups=8),
+    "transposed, dilated": lambda: nn.ConvTranspose2d(8, 6, 3, 2, 1, 0, dilation=2),
+}
+CASES_1D = {
+    "plain": lambda: nn.Conv1d(8, 6, 3, padding=1),
+    "grouped, stride": lambda: nn.Conv1d(8, 6, 4, 2, 1, groups=2),
+    "depthwise": lambda: nn.Conv1d(8, 8, 3, 1, 1, groups=8),
+    "transposed": lambda: nn.ConvTranspose1d(8, 6, 3, 2, 1, 1),
+}
+
+
+@pytest.mark.parametrize("name", CASES_2D)
+def test_conv2d(name):
+    torch.manual_seed(0)
+    lowered = run(CASES_2D[name](), (torch.randn(2, 8, 11, 13),), RTOL, ATOL)
+    assert lowered.transposes == 2  # in and out, nothing between
+
+
+@pytest.mark.parametrize("name", CASES_1D)
+def test_conv1d(name):
+    torch.manual_seed(0)
+    assert run(CASES_1D[name](), (torch.randn(2, 8, 15),), RTOL, ATOL).transposes == 2
+
+
+def test_chain_stays_channels_last():
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 1, 1, groups=8), nn.Hardswish(), nn.Conv2d(8, 4, 1)
+    )
+    assert run(module, (torch.randn(1, 3, 12, 12),), RTOL, ATOL).transposes == 2
+
+
+def test_one_channel_needs_no_transpose():
+    torch.manual_seed(0)
+    assert run(nn.Conv2d(1, 1, 3), (torch.randn(1, 1, 9, 9),), RTOL, ATOL).transposes == 0
+
+
+def test_residual_joins_in_one_order():
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+        def forward(self, x):
+            return torch.relu(x + self.conv(x))
+
+    torch.manual_seed(0)
+    # The input is transposed for the convolution; the sum uses that copy again.
+    assert run(Residual(), (torch.randn(1, 4, 9, 9),), RTOL, ATOL).transposes == 2
+
+
+X = torch.randn(1, 4, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs", "reason", "words"),
+    [
+        (Call(torch.conv2d), (X, torch.randn(4, 4, 3, 3)), Reason.NON_CONSTANT, "weight is computed"),
+        (nn.Conv3d(2, 2, 3), (torch.randn(1, 2, 5, 5, 5),), Reason.RANK, "5 dimensions"),
+        (nn.Conv2d(4, 4, 3).double(), (X.double(),), Reason.DTYPE, "float64"),
+    ],
+    ids=["weight is an input", "3d", "double"],
+)
+def test_refused(module, inputs, reason, words):
+    verdict = refusal(module, inputs, "aten.convolution.default")
+    assert verdict.reason is reason
+    assert words in verdict.message

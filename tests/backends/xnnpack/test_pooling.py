@@ -1,0 +1,96 @@
+"""Pooling against eager: paddings, ceil mode, divisors."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from delegate.verdict import Reason
+from tests.backends.xnnpack.harness import Call, assert_same, lower, refusal, run
+
+MAX = {
+    "plain": (2,),
+    "overlapping, padded": (3, 2, 1),
+    "wide padding": (5, 1, 2),
+    "asymmetric": ((3, 2), (2, 1), (1, 0)),
+    "one row": ((1, 3), (1, 2), (0, 1)),
+}
+AVERAGE = {
+    "plain": {"kernel_size": 2},
+    "padded": {"kernel_size": 3, "stride": 2, "padding": 1},
+    "padding not counted": {"kernel_size": 3, "stride": 2, "padding": 1, "count_include_pad": False},
+    "ceil": {"kernel_size": 3, "stride": 2, "ceil_mode": True},
+    "ceil, padded": {"kernel_size": (3, 2), "stride": 2, "padding": 1, "ceil_mode": True},
+    "ceil, not counted": {
+        "kernel_size": (3, 4), "stride": 2, "padding": 1, "ceil_mode": True, "count_include_pad": False,
+    },
+    "own divisor": {"kernel_size": 2, "divisor_override": 3},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ceil", [False, True], ids=["floor", "ceil"])
+@pytest.mark.parametrize("name", MAX)
+def test_max_pool(name, ceil):
+    torch.manual_seed(0)
+    x = torch.randn(2, 8, 11, 12) - 3  # negative: padding with zeros would show
+    run(nn.MaxPool2d(*MAX[name], ceil_mode=ceil), (x,), 0, 0)
+
+
+def test_max_pool_after_relu_is_padded_once():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+    lowered = run(module, (torch.randn(1, 4, 8, 8),), 0, 0)
+    assert lowered.operators - lowered.transposes == 3  # RELU, PAD, MAX_POOL_2D
+
+
+@pytest.mark.parametrize("name", AVERAGE)
+def test_avg_pool(name):
+    torch.manual_seed(0)
+    run(nn.AvgPool2d(**AVERAGE[name]), (torch.randn(2, 8, 12, 13),), 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("size", [1, (2, 3), (8, 1), 4], ids=str)
+def test_adaptive(size):
+    torch.manual_seed(0)
+    region_input = torch.randn(2, 8, 8, 12)
+    run(Call(torch.ops.aten._adaptive_avg_pool2d.default, [size, size] if isinstance(size, int) else list(size)),
+        (region_input,), 1e-5, 1e-6)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "module",
+    [nn.AvgPool1d(3, 2, 1), nn.AvgPool1d(3, 2, 1, True, False), nn.MaxPool1d(3, 2, 1), nn.AdaptiveAvgPool1d(5)],
+    ids=repr,
+)
+def test_1d(module):
+    torch.manual_seed(0)
+    run(module, (torch.randn(2, 4, 15),), 1e-5, 1e-6)
+
+
+def test_dynamic_batch():
+    torch.manual_seed(0)
+    module = nn.MaxPool2d(3, 2, 1)
+    lowered = lower(module, (torch.randn(2, 4, 9, 9),), ({0: torch.export.Dim("n", min=1, max=16)},))
+    for n in (2, 5, 1):
+        assert_same(module, (torch.randn(n, 4, 9, 9),), lowered, 0, 0)
+
+
+X = torch.randn(1, 4, 9, 9)
+
+
+@pytest.mark.parametrize(
+    ("function", "op", "reason", "words"),
+    [
+        (lambda x: F.max_pool2d(x, 2, return_indices=True)[1] + 0, "max_pool2d_with_indices", Reason.ATTRIBUTE, "indices"),
+        (lambda x: F.max_pool2d(x, 3, dilation=2), "max_pool2d_with_indices", Reason.ATTRIBUTE, "dilation"),
+        (lambda x: F.max_pool2d(x, 2, 3), "max_pool2d_with_indices", Reason.ATTRIBUTE, "stride"),
+        (lambda x: F.avg_pool2d(x, 1, 2), "avg_pool2d", Reason.ATTRIBUTE, "stride"),
+        (lambda x: F.adaptive_avg_pool2d(x, 2), "_adaptive_avg_pool2d", Reason.ATTRIBUTE, "does not divide"),
+        (lambda x: F.avg_pool2d(x[0], 2), "avg_pool2d", Reason.RANK, "3 dimensions"),
+    ],
+    ids=["indices", "dilation", "stride beyond the window", "one element", "uneven", "no batch"],
+)  # fmt: skip
+def test_refused(function, op, reason, words):
+    verdict = refusal(Call(function), (X,), f"aten.{op}.default")
+    assert verdict.reason is reason
+    assert words in verdict.message
