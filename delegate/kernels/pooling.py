@@ -101,12 +101,13 @@ def max_pool_with_indices(
         s * np.arange(o) - p + (np.maximum(p - s * np.arange(o), 0) + d - 1) // d * d
         for o, s, p, d in zip(count, stride, padding, dilation, strict=True)
     ]
+    has_nan = x.dtype.kind == "f" and bool(np.isnan(x).any())
     values.fill(_lowest(x.dtype))
     indices[...] = _flat(first, size)
     for position, places in taps(kernel, stride, dilation, count):
         found = wide[places]
         better = found > values
-        if x.dtype.kind == "f":
+        if has_nan:
             better |= np.isnan(found)
         axes = zip(position, count, stride, padding, dilation, strict=True)
         where = _flat([s * np.arange(o) - p + k * d for k, o, s, p, d in axes], size)
