@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ class Classifier(torch.nn.Module):
         return torch.cond(x.sum() > 0, lambda a: a.sin(), lambda a: a - 1, (x,))
 
 
+@cache
 def classifier_report() -> Report:
     program = edge(Classifier(), torch.arange(4))
     made = planned(program, {"a": without("aten.embedding", "aten.sub")})
@@ -69,7 +71,7 @@ def test_json_keeps_everything_and_is_the_same_every_time() -> None:
     text = report.to_json()
     assert Report.from_json(text) == report
     assert Report.from_json(text).to_json() == text
-    assert classifier_report().to_json() == text
+    assert classifier_report.__wrapped__().to_json() == text
 
 
 @pytest.mark.parametrize(

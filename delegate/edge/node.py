@@ -115,6 +115,8 @@ def source_line(node: Node) -> str:
     """The user's own line "file:line, in function" that made the node; empty where torch does not know."""
     trace = node.meta.get("stack_trace") or ""
     frames = [line.strip().removeprefix('File "') for line in trace.splitlines() if line.strip().startswith('File "')]
+    # Code that torch itself generated is nobody's line, and its number differs from run to run.
+    frames = [frame for frame in frames if not frame.startswith("<eval_with_key>")]
     own = [frame for frame in frames if not frame.startswith(_TORCH)]
     return (own or frames or [""])[-1].replace('"', "", 1).replace(", line ", ":", 1)
 
