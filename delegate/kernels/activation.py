@@ -10,7 +10,7 @@ from delegate.kernels.erf import erf
 from delegate.kernels.halves import Array
 from delegate.kernels.operands import WIDE, axis_of, blocked, cast, level
 from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import BOOL, INT, REAL
+from delegate.kernels.table import BOOL, COMPLEX, INT, REAL
 
 _FLOATS = WIDE | INT | BOOL  # integers and bools give floats
 
@@ -33,7 +33,7 @@ def hardtanh(x: Array, low: float, high: float, *, out: Array) -> None:
     np.minimum(out, level(high, out), out=out)
 
 
-@TABLE.kernel("aten.sigmoid.default", "aten.special_expit.default", dtypes=_FLOATS)
+@TABLE.kernel("aten.sigmoid.default", "aten.special_expit.default", dtypes=_FLOATS | COMPLEX)
 @blocked
 def sigmoid(x: Array, *, out: Array) -> None:
     """1 / (1 + exp(-x))."""
@@ -43,7 +43,7 @@ def sigmoid(x: Array, *, out: Array) -> None:
     np.reciprocal(out, out=out)
 
 
-@TABLE.kernel("aten.silu.default", dtypes=WIDE)
+@TABLE.kernel("aten.silu.default", dtypes=WIDE | COMPLEX)
 @blocked
 def silu(x: Array, *, out: Array) -> None:
     """x / (1 + exp(-x))."""

@@ -73,6 +73,9 @@ def sign(x: Array, *, out: Array) -> None:
         np.copyto(out, 0, where=np.isnan(x))
 
 
+TABLE.kernel("aten.sgn.default", dtypes=COMPLEX)(partial(_direct, np.sign))
+
+
 @TABLE.kernel("aten.rsqrt.default", dtypes=REAL | COMPLEX)
 def rsqrt(x: Array, *, out: Array) -> None:
     np.sqrt(cast(x, out.dtype), out=out)

@@ -68,7 +68,9 @@ def test_unary_integers(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
-@pytest.mark.parametrize("name", "abs neg exp sqrt reciprocal rsqrt square sin cos tanh log isnan logical_not".split())
+@pytest.mark.parametrize(
+    "name", "abs neg exp sqrt reciprocal rsqrt square sin cos tanh log isnan logical_not sgn sigmoid silu".split()
+)
 def test_unary_complex(name, dtype):
     check(getattr(A, name).default, sample(3, 4, dtype=dtype, scale=1))
 
