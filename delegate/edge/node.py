@@ -118,7 +118,14 @@ def source_line(node: Node) -> str:
     # Code that torch itself generated is nobody's line, and its number differs from run to run.
     frames = [frame for frame in frames if not frame.startswith("<eval_with_key>")]
     own = [frame for frame in frames if not frame.startswith(_TORCH)]
-    return (own or frames or [""])[-1].replace('"', "", 1).replace(", line ", ":", 1)
+    file, _, place = (own or frames or [""])[-1].partition('", line ')
+    return f"{_short(file)}:{place}" if place else file
+
+
+def _short(file: str) -> str:
+    """A path without what differs from machine to machine: that of the installation, or of the working directory."""
+    _, installed, tail = file.rpartition(f"site-packages{os.sep}")
+    return tail if installed else file.removeprefix(os.getcwd() + os.sep)
 
 
 def describe(node: Node) -> str:

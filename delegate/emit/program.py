@@ -9,6 +9,7 @@ from delegate.emit.method import emit_method
 from delegate.emit.pools import Pools
 from delegate.partitioner.cut import LoweredProgram
 from delegate.program.model import Method, Program
+from delegate.program.verifier import verify
 from delegate.runtime.kernels import Kernels
 from delegate.runtime.storage import assign_storage
 
@@ -33,7 +34,9 @@ def emit(methods: Iterable[LoweredProgram], kernels: Kernels, report: str) -> Pr
         segments=tuple(pools.segments),
         report=report,
     )
-    return replace(program, methods=tuple(_planned(program, m, kernels) for m in made))
+    planned = replace(program, methods=tuple(_planned(program, m, kernels) for m in made))
+    verify(planned)
+    return planned
 
 
 def _planned(program: Program, method: Method, kernels: Kernels) -> Method:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from delegate.errors import DelegateError, ProgramError, did_you_mean
 from delegate.program import file
 from delegate.program.model import Constant, Program, State
-from delegate.program.verifier import verify
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
@@ -38,12 +37,11 @@ class LoadedProgram:
     Methods share constants, mutable states and delegates.
 
     Args:
-        program: as `delegate.program.file.load` gives it; it is verified here.
+        program: verified, as `delegate.program.file.load` and `delegate.emit` give it.
         registry: where backends and kernels are looked up; the installed plugins if None.
     """
 
     def __init__(self, program: Program, registry: Registry | None = None) -> None:
-        verify(program)
         self.program = program
         registry = registry or default_registry()
         self._delegates = _make_delegates(program, registry)
