@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
+
+_REDRAW = 0.1  # seconds between two drawings of a bar
 
 
 def print_json(data: Any) -> None:
@@ -30,11 +33,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     for line in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-
-
-def note(text: str) -> None:
-    """A remark that is no result, on stderr."""
-    print(text, file=sys.stderr)
 
 
 def error(text: str) -> None:
@@ -64,3 +62,21 @@ def working(text: str) -> Iterator[None]:
 
     with Console(stderr=True).status(text):
         yield
+
+
+def counted(count: int, text: str) -> Iterator[int]:
+    """`range(count)` with a bar on stderr where that is a terminal; nothing is drawn while the caller has an item."""
+    if count == 1 or not sys.stderr.isatty():
+        yield from range(count)
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
+        task, drawn = bar.add_task(text, total=count), time.monotonic()
+        for i in range(count):
+            yield i
+            bar.advance(task)
+            if time.monotonic() - drawn > _REDRAW:
+                bar.refresh()
+                drawn = time.monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,16 +30,17 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
 ) -> None:
     """Run a program file on .npy files, or on seeded random inputs, without torch."""
-    with delegate.load(path) as program:
+    with output.working(f"loading {path}"):
+        loaded = delegate.load(path)
+    with loaded as program:
         chosen = program.method(method or program.default_method)
         arrays = read_inputs(chosen.definition, inputs) if inputs else random_inputs(chosen.definition)
         arguments = leaves(chosen.inputs, arrays)
         results, seconds = [], []
-        with output.working(f"running {path}"):
-            for _ in range(repeat):
-                start = time.perf_counter()
-                results = chosen.run(arguments)
-                seconds.append(time.perf_counter() - start)
+        for _ in output.counted(repeat, f"running {path}"):
+            start = time.perf_counter()
+            results = chosen.run(arguments)
+            seconds.append(time.perf_counter() - start)
         named = dict(zip(_paths(chosen.definition.out_tree, ""), results, strict=True))
         files = _save(named, out) if out else {}
     given = "files" if inputs else "random, seed 0"
@@ -58,9 +59,7 @@ def run(
     rows = [(f"in  {name} ({given})", _type(array), "") for name, array in arrays.items()]
     rows += [(f"out {name}", _type(result), files.get(name) or _range(result)) for name, result in named.items()]
     output.table(("tensor", "type", ""), rows)
-    ran = "once" if repeat == 1 else f"{repeat} times"
-    print(f"ran {chosen.name} {ran}: median {_milliseconds(statistics.median(seconds))}, ", end="")
-    print(f"least {_milliseconds(min(seconds))}")
+    print(f"ran {chosen.name} {_times(seconds)}")
 
 
 def _save(results: Mapping[str, Any], directory: Path) -> dict[str, str]:
@@ -126,5 +125,9 @@ def _range(result: Any) -> str:
     return f"{found['min']:.6g} to {found['max']:.6g}" if isinstance(found.get("min"), int | float) else ""
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
+def _times(seconds: Sequence[float]) -> str:
+    """How often it ran, and how long that took."""
+    if len(seconds) == 1:
+        return f"once: {seconds[0] * 1e3:.3g} ms"
+    median, least = statistics.median(seconds) * 1e3, min(seconds) * 1e3
+    return f"{len(seconds)} times: median {median:.3g} ms, least {least:.3g} ms"

@@ -48,7 +48,7 @@ def test_files(folder: Path, inputs: tuple[str, ...]) -> None:
 def test_random_inputs_are_seeded_and_said(folder: Path) -> None:
     stdout, _ = call("run", "sum.dlg")
     assert "in  x (random, seed 0)" in stdout
-    assert "ran forward once: median" in stdout
+    assert "ran forward once: " in stdout
     first, second = (json.loads(call("run", "sum.dlg", "--json")[0]) for _ in range(2))
     assert first["outputs"] == second["outputs"]
     assert first["inputs_from"] == "random, seed 0"
