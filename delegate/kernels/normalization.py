@@ -48,7 +48,7 @@ def _layer_norm(
     x: Array, shape: Sequence[int], weight: Maybe, bias: Maybe, eps: float, out: Array
 ) -> tuple[Array, Array]:
     width = math.prod(shape)
-    rows = x.size // width if width else 0
+    rows = math.prod(x.shape[: x.ndim - len(shape)])
     mean, rstd = np.empty(rows, x.dtype), np.empty(rows, x.dtype)
     work = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
     standardize(x.reshape(rows, width), eps, work.reshape(rows, width), mean, rstd)

@@ -27,6 +27,11 @@ def test_layer_norm_of_many_rows_and_of_mixed_dtypes():
     check(A.native_layer_norm.default, sample(3, 5, dtype=BF16), [5], sample(5), sample(5), 1e-5)
 
 
+def test_layer_norm_of_nothing():
+    check(A.layer_norm.default, torch.empty(3, 0), [0])
+    check(A.layer_norm.default, torch.empty(0, 3), [3])
+
+
 def test_layer_norm_far_from_zero():
     check(A.layer_norm.default, sample(4, 64) + 1000, [64], rtol=1e-3, atol=1e-3)
 
