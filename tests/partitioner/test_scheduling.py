@@ -46,7 +46,7 @@ def ancestors(predecessors: Predecessors) -> list[set[int]]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("colours", [(0, 1), (0, 1, 1, 1), (0, 1, 2), (1, 2, 3), (0, 0, 1, 2, 3)], ids=str)
 def test_every_schedule_is_valid_and_every_partition_convex(seed: int, colours: Sequence[int]) -> None:
     given, predecessors = random_graph(seed, 30, colours)
@@ -63,11 +63,11 @@ def test_every_schedule_is_valid_and_every_partition_convex(seed: int, colours: 
         assert not any(above[n] & leaves for n in inside), "a path leaves the partition and comes back"
 
 
-@pytest.mark.parametrize("seed", range(150))
 @pytest.mark.parametrize("colours", [(0, 1), (0, 1, 1), (0, 0, 1), (1, 2)], ids=str)
-def test_two_colours_give_the_least_number_of_partitions(seed: int, colours: Sequence[int]) -> None:
-    given, predecessors = random_graph(seed, 9, colours)
-    assert len(partitions(schedule(given, predecessors))) == least(given, predecessors)
+def test_two_colours_give_the_least_number_of_partitions(colours: Sequence[int]) -> None:
+    for seed in range(150):
+        given, predecessors = random_graph(seed, 9, colours)
+        assert len(partitions(schedule(given, predecessors))) == least(given, predecessors), seed
 
 
 def test_more_colours_come_close_to_the_least_number() -> None:
