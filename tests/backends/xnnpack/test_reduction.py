@@ -1,0 +1,90 @@
+"""Reductions against eager: dimensions, keepdim, orders in memory, corrections, infinities."""
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from delegate.verdict import Reason
+from tests.backends.xnnpack.harness import Call, assert_same, lower, refusal, run
+
+torch.manual_seed(0)
+X = torch.randn(2, 3, 4, 5)
+
+DIMS = [(1,), (-1,), (0, 2), (1, 3), (2, 3), (0, 1, 2, 3)]
+PLAIN = {"mean": torch.mean, "sum": torch.sum, "amax": torch.amax, "amin": torch.amin}
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("dims", DIMS, ids=str)
+def test_dimensions(dims, keepdim):
+    run(Call(lambda x: tuple(f(x, dim=dims, keepdim=keepdim) for f in PLAIN.values())), (X,), 1e-5, 2e-6)
+
+
+SAME = {
+    "mean": lambda x: x.mean(),
+    "sum": lambda x: x.sum(),
+    "max": lambda x: x.max(),
+    "min": lambda x: x.min() + 1,
+    "max_values": lambda x: x.max(1).values,
+    "min_values": lambda x: x.min(-2, keepdim=True)[0],
+    "var": lambda x: x.var(1),
+    "var_biased": lambda x: x.var((1, 2), correction=0, keepdim=True),
+    "var_all": lambda x: x.var(),
+    "std": lambda x: x.std(-1),
+    "std_correction": lambda x: torch.std(x, dim=(2, 3), correction=2),
+    "var_mean": lambda x: torch.var_mean(x, dim=(1, 3), correction=0),
+    "norm": lambda x: x.norm(dim=1),
+    "norm_all": lambda x: x.norm(),
+    "norm_1": lambda x: torch.linalg.vector_norm(x, 1, dim=(1, 2)),
+    "norm_inf": lambda x: torch.linalg.vector_norm(x, torch.inf, dim=-1, keepdim=True),
+    "normalize": lambda x: nn.functional.normalize(x, dim=1),
+    "logsumexp": lambda x: torch.logsumexp(x, 1),
+    "logsumexp_keep": lambda x: torch.logsumexp(x, (1, 3), keepdim=True),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_same_as_eager(name):
+    run(Call(SAME[name]), (X,), 1e-5, 2e-6)
+
+
+@pytest.mark.parametrize("dims", [(1,), (2, 3), (1, 2)], ids=str)
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_after_a_permute_nothing_is_transposed(dims, keepdim):
+    function = Call(lambda x: x.permute(0, 3, 1, 2).mean(dims, keepdim=keepdim).relu().sum())
+    assert run(function, (X,), 1e-5, 2e-6).transposes == 0
+
+
+def test_logsumexp_of_infinities():
+    x = X.clone()
+    x[0, :, 0, 0], x[1, 1, 1, 1], x[1, 0, 2, 2] = -torch.inf, torch.inf, -torch.inf
+    run(Call(lambda x: torch.logsumexp(x, 1)), (x,))
+
+
+@pytest.mark.parametrize("name", ["mean", "max_values", "var_biased", "norm", "logsumexp"])
+def test_dynamic(name):
+    module = Call(SAME[name])
+    lowered = lower(module, (X,), (({0: Dim("n", min=2, max=64)},),))
+    for n in (2, 7):
+        assert_same(module, (torch.randn(n, 3, 4, 5),), lowered, 1e-5, 2e-6)
+
+
+REFUSED = {
+    "double": (lambda x: x.mean(1), X.double(), None, "aten.mean.dim", Reason.DTYPE),
+    "into_double": (lambda x: x.sum(1, dtype=torch.float64), X, None, "aten.sum.dim_IntList", Reason.DTYPE),
+    "integers": (lambda x: x.amax(1), torch.ones(2, 3, dtype=torch.int64), None, "aten.amax.default", Reason.DTYPE),
+    "positions": (lambda x: x.max(1), X, None, "aten.max.dim", Reason.DTYPE),
+    "order_3": (lambda x: torch.linalg.vector_norm(x, 3), X, None, "aten.linalg_vector_norm.default", Reason.ATTRIBUTE),
+    "correction_of_dynamic": (lambda x: x.var(0), X, {0: Dim("n", min=2, max=64)}, "aten.var.correction", Reason.DYNAMIC_SHAPE),
+    "single": (lambda x: x[:1].var(0), X, None, "aten.var.correction", Reason.DYNAMIC_SHAPE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.filterwarnings("ignore:var():UserWarning")
+def test_refused(name):
+    function, x, dims, op, reason = REFUSED[name]
+    verdict = refusal(Call(function), (x,), op, ((dims,),) if dims else None)
+    assert verdict.reason is reason, str(verdict)
+    assert verdict.message
