@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from delegate.compile import CompiledProgram as CompiledProgram
     from delegate.compile import to_backend as to_backend
+    from delegate.compiled import CompiledProgram as CompiledProgram
     from delegate.partitioner.partitioner import Partitioner as Partitioner
     from delegate.runtime.program import LoadedProgram as LoadedProgram
     from delegate.runtime.program import load as load
@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "to_backend": "delegate.compile",
-    "CompiledProgram": "delegate.compile",
+    "CompiledProgram": "delegate.compiled",
     "Partitioner": "delegate.partitioner.partitioner",
     "load": "delegate.runtime.program",
     "LoadedProgram": "delegate.runtime.program",

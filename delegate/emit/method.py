@@ -251,4 +251,4 @@ class _MethodEmitter:
 
 
 def _output_node(edge: EdgeProgram) -> Node:
-    return next(iter(reversed(edge.graph.nodes)))
+    return edge.graph.output_node()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -62,12 +64,9 @@ class Pools:
         return len(self.delegates) - 1
 
     def _segment(self, value: torch.Tensor) -> int:
-        raw = (
-            value.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-            if value.numel()
-            else np.empty(0, np.uint8)
-        )
-        self.segments.append(memoryview(raw).toreadonly())
+        flat = value.detach().contiguous().reshape(-1)
+        raw: np.ndarray[Any, Any] = flat.view(torch.uint8).numpy() if value.numel() else np.empty(0, np.uint8)
+        self.segments.append(raw.data.toreadonly())
         return len(self.segments) - 1
 
 

@@ -105,7 +105,8 @@ class Symbols:
         return reduce(lambda left, right: Expr(op, 0, (left, right)), [self._expr(a, where) for a in args])
 
 
-def _symbolic(value: torch.Tensor) -> list[tuple[int, torch.SymInt]]:
+def _symbolic(value: torch.Tensor) -> list[tuple[int, Any]]:
+    """Dimension and SymInt of each size that is symbolic."""
     return [(d, s) for d, s in enumerate(value.shape) if isinstance(s, torch.SymInt)]
 
 

@@ -17,7 +17,7 @@ class KernelStep:
 
     __slots__ = ("args", "function", "outs", "place", "single")
 
-    def __init__(self, function: Callable[..., None], args: list[Any], outs: list[Any], place: str) -> None:
+    def __init__(self, function: Callable[..., Any], args: list[Any], outs: list[Any], place: str) -> None:
         self.function, self.args, self.outs, self.place = function, args, outs, place
         self.single = len(outs) == 1
 
