@@ -1,1 +1,0 @@
-"""Tools that look into programs and runs."""

@@ -1,1 +1,0 @@
-"""What plugin authors test their backends with."""
