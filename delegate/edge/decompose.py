@@ -82,8 +82,10 @@ class Decomposer:
         call = _Call(node, leaves)
         try:
             body = self._make(call, values)
-            if any(isinstance(n.target, OpOverload) and n.target._schema.is_mutable for n in body.nodes):
+            if _writes(body):
                 body = self._make(torch.func.functionalize(call), values)
+            if _writes(body):
+                raise NotImplementedError("its decomposition changes shapes in place")
         except Exception as error:
             raise LoweringError(
                 f"torch cannot decompose an operator: {error}",
@@ -97,7 +99,13 @@ class Decomposer:
     def _make(self, call: Callable[..., Any], values: list[Any]) -> Graph:
         mode = next((v.fake_mode for v in values if isinstance(v, FakeTensor)), contextlib.nullcontext())
         kept = _kept_composites(self.preserve_ops)
-        with mode, torch.no_grad(), enable_python_dispatcher(), _override_composite_implicit_decomp(kept):
+        with (
+            _without_mkldnn(),
+            mode,
+            torch.no_grad(),
+            enable_python_dispatcher(),
+            _override_composite_implicit_decomp(kept),
+        ):
             graph: Graph = make_fx(call, decomposition_table=dict(self.table))(*values).graph
         for node in graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided_.default):
             node.replace_all_uses_with(node.args[0])  # composites set strides with it, which mean nothing here
@@ -118,6 +126,17 @@ class _Call:
         return self._node.target(*args, **kwargs)
 
 
+@contextlib.contextmanager
+def _without_mkldnn() -> Iterator[None]:
+    """With it, composites such as lstm choose operators of its own."""
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
+
+
 def _own(value: Any) -> Any:
     """An object of its own: nodes of one cached body share fake tensors, and torch tells arguments by identity."""
     return value.detach() if isinstance(value, torch.Tensor) else value
@@ -128,6 +147,10 @@ def _kept_composites(preserve_ops: frozenset[str]) -> dict[Any, Callable[..., An
     """Composite operators to keep whole where they are part of others: torch would expand them by itself."""
     ops = (op for op in torch.export.default_decompositions() if str(op) in preserve_ops)
     return {op: _special_op_to_preserve_cia for op in ops if op.has_kernel_for_dispatch_key(_COMPOSITE)}
+
+
+def _writes(body: Graph) -> bool:
+    return any(isinstance(n.target, OpOverload) and n.target._schema.is_mutable for n in body.nodes)
 
 
 def _key(node: Node) -> Any:

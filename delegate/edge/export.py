@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
+import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
@@ -45,6 +46,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         logger.info("%s goes the long way through torch: %s", name, why)
         module, signature = _thorough(ep, decomposer, name)
     signature = _with_lasting_names(module, signature, [spec.arg.name for spec in ep.graph_signature.input_specs])
+    _refuse_shared_states(signature)
     drop_unused(module.graph)
     program = EdgeProgram(
         name=name,
@@ -62,6 +64,23 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         placeholder.meta[META_CONSTANT] = program.is_constant(placeholder)
     verify(program, decomposer.preserve_ops)
     return program
+
+
+def _refuse_shared_states(signature: Signature) -> None:
+    """A write to a state must not change another constant, which the graph does not know of."""
+    owners: dict[int, list[str]] = {}
+    for placeholder, value in signature.constants.items():
+        if value.layout == torch.strided and value.numel():
+            owners.setdefault(value.untyped_storage().data_ptr(), []).append(placeholder)
+    for sharing in owners.values():
+        state = next((p for p in sharing if p in signature.states), None)
+        if state is not None and len(sharing) > 1:
+            names = ", ".join(signature.constant_names[p] for p in sharing)
+            raise ExportError(
+                f"the buffer {signature.states[state]} is written and shares its memory with others",
+                where=names,
+                remedy="register one of them and take views of it in forward, or clone them",
+            )
 
 
 def _quick(ep: ExportedProgram, decomposer: Decomposer) -> tuple[GraphModule, Signature]:

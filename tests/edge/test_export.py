@@ -226,7 +226,7 @@ def test_nodes_know_their_module_and_line():
     program = optimize(edge(Attention(), (torch.randn(2, 5, 8),)))
     (addmm,) = [n for n in program.graph.nodes if op_name(n) == "aten.addmm.default"]
     assert module_path(addmm) == "proj"
-    assert "linear.py" in source_line(addmm)
+    assert "test_export.py" in source_line(addmm)
 
 
 def test_the_exported_program_is_not_changed():
@@ -247,3 +247,56 @@ def writes_input(x):
 def test_refusals(function, message):
     with pytest.raises(ExportError, match=message):
         edge(Function(function), (torch.ones(3),))
+
+
+class SharedMemory(nn.Module):
+    def __init__(self):
+        super().__init__()
+        memory = torch.zeros(4)
+        self.register_buffer("whole", memory)
+        self.register_buffer("part", memory[:2])
+
+    def forward(self, x):
+        self.whole.add_(1)
+        return x + self.part.sum()
+
+
+def test_written_buffers_that_share_memory_are_refused():
+    with pytest.raises(ExportError, match="whole is written and shares its memory"):
+        edge(SharedMemory(), (torch.ones(3),))
+
+
+class Builtin(nn.Module):
+    def forward(self, input):
+        return input * 2
+
+
+def test_an_input_named_as_a_builtin():
+    program = optimize(edge(Builtin(), (torch.ones(3, 4),)))
+    (only,) = program.inputs
+    assert only.name == "input"
+    assert [only.node] == [n.name for n in program.graph.find_nodes(op="placeholder")]
+
+
+def spectrum(x):
+    return torch.stft(x.repeat(1, 3), 6, hop_length=3, window=torch.hann_window(6), return_complex=True).abs()
+
+
+def chosen(x):
+    return x.nonzero(), x[x > 0], x.topk(2, 0), x.sort(1), torch.einsum("ij,kj->ik", x, x)
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes self._flat_weights:UserWarning")
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.LSTM(3, 5, num_layers=2, bidirectional=True),
+        nn.GRU(3, 5),
+        nn.TransformerEncoderLayer(3, 1, 8),
+        Function(spectrum),
+        Function(chosen),
+    ],
+    ids=["lstm", "gru", "transformer", "stft", "data dependent"],
+)
+def test_compound_modules(module):
+    both(module.eval(), (torch.randn(4, 3, generator=torch.manual_seed(0)),))

@@ -53,7 +53,7 @@ def _fits(program: EdgeProgram, layer: Node, norm: Node) -> bool:
     required = (weight, norm_arguments["running_mean"], norm_arguments["running_var"])
     if any(p is None for p in required) or not all(p is None or program.is_constant(p) for p in parameters):
         return False
-    return bool(bias is None or bias.meta["val"].dim() == 1)
+    return bias is None or tensor(bias).dim() == 1
 
 
 def _picks_result(norm: Node, user: Node) -> bool:
