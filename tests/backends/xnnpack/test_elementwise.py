@@ -8,7 +8,17 @@ from delegate.verdict import Reason
 from tests.backends.xnnpack.harness import Call, lower, refusal, run
 
 X = torch.cat([torch.linspace(-9, 9, 997), torch.tensor([0.0, 1e-6, -1e-6, 80.0, -80.0, 1e20, -1e20])])
-ANY = [torch.abs, torch.ceil, torch.floor, torch.neg, torch.round, torch.square, torch.reciprocal, torch.sigmoid, torch.tanh]
+ANY = [
+    torch.abs,
+    torch.ceil,
+    torch.floor,
+    torch.neg,
+    torch.round,
+    torch.square,
+    torch.reciprocal,
+    torch.sigmoid,
+    torch.tanh,
+]
 POSITIVE = [torch.sqrt, torch.rsqrt, torch.log, torch.log2, torch.log10]
 SMALL = [torch.exp, torch.sin, torch.cos]
 

@@ -146,9 +146,11 @@ def _transposed(
     wanted = cast("list[int]", list(shape[2:]))
     given = cast("list[int]", list(x.shape[2:]))
     full = [(n - 1) * s + k for n, s, k in zip(given, stride, kernel.shape[2:], strict=True)]
-    same = wanted == [n * s for n, s in zip(given, stride, strict=True)] == [
-        f - 2 * p for f, p in zip(full, padding, strict=True)
-    ]
+    same = (
+        wanted
+        == [n * s for n, s in zip(given, stride, strict=True)]
+        == [f - 2 * p for f, p in zip(full, padding, strict=True)]
+    )
     if not same:
         # Rows that output_padding asks for beyond the whole result: zero rows of the kernel make them.
         extra = [max(0, p + w - f) for p, w, f in zip(padding, wanted, full, strict=True)]

@@ -1,0 +1,46 @@
+"""Dimension orders: doctests hold the plain cases; here orders and reshapes are checked against NumPy's memory."""
+
+import doctest
+import itertools
+
+import numpy as np
+import pytest
+
+from delegate.backends.xnnpack import layout
+
+
+def test_doctests():
+    assert doctest.testmod(layout).failed == 0
+
+
+def same_elements(old, order, new, found):
+    """Whether memory that holds `old` in `order` holds its reshape to `new` in the order `found`."""
+    x = np.arange(np.prod(old)).reshape(old)
+    return np.array_equal(x.transpose(order).ravel(), x.reshape(new).transpose(found).ravel())
+
+
+SHAPES = [
+    ((2, 3, 4), (6, 4)), ((2, 3, 4), (2, 12)), ((2, 3, 4), (24,)), ((6, 4), (2, 3, 4)), ((1, 8, 4), (8, 1, 4)),
+    ((1, 3, 1, 5), (3, 5)), ((2, 12), (2, 3, 1, 4)), ((4, 6), (6, 4)), ((1, 1), (1,)), ((2, 3, 4, 5), (2, 3, 20)),
+    ((3, 5), (1, 3, 1, 5, 1)), ((1,), ()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), SHAPES, ids=str)
+def test_reshape_of_every_order(old, new):
+    for order in itertools.permutations(range(len(old))):
+        found = layout.reshape(old, new, order)
+        assert order != layout.row_major(len(old)) or found is not None  # row-major always stays
+        if found is not None:
+            assert sorted(found) == list(range(len(new)))
+            assert same_elements(old, order, new, found)
+        else:  # no order of the result has that memory
+            assert not any(same_elements(old, order, new, f) for f in itertools.permutations(range(len(new))))
+
+
+def test_permute_and_between():
+    x = np.arange(24).reshape(2, 3, 4)
+    for order, dims in itertools.product(itertools.permutations(range(3)), repeat=2):
+        permuted = x.transpose(dims)
+        assert np.array_equal(permuted.transpose(layout.permute(order, dims)), x.transpose(order))
+        assert np.array_equal(x.transpose(order).transpose(layout.between(order, dims)), x.transpose(dims))

@@ -1,0 +1,116 @@
+"""The runtime half: shapes that change, threads, failures, absence of the library."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from delegate.backends.xnnpack.info import INFO
+from delegate.backends.xnnpack.runtime import XnnpackRuntime
+from delegate.errors import BackendFailed, BackendUnavailable
+from tests.backends.xnnpack.harness import Call, assert_same, lower
+
+
+def batch(n):
+    return {0: Dim("n", min=1, max=n)}
+
+
+def image(n, h=12, w=12):
+    return torch.randn(n, 4, h, w)
+
+
+DYNAMIC = {
+    "convolution": (nn.Conv2d(4, 6, 3, 2, 1), [(image(2),), (image(5),), (image(1),)], (batch(8),)),
+    "height and width": (
+        nn.Conv2d(4, 6, 3, 1, 1),
+        [(image(1),), (image(1, 20, 15),)],
+        ({2: Dim("h", min=8, max=64), 3: Dim("w", min=8, max=64)},),
+    ),
+    "transposed convolution": (nn.ConvTranspose2d(4, 6, 3, 2, 1, 1), [(image(2),), (image(3),)], (batch(8),)),
+    "1d": (nn.Conv1d(4, 6, 3, 1, 1), [(torch.randn(2, 4, 9),), (torch.randn(3, 4, 9),)], (batch(8),)),
+    "linear": (
+        nn.Sequential(nn.Linear(12, 5), nn.SiLU(), nn.Linear(5, 3)),
+        [(torch.randn(2, 12),), (torch.randn(7, 12),)],
+        (batch(8),),
+    ),
+    "product": (
+        Call(torch.matmul),
+        [(torch.randn(n, 3, 4), torch.randn(n, 4, 5)) for n in (2, 4)],
+        ({0: Dim("n", min=1, max=8)}, {0: Dim("n", min=1, max=8)}),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_sizes_change_from_call_to_call(name):
+    torch.manual_seed(0)
+    module, calls, shapes = DYNAMIC[name]
+    lowered = lower(module, calls[0], (shapes,) if name == "product" else shapes)
+    assert lowered.result.compile_specs["dynamic"]
+    for inputs in (*calls, *calls):
+        assert_same(module, inputs, lowered, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads(threads):
+    torch.manual_seed(0)
+    module, x = nn.Conv2d(3, 8, 3), torch.randn(1, 3, 16, 16)
+    lowered = lower(module, (x,), threads=threads)
+    assert lowered.result.compile_specs["threads"] == threads
+    assert_same(module, (x,), lowered, 1e-4, 1e-5)
+
+
+def test_delegates_of_one_blob_do_not_share_memory():
+    module = Call(lambda x: x * 2)
+    lowered = lower(module, (torch.ones(4),))
+    other = XnnpackRuntime().init(memoryview(lowered.result.blob), lowered.result.compile_specs)
+    result = np.zeros(4, np.float32)
+    other.execute([np.full(4, 5, np.float32)], [result])
+    assert lowered(torch.ones(4))[0].tolist() == [2] * 4
+    assert result.tolist() == [10] * 4
+    other.close()
+    assert lowered(torch.ones(4))[0].tolist() == [2] * 4
+
+
+def test_next_call_after_a_failure_is_right():
+    module = Call(lambda a, b: a + b)
+    n = Dim("n", min=1, max=8)
+    lowered = lower(module, (torch.ones(2), torch.ones(2)), (({0: n}, {0: n}),))
+    with pytest.raises(BackendFailed):
+        lowered(torch.ones(2), torch.ones(3), shapes=[(3,)])
+    assert lowered(torch.ones(3), torch.ones(3), shapes=[(3,)])[0].tolist() == [2] * 3
+
+
+def test_damaged_blob():
+    with pytest.raises(BackendFailed, match="does not take the model"):
+        XnnpackRuntime().init(
+            memoryview(b"nonsense" * 100), {"threads": 1, "inputs": [0], "outputs": [1], "dynamic": False}
+        )
+
+
+def test_absent_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
+    with pytest.raises(BackendUnavailable, match=r"pip install 'delegate\[xnnpack\]'"):
+        XnnpackRuntime().init(memoryview(b""), {"threads": 1})
+    found = INFO.probe()
+    assert not found.ok
+    assert "ai-edge-litert" in found.reason
+
+
+def test_probe():
+    found = INFO.probe()
+    assert found.ok
+    assert found.versions["ai-edge-litert"]
+    assert found.devices[0].startswith("CPU, ")
+
+
+def test_runtime_half_needs_no_torch():
+    code = (
+        "import sys, delegate.backends.xnnpack.runtime, delegate.backends.xnnpack.info as i; i.INFO.probe();"
+        "sys.exit(any(m in sys.modules for m in ('torch', 'pydantic', 'rich')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
