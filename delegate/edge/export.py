@@ -108,7 +108,7 @@ def _with_lasting_names(module: GraphModule, signature: Signature, names: Sequen
     lasting: dict[str, str] = {}
     for name, node in zip(names, module.graph.find_nodes(op="placeholder"), strict=True):
         if hasattr(builtins, node.name):
-            node.name = module.graph._graph_namespace.create_name(node.name, node)
+            node.name = module.graph._graph_namespace.create_name(node.name, None)
         lasting[name] = node.name
     return replace(signature, inputs=tuple(replace(i, node=lasting[i.node]) for i in signature.inputs))
 
