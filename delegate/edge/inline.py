@@ -24,7 +24,6 @@ def inlined(module: GraphModule) -> Graph:
     env: dict[Node, Any] = {}
     for node in module.graph.find_nodes(op="placeholder"):
         env[node] = graph.node_copy(node)
-        env[node].name = node.name  # the signature's name, which fx changes where Python has it too: "input"
         env[node].meta = _kept(node)
     graph.output(_copy_body(module, graph, env))
     return graph
