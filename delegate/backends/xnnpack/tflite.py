@@ -25,7 +25,7 @@ class ModelTooLarge(ValueError):
     """The constants do not fit into one TFLite model."""
 
 
-class _Buffer(schema.BufferT):
+class _Buffer(schema.BufferT):  # type: ignore[misc]
     """A buffer whose data is aligned; the generated class aligns bytes to 1."""
 
     def Pack(self, builder: flatbuffers.Builder) -> int:  # noqa: N802 - the generated classes call it
@@ -37,7 +37,7 @@ class _Buffer(schema.BufferT):
 
 
 def _aligned_vector(builder: flatbuffers.Builder, data: Array) -> int:
-    payload = memoryview(data.reshape(-1)).cast("B")
+    payload = data.reshape(-1).view(np.uint8).data
     builder.StartVector(1, len(payload), _ALIGNMENT)
     builder.head -= len(payload)
     builder.Bytes[builder.head : builder.head + len(payload)] = payload
@@ -83,7 +83,7 @@ class Model:
     def constant(self, array: Array) -> int:
         """Add a float32 or int32 constant; the same contents are stored once, and give the same tensor again."""
         array = np.ascontiguousarray(array).reshape(array.shape)
-        digest = hashlib.sha256(memoryview(array.reshape(-1)).cast("B")).digest()
+        digest = hashlib.sha256(array.reshape(-1).view(np.uint8).data).digest()
         key = (digest, array.shape, array.dtype.str)
         if key not in self._constants:
             if digest not in self._contents:

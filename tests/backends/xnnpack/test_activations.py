@@ -11,7 +11,8 @@ from tests.backends.xnnpack.harness import Call, refusal, run
 X = torch.cat([torch.linspace(-30, 30, 4001), torch.tensor([0.0, 1e-6, -1e-6, 87.0, -87.0, 1e20, -1e20])])
 EXACT = {  # to relative precision
     "relu": F.relu, "relu6": F.relu6, "hardtanh": F.hardtanh, "hardtanh(-0.5, 3)": lambda x: F.hardtanh(x, -0.5, 3),
-    "leaky_relu": F.leaky_relu, "leaky_relu(0)": lambda x: F.leaky_relu(x, 0.0), "leaky_relu(-0.3)": lambda x: F.leaky_relu(x, -0.3),
+    "leaky_relu": F.leaky_relu, "leaky_relu(0)": lambda x: F.leaky_relu(x, 0.0),
+    "leaky_relu(-0.3)": lambda x: F.leaky_relu(x, -0.3),
     "hardsigmoid": F.hardsigmoid, "elu": F.elu, "elu(0.7)": lambda x: F.elu(x, 0.7), "selu": F.selu,
     "celu": lambda x: F.celu(x, 1.3), "silu": F.silu, "mish": F.mish, "softplus": F.softplus,
     "softplus(2)": lambda x: F.softplus(x, 2.0), "log_sigmoid": F.logsigmoid, "softsign": F.softsign,

@@ -81,7 +81,7 @@ X = torch.randn(1, 4, 9, 9)
 @pytest.mark.parametrize(
     ("function", "op", "reason", "words"),
     [
-        (lambda x: F.max_pool2d(x, 2, return_indices=True)[1] + 0, "max_pool2d_with_indices", Reason.ATTRIBUTE, "indices"),
+        (lambda x: F.max_pool2d(x, 2, return_indices=True)[1], "max_pool2d_with_indices", Reason.ATTRIBUTE, "indices"),
         (lambda x: F.max_pool2d(x, 3, dilation=2), "max_pool2d_with_indices", Reason.ATTRIBUTE, "dilation"),
         (lambda x: F.max_pool2d(x, 2, 3), "max_pool2d_with_indices", Reason.ATTRIBUTE, "stride"),
         (lambda x: F.avg_pool2d(x, 1, 2), "avg_pool2d", Reason.ATTRIBUTE, "stride"),

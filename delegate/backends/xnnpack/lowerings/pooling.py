@@ -102,7 +102,7 @@ def _max(node: Node) -> Verdict:
 
 @TABLE.lowers("aten.max_pool2d_with_indices.default", check=every(floats, ranks(4), _fits, _max))
 def max_pool2d(builder: RegionBuilder, node: Node) -> None:
-    """MAX_POOL_2D on a padded input: with zeros after an operator that gives no negative values, else with its edges."""
+    """MAX_POOL_2D on an input padded with zeros where it has no negative values, else with copies of its edges."""
     windows = Windows.of(node)
     source = cast(Node, node.args[0])
     x = builder.operand(source, NHWC)
@@ -176,7 +176,7 @@ def _corrections(node: Node, windows: Windows) -> Array | None:
         return None
     rows, columns = (_counts(windows, d, bool(arg(node, 5, True))) for d in (0, 1))
     divisors = np.outer(rows, columns)
-    return None if np.all(divisors == whole) else np.float32(whole / divisors)[:, :, None]
+    return None if np.all(divisors == whole) else np.asarray(whole / divisors, np.float32)[:, :, None]
 
 
 def _counts(windows: Windows, d: int, include_padding: bool) -> Array:
@@ -184,7 +184,7 @@ def _counts(windows: Windows, d: int, include_padding: bool) -> Array:
     padding, given = windows.padding[d], windows.given[d]
     start = np.arange(windows.wanted[d]) * windows.stride[d] - padding
     end = np.minimum(start + windows.kernel[d], given + padding)
-    return end - start if include_padding else np.minimum(end, given) - np.maximum(start, 0)
+    return np.asarray(end - start if include_padding else np.minimum(end, given) - np.maximum(start, 0))
 
 
 def _adaptive(node: Node) -> Verdict:
