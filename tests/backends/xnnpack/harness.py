@@ -15,7 +15,7 @@ from torch.fx import Graph, Node
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.xnnpack.aot import XnnpackBackend, XnnpackOptions
 from delegate.backends.xnnpack.runtime import XnnpackRuntime
-from delegate.edge.node import META_CONSTANT, tensors
+from delegate.edge.node import META_CONSTANT, is_static, tensors
 from delegate.runtime.backend import Delegate
 from delegate.verdict import Verdict
 
@@ -55,10 +55,25 @@ def constants(program: ExportedProgram) -> dict[str, torch.Tensor]:
     return {**values, **{n: program.constants[target] for n, target in lifted.items()}}
 
 
+def fold(graph: Graph, values: dict[str, torch.Tensor]) -> None:
+    """Compute what depends on constants alone, as edge does: such nodes become placeholders, and `values` gets theirs."""
+    first = next(iter(graph.nodes))
+    for node in [n for n in graph.nodes if isinstance(n.target, torch._ops.OpOverload)]:
+        if all(n.name in values for n in node.all_input_nodes) and len(tensors(node)) == 1 and is_static(node):
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: values[n.name])
+            with graph.inserting_before(first):
+                constant = graph.placeholder(f"folded_{node.name}")
+            values[constant.name] = node.target(*args, **kwargs)
+            constant.meta["val"] = node.meta["val"]
+            node.replace_all_uses_with(constant)
+            graph.erase_node(node)
+
+
 def region_of(program: ExportedProgram) -> Region:
     """The whole program as one region; placeholders of constants are marked as edge marks them."""
     graph: Graph = program.graph
     values = constants(program)
+    fold(graph, values)
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     for node in placeholders:
         node.meta[META_CONSTANT] = node.name in values

@@ -63,10 +63,15 @@ MODULES = {
 
 @pytest.mark.parametrize("name", MODULES)
 def test_row_major(name):
-    assert run(randomised(MODULES[name]), (X,), 1e-5, 2e-6).transposes == (name in ("softmax_channels", "softmax_first")) * 2
+    assert (
+        run(randomised(MODULES[name]), (X,), 1e-5, 2e-6).transposes
+        == (name in ("softmax_channels", "softmax_first")) * 2
+    )
 
 
-@pytest.mark.parametrize("name", ["group_norm", "group_norm_each", "instance_norm", "softmax_channels", "log_softmax_channels"])
+@pytest.mark.parametrize(
+    "name", ["group_norm", "group_norm_each", "instance_norm", "softmax_channels", "log_softmax_channels"]
+)
 def test_after_convolution(name):
     """In NHWC: the transposes are those of the input and of the output."""
     assert run(Permuted(randomised(MODULES[name]), False), (X,), 1e-4, 1e-5).transposes <= 2

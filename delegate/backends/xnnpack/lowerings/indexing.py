@@ -21,7 +21,7 @@ from delegate.backends.xnnpack.lowerings.shape import (
     same_shape,
     source,
 )
-from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, every, floats
+from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, every, floats, results_used
 from delegate.backends.xnnpack.tflite import Array
 from delegate.edge.node import arguments, is_constant, tensor
 from delegate.verdict import YES, Reason, Verdict, no
@@ -169,7 +169,11 @@ def lower_split(builder: RegionBuilder, node: Node) -> None:
         parts = builder.emit_many("SPLIT", [axis, x], shapes, x.order, "SplitOptions", numSplits=len(sizes))
     else:
         starts = np.cumsum([0, *sizes]).tolist()
-        parts = [take(builder, x, dim, (a, a + n), n) for a, n in zip(starts, sizes, strict=False)]
+        used = results_used(node)  # XNNPACK drops what nobody reads
+        parts = [
+            take(builder, x, dim, (start, start + size), size) if i in used else x
+            for i, (start, size) in enumerate(zip(starts, sizes, strict=False))
+        ]
     builder.set(node, *parts)
 
 

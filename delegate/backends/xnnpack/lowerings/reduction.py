@@ -129,13 +129,14 @@ def lower_variance(builder: RegionBuilder, node: Node) -> None:
     x, dims, keepdim = builder.operand(source(node)), reduced(node), arguments(node)["keepdim"]
     scale = _variance_scale(node)
     assert scale is not None
-    found = mean_square(builder, deviation(builder, x, dims), dims, keepdim)
-    if scale != 1:
-        found = binary(builder, "MUL", found, scale)
-    if op_name(node) == "aten.var_mean.correction":
-        builder.set(node, found, reduce(builder, "MEAN", x, dims, keepdim))
-    else:
-        builder.set(node, unary(builder, "SQRT", found) if "std" in op_name(node) else found)
+    used = results_used(node) if op_name(node) == "aten.var_mean.correction" else {0}
+    found = x
+    if 0 in used:
+        found = mean_square(builder, deviation(builder, x, dims), dims, keepdim)
+        found = found if scale == 1 else binary(builder, "MUL", found, scale)
+        found = unary(builder, "SQRT", found) if "std" in op_name(node) else found
+    mean = reduce(builder, "MEAN", x, dims, keepdim) if 1 in used else x
+    builder.set(node, found, mean)
 
 
 # -- norms -------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,152 @@
+"""Slices, splits, concatenation, constant indices and masks against eager, in any order in memory."""
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from delegate.backends.xnnpack.lowerings.indexing import evenly_repeated, runs
+from delegate.verdict import Reason
+from tests.backends.xnnpack.harness import Call, assert_same, lower, refusal, run
+
+torch.manual_seed(0)
+X = torch.randn(2, 6, 4, 9)
+X[0, 0, 0, 0], X[1, 2, 3, 4] = torch.inf, -torch.inf
+MASK = torch.rand(4, 9) > 0.5
+C = torch.randn(2, 1, 4, 9)
+
+# All of these move elements: the results are equal to eager's, infinities included.
+SAME = {
+    "slice": lambda x: x[:, 1:4],
+    "slice_negative": lambda x: x[..., -3:-1],
+    "slice_beyond": lambda x: x[:, 2:100],
+    "step_2": lambda x: (x[..., ::2], x[..., 1::2], x[:, ::2], x[:, 1::2]),
+    "step_3": lambda x: (x[..., 1::3], x[..., 2:8:3], x[:, ::3], x[..., ::5], x[..., -7::4]),
+    "select": lambda x: (x[0], x[:, -1], x.select(-1, 3)),
+    "split_even": lambda x: x.split(2, 1),
+    "split_uneven": lambda x: x.split(4, -1),
+    "split_sizes": lambda x: x.split([1, 2, 3], 1)[1:],
+    "chunk": lambda x: x.chunk(2, 1),
+    "chunk_many": lambda x: x.chunk(6, 1),
+    "unbind": lambda x: x.unbind(2)[2],
+    "cat": lambda x: torch.cat([x, x.neg()], 1),
+    "cat_many": lambda x: torch.cat([x * (i + 1) for i in range(13)], -1),
+    "cat_constant": lambda x: torch.cat([C, x, C], 1),
+    "cat_one": lambda x: torch.cat([x.neg()]),
+    "cat_of_orders": lambda x: torch.cat([x, x.permute(0, 1, 3, 2).neg().permute(0, 1, 3, 2)], 2),
+    "stack": lambda x: torch.stack([x, x.neg()], 2),
+    "index_list": lambda x: (x[:, [2, 0, 1]], x[..., [0, 3, -1]]),
+    "index_select": lambda x: x.index_select(1, torch.tensor([5, 4, 4, 4, 0, 1])),
+    "index_matrix": lambda x: x[:, torch.tensor([[0, 1], [2, 3], [4, 5]])],
+    "index_grid": lambda x: x[:, :, torch.tensor([[3], [1]]), torch.tensor([0, 2, 4])],
+    "repeat_interleave": lambda x: x[:, torch.arange(6).repeat_interleave(2)],
+    "flip": lambda x: x.flip(1, -1),
+    "roll": lambda x: x.roll((1, -2), (1, 3)),
+    "roll_flat": lambda x: x.roll(5),
+    "masked_fill": lambda x: x.masked_fill(MASK, -torch.inf),
+    "masked_value": lambda x: x.masked_fill(MASK, 2.5),
+    "where_constant": lambda x: torch.where(MASK, C[:, :, :1], x),
+    "where_two": lambda x: torch.where(MASK, x, x.roll(1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_same_as_eager(name):
+    run(Call(SAME[name]), (X,), 0, 0)
+
+
+class AfterConv(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.function = nn.Conv2d(3, 6, 3, padding=1), function
+
+    def forward(self, x):
+        return self.function(self.conv(x))
+
+
+NHWC = [
+    "slice",
+    "step_2",
+    "select",
+    "split_even",
+    "split_sizes",
+    "cat",
+    "cat_constant",
+    "index_list",
+    "roll",
+    "masked_value",
+]
+
+
+@pytest.mark.parametrize("name", NHWC)
+def test_after_convolution(name):
+    """In NHWC, and back: the only transposes are those of the input and of each output."""
+    module = AfterConv(SAME[name])
+    lowered = run(module, (torch.randn(2, 3, 4, 9),), 1e-4, 1e-5)
+    assert lowered.transposes <= 1 + len(lowered.region.outputs)
+
+
+N, T = {0: Dim("n", min=2, max=64)}, {1: Dim("t", min=4, max=64)}
+DYNAMIC = {
+    "slice_other": (lambda x: x[:, 1:4], N),
+    "slice_tail": (lambda x: x[:, 2:], T),
+    "slice_head": (lambda x: x[:, :-2], T),
+    "slice_both": (lambda x: x[:, 1:-1], T),
+    "slice_first": (lambda x: x[:, :3], T),
+    "select_last": (lambda x: x[:, -1], T),
+    "select_first": (lambda x: x[:, 0], T),
+    "step": (lambda x: x[..., 1::2], N),
+    "split": (lambda x: x.split([2, 3, 4], -1), T),
+    "cat": (lambda x: torch.cat([x, x.neg(), C], 1), T),
+    "roll": (lambda x: x.roll(2, 2), T),
+    "mask": (lambda x: x.masked_fill(MASK, 0.5), T),
+}
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_dynamic(name):
+    function, dims = DYNAMIC[name]
+    module = Call(function)
+    lowered = lower(module, (X,), ((dims,),))
+    for size in (6, 11):
+        x = torch.randn([size if d in dims else s for d, s in enumerate(X.shape)])
+        assert_same(module, (x,), lowered, 0, 0)
+
+
+INTEGERS = torch.arange(24).reshape(2, 3, 4)
+REFUSED = {
+    "integers": (lambda x: x[:, 1:], (INTEGERS,), None, "aten.slice.Tensor", Reason.DTYPE),
+    "step_of_unknown": (lambda x: x[:, ::2], (X,), T, "aten.slice.Tensor", Reason.DYNAMIC_SHAPE),
+    "half_of_unknown": (lambda x, y: x[..., : y.shape[3]], (X, X[..., :5].clone()), ({3: Dim("t", min=8, max=64)}, {3: Dim("s", min=4, max=7)}), "aten.slice.Tensor", Reason.DYNAMIC_SHAPE),
+    "six_with_step": (lambda x: x[..., ::2], (torch.randn(1, 1, 1, 1, 2, 4),), None, "aten.slice.Tensor", Reason.RANK),
+    "computed_index": (lambda x, i: x[:, i], (X, torch.tensor([1, 2])), None, "aten.index.Tensor", Reason.NON_CONSTANT),
+    "bool_index": (lambda x: x[:, torch.tensor([True, False] * 3)], (X,), None, "aten.index.Tensor", Reason.DTYPE),
+    "points": (lambda x: x[[0, 1], [2, 3]], (X,), None, "aten.index.Tensor", Reason.ATTRIBUTE),
+    "long_flip": (lambda x: x.flip(0), (torch.randn(100, 2),), None, "aten.flip.default", Reason.SLOWER),
+    "flip_of_unknown": (lambda x: x.flip(1), (X,), T, "aten.flip.default", Reason.DYNAMIC_SHAPE),
+    "computed_mask": (lambda x: torch.where(x > 0, x, x), (X,), None, "aten.where.self", Reason.NON_CONSTANT),
+    "empty_part": (lambda x: x.split([0, 6], 1), (X,), None, "aten.split_with_sizes.default", Reason.ATTRIBUTE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    function, inputs, dims, op, reason = REFUSED[name]
+    verdict = refusal(Call(function), inputs, op, (dims if isinstance(dims, tuple) else (dims,),) if dims else None)
+    assert verdict.reason is reason, str(verdict)
+    assert verdict.message
+
+
+@pytest.mark.parametrize(
+    ("indices", "wanted"),
+    [([0, 1, 2], [(0, 3, 1)]), ([2, 1, 0], [(2, 1, 1), (1, 1, 1), (0, 1, 1)]), ([0, 2, 4, 1], [(0, 3, 2), (1, 1, 1)]), ([3, 3], [(3, 2, 0)])],
+)  # fmt: skip
+def test_runs(indices, wanted):
+    assert runs(indices) == wanted
+    assert [start + i * step for start, count, step in wanted for i in range(count)] == indices
+
+
+@pytest.mark.parametrize(("indices", "times"), [([0, 0, 1, 1], 2), ([0, 0, 1], 1), ([5, 5, 5], 3), ([0, 1, 1, 2], 1)])
+def test_evenly_repeated(indices, times):
+    assert evenly_repeated(indices) == times

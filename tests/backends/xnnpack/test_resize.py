@@ -1,0 +1,123 @@
+"""Padding, upsampling and pixel shuffle against eager."""
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+from torch.nn.functional import interpolate, pad
+
+from delegate.verdict import Reason
+from tests.backends.xnnpack.harness import Call, assert_same, lower, refusal, run
+
+torch.manual_seed(0)
+X = torch.randn(2, 3, 6, 7)
+INFINITE = X.clone()
+INFINITE[0, 0, 0, 0], INFINITE[1, 1, 2, 2] = torch.inf, -torch.inf
+
+PADS = {
+    "zeros": ((1, 2, 3, 0), {}),
+    "last": ((2, 2), {}),
+    "channels": ((0, 0, 0, 0, 1, 2), {}),
+    "value": ((1, 0, 2, 1), {"value": 1.5}),
+    "lowest": ((1, 1, 1, 1), {"value": -torch.inf}),
+    "crop": ((-1, -2, 0, -1), {}),
+    "crop_and_pad": ((-1, 2, 3, -1), {"value": -2.0}),
+    "reflect": ((2, 1, 3, 2), {"mode": "reflect"}),
+    "replicate": ((2, 1, 3, 0), {"mode": "replicate"}),
+    "circular": ((2, 1, 3, 0), {"mode": "circular"}),
+}
+
+
+@pytest.mark.parametrize("name", PADS)
+def test_pad(name):
+    widths, options = PADS[name]
+    run(Call(pad, widths, **options), (INFINITE,), 0, 0)
+
+
+def test_pads_of_other_ranks():
+    run(Call(lambda x: (nn.ReflectionPad1d(2)(x), nn.ReplicationPad1d((0, 3))(x), nn.ZeroPad1d(1)(x))), (X[0],), 0, 0)
+
+
+SIZES = [
+    {"size": (12, 14)},
+    {"size": (3, 11)},
+    {"scale_factor": 2.0},
+    {"scale_factor": 0.5, "recompute_scale_factor": True},
+    {"size": (1, 1)},
+]
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_bilinear(size, align_corners):
+    run(Call(interpolate, **size, mode="bilinear", align_corners=align_corners), (X,), 1e-5, 2e-6)
+
+
+@pytest.mark.parametrize("size", [*SIZES, {"scale_factor": (3.0, 1.5)}], ids=str)
+def test_nearest(size):
+    run(Call(interpolate, **size, mode="nearest"), (INFINITE,), 0, 0)
+
+
+def test_nearest_exact():
+    run(Call(interpolate, size=(4, 9), mode="nearest-exact"), (X,), 0, 0)
+
+
+SHUFFLES = {
+    "shuffle": (nn.PixelShuffle(2), (2, 12, 3, 4)),
+    "shuffle_3": (nn.PixelShuffle(3), (1, 9, 3, 4)),
+    "unshuffle": (nn.PixelUnshuffle(2), (2, 3, 4, 6)),
+}
+
+
+@pytest.mark.parametrize("name", SHUFFLES)
+def test_pixel_shuffle(name):
+    module, shape = SHUFFLES[name]
+    assert run(module, (torch.randn(shape),), 0, 0).transposes == 1
+
+
+def test_pixel_shuffle_between_convolutions():
+    """One transpose on the way in, one of the shuffle, one on the way out."""
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.PixelShuffle(2), nn.Conv2d(2, 4, 3), nn.PixelUnshuffle(2))
+    assert run(module, (X[..., :6],), 1e-4, 1e-5).transposes == 3
+
+
+def test_upsampling_after_a_convolution_stays_in_nhwc():
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Upsample(scale_factor=2), nn.ReflectionPad2d(1), nn.Conv2d(4, 2, 3))
+    assert run(module, (X,), 1e-4, 1e-5).transposes == 2
+
+
+N, H = {0: Dim("n", min=2, max=16)}, {2: Dim("h", min=4, max=64)}
+DYNAMIC = {
+    "pad": (Call(pad, (1, 1, 2, 0)), N),
+    "pad_dynamic": (Call(pad, (1, 1, 2, 0)), H),
+    "pad_value": (Call(pad, (1, 1, 2, 0), value=3.0), N),
+    "reflect": (Call(pad, (1, 1, 2, 0), mode="reflect"), N),
+    "bilinear": (Call(interpolate, size=(9, 9), mode="bilinear"), N),
+    "nearest": (Call(interpolate, scale_factor=2.0), N),
+}
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_dynamic(name):
+    module, dims = DYNAMIC[name]
+    lowered = lower(module, (X,), ((dims,),))
+    for size in (6, 9):
+        x = torch.randn([size if d in dims else s for d, s in enumerate(X.shape)])
+        assert_same(module, (x,), lowered, 1e-5, 2e-6)
+
+
+REFUSED = {
+    "fraction": (Call(interpolate, scale_factor=1.3, mode="bilinear"), X, None, "aten.upsample_bilinear2d.vec", Reason.INACCURATE),
+    "unknown": (Call(interpolate, scale_factor=2.0, mode="bilinear"), X, H, "aten.upsample_bilinear2d.vec", Reason.DYNAMIC_SHAPE),
+    "many": (Call(interpolate, size=(300, 301)), torch.randn(1, 1, 170, 171), None, "aten.upsample_nearest2d.vec", Reason.SLOWER),
+    "value": (Call(pad, (0, 0, 1, 1), value=2.0), X, H, "aten.pad.default", Reason.DYNAMIC_SHAPE),
+    "double": (Call(pad, (1, 1)), X.double(), None, "aten.pad.default", Reason.DTYPE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    module, x, dims, op, reason = REFUSED[name]
+    verdict = refusal(module, (x,), op, ((dims,),) if dims else None)
+    assert verdict.reason is reason, str(verdict)
+    assert verdict.message
