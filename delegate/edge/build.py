@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from delegate.edge.graphs import KEPT_METADATA
-from delegate.edge.node import META_CONSTANT, tensors
+from delegate.edge.node import META_CONSTANT, is_static, tensors
 from delegate.edge.program import META_VALUE, EdgeProgram
 
 
@@ -87,14 +87,19 @@ class Constants:
 
 
 def is_pure(node: Node) -> bool:
-    """Whether equal arguments always give equal results, and nothing else happens."""
+    """Whether equal arguments always give equal results, and nothing else happens.
+
+    An operator whose sizes may depend on data counts where they are known here: index with integers, not with a mask.
+    """
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return node.op == "call_function" and not isinstance(target, torch._ops.HigherOrderOperator)
-    return not target._schema.is_mutable and bool(target._schema.returns) and not _UNREPEATABLE & set(target.tags)
+    if target._schema.is_mutable or not target._schema.returns or not _UNREPEATABLE.isdisjoint(target.tags):
+        return False
+    return torch.Tag.dynamic_output_shape not in target.tags or is_static(node)
 
 
-_UNREPEATABLE = {torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+_UNREPEATABLE = {torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output}
 
 
 def leaves(value: Any) -> Iterator[Any]:
