@@ -67,17 +67,17 @@ def test_taken_whole(names):
 @pytest.mark.parametrize(
     ("names", "culprits"),
     [
-        (("SIGN",), {"node_0"}),
-        (("SIGN", "ABS"), {"node_0"}),
-        (("ABS", "SIGN"), {"node_1"}),
-        (("NEG", "SIGN", "ABS", "SIGN"), {"node_1", "node_3"}),
+        (("SIGN",), ["node_0"]),
+        (("SIGN", "ABS"), ["node_0"]),
+        (("ABS", "SIGN"), ["node_1"]),
+        (("NEG", "SIGN", "ABS", "SIGN"), ["node_1", "node_3"]),
     ],
     ids=str,
 )
 def test_culprits_are_named(names, culprits):
     model, inputs, outputs = chain(*names)
     reasons = refused(model, model.finish(inputs, outputs), inputs, outputs)
-    assert set(reasons) == culprits
+    assert sorted(reasons) == culprits
     assert all("SIGN" in why for why in reasons.values())
 
 
