@@ -36,11 +36,11 @@ def test_max_pool(name, ceil):
     run(nn.MaxPool2d(*MAX[name], ceil_mode=ceil), (x,), 0, 0)
 
 
-def test_max_pool_after_relu_is_padded_once():
+@pytest.mark.parametrize(("before", "operators"), [(nn.ReLU(), 3), (nn.ReLU6(), 3), (nn.Hardtanh(), 6)], ids=repr)
+def test_padding_with_zeros_where_nothing_is_negative(before, operators):
     torch.manual_seed(0)
-    module = nn.Sequential(nn.ReLU(), nn.MaxPool2d(3, 2, 1))
-    lowered = run(module, (torch.randn(1, 4, 8, 8),), 0, 0)
-    assert lowered.operators - lowered.transposes == 3  # RELU, PAD, MAX_POOL_2D
+    lowered = run(nn.Sequential(before, nn.MaxPool2d(3, 2, 1)), (torch.randn(1, 4, 8, 8) - 2,), 0, 0)
+    assert lowered.operators - lowered.transposes == operators
 
 
 @pytest.mark.parametrize("name", AVERAGE)

@@ -106,12 +106,20 @@ def max_pool2d(builder: RegionBuilder, node: Node) -> None:
     windows = Windows.of(node)
     source = cast(Node, node.args[0])
     x = builder.operand(source, NHWC)
-    if op_name(source) in _NEVER_NEGATIVE:
+    if _never_negative(source):
         x = pad_zeros(builder, x, windows.pairs())
     else:
         for dim, (before, after) in zip((2, 3), windows.pairs(), strict=True):
             x = _repeat_edges(builder, x, dim, before, after)
     builder.set(node, pool(builder, "MAX_POOL_2D", x, windows, x.shape))
+
+
+def _never_negative(node: Node) -> bool:
+    name = op_name(node)
+    if name in ("aten.hardtanh.default", "aten.clamp.default"):
+        low = arg(node, 1, -1)
+        return isinstance(low, int | float) and low >= 0
+    return name in _NEVER_NEGATIVE
 
 
 def _repeat_edges(builder: RegionBuilder, x: Operand, dim: int, before: int, after: int) -> Operand:

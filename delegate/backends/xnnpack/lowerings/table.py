@@ -24,27 +24,36 @@ Check = Callable[[Node], Verdict]
 
 
 def floats(node: Node) -> Verdict:
-    """All tensors that the node takes and gives are float32, of rank 6 at most, and none is empty."""
-    for other in (node, *node.all_input_nodes):
-        value = other.meta.get("val")
-        if not isinstance(value, torch.Tensor):
-            if isinstance(value, tuple | list):
-                value = value[0]
-            if not isinstance(value, torch.Tensor):
-                continue  # a symbolic number
-        if value.dtype is not torch.float32:
-            return no(
-                Reason.DTYPE,
-                f"{_role(node, other)} is {value.dtype}, and XNNPACK computes in float32".replace("torch.", ""),
-            )
-        shape = value.shape
-        if len(shape) > MAX_RANK:
-            return no(
-                Reason.RANK, f"{_role(node, other)} has {len(shape)} dimensions, and XNNPACK takes at most {MAX_RANK}"
-            )
-        for size in shape:
-            if type(size) is int and size == 0:
-                return no(Reason.ATTRIBUTE, f"{_role(node, other)} has no elements: its shape is {list(shape)}")
+    """All tensors that the node takes and gives are float32, of rank 6 at most, and none is empty.
+
+    Of a node with several results, the first counts.
+    """
+    verdict = _float(node.meta.get("val"), node, node)
+    if verdict.reason is None:
+        for other in node.all_input_nodes:
+            verdict = _float(other.meta.get("val"), node, other)
+            if verdict.reason is not None:
+                break
+    return verdict
+
+
+def _float(value: Any, node: Node, other: Node) -> Verdict:
+    if type(value) in (tuple, list):
+        value = value[0]
+    try:
+        dtype, shape = value.dtype, value.shape
+    except AttributeError:
+        return YES  # a symbolic number
+    if dtype is not torch.float32:
+        name = str(dtype).removeprefix("torch.")
+        return no(Reason.DTYPE, f"{_role(node, other)} is {name}, and XNNPACK computes in float32")
+    if len(shape) > MAX_RANK:
+        return no(
+            Reason.RANK, f"{_role(node, other)} has {len(shape)} dimensions, and XNNPACK takes {MAX_RANK} at most"
+        )
+    for size in shape:
+        if type(size) is int and size == 0:
+            return no(Reason.ATTRIBUTE, f"{_role(node, other)} has no elements: its shape is {list(shape)}")
     return YES
 
 
