@@ -56,7 +56,7 @@ def constants(program: ExportedProgram) -> dict[str, torch.Tensor]:
 
 
 def fold(graph: Graph, values: dict[str, torch.Tensor]) -> None:
-    """Compute what depends on constants alone, as edge does: such nodes become placeholders, and `values` gets theirs."""
+    """Compute what depends on constants alone, as edge does: such nodes become placeholders, their values known."""
     first = next(iter(graph.nodes))
     for node in [n for n in graph.nodes if isinstance(n.target, torch._ops.OpOverload)]:
         if all(n.name in values for n in node.all_input_nodes) and len(tensors(node)) == 1 and is_static(node):

@@ -118,7 +118,13 @@ INTEGERS = torch.arange(24).reshape(2, 3, 4)
 REFUSED = {
     "integers": (lambda x: x[:, 1:], (INTEGERS,), None, "aten.slice.Tensor", Reason.DTYPE),
     "step_of_unknown": (lambda x: x[:, ::2], (X,), T, "aten.slice.Tensor", Reason.DYNAMIC_SHAPE),
-    "half_of_unknown": (lambda x, y: x[..., : y.shape[3]], (X, X[..., :5].clone()), ({3: Dim("t", min=8, max=64)}, {3: Dim("s", min=4, max=7)}), "aten.slice.Tensor", Reason.DYNAMIC_SHAPE),
+    "half_of_unknown": (
+        lambda x, y: x[..., : y.shape[3]],
+        (X, X[..., :5].clone()),
+        ({3: Dim("t", min=8, max=64)}, {3: Dim("s", min=4, max=7)}),
+        "aten.slice.Tensor",
+        Reason.DYNAMIC_SHAPE,
+    ),
     "six_with_step": (lambda x: x[..., ::2], (torch.randn(1, 1, 1, 1, 2, 4),), None, "aten.slice.Tensor", Reason.RANK),
     "computed_index": (lambda x, i: x[:, i], (X, torch.tensor([1, 2])), None, "aten.index.Tensor", Reason.NON_CONSTANT),
     "bool_index": (lambda x: x[:, torch.tensor([True, False] * 3)], (X,), None, "aten.index.Tensor", Reason.DTYPE),
@@ -127,7 +133,7 @@ REFUSED = {
     "flip_of_unknown": (lambda x: x.flip(1), (X,), T, "aten.flip.default", Reason.DYNAMIC_SHAPE),
     "computed_mask": (lambda x: torch.where(x > 0, x, x), (X,), None, "aten.where.self", Reason.NON_CONSTANT),
     "empty_part": (lambda x: x.split([0, 6], 1), (X,), None, "aten.split_with_sizes.default", Reason.ATTRIBUTE),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -140,8 +146,13 @@ def test_refused(name):
 
 @pytest.mark.parametrize(
     ("indices", "wanted"),
-    [([0, 1, 2], [(0, 3, 1)]), ([2, 1, 0], [(2, 1, 1), (1, 1, 1), (0, 1, 1)]), ([0, 2, 4, 1], [(0, 3, 2), (1, 1, 1)]), ([3, 3], [(3, 2, 0)])],
-)  # fmt: skip
+    [
+        ([0, 1, 2], [(0, 3, 1)]),
+        ([2, 1, 0], [(2, 1, 1), (1, 1, 1), (0, 1, 1)]),
+        ([0, 2, 4, 1], [(0, 3, 2), (1, 1, 1)]),
+        ([3, 3], [(3, 2, 0)]),
+    ],
+)
 def test_runs(indices, wanted):
     assert runs(indices) == wanted
     assert [start + i * step for start, count, step in wanted for i in range(count)] == indices

@@ -113,19 +113,31 @@ def test_dynamic_batch_of_group_norm():
 
 REFUSED = {
     "double": (nn.LayerNorm(5).double(), X.double(), None, "aten.layer_norm.default", Reason.DTYPE),
-    "running": (nn.InstanceNorm2d(6, track_running_stats=True), X, None, "aten.instance_norm.default", Reason.ATTRIBUTE),
+    "running": (
+        nn.InstanceNorm2d(6, track_running_stats=True),
+        X,
+        None,
+        "aten.instance_norm.default",
+        Reason.ATTRIBUTE,
+    ),
     "six": (nn.GroupNorm(2, 4), torch.randn(1, 4, 1, 2, 1, 2), None, "aten.group_norm.default", Reason.RANK),
     "two_unknown": (
-        nn.GroupNorm(2, 6), X, {0: Dim("n", min=2, max=64), 2: Dim("h", min=2, max=64)},
-        "aten.group_norm.default", Reason.DYNAMIC_SHAPE,
+        nn.GroupNorm(2, 6),
+        X,
+        {0: Dim("n", min=2, max=64), 2: Dim("h", min=2, max=64)},
+        "aten.group_norm.default",
+        Reason.DYNAMIC_SHAPE,
     ),
     "seven": (nn.Softmax(0), torch.randn(1, 1, 1, 1, 1, 2, 2), None, "aten._softmax.default", Reason.RANK),
     "number": (nn.Softmax(0), torch.tensor(1.0), None, "aten._softmax.default", Reason.RANK),
     "statistics": (
-        Call(lambda x: torch.native_layer_norm(x, [5], None, None, 1e-5)), X, None,
-        "aten.native_layer_norm.default", Reason.OPERATOR,
+        Call(lambda x: torch.native_layer_norm(x, [5], None, None, 1e-5)),
+        X,
+        None,
+        "aten.native_layer_norm.default",
+        Reason.OPERATOR,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -76,9 +76,15 @@ REFUSED = {
     "integers": (lambda x: x.amax(1), torch.ones(2, 3, dtype=torch.int64), None, "aten.amax.default", Reason.DTYPE),
     "positions": (lambda x: x.max(1), X, None, "aten.max.dim", Reason.DTYPE),
     "order_3": (lambda x: torch.linalg.vector_norm(x, 3), X, None, "aten.linalg_vector_norm.default", Reason.ATTRIBUTE),
-    "correction_of_dynamic": (lambda x: x.var(0), X, {0: Dim("n", min=2, max=64)}, "aten.var.correction", Reason.DYNAMIC_SHAPE),
+    "correction_of_dynamic": (
+        lambda x: x.var(0),
+        X,
+        {0: Dim("n", min=2, max=64)},
+        "aten.var.correction",
+        Reason.DYNAMIC_SHAPE,
+    ),
     "single": (lambda x: x[:1].var(0), X, None, "aten.var.correction", Reason.DYNAMIC_SHAPE),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -107,12 +107,30 @@ def test_dynamic(name):
 
 
 REFUSED = {
-    "fraction": (Call(interpolate, scale_factor=1.3, mode="bilinear"), X, None, "aten.upsample_bilinear2d.vec", Reason.INACCURATE),
-    "unknown": (Call(interpolate, scale_factor=2.0, mode="bilinear"), X, H, "aten.upsample_bilinear2d.vec", Reason.DYNAMIC_SHAPE),
-    "many": (Call(interpolate, size=(300, 301)), torch.randn(1, 1, 170, 171), None, "aten.upsample_nearest2d.vec", Reason.SLOWER),
+    "fraction": (
+        Call(interpolate, scale_factor=1.3, mode="bilinear"),
+        X,
+        None,
+        "aten.upsample_bilinear2d.vec",
+        Reason.INACCURATE,
+    ),
+    "unknown": (
+        Call(interpolate, scale_factor=2.0, mode="bilinear"),
+        X,
+        H,
+        "aten.upsample_bilinear2d.vec",
+        Reason.DYNAMIC_SHAPE,
+    ),
+    "many": (
+        Call(interpolate, size=(300, 301)),
+        torch.randn(1, 1, 170, 171),
+        None,
+        "aten.upsample_nearest2d.vec",
+        Reason.SLOWER,
+    ),
     "value": (Call(pad, (0, 0, 1, 1), value=2.0), X, H, "aten.pad.default", Reason.DYNAMIC_SHAPE),
     "double": (Call(pad, (1, 1)), X.double(), None, "aten.pad.default", Reason.DTYPE),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

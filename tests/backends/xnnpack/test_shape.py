@@ -68,7 +68,7 @@ SAME = {
     "repeat_ones": (lambda x: x.repeat(1, 4, 1, 1), X[:, :1]),
     "repeat_permuted": (lambda x: x.permute(0, 2, 3, 1).repeat(1, 1, 2, 2), X),
     "tile": (lambda x: x.tile(3), X),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -80,7 +80,10 @@ def test_same_as_eager(name):
 # function of a feature map [2, 6, 4, 5] in NHWC; transposes allowed besides the one of the input
 NHWC = {
     "flatten_2": (lambda x: x.flatten(2).transpose(1, 2), 0),
-    "to_tokens_and_back": (lambda x: x.flatten(2).transpose(1, 2).add(1).transpose(1, 2).reshape(2, 6, 4, 5).relu().permute(0, 2, 3, 1), 0),
+    "to_tokens_and_back": (
+        lambda x: x.flatten(2).transpose(1, 2).add(1).transpose(1, 2).reshape(2, 6, 4, 5).relu().permute(0, 2, 3, 1),
+        0,
+    ),
     "flatten_1": (lambda x: x.flatten(1), 1),
     "split_channels": (lambda x: x.view(2, 2, 3, 4, 5).permute(0, 3, 4, 1, 2), 0),
     "squeeze": (lambda x: x.mean((2, 3), keepdim=True).squeeze(-1).squeeze(-1), 0),
@@ -88,7 +91,7 @@ NHWC = {
     "repeat": (lambda x: x.repeat(1, 2, 2, 1).permute(0, 2, 3, 1), 0),
     "expand": (lambda x: x.mean(1, keepdim=True).expand(-1, 6, -1, -1).exp(), 1),
     "unsqueeze": (lambda x: x.unsqueeze(2).permute(0, 2, 3, 4, 1), 0),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", NHWC)
@@ -109,7 +112,7 @@ DYNAMIC = {
     "two_unsqueezed": (lambda x: x[:, None, :, None].exp(), (2, 3), {0: N, 1: T}, [(4, 7)]),
     "two_squeezed": (lambda x: x.squeeze(1).exp(), (2, 1, 3), {0: N, 2: T}, [(4, 1, 7)]),
     "repeat": (lambda x: x.repeat(1, 3), (2, 3), {0: N}, [(7, 3)]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
@@ -132,13 +135,37 @@ def test_class_token_of_a_dynamic_batch():
 
 REFUSED = {
     "integers": (lambda x: x.view(6), torch.arange(6).reshape(2, 3), None, "aten.view.default", Reason.DTYPE),
-    "seven_dimensions": (lambda x: x.view(1, 1, 2, 1, 3, 1, 1), X[0, 0, 0, :1].expand(6).clone(), None, "aten.view.default", Reason.RANK),
-    "two_unknown": (lambda x: x.view(x.shape[0], x.shape[1], 2, 3), torch.randn(2, 3, 6), {0: N, 1: T}, "aten.view.default", Reason.DYNAMIC_SHAPE),
-    "dynamic_expand": (lambda x: x[:1].expand(x.shape[0], 3).exp(), torch.randn(2, 3), {0: N}, "aten.expand.default", Reason.DYNAMIC_SHAPE),
+    "seven_dimensions": (
+        lambda x: x.view(1, 1, 2, 1, 3, 1, 1),
+        X[0, 0, 0, :1].expand(6).clone(),
+        None,
+        "aten.view.default",
+        Reason.RANK,
+    ),
+    "two_unknown": (
+        lambda x: x.view(x.shape[0], x.shape[1], 2, 3),
+        torch.randn(2, 3, 6),
+        {0: N, 1: T},
+        "aten.view.default",
+        Reason.DYNAMIC_SHAPE,
+    ),
+    "dynamic_expand": (
+        lambda x: x[:1].expand(x.shape[0], 3).exp(),
+        torch.randn(2, 3),
+        {0: N},
+        "aten.expand.default",
+        Reason.DYNAMIC_SHAPE,
+    ),
     "empty": (lambda x: x.view(0, 5), torch.empty(5, 0), None, "aten.view.default", Reason.ATTRIBUTE),
-    "double": (lambda x: x.permute(1, 0), torch.randn(2, 3, dtype=torch.float64), None, "aten.permute.default", Reason.DTYPE),
+    "double": (
+        lambda x: x.permute(1, 0),
+        torch.randn(2, 3, dtype=torch.float64),
+        None,
+        "aten.permute.default",
+        Reason.DTYPE,
+    ),
     "to_half": (lambda x: x.half(), X, None, "aten._to_copy.default", Reason.DTYPE),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

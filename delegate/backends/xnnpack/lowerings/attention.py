@@ -15,7 +15,7 @@ from delegate.backends.xnnpack.lowerings.elementwise import binary
 from delegate.backends.xnnpack.lowerings.normalization import softmax
 from delegate.backends.xnnpack.lowerings.reduction import LARGEST, reduce
 from delegate.backends.xnnpack.lowerings.shape import dynamic_sizes, same_shape
-from delegate.backends.xnnpack.lowerings.table import TABLE
+from delegate.backends.xnnpack.lowerings.table import TABLE, every
 from delegate.backends.xnnpack.tflite import Array
 from delegate.edge.node import arguments, is_constant, tensor
 from delegate.verdict import YES, Reason, Verdict, no
@@ -31,31 +31,34 @@ def product(builder: RegionBuilder, a: Operand, b: Operand, shape: tuple[Any, ..
     return builder.emit("BATCH_MATMUL", [a, b], shape, None, "BatchMatMulOptions", adjX=False, adjY=adjoint)
 
 
-def _attendable(node: Node) -> Verdict:
+def _operands(node: Node) -> Verdict:
     given = arguments(node)
-    q, k, v = given["query"], given["key"], given["value"]
-    mask = given["attn_mask"]
     for name in ("query", "key", "value"):
-        if tensor(given[name]).dtype is not torch.float32:
-            return no(
-                Reason.DTYPE,
-                f"{name} is {tensor(given[name]).dtype}, and XNNPACK computes in float32".replace("torch.", ""),
-            )
-        if not 2 <= len(shape_of(given[name])) <= 5:
-            return no(Reason.RANK, f"{name} has {len(shape_of(given[name]))} dimensions; lowered are 2 to 5")
-        if 0 in [s for s in shape_of(given[name]) if type(s) is int]:
+        value, shape = tensor(given[name]), shape_of(given[name])
+        if value.dtype is not torch.float32:
+            kind = str(value.dtype).removeprefix("torch.")
+            return no(Reason.DTYPE, f"{name} is {kind}, and XNNPACK computes in float32")
+        if not 2 <= len(shape) <= 5:
+            return no(Reason.RANK, f"{name} has {len(shape)} dimensions; lowered are 2 to 5")
+        if 0 in [s for s in shape if type(s) is int]:
             return no(Reason.ATTRIBUTE, f"{name} has no elements")
+        if len(shape) != len(shape_of(given["query"])):
+            return no(Reason.RANK, "query, key and value have different numbers of dimensions")
+    return YES
+
+
+def _options(node: Node) -> Verdict:
+    given = arguments(node)
+    q, k = shape_of(given["query"]), shape_of(given["key"])
     if given["dropout_p"]:
         return no(Reason.ATTRIBUTE, f"dropout of {given['dropout_p']}, for training", "export the model in eval mode")
-    if not len(shape_of(q)) == len(shape_of(k)) == len(shape_of(v)):
-        return no(Reason.RANK, "query, key and value have different numbers of dimensions")
-    if given["scale"] is None and type(shape_of(q)[-1]) is not int:
-        return no(Reason.DYNAMIC_SHAPE, f"the default scale of {shape_of(q)[-1]} channels")
-    if given["is_causal"] and dynamic_sizes((shape_of(q)[-2], shape_of(k)[-2])):
+    if given["scale"] is None and type(q[-1]) is not int:
+        return no(Reason.DYNAMIC_SHAPE, f"the default scale of {q[-1]} channels")
+    if given["is_causal"] and dynamic_sizes((q[-2], k[-2])):
         return no(
             Reason.DYNAMIC_SHAPE, "a causal mask whose size is known at run time only", "give the mask as an input"
         )
-    return _heads(node) and (YES if mask is None else _masked(node, mask))
+    return YES
 
 
 def _heads(node: Node) -> Verdict:
@@ -72,7 +75,10 @@ def _heads(node: Node) -> Verdict:
     return YES
 
 
-def _masked(node: Node, mask: Node) -> Verdict:
+def _masked(node: Node) -> Verdict:
+    mask = arguments(node)["attn_mask"]
+    if mask is None:
+        return YES
     kind = tensor(mask).dtype
     if kind is torch.bool and not is_constant(mask):
         return no(Reason.DTYPE, f"the mask {mask.name} is bool and computed at run time", "give it as float: 0 or -inf")
@@ -83,7 +89,7 @@ def _masked(node: Node, mask: Node) -> Verdict:
     return YES
 
 
-@TABLE.lowers("aten.scaled_dot_product_attention.default", check=_attendable, keep=True)
+@TABLE.lowers("aten.scaled_dot_product_attention.default", check=every(_operands, _options, _heads, _masked), keep=True)
 def lower_attention(builder: RegionBuilder, node: Node) -> None:
     """softmax(query * scale @ key.mT + mask) @ value; rows in which all is masked give 0, as torch's do.
 

@@ -284,15 +284,18 @@ def _indices(node: Node) -> list[tuple[int, Node]]:
     return [(d, index) for d, index in enumerate(given["indices"]) if index is not None]
 
 
-def _gatherable(node: Node) -> Verdict:
-    found, given = _indices(node), shape_of(source(node))
+def _gathered_floats(node: Node) -> Verdict:
     for value in (tensor(source(node)), tensor(node)):
         if value.dtype is not torch.float32:
-            return no(
-                Reason.DTYPE, f"elements are {str(value.dtype).removeprefix('torch.')}, and XNNPACK computes in float32"
-            )
+            kind = str(value.dtype).removeprefix("torch.")
+            return no(Reason.DTYPE, f"elements are {kind}, and XNNPACK computes in float32")
         if value.dim() >= MAX_RANK:
             return no(Reason.RANK, f"{value.dim()} dimensions, where picking elements takes one more than given")
+    return YES
+
+
+def _gatherable(node: Node) -> Verdict:
+    found, given = _indices(node), shape_of(source(node))
     for dim, index in found:
         if not is_constant(index):
             return no(
@@ -320,7 +323,7 @@ def _outer(found: Sequence[tuple[int, Node]]) -> bool:
     return True
 
 
-@TABLE.lowers("aten.index.Tensor", "aten.index_select.default", check=_gatherable)
+@TABLE.lowers("aten.index.Tensor", "aten.index_select.default", check=every(_gathered_floats, _gatherable))
 def lower_index(builder: RegionBuilder, node: Node) -> None:
     """Slices and a concatenation for each indexed dimension; RegionRefused where they would be too many."""
     x, found = builder.operand(source(node)), _indices(node)
