@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from delegate.backends.xnnpack.lowerings.indexing import evenly_repeated, runs
+from delegate.backends.xnnpack.lowerings.gathering import evenly_repeated, runs
 from delegate.verdict import Reason
 from tests.backends.xnnpack.harness import Call, assert_same, lower, refusal, run
 

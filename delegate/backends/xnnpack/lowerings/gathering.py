@@ -1,0 +1,238 @@
+"""Lowerings of gathers with constant indices, flips, rolls, and constant masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from torch.fx import Node
+
+from delegate.backends.aot import RegionRefused
+from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.lowerings.indexing import Run, concatenate, take, take_every
+from delegate.backends.xnnpack.lowerings.shape import (
+    dynamic_sizes,
+    infers_one,
+    repeat_each,
+    same_shape,
+    source,
+)
+from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, every, floats
+from delegate.backends.xnnpack.tflite import Array
+from delegate.edge.node import arguments, is_constant, tensor
+from delegate.verdict import YES, Reason, Verdict, no
+
+MAX_PIECES = 64  # of one gather along one dimension; more would cost more than they move
+
+
+# -- constant indices --------------------------------------------------------------------------------------------------
+
+
+def runs(indices: Sequence[int]) -> list[Run]:
+    """Indices as runs of a constant step that is 0 or more.
+
+    >>> runs([4, 5, 6, 2, 2, 1])
+    [(4, 3, 1), (2, 2, 0), (1, 1, 1)]
+    """
+    found: list[Run] = []
+    i = 0
+    while i < len(indices):
+        step = indices[i + 1] - indices[i] if i + 1 < len(indices) else 1
+        end = i + 1
+        while end < len(indices) and indices[end] - indices[end - 1] == step:
+            end += 1
+        if step < 0 or (step > 1 and end - i < 3):
+            step, end = 1, i + 1
+        found.append((indices[i], end - i, step))
+        i = end
+    return found
+
+
+def evenly_repeated(indices: Sequence[int]) -> int:
+    """How many times each index stands there in a row, if all stand equally often; else 1.
+
+    >>> evenly_repeated([0, 0, 3, 3, 1, 1])
+    2
+    """
+    times = next((i for i, index in enumerate(indices) if index != indices[0]), len(indices))
+    same = len(indices) % times == 0 and all(indices[i] == indices[i - i % times] for i in range(len(indices)))
+    return times if same else 1
+
+
+def pieces(indices: Sequence[int]) -> int:
+    """How many operators a gather of these indices takes, about."""
+    return len(runs(indices[:: evenly_repeated(indices)]))
+
+
+def gather(builder: RegionBuilder, x: Operand, dim: int, indices: Sequence[int]) -> Operand:
+    """The elements of a dimension at constant, non-negative indices: slices, repetitions and a concatenation."""
+    times = evenly_repeated(indices)
+    parts = [_piece(builder, x, dim, run) for run in runs(indices[::times])]
+    found = concatenate(builder, parts, dim)
+    return repeat_each(builder, found, {dim: times}, inner=True)
+
+
+def _piece(builder: RegionBuilder, x: Operand, dim: int, run: Run) -> Operand:
+    start, count, step = run
+    if step:
+        return take_every(builder, x, dim, run)
+    return repeat_each(builder, take(builder, x, dim, (start, start + 1), 1), {dim: count}, inner=False)
+
+
+def _indices(node: Node) -> list[tuple[int, Node]]:
+    """The dimensions that an `index` operator indexes, each with its indices."""
+    given = arguments(node)
+    if "dim" in given:
+        return [(given["dim"] % len(shape_of(source(node))), given["index"])]
+    return [(d, index) for d, index in enumerate(given["indices"]) if index is not None]
+
+
+def _gathered_floats(node: Node) -> Verdict:
+    for value in (tensor(source(node)), tensor(node)):
+        if value.dtype is not torch.float32:
+            kind = str(value.dtype).removeprefix("torch.")
+            return no(Reason.DTYPE, f"elements are {kind}, and XNNPACK computes in float32")
+        if value.dim() >= MAX_RANK:
+            return no(Reason.RANK, f"{value.dim()} dimensions, where picking elements takes one more than given")
+    return YES
+
+
+def _gatherable(node: Node) -> Verdict:
+    found, given = _indices(node), shape_of(source(node))
+    for dim, index in found:
+        if not is_constant(index):
+            return no(
+                Reason.NON_CONSTANT, f"the indices {index.name} are computed at run time, and XNNPACK has no gather"
+            )
+        if tensor(index).dtype not in (torch.int32, torch.int64):
+            return no(Reason.DTYPE, f"the indices {index.name} are {tensor(index).dtype}".replace("torch.", ""))
+        if type(given[dim]) is not int or 0 in tensor(index).shape:
+            return no(Reason.DYNAMIC_SHAPE, f"the indexed dimension has {given[dim]} elements")
+    dims = [dim for dim, _ in found]
+    if not dims or dims != list(range(dims[0], dims[0] + len(dims))) or (len(dims) > 1 and not _outer(found)):
+        return no(Reason.ATTRIBUTE, "several indices that do not form a grid, and XNNPACK has no gather")
+    return YES if dynamic_sizes(shape_of(node)) <= 1 else no(Reason.DYNAMIC_SHAPE, "more than one dynamic size")
+
+
+def _outer(found: Sequence[tuple[int, Node]]) -> bool:
+    """Whether several indices broadcast to a grid, the first along its first dimension, and so on."""
+    for position, (_, index) in enumerate(found):
+        shape = list(tensor(index).shape)
+        own = len(found) - position
+        if len(shape) < own or any(s != 1 for s in [*shape[:-own], *shape[len(shape) - own + 1 :]]):
+            return False
+        if len(shape) > len(found):
+            return False
+    return True
+
+
+@TABLE.lowers("aten.index.Tensor", "aten.index_select.default", check=every(_gathered_floats, _gatherable))
+def lower_index(builder: RegionBuilder, node: Node) -> None:
+    """Slices and a concatenation for each indexed dimension; RegionRefused where they would be too many."""
+    x, found = builder.operand(source(node)), _indices(node)
+    for dim, index in found:
+        size = cast(int, x.shape[dim])
+        wanted = [int(i) % size for i in builder.array(index).reshape(-1)]
+        if pieces(wanted) > MAX_PIECES:
+            raise RegionRefused({node.name: f"its indices are {pieces(wanted)} runs, and XNNPACK has no gather"})
+        x = gather(builder, x, dim, wanted)
+    builder.set(node, x if len(found) > 1 else builder.reshape(x, shape_of(node)))
+
+
+def _flippable(node: Node) -> Verdict:
+    given = shape_of(source(node))
+    for dim in arguments(node)["dims"]:
+        if type(given[dim]) is not int:
+            return no(Reason.DYNAMIC_SHAPE, f"dimension {dim} has {given[dim]} elements")
+        if given[dim] > MAX_PIECES:
+            return no(Reason.SLOWER, f"XNNPACK flips element by element, and dimension {dim} has {given[dim]}")
+    return YES
+
+
+@TABLE.lowers("aten.flip.default", check=every(floats, _flippable))
+def lower_flip(builder: RegionBuilder, node: Node) -> None:
+    """Slices of one element and a concatenation."""
+    x = builder.operand(source(node))
+    for dim in arguments(node)["dims"]:
+        x = gather(builder, x, dim % x.rank, range(x.shape[dim])[::-1])
+    builder.set(node, x)
+
+
+def _rollable(node: Node) -> Verdict:
+    given, shape = arguments(node), shape_of(node)
+    if not given["dims"]:
+        return infers_one(node) if not dynamic_sizes(shape) else no(Reason.DYNAMIC_SHAPE, "rolled over all dimensions")
+    if any(type(shift) is not int for shift in given["shifts"]):
+        return no(Reason.DYNAMIC_SHAPE, "the shifts are known at run time only")
+    if dynamic_sizes([shape[d] for d in given["dims"]]):
+        return no(Reason.DYNAMIC_SHAPE, f"a rolled dimension is known at run time only: {[str(s) for s in shape]}")
+    return YES
+
+
+@TABLE.lowers("aten.roll.default", check=every(floats, _rollable), keep=True)
+def lower_roll(builder: RegionBuilder, node: Node) -> None:
+    """Two slices and a concatenation for each rolled dimension."""
+    given, x = arguments(node), builder.operand(source(node))
+    shape, dims = x.shape, given["dims"] or [0]
+    if not given["dims"]:
+        x = builder.reshape(x, (int(np.prod(shape)),))
+    for dim, shift in zip(dims, given["shifts"], strict=True):
+        size = cast(int, x.shape[dim])
+        first = -shift % size
+        x = gather(builder, x, dim % x.rank, [*range(first, size), *range(first)])
+    builder.set(node, builder.reshape(x, shape))
+
+
+# -- constant masks ----------------------------------------------------------------------------------------------------
+
+
+def _maskable(node: Node) -> Verdict:
+    mask, *values = cast(Sequence[Node], node.args)
+    if not is_constant(mask):
+        return no(Reason.NON_CONSTANT, f"the mask {mask.name} is computed at run time, and XNNPACK has no booleans")
+    for value in (node, *values):
+        if tensor(value).dtype is not torch.float32:
+            return no(
+                Reason.DTYPE,
+                f"{value.name} is {tensor(value).dtype}, and XNNPACK computes in float32".replace("torch.", ""),
+            )
+        if tensor(value).dim() > MAX_RANK or 0 in tensor(value).shape:
+            return no(Reason.RANK, f"{value.name} has the shape {list(tensor(value).shape)}")
+    for value in values:
+        if not is_constant(value) and not same_shape(shape_of(value), shape_of(node)):
+            return no(
+                Reason.ATTRIBUTE, f"{value.name} broadcasts, and its masked form would not have the result's shape"
+            )
+    return YES
+
+
+@TABLE.lowers("aten.where.self", check=_maskable)
+def lower_where(builder: RegionBuilder, node: Node) -> None:
+    """Bounds that leave an element alone or force it to a constant: exact, for infinities too (NaN stays NaN)."""
+    mask, x, y = cast(Sequence[Node], node.args)
+    chosen = builder.array(mask) != 0
+    if builder.is_constant(y):
+        builder.set(node, _forced(builder, node, x, chosen, builder.array(y)))
+    elif builder.is_constant(x):
+        builder.set(node, _forced(builder, node, y, ~chosen, builder.array(x)))
+    else:
+        zero = np.zeros((), np.float32)
+        kept = [_forced(builder, node, x, chosen, zero), _forced(builder, node, y, ~chosen, zero)]
+        order = builder.common_order(kept, len(shape_of(node)))
+        operands = builder.broadcast(kept, len(shape_of(node)), order)
+        builder.set(node, builder.emit("ADD", operands, shape_of(node), order, "AddOptions"))
+
+
+def _forced(builder: RegionBuilder, node: Node, x: Node, free: Array, value: Array) -> Operand:
+    """x where it is free, and `value` elsewhere."""
+    if np.isnan(value).any():
+        raise RegionRefused({node.name: "it masks with NaN, which bounds cannot force"})
+    found, rank = builder.operand(x), len(shape_of(node))
+    for name, neutral in (("MAXIMUM", -np.inf), ("MINIMUM", np.inf)):
+        bound = np.where(free, np.float32(neutral), value).astype(np.float32)
+        if (bound != neutral).any():
+            full = builder.constant(bound.reshape((1,) * (rank - bound.ndim) + bound.shape), found.order)
+            found = builder.emit(name, [found, full], found.shape, found.order)
+    return found
