@@ -3,7 +3,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint format bench schema clean
+.PHONY: demo test test-slow lint format bench bench-peers schema clean
 
 demo: $(READY)
 	$(PYTHON) -m delegate demo
@@ -29,6 +29,12 @@ bench: $(READY)
 	$(PYTHON) -m benchmarks.models
 
 # Needs flatc (Debian: flatbuffers-compiler) in the version that docs/file-format.md names.
+bench-peers: $(READY)
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt onnx onnxscript onnxruntime openvino
+	python3 -m venv .venv-executorch
+	.venv-executorch/bin/python -m pip install --quiet --constraint constraints.txt torch
+	.venv-executorch/bin/python -m pip install --quiet --constraint constraints.txt executorch
+
 schema:
 	flatc --python --gen-onefile -o delegate/program delegate/program/schema.fbs
 
