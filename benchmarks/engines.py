@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,21 @@ class Local(Engine):
         self.call = call
 
     def outputs(self) -> Arrays:
-        return [np.asarray(x.detach() if isinstance(x, torch.Tensor) else x) for x in pytree.tree_leaves(self.call())]
+        return [np.asarray(x.detach() if isinstance(x, torch.Tensor) else x) for x in leaves(self.call())]
 
     def run(self, seconds: float) -> float:
         return median_latency(self.call, seconds)
+
+
+def leaves(result: Any) -> Iterator[Any]:
+    """The tensors and arrays in nested results of any engine."""
+    if isinstance(result, Mapping):
+        result = tuple(result.values())
+    if isinstance(result, list | tuple):
+        for part in result:
+            yield from leaves(part)
+    else:
+        yield result
 
 
 def median_latency(call: Callable[[], Any], seconds: float) -> float:
@@ -195,7 +206,18 @@ class ExecuTorch(Engine):
 
 def executorch(ep: ExportedProgram, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Engine:
     """ExecuTorch with XNNPACK."""
-    return ExecuTorch(ep, inputs)
+    return ExecuTorch(torch.export.export(Leaves(module), inputs), inputs)
+
+
+class Leaves(torch.nn.Module):
+    """A module whose result is a plain tuple: another process need not know the classes of its results."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(pytree.tree_leaves(self.module(*inputs)))
 
 
 def _no_grad(module: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> Any:
