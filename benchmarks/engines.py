@@ -43,7 +43,7 @@ class Engine(ABC):
     def run(self, seconds: float) -> float:
         """Runs for about that long; the median latency in seconds."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most hold nothing
         """Frees what it holds."""
 
 

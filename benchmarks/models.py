@@ -1,6 +1,6 @@
 """Latency and lowering time of real models on this project and on its peers, interleaved in one run.
 
-    python -m benchmarks.models [--models NAME ...] [--engines NAME ...] [--rounds N] [--seconds S]
+python -m benchmarks.models [--models NAME ...] [--engines NAME ...] [--rounds N] [--seconds S]
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ _POWERS: dict[float, np.ufunc] = {0.5: np.sqrt, 1: np.positive, 2: np.square, -1
 def pow_scalar(base: Array, exponent: int | float | complex, *, out: Array) -> None:
     x = cast(base, out.dtype)
     ufunc = _POWERS.get(exponent) if not isinstance(exponent, complex) else None
-    if ufunc is not None and out.dtype.kind != "b" and (out.dtype.kind in "fc" or exponent > 0):
+    if ufunc is not None and out.dtype.kind != "b" and (out.dtype.kind in "fc" or exponent in (1, 2)):
         ufunc(x, out=out)
     elif exponent == -0.5 and out.dtype.kind in "fc":
         np.reciprocal(np.sqrt(x, out=out), out=out)

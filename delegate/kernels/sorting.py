@@ -14,7 +14,8 @@ def order_of(x: Array, axis: int, descending: bool) -> Array:
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
     backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
-    return x.shape[axis] - 1 - np.flip(backwards, axis)
+    order: Array = x.shape[axis] - 1 - np.flip(backwards, axis)
+    return order
 
 
 def _sort(x: Array, dim: int, descending: bool, out: tuple[Array, Array]) -> None:

@@ -1,6 +1,6 @@
 """The main job on real data: export, partition, lower to XNNPACK, save, and run in a process without torch.
 
-    python examples/digits/demo.py [FOLDER]     the files go to FOLDER, else to a temporary one
+python examples/digits/demo.py [FOLDER]     the files go to FOLDER, else to a temporary one
 """
 
 from __future__ import annotations

@@ -57,7 +57,9 @@ def _fits(program: EdgeProgram, layer: Node, norm: Node) -> bool:
 
 
 def _picks_result(norm: Node, user: Node) -> bool:
-    return op_name(norm) == "aten.batch_norm.default" or (user.target is operator.getitem and user.args[1] == 0)
+    if op_name(norm) == "aten.batch_norm.default":
+        return True
+    return user.target is operator.getitem and user.args[1:] == (0,)
 
 
 def _parts(layer: Node) -> tuple[Any, Any, Any]:
