@@ -2,6 +2,8 @@
 
 Greedy by size, as in Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020): the
 largest block first, each at the tightest gap between the blocks that are placed already and alive at the same time.
+Where that needs more than the blocks that are alive at once, the blocks that stick out are placed first, and all of it
+is tried again a few times.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 ALIGNMENT = 64  # bytes: a cache line, and what vendor libraries like best
+_TRIES = 8
 _STEPS_PER_BUCKET = 64  # neighbours in time are looked up in buckets, so that planning stays near linear
 
 
@@ -33,14 +36,30 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
 
     Blocks of size 0 get offset 0.
     """
+    least = largest_live_sum([Lifetime(align(b.size), b.start, b.end) for b in lifetimes])
+    order = sorted(
+        (i for i, b in enumerate(lifetimes) if b.size), key=lambda i: (-lifetimes[i].size, lifetimes[i].start, i)
+    )
+    best = _place(lifetimes, order)
+    offsets, total = best
+    for _ in range(_TRIES):
+        if best[1] == least:
+            break
+        sticks_out = {i for i in order if offsets[i] + lifetimes[i].size > least}
+        order = [i for i in order if i in sticks_out] + [i for i in order if i not in sticks_out]
+        offsets, total = _place(lifetimes, order)
+        if total < best[1]:
+            best = offsets, total
+    return best
+
+
+def _place(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> tuple[list[int], int]:
+    """Offsets and size where blocks are placed in that order."""
     offsets = [0] * len(lifetimes)
     total = 0
     buckets: dict[int, list[int]] = defaultdict(list)
-    by_size = sorted(range(len(lifetimes)), key=lambda i: (-lifetimes[i].size, lifetimes[i].start, i))
-    for index in by_size:
+    for index in order:
         block = lifetimes[index]
-        if block.size == 0:
-            continue
         near = {i for b in _buckets(block) for i in buckets[b]}
         alive = [i for i in near if lifetimes[i].start <= block.end and block.start <= lifetimes[i].end]
         taken = sorted((offsets[i], offsets[i] + align(lifetimes[i].size)) for i in alive)

@@ -1,0 +1,148 @@
+"""The framework tax: what a call, a load, and the memory of a program cost beyond the work itself.
+
+python -m benchmarks.overhead
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import delegate
+from benchmarks.engines import median_latency, onnx_bytes
+from delegate.program.memory import largest_live_sum
+from delegate.registry import default_registry
+from delegate.runtime.kernels import Kernels
+from delegate.runtime.storage import assign_storage
+from tests import zoo
+
+ROUNDS = 9
+
+LOAD_DELEGATE = """
+import time; start = time.perf_counter()
+from delegate.runtime.program import load
+load({path!r})
+print(time.perf_counter() - start)
+"""
+LOAD_ONNXRUNTIME = """
+import time; start = time.perf_counter()
+import onnxruntime
+options = onnxruntime.SessionOptions(); options.intra_op_num_threads = 2
+onnxruntime.InferenceSession({path!r}, options, providers=["CPUExecutionProvider"])
+print(time.perf_counter() - start)
+"""
+
+
+def call_overhead() -> None:
+    """A call of a program with one delegate, over LiteRT's own copies and invoke on the same model."""
+    print("\nCall of a program with one partition (us): relu of a small tensor, and mobilenet_v2's sizes of data\n")
+    print("| input | LiteRT: copy, invoke, copy | delegate | more |")
+    print("|---|---|---|---|")
+    for shape in ((1, 16), (1, 3, 224, 224)):
+        x = np.ones(shape, np.float32)
+        exported = torch.export.export(torch.nn.ReLU(), (torch.from_numpy(x),))
+        program = delegate.to_backend(exported, "xnnpack")
+        plain = _litert(bytes(program.program.segments[program.program.delegates[0].segment]), x)
+        loaded = program.loaded
+        rounds = [(median_latency(plain, 0.3), median_latency(lambda p=loaded, a=x: p(a), 0.3)) for _ in range(ROUNDS)]
+        theirs, ours = (statistics.median(times) * 1e6 for times in zip(*rounds, strict=True))
+        print(f"| {list(shape)} | {theirs:.1f} | {ours:.1f} | {ours - theirs:.1f} |")
+
+
+def _litert(blob: bytes, x: np.ndarray):  # noqa: ANN202
+    """One run of the model by LiteRT's own interpreter: input copied in, output copied out."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=blob, num_threads=2)
+    interpreter.allocate_tensors()
+    source, result = interpreter.get_input_details()[0]["index"], interpreter.get_output_details()[0]["index"]
+
+    def run() -> np.ndarray:
+        interpreter.set_tensor(source, x)
+        interpreter.invoke()
+        return interpreter.get_tensor(result)
+
+    return run
+
+
+def loading() -> None:
+    """Import and load in a fresh process, interleaved; Python's own start is not counted."""
+    exported = zoo.export("mobilenet_v2")
+    with tempfile.TemporaryDirectory() as folder:
+        ours, theirs = Path(folder) / "model.dlg", Path(folder) / "model.onnx"
+        delegate.to_backend(exported, "xnnpack").save(ours)
+        theirs.write_bytes(onnx_bytes(exported))
+        rounds = [
+            (_timed(LOAD_DELEGATE.format(path=str(ours))), _timed(LOAD_ONNXRUNTIME.format(path=str(theirs))))
+            for _ in range(ROUNDS)
+        ]
+    mine, peer = (statistics.median(times) * 1e3 for times in zip(*rounds, strict=True))
+    ratio = statistics.median(a / b for a, b in rounds)
+    print("\nImport of the runtime and load of mobilenet_v2, in a fresh process (ms)\n")
+    print("| delegate | ONNX Runtime | ratio |\n|---|---|---|")
+    print(f"| {mine:.0f} | {peer:.0f} | {ratio:.2f} |")
+
+
+def _timed(code: str) -> float:
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return float(done.stdout.splitlines()[-1])
+
+
+def arenas() -> None:
+    """The arena of every model on portable kernels alone, over the largest sum of tensors alive at one instruction."""
+    kernels = Kernels(default_registry().kernel_tables())
+    print("\nArena of portable programs over the largest sum of live tensors\n")
+    print("| model | values | arena, MiB | ratio |\n|---|---|---|---|")
+    for name in zoo.ZOO:
+        program = delegate.to_backend(zoo.export(name), []).program
+        method = program.methods[0]
+        plan = assign_storage(program, method, kernels, {})
+        least = largest_live_sum(plan.lifetimes)
+        size = plan.arenas[0]
+        print(f"| {name} | {len(method.values)} | {size / 2**20:.2f} | {size / least:.3f} |")
+
+
+def dispatch() -> None:
+    """A program of 1,000 tiny operators over NumPy's own calls."""
+
+    class Chain(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            for i in range(1000):
+                x = x + y if i % 2 else x * y
+            return x
+
+    x = np.ones(8, np.float32)
+    exported = torch.export.export(Chain(), (torch.ones(8), torch.ones(8)))
+    program = delegate.to_backend(exported, []).loaded
+    out = np.empty_like(x)
+
+    def plain() -> None:
+        for _ in range(500):
+            np.multiply(out, x, out=out)
+            np.add(out, x, out=out)
+
+    rounds = [(median_latency(lambda: program(x, x), 0.3), median_latency(plain, 0.3)) for _ in range(ROUNDS)]
+    ours, theirs = (statistics.median(times) * 1e3 for times in zip(*rounds, strict=True))
+    print("\nDispatch: 1,000 operators on 8 elements (us per operator)\n")
+    print("| NumPy alone | delegate, portable | more |\n|---|---|---|")
+    print(f"| {theirs:.2f} | {ours:.2f} | {ours - theirs:.2f} |")
+
+
+def main() -> None:
+    torch.set_num_threads(2)
+    print(time.strftime("%Y-%m-%d"))
+    call_overhead()
+    loading()
+    dispatch()
+    arenas()
+
+
+if __name__ == "__main__":
+    main()
