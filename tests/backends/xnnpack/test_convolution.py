@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import Call, refusal, run
+from tests.backends.xnnpack.harness import Call, assert_same, lower, refusal, run
 
 RTOL, ATOL = 1e-4, 1e-5
 
@@ -50,6 +50,41 @@ def test_conv2d(name):
 def test_conv1d(name):
     torch.manual_seed(0)
     assert run(CASES_1D[name](), (torch.randn(2, 8, 15),), RTOL, ATOL).transposes == 2
+
+
+DEPTHWISE = {
+    "7x7, same": ((7, 7), {"padding": 3}),
+    "7x7, valid": ((7, 7), {}),
+    "7x7, little padding": ((7, 7), {"padding": 1}),
+    "7x7, stride": ((7, 7), {"padding": 3, "stride": 2}),
+    "7x7, dilated": ((7, 7), {"padding": 6, "dilation": 2}),
+    "9x9": ((9, 9), {"padding": 4, "bias": False}),
+    "11x11, stride and dilation": ((11, 11), {"padding": 8, "stride": (2, 1), "dilation": (1, 2)}),
+    "even": ((6, 8), {"padding": (3, 2)}),
+    "a row": ((1, 31), {"padding": (0, 15)}),
+}
+
+
+@pytest.mark.parametrize("name", DEPTHWISE)
+@pytest.mark.parametrize("size", [(21, 24), (22, 23)], ids=str)
+def test_depthwise_of_many_taps(name, size):
+    torch.manual_seed(0)
+    kernel, options = DEPTHWISE[name]
+    module = nn.Conv2d(3, 3, kernel, groups=3, **options)
+    assert run(module, (torch.randn(2, 3, *size),), RTOL, ATOL).transposes == 2
+
+
+def test_depthwise_of_many_taps_keeps_to_what_xnnpack_unrolls():
+    lowered = run(nn.Conv2d(3, 3, 7, padding=3, groups=3), (torch.randn(1, 3, 9, 9),), RTOL, ATOL)
+    assert lowered.operators == 2 + 3 + 2 + 2  # transposes, parts, sums, paddings that are not the same on both sides
+
+
+def test_depthwise_of_many_taps_of_any_batch():
+    torch.manual_seed(0)
+    module = nn.Conv2d(3, 3, 7, 2, 1, groups=3)
+    lowered = lower(module, (torch.randn(2, 3, 14, 15),), {"input": {0: torch.export.Dim("n", min=1, max=8)}})
+    for n in (2, 1, 5):
+        assert_same(module, (torch.randn(n, 3, 14, 15),), lowered, RTOL, ATOL)
 
 
 def test_chain_stays_channels_last():

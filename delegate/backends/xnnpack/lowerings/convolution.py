@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -11,12 +13,15 @@ from torch.fx import Node
 
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, example, shape_of
 from delegate.backends.xnnpack.layout import NHWC, NWC, Size
+from delegate.backends.xnnpack.lowerings.elementwise import binary
 from delegate.backends.xnnpack.lowerings.table import TABLE, constant, every, floats, ranks
 from delegate.backends.xnnpack.tflite import Array
 from delegate.edge.node import tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 Pairs = Sequence[Sequence[int]]  # per spatial dimension (before, after)
+
+_TAPS = 25  # of the largest depthwise kernel that XNNPACK unrolls; beyond, each tap costs tenfold
 
 
 def to_2d(builder: RegionBuilder, x: Operand) -> Operand:
@@ -37,12 +42,22 @@ def from_2d(builder: RegionBuilder, y: Operand, rank: int) -> Operand:
 
 def pad_zeros(builder: RegionBuilder, x: Operand, pairs: Pairs) -> Operand:
     """Zeros around the spatial dimensions of a value in NHWC; XNNPACK folds them into a convolution that follows."""
-    if not np.any(pairs):
+    (top, bottom), (left, right) = [(max(0, before), max(0, after)) for before, after in pairs]
+    if not top + bottom + left + right:
         return x
-    (top, bottom), (left, right) = pairs
     n, c, h, w = x.shape
     paddings = builder.integers([[0, 0], [top, bottom], [left, right], [0, 0]])
     return builder.emit("PAD", [x, paddings], (n, c, h + top + bottom, w + left + right), NHWC, "PadOptions")
+
+
+def crop(builder: RegionBuilder, x: Operand, pairs: Pairs) -> Operand:
+    """A value in NHWC without the rows and columns that negative padding takes away."""
+    if not np.any(np.array(pairs) < 0):
+        return x
+    cut = [(max(0, -before), max(0, -after)) for before, after in pairs]
+    ranges = {d + 2: (before, -after or None) for d, (before, after) in enumerate(cut)}
+    sizes = [s - before - after for s, (before, after) in zip(x.shape[2:], cut, strict=True)]
+    return builder.slice(x, ranges, (*x.shape[:2], *sizes))
 
 
 def spatial(values: Any, dims: int, first: int) -> list[int]:
@@ -105,26 +120,91 @@ def _forward(
     dilation: list[int],
     groups: int,
 ) -> Operand:
-    outputs, per_group, *kernel = weight.shape
-    # TFLite's SAME is torch's symmetric padding only for stride 1; there it saves an operator.
-    same = stride == [1, 1] and [2 * p for p in padding] == [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-    if not same:
-        x = pad_zeros(builder, x, [(p, p) for p in padding])
-    options = {
-        "padding": Padding.SAME if same and any(padding) else Padding.VALID,
-        "strideH": stride[0],
-        "strideW": stride[1],
-        "dilationHFactor": dilation[0],
-        "dilationWFactor": dilation[1],
-    }
-    if per_group == 1 and groups > 1:
-        kernels = builder.constant(weight.transpose(1, 2, 3, 0))
-        options["depthMultiplier"] = outputs // groups
-        return builder.emit(
-            "DEPTHWISE_CONV_2D", [x, kernels, builder.constant(bias)], shape, NHWC, "DepthwiseConv2DOptions", **options
-        )
-    kernels = builder.constant(weight.transpose(0, 2, 3, 1))
-    return builder.emit("CONV_2D", [x, kernels, builder.constant(bias)], shape, NHWC, "Conv2DOptions", **options)
+    outputs, per_group, *_ = weight.shape
+    pairs = [(p, p) for p in padding]
+    if per_group > 1 or groups == 1:
+        kernels = weight.transpose(0, 2, 3, 1)
+        return _windows(builder, "CONV_2D", x, kernels, bias, shape, stride, pairs, dilation)
+    kernels, multiplier = weight.transpose(1, 2, 3, 0), outputs // groups
+    if multiplier == 1:
+        return _depthwise(builder, x, kernels, bias, shape, stride, pairs, dilation)
+    return _windows(builder, "DEPTHWISE_CONV_2D", x, kernels, bias, shape, stride, pairs, dilation, multiplier)
+
+
+def _windows(
+    builder: RegionBuilder,
+    name: str,
+    x: Operand,
+    kernels: Array,
+    bias: Array,
+    shape: Sequence[Size],
+    stride: list[int],
+    pairs: Pairs,
+    dilation: list[int],
+    multiplier: int | None = None,
+) -> Operand:
+    """A CONV_2D, or with a multiplier a DEPTHWISE_CONV_2D; kernels are [., H, W, .]."""
+    kernel = kernels.shape[1:3]
+    # TFLite's SAME is symmetric padding only for stride 1; there it saves an operator.
+    whole = [(d * (k - 1) / 2,) * 2 for d, k in zip(dilation, kernel, strict=True)]
+    same = stride == [1, 1] and [tuple(pair) for pair in pairs] == whole
+    x = x if same else pad_zeros(builder, crop(builder, x, pairs), pairs)
+    depthwise = {} if multiplier is None else {"depthMultiplier": multiplier}
+    return builder.emit(
+        name,
+        [x, builder.constant(kernels), builder.constant(bias)],
+        shape,
+        NHWC,
+        "Conv2DOptions" if multiplier is None else "DepthwiseConv2DOptions",
+        padding=Padding.SAME if same and np.any(pairs) else Padding.VALID,
+        strideH=stride[0],
+        strideW=stride[1],
+        dilationHFactor=dilation[0],
+        dilationWFactor=dilation[1],
+        **depthwise,
+    )
+
+
+def _depthwise(
+    builder: RegionBuilder,
+    x: Operand,
+    kernels: Array,
+    bias: Array,
+    shape: Sequence[Size],
+    stride: list[int],
+    pairs: Pairs,
+    dilation: list[int],
+) -> Operand:
+    """A kernel of too many taps is split, say into every third row from the first, the second and the third on.
+
+    Such parts are dilated kernels; with the usual padding nothing has to be cut off the input for them.
+    """
+    size = kernels.shape[1:3]
+    steps = phases(size)
+    total: Operand | None = None
+    for first in itertools.product(*map(range, steps)):
+        part = kernels[:, first[0] :: steps[0], first[1] :: steps[1]]
+        own = [
+            (before - d * f, after - d * (k - 1 - f - s * (n - 1)))
+            for (before, after), d, f, k, s, n in zip(pairs, dilation, first, size, steps, part.shape[1:3], strict=True)
+        ]
+        spread = [d * s for d, s in zip(dilation, steps, strict=True)]
+        offset = bias if total is None else np.zeros_like(bias)
+        y = _windows(builder, "DEPTHWISE_CONV_2D", x, part, offset, shape, stride, own, spread, 1)
+        total = y if total is None else binary(builder, "ADD", total, y)
+    assert total is not None
+    return total
+
+
+def phases(kernel: Sequence[int]) -> tuple[int, int]:
+    """Steps (rows, columns) that part a kernel into the fewest parts of at most 25 taps, the most that XNNPACK unrolls.
+
+    >>> phases((5, 5)), phases((7, 7)), phases((9, 9)), phases((1, 31))
+    ((1, 1), (3, 1), (2, 2), (1, 2))
+    """
+    rows, columns = kernel
+    steps = [(a, -(-columns // max(1, _TAPS // -(-rows // a)))) for a in range(1, rows + 1) if -(-rows // a) <= _TAPS]
+    return min(steps, key=math.prod)
 
 
 def _transposed(
