@@ -52,7 +52,7 @@ def to_backend(model: Model, backends: Request = None, *, config: ConfigSource =
     """
     registry = default_registry()
     selection = select(backends, config, registry)
-    compiler = _Compiler(selection, Kernels(registry.kernel_tables()))
+    compiler = _Compiler(selection, Kernels(registry.kernel_tables))
     exported = exported_programs(model)
     lowered = [compiler.lower(name, ep) for name, ep in exported.items()]
     report = compiler.report()
@@ -65,7 +65,7 @@ def to_backend(model: Model, backends: Request = None, *, config: ConfigSource =
 def explain(model: Model, backends: Request = None, *, config: ConfigSource = None) -> Report:
     """The report of `to_backend` without lowering: what each backend says it can run. Raises as `to_backend` does."""
     registry = default_registry()
-    compiler = _Compiler(select(backends, config, registry), Kernels(registry.kernel_tables()))
+    compiler = _Compiler(select(backends, config, registry), Kernels(registry.kernel_tables))
     for name, ep in exported_programs(model).items():
         compiler.plan(compiler.edge(name, ep))
     return compiler.report()

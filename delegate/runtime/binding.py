@@ -82,6 +82,7 @@ class Binding:
         self._arrays = [self._home_array(i) for i in range(len(method.values))]
         for instruction in method.instructions:
             self._bind(instruction)
+        self._only_delegates = all(isinstance(step, DelegateStep) for step in self.steps)
         self._results: list[Any] = [None] * len(method.outputs)
         self._copies: list[tuple[int, Array]] = []
         for number, output in enumerate(method.outputs):
@@ -113,7 +114,11 @@ class Binding:
         try:
             for view in self._call_views:
                 view()
-            self._execute()
+            if self._only_delegates:
+                self._execute()
+            else:
+                with np.errstate(all="ignore"):  # torch does not warn of infinities and NaN either
+                    self._execute()
             for number, array in self._copies:
                 self._results[number] = array.copy()
             return list(self._results)

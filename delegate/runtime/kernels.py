@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 
 from delegate.errors import KernelError
 from delegate.kernels.table import Kernel, KernelTable
@@ -11,10 +12,20 @@ from delegate.program.model import Arg, KernelCall, Method, Program, Ref
 
 
 class Kernels:
-    """Kernel libraries, the preferred one first."""
+    """Kernel libraries, the preferred one first.
 
-    def __init__(self, tables: Sequence[KernelTable]) -> None:
-        self.tables = tuple(tables)
+    Args:
+        tables: gives them; asked when the first kernel is wanted, for importing them takes longer than most programs
+            without leftovers take to load.
+    """
+
+    def __init__(self, tables: Callable[[], Sequence[KernelTable]]) -> None:
+        self._find_tables = tables
+
+    @cached_property
+    def tables(self) -> tuple[KernelTable, ...]:
+        """The libraries."""
+        return tuple(self._find_tables())
 
     def find(self, op: str, dtypes: Iterable[DType]) -> Kernel | None:
         """The first library's kernel that takes the operator on these dtypes."""

@@ -7,8 +7,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from delegate.errors import InputError
 from delegate.program import model
 from delegate.program.model import Input, Tree
@@ -66,7 +64,7 @@ class Method:
         """Run on the flat leaves of the arguments; gives the flat leaves of the result."""
         arrays = self._checker.arrays(leaves)
         symbols = self._checker.symbols(arrays)
-        with self._lock, np.errstate(all="ignore"):
+        with self._lock:
             return self._binding(symbols).run(arrays)
 
     def _binding(self, symbols: tuple[int, ...]) -> Binding:

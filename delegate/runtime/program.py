@@ -11,14 +11,16 @@ from delegate.errors import DelegateError, ProgramError, did_you_mean
 from delegate.program import file
 from delegate.program.model import Constant, Program, State
 from delegate.registry import Registry, default_registry
-from delegate.report import Report
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.binding import Resources, array_of
 from delegate.runtime.kernels import Kernels
 from delegate.runtime.method import Method
+from delegate.runtime.steps import failed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from delegate.report import Report
 
 
 def load(source: str | os.PathLike[str] | bytes | memoryview | BinaryIO) -> LoadedProgram:
@@ -51,7 +53,7 @@ class LoadedProgram:
             tuple(constants[c] for c in program.constants),
             tuple(_array(program, s).copy() for s in program.states),
             self._delegates,
-            Kernels(registry.kernel_tables()),
+            Kernels(registry.kernel_tables),
         )
         try:
             self._methods = {m.name: Method(resources, m) for m in program.methods}
@@ -65,7 +67,7 @@ class LoadedProgram:
         return tuple(self._methods)
 
     def method(self, name: str) -> Method:
-        """A method by name; raises InputError for an unknown one."""
+        """A method by name; raises ProgramError for an unknown one."""
         if name not in self._methods:
             raise ProgramError(f"no method {name!r} in this program", remedy=did_you_mean(name, self._methods))
         return self._methods[name]
@@ -82,6 +84,8 @@ class LoadedProgram:
     @cached_property
     def report(self) -> Report:
         """Who runs what, and why not elsewhere, as it was planned ahead of time."""
+        from delegate.report import Report  # programs that only run do without it
+
         return Report.from_json(self.program.report)
 
     def close(self) -> None:
@@ -102,15 +106,15 @@ class LoadedProgram:
 def _make_delegates(program: Program, registry: Registry) -> tuple[Delegate, ...]:
     runtimes: dict[str, BackendRuntime] = {}
     made: list[Delegate] = []
-    try:
-        for spec in program.delegates:
+    for spec in program.delegates:
+        try:
             if spec.backend not in runtimes:
                 runtimes[spec.backend] = registry.runtime(spec.backend)()
             blob = memoryview(program.segments[spec.segment])
             made.append(runtimes[spec.backend].init(blob, spec.compile_specs))
-    except DelegateError:
-        _close(made)
-        raise
+        except Exception as error:  # a plugin may raise anything
+            _close(made)
+            raise failed(spec, error) from error
     return tuple(made)
 
 

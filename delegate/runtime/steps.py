@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from delegate.errors import BackendFailed, DelegateError, KernelError
+from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Array, Delegate
 
@@ -28,7 +29,7 @@ class KernelStep:
         """The error that tells the user which instruction failed."""
         if isinstance(error, DelegateError):
             return error
-        return KernelError(f"the kernel failed: {type(error).__name__}: {error}", where=self.place)
+        return KernelError(f"the kernel failed: {one_line(error)}", where=self.place)
 
 
 class CopiedViewStep(KernelStep):
@@ -53,16 +54,18 @@ class DelegateStep:
     def __call__(self) -> None:
         self.delegate.execute(self.inputs, self.outputs)
 
-    @property
-    def place(self) -> str:
-        """The partition."""
-        return f"partition {self.spec.name} of {self.spec.backend}"
-
     def failed(self, error: Exception) -> DelegateError:
         """The error that tells the user which partition failed."""
-        if isinstance(error, DelegateError):
-            return error
-        return BackendFailed(f"{type(error).__name__}: {error}", where=self.place)
+        return failed(self.spec, error)
+
+
+def failed(spec: DelegateSpec, error: Exception) -> DelegateError:
+    """The error that names the partition; of the error's own class where it is one of this project's."""
+    place = f"partition {spec.name} of {spec.backend}"
+    if not isinstance(error, DelegateError):
+        return BackendFailed(one_line(error), where=place, remedy="report it to the backend's author")
+    where = ", ".join(part for part in (place, " ".join(error.where.split())) if part)
+    return type(error)(error.what, where=where, remedy=error.remedy)
 
 
 class CompactStep:

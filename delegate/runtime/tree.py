@@ -81,7 +81,7 @@ def _summary(value: Any) -> str:
 
 def unflatten(tree: Tree, leaves: Sequence[Any]) -> Any:
     """The value that has these leaves; the number of leaves must be the tree's."""
-    return _unflatten(tree, iter(leaves))
+    return leaves[0] if tree.kind == "leaf" else _unflatten(tree, iter(leaves))
 
 
 def _unflatten(tree: Tree, leaves: Iterator[Any]) -> Any:
