@@ -31,7 +31,17 @@ __all__ = ["CompiledProgram", "LoadedProgram", "Partitioner", "load", "to_backen
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'delegate' has no attribute {name!r}")
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
+    try:
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "pydantic", "yaml"):
+            raise
+        from delegate.errors import DelegateError
+
+        raise DelegateError(
+            f"delegate.{name} compiles programs, and {error.name} is not installed",
+            remedy="pip install 'delegate[aot]'; running saved programs needs only delegate.load",
+        ) from error
 
 
 def __dir__() -> list[str]:
