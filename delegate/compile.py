@@ -19,11 +19,12 @@ from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
 from delegate.edge.sources import exported_programs
 from delegate.emit.program import emit
-from delegate.errors import LoweringError, PartitionError
+from delegate.errors import DelegateError, LoweringError, PartitionError
 from delegate.partitioner.cut import LoweredDelegate, LoweredProgram, lower, regions
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan
 from delegate.partitioner.reporting import make_report
+from delegate.plugins import one_line
 from delegate.registry import default_registry
 from delegate.report import PORTABLE, Report
 from delegate.runtime.kernels import Kernels
@@ -144,6 +145,11 @@ class _Compiler:
                 delegates[name] = LoweredDelegate(backend, result, region)
             except RegionRefused as refusal:
                 refused.setdefault(backend, {}).update(refusal.reasons)
+            except DelegateError:
+                raise
+            except Exception as error:  # a plugin may raise anything
+                what = f"backend {backend} failed to compile a partition: {one_line(error)}"
+                raise LoweringError(what, where=name, remedy="report it to the backend's author") from error
         return delegates, refused
 
 

@@ -23,7 +23,9 @@ Every message says what was wrong, where, and what to do about it, on one line.
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterable
+from typing import Any
 
 
 class DelegateError(Exception):
@@ -38,6 +40,10 @@ class DelegateError(Exception):
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
         self.what, self.where, self.remedy = what, where, remedy
         super().__init__(what, where, remedy)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For worker processes, which send errors home pickled."""
+        return functools.partial(type(self), where=self.where, remedy=self.remedy), (self.what,)
 
     def __str__(self) -> str:
         place = f" ({self.where})" if self.where else ""

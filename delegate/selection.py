@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +80,7 @@ def _partitioners(request: Request, settings: Config, registry: Registry) -> lis
         if settings.backends is None:
             return [CapabilityPartitioner(name) for name in registry.available()]
         return [CapabilityPartitioner(c.name, c.options) for c in settings.backends]
-    wanted = [request] if isinstance(request, str | Partitioner) else list(request)
+    wanted = list(request) if isinstance(request, Iterable) and not isinstance(request, str) else [request]
     for item in wanted:
         if not isinstance(item, str | Partitioner):
             raise ConfigError(f"a {type(item).__name__} is no backend", remedy="give names of backends or Partitioners")

@@ -81,9 +81,10 @@ class Decomposer:
         values = [_own(leaf.meta[META_VALUE]) for leaf in leaves]
         call = _Call(node, leaves)
         try:
-            body = self._make(call, values)
+            mode = _fake_mode([*values, node.meta.get(META_VALUE)])
+            body = self._make(call, values, mode)
             if _writes(body):
-                body = self._make(torch.func.functionalize(call), values)
+                body = self._make(torch.func.functionalize(call), values, mode)
             if _writes(body):
                 raise NotImplementedError("its decomposition changes shapes in place")
         except Exception as error:
@@ -96,8 +97,7 @@ class Decomposer:
             self._traced[key] = body
         return body
 
-    def _make(self, call: Callable[..., Any], values: list[Any]) -> Graph:
-        mode = next((v.fake_mode for v in values if isinstance(v, FakeTensor)), contextlib.nullcontext())
+    def _make(self, call: Callable[..., Any], values: list[Any], mode: contextlib.AbstractContextManager[Any]) -> Graph:
         kept = _kept_composites(self.preserve_ops)
         with (
             _without_mkldnn(),
@@ -111,6 +111,12 @@ class Decomposer:
             node.replace_all_uses_with(node.args[0])  # composites set strides with it, which mean nothing here
             graph.erase_node(node)
         return graph
+
+
+def _fake_mode(values: Iterable[Any]) -> contextlib.AbstractContextManager[Any]:
+    """The fake mode of these values. Without it, an operator of sizes alone, such as arange, would fix them."""
+    tensors = (v for value in values for v in (value if isinstance(value, list | tuple) else (value,)))
+    return next((t.fake_mode for t in tensors if isinstance(t, FakeTensor)), contextlib.nullcontext())
 
 
 class _Call:
