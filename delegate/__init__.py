@@ -34,12 +34,13 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(_PUBLIC[name]), name)
     except ModuleNotFoundError as error:
-        if error.name not in ("torch", "pydantic", "yaml"):
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("torch", "pydantic", "yaml"):
             raise
         from delegate.errors import DelegateError
 
         raise DelegateError(
-            f"delegate.{name} compiles programs, and {error.name} is not installed",
+            f"delegate.{name} compiles programs, and {missing} is not installed",
             remedy="pip install 'delegate[aot]'; running saved programs needs only delegate.load",
         ) from error
 
