@@ -17,6 +17,7 @@ from delegate.backends.lowering import LoweringTable, TableBackend
 from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.lowerings import TABLE
 from delegate.backends.xnnpack.proof import refused
+from delegate.backends.xnnpack.rewrite import rewrite
 from delegate.backends.xnnpack.tflite import ModelTooLarge
 from delegate.edge.node import describe, is_static, op_name, tensors
 from delegate.errors import LoweringError
@@ -40,6 +41,7 @@ class XnnpackBackend(TableBackend):
     table: ClassVar[LoweringTable[Any]] = TABLE
 
     def preprocess(self, region: Region) -> PreprocessResult:
+        region = rewrite(region)
         builder = RegionBuilder(region)
         for node in region.graph.nodes:
             if node.op == "call_function" and not builder.has(node) and tensors(node):

@@ -1,0 +1,267 @@
+"""Rewrites of a region before it is lowered: factors and terms per channel move into the weights next to them.
+
+Every rule leaves the region's function as it is but for rounding: products of constants are computed in float64 and
+rounded once. A weight that several nodes share stays as it is, since copies of it would cost more than they save.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from delegate.backends.aot import Region
+from delegate.backends.xnnpack.builder import shape_of
+from delegate.backends.xnnpack.lowerings.shape import same_shape
+from delegate.edge.node import META_CONSTANT, arguments, op_name, tensor
+
+_LINEAR, _CONVOLUTION = "aten.linear.default", "aten.convolution.default"
+_PERMUTE = "aten.permute.default"
+_MOVES = (_PERMUTE, "aten.view.default")  # what a single factor for all elements may be moved through
+
+
+class Rewriter:
+    """A region's graph as it is rewritten.
+
+    Attributes:
+        graph: the graph, changed in place.
+        constants: placeholder -> tensor; new ones are added.
+    """
+
+    def __init__(self, region: Region) -> None:
+        self.graph: Graph = region.graph
+        self.constants = dict(region.constants)
+        self._outputs = frozenset(region.outputs)
+        self._first = next(iter(region.graph.nodes))
+
+    def exact(self, value: Any) -> torch.Tensor | None:
+        """A number or a float32 constant in float64; None for anything else."""
+        if isinstance(value, int | float):
+            return torch.tensor(float(value), dtype=torch.float64)
+        found = self.constants.get(value)
+        return None if found is None or found.dtype is not torch.float32 else found.detach().to(torch.float64)
+
+    def linears(self, node: Node) -> list[Node]:
+        """The linear layers that take a node's value, if nothing else does and their weights are theirs alone."""
+        layers = list(node.users)
+        fit = [n for n in layers if op_name(n) == _LINEAR and n.args[0] is node and self._own_weight(n)]
+        return layers if len(fit) == len(layers) and node not in self._outputs else []
+
+    def layer(self, value: Any, axis: int | None) -> Node | None:
+        """The linear layer or convolution that a value comes from alone, through permutes; None if it does not.
+
+        Args:
+            value: a node or a number.
+            axis: dimension that must be that of the layer's channels; None: any, and reshapes are passed through, too.
+        """
+        while isinstance(value, Node) and len(value.users) == 1 and value not in self._outputs:
+            name = op_name(value)
+            if name in (_LINEAR, _CONVOLUTION):
+                channels = len(shape_of(value)) - 1 if name == _LINEAR else 1
+                plain = name == _LINEAR or not arguments(value)["transposed"]
+                return value if plain and axis in (None, channels) and self._own_weight(value) else None
+            if name not in _MOVES or (axis is not None and name != _PERMUTE):
+                return None
+            axis = None if axis is None else arguments(value)["dims"][axis] % len(shape_of(value))
+            value = value.args[0]
+        return None
+
+    def _own_weight(self, layer: Node) -> bool:
+        weight, bias = (*layer.args, None)[1:3]
+        fits = isinstance(weight, Node) and len(weight.users) == 1 and self.exact(weight) is not None
+        return fits and (bias is None or self.exact(bias) is not None)
+
+    def scale_inputs(self, layer: Node, factor: torch.Tensor | None, term: torch.Tensor | None) -> None:
+        """Make a linear layer of x one of x * factor + term; either may be None."""
+        weight, bias = self._parameters(layer)
+        if term is not None:
+            bias = weight @ term + (0 if bias is None else bias)
+        self._set(layer, weight if factor is None else weight * factor, bias)
+
+    def scale_outputs(self, layer: Node, factor: torch.Tensor | None, term: torch.Tensor | None) -> None:
+        """Make a layer that gives y give y * factor + term: vectors of its channels, or one number for all."""
+        weight, bias = self._parameters(layer)
+        if factor is not None:
+            weight = weight * factor.reshape(-1, *(1,) * (weight.dim() - 1))
+            bias = None if bias is None else bias * factor
+        if term is not None:
+            bias = (torch.zeros(weight.shape[0], dtype=torch.float64) if bias is None else bias) + term
+        self._set(layer, weight, bias)
+
+    def _parameters(self, layer: Node) -> tuple[torch.Tensor, torch.Tensor | None]:
+        weight, bias = (*layer.args, None)[1:3]
+        found = self.exact(weight)
+        assert found is not None
+        return found, None if bias is None else self.exact(bias)
+
+    def _set(self, layer: Node, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        new = [None if t is None else self._constant(f"{layer.name}_{n}", t) for n, t in (("w", weight), ("b", bias))]
+        layer.args = (layer.args[0], *new, *layer.args[3:])
+
+    def _constant(self, name: str, value: torch.Tensor) -> Node:
+        with self.graph.inserting_before(self._first):
+            node = self.graph.placeholder(name)
+        self.constants[node] = value.to(torch.float32)
+        node.meta.update({"val": torch.empty_like(self.constants[node], device="meta"), META_CONSTANT: True})
+        return node
+
+    def drop(self, node: Node, value: Any) -> None:
+        """Put one of its operands in a node's place; no output of the region."""
+        node.replace_all_uses_with(value)
+        self.graph.erase_node(node)
+
+    def is_output(self, node: Node) -> bool:
+        """Whether the node's value leaves the region."""
+        return node in self._outputs
+
+
+def rewrite(region: Region) -> Region:
+    """The region after all rules; its graph is changed in place, its nodes keep their names."""
+    rewriter = Rewriter(region)
+    for node in list(region.graph.nodes):
+        for rule in RULES.get(op_name(node), ()) if node.op == "call_function" else ():
+            if rule(rewriter, node):
+                break
+    region.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
+    return replace(region, constants=rewriter.constants)
+
+
+# -- rules: True where the node was rewritten --------------------------------------------------------------------------
+
+
+def _norm_before_linears(rewriter: Rewriter, node: Node) -> bool:
+    """weight and bias of a norm along the last dimension move into the linear layers that take it."""
+    given = arguments(node)
+    parameters = {name: given[name] for name in ("weight", "bias") if given.get(name) is not None}
+    vectors = {name: rewriter.exact(value) for name, value in parameters.items()}
+    layers = rewriter.linears(node)
+    if not vectors or not layers or None in vectors.values() or len(given["normalized_shape"]) != 1:
+        return False
+    for layer in layers:
+        rewriter.scale_inputs(layer, vectors.get("weight"), vectors.get("bias"))
+    node.args, node.kwargs = tuple({**given, **dict.fromkeys(parameters)}.values()), {}
+    return True
+
+
+def _beside_layer(rewriter: Rewriter, node: Node) -> bool:
+    """A product or sum with a constant per channel moves into the layer before it, or the linear layers behind it."""
+    if rewriter.is_output(node) or node.kwargs.get("alpha", 1) != 1:
+        return False
+    for value, other in (node.args[:2], node.args[1::-1]):
+        constant = rewriter.exact(other)
+        if constant is not None and isinstance(value, Node) and same_shape(shape_of(value), shape_of(node)):
+            return _move(rewriter, node, value, constant)
+    return False
+
+
+def _move(rewriter: Rewriter, node: Node, value: Node, constant: torch.Tensor) -> bool:
+    is_product = op_name(node).startswith("aten.mul")
+    axis = _axis(constant.shape, len(shape_of(node)))
+    if constant.numel() == 1 and not is_product:
+        return False
+    if constant.numel() > 1 and axis is None:
+        return False
+    vector = constant.reshape(-1)
+    given = (vector, None) if is_product else (None, vector)
+    layer = rewriter.layer(value, axis)
+    if layer is not None:
+        rewriter.scale_outputs(layer, *given)
+    elif axis == len(shape_of(node)) - 1 and rewriter.linears(node):
+        for behind in rewriter.linears(node):
+            rewriter.scale_inputs(behind, *given)
+    else:
+        return False
+    rewriter.drop(node, value)
+    return True
+
+
+def _axis(shape: Sequence[int], rank: int) -> int | None:
+    """The one dimension, of `rank`, along which a constant that broadcasts is not the same; None if not one."""
+    long = [d + rank - len(shape) for d, size in enumerate(shape) if size != 1]
+    return long[0] if len(long) == 1 else None
+
+
+def _attention_scale(rewriter: Rewriter, node: Node) -> bool:
+    """The scale of scores moves into the layer that gives the queries."""
+    given = arguments(node)
+    query, channels = given["query"], shape_of(given["query"])[-1]
+    layer = rewriter.layer(query, None)
+    if layer is None or query in (given["key"], given["value"]) or not isinstance(channels, int):
+        return False
+    scale = 1 / math.sqrt(channels) if given["scale"] is None else given["scale"]
+    rewriter.scale_outputs(layer, rewriter.exact(scale), None)
+    node.kwargs = {**node.kwargs, "scale": 1.0}
+    return True
+
+
+def _grouped_heads(rewriter: Rewriter, node: Node) -> bool:
+    """Keys and values that were repeated for each query head of their group go in once."""
+    given = arguments(node)
+    if given["enable_gqa"] or len(shape_of(given["query"])) != 4:
+        return False
+    sources = [_repeated(given[name]) for name in ("key", "value")]
+    if None in sources or not same_shape(shape_of(sources[0])[:2], shape_of(sources[1])[:2]):  # type: ignore[arg-type]
+        return False
+    node.args = (node.args[0], *sources, *node.args[3:])
+    node.kwargs = {**node.kwargs, "enable_gqa": True}
+    return False  # the next rule may still apply
+
+
+def _repeated(node: Node) -> Node | None:
+    """x of x.unsqueeze(2).expand(batch, heads, n, length, channels).view(batch, heads * n, length, channels)."""
+    names = []
+    value: Any = node
+    for _ in range(3):
+        names.append(op_name(value) if isinstance(value, Node) and value.op == "call_function" else "")
+        value = value.args[0] if names[-1] else value
+    if names != ["aten.view.default", "aten.expand.default", "aten.unsqueeze.default"]:
+        return None
+    expanded = node.args[0]
+    assert isinstance(expanded, Node)
+    assert isinstance(expanded.args[0], Node)
+    shape, wide = shape_of(value), shape_of(expanded)
+    if len(shape) != 4 or expanded.args[0].args[1] not in (2, -3):
+        return None
+    repeats = wide[2]
+    same = same_shape((*shape[:2], *shape[2:]), (*wide[:2], *wide[3:]))
+    return value if same and same_shape(shape_of(node), (shape[0], shape[1] * repeats, *shape[2:])) else None
+
+
+def _rms_norm(rewriter: Rewriter, node: Node) -> bool:
+    """x * rsqrt(mean(x ** 2) + eps) becomes one rms_norm: eps > 0 keeps zero away from the root's reciprocal."""
+    for x, root in (node.args[:2], node.args[1::-1]):
+        total = _argument(root, "aten.rsqrt.default")
+        mean = _argument(total, "aten.add.Tensor")
+        square = _argument(mean, "aten.mean.dim")
+        if not isinstance(x, Node) or _argument(square, "aten.pow.Tensor_Scalar") is not x or square.args[1] != 2:
+            continue
+        eps, last = total.args[1], len(shape_of(x)) - 1
+        along = [d % (last + 1) for d in mean.args[1]]
+        channels = tensor(x).shape[-1]
+        known = isinstance(eps, float) and eps > 0 and total.kwargs.get("alpha", 1) == 1 and isinstance(channels, int)
+        if known and along == [last] and arguments(mean)["keepdim"]:
+            node.target = torch.ops.aten.rms_norm.default
+            node.args = (x, [channels], None, eps)
+            return True
+    return False
+
+
+def _argument(node: Any, name: str) -> Any:
+    """The first argument of a call of that operator; None for anything else."""
+    return node.args[0] if isinstance(node, Node) and node.op == "call_function" and op_name(node) == name else None
+
+
+Rule = Callable[[Rewriter, Node], bool]
+
+RULES: dict[str, tuple[Rule, ...]] = {
+    "aten.layer_norm.default": (_norm_before_linears,),
+    "aten.rms_norm.default": (_norm_before_linears,),
+    "aten.mul.Tensor": (_rms_norm, _beside_layer),
+    "aten.mul.Scalar": (_beside_layer,),
+    "aten.add.Tensor": (_beside_layer,),
+    "aten.scaled_dot_product_attention.default": (_grouped_heads, _attention_scale),
+}
