@@ -1,0 +1,26 @@
+"""Python code in a process of its own, where modules can be absent from the start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+AHEAD_OF_TIME = ("torch", "pydantic", "yaml", "rich", "typer")
+
+
+def run(code: str, *args: str | Path, absent: Iterable[str] = (), path: str = "") -> subprocess.CompletedProcess[str]:
+    """Run code with these arguments.
+
+    Args:
+        code: Python statements.
+        args: its `sys.argv[1:]`.
+        absent: modules that cannot be imported there.
+        path: a directory for `sys.path`.
+    """
+    block = f"import sys; sys.modules.update(dict.fromkeys({list(absent)!r}))\n"
+    environment = {**os.environ, "PYTHONPATH": path}
+    command = [sys.executable, "-W", "error", "-c", block + code, *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=120)

@@ -1,0 +1,89 @@
+"""A backend of somebody else's package: found by its entry point, used from to_backend to another process."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.errors import BackendBroken, BackendIncompatible, BackendNotFound, BackendUnavailable, ConfigError
+from tests.e2e.processes import AHEAD_OF_TIME, run
+from tests.lowering import assert_same
+from tests.plugins import Site, site
+
+__all__ = ["site"]
+
+RUN = """
+import numpy as np
+import delegate
+a, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.full((2, 3), 0.5, np.float32)
+with delegate.load(sys.argv[1]) as program:
+    print(program(a, b).tolist(), sorted({p.backend for p in program.report.partitions}))
+"""
+
+
+class Net(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.relu(a + b) * 2
+
+
+A, B = torch.arange(6.0).reshape(2, 3), torch.full((2, 3), 0.5)
+
+
+def exported() -> torch.export.ExportedProgram:
+    return torch.export.export(Net(), (A, B))
+
+
+@pytest.mark.parametrize("request_", ["adder", ["adder", "xnnpack"]], ids=["alone", "with xnnpack"])
+def test_from_to_backend_to_another_process(site: Site, tmp_path, request_):
+    site.backend("adder")
+    program = delegate.to_backend(exported(), request_)
+    add = next(n for n in program.report.nodes if n.op == "aten.add.Tensor")
+    assert add.backend == "adder"
+    assert {n.backend for n in program.report.nodes if n is not add} == {
+        "xnnpack" if "xnnpack" in request_ else "portable"
+    }
+    assert_same(program(A, B), Net()(A, B))
+    program.save(tmp_path / "sum.dlg")
+    done = run(RUN, tmp_path / "sum.dlg", absent=AHEAD_OF_TIME, path=str(site.root))
+    backends = sorted({"adder", *([] if request_ == "adder" else ["xnnpack"])})
+    assert (done.returncode, done.stdout) == (0, f"{Net()(A, B).tolist()} {backends}\n"), done.stderr
+
+    elsewhere = run(RUN, tmp_path / "sum.dlg")
+    assert elsewhere.returncode == 1
+    assert "BackendNotFound: no backend is named 'adder' (partition adder_0 of adder)" in elsewhere.stderr
+
+
+def test_its_options(site: Site):
+    site.backend("adder")
+    config = {"backends": [{"name": "adder", "options": {"threads": 2}}]}
+    assert np.array_equal(delegate.to_backend(exported(), config=config)(A, B), Net()(A, B))
+    config["backends"][0]["options"] = {"threads": 65}
+    with pytest.raises(ConfigError, match="threads"):
+        delegate.to_backend(exported(), config=config)
+
+
+def test_used_by_default_where_it_is_available(site: Site):
+    site.backend("adder")
+    assert "adder" in {p.backend for p in delegate.to_backend(exported()).report.partitions}
+
+
+def test_states(site: Site):
+    site.backend("absent", ok=False, reason="absent-sdk cannot be imported")
+    site.backend("future", api_version=(9, 0))
+    site.module("broken_plugin", "1 / 0")
+    site.distribution("broken-dist", "1.0", {"broken": "broken_plugin:INFO"})
+    for name, error, words in (
+        ("absent", BackendUnavailable, "pip install absent-sdk"),
+        ("future", BackendIncompatible, "9.0"),
+        ("broken", BackendBroken, "ZeroDivisionError"),
+        ("absnt", BackendNotFound, "did you mean 'absent'"),
+    ):
+        with pytest.raises(error, match=words) as caught:
+            delegate.to_backend(exported(), name)
+        assert "\n" not in str(caught.value)
+    with pytest.warns(RuntimeWarning, match="broken-dist"):
+        program = delegate.to_backend(exported())
+    assert "absent" not in {p.backend for p in program.report.partitions}

@@ -1,0 +1,68 @@
+"""Programs run where torch and all that compiles them are absent."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+from torch.export import Dim
+
+from tests.e2e.processes import AHEAD_OF_TIME, run
+from tests.lowering import compiled
+
+RUN = """
+import pathlib
+import numpy as np
+import delegate
+
+folder = pathlib.Path(sys.argv[1])
+with delegate.load(folder / "model.dlg") as program:
+    for rows in (4, 1, 7, 4):
+        given = np.load(folder / f"in{rows}.npy")
+        result = program({"image": given, "more": [given[:, :2].copy()]})
+        assert list(result) == ["scores", "sums"] and isinstance(result["sums"], tuple), result
+        np.testing.assert_allclose(result["scores"], np.load(folder / f"scores{rows}.npy"), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(result["sums"][0], np.load(folder / f"sums{rows}.npy"), rtol=1e-4, atol=1e-6)
+    assert {n.backend for n in program.report.nodes} == {"xnnpack", "portable"}
+print(sorted(name for name in sys.argv[2:] if sys.modules.get(name) is not None))
+"""
+
+
+class Mixed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3))
+
+    def forward(self, batch: dict[str, object]) -> dict[str, object]:
+        hidden = self.layers(batch["image"])
+        return {"scores": torch.softmax(hidden, -1), "sums": (torch.cumsum(hidden, 1)[:, 1:] + batch["more"][0],)}
+
+
+def batch(rows: int) -> dict[str, object]:
+    image = torch.randn(rows, 6, generator=torch.Generator().manual_seed(rows))
+    return {"image": image, "more": [image[:, :2].contiguous()]}
+
+
+def test_saved_program_runs_without_torch(tmp_path):
+    torch.manual_seed(0)
+    module = Mixed().eval()
+    rows = {0: Dim("rows", min=1, max=8)}
+    program = compiled(module, (batch(4),), backends="xnnpack", dynamic_shapes=({"image": rows, "more": [rows]},))
+    program.save(tmp_path / "model.dlg")
+    for count in (1, 4, 7):
+        given = batch(count)
+        with torch.no_grad():
+            expected = module(given)
+        np.save(tmp_path / f"in{count}.npy", given["image"].numpy())
+        np.save(tmp_path / f"scores{count}.npy", expected["scores"].numpy())
+        np.save(tmp_path / f"sums{count}.npy", expected["sums"][0].numpy())
+    done = run(RUN, tmp_path, *AHEAD_OF_TIME, absent=AHEAD_OF_TIME)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    allowed = run(RUN, tmp_path, *AHEAD_OF_TIME)  # and where they are, they are not touched
+    assert (allowed.returncode, allowed.stdout) == (0, "[]\n"), allowed.stderr
+
+
+def test_importing_delegate_imports_next_to_nothing():
+    heavy = (*AHEAD_OF_TIME, "numpy", "flatbuffers", "ai_edge_litert")
+    done = run("import delegate; print([m for m in sys.argv[1:] if m in sys.modules])", *heavy)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
