@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import logging
 import os
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +69,27 @@ def _call(text: str) -> ExportedProgram:
     if not isinstance(inputs, tuple | list):
         raise ExportError(f"{text} returned inputs that are a {type(inputs).__name__}, not a tuple", remedy=_RETURN)
     try:
-        return torch.export.export(module.eval(), tuple(inputs))
+        with _one_voice():
+            return torch.export.export(module.eval(), tuple(inputs))
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), "")
         what = f"torch.export failed on the module of {text}: {type(error).__name__}: {reason}"
         raise ExportError(what, remedy="`--debug` shows the traceback") from error
+
+
+@contextlib.contextmanager
+def _one_voice() -> Iterator[None]:
+    """Torch logs a warning of what it then raises as well; the error says it all."""
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    logger.addFilter(_is_no_warning)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_is_no_warning)
+
+
+def _is_no_warning(record: logging.LogRecord) -> bool:
+    return record.levelno != logging.WARNING
 
 
 def _function(text: str) -> Callable[[], Any]:

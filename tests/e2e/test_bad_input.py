@@ -1,0 +1,281 @@
+"""What users get wrong, and what machines do to files: one clear line each, and nothing half-written."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.errors import (
+    BackendNotFound,
+    ConfigError,
+    DelegateError,
+    ExportError,
+    InputError,
+    ProgramError,
+)
+from tests.e2e.processes import run
+
+CLI = "from delegate.cli.main import main; main()"
+MODELS = """
+import torch
+class Fine(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x) + 1
+class Branches(torch.nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+def fine(): return Fine(), (torch.ones(2, 3),)
+def branches(): return Branches(), (torch.ones(2, 3),)
+"""
+
+
+class Net(nn.Module):
+    def forward(self, image: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        return torch.relu(image) + shift
+
+
+ARGS = (torch.ones(2, 3), torch.ones(3))
+
+
+def exported() -> torch.export.ExportedProgram:
+    return torch.export.export(Net(), ARGS)
+
+
+@pytest.fixture(scope="module")
+def program() -> delegate.CompiledProgram:
+    return delegate.to_backend(exported(), "xnnpack")
+
+
+@pytest.fixture
+def saved(program, tmp_path) -> Path:
+    program.save(tmp_path / "net.dlg")
+    return tmp_path / "net.dlg"
+
+
+def one_line(error: BaseException, *words: str) -> None:
+    """The message is one line and has these words."""
+    text = str(error)
+    assert "\n" not in text
+    for word in words:
+        assert word in text, text
+
+
+def only(folder: Path, *names: str) -> None:
+    """The folder holds these files and no more."""
+    assert sorted(p.name for p in folder.iterdir()) == sorted(names)
+
+
+LOWERING = {
+    "module": (lambda: delegate.to_backend(Net(), "xnnpack"), ExportError, ("Net", "torch.export.export(")),
+    "number": (lambda: delegate.to_backend(3), ExportError, ("a int is no model", "ExportedProgram")),
+    "no file": (lambda: delegate.to_backend("absent.pt2"), ExportError, ("absent.pt2",)),
+    "no methods": (lambda: delegate.to_backend({}), ExportError, ("empty", "at least one method")),
+    "module among methods": (lambda: delegate.to_backend({"a": Net()}), ExportError, ("Net", "export it first")),
+    "unknown backend": (
+        lambda: delegate.to_backend(exported(), "xnnpak"), BackendNotFound, ("'xnnpak'", "did you mean 'xnnpack'?"),
+    ),
+    "unknown key": (
+        lambda: delegate.to_backend(exported(), config={"backend": []}), ConfigError, ("backend", "backends"),
+    ),
+    "wrong value": (
+        lambda: delegate.to_backend(exported(), config={"partitioning": {"min_partition_size": "many"}}),
+        ConfigError,
+        ("partitioning.min_partition_size",),
+    ),
+    "wrong option": (
+        lambda: delegate.to_backend(exported(), config={"backends": [{"name": "xnnpack", "options": {"treads": 1}}]}),
+        ConfigError,
+        ("treads", "threads"),
+    ),
+    "unknown place of a pin": (
+        lambda: delegate.to_backend(exported(), "xnnpack", config={"partitioning": {"pins": {"a": "xnnpak"}}}),
+        DelegateError,
+        ("xnnpak",),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOWERING)
+def test_lowering(name):
+    attempt, kind, words = LOWERING[name]
+    with pytest.raises(kind) as caught:
+        attempt()
+    one_line(caught.value, *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("backends: [xnnpack]\npartitionin: {}\n", ("c.yaml:2", "partitionin", "partitioning")),
+        ("backends:\n  - name: xnnpack\n    options: {threads: many}\n", ("c.yaml:3", "threads")),
+        ("backends: [xnnpack\n", ("c.yaml",)),
+        ("- 1\n", ("c.yaml",)),
+    ],
+)
+def test_configuration_files(tmp_path, text, words):
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        delegate.to_backend(exported(), config=tmp_path / "c.yaml")
+    one_line(caught.value, *words)
+
+
+INPUTS = {
+    "shape": ((np.ones((2, 4), np.float32), np.ones(3, np.float32)), ("'image'", "[2, 4]", "[2, 3]")),
+    "rank": ((np.ones((2, 3), np.float32), np.ones((1, 3), np.float32)), ("'shift'", "[1, 3]")),
+    "dtype": ((np.ones((2, 3)), np.ones(3, np.float32)), ("'image'", "float64", "float32")),
+    "missing": ((np.ones((2, 3), np.float32),), ("shift",)),
+    "too many": ((np.ones((2, 3), np.float32),) * 3, ("image, shift",)),
+    "text": (("a", np.ones(3, np.float32)), ("'image'", "str")),
+    "nothing": ((None, np.ones(3, np.float32)), ("'image'", "NoneType")),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs(program, name):
+    args, words = INPUTS[name]
+    with pytest.raises(InputError) as caught:
+        program.loaded(*args)
+    one_line(caught.value, *words)
+
+
+def _altered(data: bytes, position: int) -> bytes:
+    changed = bytearray(data)
+    changed[position] ^= 0x40
+    return bytes(changed)
+
+
+DAMAGES = {
+    "empty": (lambda d: b"", ("cut off or empty",)),
+    "random": (lambda d: np.random.default_rng(0).bytes(4096), ("not a program file",)),
+    "text": (lambda d: b"hello, this is no program at all", ("not a program file",)),
+    "cut in the header": (lambda d: d[:50], ("ends within its header",)),
+    "cut in half": (lambda d: d[: len(d) // 2], ("bytes", "damaged")),
+    "one byte short": (lambda d: d[:-1], ("bytes", "damaged")),
+    "one byte long": (lambda d: d + b"\0", ("bytes", "damaged")),
+    "altered tables": (lambda d: _altered(d, 200), ("checksum", "damaged")),
+    "altered segment": (lambda d: _altered(d, len(d) - 200), ("damaged",)),
+    "newer version": (lambda d: d[:8] + struct.pack("<I", 99) + d[12:], ("format version 99", "install")),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damaged_files(saved, name):
+    damage, words = DAMAGES[name]
+    saved.write_bytes(damage(saved.read_bytes()))
+    with pytest.raises(ProgramError) as caught:
+        delegate.load(saved)
+    one_line(caught.value, "net.dlg", *words)
+
+
+def fails(done: Any, *words: str) -> None:
+    """The process ended with exit code 1 and one line, which has these words."""
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    for word in words:
+        assert word in done.stderr, done.stderr
+
+
+def test_command_line(saved, tmp_path):
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "some_models.py").write_text(MODELS)
+    out = tmp_path / "out.dlg"
+    refused = run(CLI, "lower", "some_models:branches", "-o", out, path=str(site))
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1].startswith(
+        "error: torch.export failed on the module of some_models:branches"
+    )
+    assert "Traceback" not in refused.stderr  # torch itself prints the graph as far as it came
+    fails(run(CLI, "lower", "some_models:fine", "-b", "xnnpak", "-o", out, path=str(site)), "did you mean 'xnnpack'?")
+    fails(run(CLI, "lower", "some_models:fine", "-o", tmp_path / "no" / "x.dlg", path=str(site)), "no directory")
+    saved.write_bytes(saved.read_bytes()[:-1])
+    for command in ("run", "inspect", "explain"):
+        fails(run(CLI, command, saved), "net.dlg", "damaged")
+    only(tmp_path, "net.dlg", "site")
+
+
+ABSENT = ("ai_edge_litert",)
+
+
+def test_absent_library(saved):
+    done = run("import delegate; delegate.load(sys.argv[1])", saved, absent=ABSENT)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("delegate.errors.BackendUnavailable: ")
+    assert "xnnpack" in last
+    assert "pip install" in last
+    assert "ai-edge-litert" in last
+    fails(run(CLI, "run", saved, absent=ABSENT), "xnnpack", "pip install", "ai-edge-litert")
+    listed = run(CLI, "backends", absent=ABSENT)
+    assert listed.returncode == 0
+    row = next(line for line in listed.stdout.splitlines() if line.startswith("xnnpack"))
+    assert "unavailable" in row
+    assert "ai-edge-litert" in listed.stdout
+
+
+def test_absent_library_stops_lowering(tmp_path):
+    code = """
+import torch, delegate
+class Net(torch.nn.Module):
+    def forward(self, a):
+        return torch.relu(a)
+exported = torch.export.export(Net(), (torch.ones(2),))
+assert not delegate.to_backend(exported).report.partitions  # nobody asked for it
+delegate.to_backend(exported, "xnnpack")
+"""
+    done = run(code, absent=ABSENT)
+    assert "BackendUnavailable" in done.stderr.splitlines()[-1], done.stderr
+    assert "pip install" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("absent/net.dlg", ("absent", "make the directory")), (".", ("not a file",)), ("a\0b", ("cannot save",))],
+)
+def test_places_that_take_no_file(program, tmp_path, path, words):
+    with pytest.raises(ProgramError) as caught:
+        program.save(f"{tmp_path}/{path}")
+    one_line(caught.value, *words)
+    only(tmp_path)
+
+
+def test_full_disk_keeps_the_old_file(program, saved, monkeypatch):
+    before = saved.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("delegate.program.file.os.fsync", full)
+    with pytest.raises(ProgramError) as caught:
+        program.save(saved)
+    one_line(caught.value, "No space left on device", "net.dlg", "free some space", "unchanged")
+    assert saved.read_bytes() == before
+    only(saved.parent, "net.dlg")
+
+
+def test_really_full_disk(program, tmp_path):
+    """A limit on the size of files stops a write in its middle, as a full disk does."""
+    program.save(tmp_path / "net.dlg")
+    before = (tmp_path / "net.dlg").read_bytes()
+    code = """
+import resource, signal
+import delegate
+from delegate.program import file
+program = file.load(open(sys.argv[1], "rb").read())
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+file.save(program, sys.argv[1])
+"""
+    done = run(code, tmp_path / "net.dlg")
+    assert "ProgramError: cannot save the program: File too large" in done.stderr.splitlines()[-1]
+    assert (tmp_path / "net.dlg").read_bytes() == before
+    only(tmp_path, "net.dlg")
