@@ -242,6 +242,7 @@ class Chain(nn.Module):
         return a
 
 
+@pytest.mark.slow
 def test_lowering_time_grows_linearly():
     seconds = {}
     for length in (300, 3000):
