@@ -276,7 +276,19 @@ class RegionBuilder:
             rank: of the result.
             order: of the result.
         """
-        return [self._broadcast(value, rank, order) for value in values]
+        found = [self._broadcast(value, rank, order) for value in values]
+        if len(found) > 1 and all(x.rank < rank for x in found):  # one must bring the result's leading sizes of 1
+            static = [i for i, x in enumerate(found) if signature(x.sizes) is None]  # a RESHAPE infers few sizes
+            at = static[0] if static else 0
+            x = found[at]
+            found[at] = self.view(x, (1,) * (rank - x.rank) + x.shape, self._led(x.order, rank))
+        return found
+
+    @staticmethod
+    def _led(order: Order, rank: int) -> Order:
+        """An order with leading dimensions put before it."""
+        missing = rank - len(order)
+        return (*range(missing), *(d + missing for d in order))
 
     def _broadcast(self, value: Any, rank: int, order: Order) -> Operand:
         if isinstance(value, Operand):

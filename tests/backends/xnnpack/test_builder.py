@@ -1,5 +1,6 @@
 """What leaves a region: results in any order, twice, inputs and constants among them; transposes are shared."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -59,3 +60,25 @@ def test_dimensions_of_size_one_move_without_transpose():
     torch.manual_seed(0)
     pooled = Conv(lambda x, y: torch.flatten(torch.nn.functional.adaptive_avg_pool2d(y, 1), 1))
     assert run(pooled, (torch.randn(2, 3, 6, 6),), 1e-4, 1e-5).transposes == 1  # the input
+
+
+def test_leading_sizes_of_one_that_no_operand_lays_out():
+    """Both operands come with fewer dimensions than the result; the next operator counts on all of them."""
+    table = torch.randn(1, 2, 32)
+
+    class Table(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(table)
+
+        def forward(self, x):
+            return torch.split(self.table + x.squeeze(0), 8, 2)
+
+    run(Table(), (torch.randn(1, 2, 32),))
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attribute:UserWarning")  # of torch, on its own weights
+@pytest.mark.parametrize("recurrent", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers(recurrent):
+    torch.manual_seed(0)
+    run(recurrent(4, 8, num_layers=2, bidirectional=True), (torch.randn(5, 2, 4),))
