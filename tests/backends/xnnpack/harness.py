@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
@@ -132,7 +133,7 @@ def assert_same(module: torch.nn.Module, inputs: Inputs, lowered: Lowered, rtol:
     """The lowered module gives what eager gives, on these inputs."""
     with torch.no_grad():
         wanted = module(*inputs)
-    wanted = list(wanted) if isinstance(wanted, tuple | list) else [wanted]
+    wanted = pytree.tree_leaves(wanted)
     found = lowered(*inputs, shapes=[w.shape for w in wanted])
     assert len(found) == len(wanted)
     for f, w in zip(found, wanted, strict=True):
