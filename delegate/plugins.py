@@ -8,7 +8,10 @@ import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 BLOCK_VARIABLE = "DELEGATE_BLOCK_PLUGINS"  # environment variable: names separated by commas, or "*" for all
 
@@ -53,8 +56,10 @@ def discover(group: str) -> dict[str, tuple[Plugin, ...]]:
 
     A distribution that is seen twice on `sys.path` (an editable install next to its build metadata) counts once.
     """
+    import importlib.metadata  # takes as long as all of a small program's load, so only when it is needed
+
     claims: dict[str, dict[str, Plugin]] = {}
-    for entry in entry_points(group=group):
+    for entry in importlib.metadata.entry_points(group=group):
         owner = entry.dist.name if entry.dist else "unknown distribution"
         version = entry.dist.version if entry.dist else ""
         key = owner.lower().replace("-", "_").replace(".", "_")

@@ -16,7 +16,6 @@ from delegate.errors import (
     BackendUnavailable,
     did_you_mean,
 )
-from delegate.kernels.libraries import KernelLibrary, kernel_libraries
 from delegate.plugins import (
     BLOCK_VARIABLE,
     Plugin,
@@ -31,6 +30,7 @@ from delegate.plugins import (
 
 if TYPE_CHECKING:
     from delegate.backends.aot import Backend
+    from delegate.kernels.libraries import KernelLibrary
     from delegate.kernels.table import KernelTable
     from delegate.runtime.backend import BackendRuntime
 
@@ -173,6 +173,8 @@ class Registry:
 
     @functools.cached_property
     def _libraries(self) -> tuple[KernelLibrary, ...]:
+        from delegate.kernels.libraries import kernel_libraries  # programs of delegates alone need none
+
         return kernel_libraries(discover(KERNELS), self._blocked)
 
     def _find(self, name: str) -> BackendState:

@@ -20,7 +20,6 @@ from typing import BinaryIO, NamedTuple
 
 from delegate.errors import ProgramError
 from delegate.program.decode import decode
-from delegate.program.encode import encode
 from delegate.program.model import FORMAT_VERSION, Program
 from delegate.program.segments import align, flat, layout, pieces, split
 from delegate.program.verifier import verify
@@ -109,6 +108,8 @@ def assemble(program: Program) -> Iterator[memoryview | bytes]:
     """The pieces of the file of a program that is not checked."""
     segments = [flat(s) for s in program.segments]
     directory = layout(segments)
+    from delegate.program.encode import encode  # reading a file does without it
+
     tables = encode(program, directory)
     start = align(_HEADER.size + len(tables))
     header = _Header(

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from delegate.errors import LoweringError
-from delegate.kernels.table import Kernel
 from delegate.program.dtypes import DType
 from delegate.program.expr import Expr, evaluate
 from delegate.program.model import (
@@ -33,6 +32,9 @@ from delegate.runtime.backend import Array, Delegate
 from delegate.runtime.kernels import Kernels, place
 from delegate.runtime.steps import CompactStep, CopiedViewStep, DelegateStep, KernelStep, Step
 from delegate.runtime.storage import assign_storage, call_view, concrete
+
+if TYPE_CHECKING:
+    from delegate.kernels.table import Kernel
 
 Slot = tuple[list[Any], int]  # a list, and the entry of it that a call fills
 

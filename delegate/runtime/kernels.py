@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from delegate.errors import KernelError
-from delegate.kernels.table import Kernel, KernelTable
 from delegate.program.dtypes import DType
 from delegate.program.model import Arg, KernelCall, Method, Program, Ref
+
+if TYPE_CHECKING:
+    from delegate.kernels.table import Kernel, KernelTable
 
 
 class Kernels:

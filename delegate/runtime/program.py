@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
@@ -30,7 +31,10 @@ def load(source: str | os.PathLike[str] | bytes | memoryview | BinaryIO) -> Load
         ProgramError: the file is damaged, foreign, or of another version.
         BackendNotFound, BackendUnavailable, BackendFailed: a partition's backend cannot run here.
     """
-    return LoadedProgram(file.load(source))
+    with ThreadPoolExecutor(1, "delegate-load") as pool:
+        checked = pool.submit(file.load, source)
+        registry = default_registry()  # plugins are looked for while checksums are computed
+        return LoadedProgram(checked.result(), registry)
 
 
 class LoadedProgram:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from delegate.kernels.table import Kernel
 from delegate.program.expr import Expr, evaluate
 from delegate.program.memory import Lifetime, plan_memory
 from delegate.program.model import Arg, Block, DelegateCall, Home, KernelCall, Method, Program, Ref, Storage
 from delegate.runtime.backend import Array
 from delegate.runtime.kernels import Kernels, refs
+
+if TYPE_CHECKING:
+    from delegate.kernels.table import Kernel
 
 UNPLANNED = Storage(Home.ARENA, 0, -1)
 
