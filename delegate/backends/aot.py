@@ -11,6 +11,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch.fx import Graph, Node
 
+from delegate.edge.graphs import copy_node
 from delegate.verdict import Verdict
 
 
@@ -38,6 +39,19 @@ class Region:
     inputs: tuple[Node, ...]
     constants: Mapping[Node, torch.Tensor]
     outputs: tuple[Node, ...]
+
+    def copy(self) -> Region:
+        """The same with a graph of its own, for a backend that rewrites it: the one that it was given must stay."""
+        graph, copies = Graph(), dict[Node, Node]()
+        for node in self.graph.nodes:
+            copies[node] = copy_node(graph, node, copies)
+        return Region(
+            self.name,
+            graph,
+            tuple(copies[n] for n in self.inputs),
+            {copies[n]: value for n, value in self.constants.items()},
+            tuple(copies[n] for n in self.outputs),
+        )
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 from delegate.edge.program import META_VALUE
 
@@ -84,3 +86,13 @@ def evaluate(root: GraphModule, arguments: Sequence[Any]) -> tuple[Any, ...]:
     """Run a graph with torch on values for its placeholders, in order; gives its results, flat."""
     with torch.no_grad():
         return tuple(_Evaluator(root).run(*arguments, enable_io_processing=False))
+
+
+def copy_node(graph: Graph, node: Node, mapping: Mapping[Node, Any]) -> Node:
+    """A node with its name, `meta` and arguments from `mapping`, at the end of another graph."""
+    # Arguments are set afterwards: create_node warns of symbolic numbers that are no nodes, which regions hold.
+    made = graph.create_node(node.op, node.target, name=node.name, type_expr=node.type)
+    made.args = map_arg(node.args, mapping.__getitem__)
+    made.kwargs = map_arg(node.kwargs, mapping.__getitem__)
+    made.meta = copy.copy(node.meta)
+    return made

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 import torch
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.node import map_arg
 
 from delegate.backends.aot import PreprocessResult, Region
+from delegate.edge.graphs import copy_node
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import LoweringError
 from delegate.partitioner.collector import paused_collector
@@ -121,7 +121,7 @@ class Cutter:
             for source in node.all_input_nodes:
                 if source not in inside and is_number(source):
                     inside[source] = source.meta[META_VALUE]
-            inside[node] = _copy(graph, node, inside)
+            inside[node] = copy_node(graph, node, inside)
         graph.output(tuple(inside[n] for n in border.outputs))
         return Region(
             name=partition.name,
@@ -145,13 +145,13 @@ class Cutter:
             if not self.plan.is_nested and program.is_constant(node) and all(user in self._home for user in node.users):
                 del constants[node.name]
             else:
-                lowered[node] = _copy(graph, node, lowered)
+                lowered[node] = copy_node(graph, node, lowered)
         for unit in self.plan.order:
             if isinstance(unit, Partition):
                 self._call(graph, unit, lowered)
             elif unit not in self._idle:
-                lowered[unit] = _copy(graph, unit, lowered)
-        _copy(graph, program.graph.output_node(), lowered)
+                lowered[unit] = copy_node(graph, unit, lowered)
+        copy_node(graph, program.graph.output_node(), lowered)
         return graph, constants
 
     def _call(self, graph: Graph, partition: Partition, lowered: dict[Node, Node]) -> None:
@@ -162,16 +162,6 @@ class Cutter:
         for position, node in enumerate(border.outputs):
             lowered[node] = graph.create_node("call_function", operator.getitem, (call, position), name=node.name)
             lowered[node].meta = copy.copy(node.meta)
-
-
-def _copy(graph: Graph, node: Node, mapping: Mapping[Node, Any]) -> Node:
-    """A node with its name, `meta` and arguments from `mapping`, at the end of another graph."""
-    # Arguments are set afterwards: create_node warns of symbolic numbers that are no nodes, which regions hold.
-    made = graph.create_node(node.op, node.target, name=node.name, type_expr=node.type)
-    made.args = map_arg(node.args, mapping.__getitem__)
-    made.kwargs = map_arg(node.kwargs, mapping.__getitem__)
-    made.meta = copy.copy(node.meta)
-    return made
 
 
 def regions(plan: Plan) -> dict[str, Region]:

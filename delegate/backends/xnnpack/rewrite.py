@@ -120,7 +120,8 @@ class Rewriter:
 
 
 def rewrite(region: Region) -> Region:
-    """The region after all rules; its graph is changed in place, its nodes keep their names."""
+    """The region after all rules, in a graph of its own; nodes keep their names."""
+    region = region.copy()
     rewriter = Rewriter(region)
     for node in list(region.graph.nodes):
         for rule in RULES.get(op_name(node), ()) if node.op == "call_function" else ():
