@@ -24,17 +24,17 @@ format: $(READY)
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# The peers go to environments of their own; see benchmarks/README.md.
 bench: $(READY)
 	$(PYTHON) -m benchmarks.models
 
-# Needs flatc (Debian: flatbuffers-compiler) in the version that docs/file-format.md names.
+# The peers; ExecuTorch goes to an environment of its own, see benchmarks/README.md.
 bench-peers: $(READY)
 	$(PYTHON) -m pip install --quiet --constraint constraints.txt onnx onnxscript onnxruntime openvino
 	python3 -m venv .venv-executorch
 	.venv-executorch/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-executorch/bin/python -m pip install --quiet --constraint constraints.txt executorch
 
+# Needs flatc (Debian: flatbuffers-compiler) in the version that docs/file-format.md names.
 schema:
 	flatc --python --gen-onefile -o delegate/program delegate/program/schema.fbs
 
