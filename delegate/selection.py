@@ -51,11 +51,11 @@ def select(request: Request, config: ConfigSource, registry: Registry) -> Select
         BackendNotFound, BackendBroken, BackendIncompatible, BackendUnavailable: a backend that was asked for cannot be
             used (the first and the last unless the policy lets that pass).
     """
-    if request is not None and config is not None and load_config(config, registry=registry).backends is not None:
+    settings = load_config(config if config is not None else {}, registry=registry)
+    if request is not None and settings.backends is not None:
         raise ConfigError(
             "backends are named twice, in the call and in the configuration", remedy="name them in one place"
         )
-    settings = load_config(config if config is not None else {}, registry=registry)
     partitioners, notes = [], []
     backends: dict[str, Backend] = {}
     for partitioner in _partitioners(request, settings, registry):

@@ -18,6 +18,7 @@ from delegate.emit.symbols import Symbols
 from delegate.emit.trees import tree_of
 from delegate.errors import LoweringError
 from delegate.partitioner.cut import LoweredDelegate, LoweredProgram, call_delegate
+from delegate.program.lifetimes import refs
 from delegate.program.model import (
     Arg,
     DelegateCall,
@@ -30,7 +31,7 @@ from delegate.program.model import (
     Storage,
     Value,
 )
-from delegate.runtime.kernels import Kernels, refs
+from delegate.runtime.kernels import Kernels
 from delegate.runtime.storage import UNPLANNED
 
 _CLONE = "aten.clone.default"

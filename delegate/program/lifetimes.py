@@ -85,7 +85,7 @@ class _Lifetimes:
         self.end = [-1] * len(method.values)
         self._instructions(method.instructions, ())
         self._step += 1
-        self._read(_refs(method.outputs), ())
+        self._read(refs(method.outputs), ())
 
     def _instructions(self, instructions: Iterable[Instruction], loops: tuple[set[int], ...]) -> None:
         """Walk in the order of execution. `loops`: for each loop around, what is read in it."""
@@ -94,7 +94,7 @@ class _Lifetimes:
             if isinstance(call, StructuredCall):
                 self._structured(call, loops)
                 continue
-            self._read(_refs(call.args) if isinstance(call, KernelCall) else call.inputs, loops)
+            self._read(refs(call.args) if isinstance(call, KernelCall) else call.inputs, loops)
             self._make(call.outputs)
 
     def _structured(self, call: StructuredCall, loops: tuple[set[int], ...]) -> None:
@@ -128,11 +128,11 @@ class _Lifetimes:
                 loops[-1].add(owner)
 
 
-def _refs(args: Iterable[Arg]) -> Iterator[int]:
-    """The values in arguments."""
+def refs(args: Iterable[Arg]) -> Iterator[int]:
+    """The values in arguments, those inside lists too, in order."""
     for arg in args:
         if isinstance(arg, tuple):
-            yield from _refs(arg)
+            yield from refs(arg)
         elif isinstance(arg, Ref):
             yield arg.index
 

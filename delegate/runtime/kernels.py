@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from delegate.errors import KernelError
 from delegate.program.dtypes import DType
-from delegate.program.model import Arg, KernelCall, Method, Program, Ref
+from delegate.program.lifetimes import refs
+from delegate.program.model import KernelCall, Method, Program
 
 if TYPE_CHECKING:
     from delegate.kernels.table import Kernel, KernelTable
@@ -51,17 +52,6 @@ class Kernels:
                 remedy="install a kernel library that has it (entry-point group delegate.kernels)",
             )
         return kernel
-
-
-def refs(args: Iterable[Arg]) -> list[int]:
-    """The values among arguments, also those inside lists, in order."""
-    found: list[int] = []
-    for arg in args:
-        if isinstance(arg, Ref):
-            found.append(arg.index)
-        elif isinstance(arg, tuple):
-            found.extend(refs(arg))
-    return found
 
 
 def place(method: Method, call: KernelCall) -> str:

@@ -51,10 +51,9 @@ class LoadedProgram:
         self.program = program
         registry = registry or default_registry()
         self._delegates = _make_delegates(program, registry)
-        constants = {c: _array(program, c) for c in program.constants}
         resources = Resources(
             program,
-            tuple(constants[c] for c in program.constants),
+            tuple(_array(program, c) for c in program.constants),
             tuple(_array(program, s).copy() for s in program.states),
             self._delegates,
             Kernels(registry.kernel_tables),

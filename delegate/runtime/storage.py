@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from delegate.program.expr import Expr, evaluate
+from delegate.program.lifetimes import refs
 from delegate.program.memory import Lifetime, plan_memory
 from delegate.program.model import Arg, Block, DelegateCall, Home, KernelCall, Method, Program, Ref, Storage
 from delegate.runtime.backend import Array
-from delegate.runtime.kernels import Kernels, refs
+from delegate.runtime.kernels import Kernels
 
 if TYPE_CHECKING:
     from delegate.kernels.table import Kernel
