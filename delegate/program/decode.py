@@ -48,18 +48,17 @@ _STRUCTURES = {s.value: s for s in Structure}
 _TREE_KINDS = {code: name for name, code in vars(schema.TreeKind).items() if not name.startswith("_")}
 
 
-def decode(tables: memoryview, version: int) -> tuple[Program, Directory]:
-    """The program without its segments, and where they lie.
+def decode(tables: memoryview) -> tuple[Program, Directory]:
+    """The program without its segments, and where they lie. What an older version lacks gets its default.
 
     Args:
         tables: as `encode` wrote them, or anything.
-        version: of the format, already known to be readable.
 
     Raises:
         ProgramError: the tables are not what `encode` writes.
     """
     try:
-        return _Decoder(tables).program(version)
+        return _Decoder(tables).program()
     except (struct.error, LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
         problem = f"the tables of the file are damaged: {type(error).__name__}: {error}"
         raise ProgramError(problem, remedy="copy the file again, or lower the model again") from error
@@ -75,7 +74,7 @@ class _Decoder:
         self._tables = tables
         self._budget = tables.nbytes
 
-    def program(self, version: int) -> tuple[Program, Directory]:
+    def program(self) -> tuple[Program, Directory]:
         if not schema.Program.ProgramBufferHasIdentifier(self._tables, 0):
             raise ValueError("the identifier DLG1 is missing")
         item = schema.Program.GetRootAs(self._tables, 0)
@@ -87,7 +86,8 @@ class _Decoder:
             delegates=tuple(self._delegate(d) for d in self._items(item, "Delegates")),
             segments=(),
             report=self._text(item.Report()),
-            version=version,
+            fallbacks=tuple(self._method(m) for m in self._items(item, "Fallbacks")),
+            on_fallback=self._text(item.OnFallback()) or Program.on_fallback,
         )
         return program, self._directory(item.Segments())
 
@@ -134,7 +134,8 @@ class _Decoder:
         specs = json.loads(self._text(item.CompileSpecs()), parse_constant=_refuse)
         if not isinstance(specs, dict):
             raise ValueError("compile specs are not a JSON object")
-        return DelegateSpec(self._text(item.Name()), self._text(item.Backend()), item.Segment(), specs)
+        name, backend = self._text(item.Name()), self._text(item.Backend())
+        return DelegateSpec(name, backend, item.Segment(), specs, item.Fallback())
 
     def _method(self, item: Any) -> Method:
         table = item.Exprs()
@@ -173,7 +174,7 @@ class _Decoder:
 
     def _symbol(self, item: Any) -> Symbol:
         maximum = item.Maximum() if item.Bounded() else None
-        return Symbol(self._text(item.Name()), item.Minimum(), maximum, item.Input(), item.Dim())
+        return Symbol(self._text(item.Name()), item.Minimum(), maximum, item.Input(), item.Dim(), item.Value())
 
     def _instructions(self, item: Any, reader: ArgReader, depth: int) -> tuple[Instruction, ...]:
         table = item.Args()
@@ -201,7 +202,7 @@ class _Decoder:
         if depth == 0:
             raise ValueError("control flow is nested too deeply")
         blocks = tuple(self._block(b, reader, depth - 1) for b in self._items(item, "Blocks"))
-        return StructuredCall(_STRUCTURES[item.Kind()], operands, item.Carried(), blocks, outputs)
+        return StructuredCall(_STRUCTURES[item.Kind()], operands, item.Carried(), blocks, outputs, item.Sequences())
 
     def _block(self, item: Any, reader: ArgReader, depth: int) -> Block:
         inputs, outputs = self._numbers(item, "Inputs"), self._numbers(item, "Outputs")

@@ -76,6 +76,8 @@ class _Encoder:
                 Sha256=self._builder.CreateByteVector(b"".join(directory.digests)),
             ),
             Report=self._builder.CreateString(program.report),
+            Fallbacks=self._tables(self._method(m) for m in program.fallbacks),
+            OnFallback=self._builder.CreateString(program.on_fallback),
         )
         self._builder.Finish(root, IDENTIFIER)
         return bytes(self._builder.Output())
@@ -170,7 +172,9 @@ class _Encoder:
         if depth == 0:
             raise ProgramError(f"control flow is nested deeper than {MAX_DEPTH}")
         blocks = self._tables([self._block(b, depth - 1) for b in call.blocks])
-        return self._table("Structured", Kind=call.kind.value, Carried=call.carried, Blocks=blocks)
+        return self._table(
+            "Structured", Kind=call.kind.value, Carried=call.carried, Blocks=blocks, Sequences=call.sequences
+        )
 
     def _block(self, block: Block, depth: int) -> int:
         inputs, outputs = self._indices(block.inputs), self._indices(block.outputs)
@@ -186,6 +190,7 @@ class _Encoder:
             Bounded=symbol.maximum is not None,
             Input=symbol.input,
             Dim=symbol.dim,
+            Value=symbol.value,
         )
 
     def _tree(self, tree: Tree) -> int:
@@ -203,7 +208,8 @@ class _Encoder:
     def _delegate(self, spec: DelegateSpec) -> int:
         specs = json.dumps(dict(spec.compile_specs), sort_keys=True, separators=(",", ":"), allow_nan=False)
         texts = [self._builder.CreateString(t) for t in (spec.name, spec.backend, specs)]
-        return self._table("Delegate", Name=texts[0], Backend=texts[1], CompileSpecs=texts[2], Segment=spec.segment)
+        fields = dict(zip(("Name", "Backend", "CompileSpecs"), texts, strict=True))
+        return self._table("Delegate", **fields, Segment=spec.segment, Fallback=spec.fallback)
 
 
 class _Row(NamedTuple):

@@ -25,7 +25,7 @@ from delegate.program.segments import align, flat, layout, pieces, split
 from delegate.program.verifier import verify
 
 MAGIC = b"\x89DLG\r\n\x1a\n"  # not ASCII, and spoiled by any transfer that converts line ends
-READABLE = frozenset({1})  # the versions of the format that `load` reads
+READABLE = frozenset({1, 2})  # the versions of the format that `load` reads
 _FIRST_RELEASE = b"0.1.0"  # of this project that reads FORMAT_VERSION: told to users of older ones
 _HEADER = struct.Struct("<8sII16sQQQQ32x32s")
 _DIGEST_AT = _HEADER.size - 32
@@ -88,7 +88,7 @@ def parse(data: memoryview, name: str = "") -> Program:
     """The program of these bytes, checked as `load` says; `name` is for messages."""
     try:
         header = _read_header(data)
-        program, directory = decode(data[header.tables : header.tables + header.tables_size], header.version)
+        program, directory = decode(data[header.tables : header.tables + header.tables_size])
         segments = split(directory, data[header.segments :], lambda index: _owner(program, index))
         program = dataclasses.replace(program, segments=segments)
         verify(program)

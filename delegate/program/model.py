@@ -14,7 +14,7 @@ from typing import Any
 from delegate.program.dtypes import DType
 from delegate.program.expr import Dim, Expr
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class Home(Enum):
@@ -101,8 +101,8 @@ class Structure(Enum):
 
     IF = 0  # operands: predicate, then what both blocks take; blocks: then, else
     WHILE = 1  # operands: carried values, then captured ones; blocks: condition, body
-    SCAN = 2  # operands: carried values, then sequences, then captured ones; block: body
-    MAP = 3  # operands: sequences, then captured values; block: body
+    SCAN = 2  # operands: carried values, then sequences, then captured ones; block: body. Outputs: carried, then stacked
+    MAP = 3  # operands: sequences, then captured values; block: body. Outputs: stacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +116,23 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class StructuredCall:
-    """Control flow: runs its blocks as `kind` says. `carried` counts the operands that one turn gives to the next."""
+    """Control flow: runs its blocks as `kind` says.
+
+    Args:
+        kind: which control flow.
+        operands: values that go in, in the order that `Structure` says.
+        carried: how many of them one turn gives to the next.
+        blocks: the bodies.
+        outputs: values that come out.
+        sequences: how many operands are taken apart along dimension 0, a turn for each part.
+    """
 
     kind: Structure
     operands: tuple[int, ...]
     carried: int
     blocks: tuple[Block, ...]
     outputs: tuple[int, ...]
+    sequences: int = 0
 
 
 Instruction = KernelCall | DelegateCall | StructuredCall
@@ -136,6 +146,7 @@ class Symbol:
         name: for people, e.g. "s0" or the Dim's name "batch".
         minimum, maximum: the range that is allowed, inclusive; maximum None: unbounded.
         input, dim: it is the size of that dimension of that input; input -1: known only from data.
+        value, dim: where input is -1, it is the size of that dimension of that value; dim -1: the value's one element.
     """
 
     name: str
@@ -143,6 +154,7 @@ class Symbol:
     maximum: int | None
     input: int = -1
     dim: int = -1
+    value: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,17 +247,30 @@ class DelegateSpec:
         backend: the backend whose runtime half takes it.
         segment: the segment that holds its blob.
         compile_specs: what the backend's AOT half tells its runtime half; plain JSON values.
+        fallback: index into `Program.fallbacks` of the same computation in kernels, or -1.
     """
 
     name: str
     backend: str
     segment: int
     compile_specs: Mapping[str, Any] = field(default_factory=dict)
+    fallback: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A compiled program. `segments` are the bulk bytes (64-byte aligned and mapped when loaded from a file)."""
+    """A compiled program.
+
+    Args:
+        methods: what can be called.
+        operators: names of the operators that instructions count.
+        constants, states, delegates: what methods share.
+        segments: the bulk bytes (64-byte aligned and mapped when loaded from a file).
+        report: the partition report as JSON.
+        fallbacks: partitions in kernels, for when a delegate fails; they take and give what the delegate does.
+        on_fallback: what happens when a fallback is used: "allow", "warn" or "error".
+        version: of the format.
+    """
 
     methods: tuple[Method, ...]
     operators: tuple[str, ...]
@@ -253,5 +278,7 @@ class Program:
     states: tuple[State, ...]
     delegates: tuple[DelegateSpec, ...]
     segments: tuple[memoryview | bytes, ...]
-    report: str = ""  # the partition report as JSON
+    report: str = ""
+    fallbacks: tuple[Method, ...] = ()
+    on_fallback: str = "warn"
     version: int = FORMAT_VERSION

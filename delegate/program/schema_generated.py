@@ -608,11 +608,19 @@ class Structured(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         return o == 0
 
-def StructuredStart(builder): builder.StartObject(3)
+    # Structured
+    def Sequences(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return 0
+
+def StructuredStart(builder): builder.StartObject(4)
 def StructuredAddKind(builder, kind): builder.PrependUint8Slot(0, kind, 0)
 def StructuredAddCarried(builder, carried): builder.PrependUint32Slot(1, carried, 0)
 def StructuredAddBlocks(builder, blocks): builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(blocks), 0)
 def StructuredStartBlocksVector(builder, numElems): return builder.StartVector(4, numElems, 4)
+def StructuredAddSequences(builder, sequences): builder.PrependUint32Slot(3, sequences, 0)
 def StructuredEnd(builder): return builder.EndObject()
 
 
@@ -917,13 +925,21 @@ class Symbol(object):
             return self._tab.Get(flatbuffers.number_types.Int32Flags, o + self._tab.Pos)
         return -1
 
-def SymbolStart(builder): builder.StartObject(6)
+    # Symbol
+    def Value(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Int32Flags, o + self._tab.Pos)
+        return -1
+
+def SymbolStart(builder): builder.StartObject(7)
 def SymbolAddName(builder, name): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
 def SymbolAddMinimum(builder, minimum): builder.PrependInt64Slot(1, minimum, 0)
 def SymbolAddMaximum(builder, maximum): builder.PrependInt64Slot(2, maximum, 0)
 def SymbolAddBounded(builder, bounded): builder.PrependBoolSlot(3, bounded, 0)
 def SymbolAddInput(builder, input): builder.PrependInt32Slot(4, input, -1)
 def SymbolAddDim(builder, dim): builder.PrependInt32Slot(5, dim, -1)
+def SymbolAddValue(builder, value): builder.PrependInt32Slot(6, value, -1)
 def SymbolEnd(builder): return builder.EndObject()
 
 
@@ -1425,11 +1441,19 @@ class Delegate(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-def DelegateStart(builder): builder.StartObject(4)
+    # Delegate
+    def Fallback(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Int32Flags, o + self._tab.Pos)
+        return -1
+
+def DelegateStart(builder): builder.StartObject(5)
 def DelegateAddName(builder, name): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
 def DelegateAddBackend(builder, backend): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(backend), 0)
 def DelegateAddSegment(builder, segment): builder.PrependUint32Slot(2, segment, 0)
 def DelegateAddCompileSpecs(builder, compileSpecs): builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(compileSpecs), 0)
+def DelegateAddFallback(builder, fallback): builder.PrependInt32Slot(4, fallback, -1)
 def DelegateEnd(builder): return builder.EndObject()
 
 
@@ -1701,7 +1725,38 @@ class Program(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-def ProgramStart(builder): builder.StartObject(7)
+    # Program
+    def Fallbacks(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        if o != 0:
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
+            x = self._tab.Indirect(x)
+            obj = Method()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # Program
+    def FallbacksLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Program
+    def FallbacksIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        return o == 0
+
+    # Program
+    def OnFallback(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+def ProgramStart(builder): builder.StartObject(9)
 def ProgramAddMethods(builder, methods): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(methods), 0)
 def ProgramStartMethodsVector(builder, numElems): return builder.StartVector(4, numElems, 4)
 def ProgramAddOperators(builder, operators): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(operators), 0)
@@ -1714,6 +1769,9 @@ def ProgramAddDelegates(builder, delegates): builder.PrependUOffsetTRelativeSlot
 def ProgramStartDelegatesVector(builder, numElems): return builder.StartVector(4, numElems, 4)
 def ProgramAddSegments(builder, segments): builder.PrependUOffsetTRelativeSlot(5, flatbuffers.number_types.UOffsetTFlags.py_type(segments), 0)
 def ProgramAddReport(builder, report): builder.PrependUOffsetTRelativeSlot(6, flatbuffers.number_types.UOffsetTFlags.py_type(report), 0)
+def ProgramAddFallbacks(builder, fallbacks): builder.PrependUOffsetTRelativeSlot(7, flatbuffers.number_types.UOffsetTFlags.py_type(fallbacks), 0)
+def ProgramStartFallbacksVector(builder, numElems): return builder.StartVector(4, numElems, 4)
+def ProgramAddOnFallback(builder, onFallback): builder.PrependUOffsetTRelativeSlot(8, flatbuffers.number_types.UOffsetTFlags.py_type(onFallback), 0)
 def ProgramEnd(builder): return builder.EndObject()
 
 

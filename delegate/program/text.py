@@ -42,8 +42,9 @@ def format_program(program: Program) -> str:
     lines += _section("constants", (_tensor(i, c, program) for i, c in enumerate(program.constants)))
     lines += _section("states", (_tensor(i, s, program) for i, s in enumerate(program.states)))
     lines += _section("delegates", _delegates(program))
-    for method in program.methods:
-        lines += ["", *_MethodText(program, method).lines()]
+    for kind, methods in (("method", program.methods), ("fallback", program.fallbacks)):
+        for method in methods:
+            lines += ["", f"{kind} {method.name}:", *_MethodText(program, method).lines()]
     return "\n".join(map(_printable, lines)) + "\n"
 
 
@@ -66,7 +67,8 @@ def _delegates(program: Program) -> Iterator[str]:
     for index, spec in enumerate(program.delegates):
         specs = json.dumps(dict(spec.compile_specs), sort_keys=True)
         size = _bytes(program, spec.segment)
-        yield f"#{index} {spec.name}: {spec.backend}, segment {spec.segment}, {size}, {specs}"
+        fallback = f", fallback {program.fallbacks[spec.fallback].name}" if spec.fallback >= 0 else ""
+        yield f"#{index} {spec.name}: {spec.backend}, segment {spec.segment}, {size}, {specs}{fallback}"
 
 
 def _bytes(program: Program, segment: int) -> str:
@@ -116,7 +118,6 @@ class _MethodText:
     def lines(self) -> list[str]:
         method = self._method
         return [
-            f"method {method.name}:",
             f"  arguments: {_tree(method.in_tree, (self._input(i) for i in method.inputs))}",
             f"  result: {_tree(method.out_tree, (self._arg(o) for o in method.outputs))}",
             f"  arenas: {', '.join('planned per shape' if a < 0 else f'{a} bytes' for a in method.arenas)}",
@@ -130,7 +131,11 @@ class _MethodText:
 
     def _symbol(self, symbol: Symbol) -> str:
         limits = f">= {symbol.minimum}" if symbol.maximum is None else f"in [{symbol.minimum}, {symbol.maximum}]"
-        origin = f" = size {symbol.dim} of {self._method.inputs[symbol.input].name}" if symbol.input >= 0 else ""
+        origin = ""
+        if symbol.input >= 0:
+            origin = f" = size {symbol.dim} of {self._method.inputs[symbol.input].name}"
+        elif symbol.value >= 0:
+            origin = f" = size {symbol.dim} of %{symbol.value}" if symbol.dim >= 0 else f" = element of %{symbol.value}"
         return f"{symbol.name} {limits}{origin}"
 
     def _value(self, value: Value) -> str:
@@ -148,8 +153,9 @@ class _MethodText:
         for call in instructions:
             results = f"{_refs(call.outputs)} = " if call.outputs else ""
             if isinstance(call, StructuredCall):
-                carried = f", carried={call.carried}" if call.carried else ""
-                yield f"{indent}{results}{call.kind.name.lower()}({_refs(call.operands)}{carried})"
+                counts = {"carried": call.carried, "sequences": call.sequences}
+                given = ", ".join([_refs(call.operands), *(f"{name}={n}" for name, n in counts.items() if n)])
+                yield f"{indent}{results}{call.kind.name.lower()}({given})"
                 yield from self._blocks(call, f"{indent}  ")
             else:
                 yield f"{indent}{results}{self._call(call)}"

@@ -27,6 +27,7 @@ from delegate.program.model import (
     State,
     Structure,
     StructuredCall,
+    Symbol,
     Tree,
     Value,
 )
@@ -35,6 +36,7 @@ _BLOCKS = {Structure.IF: 2, Structure.WHILE: 2, Structure.SCAN: 1, Structure.MAP
 _KEYED = {"tuple": False, "list": False, "dict": True, "namedtuple": True, "record": True}  # kinds of trees
 _READ_ONLY = {Home.INPUT, Home.CONSTANT}
 _GIVEN = {Home.INPUT, Home.CONSTANT, Home.STATE}  # there before the first instruction
+_POLICIES = ("allow", "warn", "error")
 _REMEDY = "lower the model again; if that does not help, report it"
 
 
@@ -51,8 +53,17 @@ def verify(program: Program) -> None:
             _check_tensor(tensor, program, f"{kind} {tensor.name!r}")
     for spec in program.delegates:
         _check_index(spec.segment, program.segments, "segment", f"delegate {spec.name!r}")
+        if spec.fallback != -1:
+            _check_index(spec.fallback, program.fallbacks, "fallback", f"delegate {spec.name!r}")
+    if program.on_fallback not in _POLICIES:
+        _fail(f"{program.on_fallback!r} is no policy for fallbacks", "the program")
+    _verify_methods(program, program.methods)
+    _verify_methods(program, program.fallbacks)
+
+
+def _verify_methods(program: Program, methods: Sequence[Method]) -> None:
     names: set[str] = set()
-    for method in program.methods:
+    for method in methods:
         if method.name in names:
             _fail("two methods have this name", f"method {method.name!r}")
         names.add(method.name)
@@ -223,12 +234,18 @@ class _MethodVerifier:
             if symbol.maximum is not None and symbol.minimum > symbol.maximum:
                 self._fail(f"its range {symbol.minimum} to {symbol.maximum} is empty")
             if symbol.input == -1:
+                self._check_data_symbol(symbol)
                 continue
             self._index(symbol.input, self._method.inputs, "input")
             value = self._method.inputs[symbol.input].value
             if value == -1 and symbol.dim == -1:
                 continue  # the input is a number, the symbol its value
             self._index(symbol.dim, self._method.values[value].shape if value >= 0 else (), "dimension")
+
+    def _check_data_symbol(self, symbol: Symbol) -> None:
+        self._index(symbol.value, self._method.values, "value")
+        if symbol.dim != -1:
+            self._index(symbol.dim, self._method.values[symbol.value].shape, "dimension")
 
     def _instructions(self, instructions: Iterable[Instruction], path: str) -> None:
         for index, call in enumerate(instructions):
@@ -255,6 +272,16 @@ class _MethodVerifier:
             self._fail(f"{call.kind.name} has {len(call.blocks)} blocks, not {_BLOCKS[call.kind]}")
         if not 0 <= call.carried <= len(call.operands):
             self._fail(f"{call.carried} of {len(call.operands)} operands are carried")
+        if not 0 <= call.sequences <= len(call.operands) - call.carried:
+            self._fail(f"{call.sequences} of {len(call.operands)} operands are sequences")
+        if call.sequences and call.kind in (Structure.IF, Structure.WHILE):
+            self._fail(f"{call.kind.name} takes no sequences")
+        if not call.sequences and call.kind in (Structure.SCAN, Structure.MAP):
+            self._fail(f"{call.kind.name} has no sequence to go along")
+        if call.carried and call.kind in (Structure.IF, Structure.MAP):
+            self._fail(f"{call.kind.name} carries no values")
+        if call.carried > len(call.outputs):
+            self._fail(f"{call.kind.name} carries {call.carried} values and gives {len(call.outputs)}")
         inputs = len(call.operands) - (call.kind is Structure.IF)
         outputs = [len(call.outputs)] * len(call.blocks)
         if call.kind is Structure.WHILE:

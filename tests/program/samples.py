@@ -110,7 +110,7 @@ def dynamic() -> Program:
         out_tree=Tree("tuple", (), (LEAF, LEAF)),
         values=values,
         instructions=(KernelCall(0, (Ref(0), half), (1,)), KernelCall(0, (Ref(1), odd), (2,))),
-        symbols=(Symbol("batch", 2, None, 0, 0), Symbol("u0", 0, 100)),
+        symbols=(Symbol("batch", 2, None, 0, 0), Symbol("u0", 0, 100, dim=0, value=1)),
         arenas=(-1,),
     )
     empty = Method("nothing", (), (), in_tree(0), Tree("tuple"), (), ())

@@ -13,7 +13,7 @@ from delegate.program.text import format_program
 from tests.program.samples import SAMPLES, empty
 
 STATIC = (
-    r"""program, format version 1
+    r"""program, format version 2
 constants:
   #0 weight: float32[2, 4], segment 0, 32 bytes
   #1 tied: int32[8], segment 0, 32 bytes
@@ -38,14 +38,14 @@ method forward:
 """
 )
 
-DYNAMIC = """program, format version 1
+DYNAMIC = """program, format version 2
 
 method forward:
   arguments: ((x=%0,), {})
   result: (%2, ((batch + 1) // 2))
   arenas: planned per shape
   symbol batch >= 2 = size 0 of x
-  symbol u0 in [0, 100]
+  symbol u0 in [0, 100] = size 0 of %1
   %0: float32[batch, 3] input #0 x
   %1: float32[((batch + 1) // 2), 3] arena[?] slice
   %2: float32[max(min(((batch + 1) // 2), 9), ((batch % 7) * -1)), 3] output #0 y
@@ -58,7 +58,7 @@ method nothing:
   arenas: 0 bytes
 """
 
-STRUCTURED = """program, format version 1
+STRUCTURED = """program, format version 2
 states:
   #0 cache: float32[4], segment 0, 16 bytes
 
@@ -101,7 +101,7 @@ method read:
   %0: float32[4] state #0 cache
 """
 
-TEXTS = {"static": STATIC, "dynamic": DYNAMIC, "structured": STRUCTURED, "empty": "program, format version 1\n"}
+TEXTS = {"static": STATIC, "dynamic": DYNAMIC, "structured": STRUCTURED, "empty": "program, format version 2\n"}
 
 
 @pytest.mark.parametrize("name", SAMPLES)

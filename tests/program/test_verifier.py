@@ -76,7 +76,7 @@ def loop(**changes) -> Program:
 UNUSED = replace_method(static(), values=(*static().methods[0].values, value("unused", (1,), Home.ARENA)))
 
 CASES = {
-    "version": (dataclasses.replace(empty(), version=2), "format version 2 is not 1"),
+    "version": (dataclasses.replace(empty(), version=1), "format version 1 is not 2"),
     "names": (dataclasses.replace(dynamic(), methods=dynamic().methods[:1] * 2), "two methods.*'forward'"),
     "constant segment": (rows(static(), "constants", segment=3), "no segment 3, only 3 .constant 'weight'"),
     "constant size": (rows(static(), "constants", shape=(9,)), r"^float32\[9\] takes 36 bytes, segment 0 has 32"),
@@ -216,8 +216,8 @@ def test_what_a_loop_reads_lives_until_it_ends():
 def test_what_an_inner_loop_reads_lives_until_the_outer_one_ends():
     """v1 is made before two nested loops and read in the inner one alone."""
     reads = KernelCall(0, (Ref(4), Ref(1)), (5,))
-    inner = StructuredCall(Structure.MAP, (3,), 0, (Block((4,), (5,), (reads,)),), (6,))
-    outer = StructuredCall(Structure.MAP, (2,), 0, (Block((3,), (7,), (inner, KernelCall(0, (Ref(6),), (7,)))),), (8,))
+    inner = StructuredCall(Structure.MAP, (3,), 0, (Block((4,), (5,), (reads,)),), (6,), 1)
+    outer = StructuredCall(Structure.MAP, (2,), 0, (Block((3,), (7,), (inner, KernelCall(0, (Ref(6),), (7,)))),), (8,), 1)
     values = [value("x", (4,), Home.INPUT, 0)]
     values += [value(f"v{i}", (4,), Home.ARENA, 0, 64 * i) for i in range(1, 8)]
     values.append(value("out", (4,), Home.OUTPUT, 0))
