@@ -87,7 +87,7 @@ class _Decoder:
             segments=(),
             report=self._text(item.Report()),
             fallbacks=tuple(self._method(m) for m in self._items(item, "Fallbacks")),
-            on_fallback=self._text(item.OnFallback()) or Program.on_fallback,
+            on_fallback=self._text(item.OnFallback()) or "warn",
         )
         return program, self._directory(item.Segments())
 

@@ -101,7 +101,9 @@ class Structure(Enum):
 
     IF = 0  # operands: predicate, then what both blocks take; blocks: then, else
     WHILE = 1  # operands: carried values, then captured ones; blocks: condition, body
-    SCAN = 2  # operands: carried values, then sequences, then captured ones; block: body. Outputs: carried, then stacked
+    SCAN = (
+        2  # operands: carried values, then sequences, then captured ones; block: body. Outputs: carried, then stacked
+    )
     MAP = 3  # operands: sequences, then captured values; block: body. Outputs: stacked
 
 

@@ -217,7 +217,9 @@ def test_what_an_inner_loop_reads_lives_until_the_outer_one_ends():
     """v1 is made before two nested loops and read in the inner one alone."""
     reads = KernelCall(0, (Ref(4), Ref(1)), (5,))
     inner = StructuredCall(Structure.MAP, (3,), 0, (Block((4,), (5,), (reads,)),), (6,), 1)
-    outer = StructuredCall(Structure.MAP, (2,), 0, (Block((3,), (7,), (inner, KernelCall(0, (Ref(6),), (7,)))),), (8,), 1)
+    outer = StructuredCall(
+        Structure.MAP, (2,), 0, (Block((3,), (7,), (inner, KernelCall(0, (Ref(6),), (7,)))),), (8,), 1
+    )
     values = [value("x", (4,), Home.INPUT, 0)]
     values += [value(f"v{i}", (4,), Home.ARENA, 0, 64 * i) for i in range(1, 8)]
     values.append(value("out", (4,), Home.OUTPUT, 0))
