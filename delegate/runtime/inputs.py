@@ -13,6 +13,8 @@ from delegate.program.expr import Expr
 from delegate.program.model import Input, Method, Value
 from delegate.runtime.backend import Array
 
+_ARRAY = np.ndarray
+
 
 class InputChecker:
     """Makes row-major arrays of the right dtype and shape out of what the caller gives, or says what is wrong."""
@@ -21,24 +23,31 @@ class InputChecker:
         self._method = method
         self._values = [method.values[i.value] if i.value >= 0 else None for i in method.inputs]
         self._static = all(v is None or v.is_static for v in self._values)
-        self._exact = [(v.dtype.numpy, v.shape) if v is not None and v.is_static else None for v in self._values]
+        self._exact = [
+            (v.dtype.numpy, v.shape) if v is not None and v.is_static else (None, None) for v in self._values
+        ]
 
-    def arrays(self, leaves: Sequence[Any]) -> list[Array | None]:
+    def arrays(self, leaves: Sequence[Any]) -> Sequence[Array | None]:
         """An array per input; None for a literal.
 
         Raises:
             InputError: a leaf is missing, has another dtype, rank or size, or is not the literal that export fixed.
         """
+        if len(leaves) == len(self._exact):
+            for leaf, (dtype, shape) in zip(leaves, self._exact):  # noqa: B905 - the first loop of every call
+                if type(leaf) is not _ARRAY or leaf.shape != shape or leaf.dtype is not dtype:
+                    break
+                if not leaf.flags.c_contiguous:
+                    break
+            else:
+                return leaves  # nothing has to be done or said, as in most calls
         inputs = self._method.inputs
         if len(leaves) != len(inputs):
             names = ", ".join(i.name for i in inputs[len(leaves) :]) or "none of them"
             raise InputError(
                 f"method {self._method.name} takes {len(inputs)} inputs, not {len(leaves)}", remedy=f"missing: {names}"
             )
-        return [
-            leaf if exact is not None and _fits(leaf, *exact) else self._array(given, value, leaf)
-            for leaf, exact, given, value in zip(leaves, self._exact, inputs, self._values, strict=True)
-        ]
+        return [self._array(*row) for row in zip(inputs, self._values, leaves, strict=True)]
 
     def symbols(self, arrays: Sequence[Array | None]) -> tuple[int, ...]:
         """The value of each symbol of the method for these inputs, checked against the ranges and all other sizes."""
@@ -101,11 +110,6 @@ class InputChecker:
                         f"input {given.name!r} has size {array.shape[dim]} in dimension {dim}",
                         remedy=f"it must be {_dim_text(wanted, names)}, which is {size} for these inputs",
                     )
-
-
-def _fits(leaf: Any, dtype: np.dtype[Any], shape: tuple[Any, ...]) -> bool:
-    """Whether nothing has to be done or said: the quick way for most calls."""
-    return type(leaf) is np.ndarray and leaf.dtype == dtype and leaf.shape == shape and leaf.flags.c_contiguous
 
 
 def _as_array(leaf: Any, dtype: DType, name: str) -> Array:

@@ -30,8 +30,8 @@ class Method:
         self._bindings: OrderedDict[tuple[int, ...], Binding] = OrderedDict()
         self._lock = threading.Lock()
         self._positional = _only_positional_leaves(definition.in_tree)
-        if not definition.symbols:
-            self._bindings[()] = Binding(resources, definition, {})
+        self._only = None if definition.symbols else Binding(resources, definition, {})
+        self._gives_leaf = definition.out_tree.kind == "leaf"
 
     @property
     def name(self) -> str:
@@ -53,16 +53,19 @@ class Method:
             InputError: the arguments do not fit.
             BackendFailed, KernelError: the run failed; the next call is right again.
         """
+        leaves: Sequence[Any] = args
         if kwargs or len(args) != self._positional:
             args, kwargs = self._bind_names(args, kwargs)
             leaves = flatten(self.definition.in_tree, (args, kwargs))
-        else:
-            leaves = list(args)
-        return unflatten(self.definition.out_tree, self.run(leaves))
+        results = self.run(leaves)
+        return results[0] if self._gives_leaf else unflatten(self.definition.out_tree, results)
 
     def run(self, leaves: Sequence[Any]) -> list[Any]:
         """Run on the flat leaves of the arguments; gives the flat leaves of the result."""
         arrays = self._checker.arrays(leaves)
+        if self._only is not None:
+            with self._lock:
+                return self._only.run(arrays)
         symbols = self._checker.symbols(arrays)
         with self._lock:
             return self._binding(symbols).run(arrays)
@@ -73,7 +76,7 @@ class Method:
             found = self._bindings[symbols] = Binding(self._resources, self.definition, dict(enumerate(symbols)))
             if len(self._bindings) > _BINDINGS_KEPT:
                 self._bindings.popitem(last=False)
-        elif self.definition.symbols:
+        else:
             self._bindings.move_to_end(symbols)
         return found
 

@@ -77,12 +77,16 @@ class LoadedProgram:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call method "forward", or the only method."""
-        return self.method(self.default_method)(*args, **kwargs)
+        return self._default(*args, **kwargs)
 
     @cached_property
     def default_method(self) -> str:
         """The method that a call of the program means: the only one, else "forward"."""
         return self.methods[0] if len(self.methods) == 1 else "forward"
+
+    @cached_property
+    def _default(self) -> Method:
+        return self.method(self.default_method)
 
     @cached_property
     def report(self) -> Report:
@@ -96,6 +100,7 @@ class LoadedProgram:
         delegates, self._delegates = self._delegates, ()
         _close(delegates)
         self._methods = {}
+        self.__dict__.pop("_default", None)
 
     def __enter__(self) -> Self:
         return self
