@@ -1,0 +1,135 @@
+"""One fx graph -> instructions. It serves the method's own graph and every graph inside it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Graph, Node
+
+from delegate.edge.node import arguments, describe, op_name, tensors
+from delegate.emit.tables import Tables
+from delegate.errors import LoweringError
+from delegate.partitioner.cut import LoweredDelegate, call_delegate
+from delegate.program.model import Arg, DelegateCall, Instruction, Ref
+from delegate.runtime.storage import UNPLANNED
+
+_CLONE = "aten.clone.default"
+
+
+class GraphEmitter:
+    """Turns the nodes of a graph into instructions, in order.
+
+    Args:
+        tables: of the method.
+        delegates: the lowered partitions, by name.
+        placed: gives the value of a placeholder when it is first used; only its index counts.
+    """
+
+    def __init__(self, tables: Tables, delegates: Mapping[str, LoweredDelegate], placed: Callable[[Node], int]) -> None:
+        self.tables, self.delegates = tables, delegates
+        self.instructions: list[Instruction] = []
+        self._placed = placed
+        self._indices: dict[Node, list[int]] = {}
+
+    def emit(self, graph: Graph) -> Sequence[Any]:
+        """Emit all nodes; gives the graph's results, as they stand in its output node.
+
+        Raises:
+            LoweringError: an instruction cannot be expressed in a program. What has no kernel is told by
+                `Tables.require_kernels`.
+        """
+        for node in graph.nodes:
+            if node.op == "call_function":
+                self._call(node)
+            elif node.op == "get_attr":
+                raise LoweringError("control flow cannot be lowered yet", where=describe(next(iter(node.users), node)))
+        results = graph.output_node().args[0]
+        assert isinstance(results, Sequence)
+        return results
+
+    def value(self, node: Node) -> int:
+        """The one value of a node."""
+        if node not in self._indices:
+            if node.op != "placeholder":
+                raise LoweringError("a value is used before it is made", where=describe(node))
+            self._indices[node] = [self._placed(node)]
+        return self._indices[node][0]
+
+    def clone(self, node: Node) -> int:
+        """A copy of a node's value, made here."""
+        index = self.value(node)
+        copy = self.tables.add(replace(self.tables.values[index], name=f"{node.name} (copy)", storage=UNPLANNED))
+        self.kernel_call(_CLONE, (Ref(index), None), (copy,), node)
+        return copy
+
+    def kernel_call(self, op: str, args: tuple[Arg, ...], outputs: tuple[int, ...], node: Node) -> None:
+        """Call a kernel here, on behalf of a node."""
+        self.instructions.append(self.tables.kernel_call(op, args, outputs, node))
+
+    def argument(self, arg: Any, node: Node) -> Arg:
+        """An argument of a node, or a result of its graph, as programs hold it.
+
+        Raises:
+            LoweringError: programs do not hold such arguments.
+        """
+        if isinstance(arg, Node):
+            value = arg.meta.get("val")
+            return Ref(self.value(arg)) if isinstance(value, torch.Tensor) else self._number(value, node)
+        if isinstance(arg, list | tuple):
+            return tuple(self.argument(a, node) for a in arg)
+        if isinstance(arg, torch.dtype):
+            return self.tables.dtype(arg, node)
+        if isinstance(arg, torch.device | torch.layout | torch.memory_format):
+            return None
+        return self._number(arg, node)
+
+    def _define(self, node: Node) -> tuple[int, ...]:
+        self._indices[node] = self.tables.define(node, UNPLANNED)
+        return tuple(self._indices[node])
+
+    def _call(self, node: Node) -> None:
+        if node.target is operator.getitem:
+            producer, position = node.args
+            assert isinstance(producer, Node)
+            assert isinstance(position, int)
+            if producer in self._indices:  # a getitem of a list of numbers makes no value
+                self._indices[node] = [self._indices[producer][position]]
+        elif node.target is call_delegate:
+            self._delegate_call(node)
+        elif tensors(node):
+            self._operator_call(node)
+        # What gives only numbers needs no instruction: sizes are expressions over the inputs' shapes.
+
+    def _delegate_call(self, node: Node) -> None:
+        name, *given = node.args
+        delegate = self.delegates[str(name)]
+        inputs = tuple(self.value(n) for n in given if isinstance(n, Node))
+        index = self.tables.pools.delegate(str(name), delegate.backend, delegate.result)
+        self.instructions.append(DelegateCall(index, inputs, self._define(node)))
+
+    def _operator_call(self, node: Node) -> None:
+        if not isinstance(node.target, OpOverload):
+            raise LoweringError(f"{op_name(node)} is no operator that programs have", where=describe(node))
+        args = tuple(self.argument(a, node) for a in arguments(node).values())
+        self.kernel_call(op_name(node), args, self._define(node), node)
+
+    def _number(self, value: Any, node: Node) -> Arg:
+        if isinstance(value, torch.SymInt):
+            return self.tables.symbols.dim(value, describe(node))
+        if isinstance(value, torch.SymFloat | torch.SymBool):
+            constant = value.node.maybe_as_float() if isinstance(value, torch.SymFloat) else value.node.maybe_as_bool()
+            if constant is None:
+                raise LoweringError(
+                    f"the number {value} depends on the inputs' shapes and is no size", where=describe(node)
+                )
+            return bool(constant) if isinstance(value, torch.SymBool) else float(constant)
+        if value is None or isinstance(value, bool | int | float | complex | str):
+            return value
+        raise LoweringError(
+            f"an argument is a {type(value).__name__}, which programs cannot hold", where=describe(node)
+        )
