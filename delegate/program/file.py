@@ -8,20 +8,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import mmap
 import os
 import re
 import secrets
-import stat
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from delegate.errors import ProgramError
 from delegate.program.decode import decode
 from delegate.program.model import FORMAT_VERSION, Program
 from delegate.program.segments import align, flat, layout, pieces, split
+from delegate.program.source import Source, open_source
 from delegate.program.verifier import verify
 
 MAGIC = b"\x89DLG\r\n\x1a\n"  # not ASCII, and spoiled by any transfer that converts line ends
@@ -70,18 +69,19 @@ def serialize(program: Program) -> bytes:
     return b"".join(_parts(program))
 
 
-def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO) -> Program:
+def load(source: Source) -> Program:
     """Read a program and check all of it: structure, checksums, and meaning. Nothing of it is run.
 
     The segments are read-only views of the source, not copies. A file given by its path is mapped; the mapping needs no
     closing: it lives as long as any view of it (a segment, an array over one) and goes with the last. Until then the
     file must not be changed in place; replacing it, as `save` does, is safe. A binary file object is read from where
-    it stands to its end, and can be closed afterwards.
+    it stands to its end, and can be closed afterwards. A member of a zip archive is given as a `zipfile.Path`, a file
+    of a package as `importlib.resources` gives it.
 
     Raises:
         ProgramError: there is no such file, or it is not a sound program file of a known version.
     """
-    return parse(*_open(source))
+    return parse(*open_source(source))
 
 
 def parse(data: memoryview, name: str = "") -> Program:
@@ -124,8 +124,7 @@ def assemble(program: Program) -> Iterator[memoryview | bytes]:
 
 def _read_header(data: memoryview) -> _Header:
     if data[: len(MAGIC)] != MAGIC:
-        remedy = "give a file that delegate saved" if data.nbytes >= len(MAGIC) else "the file is cut off or empty"
-        raise ProgramError("this is not a program file of delegate", remedy=remedy)
+        raise ProgramError("this is not a program file of delegate", remedy=_foreign(data))
     if data.nbytes < _HEADER.size:
         raise ProgramError(f"the file ends within its header, after {data.nbytes} bytes", remedy=_DAMAGED)
     header = _Header(*_HEADER.unpack_from(data))
@@ -141,6 +140,14 @@ def _read_header(data: memoryview) -> _Header:
     if header.flags or any(data[_DIGEST_AT - 32 : _DIGEST_AT]) or any(data[end : header.segments]):
         raise ProgramError("bytes of the file that must be zero are not", remedy=_DAMAGED)
     return header
+
+
+def _foreign(data: memoryview) -> str:
+    if data.nbytes < len(MAGIC):
+        return "the file is cut off or empty"
+    if bytes(data[:4]) == b"PK\x03\x04":
+        return "it is a zip archive: give the program in it as a zipfile.Path, or lower it first if it is a .pt2 file"
+    return "give a file that delegate saved"
 
 
 def _check_version(header: _Header) -> None:
@@ -166,28 +173,6 @@ def _owner(program: Program, segment: int) -> str:
     tables = (("constant", program.constants), ("state", program.states), ("delegate", program.delegates))
     owners = (f"{kind} {row.name!r}" for kind, rows in tables for row in rows if row.segment == segment)
     return next(owners, f"segment {segment}")
-
-
-def _open(source: str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO) -> tuple[memoryview, str]:
-    """The bytes of a source, and its name for messages."""
-    if isinstance(source, bytes | bytearray | memoryview):
-        return flat(source), ""
-    name = os.fspath(source) if isinstance(source, str | os.PathLike) else str(getattr(source, "name", ""))
-    try:
-        return flat(_map(name) if isinstance(source, str | os.PathLike) else source.read()), name
-    except (OSError, ValueError, TypeError) as error:
-        problem = f"cannot read the program file: {getattr(error, 'strerror', None) or error}"
-        raise ProgramError(problem, where=name, remedy="check the path and its permissions") from error
-
-
-def _map(path: str) -> memoryview:
-    """The bytes of a regular file, mapped."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise ProgramError("this is not a file", where=path, remedy="give the path of a program file")
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return memoryview(b"")
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _replace(target: str, parts: Iterator[memoryview | bytes]) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from delegate.errors import DelegateError, ProgramError, did_you_mean
 from delegate.program import file
@@ -21,11 +20,16 @@ from delegate.runtime.steps import failed
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from delegate.program.source import Source
     from delegate.report import Report
 
 
-def load(source: str | os.PathLike[str] | bytes | memoryview | BinaryIO) -> LoadedProgram:
-    """Load a program file: mapped where it is a path, checked whole, its delegates made, its methods bound.
+def load(source: Source) -> LoadedProgram:
+    """Load a program file, checked whole, its delegates made, its methods bound.
+
+    Args:
+        source: a path, which is mapped; its bytes; a binary file object, read from where it stands; a `zipfile.Path` or
+            a file of `importlib.resources`.
 
     Raises:
         ProgramError: the file is damaged, foreign, or of another version.
