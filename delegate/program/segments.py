@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from delegate.errors import ProgramError
+from delegate.program.task import Task
 
 ALIGNMENT = 64  # bytes, of every segment in the file and so, mapped, in memory
 CHUNK = 1 << 20  # bytes, hashed at a time
@@ -75,10 +76,12 @@ def checksums(segments: Sequence[memoryview]) -> list[bytes]:
     """The checksum of every segment, computed on all cores (hashlib frees the interpreter while it works)."""
     chunks = [s[at : at + CHUNK] for s in segments for at in range(0, s.nbytes, CHUNK)]
     if sum(c.nbytes for c in chunks) < _SMALL:
-        hashed = iter([_sha256(c) for c in chunks])
+        hashed: Iterator[bytes] = iter(_hashed(chunks))
     else:
-        with ThreadPoolExecutor(min(os.cpu_count() or 1, 8), "delegate-sha256") as pool:
-            hashed = iter(list(pool.map(_sha256, chunks)))
+        count = min(os.cpu_count() or 1, 8)
+        tasks = [Task(partial(_hashed, chunks[i::count])) for i in range(count)]
+        parts = [iter(t.result()) for t in tasks]
+        hashed = (next(parts[i % count]) for i in range(len(chunks)))
     return [_sha256(b"".join(next(hashed) for _ in range(0, s.nbytes, CHUNK))) for s in segments]
 
 
@@ -120,6 +123,10 @@ def _check_places(directory: Directory, area: memoryview, owner: Callable[[int],
         end = offset + size
     if end != area.nbytes:
         raise ProgramError(f"the segments end at {end} of {area.nbytes} bytes", remedy=_MEND)
+
+
+def _hashed(chunks: Sequence[memoryview]) -> list[bytes]:
+    return [_sha256(c) for c in chunks]
 
 
 def _sha256(data: memoryview | bytes) -> bytes:

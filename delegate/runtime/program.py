@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from delegate.errors import DelegateError, ProgramError, did_you_mean
 from delegate.program import file
 from delegate.program.model import Constant, Program, State
+from delegate.program.task import Task
 from delegate.registry import Registry, default_registry
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.binding import Resources, array_of
@@ -35,10 +35,9 @@ def load(source: Source) -> LoadedProgram:
         ProgramError: the file is damaged, foreign, or of another version.
         BackendNotFound, BackendUnavailable, BackendFailed: a partition's backend cannot run here.
     """
-    with ThreadPoolExecutor(1, "delegate-load") as pool:
-        checked = pool.submit(file.load, source)
-        registry = default_registry()  # plugins are looked for while checksums are computed
-        return LoadedProgram(checked.result(), registry)
+    checked = Task(partial(file.load, source))
+    registry = default_registry()  # plugins are looked for while checksums are computed
+    return LoadedProgram(checked.result(), registry)
 
 
 class LoadedProgram:
