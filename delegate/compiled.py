@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,7 @@ from delegate.program.dtypes import DType
 from delegate.program.model import Program, Ref
 from delegate.registry import Registry
 from delegate.report import Report
+from delegate.runtime.context import Context
 from delegate.runtime.method import Method
 from delegate.runtime.program import LoadedProgram
 
@@ -65,28 +67,20 @@ class CompiledMethod:
         return [*known, *(k for k in kwargs if k not in known)]
 
 
-class CompiledProgram:
-    """A program for this process and for a file.
-
-    Calling it makes the delegates on this machine, when first needed; saving it does not need them.
+class CompiledContext(ABC):
+    """A context of a compiled program: methods that share states with each other alone, called with torch tensors.
 
     Args:
-        program: what was emitted.
         specs: method -> torch's pytree specs of (args, kwargs) and of the result.
-        report: who runs what, and why not elsewhere.
-        registry: where backends and kernels are looked up.
     """
 
-    def __init__(
-        self, program: Program, specs: Mapping[str, tuple[Any, Any]], report: Report, registry: Registry
-    ) -> None:
-        self.program, self.report = program, report
-        self._specs, self._registry = dict(specs), registry
+    def __init__(self, specs: Mapping[str, tuple[Any, Any]]) -> None:
+        self._specs = dict(specs)
 
-    @cached_property
-    def loaded(self) -> LoadedProgram:
-        """The same program in the runtime, called with NumPy arrays."""
-        return LoadedProgram(self.program, self._registry)
+    @property
+    @abstractmethod
+    def loaded(self) -> Context:
+        """The same context in the runtime, called with NumPy arrays."""
 
     @cached_property
     def _methods(self) -> dict[str, CompiledMethod]:
@@ -105,6 +99,70 @@ class CompiledProgram:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call method "forward", or the only method, with torch tensors."""
         return self.method(self.loaded.default_method)(*args, **kwargs)
+
+    @property
+    def states(self) -> dict[str, torch.Tensor]:
+        """A copy of the states by name, in the dtypes and shapes of the module's buffers."""
+        return self.snapshot()
+
+    def reset(self) -> None:
+        """Set all states back to where they started."""
+        self.loaded.reset()
+
+    def snapshot(self) -> dict[str, torch.Tensor]:
+        """A copy of all states by name, as they are between two calls."""
+        dtypes = self.loaded.state_dtypes
+        return {name: _to_tensor(array, dtypes[name]) for name, array in self.loaded.snapshot().items()}
+
+    def restore(self, snapshot: Mapping[str, torch.Tensor]) -> None:
+        """Set all states to what `snapshot` gave, here or in another context of the program.
+
+        Raises:
+            InputError: names, dtypes or shapes are not those of the states; they are then as they were.
+        """
+        self.loaded.restore({name: _to_array(tensor) for name, tensor in snapshot.items()})
+
+
+class _MoreContext(CompiledContext):
+    """A context beside the program's own."""
+
+    def __init__(self, loaded: Context, specs: Mapping[str, tuple[Any, Any]]) -> None:
+        super().__init__(specs)
+        self._loaded = loaded
+
+    @property
+    def loaded(self) -> Context:
+        """The same context in the runtime, called with NumPy arrays."""
+        return self._loaded
+
+
+class CompiledProgram(CompiledContext):
+    """A program for this process and for a file.
+
+    Calling it makes the delegates on this machine, when first needed; saving it does not need them. It is a context
+    itself, the default one; `context` gives more of them, each with states of its own.
+
+    Args:
+        program: what was emitted.
+        specs: method -> torch's pytree specs of (args, kwargs) and of the result.
+        report: who runs what, and why not elsewhere.
+        registry: where backends and kernels are looked up.
+    """
+
+    def __init__(
+        self, program: Program, specs: Mapping[str, tuple[Any, Any]], report: Report, registry: Registry
+    ) -> None:
+        super().__init__(specs)
+        self.program, self.report, self._registry = program, report, registry
+
+    @cached_property
+    def loaded(self) -> LoadedProgram:
+        """The same program in the runtime, called with NumPy arrays."""
+        return LoadedProgram(self.program, self._registry)
+
+    def context(self) -> CompiledContext:
+        """A new context: the same methods, whose states start anew and are shared with no other context."""
+        return _MoreContext(self.loaded.context(), self._specs)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one file that runs without torch. Saving twice gives the same bytes.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,7 +12,16 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Delegate(ABC):
-    """A lowered partition, ready to run."""
+    """A lowered partition, ready to run.
+
+    It keeps nothing of one call for the next that would change a result: the contexts of a program share it.
+
+    Attributes:
+        thread_safe: whether `execute` may run in several threads at once. Where it is False the runtime lets one call
+            in at a time.
+    """
+
+    thread_safe: ClassVar[bool] = False
 
     @abstractmethod
     def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -23,6 +32,8 @@ class Delegate(ABC):
                 region has dynamic dimensions the shapes may differ from call to call.
             outputs: arrays to fill completely, C-contiguous, of the right shapes for these inputs. They may be others
                 at every call; do not keep them.
+
+        It should release the GIL during long work of the library, so that other threads go on.
 
         Raises:
             BackendFailed: the vendor library failed; the next call must still be right.

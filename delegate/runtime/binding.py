@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,13 +43,25 @@ Slot = tuple[list[Any], int]  # a list, and the entry of it that a call fills
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What all bindings of a loaded program share: one array per constant and state, one delegate per partition."""
+    """What the bindings of one context share; all but the last two are the same in all contexts of a program.
+
+    Args:
+        program: what they bind.
+        constants: an array per constant.
+        delegates: a delegate per partition.
+        guards: what is held while a delegate runs: a lock, or nothing where it can run several calls at once.
+        kernels: where kernels are looked up.
+        states: an array per state.
+        lock: held during a call.
+    """
 
     program: Program
     constants: tuple[Array, ...]
-    states: tuple[Array, ...]
     delegates: tuple[Delegate, ...]
+    guards: tuple[AbstractContextManager[Any], ...]
     kernels: Kernels
+    states: tuple[Array, ...]
+    lock: Lock
 
 
 class _CallView:
@@ -69,7 +83,7 @@ class _CallView:
 class Binding:
     """The steps of a method for one combination of shapes.
 
-    Not thread-safe: the steps share one arena. `Method` guards it.
+    Not thread-safe: the steps share one arena. `Method` holds the lock of its context meanwhile.
     """
 
     def __init__(self, resources: Resources, method: Method, symbols: Mapping[int, int]) -> None:
@@ -151,7 +165,8 @@ class Binding:
         """Short, for the time of a small model is the time that is spent in Python."""
         outputs: list[Any] = [np.empty(shape, dtype) for shape, dtype in self._made]
         try:
-            step.delegate.execute(inputs, outputs)  # type: ignore[arg-type]
+            with step.guard:
+                step.delegate.execute(inputs, outputs)  # type: ignore[arg-type]
         except Exception as error:
             raise step.failed(error) from error
         return outputs
@@ -235,6 +250,7 @@ class Binding:
         self.steps.append(
             DelegateStep(
                 self._resources.delegates[call.delegate],
+                self._resources.guards[call.delegate],
                 inputs,
                 self._entries(call.outputs),
                 program.delegates[call.delegate],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +19,8 @@ _BINDINGS_KEPT = 8  # combinations of shapes whose plans and arenas are kept; th
 class Method:
     """One entry point of a program.
 
-    Calls from several threads are safe; they run one after another, because they share the method's arena.
+    Calls from several threads are safe; those of the methods of one context run one after another, because they share
+    its states, and those of one method its arena.
     """
 
     def __init__(self, resources: Resources, definition: model.Method) -> None:
@@ -28,7 +28,7 @@ class Method:
         self._resources = resources
         self._checker = InputChecker(definition)
         self._bindings: OrderedDict[tuple[int, ...], Binding] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = resources.lock
         self._positional = _only_positional_leaves(definition.in_tree)
         self._only = None if definition.symbols else Binding(resources, definition, {})
         self._gives_leaf = definition.out_tree.kind == "leaf"

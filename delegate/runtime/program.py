@@ -1,20 +1,24 @@
-"""LoadedProgram: a program with its delegates made and its methods bound."""
+"""LoadedProgram: a program with its delegates made, and the contexts that it is called in."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import cached_property, partial
+from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
+from weakref import WeakSet
 
-from delegate.errors import DelegateError, ProgramError, did_you_mean
+from delegate.errors import DelegateError, ProgramError
 from delegate.program import file
 from delegate.program.model import Constant, Program, State
 from delegate.program.task import Task
 from delegate.registry import Registry, default_registry
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.binding import Resources, array_of
+from delegate.runtime.context import Context
 from delegate.runtime.kernels import Kernels
-from delegate.runtime.method import Method
 from delegate.runtime.steps import failed
 
 if TYPE_CHECKING:
@@ -40,10 +44,10 @@ def load(source: Source) -> LoadedProgram:
     return LoadedProgram(checked.result(), registry)
 
 
-class LoadedProgram:
+class LoadedProgram(Context):
     """A program that can be called. It needs no torch.
 
-    Methods share constants, mutable states and delegates.
+    It is a context itself, the default one; `context` gives more of them, each with states of its own.
 
     Args:
         program: verified, as `delegate.program.file.load` and `delegate.emit` give it.
@@ -53,43 +57,34 @@ class LoadedProgram:
     def __init__(self, program: Program, registry: Registry | None = None) -> None:
         self.program = program
         registry = registry or default_registry()
-        self._delegates = _make_delegates(program, registry)
-        resources = Resources(
-            program,
-            tuple(_array(program, c) for c in program.constants),
-            tuple(_array(program, s).copy() for s in program.states),
-            self._delegates,
-            Kernels(registry.kernel_tables),
+        delegates = _make_delegates(program, registry)
+        self._shared = Resources(
+            program=program,
+            constants=tuple(_array(program, c) for c in program.constants),
+            delegates=delegates,
+            guards=tuple(nullcontext() if d.thread_safe else Lock() for d in delegates),
+            kernels=Kernels(registry.kernel_tables),
+            states=tuple(_array(program, s) for s in program.states),
+            lock=Lock(),
         )
+        self._contexts: WeakSet[Context] = WeakSet()
         try:
-            self._methods = {m.name: Method(resources, m) for m in program.methods}
+            super().__init__(self._shared)
         except DelegateError:
-            self.close()
+            _close(delegates)
             raise
 
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """The names of its methods."""
-        return tuple(self._methods)
+    def context(self) -> Context:
+        """A new context: the same methods, whose states start anew and are shared with no other context.
 
-    def method(self, name: str) -> Method:
-        """A method by name; raises ProgramError for an unknown one."""
-        if name not in self._methods:
-            raise ProgramError(f"no method {name!r} in this program", remedy=did_you_mean(name, self._methods))
-        return self._methods[name]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call method "forward", or the only method."""
-        return self._default(*args, **kwargs)
-
-    @cached_property
-    def default_method(self) -> str:
-        """The method that a call of the program means: the only one, else "forward"."""
-        return self.methods[0] if len(self.methods) == 1 else "forward"
-
-    @cached_property
-    def _default(self) -> Method:
-        return self.method(self.default_method)
+        Raises:
+            ProgramError: the program is closed.
+        """
+        if not self._methods:
+            raise ProgramError("the program is closed", remedy="load it again")
+        made = Context(self._shared)
+        self._contexts.add(made)
+        return made
 
     @cached_property
     def report(self) -> Report:
@@ -99,11 +94,12 @@ class LoadedProgram:
         return Report.from_json(self.program.report)
 
     def close(self) -> None:
-        """Free what the vendor libraries hold. The program cannot be called afterwards."""
-        delegates, self._delegates = self._delegates, ()
+        """Free what the vendor libraries hold. Neither the program nor a context of it can be called afterwards."""
+        for context in list(self._contexts):
+            context.close()
+        super().close()
+        delegates, self._shared = self._shared.delegates, replace(self._shared, delegates=())
         _close(delegates)
-        self._methods = {}
-        self.__dict__.pop("_default", None)
 
     def __enter__(self) -> Self:
         return self

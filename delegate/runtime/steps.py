@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -44,15 +45,23 @@ class CopiedViewStep(KernelStep):
 
 
 class DelegateStep:
-    """Runs a delegate."""
+    """Runs a delegate, holding its guard: other contexts run the same delegate."""
 
-    __slots__ = ("delegate", "inputs", "outputs", "spec")
+    __slots__ = ("delegate", "guard", "inputs", "outputs", "spec")
 
-    def __init__(self, delegate: Delegate, inputs: list[Any], outputs: list[Any], spec: DelegateSpec) -> None:
-        self.delegate, self.inputs, self.outputs, self.spec = delegate, inputs, outputs, spec
+    def __init__(
+        self,
+        delegate: Delegate,
+        guard: AbstractContextManager[Any],
+        inputs: list[Any],
+        outputs: list[Any],
+        spec: DelegateSpec,
+    ) -> None:
+        self.delegate, self.guard, self.inputs, self.outputs, self.spec = delegate, guard, inputs, outputs, spec
 
     def __call__(self) -> None:
-        self.delegate.execute(self.inputs, self.outputs)
+        with self.guard:
+            self.delegate.execute(self.inputs, self.outputs)
 
     def failed(self, error: Exception) -> DelegateError:
         """The error that tells the user which partition failed."""

@@ -1,0 +1,97 @@
+"""Context: a program's methods with states and memory of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from delegate.errors import ProgramError, did_you_mean
+from delegate.program.dtypes import DType
+from delegate.runtime.backend import Array
+from delegate.runtime.binding import Resources
+from delegate.runtime.method import Method
+from delegate.runtime.states import States
+
+
+class Context:
+    """An independent use of a program, such as one conversation: methods that share states with each other alone.
+
+    Contexts of one program share its constants, its delegates and its plans; states and working memory are their own.
+    Calls are safe from any thread. Those in one context run one after another, because they share its memory; those in
+    different contexts run at the same time, but for partitions of a delegate that takes one call at a time.
+
+    Args:
+        resources: what all contexts of the program share; its states are what those of the context start with.
+    """
+
+    def __init__(self, resources: Resources) -> None:
+        program = resources.program
+        self._lock = threading.Lock()
+        self._states = States(program.states, resources.states)
+        own = replace(resources, states=self._states.arrays, lock=self._lock)
+        self._methods = {m.name: Method(own, m) for m in program.methods}
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The names of its methods."""
+        return tuple(self._methods)
+
+    def method(self, name: str) -> Method:
+        """A method by name; raises ProgramError for an unknown one."""
+        if name not in self._methods:
+            raise ProgramError(f"no method {name!r} in this program", remedy=did_you_mean(name, self._methods))
+        return self._methods[name]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call method "forward", or the only method."""
+        return self._default(*args, **kwargs)
+
+    @cached_property
+    def default_method(self) -> str:
+        """The method that a call means: the only one, else "forward"."""
+        return self.methods[0] if len(self.methods) == 1 else "forward"
+
+    @cached_property
+    def _default(self) -> Method:
+        return self.method(self.default_method)
+
+    @property
+    def states(self) -> Mapping[str, Array]:
+        """The states by name as read-only views, which show what later calls write; bfloat16 as its bits in uint16.
+
+        Reading them while another thread calls a method may give a mixture of old and new.
+        """
+        return self._states.views()
+
+    @property
+    def state_dtypes(self) -> Mapping[str, DType]:
+        """The element types of the states by name."""
+        return self._states.dtypes
+
+    def reset(self) -> None:
+        """Set all states back to where they started."""
+        with self._lock:
+            self._states.reset()
+
+    def snapshot(self) -> dict[str, Array]:
+        """A copy of all states by name, as they are between two calls; bfloat16 as its bits in uint16."""
+        with self._lock:
+            return self._states.snapshot()
+
+    def restore(self, snapshot: Mapping[str, Array]) -> None:
+        """Set all states to what `snapshot` gave, here or in another context of the program.
+
+        Raises:
+            InputError: names, dtypes or shapes are not those of the states; they are then as they were.
+        """
+        with self._lock:
+            self._states.restore(snapshot)
+
+    def close(self) -> None:
+        """Give its memory back. It cannot be called afterwards."""
+        with self._lock:
+            self._methods = {}
+            self.__dict__.pop("_default", None)
