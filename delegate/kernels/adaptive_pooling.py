@@ -17,7 +17,8 @@ from delegate.program.dtypes import DType
 _FLOAT = FLOAT - {DType.float16}
 
 
-def _spans(size: int, count: int) -> list[slice]:
+def spans(size: int, count: int) -> list[slice]:
+    """The windows of `count` outputs over `size` elements."""
     return [slice(j * size // count, -(-(j + 1) * size // count)) for j in range(count)]
 
 
@@ -35,7 +36,7 @@ def _average(x: Array, axis: int, count: int) -> Array:
     if count == 1:
         return np.mean(x, axis=axis, keepdims=True, dtype=x.dtype)
     after = (slice(None),) * (-axis - 1)
-    means = [x[last(span, *after)].mean(axis=axis) for span in _spans(size, count)]
+    means = [x[last(span, *after)].mean(axis=axis) for span in spans(size, count)]
     return np.stack(means, axis=axis) if means else x[last(slice(0), *after)]
 
 
@@ -44,9 +45,9 @@ def adaptive_max_pool(rank: int, x: Array, size: Sequence[int], *, out: tuple[Ar
     values, indices = out
     box = x.shape[-rank:]
     flat = np.arange(np.prod(box, dtype=int)).reshape(box)
-    spans = [_spans(n, o) for n, o in zip(box, values.shape[-rank:], strict=True)]
+    along = [spans(n, o) for n, o in zip(box, values.shape[-rank:], strict=True)]
     for position in np.ndindex(values.shape[-rank:]):
-        window: Any = tuple(spans[axis][j] for axis, j in enumerate(position))
+        window: Any = tuple(along[axis][j] for axis, j in enumerate(position))
         inside = x[last(*window)].reshape(*x.shape[:-rank], -1)
         best = inside.argmax(axis=-1)
         values[last(*position)] = np.take_along_axis(inside, best[..., None], axis=-1)[..., 0]

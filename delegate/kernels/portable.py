@@ -6,6 +6,7 @@ from delegate.kernels import (  # noqa: F401 - imported for their rows
     activation,
     adaptive_pooling,
     attention,
+    backward,
     binary,
     casting,
     columns,

@@ -65,9 +65,9 @@ class KernelTable:
         It is called as `function(*args, out=out)`: args in the order of the operator's schema with all defaults filled
         in; tensors are arrays (any strides, read-only), lists are lists, sizes are ints, a dtype is a `DType`, layout,
         device and memory-format arguments are None. `out` is a contiguous array of the result's shape and dtype that
-        shares no memory with the arguments, or a tuple of them where the operator has several results (None for a
-        result that the graph does not use never occurs: all are given). It must fill `out` completely and return
-        nothing.
+        shares no memory with the arguments, or a tuple of them where the operator has several results: also of those
+        that the graph does not use, but None for one that the arguments leave out, as the mask of a gradient does. It
+        must fill `out` completely and return nothing.
         """
         return self._register(ops, dtypes, is_view=False)
 

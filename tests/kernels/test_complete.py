@@ -6,16 +6,8 @@ import torch
 from delegate.kernels.portable import TABLE
 from delegate.program.dtypes import DType
 
-TRAINING = "runs in the backward pass only; programs are exported for inference"
 NUMBER = "gives a number, not a tensor: it is a size expression of the program, not a kernel call"
 WITHOUT_KERNEL = {
-    "aten._adaptive_avg_pool2d_backward.default": TRAINING,
-    "aten.avg_pool2d_backward.default": TRAINING,
-    "aten.convolution_backward.default": TRAINING,
-    "aten.embedding_dense_backward.default": TRAINING,
-    "aten.max_pool2d_with_indices_backward.default": TRAINING,
-    "aten.native_group_norm_backward.default": TRAINING,
-    "aten.native_layer_norm_backward.default": TRAINING,
     "aten._local_scalar_dense.default": NUMBER,
     "aten.sym_is_contiguous.default": NUMBER,
     "aten.sym_numel.default": NUMBER,

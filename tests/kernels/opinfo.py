@@ -1,0 +1,169 @@
+"""Runs torch's OpInfo database, and compares every operator call that it makes with the portable kernel."""
+
+from __future__ import annotations
+
+import sys
+import unittest
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from delegate.edge.node import dtype_of
+from delegate.kernels.portable import TABLE
+from tests.kernels.compare import check, describe, run
+
+DTYPES = (
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool,
+    torch.complex64,
+)  # fmt: skip
+# Wider than the kernels' own tests: samples are longer sums, and torch rounds in other places than we do.
+_TOLERANCE = {
+    torch.float64: (1e-7, 1e-7), torch.float32: (1e-4, 1e-4), torch.float16: (1e-2, 1e-2),
+    torch.bfloat16: (4e-2, 4e-2), torch.complex64: (1e-4, 1e-4), torch.complex128: (1e-7, 1e-7),
+}  # fmt: skip
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_EMPTY = ("aten.empty", "aten.new_empty")  # torch leaves their memory as it is: there is nothing to compare
+
+
+def database() -> list[Any]:
+    """Torch's OpInfo entries."""
+    try:
+        import expecttest  # noqa: F401
+    except ImportError:  # torch's module names it as the base of test cases, which nobody runs here
+        stand_in = ModuleType("expecttest")
+        stand_in.TestCase = unittest.TestCase
+        sys.modules["expecttest"] = stand_in
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_methods_invocations import op_db
+    return list(op_db)
+
+
+@dataclass
+class Rows:
+    """What became of the calls of each overload and dtype.
+
+    A row is named like "aten.add.Tensor[float32]": the overload, and the dtype of its first tensor.
+    """
+
+    passed: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    failed: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    def failures(self) -> dict[str, str]:
+        """The rows with a call that failed, with the first message."""
+        return {row: messages[0] for row, messages in sorted(self.failed.items())}
+
+
+class Comparison(TorchDispatchMode):
+    """Takes every operator call down to core ATen, and compares each with its kernel on the way, once per signature.
+
+    A compound operator is compared where it has a kernel, and then taken apart all the same. A call that writes into
+    an argument is compared as the functional operator of the same name.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__()
+        self.rows = rows
+        self._table = dict(torch.export.default_decompositions())
+        self._seen: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        compound = func in self._table or func.has_kernel_for_dispatch_key(_COMPOSITE)
+        op = functional(func)
+        if op is not None and (not compound or str(op) in TABLE) and all(map(_representable, tensors((args, kwargs)))):
+            self._compare(op, args, kwargs)
+        if compound:
+            with self:
+                result = self._table[func](*args, **kwargs) if func in self._table else func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return func(*args, **kwargs)
+
+    def _compare(self, op: OpOverload, args: Any, kwargs: Any) -> None:
+        signature = f"{op} {_layout((args, kwargs))}"
+        if signature in self._seen:
+            return
+        self._seen.add(signature)
+        try:
+            expected = list(tensors(op(*args, **kwargs)))
+        except Exception:
+            return  # the entry's own mistake, or what only the operator that writes can do
+        if not all(map(_representable, expected)):
+            return
+        first = next(tensors((args, kwargs)), expected[0] if expected else None)
+        row = f"{op}[{str(first.dtype).removeprefix('torch.') if first is not None else ''}]"
+        try:
+            compare(op, args, kwargs, expected)
+        except Exception as error:
+            self.rows.failed[row].append(f"{describe(args)} {describe(kwargs)}: {type(error).__name__}: {error}")
+        else:
+            self.rows.passed[row] += 1
+
+
+def compare(op: OpOverload, args: Any, kwargs: Any, expected: list[torch.Tensor]) -> None:
+    """Assert that the kernel gives what torch gives; of random and of uninitialised results shape and dtype alone."""
+    if torch.Tag.nondeterministic_seeded in op.tags or str(op).startswith(_EMPTY):
+        for found, given in zip(run(op, *args, expected=tuple(expected), **kwargs), expected, strict=True):
+            assert (found.shape, found.dtype) == (given.shape, given.dtype)
+        return
+    rtol, atol = max((_TOLERANCE.get(t.dtype, (0.0, 0.0)) for t in expected), default=(0.0, 0.0))
+    check(op, *args, rtol=rtol, atol=atol, **kwargs)
+
+
+def functional(op: OpOverload) -> OpOverload | None:
+    """The operator itself, or the one of the same arguments that writes nothing; None if there is none."""
+    if not op._schema.is_mutable:
+        return op
+    packet = getattr(torch.ops.aten, op._schema.name.removeprefix("aten::").removesuffix("_"), None)
+    found = getattr(packet, op._overloadname, None)
+    return found if found is not None and not found._schema.is_mutable else None
+
+
+def tensors(tree: Any) -> Iterator[torch.Tensor]:
+    """All tensors in nested lists, tuples and dicts."""
+    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+
+
+def _representable(t: torch.Tensor) -> bool:
+    return t.layout is torch.strided and t.device.type == "cpu" and dtype_of(t.dtype) is not None and not t.is_quantized
+
+
+def _layout(tree: Any) -> str:
+    """Arguments as text: of tensors dtype, shape and strides."""
+    return describe(tree) + str([t.stride() for t in tensors(tree)])
+
+
+def samples(entry: Any, dtype: torch.dtype, count: int) -> Iterator[Any]:
+    """The first samples of an entry: its plain ones, the first of them non-contiguous, and its harder ones."""
+    torch.manual_seed(0)
+    np.random.seed(0)
+    plain = list(islice(entry.sample_inputs("cpu", dtype, requires_grad=False), count))
+    yield from plain
+    yield from (sample.noncontiguous() for sample in plain[:1])
+    yield from islice(entry.reference_inputs("cpu", dtype, requires_grad=False), count)
+
+
+def sweep(entries: Iterable[Any], dtypes: Iterable[torch.dtype] = DTYPES, count: int = 12) -> Rows:
+    """Run the entries on `count` samples of each dtype that they support."""
+    rows = Rows()
+    comparison = Comparison(rows)
+    with warnings.catch_warnings(), torch.inference_mode(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        for entry in entries:
+            for dtype in dtypes:
+                if dtype in entry.supported_dtypes("cpu"):
+                    for sample in samples(entry, dtype, count):
+                        with comparison:
+                            entry(sample.input, *sample.args, **sample.kwargs)
+    return rows
