@@ -11,7 +11,10 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
+from delegate.edge.control_flow import control_flow
 from delegate.edge.node import arguments, describe, op_name, tensors
+from delegate.emit.blocks import emit_control_flow
+from delegate.emit.numbers import is_computed, with_tensors
 from delegate.emit.tables import Tables
 from delegate.errors import LoweringError
 from delegate.partitioner.cut import LoweredDelegate, call_delegate
@@ -46,11 +49,12 @@ class GraphEmitter:
         for node in graph.nodes:
             if node.op == "call_function":
                 self._call(node)
-            elif node.op == "get_attr":
-                raise LoweringError("control flow cannot be lowered yet", where=describe(next(iter(node.users), node)))
         results = graph.output_node().args[0]
-        assert isinstance(results, Sequence)
-        return results
+        return results if isinstance(results, Sequence) else (results,)
+
+    def nested(self, placed: Callable[[Node], int]) -> GraphEmitter:
+        """An emitter of a graph inside this one: its instructions are a list of their own."""
+        return GraphEmitter(self.tables, self.delegates, placed)
 
     def value(self, node: Node) -> int:
         """The one value of a node."""
@@ -59,6 +63,14 @@ class GraphEmitter:
                 raise LoweringError("a value is used before it is made", where=describe(node))
             self._indices[node] = [self._placed(node)]
         return self._indices[node][0]
+
+    def place(self, node: Node, indices: Sequence[int]) -> None:
+        """Say which values hold the results of a node, one for each; -1 where a result is nothing."""
+        self._indices[node] = list(indices)
+
+    def has_value(self, node: Node) -> bool:
+        """Whether a value holds what the node gives: a tensor, or a number that is known only when it runs."""
+        return node in self._indices
 
     def clone(self, node: Node) -> int:
         """A copy of a node's value, made here."""
@@ -101,6 +113,8 @@ class GraphEmitter:
                 self._indices[node] = [self._indices[producer][position]]
         elif node.target is call_delegate:
             self._delegate_call(node)
+        elif (flow := control_flow(node)) is not None:
+            emit_control_flow(self, node, flow)
         elif tensors(node):
             self._operator_call(node)
         # What gives only numbers needs no instruction: sizes are expressions over the inputs' shapes.
@@ -115,8 +129,12 @@ class GraphEmitter:
     def _operator_call(self, node: Node) -> None:
         if not isinstance(node.target, OpOverload):
             raise LoweringError(f"{op_name(node)} is no operator that programs have", where=describe(node))
-        args = tuple(self.argument(a, node) for a in arguments(node).values())
-        self.kernel_call(op_name(node), args, self._define(node), node)
+        op, given = op_name(node), arguments(node)
+        if any(is_computed(self, argument) for argument in given.values()):
+            op, args = with_tensors(self, node, given)
+        else:
+            args = [self.argument(argument, node) for argument in given.values()]
+        self.kernel_call(op, tuple(args), self._define(node), node)
 
     def _number(self, value: Any, node: Node) -> Arg:
         if isinstance(value, torch.SymInt):

@@ -64,6 +64,10 @@ class Symbols:
             return size
         return _simplified(self._expr(sympy.sympify(size.node.expr if isinstance(size, torch.SymInt) else size), where))
 
+    def knows(self, number: torch.SymInt | torch.SymBool | torch.SymFloat) -> bool:
+        """Whether the number follows from symbols of the table."""
+        return bool(number.node.expr.free_symbols <= self._known.keys())
+
     def _add(self, name: Any, symbol: Symbol, factor: int, offset: int) -> None:
         expr = Expr(Op.SYMBOL, len(self.table))
         if offset:

@@ -24,6 +24,7 @@ from delegate.program.model import (
     KernelCall,
     Method,
     Ref,
+    Storage,
     Structure,
     StructuredCall,
 )
@@ -37,7 +38,7 @@ def check_memory(method: Method) -> None:
     Raises:
         ProgramError: names the method and two values that overlap.
     """
-    lifetimes = _Lifetimes(method)
+    lifetimes = Lifetimes(method, [v.storage for v in method.values])
     spaces: dict[int, list[int]] = {}
     for index, value in enumerate(method.values):
         if value.storage.home is Home.ARENA and value.storage.offset >= 0 and _size(method, index):
@@ -51,7 +52,7 @@ def _size(method: Method, index: int) -> int:
     return value.dtype.itemsize * math.prod(d for d in value.shape if isinstance(d, int))
 
 
-def _sweep(method: Method, lifetimes: _Lifetimes, indices: Iterable[int]) -> None:
+def _sweep(method: Method, lifetimes: Lifetimes, indices: Iterable[int]) -> None:
     """Go through time and keep what lives, sorted by offset: only neighbours can overlap."""
     memory = _Memory()
     ends: list[tuple[int, int]] = []
@@ -74,12 +75,20 @@ def _fail(method: Method, first: int, second: int) -> None:
     raise ProgramError(what, where=f"method {method.name!r}", remedy="lower the model again; report it if that fails")
 
 
-class _Lifetimes:
-    """First and last step of every value that owns memory; an alias counts for the value that it is a view of."""
+class Lifetimes:
+    """First and last step of every value that owns memory; an alias counts for the value that it is a view of.
 
-    def __init__(self, method: Method) -> None:
+    Args:
+        method: whose values they are.
+        storages: of the values; only which of them are aliases, and of what, counts.
+
+    Attributes:
+        start, end: the steps, by value; -1 for one that no instruction makes.
+    """
+
+    def __init__(self, method: Method, storages: Sequence[Storage]) -> None:
         self._owner = list(range(len(method.values)))
-        self._values = method.values
+        self._storages = storages
         self._step = 0
         self.start = [-1] * len(method.values)
         self.end = [-1] * len(method.values)
@@ -114,7 +123,7 @@ class _Lifetimes:
 
     def _make(self, values: Sequence[int]) -> None:
         for index in values:
-            storage = self._values[index].storage
+            storage = self._storages[index]
             if storage.home is Home.ALIAS:
                 self._owner[index] = self._owner[storage.index]
             else:

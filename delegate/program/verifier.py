@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from delegate.errors import ProgramError
+from delegate.program.blocks import block_bases
 from delegate.program.expr import Dim, Expr, Op
 from delegate.program.lifetimes import check_memory
 from delegate.program.memory import ALIGNMENT
@@ -288,24 +289,39 @@ class _MethodVerifier:
             outputs[0] = 1  # the condition
             if call.carried != len(call.outputs):
                 self._fail(f"WHILE carries {call.carried} values and gives {len(call.outputs)}")
+        self._make(call.outputs[: call.carried], aliases=False)  # they hold the carried values from turn to turn
         for number, (block, expected) in enumerate(zip(call.blocks, outputs, strict=True)):
             self._where = f"{self._name}, {path}, block {number}"
             if (len(block.inputs), len(block.outputs)) != (inputs, expected):
                 given = f"{len(block.inputs)} values and gives {len(block.outputs)}"
                 self._fail(f"the block takes {given}, {call.kind.name} needs {inputs} and {expected}")
-            self._block(block, f"{path}, block {number}, instruction")
+            self._block(call, block, f"{path}, block {number}, instruction")
         self._where = f"{self._name}, {path}"
-        self._make(call.outputs, aliases=False)
+        self._make(call.outputs[call.carried :], aliases=False)
 
-    def _block(self, block: Block, path: str) -> None:
+    def _block(self, call: StructuredCall, block: Block, path: str) -> None:
         place = self._where
+        bases = dict(block_bases(call, block))
+        for index in block.inputs:
+            self._check_block_input(index, bases.get(index, -1))
         self._make(block.inputs, aliases=True)
         self._instructions(block.instructions, path)
         self._where = place
         self._read(block.outputs)
-        for call in block.instructions:
-            self._forget(call.outputs)
+        for made in block.instructions:
+            self._forget(made.outputs)
         self._forget(block.inputs)
+
+    def _check_block_input(self, index: int, base: int) -> None:
+        """An alias among a block's inputs is the value that it holds, of the same type."""
+        self._index(index, self._method.values, "value")
+        values, storage = self._method.values, self._method.values[index].storage
+        if storage.home is not Home.ALIAS:
+            return
+        if storage.index != base:
+            self._fail(f"%{index} {values[index].name!r} is an alias of another value than the block gets")
+        if (values[index].dtype, values[index].shape) != (values[base].dtype, values[base].shape):
+            self._fail(f"%{index} {values[index].name!r} is another type than %{base}, which it is an alias of")
 
     def _forget(self, values: Iterable[int]) -> None:
         """What a block made cannot be read behind it."""

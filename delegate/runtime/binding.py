@@ -18,21 +18,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from delegate.errors import LoweringError
+from delegate.program.blocks import block_bases
 from delegate.program.dtypes import DType
 from delegate.program.expr import Expr, evaluate
 from delegate.program.model import (
     Arg,
+    Block,
     DelegateCall,
     Home,
+    Instruction,
     KernelCall,
     Method,
     Program,
     Ref,
     Storage,
+    Structure,
+    StructuredCall,
 )
 from delegate.runtime.backend import Array, Delegate
+from delegate.runtime.blocks import BoundBlock, IfStep, Moves, ScanStep, WhileStep
 from delegate.runtime.kernels import Kernels, place
-from delegate.runtime.steps import CompactStep, CopiedViewStep, DelegateStep, KernelStep, Step
+from delegate.runtime.steps import CompactStep, CopiedViewStep, DelegateStep, KernelStep, Step, run_steps
 from delegate.runtime.storage import assign_storage, call_view, concrete
 
 if TYPE_CHECKING:
@@ -90,6 +96,7 @@ class Binding:
         self._resources, self._method, self._symbols = resources, method, symbols
         self._slots: dict[int, list[Slot]] = defaultdict(list)
         self._call_views: list[_CallView] = []
+        self._same: dict[int, int] = {}  # inputs of blocks that are another value as it is
         self.steps: list[Step] = []
         storages, arenas = self._storages()
         self._storage = storages
@@ -137,10 +144,10 @@ class Binding:
             for view in self._call_views:
                 view()
             if self._only_delegates:
-                self._execute()
+                run_steps(self.steps)
             else:
                 with np.errstate(all="ignore"):  # torch does not warn of infinities and NaN either
-                    self._execute()
+                    run_steps(self.steps)
             for number, array in self._copies:
                 self._results[number] = array.copy()
             return list(self._results)
@@ -171,15 +178,6 @@ class Binding:
             raise step.failed(error) from error
         return outputs
 
-    def _execute(self) -> None:
-        step: Step | None = None
-        try:
-            for step in self.steps:
-                step()
-        except Exception as error:
-            assert step is not None
-            raise step.failed(error) from error
-
     def _storages(self) -> tuple[Sequence[Storage], Sequence[int]]:
         method = self._method
         if all(size >= 0 for size in method.arenas):
@@ -201,21 +199,23 @@ class Binding:
             return raw.view(dtype).reshape(shape)
         return None
 
-    def _per_call(self, index: int) -> bool:
-        """Whether the value lies in other memory at every call."""
+    def _owner(self, index: int) -> int:
+        """The value whose memory the value lies in."""
         while self._storage[index].home is Home.ALIAS:
             index = self._storage[index].index
-        return self._storage[index].home in (Home.INPUT, Home.OUTPUT)
+        return index
 
-    def _bind(self, instruction: Any) -> None:
+    def _per_call(self, index: int) -> bool:
+        """Whether the value lies in other memory at every call."""
+        return self._storage[self._owner(index)].home in (Home.INPUT, Home.OUTPUT)
+
+    def _bind(self, instruction: Instruction) -> None:
         if isinstance(instruction, KernelCall):
             self._bind_kernel(instruction)
         elif isinstance(instruction, DelegateCall):
             self._bind_delegate(instruction)
         else:
-            raise LoweringError(
-                f"this version runs no {instruction.kind.name.lower()} blocks", where=f"method {self._method.name}"
-            )
+            self._bind_structured(instruction)
 
     def _bind_kernel(self, call: KernelCall) -> None:
         kernel = self._resources.kernels.of(self._resources.program, self._method, call)
@@ -245,7 +245,7 @@ class Binding:
             if array is not None and not array.flags.c_contiguous:
                 inputs[i] = np.empty(array.shape, array.dtype)
                 self.steps.append(CompactStep(array, inputs[i]))
-            elif array is None and self._storage[index].home is Home.ALIAS:
+            elif array is None and self._storage[self._same.get(index, index)].home is Home.ALIAS:
                 self._compact_per_call(index, inputs, i)
         self.steps.append(
             DelegateStep(
@@ -259,11 +259,55 @@ class Binding:
 
     def _compact_per_call(self, index: int, inputs: list[Any], i: int) -> None:
         """A view of the caller's array may be strided: the delegate gets a row-major copy of it."""
+        index = self._same.get(index, index)
         self._slots[index].remove((inputs, i))
         inputs[i] = np.empty(self._shapes[index], self._method.values[index].dtype.numpy)
         step = CompactStep(inputs[i], inputs[i])
         self._slots[index].append((step.source, 0))
         self.steps.append(step)
+
+    def _bind_structured(self, call: StructuredCall) -> None:
+        kept, place = call.outputs[: call.carried], f"method {self._method.name}, {call.kind.name.lower()}"
+        blocks = [self._bind_block(call, block) for block in call.blocks]
+        start, body = self._moves(call.operands[: call.carried], kept), call.blocks[-1]
+        advance = self._moves(body.outputs[: call.carried], kept)
+        if call.kind is Structure.IF:
+            leave = [self._moves(block.outputs, call.outputs) for block in call.blocks]
+            then, other = zip(blocks, leave, strict=True)
+            self.steps.append(IfStep(place, self._entries(call.operands[:1]), then, other))
+        elif call.kind is Structure.WHILE:
+            holds = self._entries(call.blocks[0].outputs)
+            self.steps.append(WhileStep(place, start, blocks[0], holds, blocks[1], advance))
+        else:
+            behind = call.carried + call.sequences
+            sequences = call.operands[call.carried : behind], body.inputs[call.carried : behind]
+            stacks = body.outputs[call.carried :], call.outputs[call.carried :]
+            self.steps.append(ScanStep(place, start, self._pair(*sequences), blocks[0], self._pair(*stacks), advance))
+
+    def _bind_block(self, call: StructuredCall, block: Block) -> BoundBlock:
+        bases = dict(block_bases(call, block))
+        self._same |= {i: self._same.get(b, b) for i, b in bases.items() if self._storage[i].home is Home.ALIAS}
+        enter = self._moves(list(bases.values()), list(bases))
+        outside, self.steps = self.steps, []
+        for instruction in block.instructions:
+            self._bind(instruction)
+        inside, self.steps = self.steps, outside
+        return BoundBlock(enter, inside)
+
+    def _moves(self, sources: Sequence[int], targets: Sequence[int]) -> Moves:
+        """Copies of values to others; none where both are one value."""
+        same = self._same
+        pairs = [(s, t) for s, t in zip(sources, targets, strict=True) if same.get(s, s) != same.get(t, t)]
+        owners = [self._owner(t) for _, t in pairs]
+        staged = [
+            (i, np.empty(self._shapes[s], self._method.values[s].dtype.numpy))
+            for i, (s, _) in enumerate(pairs)
+            if self._owner(s) in owners[:i] or self._owner(s) in owners[i + 1 :]
+        ]
+        return Moves(self._entries(s for s, _ in pairs), self._entries(t for _, t in pairs), staged)
+
+    def _pair(self, sources: Iterable[int], targets: Iterable[int]) -> tuple[list[Any], list[Any]]:
+        return self._entries(sources), self._entries(targets)
 
     def _arguments(self, args: Iterable[Arg]) -> list[Any]:
         made: list[Any] = []
@@ -283,6 +327,7 @@ class Binding:
         return made
 
     def _array_or_slot(self, index: int, entries: list[Any], i: int) -> Array | None:
+        index = self._same.get(index, index)
         if self._per_call(index):
             self._slots[index].append((entries, i))
             return None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,6 +12,30 @@ from delegate.errors import BackendFailed, DelegateError, KernelError
 from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Array, Delegate
+
+
+class Step(Protocol):
+    """One step of a bound method."""
+
+    def __call__(self) -> None:
+        """Run it."""
+
+    def failed(self, error: Exception) -> DelegateError:
+        """The error that tells the user what failed, in place of the one that the step raised."""
+
+
+def run_steps(steps: Iterable[Step]) -> None:
+    """Run steps in order; raises what a failing step makes of its error."""
+    step: Step | None = None
+    try:
+        for step in steps:
+            step()
+    except Exception as error:
+        assert step is not None
+        failure = step.failed(error)
+        if failure is error:
+            raise
+        raise failure from error
 
 
 class KernelStep:
@@ -93,6 +117,3 @@ class CompactStep:
     def failed(self, error: Exception) -> DelegateError:
         """The error that tells the user that the copy failed."""
         return KernelError(f"{self.place} failed: {error}")
-
-
-Step = KernelStep | DelegateStep | CompactStep

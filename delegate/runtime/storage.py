@@ -12,10 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from delegate.program.blocks import block_bases
 from delegate.program.expr import Expr, evaluate
-from delegate.program.lifetimes import refs
+from delegate.program.lifetimes import Lifetimes
 from delegate.program.memory import Lifetime, plan_memory
-from delegate.program.model import Arg, Block, DelegateCall, Home, KernelCall, Method, Program, Ref, Storage
+from delegate.program.model import (
+    Arg,
+    Home,
+    Instruction,
+    KernelCall,
+    Method,
+    Program,
+    Ref,
+    Storage,
+    StructuredCall,
+)
 from delegate.runtime.backend import Array
 from delegate.runtime.kernels import Kernels
 
@@ -68,32 +79,26 @@ def call_view(kernel: Kernel, args: Sequence[Any]) -> list[Array] | None:
 
 
 class _Assignment:
-    """One walk over the instructions. A step is a place in time: every instruction, also of inner blocks, takes one."""
+    """Finds the views in one walk over the instructions; then lifetimes and offsets follow."""
 
     def __init__(self, program: Program, method: Method, kernels: Kernels, symbols: Mapping[int, int]) -> None:
         self.program, self.method, self.kernels, self.symbols = program, method, kernels, symbols
-        count = len(method.values)
         self.storages = [v.storage if v.storage.home is not Home.ALIAS else UNPLANNED for v in method.values]
         self.shadows = [shadow([evaluate(d, symbols) for d in v.shape], v.dtype.numpy) for v in method.values]
-        self.root = list(range(count))
-        self.start = [-1] * count
-        self.end = [-1] * count
-        self.step = 0
+        self.root = list(range(len(method.values)))
 
     def plan(self) -> MemoryPlan:
         self._walk(self.method.instructions)
         for number, index in enumerate(self.method.outputs):
             if isinstance(index, Ref):
                 self._make_output(self.root[index.index], number)
-        planned = [i for i in range(len(self.storages)) if self._in_arena(i)]
-        lifetimes = [Lifetime(self._size(i), self.start[i], self.end[i]) for i in planned]
+        lives = Lifetimes(self.method, self.storages)
+        planned = [i for i, s in enumerate(self.storages) if s.home is Home.ARENA and lives.start[i] >= 0]
+        lifetimes = [Lifetime(self._size(i), lives.start[i], lives.end[i]) for i in planned]
         offsets, total = plan_memory(lifetimes)
         for index, offset in zip(planned, offsets, strict=True):
             self.storages[index] = Storage(Home.ARENA, 0, offset)
         return MemoryPlan(tuple(self.storages), (total,), tuple(lifetimes))
-
-    def _in_arena(self, index: int) -> bool:
-        return self.storages[index].home is Home.ARENA and self.start[index] >= 0
 
     def _make_output(self, root: int, number: int) -> None:
         if self.storages[root].home is Home.ARENA:
@@ -102,74 +107,36 @@ class _Assignment:
     def _size(self, index: int) -> int:
         return self.shadows[index].size * self.shadows[index].itemsize
 
-    def _walk(self, instructions: Iterable[Any]) -> None:
+    def _walk(self, instructions: Iterable[Instruction]) -> None:
         for instruction in instructions:
-            self.step += 1
             if isinstance(instruction, KernelCall):
-                self._kernel_call(instruction)
-            elif isinstance(instruction, DelegateCall):
-                self._use(instruction.inputs)
-                self._define(instruction.outputs)
-            else:
-                self._structured(instruction.operands, instruction.blocks, instruction.outputs)
+                kernel = self.kernels.of(self.program, self.method, instruction)
+                if kernel.is_view:
+                    self._alias(kernel, instruction)
+            elif isinstance(instruction, StructuredCall):
+                self._structured_call(instruction)
 
-    def _kernel_call(self, call: KernelCall) -> None:
-        self._use(refs(call.args))
-        kernel = self.kernels.of(self.program, self.method, call)
-        if not (kernel.is_view and self._alias(kernel, call)):
-            self._define(call.outputs)
-
-    def _alias(self, kernel: Kernel, call: KernelCall) -> bool:
-        """Make the outputs views of the first argument; False where its strides allow none."""
+    def _alias(self, kernel: Kernel, call: KernelCall) -> None:
+        """Make the outputs views of the first argument, if its strides allow that."""
         base = call.args[0]
         assert isinstance(base, Ref)
         if any(self.storages[o].home is not Home.ARENA for o in call.outputs):
-            return False
+            return
         args = [concrete(a, self.symbols) for a in call.args]
         args[0] = self.shadows[base.index]
         views = call_view(kernel, args)
-        if views is None:
-            return False
-        for output, view in zip(call.outputs, views, strict=True):
-            self.storages[output] = Storage(Home.ALIAS, base.index)
-            self.shadows[output] = view
-            self.root[output] = self.root[base.index]
-        return True
+        if views is not None:
+            for output, view in zip(call.outputs, views, strict=True):
+                self._place(output, base.index, view)
 
-    def _structured(self, operands: Sequence[int], blocks: Sequence[Block], outputs: Sequence[int]) -> None:
-        """Whatever the blocks touch from outside, take or give lives as long as the whole construct."""
-        first = self.step
-        self._use(operands)
-        self._define(outputs)
-        for block in blocks:
-            self._define(block.inputs)
+    def _place(self, index: int, base: int, view: Array) -> None:
+        self.storages[index] = Storage(Home.ALIAS, base)
+        self.shadows[index] = view
+        self.root[index] = self.root[base]
+
+    def _structured_call(self, call: StructuredCall) -> None:
+        """Blocks read captured operands where they lie, and carried values where the results of the call will be."""
+        for block in call.blocks:
+            for index, base in block_bases(call, block):
+                self._place(index, base, self.shadows[base])
             self._walk(block.instructions)
-            self._use(block.outputs)
-        self.step += 1
-        for index in {*operands, *outputs, *(i for b in blocks for i in (*b.inputs, *b.outputs, *_touched(b)))}:
-            root = self.root[index]
-            if self.start[root] <= first or index in {i for b in blocks for i in (*b.inputs, *b.outputs)}:
-                self.end[root] = max(self.end[root], self.step)
-
-    def _use(self, indices: Iterable[int]) -> None:
-        for index in indices:
-            root = self.root[index]
-            self.end[root] = max(self.end[root], self.step)
-
-    def _define(self, indices: Iterable[int]) -> None:
-        for index in indices:
-            self.start[index] = self.end[index] = self.step
-
-
-def _touched(block: Block) -> Iterable[int]:
-    """All values that the instructions of a block read, those of inner blocks included."""
-    for instruction in block.instructions:
-        if isinstance(instruction, KernelCall):
-            yield from refs(instruction.args)
-        elif isinstance(instruction, DelegateCall):
-            yield from instruction.inputs
-        else:
-            yield from instruction.operands
-            for inner in instruction.blocks:
-                yield from _touched(inner)
-                yield from inner.outputs

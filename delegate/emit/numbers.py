@@ -1,0 +1,166 @@
+"""Numbers that are known only when a program runs, as tensors without dimensions.
+
+Sizes are expressions over the shapes of the inputs. What is no size (a comparison of sizes that decides a branch), or
+changes from turn to turn (a counter that a loop carries), is computed by the kernels that compute with tensors.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Node
+
+from delegate.edge.node import describe, dtype_of, op_name, tensor
+from delegate.errors import LoweringError
+from delegate.program.dtypes import DType
+from delegate.program.expr import Expr
+from delegate.program.model import Arg, Ref, Value
+from delegate.runtime.storage import UNPLANNED
+
+if TYPE_CHECKING:
+    from delegate.emit.graph import GraphEmitter
+
+_SYMBOLIC = (torch.SymInt, torch.SymBool, torch.SymFloat)
+_DTYPES: dict[type, DType] = {
+    bool: DType.bool,
+    torch.SymBool: DType.bool,
+    int: DType.int64,
+    torch.SymInt: DType.int64,
+    float: DType.float64,
+    torch.SymFloat: DType.float64,
+}
+# Arithmetic of numbers -> the operator on tensors, and the arguments that it takes behind the operands.
+_ARITHMETIC: dict[Any, tuple[str, tuple[Arg, ...]]] = {
+    operator.add: ("aten.add.Tensor", (1,)),
+    operator.sub: ("aten.sub.Tensor", (1,)),
+    operator.mul: ("aten.mul.Tensor", ()),
+    operator.truediv: ("aten.div.Tensor", ()),
+    operator.floordiv: ("aten.div.Tensor_mode", ("floor",)),
+    operator.mod: ("aten.remainder.Tensor", ()),
+    operator.neg: ("aten.neg.default", ()),
+    operator.eq: ("aten.eq.Tensor", ()),
+    operator.ne: ("aten.ne.Tensor", ()),
+    operator.lt: ("aten.lt.Tensor", ()),
+    operator.le: ("aten.le.Tensor", ()),
+    operator.gt: ("aten.gt.Tensor", ()),
+    operator.ge: ("aten.ge.Tensor", ()),
+    operator.and_: ("aten.logical_and.default", ()),
+    operator.or_: ("aten.logical_or.default", ()),
+    math.floor: ("aten.floor.default", ()),
+    torch.sym_not: ("aten.logical_not.default", ()),
+    torch.sym_max: ("aten.maximum.default", ()),
+    torch.sym_min: ("aten.minimum.default", ()),
+}
+_ITEM = frozenset({"aten.item.default", "aten._local_scalar_dense.default"})
+
+
+def is_computed(emitter: GraphEmitter, number: Any) -> bool:
+    """Whether an argument is a number that no expression over the inputs' shapes gives."""
+    value = number.meta.get("val") if isinstance(number, Node) else None
+    return isinstance(value, _SYMBOLIC) and not emitter.tables.symbols.knows(value)
+
+
+def number_value(emitter: GraphEmitter, number: Any, user: Node) -> int:
+    """The value that holds a number or a predicate; made here if need be.
+
+    Args:
+        emitter: of the graph that the number is in.
+        number: a plain number, or a node that gives a number or a tensor of one element.
+        user: what needs it, for messages.
+
+    Raises:
+        LoweringError: it is computed by something that programs do not have.
+    """
+    if not isinstance(number, Node):
+        return _filled(emitter, number, _DTYPES[type(number)], user)
+    value = number.meta["val"]
+    if isinstance(value, torch.Tensor) or emitter.has_value(number):
+        return emitter.value(number)
+    if not isinstance(value, _SYMBOLIC):
+        return _filled(emitter, value, _DTYPES[type(value)], user)
+    if isinstance(value, torch.SymInt) and not is_computed(emitter, number):
+        return _filled(emitter, emitter.tables.symbols.dim(value, describe(user)), DType.int64, user)
+    if number.op == "placeholder":
+        return emitter.value(number)
+    index = _item(emitter, number) if op_name(number) in _ITEM else _arithmetic(emitter, number)
+    emitter.place(number, [index])
+    return index
+
+
+def with_tensors(emitter: GraphEmitter, node: Node, given: dict[str, Any]) -> tuple[str, list[Arg]]:
+    """The operator and the arguments of a node some of whose numbers are computed: the form that takes tensors.
+
+    Raises:
+        LoweringError: the operator has none.
+    """
+    target = node.target
+    assert isinstance(target, OpOverload)
+    names = [name for name, argument in given.items() if is_computed(emitter, argument)]
+    overload = next((o for o in _overloads(target) if _takes_tensors(o, given, names)), None)
+    if overload is None:
+        raise LoweringError(
+            f"{op_name(node)} takes {names[0]!r} as a number that is known only when the program runs",
+            where=describe(node),
+            remedy="compute it as a tensor and use an operator that takes tensors, e.g. index_select or where",
+        )
+    args = [
+        Ref(number_value(emitter, argument, node)) if name in names else emitter.argument(argument, node)
+        for name, argument in given.items()
+    ]
+    return str(overload), args
+
+
+def _overloads(target: OpOverload[..., Any]) -> list[OpOverload[..., Any]]:
+    """This overload, then the others of its operator."""
+    packet = target.overloadpacket
+    return [target, *(getattr(packet, name) for name in packet.overloads())]
+
+
+def _takes_tensors(overload: OpOverload[..., Any], given: dict[str, Any], names: list[str]) -> bool:
+    schema = {a.name: a.type for a in overload._schema.arguments}
+    return (
+        schema.keys() == given.keys()
+        and all(isinstance(schema[name], torch.TensorType) for name in names)
+        and not overload._schema.is_mutable
+    )
+
+
+def _filled(emitter: GraphEmitter, number: int | float | Expr, dtype: DType, user: Node) -> int:
+    index = emitter.tables.add(Value("number", dtype, (), UNPLANNED))
+    emitter.kernel_call("aten.full.default", ((), number, dtype, None, None, None), (index,), user)
+    return index
+
+
+def _item(emitter: GraphEmitter, node: Node) -> int:
+    """The one element of a tensor in the number's own dtype."""
+    source = node.args[0]
+    assert isinstance(source, Node)
+    index, dtype = emitter.value(source), _DTYPES[type(node.meta["val"])]
+    if tensor(source).dim():
+        flat = emitter.tables.add(Value(node.name, emitter.tables.values[index].dtype, (), UNPLANNED))
+        emitter.kernel_call("aten.view.default", (Ref(index), ()), (flat,), node)
+        index = flat
+    if dtype_of(tensor(source).dtype) is dtype:
+        return index
+    cast = emitter.tables.add(Value(node.name, dtype, (), UNPLANNED))
+    args = (Ref(index), dtype, None, None, None, False, None)
+    emitter.kernel_call("aten._to_copy.default", args, (cast,), node)
+    return cast
+
+
+def _arithmetic(emitter: GraphEmitter, node: Node) -> int:
+    if node.target not in _ARITHMETIC:
+        raise LoweringError(
+            f"the number {node.name} comes from {op_name(node)}, which programs cannot compute",
+            where=describe(node),
+            remedy="compute it with tensors in the model",
+        )
+    op, more = _ARITHMETIC[node.target]
+    operands = tuple(Ref(number_value(emitter, a, node)) for a in node.args)
+    index = emitter.tables.add(Value(node.name, _DTYPES[type(node.meta["val"])], (), UNPLANNED))
+    emitter.kernel_call(op, (*operands, *more), (index,), node)
+    return index
