@@ -60,6 +60,7 @@ def seeded(*shape: int, seed: int = 0) -> torch.Tensor:
 X, Y = seeded(3, 4), seeded(3, 4, seed=1)
 SIGNS = ((X.abs(),), (-X.abs(),))
 ZERO = torch.zeros((), dtype=torch.int64)
+ROW = seeded(4)
 ROWS = Dim("rows", min=2)
 
 
@@ -107,11 +108,11 @@ CASES = [
         ((X, seeded(6, 3, 4)), (seeded(5, 4), seeded(2, 5, 4)), (X, seeded(9, 3, 4))),
         (({0: Dim("width", min=2)}, {0: Dim("length", min=2), 1: Dim("width", min=2)}),),
     ),
-    Case("map", lambda x, y: map_over(lambda x, y: x.sin() + y, x, y), ((X, X[0]), (Y, X[1]))),
+    Case("map", lambda x, y: map_over(lambda x, y: x.sin() + y, x, y), ((X, ROW), (Y, ROW))),
     Case(
         "map with nothing among its results",
         lambda x, y: map_over(lambda x, y: (x * 2 + y, None, x - y), x, y),
-        ((X, X[0]), (seeded(5, 4), X[1])),
+        ((X, ROW), (seeded(5, 4), ROW)),
         (({0: ROWS}, None),),
     ),
 ]
