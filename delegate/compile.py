@@ -20,6 +20,7 @@ from delegate.edge.program import EdgeProgram
 from delegate.edge.sources import exported_programs
 from delegate.emit.program import emit
 from delegate.errors import DelegateError, LoweringError, PartitionError
+from delegate.kernels.libraries import Wanted
 from delegate.partitioner.cut import LoweredDelegate, LoweredProgram, lower, regions
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan
@@ -27,7 +28,7 @@ from delegate.partitioner.reporting import make_report
 from delegate.plugins import one_line
 from delegate.registry import default_registry
 from delegate.report import PORTABLE, Report
-from delegate.runtime.kernels import Kernels
+from delegate.runtime.kernels import Kernels, kernels_of
 from delegate.selection import ConfigSource, Request, Selection, select
 
 _MAX_ROUNDS = 20  # of planning again without what a library refused, before giving up
@@ -35,7 +36,9 @@ _MAX_ROUNDS = 20  # of planning again without what a library refused, before giv
 Model = ExportedProgram | str | os.PathLike[str] | Mapping[str, ExportedProgram | str | os.PathLike[str]]
 
 
-def to_backend(model: Model, backends: Request = None, *, config: ConfigSource = None) -> CompiledProgram:
+def to_backend(
+    model: Model, backends: Request = None, *, config: ConfigSource = None, kernels: Wanted | None = None
+) -> CompiledProgram:
     """Find for every operator which backend can run it, lower the partitions, and compile what is left.
 
     Args:
@@ -43,30 +46,36 @@ def to_backend(model: Model, backends: Request = None, *, config: ConfigSource =
         backends: a name, a `Partitioner`, or a list of these in order of preference; [] for portable kernels alone.
             If neither this nor a configuration names backends, all that are available on this machine are used.
         config: path of a YAML file, the same as a dict, or a `Config`.
+        kernels: kernel libraries for what no backend takes, in order of preference; see `delegate.load`. A saved
+            program does not hold them; torch's own ("aten") have no say in how it is compiled: it runs without them.
 
     Raises:
         ExportError: the model is none of these, or cannot be brought to core ATen.
         ConfigError: the configuration is wrong.
+        KernelError: a kernel library cannot be used.
         BackendError: a backend that was asked for cannot be used.
         PartitionError: nodes stay portable and the policy forbids it.
         LoweringError: an operator is left that no kernel runs.
     """
     registry = default_registry()
-    selection = select(backends, config, registry)
-    compiler = _Compiler(selection, Kernels(registry.kernel_tables))
+    selection = select(backends, config, registry, kernels)
+    compiler = _Compiler(selection, kernels_of(registry, selection.kernels))
     exported = exported_programs(model)
     lowered = [compiler.lower(name, ep) for name, ep in exported.items()]
     report = compiler.report()
     _apply_policy(report, selection)
     program = emit(lowered, compiler.kernels, report.to_json())
     specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in exported.items()}
-    return CompiledProgram(program, specs, report, registry)
+    return CompiledProgram(program, specs, report, registry, selection.kernels)
 
 
-def explain(model: Model, backends: Request = None, *, config: ConfigSource = None) -> Report:
+def explain(
+    model: Model, backends: Request = None, *, config: ConfigSource = None, kernels: Wanted | None = None
+) -> Report:
     """The report of `to_backend` without lowering: what each backend says it can run. Raises as `to_backend` does."""
     registry = default_registry()
-    compiler = _Compiler(select(backends, config, registry), Kernels(registry.kernel_tables))
+    selection = select(backends, config, registry, kernels)
+    compiler = _Compiler(selection, kernels_of(registry, selection.kernels))
     for name, ep in exported_programs(model).items():
         compiler.plan(compiler.edge(name, ep))
     return compiler.report()
@@ -131,7 +140,7 @@ class _Compiler:
     def _has_kernel(self, node: Node) -> bool:
         tensor_nodes = [node, *node.all_input_nodes]
         dtypes = {d for n in tensor_nodes for t in tensors(n) if (d := dtype_of(t.dtype))}
-        return self.kernels.find(op_name(node), dtypes) is not None
+        return self.kernels.torch_free.find(op_name(node), dtypes) is not None
 
     def _preprocess(self, made: Plan) -> tuple[dict[str, LoweredDelegate], dict[str, dict[str, str]]]:
         """The compiled partitions, and what the libraries refused: backend -> node -> reason."""

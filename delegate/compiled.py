@@ -14,6 +14,7 @@ import torch.utils._pytree as pytree
 
 from delegate.edge.node import torch_dtype
 from delegate.errors import InputError
+from delegate.kernels.libraries import Wanted
 from delegate.program import file
 from delegate.program.dtypes import DType
 from delegate.program.model import Program, Ref
@@ -147,18 +148,24 @@ class CompiledProgram(CompiledContext):
         specs: method -> torch's pytree specs of (args, kwargs) and of the result.
         report: who runs what, and why not elsewhere.
         registry: where backends and kernels are looked up.
+        kernels: the kernel libraries to run on in this process; see `delegate.load`. They are not saved.
     """
 
     def __init__(
-        self, program: Program, specs: Mapping[str, tuple[Any, Any]], report: Report, registry: Registry
+        self,
+        program: Program,
+        specs: Mapping[str, tuple[Any, Any]],
+        report: Report,
+        registry: Registry,
+        kernels: Wanted | None = None,
     ) -> None:
         super().__init__(specs)
-        self.program, self.report, self._registry = program, report, registry
+        self.program, self.report, self._registry, self._kernels = program, report, registry, kernels
 
     @cached_property
     def loaded(self) -> LoadedProgram:
         """The same program in the runtime, called with NumPy arrays."""
-        return LoadedProgram(self.program, self._registry)
+        return LoadedProgram(self.program, self._registry, self._kernels)
 
     def context(self) -> CompiledContext:
         """A new context: the same methods, whose states start anew and are shared with no other context."""

@@ -30,7 +30,7 @@ from delegate.plugins import (
 
 if TYPE_CHECKING:
     from delegate.backends.aot import Backend
-    from delegate.kernels.libraries import KernelLibrary
+    from delegate.kernels.libraries import KernelLibrary, Wanted
     from delegate.kernels.table import KernelTable
     from delegate.runtime.backend import BackendRuntime
 
@@ -90,6 +90,7 @@ class Registry:
         self._plugins = discover(BACKENDS)
         self._registered: dict[str, BackendInfo] = {}
         self._states: dict[str, BackendState] = {}
+        self._kernel_libraries: dict[str, KernelLibrary] = {}
         self._blocked = blocked_names()
         self._warned: set[str] = set()
 
@@ -156,15 +157,26 @@ class Registry:
         self._registered[info.name] = info
 
     def kernel_libraries(self) -> tuple[KernelLibrary, ...]:
-        """All kernel libraries in the order in which they are asked for a kernel: the project's own comes last."""
+        """All kernel libraries in the order in which they are asked for a kernel: plugins, the project's own, and those
+        that are asked only where they are named.
+        """
         return self._libraries
 
-    def kernel_tables(self) -> tuple[KernelTable, ...]:
-        """The tables of the kernel libraries that work, in order of preference; warns, once, of each broken one.
+    def kernel_tables(self, wanted: Wanted | None = None) -> tuple[KernelTable, ...]:
+        """The tables of kernel libraries, in order of preference.
+
+        Args:
+            wanted: a library's name, a table of the caller's own, or several of these; "portable" comes last where it
+                is not named. None: all libraries that work but for "aten"; warns, once, of each broken one.
 
         Raises:
-            KernelError: two libraries claim one kernel, or the project's own library is broken.
+            KernelError: a library that was named cannot be used; or, where none is named, two libraries claim one
+                kernel; or the project's own library is broken.
         """
+        if wanted is not None:
+            from delegate.kernels.libraries import in_preferred_order
+
+            return in_preferred_order(wanted, self._kernel_plugins, self._library)
         for library in self._libraries:
             if library.state is State.BROKEN and library.name not in self._warned:
                 self._warned.add(library.name)
@@ -172,10 +184,22 @@ class Registry:
         return tuple(library.table for library in self._libraries if library.table is not None)
 
     @functools.cached_property
-    def _libraries(self) -> tuple[KernelLibrary, ...]:
-        from delegate.kernels.libraries import kernel_libraries  # programs of delegates alone need none
+    def _kernel_plugins(self) -> dict[str, tuple[Plugin, ...]]:
+        return discover(KERNELS)
 
-        return kernel_libraries(discover(KERNELS), self._blocked)
+    @functools.cached_property
+    def _libraries(self) -> tuple[KernelLibrary, ...]:
+        from delegate.kernels.libraries import ON_DEMAND, in_default_order, on_demand
+
+        by_default = in_default_order(self._library(name) for name in self._kernel_plugins if name not in ON_DEMAND)
+        return (*by_default, *(on_demand(self._kernel_plugins[n][0]) for n in ON_DEMAND if n in self._kernel_plugins))
+
+    def _library(self, name: str) -> KernelLibrary:
+        if name not in self._kernel_libraries:
+            from delegate.kernels.libraries import load_library  # programs of delegates alone need none
+
+            self._kernel_libraries[name] = load_library(self._kernel_plugins[name], self._blocked)
+        return self._kernel_libraries[name]
 
     def _find(self, name: str) -> BackendState:
         if name in self._registered:

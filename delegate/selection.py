@@ -11,6 +11,7 @@ from typing import Any
 from delegate.backends.aot import Backend
 from delegate.config import BackendChoice, Config, backend_options, load_config
 from delegate.errors import BackendError, BackendNotFound, BackendUnavailable, ConfigError
+from delegate.kernels.libraries import Wanted
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.rules import PORTABLE, PartitionRules
 from delegate.registry import Registry
@@ -29,6 +30,7 @@ class Selection:
         rules: include, exclude, pins and sizes of the configuration.
         on_portable: "allow", "warn" or "error" for nodes that no backend took.
         notes: for the report, e.g. backends that were asked for and are not here.
+        kernels: the kernel libraries to run on, in order of preference; None for the default.
     """
 
     partitioners: tuple[Partitioner, ...]
@@ -36,6 +38,7 @@ class Selection:
     rules: PartitionRules
     on_portable: str
     notes: tuple[str, ...]
+    kernels: Wanted | None = None
 
     @property
     def preserve_ops(self) -> frozenset[str]:
@@ -43,11 +46,11 @@ class Selection:
         return frozenset(op for b in self.backends.values() for op in b.preserve_ops)
 
 
-def select(request: Request, config: ConfigSource, registry: Registry) -> Selection:
+def select(request: Request, config: ConfigSource, registry: Registry, kernels: Wanted | None = None) -> Selection:
     """Resolve the arguments of `to_backend`.
 
     Raises:
-        ConfigError: the configuration or an option is wrong, or backends are named in both places.
+        ConfigError: the configuration or an option is wrong, or backends or kernels are named in both places.
         BackendNotFound, BackendBroken, BackendIncompatible, BackendUnavailable: a backend that was asked for cannot be
             used (the first and the last unless the policy lets that pass).
     """
@@ -55,6 +58,10 @@ def select(request: Request, config: ConfigSource, registry: Registry) -> Select
     if request is not None and settings.backends is not None:
         raise ConfigError(
             "backends are named twice, in the call and in the configuration", remedy="name them in one place"
+        )
+    if kernels is not None and settings.kernels is not None:
+        raise ConfigError(
+            "kernel libraries are named twice, in the call and in the configuration", remedy="name them in one place"
         )
     partitioners, notes = [], []
     backends: dict[str, Backend] = {}
@@ -71,7 +78,12 @@ def select(request: Request, config: ConfigSource, registry: Registry) -> Select
         backends[name] = half(backend_options(options, registry))
         partitioners.append(partitioner)
     return Selection(
-        tuple(partitioners), backends, settings.rules(tuple(backends)), settings.policy.portable, tuple(notes)
+        tuple(partitioners),
+        backends,
+        settings.rules(tuple(backends)),
+        settings.policy.portable,
+        tuple(notes),
+        settings.kernels if kernels is None else kernels,
     )
 
 

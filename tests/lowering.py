@@ -20,10 +20,11 @@ def compiled(
     backends: Any = (),
     config: Any = None,
     dynamic_shapes: Any = None,
+    kernels: Any = None,
 ) -> CompiledProgram:
     """The module exported and lowered; portable kernels alone unless backends are given."""
     exported = torch.export.export(module.eval(), args, kwargs, dynamic_shapes=dynamic_shapes)
-    return delegate.to_backend(exported, backends if config is None else None, config=config)
+    return delegate.to_backend(exported, backends if config is None else None, config=config, kernels=kernels)
 
 
 def assert_same(actual: Any, expected: Any, tolerance: float = 1e-5) -> None:

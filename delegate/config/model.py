@@ -82,6 +82,12 @@ class Config(_Model):
         description="Backends in order of preference. []: none, portable kernels alone. Key left out: every "
         "backend that is available.",
     )
+    kernels: Patterns | None = Field(
+        default=None,
+        description="Kernel libraries for what no backend takes, in order of preference, e.g. [aten, portable] for "
+        "torch's own kernels where torch is installed. portable comes last where it is not named. Key left out: those "
+        "of the installed plugins, then portable. For this process: a program file does not hold it.",
+    )
     partitioning: Partitioning = Field(default=Partitioning(), description="How nodes are given to backends.")
     policy: Policy = Field(
         default=Policy(), description="What happens when something does not run where it was asked to."

@@ -14,7 +14,7 @@ from delegate.errors import LoweringError
 from delegate.program.dtypes import DType
 from delegate.program.lifetimes import refs
 from delegate.program.model import Arg, KernelCall, Storage, Value
-from delegate.runtime.kernels import Kernels
+from delegate.runtime.kernels import HOW_TO_GIVE, Kernels
 
 
 class Tables:
@@ -74,7 +74,7 @@ class Tables:
             more = f" and {len(self._no_kernel) - 1} more" if len(self._no_kernel) > 1 else ""
             raise LoweringError(
                 f"no backend took, and no kernel runs, {self._no_kernel[0]}{more}",
-                remedy="register a kernel through the entry-point group delegate.kernels, or change the model",
+                remedy=HOW_TO_GIVE.format(op=self._no_kernel[0].split()[0]),
             )
 
     def is_view(self, op: str, made: Any) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import importlib.util
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from delegate.errors import KernelError
+from delegate.errors import KernelError, did_you_mean
 from delegate.kernels.table import Kernel, KernelTable
 from delegate.plugins import BLOCK_VARIABLE, Plugin, State, full_traceback, is_blocked, one_line
 
 PORTABLE = "portable"  # the project's own library: asked last, never blocked
+Wanted = str | KernelTable | Sequence[str | KernelTable]  # libraries in order of preference
+ON_DEMAND = {"aten": "torch"}  # libraries that are used where they are named alone -> the module that they run on
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +21,9 @@ class KernelLibrary:
 
     Args:
         name: of its entry point.
-        state: ok, broken or blocked.
+        state: ok, broken, blocked, or unavailable where the module that it runs on is absent.
         owner, version: the distribution that declares it.
-        table: its kernels; None where it is not ok.
+        table: its kernels; None where it is not ok, or is used on demand alone and nobody has named it.
         overrides: operators of the project's own library that it takes over, for some dtypes at least.
         detail: one sentence on why it is not ok; empty where it is.
         error: what a broken one raised.
@@ -41,14 +44,13 @@ class KernelLibrary:
         return full_traceback(self.error)
 
 
-def kernel_libraries(plugins: Mapping[str, tuple[Plugin, ...]], blocked: Collection[str]) -> tuple[KernelLibrary, ...]:
-    """Load the libraries; those of plugins come first, in the order of their names, the project's own last.
+def in_default_order(libraries: Iterable[KernelLibrary]) -> tuple[KernelLibrary, ...]:
+    """Those of plugins come first, in the order of their names, the project's own last.
 
     Raises:
         KernelError: two plugins claim one operator on one dtype, or the project's own library is broken.
     """
-    names = sorted(plugins, key=lambda name: (name == PORTABLE, name))
-    loaded = {name: _load(plugins[name], blocked) for name in names}
+    loaded = {library.name: library for library in sorted(libraries, key=lambda library: library.name)}
     portable = loaded.pop(PORTABLE, None)
     if portable is not None and portable.table is None:
         raise KernelError(portable.detail, remedy="install delegate anew") from portable.error
@@ -60,29 +62,97 @@ def kernel_libraries(plugins: Mapping[str, tuple[Plugin, ...]], blocked: Collect
     return (*overriding, portable)
 
 
-def _load(claims: tuple[Plugin, ...], blocked: Collection[str]) -> KernelLibrary:
+def in_preferred_order(
+    wanted: Wanted, known: Collection[str], library: Callable[[str], KernelLibrary]
+) -> tuple[KernelTable, ...]:
+    """The tables of a request, in its order, which decides where several have a kernel.
+
+    Args:
+        wanted: a library's name, a table of the caller's own, or several of these. Without "portable" it comes last.
+        known: the names of all libraries.
+        library: gives one of them.
+
+    Raises:
+        KernelError: a library is unknown, cannot be used or is named twice.
+    """
+    tables: dict[str, KernelTable] = {}
+    items = [wanted] if isinstance(wanted, str | KernelTable) else wanted
+    chosen = [item if isinstance(item, KernelTable) else _required(item, known, library) for item in items]
+    if all(table.library != PORTABLE for table in chosen):
+        chosen.append(_required(PORTABLE, known, library))
+    for table in chosen:
+        if table.library in tables:
+            raise KernelError(
+                f"kernel library {table.library!r} is named twice",
+                remedy="name every library once, and call tables apart",
+            )
+        tables[table.library] = table
+    return tuple(tables.values())
+
+
+def _required(name: str, known: Collection[str], library: Callable[[str], KernelLibrary]) -> KernelTable:
+    if not isinstance(name, str):
+        raise KernelError(f"a {type(name).__name__} is no kernel library", remedy="give names and KernelTables")
+    if name not in known:
+        raise KernelError(f"no kernel library is named {name!r}", remedy=did_you_mean(name, known))
+    found = library(name)
+    if found.table is None:
+        raise KernelError(found.detail, remedy=_remedy(found)) from found.error
+    return found.table
+
+
+def _remedy(library: KernelLibrary) -> str:
+    if library.state is State.UNAVAILABLE:
+        return f"pip install {ON_DEMAND[library.name]}, or leave it out of the kernel libraries"
+    if library.state is State.BLOCKED:
+        return "take it out of there"
+    return f"`delegate backends` lists the libraries; update or uninstall {library.owner}"
+
+
+def on_demand(plugin: Plugin) -> KernelLibrary:
+    """A library that is used where it is named alone, as it is listed without being imported."""
+    needs = ON_DEMAND[plugin.name]
+    if importlib.util.find_spec(needs) is None:
+        return _unavailable(plugin)
+    detail = f"{plugin.name} is used where it is named: kernels=[{plugin.name!r}]"
+    return KernelLibrary(plugin.name, State.OK, plugin.owner, plugin.version, detail=detail)
+
+
+def _unavailable(plugin: Plugin) -> KernelLibrary:
+    detail = f"kernel library {plugin.name!r} needs {ON_DEMAND[plugin.name]}, which is not installed"
+    return KernelLibrary(plugin.name, State.UNAVAILABLE, plugin.owner, plugin.version, detail=detail)
+
+
+def load_library(claims: tuple[Plugin, ...], blocked: Collection[str]) -> KernelLibrary:
+    """Import the library that these plugins, of one name, claim to be; says what is wrong with it in its state."""
     plugin = claims[0]
-    name, place = plugin.name, (plugin.owner, plugin.version)
+    name = plugin.name
     if is_blocked(name, blocked) and name != PORTABLE:
         detail = f"kernel library {name!r} is blocked by the environment variable {BLOCK_VARIABLE}"
-        return KernelLibrary(name, State.BLOCKED, *place, detail=detail)
+        return KernelLibrary(name, State.BLOCKED, plugin.owner, plugin.version, detail=detail)
     if len(claims) > 1:
         owners = " and ".join(p.label for p in claims)
         detail = f"several distributions claim the kernel library {name!r}: {owners}"
         return KernelLibrary(name, State.BROKEN, owners, "", detail=detail)
-    broken = f"kernel library {name!r} of {plugin.label} is broken: it"
     try:
         table = plugin.load()
     except (Exception, SystemExit) as error:
-        detail = f"{broken} fails to import: {one_line(error)}"
-        return KernelLibrary(name, State.BROKEN, *place, detail=detail, error=error)
+        absent = isinstance(error, ModuleNotFoundError) and error.name == ON_DEMAND.get(name, "")
+        return _unavailable(plugin) if absent else _broken(plugin, f"fails to import: {one_line(error)}", error)
+    return _checked(plugin, table)
+
+
+def _checked(plugin: Plugin, table: object) -> KernelLibrary:
     if not isinstance(table, KernelTable):
-        detail = f"{broken} gives {type(table).__name__} at {plugin.entry.value}, not a KernelTable"
-        return KernelLibrary(name, State.BROKEN, *place, detail=detail)
-    if table.library != name:
-        detail = f"{broken} calls itself {table.library!r}, unlike its entry point {name!r}"
-        return KernelLibrary(name, State.BROKEN, *place, detail=detail)
-    return KernelLibrary(name, State.OK, *place, table)
+        return _broken(plugin, f"gives {type(table).__name__} at {plugin.entry.value}, not a KernelTable")
+    if table.library != plugin.name:
+        return _broken(plugin, f"calls itself {table.library!r}, unlike its entry point {plugin.name!r}")
+    return KernelLibrary(plugin.name, State.OK, plugin.owner, plugin.version, table)
+
+
+def _broken(plugin: Plugin, problem: str, error: BaseException | None = None) -> KernelLibrary:
+    detail = f"kernel library {plugin.name!r} of {plugin.label} is broken: it {problem}"
+    return KernelLibrary(plugin.name, State.BROKEN, plugin.owner, plugin.version, detail=detail, error=error)
 
 
 def _refuse_conflicts(libraries: Iterable[KernelLibrary]) -> None:

@@ -31,6 +31,8 @@ class Kernel:
         dtypes: element types of the tensor arguments and results that it takes.
         is_view: it gives a view of its first argument, made once when the program is bound.
         library: who registered it, for messages.
+        convert: makes what the function takes of an array, a `DType` or a list, where it takes others than those of
+            NumPy; called once for what stays where it is, and in every call for what does not.
     """
 
     op: str
@@ -38,10 +40,13 @@ class Kernel:
     dtypes: frozenset[DType]
     is_view: bool
     library: str
+    convert: Callable[[Any], Any] | None = None
 
 
 class KernelTable:
     """Kernels of one library, at most one per operator and dtype."""
+
+    torch_free = True  # they run wherever programs do
 
     def __init__(self, library: str) -> None:
         self.library = library

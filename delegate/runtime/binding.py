@@ -38,7 +38,7 @@ from delegate.program.model import (
 from delegate.runtime.backend import Array, Delegate
 from delegate.runtime.blocks import BoundBlock, IfStep, Moves, ScanStep, WhileStep
 from delegate.runtime.kernels import Kernels, place
-from delegate.runtime.steps import CompactStep, CopiedViewStep, DelegateStep, KernelStep, Step, run_steps
+from delegate.runtime.steps import CompactStep, DelegateStep, Step, kernel_step, run_steps
 from delegate.runtime.storage import assign_storage, call_view, concrete
 
 if TYPE_CHECKING:
@@ -223,9 +223,7 @@ class Binding:
         if kernel.is_view and all(self._storage[o].home is Home.ALIAS for o in call.outputs):
             self._bind_view(kernel, call, args)
             return
-        step = CopiedViewStep if kernel.is_view else KernelStep
-        outs = self._entries(call.outputs)
-        self.steps.append(step(kernel.function, args, outs, place(self._method, call)))
+        self.steps.append(kernel_step(kernel, args, self._entries(call.outputs), place(self._method, call)))
 
     def _bind_view(self, kernel: Kernel, call: KernelCall, args: list[Any]) -> None:
         if self._per_call(call.outputs[0]):

@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING
 from delegate.errors import KernelError
 from delegate.program.dtypes import DType
 from delegate.program.lifetimes import refs
-from delegate.program.model import KernelCall, Method, Program
+from delegate.program.model import Home, KernelCall, Method, Program
 
 if TYPE_CHECKING:
+    from delegate.kernels.libraries import Wanted
     from delegate.kernels.table import Kernel, KernelTable
+    from delegate.registry import Registry
+
+HOW_TO_GIVE = (
+    "write one, `@table.kernel({op!r})` on a delegate.KernelTable, and name the table in kernels=[...], or install a "
+    "kernel library that has it (docs/operators.md)"
+)
 
 
 class Kernels:
@@ -31,27 +38,46 @@ class Kernels:
         """The libraries."""
         return tuple(self._find_tables())
 
+    @cached_property
+    def torch_free(self) -> Kernels:
+        """Those that run wherever programs do: how a program is compiled depends on no others."""
+        return Kernels(lambda: [t for t in self.tables if t.torch_free])
+
     def find(self, op: str, dtypes: Iterable[DType]) -> Kernel | None:
-        """The first library's kernel that takes the operator on these dtypes."""
+        """The first library's kernel that takes the operator on these dtypes.
+
+        Views go first, whoever has them: they cost nothing, and a saved plan of memory counts on them.
+        """
         wanted = frozenset(dtypes)
-        for table in self.tables:
-            if kernel := table.find(op, wanted):
-                return kernel
-        return None
+        found = [kernel for table in self.tables if (kernel := table.find(op, wanted))]
+        return next((kernel for kernel in found if kernel.is_view), found[0] if found else None)
 
     def of(self, program: Program, method: Method, call: KernelCall) -> Kernel:
         """The kernel of an instruction; raises KernelError naming operator, dtypes and the user's line."""
         op = program.operators[call.operator]
         dtypes = {method.values[i].dtype for i in (*refs(call.args), *call.outputs)}
         kernel = self.find(op, dtypes)
-        if kernel is None:
+        if kernel is None or (not kernel.is_view and _must_be_view(method, call)):
             names = ", ".join(sorted(t.name for t in dtypes))
             raise KernelError(
-                f"no kernel of {op} for {names}",
+                f"no {'view' if kernel else 'kernel'} of {op} for {names}",
                 where=place(method, call),
-                remedy="install a kernel library that has it (entry-point group delegate.kernels)",
+                remedy=HOW_TO_GIVE.format(op=op),
             )
         return kernel
+
+
+def kernels_of(registry: Registry, wanted: Wanted | None) -> Kernels:
+    """The kernels of these libraries; see `Registry.kernel_tables`. What is named wrong is said at once."""
+    if wanted is None:
+        return Kernels(registry.kernel_tables)
+    tables = registry.kernel_tables(wanted)
+    return Kernels(lambda: tables)
+
+
+def _must_be_view(method: Method, call: KernelCall) -> bool:
+    """Whether the plan of memory has no place for a copy."""
+    return any(method.values[o].storage.home is Home.ALIAS for o in call.outputs)
 
 
 def place(method: Method, call: KernelCall) -> str:

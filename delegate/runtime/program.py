@@ -18,30 +18,35 @@ from delegate.registry import Registry, default_registry
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.binding import Resources, array_of
 from delegate.runtime.context import Context
-from delegate.runtime.kernels import Kernels
+from delegate.runtime.kernels import kernels_of
 from delegate.runtime.steps import failed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from delegate.kernels.libraries import Wanted
     from delegate.program.source import Source
     from delegate.report import Report
 
 
-def load(source: Source) -> LoadedProgram:
+def load(source: Source, *, kernels: Wanted | None = None) -> LoadedProgram:
     """Load a program file, checked whole, its delegates made, its methods bound.
 
     Args:
         source: a path, which is mapped; its bytes; a binary file object, read from where it stands; a `zipfile.Path` or
             a file of `importlib.resources`.
+        kernels: kernel libraries in order of preference, each a name ("aten": torch's own kernels) or a `KernelTable`
+            of the caller's own; "portable" comes last where it is not named. None: those of the installed plugins, then
+            "portable".
 
     Raises:
         ProgramError: the file is damaged, foreign, or of another version.
+        KernelError: a kernel library cannot be used, or none has a kernel that the program needs.
         BackendNotFound, BackendUnavailable, BackendFailed: a partition's backend cannot run here.
     """
     checked = Task(partial(file.load, source))
     registry = default_registry()  # plugins are looked for while checksums are computed
-    return LoadedProgram(checked.result(), registry)
+    return LoadedProgram(checked.result(), registry, kernels)
 
 
 class LoadedProgram(Context):
@@ -52,18 +57,20 @@ class LoadedProgram(Context):
     Args:
         program: verified, as `delegate.program.file.load` and `delegate.emit` give it.
         registry: where backends and kernels are looked up; the installed plugins if None.
+        kernels: see `load`.
     """
 
-    def __init__(self, program: Program, registry: Registry | None = None) -> None:
+    def __init__(self, program: Program, registry: Registry | None = None, kernels: Wanted | None = None) -> None:
         self.program = program
         registry = registry or default_registry()
+        chosen = kernels_of(registry, kernels)
         delegates = _make_delegates(program, registry)
         self._shared = Resources(
             program=program,
             constants=tuple(_array(program, c) for c in program.constants),
             delegates=delegates,
             guards=tuple(nullcontext() if d.thread_safe else Lock() for d in delegates),
-            kernels=Kernels(registry.kernel_tables),
+            kernels=chosen,
             states=tuple(_array(program, s) for s in program.states),
             lock=Lock(),
         )

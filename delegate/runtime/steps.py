@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from delegate.errors import BackendFailed, DelegateError, KernelError
 from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Array, Delegate
+
+if TYPE_CHECKING:
+    from delegate.kernels.table import Kernel
 
 
 class Step(Protocol):
@@ -57,6 +60,34 @@ class KernelStep:
         return KernelError(f"the kernel failed: {one_line(error)}", where=self.place)
 
 
+class ConvertedStep(KernelStep):
+    """Runs a kernel that takes other things than NumPy arrays, which `convert` makes of them.
+
+    What is there when the method is bound is converted once; only entries that are exchanged per call are again.
+    """
+
+    __slots__ = ("convert", "ready", "ready_outs", "varying", "varying_outs")
+
+    def __init__(self, kernel: Kernel, args: list[Any], outs: list[Any], place: str) -> None:
+        super().__init__(kernel.function, args, outs, place)
+        assert kernel.convert is not None
+        self.convert = kernel.convert
+        self.ready, self.varying = self._prepared(args)
+        self.ready_outs, self.varying_outs = self._prepared(outs)
+
+    def _prepared(self, entries: list[Any]) -> tuple[list[Any], list[int]]:
+        varying = [i for i, e in enumerate(entries) if e is None or (isinstance(e, list) and any(x is None for x in e))]
+        return [None if i in varying else self.convert(e) for i, e in enumerate(entries)], varying
+
+    def __call__(self) -> None:
+        args, outs = self.ready.copy(), self.ready_outs.copy()  # copies: the caller's arrays are not kept alive
+        for i in self.varying:
+            args[i] = self.convert(self.args[i])
+        for i in self.varying_outs:
+            outs[i] = self.convert(self.outs[i])
+        self.function(*args, out=outs[0] if self.single else tuple(outs))
+
+
 class CopiedViewStep(KernelStep):
     """Runs a view operator whose strides allow no view: on a row-major copy, the result copied out."""
 
@@ -66,6 +97,13 @@ class CopiedViewStep(KernelStep):
         views = self.function(np.ascontiguousarray(self.args[0]).reshape(self.args[0].shape), *self.args[1:])
         for out, view in zip(self.outs, [views] if isinstance(views, np.ndarray) else views, strict=True):
             np.copyto(out, view)
+
+
+def kernel_step(kernel: Kernel, args: list[Any], outs: list[Any], place: str) -> KernelStep:
+    """The step that runs a kernel on these arguments and results."""
+    if kernel.convert is not None:
+        return ConvertedStep(kernel, args, outs, place)
+    return (CopiedViewStep if kernel.is_view else KernelStep)(kernel.function, args, outs, place)
 
 
 class DelegateStep:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
 
 from delegate.errors import KernelError
+from delegate.kernels.table import KernelTable
 from delegate.plugins import State
 from delegate.program.dtypes import DType
 from delegate.registry import Registry
+from tests.e2e.processes import AHEAD_OF_TIME, run
 from tests.plugins import Site
 
 GROUP = "delegate.kernels"
@@ -39,7 +42,7 @@ def test_order_and_overrides(site: Site) -> None:
     registry = Registry()
     assert [t.library for t in registry.kernel_tables()] == ["alpha", "zeta", "portable"]
     overrides = {lib.name: lib.overrides for lib in registry.kernel_libraries()}
-    assert overrides == {"alpha": (), "zeta": ("aten.relu.default",), "portable": ()}
+    assert overrides == {"alpha": (), "zeta": ("aten.relu.default",), "portable": (), "aten": ()}
     kernel = registry.kernel_tables()[0].find("alpha.twice.default", {DType.float32})
     assert kernel is not None
     out = np.empty(2, np.float32)
@@ -101,3 +104,69 @@ def test_two_owners_of_one_name(site: Site) -> None:
         site.distribution(owner, "1.0", {"twice": "twice_kernels:TABLE"}, GROUP)
     with pytest.warns(RuntimeWarning, match="first-dist 1.0 and second-dist 1.0"):
         assert [t.library for t in Registry().kernel_tables()] == ["portable"]
+
+
+def test_preference(site: Site) -> None:
+    library(site, "alpha", "aten.relu.default")
+    library(site, "zeta", "aten.relu.default")
+    registry = Registry()
+    own = KernelTable("own")
+    for wanted, names in [
+        (["zeta", "alpha"], ["zeta", "alpha", "portable"]),  # the order decides, so that two claims are no conflict
+        (["portable", own], ["portable", "own"]),
+        (own, ["own", "portable"]),
+        ("alpha", ["alpha", "portable"]),
+        ([], ["portable"]),
+    ]:
+        assert [t.library for t in registry.kernel_tables(wanted)] == names
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sentence"),
+    [
+        (["portabel"], "no kernel library is named 'portabel': did you mean 'portable'?"),
+        (["portable", "portable"], "kernel library 'portable' is named twice"),
+        ([KernelTable("own"), KernelTable("own")], "kernel library 'own' is named twice"),
+        ([7], "a int is no kernel library"),
+        (["bad"], "kernel library 'bad' of bad-dist 1.0 is broken: it fails to import: ZeroDivisionError"),
+    ],
+)
+def test_what_is_named_wrong(site: Site, wanted: list[Any], sentence: str) -> None:
+    site.module("bad_kernels", "1 / 0")
+    site.distribution("bad-dist", "1.0", {"bad": "bad_kernels:TABLE"}, GROUP)
+    with pytest.raises(KernelError) as caught:
+        Registry().kernel_tables(wanted)
+    assert sentence in str(caught.value)
+
+
+NAMED_ALONE = """
+from delegate.registry import Registry
+registry = Registry()
+print([t.library for t in registry.kernel_tables()], [str(lib.state) for lib in registry.kernel_libraries()])
+print("torch" in sys.modules)
+print([t.library for t in registry.kernel_tables(["aten"])], "torch" in sys.modules)
+"""
+
+WITHOUT_TORCH = """
+from delegate.errors import KernelError
+from delegate.registry import Registry
+registry = Registry()
+print([str(lib.state) for lib in registry.kernel_libraries()])
+try:
+    registry.kernel_tables(["aten"])
+except KernelError as error:
+    print(error)
+"""
+
+
+def test_aten_is_imported_where_it_is_named_alone() -> None:
+    done = run(NAMED_ALONE)
+    assert done.stdout == "['portable'] ['ok', 'ok']\nFalse\n['aten', 'portable'] True\n", done.stderr
+
+
+def test_aten_without_torch() -> None:
+    done = run(WITHOUT_TORCH, absent=AHEAD_OF_TIME)
+    assert done.stdout == (
+        "['ok', 'unavailable']\nkernel library 'aten' needs torch, which is not installed: pip install torch, or leave "
+        "it out of the kernel libraries\n"
+    ), done.stderr

@@ -1,0 +1,80 @@
+"""The table over torch's kernels: its rows are made when an operator is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+
+from delegate.kernels.aten.calls import into_memory
+from delegate.kernels.aten.tensors import to_torch, to_torch_with_bfloat16
+from delegate.kernels.table import ANY, Kernel, KernelTable
+from delegate.program.dtypes import DType
+
+# They read or write files, which no kernel has reason to.
+_BEYOND_MEMORY = frozenset({"aten.from_file.default"})
+_INDEX = "aten.index.Tensor"  # the sizes that it gives depend on data where it is given masks, not where positions
+
+
+class AtenTable(KernelTable):
+    """Every operator that torch has a CPU kernel of, custom ones included, on every dtype.
+
+    Torch itself says no to a dtype when a program runs, as it would in eager.
+    """
+
+    torch_free = False
+
+    def seed(self, seed: int) -> None:
+        """Seed torch's global generator: the numbers are then eager's."""
+        torch.manual_seed(seed)
+
+    def find(self, op: str, dtypes: Iterable[DType]) -> Kernel | None:
+        """Torch's kernel; None for what writes to its arguments, gives sizes that depend on data, or gives no tensor.
+
+        None too where bfloat16, whose arrays are bits in uint16, meets uint16.
+        """
+        wanted = frozenset(dtypes)
+        if wanted >= {DType.bfloat16, DType.uint16} or op not in self or (op == _INDEX and DType.bool in wanted):
+            return None
+        convert = to_torch_with_bfloat16 if DType.bfloat16 in wanted else to_torch
+        return Kernel(op, _function(op), ANY, is_view=False, library=self.library, convert=convert)
+
+    def rows(self, op: str) -> tuple[Kernel, ...]:
+        """The kernel of an operator, which takes all dtypes."""
+        kernel = self.find(op, ())
+        return () if kernel is None else (kernel,)
+
+    def __contains__(self, op: object) -> bool:
+        found = _operator(str(op))
+        return found is not None and _is_kernel(found)
+
+
+TABLE = AtenTable("aten")
+
+
+def _operator(name: str) -> OpOverload | None:
+    """The operator "namespace.name.overload"; None where this process has none."""
+    parts = name.split(".")
+    if len(parts) != 3:
+        return None
+    namespace, packet_name, overload = parts
+    packet = getattr(getattr(torch.ops, namespace), packet_name, None)
+    found = getattr(packet, overload, None) if isinstance(packet, OpOverloadPacket) else None
+    return found if isinstance(found, OpOverload) else None
+
+
+def _is_kernel(op: OpOverload) -> bool:
+    returns = op._schema.returns
+    return (
+        str(op) not in _BEYOND_MEMORY
+        and not op._schema.is_mutable
+        and bool(returns)
+        and all(str(r.type) in ("Tensor", "List[Tensor]") for r in returns)
+        and (torch.Tag.dynamic_output_shape not in op.tags or str(op) == _INDEX)
+        and torch._C._dispatch_has_computed_kernel_for_dispatch_key(op._name, "CPU")
+    )
+
+
+_function = cache(lambda name: into_memory(_operator(name)))  # type: ignore[arg-type]
