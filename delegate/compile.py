@@ -91,8 +91,12 @@ class _Compiler:
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def edge(self, name: str, ep: ExportedProgram) -> EdgeProgram:
-        """The optimised edge program of a method, with the operators that a backend wants whole."""
-        return optimize(to_edge(ep, name=name, preserve_ops=self.selection.preserve_ops))
+        """The optimised edge program of a method, with the operators whole that backends, or else kernels, want so.
+
+        A backend may run the parts of what kernels run faster whole: where there are backends, theirs alone count.
+        """
+        preserve_ops = self.selection.preserve_ops if self.selection.backends else self.kernels.whole_ops
+        return optimize(to_edge(ep, name=name, preserve_ops=preserve_ops))
 
     def plan(self, edge: EdgeProgram, refusals: Mapping[str, Mapping[str, str]] | None = None) -> Plan:
         """The plan of a method. Compound operators that no backend took and no kernel runs are decomposed first."""

@@ -43,7 +43,7 @@ def sigmoid(x: Array, *, out: Array) -> None:
     np.reciprocal(out, out=out)
 
 
-@TABLE.kernel("aten.silu.default", dtypes=WIDE | COMPLEX)
+@TABLE.kernel("aten.silu.default", dtypes=WIDE | COMPLEX, whole=True)
 @blocked
 def silu(x: Array, *, out: Array) -> None:
     """x / (1 + exp(-x))."""
@@ -80,7 +80,7 @@ def _gelu_tanh(x: Array, *, out: Array) -> None:
     np.multiply(out, 0.5, out=out)
 
 
-@TABLE.kernel("aten.hardsigmoid.default", dtypes=WIDE)
+@TABLE.kernel("aten.hardsigmoid.default", dtypes=WIDE, whole=True)
 @blocked
 def hardsigmoid(x: Array, *, out: Array) -> None:
     """min(max(x + 3, 0), 6) / 6."""
@@ -90,7 +90,7 @@ def hardsigmoid(x: Array, *, out: Array) -> None:
     np.divide(out, 6, out=out)
 
 
-@TABLE.kernel("aten.hardswish.default", dtypes=WIDE)
+@TABLE.kernel("aten.hardswish.default", dtypes=WIDE, whole=True)
 @blocked
 def hardswish(x: Array, *, out: Array) -> None:
     """x * min(max(x + 3, 0), 6) / 6."""
@@ -101,7 +101,7 @@ def hardswish(x: Array, *, out: Array) -> None:
     np.divide(out, 6, out=out)
 
 
-@TABLE.kernel("aten.softplus.default", dtypes=WIDE)
+@TABLE.kernel("aten.softplus.default", dtypes=WIDE, whole=True)
 @blocked
 def softplus(x: Array, beta: float, threshold: float, *, out: Array) -> None:
     """log(1 + exp(beta * x)) / beta; x itself where beta * x is above the threshold."""
@@ -113,7 +113,7 @@ def softplus(x: Array, beta: float, threshold: float, *, out: Array) -> None:
     np.copyto(out, x, where=linear)
 
 
-@TABLE.kernel("aten.mish.default", dtypes=WIDE)
+@TABLE.kernel("aten.mish.default", dtypes=WIDE, whole=True)
 @blocked
 def mish(x: Array, *, out: Array) -> None:
     """x * tanh(log(1 + exp(x))), which is x * n / (n + 2) with n = exp(x) * (exp(x) + 2); beyond 40 it is x."""
@@ -124,7 +124,7 @@ def mish(x: Array, *, out: Array) -> None:
     np.multiply(out, x, out=out)
 
 
-@TABLE.kernel("aten.log_sigmoid.default", dtypes=WIDE)
+@TABLE.kernel("aten.log_sigmoid.default", dtypes=WIDE, whole=True)
 @blocked
 def log_sigmoid(x: Array, *, out: Array) -> None:
     """min(x, 0) - log(1 + exp(-|x|))."""
@@ -155,12 +155,12 @@ def elu(x: Array, alpha: float, scale: float, input_scale: float, *, out: Array)
     np.add(out, positive if scale == 1 else positive * scale, out=out)
 
 
-@TABLE.kernel("aten.selu.default", dtypes=WIDE)
+@TABLE.kernel("aten.selu.default", dtypes=WIDE, whole=True)
 def selu(x: Array, *, out: Array) -> None:
     elu(x, 1.6732632423543772, 1.0507009873554805, 1.0, out=out)
 
 
-@TABLE.kernel("aten.celu.default", dtypes=WIDE)
+@TABLE.kernel("aten.celu.default", dtypes=WIDE, whole=True)
 def celu(x: Array, alpha: float, *, out: Array) -> None:
     elu(x, alpha, 1.0, 1.0 / alpha, out=out)
 
@@ -174,7 +174,7 @@ def leaky_relu(x: Array, negative_slope: float, *, out: Array) -> None:
     np.add(out, np.maximum(x, level(0, out)), out=out)
 
 
-@TABLE.kernel("aten.prelu.default", "aten._prelu_kernel.default", dtypes=WIDE)
+@TABLE.kernel("aten.prelu.default", "aten._prelu_kernel.default", dtypes=WIDE, whole=True)
 def prelu(x: Array, weight: Array, *, out: Array) -> None:
     """The weight broadcasts, or is a vector over dimension 1."""
     if weight.ndim == 1 and x.ndim > 1:
@@ -190,13 +190,13 @@ def threshold(x: Array, level: float, value: float, *, out: Array) -> None:
     np.copyto(out, cast(value, out.dtype), where=x <= level)
 
 
-@TABLE.kernel("aten.hardshrink.default", dtypes=WIDE)
+@TABLE.kernel("aten.hardshrink.default", dtypes=WIDE, whole=True)
 def hardshrink(x: Array, lambd: float, *, out: Array) -> None:
     np.copyto(out, x)
     np.copyto(out, 0, where=np.abs(x) <= x.dtype.type(lambd))
 
 
-@TABLE.kernel("aten.softshrink.default", dtypes=WIDE)
+@TABLE.kernel("aten.softshrink.default", dtypes=WIDE, whole=True)
 @blocked
 def softshrink(x: Array, lambd: float, *, out: Array) -> None:
     """x less its part within [-lambd, lambd]."""
@@ -204,7 +204,7 @@ def softshrink(x: Array, lambd: float, *, out: Array) -> None:
     np.subtract(x, out, out=out)
 
 
-@TABLE.kernel("aten.glu.default", dtypes=WIDE)
+@TABLE.kernel("aten.glu.default", dtypes=WIDE, whole=True)
 def glu(x: Array, dim: int, *, out: Array) -> None:
     """First half times the sigmoid of the second half."""
     first, second = np.split(x, 2, axis=axis_of(x, dim))

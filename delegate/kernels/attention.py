@@ -15,7 +15,7 @@ _DTYPES = (FLOAT - {DType.float16}) | BOOL
 _SCRATCH = 1 << 20  # scores computed at a time: longer sequences take their heads in turn
 
 
-@TABLE.kernel("aten.scaled_dot_product_attention.default", dtypes=_DTYPES)
+@TABLE.kernel("aten.scaled_dot_product_attention.default", dtypes=_DTYPES, whole=True)
 def scaled_dot_product_attention(
     query: Array,
     key: Array,

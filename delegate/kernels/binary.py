@@ -130,13 +130,13 @@ def heaviside(x: Array, at_zero: Array, *, out: Array) -> None:
     np.copyto(out, at_zero, where=x == 0)
 
 
-@TABLE.kernel("aten.addcmul.default", dtypes=WIDE_COMPLEX | INT)
+@TABLE.kernel("aten.addcmul.default", dtypes=WIDE_COMPLEX | INT, whole=True)
 def addcmul(x: Array, a: Array, b: Array, value: int | float, *, out: Array) -> None:
     """x + value * a * b."""
     _add_combined(np.multiply, x, a, b, value, out=out)
 
 
-@TABLE.kernel("aten.addcdiv.default", dtypes=WIDE_COMPLEX)
+@TABLE.kernel("aten.addcdiv.default", dtypes=WIDE_COMPLEX, whole=True)
 def addcdiv(x: Array, a: Array, b: Array, value: int | float, *, out: Array) -> None:
     """x + value * a / b."""
     _add_combined(np.divide, x, a, b, value, out=out)
@@ -149,7 +149,7 @@ def _add_combined(ufunc: np.ufunc, x: Array, a: Array, b: Array, value: int | fl
     np.add(out, cast(x, out.dtype), out=out)
 
 
-@TABLE.kernel("aten.lerp.Scalar", "aten.lerp.Tensor", dtypes=WIDE_COMPLEX)
+@TABLE.kernel("aten.lerp.Scalar", "aten.lerp.Tensor", dtypes=WIDE_COMPLEX, whole=True)
 def lerp(start: Array, end: Array, weight: float | Array, *, out: Array) -> None:
     """start + weight * (end - start), from the nearer end, so that weight 1 gives end exactly."""
     difference = np.subtract(end, start)

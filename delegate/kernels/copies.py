@@ -53,7 +53,7 @@ def flip(x: Array, dims: Sequence[int], *, out: Array) -> None:
     np.copyto(out, np.flip(x, tuple(dims)))
 
 
-@TABLE.kernel("aten.roll.default", dtypes=ANY)
+@TABLE.kernel("aten.roll.default", dtypes=ANY, whole=True)
 def roll(x: Array, shifts: Sequence[int], dims: Sequence[int], *, out: Array) -> None:
     """Without dims the flattened elements are rolled."""
     if dims:
@@ -101,14 +101,14 @@ def _triangle(x: Array, diagonal: int) -> Array:
     return np.tri(x.shape[-2], x.shape[-1], diagonal, dtype=bool)
 
 
-@TABLE.kernel("aten.tril.default", dtypes=ANY)
+@TABLE.kernel("aten.tril.default", dtypes=ANY, whole=True)
 def tril(x: Array, diagonal: int, *, out: Array) -> None:
     """Zero above the diagonal; x (..., rows, columns)."""
     out.fill(0)
     np.copyto(out, x, where=_triangle(x, diagonal))
 
 
-@TABLE.kernel("aten.triu.default", dtypes=ANY)
+@TABLE.kernel("aten.triu.default", dtypes=ANY, whole=True)
 def triu(x: Array, diagonal: int, *, out: Array) -> None:
     """Zero below the diagonal; x (..., rows, columns)."""
     np.copyto(out, x)

@@ -71,7 +71,7 @@ def index_put(x: Array, indices: Sequence[Array | None], values: Array, accumula
         out[_advanced(indices)] = values
 
 
-@TABLE.kernel("aten.index_add.default", dtypes=_SUMS)
+@TABLE.kernel("aten.index_add.default", dtypes=_SUMS, whole=True)
 def index_add(x: Array, dim: int, index: Array, source: Array, alpha: Any, *, out: Array) -> None:
     np.copyto(out, x)
     if x.ndim:
@@ -116,7 +116,7 @@ def masked_select(x: Array, mask: Array, *, out: Array) -> None:
     np.copyto(out, x[mask])
 
 
-@TABLE.kernel("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", dtypes=CONVERTIBLE)
+@TABLE.kernel("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", dtypes=CONVERTIBLE, whole=True)
 def masked_fill(x: Array, mask: Array, value: Any, *, out: Array) -> None:
     np.copyto(out, x)
     np.copyto(out, value, where=_mask(mask), casting="unsafe")

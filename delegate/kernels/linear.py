@@ -15,7 +15,7 @@ _DTYPES = (FLOAT | INT | COMPLEX) - {DType.float16}
 Number = int | float | complex
 
 
-@TABLE.kernel("aten.linear.default", dtypes=_DTYPES)
+@TABLE.kernel("aten.linear.default", dtypes=_DTYPES, whole=True)
 def linear(x: Array, weight: Array, bias: Array | None, *, out: Array) -> None:
     """x (..., K), weight (O, K) or (K), bias (O): all leading axes of x are the rows of one matrix."""
     rows, columns = math.prod(x.shape[:-1]), 1 if weight.ndim == 1 else weight.shape[0]
@@ -30,7 +30,7 @@ def product(left: Array, right: Array, *, out: Array) -> None:
     np.matmul(left, right, out=out)
 
 
-@TABLE.kernel("aten.matmul.default", dtypes=_DTYPES)
+@TABLE.kernel("aten.matmul.default", dtypes=_DTYPES, whole=True)
 def matmul(left: Array, right: Array, *, out: Array) -> None:
     """Any ranks; where only the left side has batches they are rows of one product."""
     if right.ndim == 2 and left.ndim > 2:
@@ -45,7 +45,7 @@ def vdot(left: Array, right: Array, *, out: Array) -> None:
     np.matmul(left.conj(), right, out=out)
 
 
-@TABLE.kernel("aten.addmm.default", "aten.addmv.default", "aten.baddbmm.default", dtypes=_DTYPES)
+@TABLE.kernel("aten.addmm.default", "aten.addmv.default", "aten.baddbmm.default", dtypes=_DTYPES, whole=True)
 def add_product(bias: Array, left: Array, right: Array, beta: Number, alpha: Number, *, out: Array) -> None:
     """beta * bias + alpha * (left @ right)."""
     np.matmul(left, right, out=out)

@@ -68,7 +68,7 @@ def native_layer_norm(
     np.copyto(out[2], rstd.reshape(out[2].shape))
 
 
-@TABLE.kernel("aten.layer_norm.default", dtypes=WIDE)
+@TABLE.kernel("aten.layer_norm.default", dtypes=WIDE, whole=True)
 def layer_norm(
     x: Array, shape: Sequence[int], weight: Maybe, bias: Maybe, eps: float, _cudnn: bool, *, out: Array
 ) -> None:
@@ -89,7 +89,7 @@ def _rms_norm(x: Array, shape: Sequence[int], weight: Maybe, eps: float | None, 
     return rstd
 
 
-@TABLE.kernel("aten.rms_norm.default", dtypes=WIDE)
+@TABLE.kernel("aten.rms_norm.default", dtypes=WIDE, whole=True)
 def rms_norm(x: Array, shape: Sequence[int], weight: Maybe, eps: float | None, *, out: Array) -> None:
     _rms_norm(x, shape, weight, eps, out)
 
@@ -128,12 +128,12 @@ def native_group_norm(
     np.copyto(out[2], rstd.reshape(out[2].shape))
 
 
-@TABLE.kernel("aten.group_norm.default", dtypes=WIDE)
+@TABLE.kernel("aten.group_norm.default", dtypes=WIDE, whole=True)
 def group_norm(x: Array, groups: int, weight: Maybe, bias: Maybe, eps: float, _cudnn: bool, *, out: Array) -> None:
     _group_norm(x, groups, weight, bias, eps, out)
 
 
-@TABLE.kernel("aten.instance_norm.default", dtypes=WIDE)
+@TABLE.kernel("aten.instance_norm.default", dtypes=WIDE, whole=True)
 def instance_norm(
     x: Array, weight: Maybe, bias: Maybe, running_mean: Maybe, running_var: Maybe,
     use_input_stats: bool, momentum: float, eps: float, _cudnn: bool, *, out: Array,

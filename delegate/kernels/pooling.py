@@ -155,7 +155,7 @@ def avg_pool(
 
 
 for _rank in (1, 2, 3):
-    TABLE.kernel(f"aten.max_pool{_rank}d.default", dtypes=_FLOAT | INT)(partial(max_pool, _rank))
+    TABLE.kernel(f"aten.max_pool{_rank}d.default", dtypes=_FLOAT | INT, whole=True)(partial(max_pool, _rank))
     TABLE.kernel(f"aten.max_pool{_rank}d_with_indices.default", dtypes=_FLOAT | INT)(
         partial(max_pool_with_indices, _rank)
     )

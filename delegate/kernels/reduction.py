@@ -163,7 +163,7 @@ def norm_all(x: Array, order: float, *, out: Array) -> None:
     vector_norm(x, order, None, False, None, out=out)
 
 
-@TABLE.kernel("aten.logsumexp.default", dtypes=WIDE | INT | BOOL)
+@TABLE.kernel("aten.logsumexp.default", dtypes=WIDE | INT | BOOL, whole=True)
 def logsumexp(x: Array, dim: Dims, keepdim: bool, *, out: Array) -> None:
     """log(sum(exp(x))), shifted by the largest element; an infinite largest element shifts nothing."""
     x, axes = cast(x, out.dtype), axes_of(x, dim)

@@ -147,6 +147,6 @@ _INTERPOLATED: dict[str, tuple[int, Callable[..., Taps]]] = {
 for _overload in ("default", "vec"):
     for _op, _place in _NEAREST.items():
         for _rank in (1, 2, 3):
-            TABLE.kernel(f"aten.{_op}{_rank}d.{_overload}", dtypes=ANY)(partial(nearest, _place, _rank))
+            TABLE.kernel(f"aten.{_op}{_rank}d.{_overload}", dtypes=ANY, whole=True)(partial(nearest, _place, _rank))
     for _op, (_rank, _taps) in _INTERPOLATED.items():
-        TABLE.kernel(f"aten.{_op}.{_overload}", dtypes=_FLOAT)(partial(interpolate, _taps, _rank))
+        TABLE.kernel(f"aten.{_op}.{_overload}", dtypes=_FLOAT, whole=True)(partial(interpolate, _taps, _rank))

@@ -33,6 +33,7 @@ class Kernel:
         library: who registered it, for messages.
         convert: makes what the function takes of an array, a `DType` or a list, where it takes others than those of
             NumPy; called once for what stays where it is, and in every call for what does not.
+        whole: it is faster than the kernels of what its operator decomposes to.
     """
 
     op: str
@@ -41,6 +42,7 @@ class Kernel:
     is_view: bool
     library: str
     convert: Callable[[Any], Any] | None = None
+    whole: bool = False
 
 
 class KernelTable:
@@ -64,7 +66,7 @@ class KernelTable:
         """Start its random numbers anew: the same seed gives the same numbers, which are not torch's."""
         self._generator = np.random.default_rng(seed)
 
-    def kernel(self, *ops: str, dtypes: Iterable[DType] = REAL) -> Callable[[F], F]:
+    def kernel(self, *ops: str, dtypes: Iterable[DType] = REAL, whole: bool = False) -> Callable[[F], F]:
         """Decorator: the function computes these operators into memory that it is given.
 
         It is called as `function(*args, out=out)`: args in the order of the operator's schema with all defaults filled
@@ -73,8 +75,11 @@ class KernelTable:
         shares no memory with the arguments, or a tuple of them where the operator has several results: also of those
         that the graph does not use, but None for one that the arguments leave out, as the mask of a gradient does. It
         must fill `out` completely and return nothing.
+
+        `whole` is for compound operators that are faster so than decomposed: a program that goes to no backend keeps
+        them.
         """
-        return self._register(ops, dtypes, is_view=False)
+        return self._register(ops, dtypes, is_view=False, whole=whole)
 
     def view(self, *ops: str, dtypes: Iterable[DType] = ANY) -> Callable[[F], F]:
         """Decorator: the function gives a view (a tuple of views for several results) of its first argument.
@@ -85,10 +90,12 @@ class KernelTable:
         """
         return self._register(ops, dtypes, is_view=True)
 
-    def _register(self, ops: Sequence[str], dtypes: Iterable[DType], is_view: bool) -> Callable[[F], F]:
+    def _register(
+        self, ops: Sequence[str], dtypes: Iterable[DType], is_view: bool, whole: bool = False
+    ) -> Callable[[F], F]:
         def register(function: F) -> F:
             for op in ops:
-                self.add(Kernel(op, function, frozenset(dtypes), is_view, self.library))
+                self.add(Kernel(op, function, frozenset(dtypes), is_view, self.library, whole=whole))
             return function
 
         return register

@@ -43,6 +43,11 @@ class Kernels:
         """Those that run wherever programs do: how a program is compiled depends on no others."""
         return Kernels(lambda: [t for t in self.tables if t.torch_free])
 
+    @cached_property
+    def whole_ops(self) -> frozenset[str]:
+        """The compound operators that a library runs faster whole than decomposed."""
+        return frozenset(kernel.op for table in self.tables for kernel in table if kernel.whole)
+
     def find(self, op: str, dtypes: Iterable[DType]) -> Kernel | None:
         """The first library's kernel that takes the operator on these dtypes.
 

@@ -96,7 +96,7 @@ ELEMENTWISE = {"aten.add.Tensor", "aten.mul.Tensor", "aten.tanh.default"}
 LINEAR, CUMSUM = "aten.linear.default", "aten.cumsum.default"
 BOTH = {"vector": ELEMENTWISE, "xnnpack": {LINEAR}, "portable": {CUMSUM}}
 XNNPACK = {"xnnpack": {*ELEMENTWISE, LINEAR}, "portable": {CUMSUM}}
-PORTABLE = {"portable": {*ELEMENTWISE, "aten.addmm.default", CUMSUM}}  # linear is whole only for who wants it
+PORTABLE = {"portable": {*ELEMENTWISE, "aten.linear.default", CUMSUM}}
 FORMS = {
     "name": ({"backends": "xnnpack"}, XNNPACK),
     "list": ({"backends": ["vector", "xnnpack"]}, BOTH),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim
 
@@ -30,6 +31,36 @@ def method(function, args, **options):
 
 def homes(made):
     return {v.name: v.storage.home for v in made.values}
+
+
+def operators(program):
+    return sorted(program.program.operators)
+
+
+def test_portable_programs_keep_what_kernels_run_faster_whole():
+    def forward(x):
+        x = F.silu(F.max_pool2d(x, 2))
+        return F.scaled_dot_product_attention(x, x, x)
+
+    made = compiled(Function(forward), (torch.ones(1, 2, 8, 8),))
+    assert operators(made) == [
+        "aten.max_pool2d.default",
+        "aten.scaled_dot_product_attention.default",
+        "aten.silu.default",
+    ]
+
+
+def test_tied_weights_are_stored_once():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(50, 8)
+
+        def forward(self, tokens):
+            return F.linear(self.embedding(tokens), self.embedding.weight)
+
+    made = compiled(Tied(), (torch.tensor([[1, 2, 3]]),))
+    assert [c.shape for c in made.program.constants] == [(50, 8)]
 
 
 def test_views_of_inputs_take_no_memory():
