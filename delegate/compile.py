@@ -95,7 +95,7 @@ class _Compiler:
 
         A backend may run the parts of what kernels run faster whole: where there are backends, theirs alone count.
         """
-        preserve_ops = self.selection.preserve_ops if self.selection.backends else self.kernels.whole_ops
+        preserve_ops = self.selection.preserve_ops if self.selection.backends else self.kernels.torch_free.whole_ops
         return optimize(to_edge(ep, name=name, preserve_ops=preserve_ops))
 
     def plan(self, edge: EdgeProgram, refusals: Mapping[str, Mapping[str, str]] | None = None) -> Plan:
