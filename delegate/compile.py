@@ -12,12 +12,12 @@ from torch.fx import Node
 
 from delegate.backends.aot import RegionRefused
 from delegate.compiled import CompiledProgram
-from delegate.edge.decompose import compound_nodes, decompose
+from delegate.edge.decompose import decompose
 from delegate.edge.export import to_edge
-from delegate.edge.node import dtype_of, op_name, tensors
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
 from delegate.edge.sources import exported_programs
+from delegate.emit.leftovers import compounds_without_kernel
 from delegate.emit.program import emit
 from delegate.errors import DelegateError, LoweringError, PartitionError
 from delegate.kernels.libraries import Wanted
@@ -64,7 +64,8 @@ def to_backend(
     lowered = [compiler.lower(name, ep) for name, ep in exported.items()]
     report = compiler.report()
     _apply_policy(report, selection)
-    program = emit(lowered, compiler.kernels, report.to_json())
+    keep, policy = selection.fallback.keep, selection.fallback.policy
+    program = emit(lowered, compiler.kernels, report.to_json(), keep_fallbacks=keep, on_fallback=policy)
     specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in exported.items()}
     return CompiledProgram(program, specs, report, registry, selection.kernels)
 
@@ -139,12 +140,7 @@ class _Compiler:
 
     def _to_decompose(self, made: Plan) -> list[Node]:
         portable = {n.node for n in made.nodes if n.backend is None}
-        return [n for n in compound_nodes(made.program.graph) if n in portable and not self._has_kernel(n)]
-
-    def _has_kernel(self, node: Node) -> bool:
-        tensor_nodes = [node, *node.all_input_nodes]
-        dtypes = {d for n in tensor_nodes for t in tensors(n) if (d := dtype_of(t.dtype))}
-        return self.kernels.torch_free.find(op_name(node), dtypes) is not None
+        return [n for n in compounds_without_kernel(made.program.graph, self.kernels) if n in portable]
 
     def _preprocess(self, made: Plan) -> tuple[dict[str, LoweredDelegate], dict[str, dict[str, str]]]:
         """The compiled partitions, and what the libraries refused: backend -> node -> reason."""

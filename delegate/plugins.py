@@ -88,7 +88,10 @@ def load_object(path: str) -> object:
 
 def one_line(error: BaseException) -> str:
     """An exception on one line, e.g. "ImportError: no module named x"."""
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # of an exception that cannot be printed, its name is told
+        text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

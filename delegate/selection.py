@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from delegate.backends.aot import Backend
-from delegate.config import BackendChoice, Config, backend_options, load_config
+from delegate.config import BackendChoice, Config, Fallback, backend_options, load_config
 from delegate.errors import BackendError, BackendNotFound, BackendUnavailable, ConfigError
 from delegate.kernels.libraries import Wanted
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
@@ -30,6 +30,7 @@ class Selection:
         rules: include, exclude, pins and sizes of the configuration.
         on_portable: "allow", "warn" or "error" for nodes that no backend took.
         notes: for the report, e.g. backends that were asked for and are not here.
+        fallback: whether partitions keep their kernels beside their blobs, and what is said when these are used.
         kernels: the kernel libraries to run on, in order of preference; None for the default.
     """
 
@@ -38,6 +39,7 @@ class Selection:
     rules: PartitionRules
     on_portable: str
     notes: tuple[str, ...]
+    fallback: Fallback
     kernels: Wanted | None = None
 
     @property
@@ -83,6 +85,7 @@ def select(request: Request, config: ConfigSource, registry: Registry, kernels: 
         settings.rules(tuple(backends)),
         settings.policy.portable,
         tuple(notes),
+        settings.fallback,
         settings.kernels if kernels is None else kernels,
     )
 

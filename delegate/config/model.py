@@ -73,6 +73,21 @@ class Policy(_Model):
     )
 
 
+class Fallback(_Model):
+    """What a partition runs on where its delegate cannot: its library or device is absent, or it fails."""
+
+    keep: bool = Field(
+        default=False,
+        description="Keep every partition in portable kernels too, beside the blob of its backend. It makes the file "
+        "larger: constants that a blob holds are stored once more, shared by all methods.",
+    )
+    policy: Literal["allow", "warn", "error"] = Field(
+        default="warn",
+        description="A delegate fails and its partition was kept. allow: it runs on kernels, and only the report says "
+        "so; warn: with a warning; error: the failure is an error. Saved with the program; delegate.load can override.",
+    )
+
+
 class Config(_Model):
     """A configuration of `delegate.to_backend`."""
 
@@ -92,6 +107,7 @@ class Config(_Model):
     policy: Policy = Field(
         default=Policy(), description="What happens when something does not run where it was asked to."
     )
+    fallback: Fallback = Field(default=Fallback(), description="What a partition runs on where its delegate cannot.")
 
     @field_validator("backends", mode="before")
     @classmethod

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from delegate.emit.fallback import emit_fallback
 from delegate.emit.method import emit_method
 from delegate.emit.pools import Pools
 from delegate.partitioner.cut import LoweredProgram
@@ -14,29 +15,55 @@ from delegate.runtime.kernels import Kernels
 from delegate.runtime.storage import assign_storage
 
 
-def emit(methods: Iterable[LoweredProgram], kernels: Kernels, report: str) -> Program:
+def emit(
+    methods: Sequence[LoweredProgram],
+    kernels: Kernels,
+    report: str,
+    *,
+    keep_fallbacks: bool = False,
+    on_fallback: str = "warn",
+) -> Program:
     """The program of these methods.
 
     A method of static shapes has its memory planned here; the memory of one with symbolic sizes is planned by the
     runtime, per combination of shapes.
 
+    Args:
+        methods: lowered.
+        kernels: that run what no backend took.
+        report: as JSON.
+        keep_fallbacks: emit every partition in kernels too.
+        on_fallback: what happens when a fallback is used: "allow", "warn" or "error".
+
     Raises:
-        LoweringError: see `emit_method`.
+        LoweringError: see `emit_method` and `emit_fallback`.
     """
     pools = Pools()
     made = [emit_method(lowered, pools, kernels) for lowered in methods]
+    fallbacks = _fallbacks(methods, pools, kernels) if keep_fallbacks else []
     program = Program(
         methods=tuple(made),
         operators=tuple(pools.operators),
         constants=tuple(pools.constants),
         states=tuple(pools.states),
-        delegates=tuple(pools.delegates),
+        delegates=tuple(replace(d, fallback=i if keep_fallbacks else -1) for i, d in enumerate(pools.delegates)),
         segments=tuple(pools.segments),
         report=report,
+        on_fallback=on_fallback,
     )
-    planned = replace(program, methods=tuple(_planned(program, m, kernels) for m in made))
+    planned = replace(
+        program,
+        methods=tuple(_planned(program, m, kernels) for m in made),
+        fallbacks=tuple(_planned(program, m, kernels) for m in fallbacks),
+    )
     verify(planned)
     return planned
+
+
+def _fallbacks(methods: Iterable[LoweredProgram], pools: Pools, kernels: Kernels) -> list[Method]:
+    """A method in kernels for every delegate, in their order."""
+    regions = {name: (d.region, m.program.range_constraints) for m in methods for name, d in m.delegates.items()}
+    return [emit_fallback(*regions[spec.name], pools, kernels) for spec in pools.delegates]
 
 
 def _planned(program: Program, method: Method, kernels: Kernels) -> Method:

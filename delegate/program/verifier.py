@@ -58,18 +58,18 @@ def verify(program: Program) -> None:
             _check_index(spec.fallback, program.fallbacks, "fallback", f"delegate {spec.name!r}")
     if program.on_fallback not in _POLICIES:
         _fail(f"{program.on_fallback!r} is no policy for fallbacks", "the program")
+    _verify_methods(program, program.fallbacks, are_fallbacks=True)
     _verify_methods(program, program.methods)
-    _verify_methods(program, program.fallbacks)
 
 
-def _verify_methods(program: Program, methods: Sequence[Method]) -> None:
+def _verify_methods(program: Program, methods: Sequence[Method], *, are_fallbacks: bool = False) -> None:
     names: set[str] = set()
     for method in methods:
         if method.name in names:
             _fail("two methods have this name", f"method {method.name!r}")
         names.add(method.name)
         try:
-            _MethodVerifier(program, method).verify()
+            _MethodVerifier(program, method, are_fallbacks).verify()
             check_memory(method)
         except RecursionError:
             raise ProgramError("something is nested too deeply", where=f"method {method.name!r}") from None
@@ -97,8 +97,8 @@ def _check_tensor(tensor: Constant | State, program: Program, where: str) -> Non
 class _MethodVerifier:
     """Walks the instructions of one method in the order of execution and keeps which values can be read."""
 
-    def __init__(self, program: Program, method: Method) -> None:
-        self._program, self._method = program, method
+    def __init__(self, program: Program, method: Method, is_fallback: bool) -> None:
+        self._program, self._method, self._is_fallback = program, method, is_fallback
         self._name = f"method {method.name!r}"
         self._where = self._name
         self._readable = [v.storage.home in _GIVEN for v in method.values]
@@ -254,9 +254,7 @@ class _MethodVerifier:
             if isinstance(call, KernelCall):
                 self._kernel_call(call)
             elif isinstance(call, DelegateCall):
-                self._index(call.delegate, self._program.delegates, "delegate")
-                self._read(call.inputs)
-                self._make(call.outputs, aliases=False)
+                self._delegate_call(call)
             else:
                 self._structured_call(call, f"{path} {index}")
 
@@ -266,6 +264,27 @@ class _MethodVerifier:
             self._index(call.source, self._method.sources, "source")
         self._args(call.args)
         self._make(call.outputs, aliases=True)
+
+    def _delegate_call(self, call: DelegateCall) -> None:
+        if self._is_fallback:
+            self._fail("a fallback calls a delegate")
+        self._index(call.delegate, self._program.delegates, "delegate")
+        self._read(call.inputs)
+        self._make(call.outputs, aliases=False)
+        spec = self._program.delegates[call.delegate]
+        if spec.fallback >= 0:
+            self._check_fallback(call, self._program.fallbacks[spec.fallback])
+
+    def _check_fallback(self, call: DelegateCall, fallback: Method) -> None:
+        """It takes and gives as many tensors as the delegate, of the same dtypes."""
+        values = self._method.values
+        for what, indices, refs in (
+            ("take", call.inputs, [Ref(i.value) for i in fallback.inputs if i.value >= 0]),
+            ("give", call.outputs, fallback.outputs),
+        ):
+            found = [fallback.values[r.index].dtype if isinstance(r, Ref) else None for r in refs]
+            if found != [values[i].dtype for i in indices]:
+                self._fail(f"the fallback {fallback.name!r} does not {what} what its delegate does")
 
     def _structured_call(self, call: StructuredCall, path: str) -> None:
         self._read(call.operands)

@@ -7,29 +7,31 @@ from dataclasses import replace
 from functools import cached_property, partial
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self, get_args
 from weakref import WeakSet
 
-from delegate.errors import DelegateError, ProgramError
+from delegate.errors import ConfigError, DelegateError, ProgramError, did_you_mean
 from delegate.program import file
 from delegate.program.model import Constant, Program, State
 from delegate.program.task import Task
 from delegate.registry import Registry, default_registry
-from delegate.runtime.backend import Array, BackendRuntime, Delegate
+from delegate.runtime.backend import Array
 from delegate.runtime.binding import Resources, array_of
 from delegate.runtime.context import Context
+from delegate.runtime.delegates import close_delegates, make_delegates
 from delegate.runtime.kernels import kernels_of
-from delegate.runtime.steps import failed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from delegate.kernels.libraries import Wanted
     from delegate.program.source import Source
     from delegate.report import Report
+    from delegate.runtime.fallback import FallbackEvent, Fallbacks
+
+Policy = Literal["allow", "warn", "error"]
+_POLICIES = get_args(Policy)
 
 
-def load(source: Source, *, kernels: Wanted | None = None) -> LoadedProgram:
+def load(source: Source, *, kernels: Wanted | None = None, fallback: Policy | None = None) -> LoadedProgram:
     """Load a program file, checked whole, its delegates made, its methods bound.
 
     Args:
@@ -38,15 +40,17 @@ def load(source: Source, *, kernels: Wanted | None = None) -> LoadedProgram:
         kernels: kernel libraries in order of preference, each a name ("aten": torch's own kernels) or a `KernelTable`
             of the caller's own; "portable" comes last where it is not named. None: those of the installed plugins, then
             "portable".
+        fallback: see `LoadedProgram`.
 
     Raises:
         ProgramError: the file is damaged, foreign, or of another version.
         KernelError: a kernel library cannot be used, or none has a kernel that the program needs.
-        BackendNotFound, BackendUnavailable, BackendFailed: a partition's backend cannot run here.
+        BackendNotFound, BackendUnavailable, BackendFailed: a partition's backend cannot run here, and the partition has
+            no fallback or may not use it.
     """
     checked = Task(partial(file.load, source))
     registry = default_registry()  # plugins are looked for while checksums are computed
-    return LoadedProgram(checked.result(), registry, kernels)
+    return LoadedProgram(checked.result(), registry, kernels, fallback=fallback)
 
 
 class LoadedProgram(Context):
@@ -58,27 +62,39 @@ class LoadedProgram(Context):
         program: verified, as `delegate.program.file.load` and `delegate.emit` give it.
         registry: where backends and kernels are looked up; the installed plugins if None.
         kernels: see `load`.
+        fallback: what happens when a delegate cannot be made, or fails at a call, and its partition was kept in
+            kernels. "allow": the partition runs on those from then on; "warn": so it does, with one RuntimeWarning;
+            "error": the failure is raised. None: what was chosen when the program was lowered.
     """
 
-    def __init__(self, program: Program, registry: Registry | None = None, kernels: Wanted | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        registry: Registry | None = None,
+        kernels: Wanted | None = None,
+        *,
+        fallback: Policy | None = None,
+    ) -> None:
         self.program = program
         registry = registry or default_registry()
-        chosen = kernels_of(registry, kernels)
-        delegates = _make_delegates(program, registry)
-        self._shared = Resources(
+        resources = Resources(
             program=program,
             constants=tuple(_array(program, c) for c in program.constants),
-            delegates=delegates,
-            guards=tuple(nullcontext() if d.thread_safe else Lock() for d in delegates),
-            kernels=chosen,
+            delegates=(),
+            guards=(),
+            kernels=kernels_of(registry, kernels),
             states=tuple(_array(program, s) for s in program.states),
             lock=Lock(),
         )
+        self._fallbacks = _fallbacks(resources, program.on_fallback if fallback is None else fallback)
+        delegates = make_delegates(program, registry, self._fallbacks)
+        guards = tuple(nullcontext() if d.thread_safe else Lock() for d in delegates)
+        self._shared = replace(resources, delegates=delegates, guards=guards)
         self._contexts: WeakSet[Context] = WeakSet()
         try:
             super().__init__(self._shared)
         except DelegateError:
-            _close(delegates)
+            close_delegates(delegates)
             raise
 
     def context(self) -> Context:
@@ -93,9 +109,18 @@ class LoadedProgram(Context):
         self._contexts.add(made)
         return made
 
-    @cached_property
+    @property
+    def events(self) -> tuple[FallbackEvent, ...]:
+        """The partitions that run on their fallbacks, in the order in which their delegates failed."""
+        return tuple(self._fallbacks.events) if self._fallbacks is not None else ()
+
+    @property
     def report(self) -> Report:
-        """Who runs what, and why not elsewhere, as it was planned ahead of time."""
+        """Who runs what, and why not elsewhere, as it was planned ahead of time; its notes end with the `events`."""
+        return replace(self._planned, notes=(*self._planned.notes, *map(str, self.events)))
+
+    @cached_property
+    def _planned(self) -> Report:
         from delegate.report import Report  # programs that only run do without it
 
         return Report.from_json(self.program.report)
@@ -106,7 +131,7 @@ class LoadedProgram(Context):
             context.close()
         super().close()
         delegates, self._shared = self._shared.delegates, replace(self._shared, delegates=())
-        _close(delegates)
+        close_delegates(delegates)
 
     def __enter__(self) -> Self:
         return self
@@ -117,24 +142,15 @@ class LoadedProgram(Context):
         self.close()
 
 
-def _make_delegates(program: Program, registry: Registry) -> tuple[Delegate, ...]:
-    runtimes: dict[str, BackendRuntime] = {}
-    made: list[Delegate] = []
-    for spec in program.delegates:
-        try:
-            if spec.backend not in runtimes:
-                runtimes[spec.backend] = registry.runtime(spec.backend)()
-            blob = memoryview(program.segments[spec.segment])
-            made.append(runtimes[spec.backend].init(blob, spec.compile_specs))
-        except Exception as error:  # a plugin may raise anything
-            _close(made)
-            raise failed(spec, error) from error
-    return tuple(made)
+def _fallbacks(shared: Resources, policy: str) -> Fallbacks | None:
+    """The fallbacks of a program that has some and may use them."""
+    if policy not in _POLICIES:
+        raise ConfigError(f"{policy!r} is no policy for fallbacks", remedy=did_you_mean(policy, _POLICIES))
+    if policy == "error" or not shared.program.fallbacks:
+        return None
+    from delegate.runtime.fallback import Fallbacks
 
-
-def _close(delegates: Iterable[Delegate]) -> None:
-    for delegate in delegates:
-        delegate.close()
+    return Fallbacks(shared, warn=policy == "warn")
 
 
 def _array(program: Program, tensor: Constant | State) -> Array:

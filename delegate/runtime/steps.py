@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from delegate.errors import BackendFailed, DelegateError, KernelError
+from delegate.errors import BackendError, BackendFailed, DelegateError, KernelError
 from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Array, Delegate
@@ -132,11 +132,22 @@ class DelegateStep:
 
 def failed(spec: DelegateSpec, error: Exception) -> DelegateError:
     """The error that names the partition; of the error's own class where it is one of this project's."""
-    place = f"partition {spec.name} of {spec.backend}"
     if not isinstance(error, DelegateError):
-        return BackendFailed(one_line(error), where=place, remedy="report it to the backend's author")
+        error = BackendFailed(one_line(error), remedy="report it to the backend's author")
+    place = f"partition {spec.name} of {spec.backend}"
     where = ", ".join(part for part in (place, " ".join(error.where.split())) if part)
-    return type(error)(error.what, where=where, remedy=error.remedy)
+    remedy = "; or ".join(part for part in (error.remedy, _fallback_remedy(spec, error)) if part)
+    kind = next(c for c in type(error).__mro__ if c.__module__ == DelegateError.__module__)
+    made: DelegateError = kind(error.what, where=where, remedy=remedy)
+    return made
+
+
+def _fallback_remedy(spec: DelegateSpec, error: DelegateError) -> str:
+    """How to have the partition run on kernels instead."""
+    if not isinstance(error, BackendError):
+        return ""
+    how = "lower with fallback.keep: true" if spec.fallback < 0 else 'load it with fallback="warn"'
+    return f"{how} to have it run on portable kernels"
 
 
 class CompactStep:

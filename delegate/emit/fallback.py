@@ -1,0 +1,66 @@
+"""The fallback of a partition: its region as a hidden method on kernels, for where its delegate cannot run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.utils._pytree as pytree
+from torch.fx import Graph, GraphModule, Node
+
+from delegate.backends.aot import Region
+from delegate.edge.decompose import decompose
+from delegate.edge.graphs import copy_node, drop_unused
+from delegate.edge.program import EdgeInput, EdgeProgram
+from delegate.emit.leftovers import compounds_without_kernel
+from delegate.emit.method import emit_method
+from delegate.emit.pools import Pools
+from delegate.errors import LoweringError
+from delegate.partitioner.cut import LoweredProgram
+from delegate.program.model import Method
+from delegate.runtime.kernels import Kernels
+
+
+def emit_fallback(region: Region, ranges: Mapping[Any, Any], pools: Pools, kernels: Kernels) -> Method:
+    """The method that takes and gives what the region's delegate does, its memory not planned yet.
+
+    Args:
+        region: left as it is.
+        ranges: torch's range constraints of the program that it was cut from.
+        pools: of the program; the fallback shares constants with its methods.
+        kernels: that it will run on. Compound operators that none of them runs are decomposed.
+
+    Raises:
+        LoweringError: an operator has no kernel, or a size cannot be known from the shapes of the region's inputs.
+    """
+    program = _program(region, ranges)
+    try:
+        while leftover := compounds_without_kernel(program.graph, kernels):
+            program = decompose(program, leftover)
+            drop_unused(program.graph)
+        return emit_method(LoweredProgram(program, {}), pools, kernels)
+    except LoweringError as error:
+        where = ", ".join(part for part in (f"fallback of partition {region.name}", error.where) if part)
+        remedy = "; ".join(part for part in (error.remedy, "or set fallback.keep to false") if part)
+        raise LoweringError(error.what, where=where, remedy=remedy) from error
+
+
+def _program(region: Region, ranges: Mapping[Any, Any]) -> EdgeProgram:
+    """A copy of the region as a program: constants first, as in every program."""
+    graph = Graph()
+    copied: dict[Node, Node] = {}
+    body = (n for n in region.graph.nodes if n.op != "placeholder")
+    for node in (*region.constants, *region.inputs, *body):
+        copied[node] = copy_node(graph, node, copied)
+    return EdgeProgram(
+        name=region.name,
+        graph_module=GraphModule({}, graph),
+        inputs=tuple(EdgeInput(n.name, n.name) for n in region.inputs),
+        constants={n.name: tensor for n, tensor in region.constants.items()},
+        constant_names={},
+        states={},
+        mutated=(),
+        in_spec=pytree.tree_structure(((0,) * len(region.inputs), {})),
+        out_spec=pytree.tree_structure((0,) * len(region.outputs)),
+        range_constraints=ranges,
+    )

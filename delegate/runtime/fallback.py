@@ -1,0 +1,118 @@
+"""Partitions on portable kernels: what runs where a delegate cannot be made, or fails at a call.
+
+A failure is final: once its delegate has failed, a partition stays on its fallback until the program is loaded again.
+The call that met the failure is finished on the fallback, which computes all outputs anew.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from delegate.plugins import one_line
+from delegate.program.model import DelegateSpec
+from delegate.runtime.backend import Array, Delegate
+from delegate.runtime.binding import Resources
+from delegate.runtime.method import Method
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackEvent:
+    """A partition that runs on portable kernels instead of its delegate.
+
+    Args:
+        partition: its name.
+        backend: that was to run it.
+        when: "load" or "run": when the delegate failed.
+        reason: what the failure was, on one line.
+    """
+
+    partition: str
+    backend: str
+    when: str
+    reason: str
+
+    def __str__(self) -> str:
+        failure = f"{self.backend} failed at {self.when}: {self.reason}"
+        return f"partition {self.partition} runs on portable kernels, because {failure}"
+
+
+class Fallbacks:
+    """The fallbacks of one loaded program.
+
+    Args:
+        resources: of the program.
+        warn: whether the use of a fallback is a RuntimeWarning, once per partition.
+    """
+
+    def __init__(self, resources: Resources, *, warn: bool) -> None:
+        self.events: list[FallbackEvent] = []
+        self._resources, self._warn = resources, warn
+
+    def instead(self, spec: DelegateSpec, error: BaseException) -> Delegate:
+        """What runs a partition whose delegate could not be made; raises KernelError where a kernel is missing."""
+        made = self.delegate(spec)
+        self.note(spec, "load", error)
+        return made
+
+    def guard(self, spec: DelegateSpec, delegate: Delegate) -> Delegate:
+        """The delegate, replaced by its fallback at the first call that fails."""
+        return _Guarded(spec, delegate, self)
+
+    def delegate(self, spec: DelegateSpec) -> Delegate:
+        """The fallback of a partition, bound."""
+        own = replace(self._resources, lock=threading.Lock())  # that of the caller is held meanwhile
+        return _OnKernels(Method(own, own.program.fallbacks[spec.fallback]))
+
+    def note(self, spec: DelegateSpec, when: str, error: BaseException) -> None:
+        """Keep, and tell if wanted, that a fallback is used from now on."""
+        event = FallbackEvent(spec.name, spec.backend, when, one_line(error))
+        self.events.append(event)
+        if self._warn:
+            warnings.warn(str(event), RuntimeWarning, stacklevel=2)
+
+
+class _OnKernels(Delegate):
+    """A partition run by the method that is its fallback."""
+
+    thread_safe = True  # a method has a lock
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+
+    def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        for output, result in zip(outputs, self._method.run(inputs), strict=True):
+            np.copyto(output, result)
+
+
+class _Guarded(Delegate):
+    """A delegate until it fails, then its fallback."""
+
+    def __init__(self, spec: DelegateSpec, delegate: Delegate, fallbacks: Fallbacks) -> None:
+        self._spec, self._delegate, self._fallbacks = spec, delegate, fallbacks
+        self._own = self._execute = delegate.execute
+        self._lock = threading.Lock()
+        self.thread_safe = delegate.thread_safe
+
+    def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        execute = self._execute
+        try:
+            execute(inputs, outputs)
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
+            if execute is not self._own:
+                raise
+            self._replace(error)
+            self._execute(inputs, outputs)
+
+    def close(self) -> None:
+        self._delegate.close()
+
+    def _replace(self, error: BaseException) -> None:
+        with self._lock:  # calls of several threads may fail at once
+            if self._execute is self._own:
+                self._execute = self._fallbacks.delegate(self._spec).execute
+                self._fallbacks.note(self._spec, "run", error)
