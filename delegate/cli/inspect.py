@@ -10,7 +10,8 @@ import typer
 from delegate.cli import output
 from delegate.program import file
 from delegate.program.expr import Dim
-from delegate.program.model import Method, Program
+from delegate.program.model import DelegateSpec, Method, Program
+from delegate.program.text import constant_bytes, format_program
 
 
 def inspect(
@@ -22,8 +23,6 @@ def inspect(
     if as_json:
         output.print_json(_summary(program))
         return
-    from delegate.program.text import format_program
-
     print(format_program(program))
 
 
@@ -32,12 +31,21 @@ def _summary(program: Program) -> dict[str, Any]:
         "version": program.version,
         "methods": [_method(m) for m in program.methods],
         "operators": list(program.operators),
-        "delegates": [
-            {"name": d.name, "backend": d.backend, "bytes": len(program.segments[d.segment])} for d in program.delegates
-        ],
+        "delegates": [_delegate(d, program) for d in program.delegates],
+        "on_fallback": program.on_fallback,
         "constants": [_tensor(c.name, c.dtype.name, c.shape) for c in program.constants],
         "states": [_tensor(s.name, s.dtype.name, s.shape) for s in program.states],
         "segment_bytes": sum(len(s) for s in program.segments),
+    }
+
+
+def _delegate(spec: DelegateSpec, program: Program) -> dict[str, Any]:
+    kept = spec.fallback >= 0
+    return {
+        "name": spec.name,
+        "backend": spec.backend,
+        "bytes": len(program.segments[spec.segment]),
+        "fallback": {"bytes": constant_bytes(program, program.fallbacks[spec.fallback])} if kept else None,
     }
 
 

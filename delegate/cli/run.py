@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -27,11 +28,15 @@ def run(
     out: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write the outputs here.")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="How often to run; times are of each run.")] = 1,
     method: Annotated[str | None, typer.Option(help="Method, where the program has several.")] = None,
+    fallback: Annotated[
+        Literal["allow", "warn", "error"] | None,
+        typer.Option(help="Where a delegate fails and its partition was kept in kernels."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
 ) -> None:
     """Run a program file on .npy files, or on seeded random inputs, without torch."""
     with output.working(f"loading {path}"):
-        loaded = delegate.load(path)
+        loaded = delegate.load(path, fallback=fallback)
     with loaded as program:
         chosen = program.method(method or program.default_method)
         arrays = read_inputs(chosen.definition, inputs) if inputs else random_inputs(chosen.definition)
@@ -43,6 +48,7 @@ def run(
             seconds.append(time.perf_counter() - start)
         named = dict(zip(_paths(chosen.definition.out_tree, ""), results, strict=True))
         files = _save(named, out) if out else {}
+        fallbacks = program.events
     given = "files" if inputs else "random, seed 0"
     if as_json:
         output.print_json(
@@ -53,12 +59,15 @@ def run(
                 "inputs_from": given,
                 "outputs": [{"name": n, **_describe(a), "file": files.get(n)} for n, a in named.items()],
                 "seconds": seconds,
+                "fallbacks": [asdict(event) for event in fallbacks],
             }
         )
         return
     rows = [(f"in  {name} ({given})", _type(array), "") for name, array in arrays.items()]
     rows += [(f"out {name}", _type(result), files.get(name) or _range(result)) for name, result in named.items()]
     output.table(("tensor", "type", ""), rows)
+    for event in fallbacks:
+        print(f"note: {event}")
     print(f"ran {chosen.name} {_times(seconds)}")
 
 

@@ -11,6 +11,7 @@ from delegate.program.model import (
     Arg,
     Constant,
     DelegateCall,
+    DelegateSpec,
     Home,
     Input,
     Instruction,
@@ -42,6 +43,8 @@ def format_program(program: Program) -> str:
     lines += _section("constants", (_tensor(i, c, program) for i, c in enumerate(program.constants)))
     lines += _section("states", (_tensor(i, s, program) for i, s in enumerate(program.states)))
     lines += _section("delegates", _delegates(program))
+    if program.fallbacks:
+        lines.append(f"on fallback: {program.on_fallback}")
     for kind, methods in (("method", program.methods), ("fallback", program.fallbacks)):
         for method in methods:
             lines += ["", f"{kind} {method.name}:", *_MethodText(program, method).lines()]
@@ -67,8 +70,20 @@ def _delegates(program: Program) -> Iterator[str]:
     for index, spec in enumerate(program.delegates):
         specs = json.dumps(dict(spec.compile_specs), sort_keys=True)
         size = _bytes(program, spec.segment)
-        fallback = f", fallback {program.fallbacks[spec.fallback].name}" if spec.fallback >= 0 else ""
-        yield f"#{index} {spec.name}: {spec.backend}, segment {spec.segment}, {size}, {specs}{fallback}"
+        yield f"#{index} {spec.name}: {spec.backend}, segment {spec.segment}, {size}, {specs}{_fallback(program, spec)}"
+
+
+def _fallback(program: Program, spec: DelegateSpec) -> str:
+    if spec.fallback < 0:
+        return ""
+    method = program.fallbacks[spec.fallback]
+    return f", fallback {method.name} with constants of {constant_bytes(program, method)} bytes"
+
+
+def constant_bytes(program: Program, method: Method) -> int:
+    """The size of the constants that a method uses, which it may share with others."""
+    used = {v.storage.index for v in method.values if v.storage.home is Home.CONSTANT}
+    return sum(memoryview(program.segments[program.constants[i].segment]).nbytes for i in used)
 
 
 def _bytes(program: Program, segment: int) -> str:

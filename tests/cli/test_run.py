@@ -110,7 +110,7 @@ def test_inspect(folder: Path) -> None:
     assert "forward" in text
     assert "adder" in text
     data = json.loads(call("inspect", "sum.dlg", "--json")[0])
-    assert data["delegates"] == [{"name": "adder_0", "backend": "adder", "bytes": 3}]
+    assert data["delegates"] == [{"name": "adder_0", "backend": "adder", "bytes": 3, "fallback": None}]
     assert data["methods"][0]["inputs"][0] == {"name": "x", "dtype": "float32", "shape": [2, 3]}
 
 

@@ -50,3 +50,4 @@ def test_file_lowers_a_model(file: Path) -> None:
     if file.stem == "mobile":
         assert {n.backend for n in program.report.nodes if "gelu" in n.op} == {"portable"}
         assert program.report.partitions[0].nodes
+    assert len(program.program.fallbacks) == (len(program.report.partitions) if file.stem == "fallback" else 0)

@@ -1,0 +1,466 @@
+"""Partitions that were kept in kernels: whatever fails, the answer is right, told once, and in the report."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+from typer.testing import CliRunner
+
+import delegate
+from delegate.backends.info import Availability, BackendInfo
+from delegate.cli.app import app
+from delegate.compiled import CompiledProgram
+from delegate.errors import (
+    BackendBroken,
+    BackendError,
+    BackendFailed,
+    BackendNotFound,
+    BackendUnavailable,
+    ConfigError,
+    DelegateError,
+    LoweringError,
+)
+from delegate.plugins import BLOCK_VARIABLE
+from delegate.program.file import serialize
+from delegate.registry import Registry, default_registry
+from delegate.runtime.backend import Array, BackendRuntime, Delegate
+from delegate.runtime.program import LoadedProgram
+from tests.e2e import vector_backend
+from tests.e2e.processes import AHEAD_OF_TIME, run
+from tests.lowering import assert_same, compiled, relative_error
+from tests.plugins import Site, site
+
+__all__ = ["site"]
+
+
+@pytest.fixture(autouse=True)
+def vector() -> Iterator[Registry]:
+    """A registry that has the vector backend, whose failures `FAULTS` tells."""
+    default_registry.cache_clear()
+    default_registry().register(vector_backend.INFO)
+    yield default_registry()
+    vector_backend.FAULTS.clear()
+    default_registry.cache_clear()
+
+
+class Net(nn.Module):
+    """Two partitions of the vector backend with a portable node between them, and two results of one partition."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.linspace(-1, 1, 4))
+
+    def forward(self, a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = torch.cumsum(torch.tanh(a * self.scale), 0)
+        return hidden + self.scale, -hidden
+
+
+NET = Net().eval()
+
+
+def x(rows: int = 3, seed: int = 0) -> torch.Tensor:
+    return torch.randn(rows, 4, generator=torch.Generator().manual_seed(seed))
+
+
+ARGS = (x(),)
+
+
+def lowered(module: nn.Module = NET, args: Any = ARGS, backend: str = "vector", **changes: Any) -> CompiledProgram:
+    """The module with its fallbacks kept."""
+    fallback = {"keep": True, **changes.pop("fallback", {})}
+    return compiled(module, args, config={"backends": [backend], "fallback": fallback}, **changes)
+
+
+def expected(module: nn.Module, *args: torch.Tensor) -> list[np.ndarray]:
+    with torch.no_grad():
+        result = module(*args)
+    return [t.numpy() for t in (result if isinstance(result, tuple) else (result,))]
+
+
+def assert_right(program: LoadedProgram, module: nn.Module, *args: torch.Tensor) -> None:
+    made = program(*(a.numpy() for a in args))
+    for got, wanted in zip(made if isinstance(made, tuple) else (made,), expected(module, *args), strict=True):
+        assert relative_error(got, wanted) < 1e-6
+
+
+# What breaks a saved program of the adder backend when it is loaded elsewhere.
+
+
+class Sum(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.relu(a + b) + b
+
+
+BOTH = (x(), x(seed=1))
+
+
+def _uninstalled(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("sys.path", [p for p in sys.path if p != str(site.root)])
+
+
+def _blocked(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setenv(BLOCK_VARIABLE, "adder")
+
+
+def _device_gone(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("adder_plugin.INFO", dataclasses.replace(_info(), probe=lambda: Availability(False, "no device")))
+
+
+def _broken(site: Site, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("adder_plugin.INFO", dataclasses.replace(_info(), runtime="adder_halves:Nothing"))
+
+
+def _info() -> BackendInfo:
+    import adder_plugin
+
+    info: BackendInfo = adder_plugin.INFO
+    return info
+
+
+ABSENCES: dict[str, tuple[Callable[[Site, pytest.MonkeyPatch], None], type[DelegateError], str]] = {
+    "not installed": (_uninstalled, BackendNotFound, "no backend is named 'adder'"),
+    "blocked": (_blocked, BackendUnavailable, BLOCK_VARIABLE),
+    "device absent": (_device_gone, BackendUnavailable, "no device"),
+    "plugin broken": (_broken, BackendBroken, "adder_halves:Nothing"),
+}
+
+
+@pytest.mark.parametrize("name", ABSENCES)
+def test_a_backend_that_is_not_there(site, monkeypatch, name):
+    site.backend("adder")
+    kept, bare = (
+        serialize(lowered(Sum(), BOTH, backend="adder", fallback={"keep": keep}).program) for keep in (True, False)
+    )
+    _info()
+    default_registry.cache_clear()
+    absence, error, words = ABSENCES[name]
+    absence(site, monkeypatch)
+    with pytest.warns(RuntimeWarning) as caught:
+        program = delegate.load(kept)
+    assert len(caught) == len(program.events) == 2  # partitions
+    assert_right(program, Sum(), *BOTH)
+    for warning, event in zip(caught, program.events, strict=True):
+        assert (event.backend, event.when) == ("adder", "load")
+        assert words in event.reason
+        assert str(warning.message) == str(event)
+        assert str(event) in str(program.report)
+    with pytest.raises(error, match=rf"{words}.*partition adder_0 of adder.*load it with fallback=\"warn\""):
+        delegate.load(kept, fallback="error")
+    with pytest.raises(
+        error, match=rf"{words}.*partition adder_0 of adder.*lower with fallback\.keep: true to have it"
+    ):
+        delegate.load(bare)
+    assert_right(delegate.load(kept, fallback="allow"), Sum(), *BOTH)
+
+
+def test_xnnpack_without_its_library(tmp_path):
+    module = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3), nn.Softmax(-1))
+    lowered(module, backend="xnnpack").save(tmp_path / "net.dlg")
+    np.save(tmp_path / "in.npy", x().numpy())
+    code = """
+import numpy as np, delegate, warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    program = delegate.load(sys.argv[1] + "/net.dlg")
+    np.save(sys.argv[1] + "/out.npy", program(np.load(sys.argv[1] + "/in.npy")))
+print(len(caught), caught[0].message)
+"""
+    done = run(code, tmp_path, absent=("ai_edge_litert", *AHEAD_OF_TIME))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("1 partition xnnpack_0 runs on portable kernels, because xnnpack failed at load: ")
+    assert "ai-edge-litert" in done.stdout or "ai_edge_litert" in done.stdout
+    assert relative_error(np.load(tmp_path / "out.npy"), expected(module, x())[0]) < 1e-5
+
+
+# What a runtime half does wrong.
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class ErrorOfThePlugin(BackendFailed):
+    """Made by arguments of its own."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"code {code}")
+
+
+class Flaky(Delegate):
+    """Wraps the vector delegate: every call from number `calls` on raises `error`, after half of the outputs."""
+
+    def __init__(self, inner: Delegate, calls: int, error: Callable[[], BaseException]) -> None:
+        self.inner, self.calls, self.error, self.count, self.closed = inner, calls, error, 0, False
+
+    def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        self.count += 1
+        if self.count < self.calls:
+            self.inner.execute(inputs, outputs)
+            return
+        for output in outputs:
+            output.reshape(-1)[: output.size // 2] = 1e6
+        raise self.error()
+
+    def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+
+
+def flaky(
+    monkeypatch: pytest.MonkeyPatch, calls: int, error: Callable[[], BaseException], broken: int = 0
+) -> list[Flaky]:
+    """Have the runtime half make flaky delegates; of the first `broken` of them the rest is sound."""
+    made: list[Flaky] = []
+    init = vector_backend.VectorRuntime.init
+
+    def wrapped(self: BackendRuntime, blob: memoryview, specs: Any) -> Delegate:
+        bad = broken == 0 or len(made) < broken
+        made.append(Flaky(init(self, blob, specs), calls if bad else 10**9, error))
+        return made[-1]
+
+    monkeypatch.setattr(vector_backend.VectorRuntime, "init", wrapped)
+    return made
+
+
+ERRORS = {
+    "any": lambda: RuntimeError("the device is\ngone"),
+    "its own": lambda: BackendFailed("out of memory"),
+    "a subclass": lambda: ErrorOfThePlugin(7),
+    "without text": Unprintable,
+    "an assertion": AssertionError,
+    "the end of the process": lambda: SystemExit(3),
+    "memory": MemoryError,
+    "of a generator": StopIteration,
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("calls", [1, 3])
+def test_execute_fails(monkeypatch, name, calls):
+    delegates = flaky(monkeypatch, calls, ERRORS[name])
+    program = lowered().loaded
+    for seed in range(1, calls):
+        assert_right(program, NET, x(seed=seed))
+    assert program.events == ()
+    given = x(seed=9).numpy()
+    kept = given.copy()
+    with pytest.warns(
+        RuntimeWarning, match="vector_. runs on portable kernels, because vector failed at run"
+    ):
+        made = program(given)
+    np.testing.assert_array_equal(given, kept)
+    for got, wanted in zip(made, expected(NET, x(seed=9)), strict=True):
+        assert relative_error(got, wanted) < 1e-6
+    for seed in range(10, 13):
+        assert_right(program, NET, x(seed=seed))  # without a warning
+    assert [d.count for d in delegates] == [calls] * len(delegates)
+    assert [e.when for e in program.events] == ["run"] * len(delegates)
+    assert all("\n" not in str(e) for e in program.events)
+    program.close()
+    assert all(d.closed for d in delegates)
+
+
+def test_one_of_several_partitions_fails(monkeypatch):
+    delegates = flaky(monkeypatch, 2, RuntimeError, broken=1)
+    program = lowered(fallback={"policy": "allow"}).loaded
+    for seed in range(4):
+        assert_right(program, NET, x(seed=seed))
+    assert len(delegates) == 2
+    assert [d.count for d in delegates] == [2, 4]
+    (event,) = program.events
+    assert event.partition == "vector_0"
+
+
+@pytest.mark.parametrize("fault", ["init", "execute"])
+@pytest.mark.parametrize("override", [None, "allow", "warn", "error"])
+@pytest.mark.parametrize("saved", ["allow", "warn", "error"])
+def test_policies(fault, saved, override):
+    data = serialize(lowered(fallback={"policy": saved}).program)
+    vector_backend.FAULTS.add(fault)
+    policy = override or saved
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if policy == "error":
+            with pytest.raises(BackendFailed, match=r"partition vector_0 of vector.*fallback=\"warn\""):
+                delegate.load(data, fallback=override)(x().numpy())
+        else:
+            program = delegate.load(data, fallback=override)
+            assert_right(program, NET, x())
+            assert_right(program, NET, x())
+            assert len(program.events) == 2
+    assert len(caught) == (2 if policy == "warn" else 0)
+
+
+def test_an_unknown_policy():
+    with pytest.raises(ConfigError, match="'alow' is no policy for fallbacks: did you mean 'allow'"):
+        delegate.load(serialize(lowered().program), fallback="alow")
+
+
+def test_without_a_fallback_the_error_says_how_to_have_one():
+    program = lowered(fallback={"keep": False}).loaded
+    vector_backend.FAULTS.add("execute")
+    with pytest.raises(BackendFailed, match=r"report it to the backend's author; or lower with fallback\.keep: true"):
+        program(x().numpy())
+    assert program.events == ()
+
+
+def test_a_warning_that_is_an_error_comes_once(monkeypatch):
+    flaky(monkeypatch, 1, RuntimeError, broken=1)
+    program = lowered().loaded
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(DelegateError, match="partition vector_0"):
+            program(x().numpy())
+        assert_right(program, NET, x())
+
+
+def test_states():
+    class Sums(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("total", torch.zeros(4))
+
+        def forward(self, a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            self.total.add_(torch.tanh(a.sum(0)))
+            return self.total * 2, torch.cumsum(self.total, 0)
+
+    module = Sums()
+    program = lowered(copy.deepcopy(module), fallback={"policy": "allow"}).loaded
+    for seed in range(6):
+        if seed == 2:
+            vector_backend.FAULTS.add("execute")
+        assert_right(program, module, x(seed=seed))
+    assert program.events
+    program.reset()
+    assert_right(program, Sums(), x())
+
+
+def test_dynamic_shapes():
+    rows = Dim("rows", min=1, max=64)
+    program = lowered(dynamic_shapes=({0: rows},), fallback={"policy": "allow"}).loaded
+    for count in (3, 1, 64):
+        assert_right(program, NET, x(count))
+    vector_backend.FAULTS.add("execute")
+    for count in (64, 7, 1, 3, *range(20, 32), 7):  # more shapes than bindings are kept of
+        assert_right(program, NET, x(count))
+    assert len(program.events) == 2
+
+
+def test_sizes_that_are_no_symbol_of_their_own():
+    class Halves(nn.Module):
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            pairs = torch.sort(a.reshape(-1, 2), 1)[0]  # portable, of half as many rows
+            return torch.tanh(pairs * 2).reshape(-1)
+
+    rows = 2 * Dim("half", min=2, max=8)
+    given = torch.randn(6)
+    program = lowered(Halves(), (given,), dynamic_shapes=({0: rows},), fallback={"policy": "allow"}).loaded
+    vector_backend.FAULTS.add("execute")
+    for count in (4, 16, 6):
+        given = torch.randn(count)
+        assert_right(program, Halves(), given)
+
+
+def test_contexts_share_what_has_failed(monkeypatch):
+    delegates = flaky(monkeypatch, 1, RuntimeError, broken=1)
+    program = lowered(fallback={"policy": "allow"}).loaded
+    for context in (program.context(), program, program.context()):
+        assert relative_error(context(x().numpy())[0], expected(NET, x())[0]) < 1e-6
+    assert delegates[0].count == 1
+    assert len(program.events) == 1
+
+
+def test_constants_are_stored_once():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(100, 100))
+
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            hidden = torch.cumsum(a + self.weight, 0)
+            return torch.cumsum(hidden * self.weight, 0) + self.weight
+
+    module = Twice()
+    args = (torch.randn(100, 100),)
+    programs = [lowered(copy.deepcopy(module), args, fallback={"keep": keep}).program for keep in (False, True)]
+    sizes = [sum(memoryview(s).nbytes for s in p.segments) for p in programs]
+    assert sizes[1] - sizes[0] == 40_000
+    assert len(programs[1].fallbacks) == 3
+    assert len(programs[1].constants) == 1
+
+
+def test_what_no_kernel_runs_is_decomposed_or_named():
+    class Whole(vector_backend.Vector):
+        preserve_ops = frozenset({"aten.rms_norm.default", "delegate_tests.thrice.default"})
+
+        def check(self, node):
+            return vector_backend.YES
+
+        def preprocess(self, region):
+            return vector_backend.PreprocessResult(b"{}")
+
+    @torch.library.custom_op("delegate_tests::thrice", mutates_args=())
+    def thrice(a: torch.Tensor) -> torch.Tensor:
+        return a * 3
+
+    thrice.register_fake(torch.empty_like)
+
+    class Runtime(BackendRuntime):
+        def init(self, blob, specs):
+            raise BackendUnavailable("nothing is here")
+
+    globals().update(WholeOfTests=Whole, RuntimeOfTests=Runtime)
+    halves = f"{__name__}:WholeOfTests", f"{__name__}:RuntimeOfTests"
+    info = BackendInfo("whole", "Takes everything", *halves, lambda: Availability(True), "pip install nothing")
+    Whole.name = "whole"
+    default_registry().register(info)
+    module = nn.RMSNorm(4)
+    program = lowered(module, backend="whole", fallback={"policy": "allow"})
+    assert_same(program(x()), module(x()).detach())
+    assert program.loaded.events[0].reason == "BackendUnavailable: nothing is here"
+
+    class Custom(nn.Module):
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            return thrice(a)
+
+    with pytest.raises(LoweringError, match=r"thrice.*fallback of partition whole_0.*or set fallback\.keep to false"):
+        lowered(Custom(), backend="whole")
+
+
+def shown(*args: Any) -> str:
+    done = CliRunner().invoke(app, [str(a) for a in args])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_the_command_line(tmp_path):
+    lowered(fallback={"policy": "allow"}).save(tmp_path / "net.dlg")
+    vector_backend.FAULTS.add("init")
+    text = shown("inspect", tmp_path / "net.dlg")
+    assert "fallback vector_0 with constants of 16 bytes" in text
+    assert "on fallback: allow" in text
+    data = json.loads(shown("inspect", tmp_path / "net.dlg", "--json"))
+    assert [d["fallback"] for d in data["delegates"]] == [{"bytes": 16}] * 2
+    text = shown("run", tmp_path / "net.dlg")
+    assert "note: partition vector_1 runs on portable kernels, because vector failed at load: ValueError" in text
+    data = json.loads(shown("run", tmp_path / "net.dlg", "--json"))
+    assert [e["partition"] for e in data["fallbacks"]] == ["vector_0", "vector_1"]
+
+
+def test_errors_at_lowering_are_no_matter_of_fallbacks():
+    vector_backend.FAULTS.add("preprocess")
+    with pytest.raises(LoweringError, match="compiler bug"):
+        lowered()
+    assert issubclass(BackendFailed, BackendError)
