@@ -256,9 +256,7 @@ def test_execute_fails(monkeypatch, name, calls):
     assert program.events == ()
     given = x(seed=9).numpy()
     kept = given.copy()
-    with pytest.warns(
-        RuntimeWarning, match="vector_. runs on portable kernels, because vector failed at run"
-    ):
+    with pytest.warns(RuntimeWarning, match="vector_. runs on portable kernels, because vector failed at run"):
         made = program(given)
     np.testing.assert_array_equal(given, kept)
     for got, wanted in zip(made, expected(NET, x(seed=9)), strict=True):

@@ -93,6 +93,23 @@ def static() -> Program:
     )
 
 
+def fallback() -> Program:
+    """`static`, its partition kept in kernels."""
+    kept = Method(
+        name="xnnpack_0",
+        inputs=(Input("view", 0),),
+        outputs=(Ref(1),),
+        in_tree=in_tree(1),
+        out_tree=Tree("tuple", (), (LEAF,)),
+        values=(value("view", (8,), Home.INPUT, 0), value("mul", (8,), Home.OUTPUT, 0)),
+        instructions=(KernelCall(0, (Ref(0), Ref(0)), (1,)),),
+        arenas=(0,),
+    )
+    program = static()
+    spec = dataclasses.replace(program.delegates[0], fallback=0)
+    return dataclasses.replace(program, delegates=(spec,), fallbacks=(kept,), on_fallback="error")
+
+
 def dynamic() -> Program:
     """Symbols, expressions, memory that is planned per shape, an output that is a size, a method without operators."""
     half = binary(Op.FLOORDIV, binary(Op.ADD, S0, const(1)), const(2))
@@ -185,7 +202,7 @@ def empty() -> Program:
     return Program((), (), (), (), (), ())
 
 
-SAMPLES = {"static": static, "dynamic": dynamic, "structured": structured, "empty": empty}
+SAMPLES = {"static": static, "fallback": fallback, "dynamic": dynamic, "structured": structured, "empty": empty}
 
 
 def replace_method(program: Program, **changes: Any) -> Program:

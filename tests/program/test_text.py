@@ -101,7 +101,22 @@ method read:
   %0: float32[4] state #0 cache
 """
 
-TEXTS = {"static": STATIC, "dynamic": DYNAMIC, "structured": STRUCTURED, "empty": "program, format version 2\n"}
+FALLBACK = (
+    STATIC.replace(
+        '"threads": 2}\n', '"threads": 2}, fallback xnnpack_0 with constants of 0 bytes\non fallback: error\n'
+    )
+    + """
+fallback xnnpack_0:
+  arguments: ((view=%0,), {})
+  result: (%1,)
+  arenas: 0 bytes
+  %0: float32[8] input #0 view
+  %1: float32[8] output #0 mul
+  %1 = aten.mul.Tensor(%0, %0)
+"""
+)
+
+TEXTS = {"static": STATIC, "fallback": FALLBACK, "dynamic": DYNAMIC, "structured": STRUCTURED, "empty": "program, format version 2\n"}
 
 
 @pytest.mark.parametrize("name", SAMPLES)

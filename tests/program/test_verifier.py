@@ -33,6 +33,7 @@ from tests.program.samples import (
     const,
     dynamic,
     empty,
+    fallback,
     in_tree,
     replace_instruction,
     replace_method,
@@ -53,6 +54,11 @@ def rows(program: Program, table: str, **changes) -> Program:
     """The program with a changed first row of a table."""
     first, *rest = getattr(program, table)
     return dataclasses.replace(program, **{table: (dataclasses.replace(first, **changes), *rest)})
+
+
+def kept(**changes) -> Program:
+    """`fallback` with its fallback changed."""
+    return rows(fallback(), "fallbacks", **changes)
 
 
 def branch(**changes) -> Program:
@@ -136,6 +142,40 @@ CASES = {
     "input written": (replace_instruction(static(), 0, outputs=(0,)), "%0 'x' is written, but INPUT is read-only"),
     "constant written": (replace_instruction(static(), 0, outputs=(1,)), "CONSTANT is read-only"),
     "delegate": (replace_instruction(static(), 2, delegate=1), "no delegate 1"),
+    "fallback": (rows(fallback(), "delegates", fallback=1), "no fallback 1, only 1 .*delegate 'xnnpack_0'"),
+    "policy": (dataclasses.replace(fallback(), on_fallback="ask"), "'ask' is no policy for fallbacks"),
+    "fallback inputs": (
+        kept(
+            inputs=(Input("a", 0), Input("b", 1)),
+            in_tree=in_tree(2),
+            values=(*(value("ab"[i], (8,), Home.INPUT, i) for i in range(2)), value("mul", (8,), Home.OUTPUT, 0)),
+            instructions=(KernelCall(0, (Ref(0), Ref(1)), (2,)),),
+            outputs=(Ref(2),),
+        ),
+        "'xnnpack_0' does not take what its delegate does .*'forward', instruction 2",
+    ),
+    "fallback outputs": (
+        kept(outputs=(Ref(1), Ref(1)), out_tree=Tree("tuple", (), (LEAF, LEAF))),
+        "'xnnpack_0' does not give what its delegate does",
+    ),
+    "fallback literal": (
+        kept(outputs=(3,), out_tree=LEAF, values=(kept().fallbacks[0].values[0],), instructions=()),
+        "does not give what its delegate does",
+    ),
+    "fallback dtypes": (
+        kept(
+            values=(
+                value("view", (8,), Home.INPUT, 0, dtype=DType.int8),
+                value("mul", (8,), Home.OUTPUT, 0),
+            )
+        ),
+        "does not take what its delegate does",
+    ),
+    "fallback of itself": (
+        kept(instructions=(DelegateCall(0, (0,), (1,)),)),
+        "a fallback calls a delegate .*'xnnpack_0', instruction 0",
+    ),
+    "fallback unsound": (kept(instructions=()), "'mul' is read before it is made here .*method 'xnnpack_0'"),
     "delegate inputs": (replace_instruction(static(), 2, inputs=(5,)), "%5 'add' is read before"),
     "delegate outputs": (replace_instruction(static(), 2, outputs=(7,)), "no value 7"),
     "result": (replace_method(dynamic(), outputs=(Ref(2), (Ref(3),))), "no value 3, only 3 .*outputs"),
