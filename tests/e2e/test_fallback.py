@@ -371,6 +371,34 @@ def test_sizes_that_are_no_symbol_of_their_own():
         assert_right(program, Halves(), given)
 
 
+class Loop(nn.Module):
+    """A branch within a loop; partitions in both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.linspace(0, 1, 4))
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        def more(i: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return i < 6
+
+        def turn(i: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            b = torch.cond(b.sum() > 0, lambda c: torch.tanh(c * 2), lambda c: -c + self.shift, (b,))
+            return i + 1, torch.sort(b, 0)[0] * 1.5
+
+        return torch.while_loop(more, turn, (torch.tensor(0), a))[1]
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_partitions_in_control_flow(monkeypatch, calls):
+    delegates = flaky(monkeypatch, calls, RuntimeError)
+    program = lowered(Loop(), fallback={"policy": "allow"}).loaded
+    for seed in range(3):
+        assert_right(program, Loop(), x(seed=seed))
+    assert len(program.events) == len(delegates) >= 3
+    assert {d.count for d in delegates} == {calls}
+
+
 def test_contexts_share_what_has_failed(monkeypatch):
     delegates = flaky(monkeypatch, 1, RuntimeError, broken=1)
     program = lowered(fallback={"policy": "allow"}).loaded

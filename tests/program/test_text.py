@@ -116,7 +116,13 @@ fallback xnnpack_0:
 """
 )
 
-TEXTS = {"static": STATIC, "fallback": FALLBACK, "dynamic": DYNAMIC, "structured": STRUCTURED, "empty": "program, format version 2\n"}
+TEXTS = {
+    "static": STATIC,
+    "fallback": FALLBACK,
+    "dynamic": DYNAMIC,
+    "structured": STRUCTURED,
+    "empty": "program, format version 2\n",
+}
 
 
 @pytest.mark.parametrize("name", SAMPLES)
