@@ -31,6 +31,8 @@ from delegate.report import PORTABLE, Report
 from delegate.runtime.kernels import Kernels, kernels_of
 from delegate.selection import ConfigSource, Request, Selection, select
 
+# Writes of a part that torch would decompose into work on the whole tensor; the kernels of these write the part alone.
+_WRITES = frozenset({"aten.select_scatter.default"})
 _MAX_ROUNDS = 20  # of planning again without what a library refused, before giving up
 
 Model = ExportedProgram | str | os.PathLike[str] | Mapping[str, ExportedProgram | str | os.PathLike[str]]
@@ -97,7 +99,7 @@ class _Compiler:
         A backend may run the parts of what kernels run faster whole: where there are backends, theirs alone count.
         """
         preserve_ops = self.selection.preserve_ops if self.selection.backends else self.kernels.torch_free.whole_ops
-        return optimize(to_edge(ep, name=name, preserve_ops=preserve_ops))
+        return optimize(to_edge(ep, name=name, preserve_ops=preserve_ops | _WRITES))
 
     def plan(self, edge: EdgeProgram, refusals: Mapping[str, Mapping[str, str]] | None = None) -> Plan:
         """The plan of a method. Compound operators that no backend took and no kernel runs are decomposed first."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.nn import Module
 
 from delegate.edge.decompose import Decomposer, compound_nodes, core_decompositions
@@ -46,8 +46,8 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         logger.info("%s goes the long way through torch: %s", name, why)
         module, signature = _thorough(ep, decomposer, name)
     signature = _with_lasting_names(module, signature, [spec.arg.name for spec in ep.graph_signature.input_specs])
-    _refuse_shared_states(signature)
     drop_unused(module.graph)
+    _refuse_shared_states(signature, module.graph)
     program = EdgeProgram(
         name=name,
         graph_module=module,
@@ -66,11 +66,15 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
     return program
 
 
-def _refuse_shared_states(signature: Signature) -> None:
-    """A write to a state must not change another constant, which the graph does not know of."""
+def _refuse_shared_states(signature: Signature, graph: Graph) -> None:
+    """A write to a state must not change another constant, which the graph does not know of.
+
+    A buffer that the module has under two names is no such case: torch uses one of them everywhere.
+    """
+    used = {n.name for n in graph.find_nodes(op="placeholder") if n.users} | signature.states.keys()
     owners: dict[int, list[str]] = {}
     for placeholder, value in signature.constants.items():
-        if value.layout == torch.strided and value.numel():
+        if placeholder in used and value.layout == torch.strided and value.numel():
             owners.setdefault(value.untyped_storage().data_ptr(), []).append(placeholder)
     for sharing in owners.values():
         state = next((p for p in sharing if p in signature.states), None)

@@ -14,6 +14,7 @@ from delegate.edge.node import op_name, tensors
 from delegate.edge.program import EdgeInput, EdgeProgram
 from delegate.emit.graph import GraphEmitter
 from delegate.emit.pools import Pools
+from delegate.emit.states import Update, update_in_place
 from delegate.emit.symbols import Symbols
 from delegate.emit.tables import Tables
 from delegate.emit.trees import tree_of
@@ -55,7 +56,7 @@ class _MethodEmitter:
         self.tables.require_kernels()
         user_results = results[: len(results) - len(self.edge.mutated)]
         outputs = tuple(self._result(r) for r in user_results)
-        self._update_states(results[len(user_results) :])
+        self._update_states(results[len(user_results) :], outputs)
         self.tables.require_kernels()
         return Method(
             name=self.edge.name,
@@ -97,14 +98,17 @@ class _MethodEmitter:
             return Ref(self._outside_states(result))
         return self.graph.argument(result, result if isinstance(result, Node) else self.edge.graph.output_node())
 
-    def _update_states(self, new_values: Sequence[Any]) -> None:
-        """Last of all, the mutated states take their new values."""
-        sources = [self._outside_states(node) for node in new_values]
+    def _update_states(self, new_values: Sequence[Any], outputs: Sequence[Arg]) -> None:
+        """The mutated states take their new values: in place, or last of all."""
         placeholder_of = {name: self.placeholders[p] for p, name in self.edge.states.items()}
-        for name, source, node in zip(self.edge.mutated, sources, new_values, strict=True):
-            old = self.graph.value(placeholder_of[name])
-            updated = self.tables.add(replace(self.tables.values[old], name=f"{name} (updated)"))
-            self.graph.kernel_call(_COPY, (Ref(old), Ref(source), False), (updated,), node)
+        old_values = [self.graph.value(placeholder_of[name]) for name in self.edge.mutated]
+        sources = [self._outside_states(node) for node in new_values]
+        nodes = {Update(old, new): node for old, new, node in zip(old_values, sources, new_values, strict=True)}
+        for update in update_in_place(self.tables, self.graph.instructions, outputs, list(nodes)):
+            state = self.tables.values[update.old]
+            updated = self.tables.add(replace(state, name=f"{state.name} (updated)"))
+            args = (Ref(update.old), Ref(update.new), False)
+            self.graph.kernel_call(_COPY, args, (updated,), nodes[update])
 
     def _outside_states(self, node: Node) -> int:
         """The node's value, or a copy of it where it may lie in a state, which changes before the caller sees it."""

@@ -32,6 +32,10 @@ class Pools:
         """The index of an operator."""
         return self.operators.setdefault(name, len(self.operators))
 
+    def operator_name(self, index: int) -> str:
+        """The operator of an index."""
+        return list(self.operators)[index]
+
     def constant(self, name: str, value: torch.Tensor) -> int:
         """The index of a constant."""
         key = (value.data_ptr(), tuple(value.shape), tuple(value.stride()), value.dtype)

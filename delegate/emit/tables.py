@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node
@@ -15,6 +15,9 @@ from delegate.program.dtypes import DType
 from delegate.program.lifetimes import refs
 from delegate.program.model import Arg, KernelCall, Storage, Value
 from delegate.runtime.kernels import HOW_TO_GIVE, Kernels
+
+if TYPE_CHECKING:
+    from delegate.kernels.table import Kernel
 
 
 class Tables:
@@ -67,6 +70,11 @@ class Tables:
         if self.kernels.find(op, dtypes) is None:
             self._no_kernel.append(f"{op} for {', '.join(sorted(t.name for t in dtypes))} ({describe(node)})")
         return KernelCall(self.pools.operator(op), args, outputs, source)
+
+    def kernel_of(self, call: KernelCall) -> Kernel | None:
+        """The kernel that a call runs."""
+        dtypes = {self.values[i].dtype for i in (*refs(call.args), *call.outputs)}
+        return self.kernels.find(self.pools.operator_name(call.operator), dtypes)
 
     def require_kernels(self) -> None:
         """Raise LoweringError if a call has no kernel."""

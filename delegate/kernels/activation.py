@@ -15,18 +15,18 @@ from delegate.kernels.table import BOOL, COMPLEX, INT, REAL
 _FLOATS = WIDE | INT | BOOL  # integers and bools give floats
 
 
-@TABLE.kernel("aten.relu.default")
+@TABLE.kernel("aten.relu.default", in_place=True)
 @blocked
 def relu(x: Array, *, out: Array) -> None:
     np.maximum(x, level(0, out), out=out)
 
 
-@TABLE.kernel("aten.relu6.default")
+@TABLE.kernel("aten.relu6.default", in_place=True)
 def relu6(x: Array, *, out: Array) -> None:
     hardtanh(x, 0, 6, out=out)
 
 
-@TABLE.kernel("aten.hardtanh.default")
+@TABLE.kernel("aten.hardtanh.default", in_place=True)
 @blocked
 def hardtanh(x: Array, low: float, high: float, *, out: Array) -> None:
     np.maximum(x, level(low, out), out=out)

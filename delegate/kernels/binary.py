@@ -42,16 +42,16 @@ def _binary(ufunc: np.ufunc, a: Operand, b: Operand, *, out: Array) -> None:
 
 for _name, _ufunc in _PLAIN.items():
     _dtypes = WIDE | INT | BOOL if _name.split(".")[0] in _IN_STEPS else REAL | COMPLEX
-    TABLE.kernel(f"aten.{_name}", dtypes=_dtypes)(partial(_binary, _ufunc))
+    TABLE.kernel(f"aten.{_name}", dtypes=_dtypes, in_place=True)(partial(_binary, _ufunc))
 
 
-@TABLE.kernel("aten.add.Tensor", "aten.add.Scalar", dtypes=REAL | COMPLEX)
+@TABLE.kernel("aten.add.Tensor", "aten.add.Scalar", dtypes=REAL | COMPLEX, in_place=True)
 def add(a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) -> None:
     """a + alpha * b."""
     _multiply_add(np.add, a, b, alpha, out)
 
 
-@TABLE.kernel("aten.sub.Tensor", "aten.sub.Scalar", dtypes=REAL | COMPLEX)
+@TABLE.kernel("aten.sub.Tensor", "aten.sub.Scalar", dtypes=REAL | COMPLEX, in_place=True)
 def sub(a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) -> None:
     """a - alpha * b."""
     _multiply_add(np.subtract, a, b, alpha, out)
@@ -66,7 +66,7 @@ def rsub(a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) ->
 def _multiply_add(ufunc: np.ufunc, a: Operand, b: Operand, alpha: int | float | complex, out: Array) -> None:
     second = cast(b, out.dtype)
     if alpha != 1:
-        second = np.multiply(second, cast(alpha, out.dtype), out=out)
+        second = np.multiply(second, cast(alpha, out.dtype), out=None if a is out else out)
     ufunc(cast(a, out.dtype), second, out=out)
 
 
@@ -164,7 +164,7 @@ def lerp(start: Array, end: Array, weight: float | Array, *, out: Array) -> None
         np.copyto(out, end - difference * (1 - weight), where=far)
 
 
-@TABLE.kernel("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor")
+@TABLE.kernel("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor", in_place=True)
 def clamp(x: Array, low: Operand | None, high: Operand | None, *, out: Array) -> None:
     """min(max(x, low), high), either bound may be absent; NaN in x or in a bound stays."""
     if not isinstance(low, np.ndarray) and not isinstance(high, np.ndarray):
@@ -185,11 +185,11 @@ def _clamp_numbers(x: Array, low: float | None, high: float | None, *, out: Arra
         np.minimum(x, level(high, out), out=out)
 
 
-@TABLE.kernel("aten.clamp_min.default", "aten.clamp_min.Tensor")
+@TABLE.kernel("aten.clamp_min.default", "aten.clamp_min.Tensor", in_place=True)
 def clamp_min(x: Array, low: Operand, *, out: Array) -> None:
     clamp(x, low, None, out=out)
 
 
-@TABLE.kernel("aten.clamp_max.default", "aten.clamp_max.Tensor")
+@TABLE.kernel("aten.clamp_max.default", "aten.clamp_max.Tensor", in_place=True)
 def clamp_max(x: Array, high: Operand, *, out: Array) -> None:
     clamp(x, None, high, out=out)

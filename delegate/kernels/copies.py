@@ -23,7 +23,7 @@ def clone(x: Array, *_memory_format: None, out: Array) -> None:
     np.copyto(out, x)
 
 
-@TABLE.kernel("aten.copy.default", dtypes=CONVERTIBLE)
+@TABLE.kernel("aten.copy.default", dtypes=CONVERTIBLE, in_place=True)
 def copy(x: Array, source: Array, non_blocking: bool, *, out: Array) -> None:
     """The source in the shape and the type of `x`."""
     np.copyto(out, source, casting="unsafe")
@@ -171,4 +171,4 @@ _SCATTERS: dict[str, Callable[..., Any]] = {
 for _op, _view in _COPIES.items():
     TABLE.kernel(f"aten.{_op}", dtypes=ANY)(partial(copy_of_view, _view))
 for _op, _view in _SCATTERS.items():
-    TABLE.kernel(f"aten.{_op}", dtypes=ANY)(partial(scatter_into_view, _view))
+    TABLE.kernel(f"aten.{_op}", dtypes=ANY, in_place=True)(partial(scatter_into_view, _view))

@@ -9,7 +9,7 @@ import numpy as np
 
 from delegate.errors import KernelError
 from delegate.kernels.copies import CONVERTIBLE
-from delegate.kernels.halves import Array
+from delegate.kernels.halves import HALF, Array, widened
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, COMPLEX, REAL
 from delegate.kernels.views import along
@@ -61,9 +61,12 @@ def index_tensor(x: Array, indices: Sequence[Array | None], *, out: Array) -> No
     np.copyto(out, x[_advanced(indices)])
 
 
-@TABLE.kernel("aten.index_put.default", "aten._unsafe_index_put.default", dtypes=_SUMS | {DType.float16})
+@TABLE.kernel("aten.index_put.default", "aten._unsafe_index_put.default", dtypes=_SUMS | HALF, in_place=True)
 def index_put(x: Array, indices: Sequence[Array | None], values: Array, accumulate: bool, *, out: Array) -> None:
     """`x` with values written, or added one by one, at the indices."""
+    if accumulate and out.dtype == np.uint16:  # bfloat16: its bits can be moved, and not added
+        widened(index_put, frozenset({DType.bfloat16}))(x, indices, values, accumulate, out=out)
+        return
     np.copyto(out, x)
     if accumulate:
         np.add.at(out, _advanced(indices), values)
@@ -71,7 +74,7 @@ def index_put(x: Array, indices: Sequence[Array | None], values: Array, accumula
         out[_advanced(indices)] = values
 
 
-@TABLE.kernel("aten.index_add.default", dtypes=_SUMS, whole=True)
+@TABLE.kernel("aten.index_add.default", dtypes=_SUMS, whole=True, in_place=True)
 def index_add(x: Array, dim: int, index: Array, source: Array, alpha: Any, *, out: Array) -> None:
     np.copyto(out, x)
     if x.ndim:
@@ -82,7 +85,7 @@ def index_add(x: Array, dim: int, index: Array, source: Array, alpha: Any, *, ou
         out[...] += (source.reshape(()) * alpha).astype(out.dtype)
 
 
-@TABLE.kernel("aten.index_copy.default", dtypes=ANY)
+@TABLE.kernel("aten.index_copy.default", dtypes=ANY, in_place=True)
 def index_copy(x: Array, dim: int, index: Array, source: Array, *, out: Array) -> None:
     np.copyto(out, x)
     if x.ndim:
@@ -91,7 +94,7 @@ def index_copy(x: Array, dim: int, index: Array, source: Array, *, out: Array) -
         np.copyto(out, source.reshape(()))
 
 
-@TABLE.kernel("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor", dtypes=CONVERTIBLE)
+@TABLE.kernel("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor", dtypes=CONVERTIBLE, in_place=True)
 def index_fill(x: Array, dim: int, index: Array, value: Any, *, out: Array) -> None:
     np.copyto(out, x)
     if x.ndim:
@@ -116,13 +119,13 @@ def masked_select(x: Array, mask: Array, *, out: Array) -> None:
     np.copyto(out, x[mask])
 
 
-@TABLE.kernel("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", dtypes=CONVERTIBLE, whole=True)
+@TABLE.kernel("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", dtypes=CONVERTIBLE, whole=True, in_place=True)
 def masked_fill(x: Array, mask: Array, value: Any, *, out: Array) -> None:
     np.copyto(out, x)
     np.copyto(out, value, where=_mask(mask), casting="unsafe")
 
 
-@TABLE.kernel("aten.masked_scatter.default", dtypes=ANY)
+@TABLE.kernel("aten.masked_scatter.default", dtypes=ANY, in_place=True)
 def masked_scatter(x: Array, mask: Array, source: Array, *, out: Array) -> None:
     """The first elements of the source, in their order, where the mask is true."""
     np.copyto(out, x)

@@ -51,24 +51,24 @@ def gather(x: Array, dim: int, index: Array, sparse_grad: bool, *, out: Array) -
     np.copyto(out, x[_places(x, dim, index)].reshape(out.shape))
 
 
-@TABLE.kernel("aten.scatter.src", "aten.scatter.value", dtypes=ANY - {DType.bfloat16})
+@TABLE.kernel("aten.scatter.src", "aten.scatter.value", dtypes=ANY - {DType.bfloat16}, in_place=True)
 def scatter(x: Array, dim: int, index: Array, source: Any, *, out: Array) -> None:
     out, index, source = _copy(x, index, source, out)
     if index.size:
         out[_places(out, dim, index)] = _part(source, index)
 
 
-@TABLE.kernel("aten.scatter_add.default", dtypes=_SUMS)
+@TABLE.kernel("aten.scatter_add.default", dtypes=_SUMS, in_place=True)
 def scatter_add(x: Array, dim: int, index: Array, source: Array, *, out: Array) -> None:
     scatter_reduce(x, dim, index, source, "sum", True, out=out)
 
 
-@TABLE.kernel("aten.scatter.reduce", "aten.scatter.value_reduce", dtypes=_SUMS)
+@TABLE.kernel("aten.scatter.reduce", "aten.scatter.value_reduce", dtypes=_SUMS, in_place=True)
 def scatter_with(x: Array, dim: int, index: Array, source: Any, how: str, *, out: Array) -> None:
     scatter_reduce(x, dim, index, source, how, True, out=out)
 
 
-@TABLE.kernel("aten.scatter_reduce.two", dtypes=_SUMS)
+@TABLE.kernel("aten.scatter_reduce.two", dtypes=_SUMS, in_place=True)
 def scatter_reduce(x: Array, dim: int, index: Array, source: Any, how: str, include_self: bool, *, out: Array) -> None:
     """Combine each place's own value (unless not include_self) with all that the source sends there."""
     out, index, source = _copy(x, index, source, out)
@@ -76,7 +76,7 @@ def scatter_reduce(x: Array, dim: int, index: Array, source: Any, how: str, incl
         _combine(out, _places(out, dim, index), _part(source, index), how, include_self)
 
 
-@TABLE.kernel("aten.index_reduce.default", dtypes=_SUMS - {DType.bool} - COMPLEX)
+@TABLE.kernel("aten.index_reduce.default", dtypes=_SUMS - {DType.bool} - COMPLEX, in_place=True)
 def index_reduce(x: Array, dim: int, index: Array, source: Array, how: str, include_self: bool, *, out: Array) -> None:
     """As `scatter_reduce`, for whole slices: index (n) names the slice of `x` for every slice of the source."""
     out, index, source = _copy(x, index, source, out)

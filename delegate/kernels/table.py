@@ -34,6 +34,7 @@ class Kernel:
         convert: makes what the function takes of an array, a `DType` or a list, where it takes others than those of
             NumPy; called once for what stays where it is, and in every call for what does not.
         whole: it is faster than the kernels of what its operator decomposes to.
+        in_place: it is right too where `out` is its first argument, same memory, shape and dtype.
     """
 
     op: str
@@ -43,6 +44,7 @@ class Kernel:
     library: str
     convert: Callable[[Any], Any] | None = None
     whole: bool = False
+    in_place: bool = False
 
 
 class KernelTable:
@@ -66,7 +68,9 @@ class KernelTable:
         """Start its random numbers anew: the same seed gives the same numbers, which are not torch's."""
         self._generator = np.random.default_rng(seed)
 
-    def kernel(self, *ops: str, dtypes: Iterable[DType] = REAL, whole: bool = False) -> Callable[[F], F]:
+    def kernel(
+        self, *ops: str, dtypes: Iterable[DType] = REAL, whole: bool = False, in_place: bool = False
+    ) -> Callable[[F], F]:
         """Decorator: the function computes these operators into memory that it is given.
 
         It is called as `function(*args, out=out)`: args in the order of the operator's schema with all defaults filled
@@ -78,8 +82,11 @@ class KernelTable:
 
         `whole` is for compound operators that are faster so than decomposed: a program that goes to no backend keeps
         them.
+
+        With `in_place` it says that `out` may be the first argument itself, and need not be written where nothing
+        changes: so states are updated, at the cost of what changes. The other arguments share no memory with `out`.
         """
-        return self._register(ops, dtypes, is_view=False, whole=whole)
+        return self._register(ops, dtypes, is_view=False, whole=whole, in_place=in_place)
 
     def view(self, *ops: str, dtypes: Iterable[DType] = ANY) -> Callable[[F], F]:
         """Decorator: the function gives a view (a tuple of views for several results) of its first argument.
@@ -91,11 +98,12 @@ class KernelTable:
         return self._register(ops, dtypes, is_view=True)
 
     def _register(
-        self, ops: Sequence[str], dtypes: Iterable[DType], is_view: bool, whole: bool = False
+        self, ops: Sequence[str], dtypes: Iterable[DType], is_view: bool, whole: bool = False, in_place: bool = False
     ) -> Callable[[F], F]:
         def register(function: F) -> F:
             for op in ops:
-                self.add(Kernel(op, function, frozenset(dtypes), is_view, self.library, whole=whole))
+                row = Kernel(op, function, frozenset(dtypes), is_view, self.library, whole=whole, in_place=in_place)
+                self.add(row)
             return function
 
         return register

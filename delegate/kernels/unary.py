@@ -41,8 +41,8 @@ def _direct(ufunc: np.ufunc, x: Array, *, out: Array) -> None:
 
 for _names, _apply in ((_TO_FLOAT, _convert), (_SAME, _convert), (_TO_BOOL, _direct)):
     for _name, _ufunc in _names.items():
-        TABLE.kernel(f"aten.{_name}.default", dtypes=REAL | COMPLEX)(partial(_apply, _ufunc))
-TABLE.kernel("aten.abs.default", dtypes=REAL | COMPLEX)(partial(_direct, np.absolute))
+        TABLE.kernel(f"aten.{_name}.default", dtypes=REAL | COMPLEX, in_place=True)(partial(_apply, _ufunc))
+TABLE.kernel("aten.abs.default", dtypes=REAL | COMPLEX, in_place=True)(partial(_direct, np.absolute))
 TABLE.kernel("aten.erf.default", dtypes=WIDE | INT | BOOL)(blocked(erf))
 TABLE.kernel("aten.erfc.default", dtypes=WIDE | INT | BOOL)(blocked(erfc))
 

@@ -21,6 +21,7 @@ from delegate.errors import LoweringError
 from delegate.program.blocks import block_bases
 from delegate.program.dtypes import DType
 from delegate.program.expr import Expr, evaluate
+from delegate.program.lifetimes import refs
 from delegate.program.model import (
     Arg,
     Block,
@@ -165,6 +166,8 @@ class Binding:
         step = self.steps[-1]
         if len(self.steps) != 1 or calls[0].inputs != inputs or self._method.outputs != results:
             return None
+        if any(self._storage[o].home is not Home.OUTPUT for o in calls[0].outputs):
+            return None
         assert isinstance(step, DelegateStep)
         return step
 
@@ -223,7 +226,33 @@ class Binding:
         if kernel.is_view and all(self._storage[o].home is Home.ALIAS for o in call.outputs):
             self._bind_view(kernel, call, args)
             return
-        self.steps.append(kernel_step(kernel, args, self._entries(call.outputs), place(self._method, call)))
+        outs = self._entries(call.outputs)
+        copies: list[Step] = []
+        if not kernel.is_view and not self._may_write(kernel, call):
+            for i, out in enumerate(outs):
+                if out is not None:
+                    outs[i] = np.empty_like(out)
+                    copies.append(CompactStep(outs[i], out))
+        self.steps.append(kernel_step(kernel, args, outs, place(self._method, call)))
+        self.steps.extend(copies)
+
+    def _may_write(self, kernel: Kernel, call: KernelCall) -> bool:
+        """Whether the kernel is right where its results lie: in no memory that it reads, unless it runs in place.
+
+        The library that is here may be another than the one that the program was made with.
+        """
+        written = {i for o in call.outputs if (i := self._state_of(o)) >= 0}
+        if not written:
+            return True
+        first = call.args[0] if call.args else None
+        whole = isinstance(first, Ref) and self._storage[first.index].home is Home.STATE
+        others = call.args[1:] if kernel.in_place and whole else call.args
+        return all(self._state_of(i) not in written for i in refs(others))
+
+    def _state_of(self, index: int) -> int:
+        """The state that a value lies in, or -1."""
+        storage = self._storage[self._owner(index)]
+        return storage.index if storage.home is Home.STATE else -1
 
     def _bind_view(self, kernel: Kernel, call: KernelCall, args: list[Any]) -> None:
         if self._per_call(call.outputs[0]):

@@ -151,11 +151,9 @@ def _fallback_remedy(spec: DelegateSpec, error: DelegateError) -> str:
 
 
 class CompactStep:
-    """Copies a strided array into a row-major one, for delegates, which take nothing else."""
+    """Copies an array: a strided one for delegates, which take row-major ones, or one that a state is to hold."""
 
     __slots__ = ("source", "target")
-
-    place = "copy of a strided input"
 
     def __init__(self, source: Array, target: Array) -> None:
         self.source, self.target = [source], target
@@ -165,4 +163,4 @@ class CompactStep:
 
     def failed(self, error: Exception) -> DelegateError:
         """The error that tells the user that the copy failed."""
-        return KernelError(f"{self.place} failed: {error}")
+        return KernelError(f"a copy failed: {error}")

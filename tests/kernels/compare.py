@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 
 from delegate.edge.node import dtype_of, torch_dtype
 from delegate.kernels.portable import TABLE
+from delegate.kernels.table import Kernel
 from delegate.program.dtypes import DType
 
 _IGNORED = (torch.layout, torch.device, torch.memory_format)
@@ -78,7 +79,21 @@ def run(
             assert returned is None, f"{op} returns something"
     for old, new in zip(before, tensors_in_runtime(arguments), strict=True):
         assert old.tobytes() == new.tobytes(), f"{op} changes its arguments"
+    if kernel.in_place and _can_be_result(arguments[0], results[0]):
+        check_in_place(kernel, arguments, results[0])
     return tuple(None if t is None else to_torch(r, t.dtype) for r, t in zip(results, expected, strict=True))
+
+
+def _can_be_result(first: Any, result: np.ndarray) -> bool:
+    return isinstance(first, np.ndarray) and (first.dtype, first.shape) == (result.dtype, result.shape)
+
+
+def check_in_place(kernel: Kernel, arguments: list[Any], result: np.ndarray) -> None:
+    """Assert that the kernel gives the same where its result lies in the memory of its first argument."""
+    memory = arguments[0].copy(order="C")
+    with np.errstate(all="ignore"):
+        kernel.function(memory, *arguments[1:], out=memory)
+    assert memory.tobytes() == result.tobytes(), f"{kernel.op} is not right in place"
 
 
 def is_list(op: OpOverload) -> bool:

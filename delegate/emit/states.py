@@ -1,0 +1,147 @@
+"""Updates of states: in the state's own memory where nothing reads its old content any more, else copied in at the end.
+
+A functional graph makes a whole new tensor for every write to a buffer. Where each step of the way from the old value
+to the new one may run in place, the steps are given the state itself as their result: a cache of keys is then written
+at the cost of the new key alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from delegate.emit.tables import Tables
+from delegate.program.lifetimes import refs
+from delegate.program.model import Arg, DelegateCall, Home, Instruction, KernelCall, Ref, StructuredCall
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The value that a state has when the method begins, and the one that it is to have when it ends."""
+
+    old: int
+    new: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """An instruction, by its place, that makes a value that is to lie in the state."""
+
+    place: int
+    value: int
+
+
+def update_in_place(
+    tables: Tables, instructions: Sequence[Instruction], results: Iterable[Arg], updates: Sequence[Update]
+) -> list[Update]:
+    """Move values into the states that they become, in `tables`; gives the updates that are left to be copied.
+
+    Args:
+        tables: of the method; kernels say whether they run in place.
+        instructions: all of the method but the copies of what is left.
+        results: of the method.
+        updates: one per mutated state.
+    """
+    reads = _Reads(tables, instructions, [*refs(results), *(update.new for update in updates)])
+    return [update for update in updates if not _move(tables, instructions, reads, update)]
+
+
+def _move(tables: Tables, instructions: Sequence[Instruction], reads: _Reads, update: Update) -> bool:
+    """Move the last steps of an update into the state: as many as can be."""
+    writes = list(_way_back(tables, instructions, reads, update))
+    while writes:
+        first = writes[-1]
+        if reads.is_free(update.old, first.place, _in_place(tables, instructions[first.place], update.old)):
+            for write in writes:
+                value = tables.values[write.value]
+                tables.values[write.value] = replace(value, storage=tables.values[update.old].storage)
+            return True
+        writes.pop()
+    return False
+
+
+def _way_back(tables: Tables, instructions: Sequence[Instruction], reads: _Reads, update: Update) -> Iterator[_Write]:
+    """The writes that could be made in the state, the last one first, each in place on what the one before it made."""
+    state, value = tables.values[update.old], update.new
+    while value in reads.made:
+        found = tables.values[value]
+        place = reads.made[value]
+        call = instructions[place]
+        fits = (found.dtype, found.shape) == (state.dtype, state.shape) and found.storage.home is Home.ARENA
+        if not fits or isinstance(call, StructuredCall) or reads.owner[value] != value:
+            return
+        yield _Write(place, value)
+        first = _first(call)
+        if first is None or not reads.is_free(first, place, _in_place(tables, call, first)):
+            return
+        value = first
+
+
+def _first(call: Instruction) -> int | None:
+    """The value that is the first argument of a kernel."""
+    first = call.args[0] if isinstance(call, KernelCall) and call.args else None
+    return first.index if isinstance(first, Ref) else None
+
+
+def _in_place(tables: Tables, call: Instruction, value: int) -> bool:
+    """Whether the instruction may write its result into this value, which it reads as its first argument alone."""
+    if not isinstance(call, KernelCall) or _first(call) != value or len(call.outputs) != 1:
+        return False
+    kernel = tables.kernel_of(call)
+    return kernel is not None and kernel.in_place
+
+
+class _Reads:
+    """Who makes and who reads the values of a method's own instructions, and the memory that they may be views of.
+
+    A read inside control flow counts as one by the whole of it.
+
+    Args:
+        at_end: values that are read after the last instruction.
+    """
+
+    def __init__(self, tables: Tables, instructions: Sequence[Instruction], at_end: Iterable[int]) -> None:
+        states: dict[int, int] = {}
+        self.owner = list(range(len(tables.values)))
+        self.made: dict[int, int] = {}
+        self._readers: dict[int, list[tuple[int, int]]] = {}  # owner -> (place, value that is read)
+        for index, value in enumerate(tables.values):
+            if value.storage.home is Home.STATE:
+                self.owner[index] = states.setdefault(value.storage.index, index)
+        for place, call in enumerate(instructions):
+            self._read(place, _read_by(call))
+            for output in call.outputs:
+                self.made[output] = place
+            if isinstance(call, KernelCall) and (kernel := tables.kernel_of(call)) and kernel.is_view:
+                base = _first(call)
+                assert base is not None
+                for output in call.outputs:
+                    self.owner[output] = self.owner[base]
+        self._read(len(instructions), at_end)
+
+    def _read(self, place: int, values: Iterable[int]) -> None:
+        for value in values:
+            self._readers.setdefault(self.owner[value], []).append((place, value))
+
+    def is_free(self, value: int, place: int, in_place: bool) -> bool:
+        """Whether the instruction at `place` may overwrite the memory of a value: nothing else reads it from there on.
+
+        Args:
+            in_place: whether that instruction itself may read the value, once.
+        """
+        late = [read for read in self._readers.get(self.owner[value], ()) if read[0] >= place]
+        return not late or (in_place and late == [(place, value)])
+
+
+def _read_by(call: Instruction) -> Iterator[int]:
+    """All values that an instruction reads, inside blocks too."""
+    if isinstance(call, KernelCall):
+        yield from refs(call.args)
+    elif isinstance(call, DelegateCall):
+        yield from call.inputs
+    else:
+        yield from call.operands
+        for block in call.blocks:
+            yield from block.outputs
+            for inner in block.instructions:
+                yield from _read_by(inner)
