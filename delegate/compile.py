@@ -23,7 +23,7 @@ from delegate.errors import DelegateError, LoweringError, PartitionError
 from delegate.kernels.libraries import Wanted
 from delegate.partitioner.cut import LoweredDelegate, LoweredProgram, lower, regions
 from delegate.partitioner.plan import Plan
-from delegate.partitioner.planning import plan
+from delegate.partitioner.planning import Refusals, plan
 from delegate.partitioner.reporting import make_report
 from delegate.plugins import one_line
 from delegate.registry import default_registry
@@ -101,7 +101,7 @@ class _Compiler:
         preserve_ops = self.selection.preserve_ops if self.selection.backends else self.kernels.torch_free.whole_ops
         return optimize(to_edge(ep, name=name, preserve_ops=preserve_ops | _WRITES))
 
-    def plan(self, edge: EdgeProgram, refusals: Mapping[str, Mapping[str, str]] | None = None) -> Plan:
+    def plan(self, edge: EdgeProgram, refusals: Refusals | None = None) -> Plan:
         """The plan of a method. Compound operators that no backend took and no kernel runs are decomposed first."""
         while True:
             made = self._plan(edge, refusals or {})
@@ -114,7 +114,7 @@ class _Compiler:
     def lower(self, name: str, ep: ExportedProgram) -> LoweredProgram:
         """Plan a method and compile its partitions, planning again without the nodes that a library turns down."""
         edge = self.edge(name, ep)
-        refusals: dict[str, dict[str, str]] = {}
+        refusals: dict[str, dict[Node, str]] = {}
         for _ in range(_MAX_ROUNDS):
             made = self.plan(edge, refusals)
             delegates, refused = self._preprocess(made)
@@ -135,7 +135,7 @@ class _Compiler:
         """Who runs what, and why not elsewhere."""
         return make_report(self.plans, self.notes, self.selection.notes)
 
-    def _plan(self, edge: EdgeProgram, refusals: Mapping[str, Mapping[str, str]]) -> Plan:
+    def _plan(self, edge: EdgeProgram, refusals: Refusals) -> Plan:
         checks = {name: b.check for name, b in self.selection.backends.items()}
         taken = [p.name for done in self.plans for part in done.walk() for p in part.partitions]
         return plan(edge, self.selection.partitioners, checks, self.selection.rules, refusals=refusals, taken=taken)
@@ -144,18 +144,19 @@ class _Compiler:
         portable = {n.node for n in made.nodes if n.backend is None}
         return [n for n in compounds_without_kernel(made.program.graph, self.kernels) if n in portable]
 
-    def _preprocess(self, made: Plan) -> tuple[dict[str, LoweredDelegate], dict[str, dict[str, str]]]:
+    def _preprocess(self, made: Plan) -> tuple[dict[str, LoweredDelegate], dict[str, dict[Node, str]]]:
         """The compiled partitions, and what the libraries refused: backend -> node -> reason."""
-        backend_of = {p.name: p.backend for part in made.walk() for p in part.partitions}
+        partitions = {p.name: p for part in made.walk() for p in part.partitions}
         delegates: dict[str, LoweredDelegate] = {}
-        refused: dict[str, dict[str, str]] = {}
+        refused: dict[str, dict[Node, str]] = {}
         for name, region in regions(made).items():
-            backend = backend_of[name]
+            backend = partitions[name].backend
             try:
                 result = self.selection.backends[backend].preprocess(region)
                 delegates[name] = LoweredDelegate(backend, result, region)
             except RegionRefused as refusal:
-                refused.setdefault(backend, {}).update(refusal.reasons)
+                reasons = {n: refusal.reasons[n.name] for n in partitions[name].nodes if n.name in refusal.reasons}
+                refused.setdefault(backend, {}).update(reasons)
             except DelegateError:
                 raise
             except Exception as error:  # a plugin may raise anything

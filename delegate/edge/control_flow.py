@@ -37,10 +37,18 @@ class ControlFlow:
 
 def control_flow(node: Node) -> ControlFlow | None:
     """How to read a node that is control flow; None for any other."""
-    if not isinstance(node.target, HigherOrderOperator):
+    if not is_control_flow(node.target):
         return None
-    reader = _READERS.get(getattr(node.target, "_name", ""))
-    return reader(*node.args, **node.kwargs) if reader else None
+    return _READERS[_name(node.target)](*node.args, **node.kwargs)
+
+
+def is_control_flow(target: Any) -> bool:
+    """Whether what a node calls is control flow that programs have."""
+    return isinstance(target, HigherOrderOperator) and _name(target) in _READERS
+
+
+def _name(target: Any) -> str:
+    return str(target._name)
 
 
 def _cond(predicate: Any, true_graph: Node, false_graph: Node, operands: Any = ()) -> ControlFlow:

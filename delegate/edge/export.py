@@ -14,11 +14,13 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Node
 from torch.nn import Module
 
+from delegate.edge.associative_scan import lower_associative_scans
 from delegate.edge.decompose import Decomposer, compound_nodes, core_decompositions
 from delegate.edge.functional import functionalize
 from delegate.edge.graphs import drop_unused, remove_checks, trim_metadata
 from delegate.edge.inline import NotSimple, inlined
 from delegate.edge.node import META_CONSTANT
+from delegate.edge.places import index_by_tensors
 from delegate.edge.program import EdgeProgram
 from delegate.edge.signature import Signature, read_signature
 from delegate.edge.verifier import verify
@@ -153,5 +155,7 @@ def _thorough(ep: ExportedProgram, decomposer: Decomposer, name: str) -> tuple[G
     assert isinstance(results, tuple | list)
     module.graph.output_node().args = (tuple(results[p] for p in signature.outputs),)
     remove_checks(module)
+    lower_associative_scans(module)
+    index_by_tensors(module)
     trim_metadata(module.graph)
     return module, signature

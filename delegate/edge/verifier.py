@@ -11,12 +11,12 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import GraphModule, Node
 
+from delegate.edge.control_flow import is_control_flow
 from delegate.edge.graphs import CHECKS, graph_modules
 from delegate.edge.node import describe, dtype_of, op_name, tensors
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import DialectError
 
-_CONTROL_FLOW = frozenset({"cond", "while_loop", "map_impl", "scan", "associative_scan"})
 _NUMBERS = frozenset(
     {"_operator", "math", "torch", "torch.fx.experimental.symbolic_shapes", "torch.utils._sympy.functions"}
 )
@@ -41,7 +41,7 @@ def _known_target(node: Node) -> bool:
     if node.op != "call_function" or isinstance(target, OpOverload) or target is operator.getitem:
         return True
     if isinstance(target, HigherOrderOperator):
-        return getattr(target, "_name", "") in _CONTROL_FLOW
+        return is_control_flow(target)
     return getattr(target, "__module__", "") in _NUMBERS
 
 

@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 from delegate.edge.control_flow import control_flow
 from delegate.edge.node import arguments, describe, op_name, tensors
 from delegate.emit.blocks import emit_control_flow
-from delegate.emit.numbers import is_computed, with_tensors
+from delegate.emit.numbers import emit_full, is_computed, with_tensors
 from delegate.emit.tables import Tables
 from delegate.errors import LoweringError
 from delegate.partitioner.cut import LoweredDelegate, call_delegate
@@ -130,6 +130,9 @@ class GraphEmitter:
         if not isinstance(node.target, OpOverload):
             raise LoweringError(f"{op_name(node)} is no operator that programs have", where=describe(node))
         op, given = op_name(node), arguments(node)
+        if op == "aten.full.default" and is_computed(self, given["fill_value"]):
+            emit_full(self, node)
+            return
         if any(is_computed(self, argument) for argument in given.values()):
             op, args = with_tensors(self, node, given)
         else:

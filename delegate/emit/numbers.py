@@ -6,7 +6,6 @@ changes from turn to turn (a counter that a loop carries), is computed by the ke
 
 from __future__ import annotations
 
-import math
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 
-from delegate.edge.node import describe, dtype_of, op_name, tensor
+from delegate.edge.node import arguments, describe, op_name, tensor
 from delegate.errors import LoweringError
 from delegate.program.dtypes import DType
 from delegate.program.expr import Expr
@@ -50,7 +49,7 @@ _ARITHMETIC: dict[Any, tuple[str, tuple[Arg, ...]]] = {
     operator.ge: ("aten.ge.Tensor", ()),
     operator.and_: ("aten.logical_and.default", ()),
     operator.or_: ("aten.logical_or.default", ()),
-    math.floor: ("aten.floor.default", ()),
+    torch.sym_float: ("aten._to_copy.default", (DType.float64, None, None, None, False, None)),
     torch.sym_not: ("aten.logical_not.default", ()),
     torch.sym_max: ("aten.maximum.default", ()),
     torch.sym_min: ("aten.minimum.default", ()),
@@ -100,18 +99,32 @@ def with_tensors(emitter: GraphEmitter, node: Node, given: dict[str, Any]) -> tu
     target = node.target
     assert isinstance(target, OpOverload)
     names = [name for name, argument in given.items() if is_computed(emitter, argument)]
-    overload = next((o for o in _overloads(target) if _takes_tensors(o, given, names)), None)
+    overload = next((o for o in _overloads(target) if _tensors_of(o).issuperset(names) and _alike(o, given)), None)
     if overload is None:
         raise LoweringError(
             f"{op_name(node)} takes {names[0]!r} as a number that is known only when the program runs",
             where=describe(node),
             remedy="compute it as a tensor and use an operator that takes tensors, e.g. index_select or where",
         )
+    tensors = _tensors_of(overload)
     args = [
-        Ref(number_value(emitter, argument, node)) if name in names else emitter.argument(argument, node)
+        Ref(number_value(emitter, argument, node))
+        if name in tensors and argument is not None
+        else emitter.argument(argument, node)
         for name, argument in given.items()
     ]
     return str(overload), args
+
+
+def emit_full(emitter: GraphEmitter, node: Node) -> None:
+    """Emit aten.full with a computed number: the number's tensor, in the dtype wanted, expanded."""
+    given = arguments(node)
+    dtype = emitter.tables.dtype(tensor(node).dtype, node)
+    index = _cast(emitter, number_value(emitter, given["fill_value"], node), dtype, node)
+    expanded = emitter.tables.define(node, UNPLANNED)
+    sizes = emitter.argument(given["size"], node)
+    emitter.kernel_call("aten.expand.default", (Ref(index), sizes, False), tuple(expanded), node)
+    emitter.place(node, expanded)
 
 
 def _overloads(target: OpOverload[..., Any]) -> list[OpOverload[..., Any]]:
@@ -120,13 +133,13 @@ def _overloads(target: OpOverload[..., Any]) -> list[OpOverload[..., Any]]:
     return [target, *(getattr(packet, name) for name in packet.overloads())]
 
 
-def _takes_tensors(overload: OpOverload[..., Any], given: dict[str, Any], names: list[str]) -> bool:
-    schema = {a.name: a.type for a in overload._schema.arguments}
-    return (
-        schema.keys() == given.keys()
-        and all(isinstance(schema[name], torch.TensorType) for name in names)
-        and not overload._schema.is_mutable
-    )
+def _tensors_of(overload: OpOverload[..., Any]) -> set[str]:
+    """The names of the arguments that are one tensor."""
+    return {a.name for a in overload._schema.arguments if str(a.type) in ("Tensor", "Optional[Tensor]")}
+
+
+def _alike(overload: OpOverload[..., Any], given: dict[str, Any]) -> bool:
+    return [a.name for a in overload._schema.arguments] == list(given) and not overload._schema.is_mutable
 
 
 def _filled(emitter: GraphEmitter, number: int | float | Expr, dtype: DType, user: Node) -> int:
@@ -144,7 +157,11 @@ def _item(emitter: GraphEmitter, node: Node) -> int:
         flat = emitter.tables.add(Value(node.name, emitter.tables.values[index].dtype, (), UNPLANNED))
         emitter.kernel_call("aten.view.default", (Ref(index), ()), (flat,), node)
         index = flat
-    if dtype_of(tensor(source).dtype) is dtype:
+    return _cast(emitter, index, dtype, node)
+
+
+def _cast(emitter: GraphEmitter, index: int, dtype: DType, node: Node) -> int:
+    if emitter.tables.values[index].dtype is dtype:
         return index
     cast = emitter.tables.add(Value(node.name, dtype, (), UNPLANNED))
     args = (Ref(index), dtype, None, None, None, False, None)

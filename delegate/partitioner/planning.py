@@ -20,6 +20,8 @@ from delegate.partitioner.rules import PORTABLE, PartitionRules, RuleBook, RuleP
 from delegate.partitioner.submodules import subprograms
 from delegate.verdict import Reason, Verdict, no
 
+Refusals = Mapping[str, Mapping[Node, str]]  # backend -> node -> the words of the library that turned it down
+
 NAMED = 3  # so many nodes are named in a note that speaks of several
 
 
@@ -29,7 +31,7 @@ def plan(
     checks: Mapping[str, Check],
     rules: PartitionRules | None = None,
     *,
-    refusals: Mapping[str, Mapping[str, str]] | None = None,
+    refusals: Refusals | None = None,
     taken: Iterable[str] = (),
 ) -> Plan:
     """Plan one method and the graphs of its control flow.
@@ -39,7 +41,7 @@ def plan(
         partitioners: in order of preference, one per backend.
         checks: name of a backend -> its support check.
         rules: of the configuration.
-        refusals: backend -> names of nodes that its library turned down after all -> the library's own words.
+        refusals: backend -> nodes that its library turned down after all -> the library's own words.
         taken: names of partitions of other methods, which this plan must not use again.
 
     Raises:
@@ -65,7 +67,7 @@ class _Planner:
     checks: Mapping[str, Check]
     rules: PartitionRules
     book: RuleBook
-    refusals: Mapping[str, Mapping[str, str]]
+    refusals: Refusals
     taken: set[str]
     numbering: Counter[str] = field(default_factory=Counter)
 
@@ -136,7 +138,7 @@ class _GuardedCheck:
         check: Check,
         book: RuleBook,
         pins: Mapping[Node, RulePattern],
-        refusals: Mapping[str, str],
+        refusals: Mapping[Node, str],
     ) -> None:
         self._backend, self._check, self._book, self._pins, self._refusals = backend, check, book, pins, refusals
         self._known: dict[Node, Verdict] = {}
@@ -157,8 +159,8 @@ class _GuardedCheck:
         excluded = self._book.excluded(op_name(node), self._backend)
         if excluded is not None:
             return excluded
-        if node.name in self._refusals:
-            return no(Reason.REFUSED, self._refusals[node.name])
+        if node in self._refusals:
+            return no(Reason.REFUSED, self._refusals[node])
         return _not_for_delegates(node)
 
     def _ask(self, node: Node) -> Verdict:

@@ -1,0 +1,73 @@
+"""torch's associative_scan becomes scan: programs have no other that goes along a sequence and carries values."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from delegate.edge.build import inherited, make_like
+from delegate.edge.graphs import graph_modules
+from delegate.edge.node import tensor
+from delegate.edge.program import META_VALUE
+
+aten = torch.ops.aten
+_ASSOCIATIVE_SCAN = torch.ops.higher_order.associative_scan
+
+
+def lower_associative_scans(root: GraphModule) -> None:
+    """Write every associative_scan as a scan that starts with the first part of the sequences, in place.
+
+    The order in which torch combines parts is free, since the operation is associative; floating-point results differ
+    by rounding. Bodies of control flow are searched, too.
+    """
+    for module in graph_modules(root):
+        scans = [n for n in module.graph.nodes if n.op == "call_function" and n.target is _ASSOCIATIVE_SCAN]
+        for body in dict.fromkeys(str(n.args[0].target) for n in scans):
+            _stack_what_is_carried(getattr(module, body).graph)
+        for node in scans:
+            with module.graph.inserting_before(node):
+                _lower(node)
+
+
+def _stack_what_is_carried(body: Graph) -> None:
+    """A scan's body gives the carried values, then the parts of the results: here both are the same."""
+    output = body.output_node()
+    results = output.args[0]
+    assert isinstance(results, list | tuple)
+    output.args = ((*results, *results),)
+
+
+def _lower(node: Node) -> None:
+    body, sequences, captured = node.args
+    assert isinstance(sequences, list | tuple)
+    given = [s for s in sequences if isinstance(s, Node)]
+    firsts = [make_like(node, aten.slice.Tensor, (s, 0, 0, 1), {}) for s in given]
+    start = [make_like(node, aten.select.int, (s, 0, 0), {}) for s in given]
+    rest = [make_like(node, aten.slice.Tensor, (s, 0, 1), {}) for s in given]
+    scan = node.graph.call_function(torch.ops.higher_order.scan, (body, start, rest, captured))
+    scan.meta = inherited(node)
+    scan.meta[META_VALUE] = tuple(tensor(n) for n in (*start, *rest))
+    results = [
+        make_like(node, aten.cat.default, ([first, _picked(scan, len(given) + i)],), {})
+        for i, first in enumerate(firsts)
+    ]
+    for user in list(node.users):
+        user.replace_all_uses_with(results[_position(user)])
+        node.graph.erase_node(user)
+    node.graph.erase_node(node)
+
+
+def _picked(scan: Node, position: int) -> Node:
+    made = scan.graph.call_function(operator.getitem, (scan, position))
+    made.meta = inherited(scan)
+    made.meta[META_VALUE] = scan.meta[META_VALUE][position]
+    return made
+
+
+def _position(user: Node) -> int:
+    assert user.target is operator.getitem
+    position: Any = user.args[1]
+    return int(position)
