@@ -107,6 +107,11 @@ def delegate_portable(ep: ExportedProgram, module: torch.nn.Module, inputs: tupl
     return _delegate(ep, inputs, {"backends": []})
 
 
+def delegate_aten(ep: ExportedProgram, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Engine:
+    """This project on torch's own kernels."""
+    return _delegate(ep, inputs, {"backends": [], "kernels": ["aten", "portable"]})
+
+
 def _delegate(ep: ExportedProgram, inputs: tuple[torch.Tensor, ...], config: dict[str, Any]) -> Engine:
     import delegate
 
@@ -115,7 +120,7 @@ def _delegate(ep: ExportedProgram, inputs: tuple[torch.Tensor, ...], config: dic
     lowering = time.perf_counter() - start
     with tempfile.TemporaryDirectory() as folder:
         compiled.save(Path(folder) / "model.dlg")
-        program = delegate.load(Path(folder) / "model.dlg")
+        program = delegate.load(Path(folder) / "model.dlg", kernels=config.get("kernels"))
     arrays = [x.numpy() for x in inputs]
     engine = Local(lambda: program(*arrays))
     engine.lowering = lowering
@@ -232,5 +237,6 @@ ENGINES: dict[str, Callable[[ExportedProgram, torch.nn.Module, tuple[torch.Tenso
     "openvino": openvino,
     "executorch": executorch,
     "portable": delegate_portable,
+    "aten": delegate_aten,
     "delegate": delegate_xnnpack,
 }

@@ -18,10 +18,6 @@ import torch
 
 import delegate
 from benchmarks.engines import median_latency, onnx_bytes
-from delegate.program.memory import largest_live_sum
-from delegate.registry import default_registry
-from delegate.runtime.kernels import Kernels
-from delegate.runtime.storage import assign_storage
 from tests import zoo
 
 ROUNDS = 9
@@ -99,20 +95,6 @@ def _timed(code: str) -> float:
     return float(done.stdout.splitlines()[-1])
 
 
-def arenas() -> None:
-    """The arena of every model on portable kernels alone, over the largest sum of tensors alive at one instruction."""
-    kernels = Kernels(default_registry().kernel_tables)
-    print("\nArena of portable programs over the largest sum of live tensors\n")
-    print("| model | values | arena, MiB | ratio |\n|---|---|---|---|")
-    for name in zoo.ZOO:
-        program = delegate.to_backend(zoo.export(name), []).program
-        method = program.methods[0]
-        plan = assign_storage(program, method, kernels, {})
-        least = largest_live_sum(plan.lifetimes)
-        size = plan.arenas[0]
-        print(f"| {name} | {len(method.values)} | {size / 2**20:.2f} | {size / least:.3f} |")
-
-
 def dispatch() -> None:
     """A program of 1,000 tiny operators over NumPy's own calls."""
 
@@ -145,7 +127,6 @@ def main() -> None:
     call_overhead()
     loading()
     dispatch()
-    arenas()
 
 
 if __name__ == "__main__":
