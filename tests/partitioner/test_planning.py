@@ -14,6 +14,7 @@ from delegate.errors import LoweringError, PartitionError
 from delegate.partitioner.partitioner import CapabilityPartitioner, Check, Partitioner
 from delegate.partitioner.planning import plan
 from delegate.partitioner.rules import PartitionRules
+from delegate.partitioner.submodules import subprograms
 from delegate.verdict import YES, Reason, Verdict
 from tests.partitioner.graphs import Function, chain, edge, lowered, members, only, planned, program_of, run, without
 
@@ -162,8 +163,10 @@ def test_rules_that_do_not_fit_are_errors(rules: PartitionRules, message: str) -
 
 
 def test_nodes_that_the_library_refused_are_planned_elsewhere() -> None:
-    refusals = {"a": {"sin": "the library says no"}}
-    made = planned(chain(RELU, SIN, COS), {"a": without(), "b": without()}, refusals=refusals)
+    program = chain(RELU, SIN, COS)
+    sin = next(n for n in program.graph.nodes if n.name == "sin")
+    refusals = {"a": {sin: "the library says no"}}
+    made = planned(program, {"a": without(), "b": without()}, refusals=refusals)
     assert members(made) == {"a_0": ["relu"], "b_0": ["sin"], "a_1": ["cos"]}
     assert made.nodes[1].verdicts["a"] == Verdict(Reason.REFUSED, "the library says no")
 
@@ -274,6 +277,21 @@ def test_control_flow_is_partitioned_inside() -> None:
     assert len(region.constants) == 2, "the weights of the branch are constants of its region"
     for x in (X + 1, X - 1):
         torch.testing.assert_close(run(result, x)[0], module(x))
+
+
+class SameNames(torch.nn.Module):
+    """Branches whose nodes have the same names."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda a: a.sin(), lambda a: a.sin(), (x,))
+
+
+def test_a_refusal_in_one_branch_is_none_in_the_other() -> None:
+    program = edge(SameNames(), X)
+    first, second = ([n for n in part.graph.nodes if n.op == "call_function"] for part in subprograms(program).values())
+    assert first[0].name == second[0].name
+    made = planned(program, {"a": without()}, refusals={"a": {first[0]: "the library says no"}})
+    assert [[n.backend for n in part.nodes] for part in made.nested.values()] == [[None], ["a"]]
 
 
 def test_a_diamond_is_one_partition_and_the_plan_prints() -> None:
