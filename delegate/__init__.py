@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from delegate.compile import to_backend as to_backend
     from delegate.compiled import CompiledProgram as CompiledProgram
+    from delegate.kernels.table import KernelTable as KernelTable
     from delegate.partitioner.partitioner import Partitioner as Partitioner
+    from delegate.program.dtypes import DType as DType
     from delegate.runtime.program import LoadedProgram as LoadedProgram
     from delegate.runtime.program import load as load
 
@@ -20,12 +22,14 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "to_backend": "delegate.compile",
     "CompiledProgram": "delegate.compiled",
+    "KernelTable": "delegate.kernels.table",
+    "DType": "delegate.program.dtypes",
     "Partitioner": "delegate.partitioner.partitioner",
     "load": "delegate.runtime.program",
     "LoadedProgram": "delegate.runtime.program",
 }
 
-__all__ = ["CompiledProgram", "LoadedProgram", "Partitioner", "load", "to_backend"]
+__all__ = ["CompiledProgram", "DType", "KernelTable", "LoadedProgram", "Partitioner", "load", "to_backend"]
 
 
 def __getattr__(name: str) -> Any:

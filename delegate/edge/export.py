@@ -139,7 +139,8 @@ def _with_writes(
 def _thorough(ep: ExportedProgram, decomposer: Decomposer, name: str) -> tuple[GraphModule, Signature]:
     """Torch's own functionalisation and decomposition of the whole program."""
     try:
-        with warnings.catch_warnings():
+        # The second form of auto_functionalized hides what is written in numbers of bases.
+        with warnings.catch_warnings(), torch._export.config.patch(enable_auto_functionalized_v2_for_export=False):
             # torch copies its own deprecated pytree specs
             warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated", category=FutureWarning)
             core = ep.run_decompositions(dict(core_decompositions(decomposer.preserve_ops)))

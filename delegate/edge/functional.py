@@ -6,11 +6,13 @@ the inverses of the views; aliases are then made again from it when they are nex
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._higher_order_ops.auto_functionalize import auto_functionalized, can_auto_functionalize
 from torch._ops import OpOverload
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
@@ -69,17 +71,29 @@ def _writes(node: Node) -> bool:
     return isinstance(node.target, OpOverload) and bool(node.target._schema.is_mutable)
 
 
+def _written(op: OpOverload) -> list[str]:
+    """The names of the arguments that the operator writes to."""
+    return [a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+
+
+def _is_builtin(node: Node) -> bool:
+    return isinstance(node.target, OpOverload) and node.target.namespace == "aten"
+
+
 class _Functionalizer:
     """Rewrites one graph in place."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._aliases: dict[Node, _Alias] = {}
+        self._replaced: list[Node] = []
 
     def run(self, nodes: list[Node]) -> dict[Node, Node]:
         for node in nodes:
             with self._graph.inserting_before(node):
                 self._visit(node)
+        for node in self._replaced:
+            self._graph.erase_node(node)
         roots = {n: self._aliases[n].root for n in nodes if n.op == "placeholder"}
         return {placeholder: root.value for placeholder, root in roots.items() if root.version}
 
@@ -88,7 +102,7 @@ class _Functionalizer:
             self._aliases[node] = _Alias(_Root(node), None, node, 0)
             return
         if _writes(node):
-            self._write(node)
+            (self._write if _is_builtin(node) else self._custom_write)(node)
             return
         source = _viewed(node)
         node.args, node.kwargs = map_arg((node.args, node.kwargs), self._value)
@@ -110,7 +124,7 @@ class _Functionalizer:
     def _write(self, node: Node) -> None:
         target = node.target
         assert isinstance(target, OpOverload)
-        written = [a.name for a in target._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+        written = _written(target)
         goal = arguments(node)[written[0]]
         if len(written) != 1 or not isinstance(goal, Node):
             raise NotSimple(f"{node.name} writes to several tensors")
@@ -122,6 +136,24 @@ class _Functionalizer:
         self._aliases[goal].value, self._aliases[goal].version = value, root.version
         node.replace_all_uses_with(goal)  # it returns what it wrote
         self._graph.erase_node(node)
+
+    def _custom_write(self, node: Node) -> None:
+        """The operator is called through torch's `auto_functionalized`, which gives the new values besides."""
+        target = node.target
+        assert isinstance(target, OpOverload)
+        given, returns = arguments(node), len(target._schema.returns)
+        written = [given[name] for name in _written(target)]
+        if not can_auto_functionalize(target) or not all(isinstance(goal, Node) for goal in written):
+            raise NotSimple(f"{target} gives what it writes to, or writes to lists or to nothing")
+        made = self._call(node, auto_functionalized, (target,), map_arg(given, self._value))
+        parts = [self._call(node, operator.getitem, (made, i), {}) for i in range(len(made.meta[META_VALUE]))]
+        for goal, value in zip(written, parts[-len(written) :], strict=True):
+            root = self._aliases[goal].root
+            root.value = self._scattered(goal, value)
+            root.version += 1
+        result = parts[0] if returns == 1 else made
+        self._aliases[node] = _Alias(_Root(result), None, result, 0)
+        self._replaced.append(node)  # its users are still to come
 
     def _pure(self, node: Node, target: OpOverload, args: Any, kwargs: Any, goal: Node) -> Node:
         """The written value: by the operator without underscore, in the dtype of what is written."""

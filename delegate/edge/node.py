@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._higher_order_ops.auto_functionalize import auto_functionalized
 from torch._ops import OpOverload
 from torch.fx import Node
 
@@ -31,10 +32,18 @@ def is_constant(node: Node) -> bool:
 
 def op_name(node: Node) -> str:
     """The operator's full name, e.g. "aten.add.Tensor"; of anything else the function's name."""
-    target = node.target
-    if isinstance(target, OpOverload):
-        return _overload_name(target)
-    return getattr(target, "__name__", str(target))
+    operator_ = overload(node)
+    return getattr(node.target, "__name__", str(node.target)) if operator_ is None else _overload_name(operator_)
+
+
+def overload(node: Node) -> OpOverload | None:
+    """The operator that a node calls; None for control flow, getitem and arithmetic.
+
+    A custom operator that writes to its arguments is called through torch's `auto_functionalized`: the node gives what
+    the operator gives (None for nothing), then the new values of what it writes to.
+    """
+    target = node.args[0] if node.target is auto_functionalized else node.target
+    return target if isinstance(target, OpOverload) else None
 
 
 @cache
@@ -85,13 +94,14 @@ def is_static(node: Node) -> bool:
 
 def arguments(node: Node) -> dict[str, Any]:
     """All arguments by the names of the operator's schema, keyword-only ones and defaults included, in its order."""
-    target = node.target
-    if not isinstance(target, OpOverload):
+    target = overload(node)
+    if target is None:
         return dict(enumerate_names(node))
+    positional = () if node.target is auto_functionalized else node.args
     found: dict[str, Any] = {}
     for position, argument in enumerate(target._schema.arguments):
-        if position < len(node.args):
-            found[argument.name] = node.args[position]
+        if position < len(positional):
+            found[argument.name] = positional[position]
         elif argument.name in node.kwargs:
             found[argument.name] = node.kwargs[argument.name]
         else:

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 
 from delegate.edge.control_flow import is_control_flow
 from delegate.edge.graphs import CHECKS, graph_modules
-from delegate.edge.node import describe, dtype_of, op_name, tensors
+from delegate.edge.node import describe, dtype_of, op_name, overload, tensors
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import DialectError
 
@@ -41,7 +41,7 @@ def _known_target(node: Node) -> bool:
     if node.op != "call_function" or isinstance(target, OpOverload) or target is operator.getitem:
         return True
     if isinstance(target, HigherOrderOperator):
-        return is_control_flow(target)
+        return is_control_flow(target) or overload(node) is not None
     return getattr(target, "__module__", "") in _NUMBERS
 
 

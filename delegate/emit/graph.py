@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch._higher_order_ops.auto_functionalize import auto_functionalized
 from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
@@ -115,6 +116,8 @@ class GraphEmitter:
             self._delegate_call(node)
         elif (flow := control_flow(node)) is not None:
             emit_control_flow(self, node, flow)
+        elif node.target is auto_functionalized:
+            self._functionalized_call(node)
         elif tensors(node):
             self._operator_call(node)
         # What gives only numbers needs no instruction: sizes are expressions over the inputs' shapes.
@@ -138,6 +141,14 @@ class GraphEmitter:
         else:
             args = [self.argument(argument, node) for argument in given.values()]
         self.kernel_call(op, tuple(args), self._define(node), node)
+
+    def _functionalized_call(self, node: Node) -> None:
+        """A custom operator that writes to its arguments: its kernel gives the new values after the results."""
+        args = tuple(self.argument(argument, node) for argument in arguments(node).values())
+        made = self._define(node)
+        remaining = iter(made)
+        self.place(node, [-1 if value is None else next(remaining) for value in node.meta["val"]])
+        self.kernel_call(op_name(node), args, made, node)
 
     def _number(self, value: Any, node: Node) -> Arg:
         if isinstance(value, torch.SymInt):

@@ -161,7 +161,8 @@ def _refuse_conflicts(libraries: Iterable[KernelLibrary]) -> None:
         for kernel in library.table or ():
             rows = seen.setdefault(kernel.op, [])
             for other, owner in rows:
-                if owner is not library and (both := other.dtypes & kernel.dtypes):
+                both = other.dtypes & kernel.dtypes
+                if owner is not library and both and other.contiguous == kernel.contiguous:
                     dtypes = ", ".join(sorted(t.name for t in both))
                     raise KernelError(
                         f"two kernels of {kernel.op} for {dtypes}: of {owner.owner} {owner.version} "

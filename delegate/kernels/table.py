@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from delegate.kernels.halves import HALF, widened
+from delegate.kernels.layouts import with_any_layout
 from delegate.program.dtypes import DType
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,6 +36,7 @@ class Kernel:
             NumPy; called once for what stays where it is, and in every call for what does not.
         whole: it is faster than the kernels of what its operator decomposes to.
         in_place: it is right too where `out` is its first argument, same memory, shape and dtype.
+        contiguous: it takes row-major arrays alone.
     """
 
     op: str
@@ -45,10 +47,20 @@ class Kernel:
     convert: Callable[[Any], Any] | None = None
     whole: bool = False
     in_place: bool = False
+    contiguous: bool = False
 
 
 class KernelTable:
-    """Kernels of one library, at most one per operator and dtype."""
+    """Kernels of one library, at most one per operator, dtype and layout.
+
+    >>> table = KernelTable("mylib")
+    >>> @table.kernel("mylib::scale", dtypes={DType.float32})
+    ... def scale(x, factor, *, out):
+    ...     np.multiply(x, factor, out=out)
+
+    Args:
+        library: its name: of its entry point in group `delegate.kernels` where a package brings it, and for messages.
+    """
 
     torch_free = True  # they run wherever programs do
 
@@ -69,7 +81,12 @@ class KernelTable:
         self._generator = np.random.default_rng(seed)
 
     def kernel(
-        self, *ops: str, dtypes: Iterable[DType] = REAL, whole: bool = False, in_place: bool = False
+        self,
+        *ops: str,
+        dtypes: Iterable[DType] = REAL,
+        contiguous: bool = False,
+        whole: bool = False,
+        in_place: bool = False,
     ) -> Callable[[F], F]:
         """Decorator: the function computes these operators into memory that it is given.
 
@@ -80,13 +97,22 @@ class KernelTable:
         that the graph does not use, but None for one that the arguments leave out, as the mask of a gradient does. It
         must fill `out` completely and return nothing.
 
-        `whole` is for compound operators that are faster so than decomposed: a program that goes to no backend keeps
-        them.
+        Of an operator that writes to its arguments, the results are followed by the new values of what it writes to, in
+        the order of the schema; the arguments themselves stay as they are.
 
-        With `in_place` it says that `out` may be the first argument itself, and need not be written where nothing
-        changes: so states are updated, at the cost of what changes. The other arguments share no memory with `out`.
+        Args:
+            ops: operators as torch prints them, "mylib.scale.default", or as it registers them, "mylib::scale".
+            dtypes: element types of the tensor arguments and results that it takes.
+            contiguous: it takes row-major arrays alone: others go to another kernel of the operator, or are copied.
+            whole: for compound operators that are faster so than decomposed: a program that goes to no backend keeps
+                them.
+            in_place: `out` may be the first argument itself, and need not be written where nothing changes: so states
+                are updated, at the cost of what changes. The other arguments share no memory with `out`.
+
+        Raises:
+            ValueError: a kernel of the table claims the same operator, dtype and layout, or a name is no operator's.
         """
-        return self._register(ops, dtypes, is_view=False, whole=whole, in_place=in_place)
+        return self._register(ops, dtypes, is_view=False, contiguous=contiguous, whole=whole, in_place=in_place)
 
     def view(self, *ops: str, dtypes: Iterable[DType] = ANY) -> Callable[[F], F]:
         """Decorator: the function gives a view (a tuple of views for several results) of its first argument.
@@ -98,21 +124,22 @@ class KernelTable:
         return self._register(ops, dtypes, is_view=True)
 
     def _register(
-        self, ops: Sequence[str], dtypes: Iterable[DType], is_view: bool, whole: bool = False, in_place: bool = False
+        self, ops: Sequence[str], dtypes: Iterable[DType], is_view: bool, **properties: Any
     ) -> Callable[[F], F]:
+        taken = frozenset(dtypes)
+
         def register(function: F) -> F:
-            for op in ops:
-                row = Kernel(op, function, frozenset(dtypes), is_view, self.library, whole=whole, in_place=in_place)
-                self.add(row)
+            for op in map(operator_name, ops):
+                self.add(Kernel(op, function, taken, is_view, self.library, **properties))
             return function
 
         return register
 
     def add(self, kernel: Kernel) -> None:
-        """Add a row; raises ValueError if another claims the same operator and dtype."""
+        """Add a row; raises ValueError if another claims the same operator, dtype and layout."""
         rows = self._rows.setdefault(kernel.op, [])
         for other in rows:
-            if both := other.dtypes & kernel.dtypes:
+            if (both := other.dtypes & kernel.dtypes) and other.contiguous == kernel.contiguous:
                 names = ", ".join(sorted(t.name for t in both))
                 raise ValueError(f"two kernels of {kernel.op} for {names}: of {other.library} and of {kernel.library}")
         rows.append(kernel)
@@ -120,7 +147,8 @@ class KernelTable:
     def find(self, op: str, dtypes: Iterable[DType]) -> Kernel | None:
         """The kernel that takes an operator on these dtypes (of all tensor arguments and results).
 
-        Where no row takes float16 or bfloat16, a row for float32 does: it is wrapped to compute in float32 and round.
+        It may take row-major arrays alone: `Kernel.contiguous`. Where no row takes float16 or bfloat16, a row for
+        float32 does: it is wrapped to compute in float32 and round.
         """
         wanted = frozenset(dtypes)
         found = self._row(op, wanted)
@@ -132,7 +160,10 @@ class KernelTable:
         return replace(wide, function=widened(wide.function, wanted), dtypes=wanted)
 
     def _row(self, op: str, wanted: frozenset[DType]) -> Kernel | None:
-        return next((k for k in self._rows.get(op, ()) if wanted <= k.dtypes), None)
+        rows = [k for k in self._rows.get(op, ()) if wanted <= k.dtypes]
+        general = next((k for k in rows if not k.contiguous), None)
+        special = next((k for k in rows if k.contiguous), None)
+        return with_any_layout(special, general) if special and general else special or general
 
     def rows(self, op: str) -> tuple[Kernel, ...]:
         """All kernels of an operator."""
@@ -143,3 +174,17 @@ class KernelTable:
 
     def __contains__(self, op: object) -> bool:
         return op in self._rows
+
+
+def operator_name(name: str) -> str:
+    """The full name of an operator; raises ValueError for what is no name of one.
+
+    >>> operator_name("mylib::scale")
+    'mylib.scale.default'
+    """
+    parts = name.replace("::", ".").split(".")
+    if len(parts) == 2:
+        parts.append("default")
+    if len(parts) != 3 or not all(part.isidentifier() for part in parts):
+        raise ValueError(f"{name!r} is no operator: write 'mylib::scale' or 'mylib.scale.default'")
+    return ".".join(parts)

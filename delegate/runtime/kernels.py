@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from delegate.errors import KernelError
+from delegate.kernels.layouts import with_any_layout
 from delegate.program.dtypes import DType
 from delegate.program.lifetimes import refs
 from delegate.program.model import Home, KernelCall, Method, Program
@@ -57,7 +58,10 @@ class Kernels:
         wanted = frozenset(dtypes)
         found = [kernel for table in self.tables if (kernel := table.find(op, wanted))]
         first = (kernel for kernel in found if kernel.is_view or (in_place and kernel.in_place))
-        return next(first, found[0] if found else None)
+        chosen = next(first, found[0] if found else None)
+        if chosen is None or not chosen.contiguous:
+            return chosen
+        return with_any_layout(chosen, next((kernel for kernel in found if not kernel.contiguous), None))
 
     def of(self, program: Program, method: Method, call: KernelCall) -> Kernel:
         """The kernel of an instruction; raises KernelError naming operator, dtypes and the user's line."""

@@ -66,7 +66,7 @@ class ConvertedStep(KernelStep):
     What is there when the method is bound is converted once; only entries that are exchanged per call are again.
     """
 
-    __slots__ = ("convert", "ready", "ready_outs", "varying", "varying_outs")
+    __slots__ = ("convert", "fixed", "ready", "ready_outs", "varying", "varying_outs")
 
     def __init__(self, kernel: Kernel, args: list[Any], outs: list[Any], place: str) -> None:
         super().__init__(kernel.function, args, outs, place)
@@ -74,12 +74,16 @@ class ConvertedStep(KernelStep):
         self.convert = kernel.convert
         self.ready, self.varying = self._prepared(args)
         self.ready_outs, self.varying_outs = self._prepared(outs)
+        self.fixed = not self.varying and not self.varying_outs and self.single
 
     def _prepared(self, entries: list[Any]) -> tuple[list[Any], list[int]]:
         varying = [i for i, e in enumerate(entries) if e is None or (isinstance(e, list) and any(x is None for x in e))]
         return [None if i in varying else self.convert(e) for i, e in enumerate(entries)], varying
 
     def __call__(self) -> None:
+        if self.fixed:
+            self.function(*self.ready, out=self.ready_outs[0])
+            return
         args, outs = self.ready.copy(), self.ready_outs.copy()  # copies: the caller's arrays are not kept alive
         for i in self.varying:
             args[i] = self.convert(self.args[i])

@@ -89,7 +89,7 @@ def test_every_core_operator_that_is_no_view_has_an_out_variant():
 @pytest.mark.parametrize(
     "op",
     [
-        "aten.add_.Tensor",  # writes to its argument
+        "aten.add_.Tensor",  # in place
         "aten.add.out",
         "aten.nonzero.default",  # sizes depend on data
         "aten.sym_size.int",  # gives a number

@@ -26,7 +26,12 @@ def out_variant(op: OpOverload) -> OpOverload | None:
 
 
 def into_memory(op: OpOverload) -> Callable[..., None]:
-    """A kernel function of the operator: `function(*args, out=...)` with tensors, args in the order of its schema."""
+    """A kernel function of the operator: `function(*args, out=...)` with tensors, args in the order of its schema.
+
+    It never writes to its arguments: of an operator that does, `out` ends with the new values.
+    """
+    if op._schema.is_mutable:
+        return _calling_mutable(op)
     variant = out_variant(op)
     return _calling_functional(op) if variant is None else _calling_out(op, variant)
 
@@ -36,17 +41,20 @@ def _out_names(op: OpOverload) -> list[str]:
 
 
 def _calling_out(op: OpOverload, variant: OpOverload) -> Callable[..., None]:
-    taken = {a.name for a in variant._schema.arguments}
-    split = _splitter(op, taken)
     names = _out_names(variant)
-    many = _gives_list(op)
+    taken = [a.name for a in variant._schema.arguments if not a.kwarg_only]
+    if names == ["out"] and [a.name for a in op._schema.arguments] == taken and not _gives_list(op):
+        return variant  # it is called just so
+    split = _splitter(op, {a.name for a in variant._schema.arguments})
+    many, functional = _gives_list(op), _calling_functional(op)
 
     def function(*args: Any, out: Any) -> None:
+        results = _parts(out)
+        if any(result is None for result in results):
+            functional(*args, out=out)
+            return
         positional, keywords = split(args)
-        if many:
-            keywords[names[0]] = list(_parts(out))
-        else:
-            keywords.update(zip(names, _parts(out), strict=True))
+        keywords.update({names[0]: list(results)} if many else zip(names, results, strict=True))
         variant(*positional, **keywords)
 
     return function
@@ -58,6 +66,22 @@ def _calling_functional(op: OpOverload) -> Callable[..., None]:
     def function(*args: Any, out: Any) -> None:
         positional, keywords = split(args)
         for target, result in zip(_parts(out), _parts(op(*positional, **keywords)), strict=True):
+            if target is not None:  # a result that the arguments leave out
+                target.copy_(result)
+
+    return function
+
+
+def _calling_mutable(op: OpOverload) -> Callable[..., None]:
+    split = _splitter(op, {a.name for a in op._schema.arguments})
+    written = [i for i, a in enumerate(op._schema.arguments) if a.is_write]
+
+    def function(*args: Any, out: Any) -> None:
+        copies = [arg.clone() if i in written else arg for i, arg in enumerate(args)]
+        positional, keywords = split(tuple(copies))
+        results = op(*positional, **keywords)
+        given = () if results is None else _parts(results)
+        for target, result in zip(_parts(out), (*given, *(copies[i] for i in written)), strict=True):
             target.copy_(result)
 
     return function

@@ -31,7 +31,7 @@ class AtenTable(KernelTable):
         torch.manual_seed(seed)
 
     def find(self, op: str, dtypes: Iterable[DType]) -> Kernel | None:
-        """Torch's kernel; None for what writes to its arguments, gives sizes that depend on data, or gives no tensor.
+        """Torch's kernel; None for what gives sizes that depend on data, or no tensor, and for in-place forms of aten.
 
         None too where bfloat16, whose arrays are bits in uint16, meets uint16.
         """
@@ -66,15 +66,26 @@ def _operator(name: str) -> OpOverload | None:
 
 
 def _is_kernel(op: OpOverload) -> bool:
-    returns = op._schema.returns
     return (
         str(op) not in _BEYOND_MEMORY
-        and not op._schema.is_mutable
-        and bool(returns)
-        and all(str(r.type) in ("Tensor", "List[Tensor]") for r in returns)
+        and (_is_pure(op) or _writes_to_tensors(op))
         and (torch.Tag.dynamic_output_shape not in op.tags or str(op) == _INDEX)
         and torch._C._dispatch_has_computed_kernel_for_dispatch_key(op._name, "CPU")
     )
+
+
+def _is_pure(op: OpOverload) -> bool:
+    returns = op._schema.returns
+    gives_tensors = bool(returns) and all(str(r.type) in ("Tensor", "List[Tensor]") for r in returns)
+    return gives_tensors and not op._schema.is_mutable
+
+
+def _writes_to_tensors(op: OpOverload) -> bool:
+    """A custom operator whose writes can be made on copies: to plain tensors, which it does not give back."""
+    written = [a for a in op._schema.arguments if a.is_write]
+    given = op._schema.returns
+    plain = all(str(a.type) == "Tensor" for a in (*written, *given))
+    return bool(written) and plain and op.namespace != "aten" and all(r.alias_info is None for r in given)
 
 
 _function = cache(lambda name: into_memory(_operator(name)))  # type: ignore[arg-type]

@@ -1,0 +1,56 @@
+"""Kernels that take row-major arrays alone, and what happens to other arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from delegate.kernels.table import Kernel
+
+
+def with_any_layout(special: Kernel, general: Kernel | None) -> Kernel:
+    """A kernel for arrays of any strides, out of one that takes row-major ones alone.
+
+    Args:
+        special: runs where all arrays are row-major.
+        general: runs where they are not; None: they are copied for `special`.
+    """
+    otherwise = _copying(special.function) if general is None else _on_arrays(general)
+
+    def function(*args: Any, out: Any) -> None:
+        (special.function if all(map(_is_row_major, args)) else otherwise)(*args, out=out)
+
+    in_place = special.in_place and (general is None or general.in_place)
+    return replace(special, function=function, contiguous=False, in_place=in_place)
+
+
+def _is_row_major(arg: Any) -> bool:
+    if isinstance(arg, np.ndarray):
+        return arg.flags.c_contiguous
+    return all(map(_is_row_major, arg)) if isinstance(arg, list) else True
+
+
+def _copying(function: Callable[..., None]) -> Callable[..., None]:
+    return lambda *args, out: function(*map(_row_major, args), out=out)
+
+
+def _row_major(arg: Any) -> Any:
+    if isinstance(arg, list):
+        return [_row_major(a) for a in arg]
+    return arg.copy(order="C") if isinstance(arg, np.ndarray) and not arg.flags.c_contiguous else arg
+
+
+def _on_arrays(kernel: Kernel) -> Callable[..., None]:
+    """The kernel's function over NumPy arrays, whatever it takes itself."""
+    convert = kernel.convert
+    if convert is None:
+        return kernel.function
+
+    def function(*args: Any, out: Any) -> None:
+        kernel.function(*map(convert, args), out=tuple(map(convert, out)) if isinstance(out, tuple) else convert(out))
+
+    return function

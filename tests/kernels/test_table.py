@@ -1,0 +1,64 @@
+"""The kernel table: names of operators, claims, layouts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from delegate.kernels.layouts import with_any_layout
+from delegate.kernels.table import KernelTable, operator_name
+from delegate.program.dtypes import DType
+
+F32 = frozenset({DType.float32})
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("mylib::scale", "mylib.scale.default"),
+        ("mylib::scale.out", "mylib.scale.out"),
+        ("mylib.scale", "mylib.scale.default"),
+        ("aten.add.Tensor", "aten.add.Tensor"),
+    ],
+)
+def test_names(name, full):
+    assert operator_name(name) == full
+
+
+@pytest.mark.parametrize("name", ["scale", "", "a.b.c.d", "my lib::scale", "mylib::"])
+def test_names_of_nothing(name):
+    with pytest.raises(ValueError, match="is no operator: write 'mylib::scale'"):
+        operator_name(name)
+
+
+def doubling(table: KernelTable, factor: int, **kwargs: object) -> None:
+    @table.kernel("mylib::scale", dtypes=F32, **kwargs)
+    def scale(x, *, out):
+        np.multiply(x, factor, out=out)
+
+
+def test_two_claims():
+    table = KernelTable("own")
+    doubling(table, 2)
+    doubling(table, 3, contiguous=True)
+    with pytest.raises(ValueError, match=r"two kernels of mylib\.scale\.default for float32"):
+        doubling(table, 4)
+    with pytest.raises(ValueError, match=r"two kernels of mylib\.scale\.default for float32"):
+        doubling(table, 4, contiguous=True)
+
+
+@pytest.mark.parametrize(("general", "strided"), [(True, 2.0), (False, 3.0)], ids=["another kernel", "a copy"])
+def test_layouts(general, strided):
+    """A kernel of row-major arrays (times 3) and what runs for others (times 2, where there is such a kernel)."""
+    table = KernelTable("own")
+    doubling(table, 3, contiguous=True)
+    if general:
+        doubling(table, 2)
+    kernel = table.find("mylib.scale.default", F32)
+    assert kernel.contiguous is not general
+    kernel = with_any_layout(kernel, None) if kernel.contiguous else kernel
+    ones = np.ones((2, 3), np.float32)
+    for given, factor in ((ones, 3.0), (ones.T, strided)):
+        out = np.empty(given.shape, np.float32)
+        kernel.function(given, out=out)
+        assert (out == factor).all()
