@@ -102,8 +102,11 @@ def pow_scalar(base: Array, exponent: int | float | complex, *, out: Array) -> N
         power(x, exponent, out=out)
 
 
-@TABLE.kernel("aten.pow.Tensor_Tensor", "aten.pow.Scalar", "aten.float_power.Tensor_Tensor", dtypes=WIDE_COMPLEX | INT)
-@TABLE.kernel("aten.float_power.Scalar", "aten.float_power.Tensor_Scalar", dtypes=WIDE_COMPLEX | INT)
+@TABLE.kernel(
+    "aten.pow.Tensor_Tensor", "aten.pow.Scalar",
+    "aten.float_power.Tensor_Tensor", "aten.float_power.Scalar", "aten.float_power.Tensor_Scalar",
+    dtypes=WIDE_COMPLEX | INT | BOOL,
+)  # fmt: skip
 def power(base: Operand, exponent: Operand, *, out: Array) -> None:
     """base ** exponent; of integers, a negative exponent gives the truncated quotient 1 / base ** -exponent."""
     base, exponent = cast(base, out.dtype), cast(exponent, out.dtype)

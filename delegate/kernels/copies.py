@@ -145,6 +145,7 @@ _COPIES: dict[str, Callable[..., Any]] = {
     "detach_copy.default": views.alias,
     "diagonal_copy.default": views.diagonal,
     "expand_copy.default": views.expand,
+    "narrow_copy.default": views.narrow,
     "permute_copy.default": views.permute,
     "_reshape_copy.default": views.view,
     "select_copy.int": views.select,

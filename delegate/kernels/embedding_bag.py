@@ -16,7 +16,6 @@ _SUM, _MEAN = 0, 1  # the third mode is max
 @TABLE.kernel(
     "aten._embedding_bag.default",
     "aten._embedding_bag_forward_only.default",
-    "aten.embedding_bag.padding_idx",
     dtypes=(FLOAT | {DType.int32, DType.int64}) - {DType.float16},
 )
 def embedding_bag(
@@ -68,6 +67,16 @@ def embedding_bag(
             result[bag] = rows[members[best], np.arange(weight.shape[1])]
             if winners.shape == result.shape:
                 winners[bag] = used[members[best]]
+
+
+@TABLE.kernel("aten.embedding_bag.padding_idx", dtypes=(FLOAT | {DType.int32, DType.int64}) - {DType.float16})
+def embedding_bag_padded(
+    weight: Array, indices: Array, offsets: Array, scale_grad_by_freq: bool, mode: int, sparse: bool,
+    sample_weights: Array | None, last: bool, padding_idx: int | None, *, out: tuple[Array, Array, Array, Array],
+) -> None:  # fmt: skip
+    """As `embedding_bag`; a negative padding_idx counts from the end of the weight."""
+    row = None if padding_idx is None else padding_idx % len(weight)
+    embedding_bag(weight, indices, offsets, scale_grad_by_freq, mode, sparse, sample_weights, last, row, out=out)
 
 
 @TABLE.kernel("aten.embedding_bag.default", dtypes=(FLOAT | {DType.int32, DType.int64}) - {DType.float16})

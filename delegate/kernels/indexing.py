@@ -10,6 +10,7 @@ import numpy as np
 from delegate.errors import KernelError
 from delegate.kernels.copies import CONVERTIBLE
 from delegate.kernels.halves import HALF, Array, widened
+from delegate.kernels.operands import WIDE, cast
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, COMPLEX, REAL
 from delegate.kernels.views import along
@@ -78,11 +79,31 @@ def index_put(x: Array, indices: Sequence[Array | None], values: Array, accumula
 def index_add(x: Array, dim: int, index: Array, source: Array, alpha: Any, *, out: Array) -> None:
     np.copyto(out, x)
     if x.ndim:
-        scaled = source if alpha == 1 else np.multiply(source, alpha, dtype=out.dtype, casting="unsafe")
+        scaled = source if alpha == 1 else np.multiply(source, cast(alpha, out.dtype))
         place = along(dim, x.ndim, checked(index.reshape(-1), x.shape[dim]))
         np.add.at(out, place, scaled.reshape(out[place].shape))
     else:
-        out[...] += (source.reshape(()) * alpha).astype(out.dtype)
+        out[...] += np.multiply(source.reshape(()), cast(alpha, out.dtype))
+
+
+@TABLE.kernel("aten.put.default", dtypes=_SUMS)
+def put(x: Array, index: Array, source: Array, accumulate: bool, *, out: Array) -> None:
+    """`x` with the source's elements written, or added, at places of the flattened tensor."""
+    np.copyto(out, x)
+    flat, places = out.reshape(-1), checked(index.reshape(-1), x.size, negative=True)
+    if accumulate:
+        np.add.at(flat, places, source.reshape(-1))
+    else:
+        flat[places] = source.reshape(-1)
+
+
+@TABLE.kernel("aten.embedding_renorm.default", dtypes=WIDE | {DType.int32, DType.int64})
+def embedding_renorm(weight: Array, indices: Array, max_norm: float, order: float, *, out: Array) -> None:
+    """The weight (rows, width) with the rows that are used shortened to a norm of at most max_norm."""
+    np.copyto(out, weight)
+    used = np.unique(checked(indices, len(weight)))
+    norms = np.linalg.norm(weight[used], order, axis=1)
+    out[used[norms > max_norm]] *= (max_norm / (norms[norms > max_norm] + 1e-7))[:, None].astype(out.dtype)
 
 
 @TABLE.kernel("aten.index_copy.default", dtypes=ANY, in_place=True)
@@ -107,6 +128,14 @@ def index_fill(x: Array, dim: int, index: Array, value: Any, *, out: Array) -> N
 def nonzero(x: Array, *, out: Array) -> None:
     """The coordinates of what is not zero, (count, rank)."""
     np.copyto(out, np.argwhere(x))
+
+
+@TABLE.kernel("aten.nonzero_static.default", dtypes=CONVERTIBLE)
+def nonzero_static(x: Array, size: int, fill: int, *, out: Array) -> None:
+    """The first `size` rows of `nonzero`; what is missing is filled."""
+    found = np.argwhere(x)[:size]
+    out[: len(found)] = found
+    out[len(found) :] = fill
 
 
 def _mask(mask: Array) -> Array:

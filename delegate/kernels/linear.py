@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from delegate.kernels.halves import Array
+from delegate.kernels.operands import cast
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT
 from delegate.program.dtypes import DType
@@ -64,15 +67,38 @@ def outer(left: Array, right: Array, *, out: Array) -> None:
     np.multiply(left[:, None], right, out=out)
 
 
-@TABLE.kernel("aten.addr.default", dtypes=_DTYPES)
+@TABLE.kernel("aten.addr.default", dtypes=_DTYPES | BOOL)
 def addr(bias: Array, left: Array, right: Array, beta: Number, alpha: Number, *, out: Array) -> None:
     """beta * bias + alpha * outer(left, right)."""
     np.multiply(left[:, None], right, out=out)
     _add_scaled(bias, beta, alpha, out)
 
 
-def _add_scaled(bias: Array, beta: Number, alpha: Number, out: Array) -> None:
-    """out = beta * bias + alpha * out; a beta of zero ignores the bias, NaN and all."""
+@TABLE.kernel("aten._trilinear.default", dtypes=_DTYPES)
+def trilinear(
+    first: Array,
+    second: Array,
+    third: Array,
+    new_first: Sequence[int],
+    new_second: Sequence[int],
+    new_third: Sequence[int],
+    summed: Sequence[int],
+    _unrolled: int,
+    *,
+    out: Array,
+) -> None:
+    """The product of three tensors, each with its new dimensions of size 1, summed over some dimensions."""
+    rank = first.ndim + len(new_first)
+    operands: list[Any] = []
+    for x, new in ((first, new_first), (second, new_second), (third, new_third)):
+        operands += [x, [d for d in range(rank) if d not in new]]
+    out[...] = np.einsum(*operands, [d for d in range(rank) if d not in summed], optimize=True).reshape(out.shape)
+
+
+def _add_scaled(bias: Array, beta: Any, alpha: Any, out: Array) -> None:
+    """out = beta * bias + alpha * out; a beta of zero ignores the bias, NaN and all. Integers cut factors off."""
+    if out.dtype.kind in "iu":
+        alpha, beta = cast(alpha, out.dtype), cast(beta, out.dtype)
     if alpha != 1:
         np.multiply(out, alpha, out=out, casting="unsafe")
     if beta == 1:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.halves import Array, to_bfloat16
 from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import FLOAT, INT, REAL
+from delegate.kernels.table import COMPLEX, FLOAT, INT, REAL
 from delegate.program.dtypes import DType
 
 _FLOAT = FLOAT - {DType.float16}
@@ -20,10 +21,28 @@ def rand(*_args: Any, out: Array) -> None:
     TABLE.generator.random(dtype=out.dtype, out=out)
 
 
+@TABLE.kernel("aten.rand.default", "aten.rand.generator", "aten.rand_like.default", dtypes={DType.float16})
+def rand_float16(*_args: Any, out: Array) -> None:
+    """As many bits as the type has: a float32 close to 1 would be rounded to 1."""
+    np.divide(TABLE.generator.integers(1 << 11, size=out.shape), 1 << 11, out=out, casting="same_kind")
+
+
+@TABLE.kernel("aten.rand.default", "aten.rand.generator", "aten.rand_like.default", dtypes={DType.bfloat16})
+def rand_bfloat16(*_args: Any, out: Array) -> None:
+    to_bfloat16(np.asarray(TABLE.generator.integers(1 << 8, size=out.shape) / np.float32(1 << 8)), out)
+
+
 @TABLE.kernel("aten.randn.default", "aten.randn.generator", "aten.randn_like.default", dtypes=_FLOAT)
 def randn(*_args: Any, out: Array) -> None:
     """Normal, mean 0, standard deviation 1."""
     TABLE.generator.standard_normal(dtype=out.dtype, out=out)
+
+
+@TABLE.kernel("aten.randn.default", "aten.randn.generator", "aten.randn_like.default", dtypes=COMPLEX)
+def randn_complex(*_args: Any, out: Array) -> None:
+    """Real and imaginary part share the variance of 1."""
+    parts = TABLE.generator.normal(0, math.sqrt(0.5), (2, *out.shape))
+    out.real, out.imag = parts
 
 
 @TABLE.kernel("aten.randperm.default", "aten.randperm.generator", dtypes=REAL)
@@ -67,6 +86,28 @@ def normal(mean: Any, std: Any, *_args: Any, out: Array) -> None:
 @TABLE.kernel("aten.normal_functional.default", dtypes=_FLOAT)
 def normal_like(x: Array, mean: float, std: float, _generator: None, *, out: Array) -> None:
     np.copyto(out, TABLE.generator.normal(mean, std, out.shape), casting="same_kind")
+
+
+@TABLE.kernel("aten.exponential.default", dtypes=_FLOAT)
+def exponential(x: Array, rate: float, _generator: None, *, out: Array) -> None:
+    np.copyto(out, TABLE.generator.exponential(1 / rate, out.shape), casting="same_kind")
+
+
+@TABLE.kernel("aten.log_normal.default", dtypes=_FLOAT)
+def log_normal(x: Array, mean: float, std: float, _generator: None, *, out: Array) -> None:
+    """exp of a normal number."""
+    np.copyto(out, TABLE.generator.lognormal(mean, std, out.shape), casting="same_kind")
+
+
+@TABLE.kernel("aten.cauchy.default", dtypes=_FLOAT)
+def cauchy(x: Array, median: float, sigma: float, _generator: None, *, out: Array) -> None:
+    np.copyto(out, TABLE.generator.standard_cauchy(out.shape) * sigma + median, casting="same_kind")
+
+
+@TABLE.kernel("aten.geometric.default", dtypes=_FLOAT | INT)
+def geometric(x: Array, probability: float, _generator: None, *, out: Array) -> None:
+    """How many trials of this probability it takes to the first success."""
+    np.copyto(out, TABLE.generator.geometric(probability, out.shape), casting="unsafe")
 
 
 @TABLE.kernel("aten.bernoulli.default", dtypes=_FLOAT)

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from delegate.kernels.halves import Array
-from delegate.kernels.operands import WIDE, WIDE_COMPLEX, axes_of, axis_of, cast, count_of
+from delegate.kernels.operands import WIDE, WIDE_COMPLEX, axes_of, cast, count_of
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, COMPLEX, INT, REAL
 from delegate.program.dtypes import DType
@@ -102,11 +102,13 @@ def aminmax(x: Array, dim: int | None, keepdim: bool, *, out: tuple[Array, Array
 
 
 def variance(x: Array, dim: Dims, correction: float, keepdim: bool, out: Array, mean_out: Array | None = None) -> None:
-    """Variance about the mean in two passes, divided by count - correction (at least 0: infinity or NaN)."""
+    """Variance (real) about the mean in two passes, divided by count - correction (at least 0: infinity or NaN)."""
     axes = axes_of(x, dim)
     count = count_of(x, axes)
     center = np.divide(np.add.reduce(x, axis=axes, keepdims=True), count)
     difference = np.subtract(x, center)
+    if x.dtype.kind == "c":
+        difference = np.abs(difference)
     np.add.reduce(np.square(difference, out=difference if x.ndim else None), axis=axes, keepdims=keepdim, out=out)
     np.divide(out, max(0.0, count - correction), out=out)
     if mean_out is not None:
@@ -128,8 +130,8 @@ def _var_all(root: bool, x: Array, unbiased: bool, *, out: Array | tuple[Array, 
 
 
 for _name, _root in (("var", False), ("std", True), ("var_mean", False), ("std_mean", True)):
-    TABLE.kernel(f"aten.{_name}.correction", f"aten.{_name}.dim", dtypes=WIDE)(partial(_var, _root))
-    TABLE.kernel(f"aten.{_name}.default", dtypes=WIDE)(partial(_var_all, _root))
+    TABLE.kernel(f"aten.{_name}.correction", f"aten.{_name}.dim", dtypes=WIDE_COMPLEX)(partial(_var, _root))
+    TABLE.kernel(f"aten.{_name}.default", dtypes=WIDE_COMPLEX)(partial(_var_all, _root))
 
 
 @TABLE.kernel("aten.linalg_vector_norm.default", dtypes=WIDE_COMPLEX)
@@ -173,17 +175,3 @@ def logsumexp(x: Array, dim: Dims, keepdim: bool, *, out: Array) -> None:
     np.add.reduce(np.exp(shifted, out=shifted if x.ndim else None), axis=axes, keepdims=keepdim, out=out)
     np.log(out, out=out)
     np.add(out, largest.reshape(out.shape), out=out)
-
-
-@TABLE.kernel("aten.median.dim", dtypes=WIDE | INT)
-def median(x: Array, dim: int, keepdim: bool, *, out: tuple[Array, Array]) -> None:
-    """The lower median and its index; NaN where there is one."""
-    axis = axis_of(x, dim)
-    line = x if x.ndim else x.reshape(1)
-    order = np.argsort(line, axis=axis, kind="stable")
-    ordered = np.take_along_axis(line, order, axis)
-    count = line.shape[axis]
-    nans = np.isnan(ordered).sum(axis=axis, keepdims=True)
-    place = np.where(nans > 0, count - nans, (count - 1) // 2)
-    np.copyto(out[0], np.take_along_axis(ordered, place, axis).reshape(out[0].shape))
-    np.copyto(out[1], np.take_along_axis(order, place, axis).reshape(out[1].shape))

@@ -236,7 +236,7 @@ def unbind(x: Array, dim: int) -> tuple[Array, ...]:
     return tuple(x[along(dim, x.ndim, i)] for i in range(x.shape[dim]))
 
 
-@TABLE.view("aten.real.default", dtypes=COMPLEX | {DType.float32, DType.float64})
+@TABLE.view("aten.real.default")
 def real(x: Array) -> Array:
     return x.real
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.ao.quantization.fx._decomposed  # defines the operators of quantized_decomposed
 
 from delegate.kernels.portable import TABLE
 from delegate.program.dtypes import DType

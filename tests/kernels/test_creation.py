@@ -1,11 +1,8 @@
-"""Kernels that make tensors: from numbers against torch eager, and random ones by their moments."""
+"""Kernels that make tensors from numbers, against torch eager."""
 
-import numpy as np
 import pytest
 import torch
 
-from delegate.kernels.portable import TABLE
-from delegate.kernels.table import KernelTable
 from tests.kernels.compare import check, run, sample
 
 aten = torch.ops.aten
@@ -82,56 +79,3 @@ def test_empty_is_zero(case):
     op, *args = case
     (found,) = run(op, *args, expected=(op(*args),))
     assert not found.any()
-
-
-SIZE = [100, 200]
-UNIFORM, NORMAL = (0.5, 1 / 12**0.5), (0.0, 1.0)
-RANDOM = [
-    (aten.rand.default, (SIZE,), {}, UNIFORM),
-    (aten.rand.default, (SIZE,), {"dtype": torch.bfloat16}, UNIFORM),
-    (aten.rand_like.default, (sample(*SIZE),), {}, UNIFORM),
-    (aten.randn.default, (SIZE,), {}, NORMAL),
-    (aten.randn.default, (SIZE,), {"dtype": torch.float64}, NORMAL),
-    (aten.randn_like.default, (sample(*SIZE),), {}, NORMAL),
-    (aten.randint.default, (11, SIZE), {}, (5.0, 10**0.5)),
-    (aten.randint.low, (-5, 6, SIZE), {}, (0.0, 10**0.5)),
-    (aten.uniform.default, (sample(*SIZE), 2.0, 4.0), {}, (3.0, 2 / 12**0.5)),
-    (aten.normal.float_float, (3.0, 2.0, SIZE), {}, (3.0, 2.0)),
-    (aten.normal.Tensor_float, (torch.full(SIZE, 3.0), 2.0), {}, (3.0, 2.0)),
-    (aten.bernoulli.default, (torch.full(SIZE, 0.5),), {}, (0.5, 0.5)),
-    (aten.bernoulli.p, (sample(*SIZE), 0.5), {}, (0.5, 0.5)),
-    (aten.randperm.default, (11,), {}, (5.0, 11**0.5)),
-]
-
-
-@pytest.mark.parametrize("case", RANDOM, ids=lambda c: str(c[0]))
-def test_random(case):
-    op, args, kwargs, (mean, deviation) = case
-    expected = (op(*args, **kwargs),)
-    TABLE.seed(0)
-    (first,) = run(op, *args, expected=expected, **kwargs)
-    (second,) = run(op, *args, expected=expected, **kwargs)
-    TABLE.seed(0)
-    (again,) = run(op, *args, expected=expected, **kwargs)
-    assert torch.equal(first, again)
-    assert not torch.equal(first, second)
-    assert first.double().mean().item() == pytest.approx(mean, abs=0.05 * deviation)
-    assert first.double().std().item() == pytest.approx(deviation, rel=0.05)
-
-
-def test_multinomial():
-    weights = torch.tensor([[0.0, 1.0, 3.0], [2.0, 0.0, 0.0]])
-    (found,) = run(
-        aten.multinomial.default, weights, 400, True, expected=(aten.multinomial.default(weights, 400, True),)
-    )
-    assert set(found[0].tolist()) == {1, 2}
-    assert found[0].float().mean().item() == pytest.approx(1.75, abs=0.1)
-    assert not found[1].any()
-
-
-def test_tables_have_generators_of_their_own():
-    one, other = KernelTable("one"), KernelTable("other")
-    one.seed(1)
-    other.seed(1)
-    assert one.generator is one.generator
-    assert np.array_equal(one.generator.random(3), other.generator.random(3))

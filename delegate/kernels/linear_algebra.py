@@ -1,0 +1,242 @@
+"""Factorizations, inverses and solutions of matrices (..., m, n). A matrix that has none raises LinAlgError."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+
+from delegate.kernels.halves import Array
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import COMPLEX
+from delegate.program.dtypes import DType
+
+_FLOATS = COMPLEX | {DType.float32, DType.float64}
+_DTYPES = _FLOATS | {DType.int32}  # of pivots, and of codes of success: 0
+
+
+def _transposed(x: Array, conjugate: bool = False) -> Array:
+    return np.conjugate(x.swapaxes(-1, -2)) if conjugate else x.swapaxes(-1, -2)
+
+
+def _solve(matrix: Array, right: Array, left: bool = True) -> Array:
+    """X with matrix @ X = right, or X @ matrix = right."""
+    if left:
+        return np.linalg.solve(matrix, right)
+    return _transposed(np.linalg.solve(_transposed(matrix), _transposed(right)))
+
+
+# LU: NumPy has none. Batches are (count, m, n).
+
+
+def lu_factor(x: Array) -> tuple[Array, Array]:
+    """L (below the diagonal, with ones on it) and U in one matrix, and the row, from 1, that each row changed with."""
+    work = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]).copy()
+    steps, batch = min(work.shape[1:]), np.arange(len(work))
+    pivots = np.empty((len(work), steps), np.int32)
+    for k in range(steps):
+        column = work[:, k:, k]
+        best = k + (np.abs(column.real) + np.abs(column.imag)).argmax(axis=1)
+        pivots[:, k] = best + 1
+        work[batch, k], work[batch, best] = work[batch, best], work[batch, k]
+        pivot = work[:, k, k, None]
+        work[:, k + 1 :, k] /= np.where(pivot == 0, 1, pivot)
+        work[:, k + 1 :, k + 1 :] -= work[:, k + 1 :, k, None] * work[:, k, None, k + 1 :]
+    return work.reshape(x.shape), pivots.reshape(*x.shape[:-2], steps)
+
+
+def _row_order(pivots: Array, rows: int) -> Array:
+    """(..., steps) -> (..., rows): the row that ends at each place after all changes."""
+    flat = pivots.reshape(math.prod(pivots.shape[:-1]), pivots.shape[-1])
+    order, batch = np.tile(np.arange(rows), (len(flat), 1)), np.arange(len(flat))
+    for k in range(flat.shape[1]):
+        other = flat[:, k] - 1
+        order[batch, k], order[batch, other] = order[batch, other], order[batch, k]
+    return order.reshape(*pivots.shape[:-1], rows)
+
+
+def _permutation(pivots: Array, rows: int, dtype: np.dtype[Any]) -> Array:
+    """P with P @ L @ U the matrix that was factored."""
+    return _transposed(np.eye(rows, dtype=dtype)[_row_order(pivots, rows)])
+
+
+def _triangles(factors: Array) -> tuple[Array, Array]:
+    steps = min(factors.shape[-2:])
+    lower = np.tril(factors[..., :, :steps], -1) + np.eye(factors.shape[-2], steps, dtype=factors.dtype)
+    return lower, np.triu(factors[..., :steps, :])
+
+
+@TABLE.kernel("aten.linalg_lu_factor_ex.default", dtypes=_DTYPES)
+def linalg_lu_factor_ex(x: Array, pivot: bool, check: bool, *, out: tuple[Array, Array, Array]) -> None:
+    out[0][...], out[1][...] = lu_factor(x)
+    diagonal = out[0].diagonal(axis1=-2, axis2=-1) == 0
+    out[2][...] = np.where(diagonal.any(axis=-1), diagonal.argmax(axis=-1) + 1 if diagonal.shape[-1] else 0, 0)
+
+
+@TABLE.kernel("aten.linalg_lu.default", dtypes=_FLOATS)
+def linalg_lu(x: Array, pivot: bool, *, out: tuple[Array, Array, Array]) -> None:
+    factors, pivots = lu_factor(x)
+    out[0][...] = _permutation(pivots, x.shape[-2], x.dtype)
+    out[1][...], out[2][...] = _triangles(factors)
+
+
+@TABLE.kernel("aten.lu_unpack.default", dtypes=_DTYPES)
+def lu_unpack(factors: Array, pivots: Array, data: bool, permutation: bool, *, out: tuple[Array, Array, Array]) -> None:
+    """P, L and U; those that are not asked for are empty."""
+    if permutation:
+        out[0][...] = _permutation(pivots, factors.shape[-2], factors.dtype)
+    if data:
+        out[1][...], out[2][...] = _triangles(factors)
+
+
+@TABLE.kernel("aten.linalg_lu_solve.default", dtypes=_DTYPES)
+def linalg_lu_solve(factors: Array, pivots: Array, right: Array, left: bool, adjoint: bool, *, out: Array) -> None:
+    lower, upper = _triangles(factors)
+    matrix = _permutation(pivots, factors.shape[-2], factors.dtype) @ lower @ upper
+    out[...] = _solve(_transposed(matrix, True) if adjoint else matrix, right, left)
+
+
+@TABLE.kernel("aten._linalg_det.default", dtypes=_DTYPES)
+def linalg_det(x: Array, *, out: tuple[Array, Array, Array]) -> None:
+    """The determinant, and the LU factors and pivots; torch gives those of the transposed matrix at times."""
+    out[0][...] = np.linalg.det(x)
+    out[1][...], out[2][...] = lu_factor(x)
+
+
+@TABLE.kernel("aten._linalg_slogdet.default", dtypes=_DTYPES)
+def linalg_slogdet(x: Array, *, out: tuple[Array, Array, Array, Array]) -> None:
+    """The sign of the determinant and the logarithm of its size; the other results as in `linalg_det`."""
+    out[0][...], out[1][...] = np.linalg.slogdet(x)
+    out[2][...], out[3][...] = lu_factor(x)
+
+
+@TABLE.kernel("aten._linalg_solve_ex.default", dtypes=_DTYPES)
+def linalg_solve_ex(x: Array, right: Array, left: bool, check: bool, *, out: tuple[Array, Array, Array, Array]) -> None:
+    """right (..., n, k), or (..., n) for one column; the results but the first as in `linalg_det`."""
+    vector = right.ndim == 1 or (right.ndim == x.ndim - 1 and right.shape == x.shape[:-1])
+    solution = _solve(x, right[..., None] if vector else right, left or vector)
+    out[0][...] = solution[..., 0] if vector else solution
+    out[1][...], out[2][...] = lu_factor(x)
+    out[3].fill(0)
+
+
+@TABLE.kernel("aten.linalg_inv_ex.default", dtypes=_DTYPES)
+def linalg_inv_ex(x: Array, check: bool, *, out: tuple[Array, Array]) -> None:
+    out[0][...] = np.linalg.inv(x)
+    out[1].fill(0)
+
+
+@TABLE.kernel("aten.linalg_cholesky_ex.default", dtypes=_DTYPES)
+def linalg_cholesky_ex(x: Array, upper: bool, check: bool, *, out: tuple[Array, Array]) -> None:
+    cholesky(x, upper, out=out[0])
+    out[1].fill(0)
+
+
+@TABLE.kernel("aten.cholesky.default", dtypes=_FLOATS)
+def cholesky(x: Array, upper: bool, *, out: Array) -> None:
+    """The triangular factor of a positive definite matrix, of which one triangle is read."""
+    out[...] = np.linalg.cholesky(x, upper=upper)
+
+
+@TABLE.kernel("aten.cholesky_solve.default", dtypes=_FLOATS)
+def cholesky_solve(right: Array, factor: Array, upper: bool, *, out: Array) -> None:
+    """The solution for the matrix that has this factor."""
+    out[...] = np.linalg.solve(_product(factor, upper), right)
+
+
+@TABLE.kernel("aten.cholesky_inverse.default", dtypes=_FLOATS)
+def cholesky_inverse(factor: Array, upper: bool, *, out: Array) -> None:
+    out[...] = np.linalg.inv(_product(factor, upper))
+
+
+def _product(factor: Array, upper: bool) -> Array:
+    lower = _transposed(np.triu(factor), True) if upper else np.tril(factor)
+    found: Array = lower @ _transposed(lower, True)
+    return found
+
+
+@TABLE.kernel("aten.linalg_solve_triangular.default", dtypes=_FLOATS)
+def linalg_solve_triangular(
+    x: Array, right: Array, upper: bool, left: bool, unitriangular: bool, *, out: Array
+) -> None:
+    out[...] = _solve(_triangle(x, upper, unitriangular), right, left)
+
+
+@TABLE.kernel("aten.triangular_solve.default", dtypes=_FLOATS)
+def triangular_solve(
+    right: Array, x: Array, upper: bool, transpose: bool, unitriangular: bool, *, out: tuple[Array, Array]
+) -> None:
+    """The solution, and the matrix again."""
+    triangle = _triangle(x, upper, unitriangular)
+    out[0][...] = np.linalg.solve(_transposed(triangle) if transpose else triangle, right)
+    out[1][...] = x
+
+
+def _triangle(x: Array, upper: bool, unitriangular: bool) -> Array:
+    triangle = np.triu(x, int(unitriangular)) if upper else np.tril(x, -int(unitriangular))
+    return triangle + np.eye(x.shape[-1], dtype=x.dtype) if unitriangular else triangle
+
+
+@TABLE.kernel("aten.linalg_qr.default", dtypes=_FLOATS)
+def linalg_qr(x: Array, mode: str, *, out: tuple[Array, Array]) -> None:
+    """Mode "reduced", "complete" or "r"; in the last Q is empty."""
+    if mode == "r":
+        out[1][...] = np.linalg.qr(x, mode="r")
+    else:
+        out[0][...], out[1][...] = np.linalg.qr(x, mode="complete" if mode == "complete" else "reduced")
+
+
+@TABLE.kernel("aten._linalg_eigh.default", dtypes=_FLOATS)
+def linalg_eigh(x: Array, triangle: str, vectors: bool, *, out: tuple[Array, Array]) -> None:
+    """Eigenvalues in ascending order, and the vectors as columns; each is unique up to its sign or phase."""
+    side: Literal["L", "U"] = "U" if triangle.upper() == "U" else "L"
+    if vectors:
+        out[0][...], out[1][...] = np.linalg.eigh(x, side)
+    else:
+        out[0][...] = np.linalg.eigvalsh(x, side)
+
+
+@TABLE.kernel("aten.linalg_eig.default", dtypes=_FLOATS)
+def linalg_eig(x: Array, *, out: tuple[Array, Array]) -> None:
+    """Complex eigenvalues in any order, and the vectors as columns."""
+    out[0][...], out[1][...] = np.linalg.eig(x)
+
+
+@TABLE.kernel("aten._linalg_svd.default", dtypes=_FLOATS)
+def linalg_svd(x: Array, full: bool, vectors: bool, _driver: str | None, *, out: tuple[Array, Array, Array]) -> None:
+    """U, the singular values in descending order, and V, conjugated and transposed."""
+    if vectors:
+        out[0][...], out[1][...], out[2][...] = np.linalg.svd(x, full_matrices=full)
+    else:
+        out[1][...] = np.linalg.svd(x, compute_uv=False)
+
+
+@TABLE.kernel("aten.linalg_pinv.atol_rtol_tensor", dtypes=_FLOATS)
+def linalg_pinv(x: Array, atol: Array | None, rtol: Array | None, hermitian: bool, *, out: Array) -> None:
+    """The pseudoinverse: singular values up to atol, or up to rtol times the greatest, count as 0."""
+    if x.size == 0:
+        return
+    left, values, right = np.linalg.svd(x, full_matrices=False, hermitian=hermitian)
+    if rtol is None:
+        rtol = np.asarray(0.0 if atol is not None and np.all(atol > 0) else max(x.shape[-2:]) * np.finfo(x.dtype).eps)
+    least = np.maximum(np.asarray(0.0 if atol is None else atol)[..., None], rtol[..., None] * values[..., :1])
+    inverse = np.where(values > least, 1 / values, 0).astype(values.dtype)
+    out[...] = _transposed(right, True) @ (inverse[..., None] * _transposed(left, True))
+
+
+@TABLE.kernel("aten.linalg_matrix_exp.default", "aten.matrix_exp.default", dtypes=_FLOATS)
+def matrix_exp(x: Array, *, out: Array) -> None:
+    """The exponential, by its series on a matrix halved until its norm is at most 1/2, then squared as often."""
+    if x.size == 0:
+        return
+    norm = float(np.abs(x).sum(axis=-1).max())
+    halvings = max(0, math.ceil(math.log2(norm)) + 1) if 0 < norm < math.inf else 0
+    scaled = x.astype(np.result_type(x, np.float64)) / 2.0**halvings
+    total = term = np.broadcast_to(np.eye(x.shape[-1], dtype=scaled.dtype), x.shape)
+    for k in range(1, 15):
+        term = term @ scaled / k
+        total = total + term
+    for _ in range(halvings):
+        total = total @ total
+    out[...] = total

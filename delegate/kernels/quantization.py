@@ -1,0 +1,147 @@
+"""Quantization and its reverse: torch's `quantized_decomposed` operators, per tensor, channel, token and group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from delegate.kernels.halves import Array
+from delegate.kernels.operands import along
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import INT, F
+from delegate.program.dtypes import DType
+
+_DTYPES = INT | {DType.float32, DType.float64, DType.uint16}
+_EPSILON = float(np.finfo(np.float32).eps)
+Parameter = Any  # a number or an array of one element
+
+
+def _kernel(name: str, *overloads: str) -> Callable[[F], F]:
+    return TABLE.kernel(*(f"quantized_decomposed.{name}.{o}" for o in overloads or ("default",)), dtypes=_DTYPES)
+
+
+def _number(value: Parameter) -> Any:
+    return value.item() if isinstance(value, np.ndarray) else value
+
+
+@_kernel("quantize_per_tensor", "default", "tensor", "tensor2")
+def quantize_per_tensor(
+    x: Array, scale: Parameter, zero_point: Parameter, low: Parameter, high: Parameter, _dtype: DType, *, out: Array
+) -> None:
+    """round(x / scale) + zero_point, within low and high."""
+    values = np.rint(x * np.float32(1.0 / _number(scale))) + np.float32(_number(zero_point))
+    np.copyto(out, values.clip(_number(low), _number(high)), casting="unsafe")
+
+
+@_kernel("dequantize_per_tensor", "default", "tensor", "tensor2")
+def dequantize_per_tensor(
+    x: Array, scale: Parameter, zero_point: Parameter, low: Any, high: Any, *_dtypes: DType | None, out: Array
+) -> None:
+    """(x - zero_point) * scale."""
+    np.subtract(x, _number(zero_point), out=out, casting="unsafe", dtype=out.dtype)
+    np.multiply(out, _number(scale), out=out)
+
+
+@_kernel("quantize_per_channel")
+def quantize_per_channel(
+    x: Array, scales: Array, zero_points: Array, axis: int, low: int, high: int, _dtype: DType, *, out: Array
+) -> None:
+    """scales, zero_points (channels), for each place on an axis of x."""
+    scale, zero_point = along(scales, x.ndim, axis), along(zero_points, x.ndim, axis)
+    values = np.rint(x * (1.0 / scale).astype(scales.dtype)) + zero_point
+    np.copyto(out, values.clip(low, high), casting="unsafe")
+
+
+@_kernel("dequantize_per_channel")
+def dequantize_per_channel(
+    x: Array,
+    scales: Array,
+    zero_points: Array | None,
+    axis: int,
+    low: int,
+    high: int,
+    *_dtypes: DType | None,
+    out: Array,
+) -> None:
+    """scales, zero_points (channels), for each place on an axis of x; without zero_points they are 0."""
+    shifted = x if zero_points is None else x.astype(np.int64) - along(zero_points, x.ndim, axis)
+    np.multiply(shifted, along(scales, x.ndim, axis), out=out, casting="unsafe", dtype=out.dtype)
+
+
+@_kernel("quantize_per_token")
+def quantize_per_token(
+    x: Array, scales: Array, zero_points: Array, low: int, high: int, _dtype: DType, *, out: Array
+) -> None:
+    """x (..., n) with scales, zero_points (..., 1)."""
+    values = x * np.reciprocal(scales) + zero_points
+    np.copyto(out, np.rint(values.astype(np.result_type(x, scales))).clip(low, high), casting="unsafe")
+
+
+@_kernel("dequantize_per_token")
+def dequantize_per_token(
+    x: Array, scales: Array, zero_points: Array, low: int, high: int, *_dtypes: DType, out: Array
+) -> None:
+    """x (..., n) with scales, zero_points (..., 1)."""
+    np.copyto(out, (x - zero_points) * scales, casting="unsafe")
+
+
+@_kernel("quantize_per_channel_group")
+def quantize_per_channel_group(
+    x: Array, scales: Array, zero_points: Array, low: int, high: int, _dtype: DType, group: int, *, out: Array
+) -> None:
+    """x (rows, n) with scales, zero_points (rows, n / group)."""
+    values = np.rint(x.reshape(-1, group) * (1 / scales.reshape(-1, 1)) + zero_points.reshape(-1, 1))
+    np.copyto(out, values.clip(low, high).reshape(out.shape), casting="unsafe")
+
+
+@_kernel("dequantize_per_channel_group")
+def dequantize_per_channel_group(
+    x: Array, scales: Array, zero_points: Array | None, low: int, high: int, _dtype: DType, group: int, _to: DType, *,
+    out: Array,
+) -> None:  # fmt: skip
+    """x (rows, n) with scales, zero_points (rows, n / group)."""
+    shifted = x.reshape(-1, group).astype(out.dtype)
+    if zero_points is not None:
+        shifted -= zero_points.reshape(-1, 1).astype(out.dtype)
+    np.copyto(out, (shifted * scales.reshape(-1, 1)).reshape(out.shape), casting="unsafe")
+
+
+@_kernel("choose_qparams", "tensor")
+def choose_qparams(x: Array, low: int, high: int, eps: float, _dtype: DType, *, out: tuple[Array, Array]) -> None:
+    """The scale and the zero point that spread the range of x, and 0, over low to high."""
+    least, greatest = np.minimum(x.min(), 0), np.maximum(x.max(), 0)
+    scale = np.maximum((greatest - least) / np.float32(high - low), np.float32(eps))
+    out[0][...] = scale
+    out[1][...] = np.clip(low - np.rint(least / scale), low, high)
+
+
+@_kernel("choose_qparams_symmetric", "tensor")
+def choose_qparams_symmetric(
+    x: Array, low: int, high: int, eps: float, dtype: DType, *, out: tuple[Array, Array]
+) -> None:
+    """The scale that spreads the greatest size in x over half the range; the zero point lies in its middle."""
+    greatest = np.maximum(-np.minimum(x.min(), 0), np.maximum(x.max(), 0))
+    out[0][...] = np.maximum(greatest / np.float32((high - low) / 2), np.float32(eps))
+    out[1].fill(128 if dtype is DType.uint8 else 0)
+
+
+@_kernel("choose_qparams_per_token")
+def choose_qparams_per_token(x: Array, dtype: DType, *, out: tuple[Array, Array]) -> None:
+    """x (..., n) -> symmetric scales and zero points (..., 1) for 8 bits."""
+    np.copyto(out[0], np.abs(x).max(axis=-1, keepdims=True).clip(1e-5) / 127, casting="same_kind")
+    out[1].fill(0)
+
+
+@_kernel("_choose_qparams_per_token_asymmetric_impl")
+@_kernel("choose_qparams_per_token_asymmetric")
+def choose_qparams_per_token_asymmetric(x: Array, dtype: DType, *, out: tuple[Array, Array]) -> None:
+    """x (..., n) -> scales and zero points (..., 1) for -128 to 127."""
+    least = np.minimum(x.min(axis=-1, keepdims=True), 0)
+    greatest = np.maximum(x.max(axis=-1, keepdims=True), 0)
+    scale = ((greatest - least) / 255).clip(_EPSILON)
+    low, high = least / scale, greatest / scale
+    zero_point = np.where((-128 + low) + (127 + high) > 0, -128 - low, 127 - high)
+    np.copyto(out[0], scale)
+    np.copyto(out[1], np.rint(zero_point.clip(-128, 127)), casting="unsafe")

@@ -1,0 +1,178 @@
+"""Special functions: the gamma family, Bessel functions of imaginary argument, the inverse of erf.
+
+All are computed in float64, whatever the result's dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from delegate.kernels.erf import erf, erfc
+from delegate.kernels.halves import Array
+from delegate.kernels.operands import WIDE, Operand
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import BOOL, INT
+
+_DTYPES = WIDE | INT | BOOL
+_SHIFT = 10  # asymptotic series start here; smaller arguments are moved up by recurrence
+# The series in 1 / x**2 of Stirling's formula and of its derivative: Bernoulli numbers over 2k (2k - 1) and over 2k.
+_STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)
+_DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
+# Bernoulli numbers over (2k)! for the Euler-Maclaurin formula.
+_EULER_MACLAURIN = (1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160, -691 / 1307674368000)
+_BESSEL_NODES = 32  # of the trapezoidal rule, which is exact to the last digit below _BESSEL_FAR
+_BESSEL_FAR = 20.0
+
+
+def _unary(function: Callable[[Array], Array], x: Array, *, out: Array) -> None:
+    np.copyto(out, function(np.asarray(x, np.float64)), casting="same_kind")
+
+
+def _series(coefficients: Sequence[float], x: Array) -> Array:
+    """The polynomial with these coefficients, lowest first."""
+    total = np.full_like(x, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        total = total * x + coefficient
+    return total
+
+
+def _sin_pi(x: Array) -> Array:
+    """sin(pi x), 0 exactly at whole numbers, up to the sign."""
+    return np.asarray(np.sin(np.pi * (x - np.rint(x))))
+
+
+def lgamma(x: Array) -> Array:
+    """The logarithm of |gamma(x)|, float64; infinite at whole numbers up to 0."""
+    positive = np.where(x < 0.5, 1 - x, x)
+    shifted = np.where(positive < _SHIFT, positive + _SHIFT, positive)
+    rising = np.ones_like(positive)
+    for k in range(_SHIFT):
+        rising = rising * np.where(positive < _SHIFT, positive + k, 1)
+    correction = _series(_STIRLING, 1 / (shifted * shifted)) / shifted
+    found = (shifted - 0.5) * np.log(shifted) - shifted + 0.5 * math.log(2 * math.pi) + correction - np.log(rising)
+    found = np.where(x < 0.5, np.log(np.pi / np.abs(_sin_pi(x))) - found, found)
+    return np.asarray(np.where(np.isinf(x), np.inf, found))
+
+
+def digamma(x: Array) -> Array:
+    """The derivative of lgamma, float64; NaN at negative whole numbers, infinite at 0."""
+    positive = np.where(x < 0.5, 1 - x, x)
+    shifted = np.where(positive < _SHIFT, positive + _SHIFT, positive)
+    found = np.log(shifted) - 0.5 / shifted - _series(_DIGAMMA, 1 / (shifted * shifted)) / (shifted * shifted)
+    for k in range(_SHIFT):
+        found = found - np.where(positive < _SHIFT, 1 / (positive + k), 0)
+    fraction = x - np.rint(x)
+    found = np.where(x < 0.5, found - np.pi / np.tan(np.pi * fraction), found)
+    found = np.where((x < 0) & (fraction == 0), np.nan, found)
+    return np.asarray(np.where(x == 0, -np.copysign(np.inf, x), found))
+
+
+def _zeta_positive(s: Array, q: Array) -> Array:
+    """Hurwitz' zeta for s > 1 and q > 0."""
+    near: Array = np.asarray(sum((q + k) ** -s for k in range(_SHIFT)))
+    far = q + _SHIFT
+    total = near + far ** (1 - s) / (s - 1) + 0.5 * far**-s
+    term = s * far ** (-s - 1)
+    for j, coefficient in enumerate(_EULER_MACLAURIN):
+        total = total + coefficient * term
+        term = term * (s + 2 * j + 1) * (s + 2 * j + 2) / (far * far)
+    return np.asarray(total)
+
+
+def zeta(s: Array, q: Array) -> Array:
+    """Hurwitz' zeta, the sum of (q + k) ** -s over k >= 0; of negative q for whole s alone."""
+    steps = np.where(q <= 0, np.floor(q), 0)
+    rest = q - steps  # in [0, 1) where q is not positive
+    found = _zeta_positive(s, rest)
+    parity = np.where(s % 2 == 0, 1, -1)
+    crossed = parity * (_zeta_positive(s, 1 - rest) - _zeta_positive(s, 1 - rest - steps))
+    found = np.where(q < 0, np.where(s == np.floor(s), found + crossed, np.nan), found)
+    found = np.where((q <= 0) & (rest == 0), np.inf, found)
+    return np.asarray(np.where(s == 1, np.inf, np.where(s < 1, np.nan, found)))
+
+
+@TABLE.kernel(
+    "aten.special_zeta.default", "aten.special_zeta.other_scalar", "aten.special_zeta.self_scalar", dtypes=_DTYPES
+)
+def special_zeta(s: Operand, q: Operand, *, out: Array) -> None:
+    np.copyto(out, zeta(np.asarray(s, np.float64), np.asarray(q, np.float64)), casting="same_kind")
+
+
+@TABLE.kernel("aten.polygamma.default", "aten.special_polygamma.default", dtypes=_DTYPES)
+def polygamma(n: int, x: Array, *, out: Array) -> None:
+    """The n-th derivative of digamma."""
+    wide = np.asarray(x, np.float64)
+    if n == 0:
+        found = digamma(wide)
+    else:
+        found = (-1) ** (n + 1) * math.exp(math.lgamma(n + 1)) * zeta(np.asarray(n + 1.0), wide)
+    np.copyto(out, found, casting="same_kind")
+
+
+def _inverse_erf(x: Array, rest: Array) -> Array:
+    """y >= 0 with erf(y) = x, given x in [0, 1] and rest = 1 - x exactly: Halley's steps from Winitzki's formula."""
+    log = np.log(rest * (2 - rest))
+    half = 2 / (np.pi * 0.147) + log / 2
+    y = np.asarray(np.sqrt(np.maximum(np.sqrt(half * half - log / 0.147) - half, 0)))
+    value, complement = np.empty_like(y), np.empty_like(y)
+    for _ in range(3):
+        erf(y, out=value)
+        erfc(y, out=complement)
+        step = np.where(x > 0.5, rest - complement, value - x) * np.exp(y * y) * (math.sqrt(np.pi) / 2)
+        y = y - step / (1 + y * step)
+    return np.asarray(np.where(rest == 0, np.inf, np.where(x == 0, 0, y)))
+
+
+def erfinv(x: Array) -> Array:
+    """The inverse of erf, float64; infinite at -1 and 1, NaN beyond."""
+    size = np.abs(x)
+    return np.asarray(np.copysign(np.where(size <= 1, _inverse_erf(size, 1 - size), np.nan), x))
+
+
+def ndtri(p: Array) -> Array:
+    """The quantile of the standard normal distribution, float64; infinite at 0 and 1, NaN beyond."""
+    rest = 2 * np.minimum(p, 1 - p)
+    found = math.sqrt(2) * _inverse_erf(1 - rest, rest)
+    return np.asarray(np.where((p >= 0) & (p <= 1), np.where(p < 0.5, -found, found), np.nan))
+
+
+def bessel(order: int, scaled: bool, x: Array) -> Array:
+    """The modified Bessel function of the first kind of order 0 or 1, float64; scaled by exp(-|x|) if asked for.
+
+    Near 0 it is the mean of exp(|x| (cos t - 1)) cos(order t) over a period, farther out its asymptotic series.
+    """
+    size = np.abs(x)
+    near, total = np.minimum(size, _BESSEL_FAR), np.zeros_like(size)
+    for k in range(_BESSEL_NODES + 1):
+        cosine = math.cos(math.pi * k / _BESSEL_NODES)
+        weight = (0.5 if k in (0, _BESSEL_NODES) else 1.0) * (cosine if order else 1.0)
+        total = total + weight * np.exp(near * (cosine - 1))
+    far, term, series = np.maximum(size, _BESSEL_FAR), np.ones_like(size), np.ones_like(size)
+    for k in range(1, 21):
+        term = term * ((2 * k - 1) ** 2 - 4 * order * order) / (8 * k * far)
+        series = series + term
+    found = np.where(size <= _BESSEL_FAR, total / _BESSEL_NODES, series / np.sqrt(2 * np.pi * far))
+    found = found if scaled else found * np.exp(size)
+    return np.asarray(np.copysign(found, x) if order else found)
+
+
+def spherical_bessel_j0(x: Array) -> Array:
+    """sin(x) / x, float64; 1 at 0 and 0 at infinity."""
+    safe = np.where((x == 0) | np.isinf(x), 1, x)
+    return np.asarray(np.where(x == 0, 1, np.where(np.isinf(x), 0, np.sin(safe) / safe)))
+
+
+_UNARY: dict[str, Callable[[Array], Array]] = {
+    "lgamma": lgamma, "special_gammaln": lgamma, "digamma": digamma, "special_digamma": digamma, "special_psi": digamma,
+    "erfinv": erfinv, "special_erfinv": erfinv, "special_ndtri": ndtri,
+    "i0": partial(bessel, 0, False), "special_i0": partial(bessel, 0, False),
+    "special_i0e": partial(bessel, 0, True), "special_i1": partial(bessel, 1, False),
+    "special_i1e": partial(bessel, 1, True), "special_modified_bessel_i0": partial(bessel, 0, False),
+    "special_modified_bessel_i1": partial(bessel, 1, False), "special_spherical_bessel_j0": spherical_bessel_j0,
+}  # fmt: skip
+for _name, _function in _UNARY.items():
+    TABLE.kernel(f"aten.{_name}.default", dtypes=_DTYPES)(partial(_unary, _function))

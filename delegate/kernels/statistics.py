@@ -1,0 +1,126 @@
+"""Statistics of samples: medians, modes, histograms, sums over segments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+
+from delegate.kernels.halves import Array
+from delegate.kernels.operands import WIDE, axis_of
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.reduction import vector_norm
+from delegate.kernels.table import BOOL, COMPLEX, INT
+from delegate.program.dtypes import DType
+
+
+def _median(skip_nan: bool, x: Array, dim: int, keepdim: bool, *, out: tuple[Array, Array]) -> None:
+    """The lower median and its index, of all elements or of those that are not NaN; NaN where there is one."""
+    axis = axis_of(x, dim)
+    line = x if x.ndim else x.reshape(1)
+    order = np.argsort(line, axis=axis, kind="stable")
+    count = line.shape[axis]
+    nans = np.isnan(line).sum(axis=axis, keepdims=True)
+    middle = np.maximum(count - nans - 1, 0) // 2
+    place = middle if skip_nan else np.where(nans > 0, count - nans, middle)
+    found = np.take_along_axis(order, place, axis)
+    np.copyto(out[0], np.take_along_axis(line, found, axis).reshape(out[0].shape))
+    np.copyto(out[1], found.reshape(out[1].shape))
+
+
+def _median_of_all(skip_nan: bool, x: Array, *, out: Array) -> None:
+    """As along a dimension; NaN of no elements."""
+    if x.size == 0:
+        out.fill(np.nan if out.dtype.kind == "f" else np.iinfo(out.dtype).min)
+    else:
+        _median(skip_nan, x.reshape(-1), 0, False, out=(out, np.empty((), np.int64)))
+
+
+for _name, _skip in (("median", False), ("nanmedian", True)):
+    TABLE.kernel(f"aten.{_name}.dim", dtypes=WIDE | INT)(partial(_median, _skip))
+    TABLE.kernel(f"aten.{_name}.default", dtypes=WIDE | INT)(partial(_median_of_all, _skip))
+
+
+@TABLE.kernel("aten.mode.default", dtypes=WIDE | INT | BOOL)
+def mode(x: Array, dim: int, keepdim: bool, *, out: tuple[Array, Array]) -> None:
+    """The most frequent value, the least of several, and the last index that it is found at."""
+    values, indices = out
+    if x.size == 0:
+        return
+    line = np.moveaxis(x, axis_of(x, dim), -1) if x.ndim else x.reshape(1)
+    order = np.argsort(line, axis=-1, kind="stable")
+    ordered = np.take_along_axis(line, order, -1)
+    starts = np.ones(line.shape, np.bool_)
+    np.not_equal(ordered[..., 1:], ordered[..., :-1], out=starts[..., 1:])
+    places = np.arange(line.shape[-1])
+    run = places - np.maximum.accumulate(np.where(starts, places, 0), axis=-1)
+    last = run.argmax(axis=-1, keepdims=True)
+    np.copyto(values, np.take_along_axis(ordered, last, -1).reshape(values.shape))
+    np.copyto(indices, np.take_along_axis(order, last, -1).reshape(indices.shape))
+
+
+@TABLE.kernel("aten.histc.default", dtypes=WIDE | INT)
+def histc(x: Array, bins: int, low: float, high: float, *, out: Array) -> None:
+    """How many elements lie in each of equal bins from low to high, or over their range where these are equal."""
+    if low == high and x.size:
+        low, high = float(x.min()), float(x.max())
+    if low == high:
+        low, high = low - 1, high + 1
+    inside = x[(x >= low) & (x <= high)].astype(np.float64)
+    place = np.minimum(((inside - low) / (high - low) * bins).astype(np.int64), bins - 1)
+    np.copyto(out, np.bincount(place, minlength=bins), casting="unsafe")
+
+
+@TABLE.kernel("aten.bincount.default", dtypes=WIDE | INT)
+def bincount(x: Array, weights: Array | None, length: int, *, out: Array) -> None:
+    """How often each number occurs in x (n), or the sum of its weights; out (at least `length`)."""
+    np.copyto(out, np.bincount(x.astype(np.int64), weights, minlength=len(out)), casting="unsafe")
+
+
+@TABLE.kernel("aten.dist.default", dtypes=WIDE | COMPLEX)
+def dist(left: Array, right: Array, order: float, *, out: Array) -> None:
+    """The norm of the difference."""
+    vector_norm(np.subtract(left, right), order, None, False, None, out=out)
+
+
+_FOLDS = {"sum": np.add, "mean": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+_EMPTY = {"sum": 0.0, "mean": np.nan, "prod": 1.0, "max": -np.inf, "min": np.inf}
+
+
+@TABLE.kernel("aten.segment_reduce.default", dtypes=WIDE | {DType.int32, DType.int64})
+def segment_reduce(
+    x: Array,
+    how: str,
+    lengths: Array | None,
+    indices: Array | None,
+    offsets: Array | None,
+    axis: int,
+    unsafe: bool,
+    initial: float | None,
+    *,
+    out: Array,
+) -> None:
+    """Reduces runs of slices of x along an axis: lengths (..., runs) or offsets (..., runs + 1) say where they lie.
+
+    `initial` takes part in each reduction; without it an empty run gives what its reduction begins with.
+    """
+    table = lengths if lengths is not None else offsets
+    assert table is not None, "torch refuses it"
+    axis = table.ndim - 1
+    for row in np.ndindex(table.shape[:axis]):
+        for run, (begin, end) in enumerate(_runs(table[row], lengths is not None)):
+            part = x[row][begin:end]
+            found = _FOLDS[how].reduce(part, axis=0, initial=_EMPTY[how] if how != "mean" else 0.0)
+            if initial is not None:
+                found = _FOLDS[how](found, initial)
+            count = end - begin
+            if how == "mean" and (count or initial is None):
+                found = found / count if count else np.full_like(found, np.nan)
+            out[(*row, run)] = found
+
+
+def _runs(table: Array, lengths: bool) -> Iterator[tuple[int, int]]:
+    bounds = np.concatenate([[0], np.cumsum(table)]) if lengths else table
+    return pairwise(int(b) for b in bounds)

@@ -1,0 +1,92 @@
+"""Factorizations: that they give their matrix back, and what has one answer against torch."""
+
+import pytest
+import torch
+
+from tests.kernels.compare import check, run, sample
+
+aten = torch.ops.aten
+DTYPES = [torch.float32, torch.float64, torch.complex64]
+SHAPES = [(4, 4), (2, 3, 5), (5, 3), (0, 3, 3), (2, 0, 0)]
+
+
+def close(found, expected):
+    assert torch.allclose(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("full", [True, False])
+def test_singular_values(shape, dtype, full):
+    x = sample(*shape, dtype=dtype)
+    u, s, v = run(aten._linalg_svd.default, x, full, True, expected=aten._linalg_svd(x, full, True))
+    close(s, torch.linalg.svdvals(x))
+    k = s.shape[-1]
+    close((u[..., :k] * s.unsqueeze(-2)) @ v[..., :k, :], x)
+    close(u.mH @ u, torch.eye(u.shape[-1], dtype=dtype).expand(*shape[:-2], -1, -1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("triangle", ["L", "U"])
+def test_eigenvectors(dtype, triangle):
+    x = sample(3, 4, 4, dtype=dtype)
+    values, vectors = run(aten._linalg_eigh.default, x, triangle, expected=aten._linalg_eigh(x, triangle))
+    half = torch.tril(x, -1) if triangle == "L" else torch.triu(x, 1)
+    whole = half + half.mH + torch.diag_embed(x.diagonal(dim1=-2, dim2=-1).real).to(dtype)
+    close((vectors * values.unsqueeze(-2)) @ vectors.mH, whole)
+    check(aten._linalg_eigh.default, x, triangle, False, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_lu(shape, dtype):
+    x = sample(*shape, dtype=dtype)
+    p, lower, upper = run(aten.linalg_lu.default, x, expected=aten.linalg_lu(x))
+    close(p @ lower @ upper, x)
+    check(aten.linalg_lu_factor_ex.default, x, rtol=1e-4, atol=1e-4)
+
+
+def test_a_singular_matrix_has_factors():
+    check(aten.linalg_lu_factor_ex.default, torch.tensor([[1.0, 2.0], [2.0, 4.0]]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_determinants(dtype):
+    x = sample(3, 4, 4, dtype=dtype)
+    det, *_ = run(aten._linalg_det.default, x, expected=aten._linalg_det(x))
+    sign, log, *_ = run(aten._linalg_slogdet.default, x, expected=aten._linalg_slogdet(x))
+    close(det, torch.linalg.det(x))
+    close(sign * log.exp(), det)
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_solutions(dtype, left):
+    x, right = sample(2, 4, 4, dtype=dtype), sample(2, 4, 4, dtype=dtype, seed=1)
+    expected = aten._linalg_solve_ex(x, right, left=left)
+    found, *_ = run(aten._linalg_solve_ex.default, x, right, left=left, expected=expected)
+    close(x @ found if left else found @ x, right)
+    for upper in (True, False):
+        for unit in (True, False):
+            options = {"upper": upper, "left": left, "unitriangular": unit}
+            check(aten.linalg_solve_triangular.default, x, right, **options, rtol=1e-3, atol=1e-3)
+
+
+def test_cholesky():
+    x = sample(2, 4, 4)
+    x = x @ x.mT + torch.eye(4)
+    for upper in (True, False):
+        check(aten.linalg_cholesky_ex.default, x, upper=upper, rtol=1e-4, atol=1e-4)
+        factor = torch.linalg.cholesky(x, upper=upper)
+        check(aten.cholesky_solve.default, sample(2, 4, 3), factor, upper, rtol=1e-3, atol=1e-3)
+        check(aten.cholesky_inverse.default, factor, upper, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("mode", ["reduced", "complete", "r"])
+def test_qr(mode):
+    check(aten.linalg_qr.default, sample(2, 5, 3), mode, rtol=1e-4, atol=1e-4)
+
+
+def test_inverses():
+    check(aten.linalg_inv_ex.default, sample(2, 4, 4, dtype=torch.float64), rtol=1e-6, atol=1e-6)
+    check(aten.linalg_matrix_exp.default, sample(2, 4, 4, dtype=torch.float64), rtol=1e-6, atol=1e-6)

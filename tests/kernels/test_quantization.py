@@ -1,0 +1,65 @@
+"""Quantization and its reverse against torch's own definition of the operators."""
+
+import pytest
+import torch
+import torch.ao.quantization.fx._decomposed  # defines the operators
+
+from tests.kernels.compare import check, sample
+
+quantized = torch.ops.quantized_decomposed
+RANGES = {torch.int8: (-128, 127), torch.uint8: (0, 255), torch.int16: (-32768, 32767), torch.int32: (-500, 500)}
+HALVES = torch.tensor([[0.5, 1.5, 2.5, -0.5, -1.5], [1e6, -1e6, 0.0, 3.3, -3.3]])
+
+
+@pytest.mark.parametrize("dtype", RANGES, ids=str)
+@pytest.mark.parametrize("scale", [1.0, 0.037])
+def test_per_tensor(dtype, scale):
+    arguments = (scale, 3, *RANGES[dtype], dtype)
+    check(quantized.quantize_per_tensor.default, HALVES, *arguments)
+    check(quantized.quantize_per_tensor.default, HALVES.bfloat16(), *arguments)
+    check(quantized.dequantize_per_tensor.default, sample(3, 4, dtype=dtype), *arguments)
+    check(quantized.dequantize_per_tensor.default, sample(3, 4, dtype=dtype), *arguments, out_dtype=torch.float16)
+
+
+def test_per_tensor_with_parameters_in_tensors():
+    scale, zero, low, high = (torch.tensor(v) for v in (0.05, 7, -128, 127))
+    numbers, bits = sample(3, 4), sample(3, 4, dtype=torch.int8)
+    check(quantized.quantize_per_tensor.tensor, numbers, scale, zero, -128, 127, torch.int8)
+    check(quantized.quantize_per_tensor.tensor2, numbers, scale, zero, low, high, torch.int8)
+    check(quantized.dequantize_per_tensor.tensor, bits, scale, zero, -128, 127, torch.int8)
+    check(quantized.dequantize_per_tensor.tensor2, bits, scale, zero, low, high, torch.int8)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_per_channel(axis):
+    numbers, bits = sample(3, 4, 5), sample(3, 4, 5, dtype=torch.int8)
+    channels = numbers.shape[axis]
+    scales, zeros = sample(channels).abs() + 0.01, torch.arange(channels) - 1
+    check(quantized.quantize_per_channel.default, numbers, scales, zeros, axis, -128, 127, torch.int8)
+    check(quantized.dequantize_per_channel.default, bits, scales, zeros, axis, -128, 127, torch.int8)
+    check(quantized.dequantize_per_channel.default, bits, scales, None, axis, -128, 127, torch.int8)
+
+
+def test_per_token():
+    numbers, bits = sample(3, 4, 8), sample(3, 4, 8, dtype=torch.int8)
+    check(quantized.choose_qparams_per_token.default, numbers, torch.int8)
+    check(quantized._choose_qparams_per_token_asymmetric_impl.default, numbers, torch.int8)
+    scales, zeros = quantized._choose_qparams_per_token_asymmetric_impl(numbers, torch.int8)
+    check(quantized.quantize_per_token.default, numbers, scales, zeros, -128, 127, torch.int8)
+    check(quantized.dequantize_per_token.default, bits, scales, zeros, -128, 127, torch.int8, torch.float32)
+
+
+def test_per_group():
+    scales, zeros = sample(4, 2).abs() + 0.01, torch.arange(8).reshape(4, 2)
+    check(quantized.quantize_per_channel_group.default, sample(4, 8), scales, zeros, -8, 7, torch.int8, 4)
+    bits = sample(4, 8, dtype=torch.int8)
+    for given in (zeros, None):
+        check(quantized.dequantize_per_channel_group.default, bits, scales, given, -8, 7, torch.int8, 4, torch.float32)
+
+
+@pytest.mark.parametrize("shift", [0.0, 20.0, -20.0])
+def test_choosing_parameters(shift):
+    x = sample(4, 5) + shift
+    check(quantized.choose_qparams.tensor, x, -128, 127, 1e-5, torch.int8)
+    check(quantized.choose_qparams.tensor, x, 0, 255, 1e-5, torch.uint8)
+    check(quantized.choose_qparams_symmetric.tensor, x, -127, 127, 1e-5, torch.int8)
