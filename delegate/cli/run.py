@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,6 +33,7 @@ def run(
         Literal["allow", "warn", "error"] | None,
         typer.Option(help="Where a delegate fails and its partition was kept in kernels."),
     ] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Show how long every instruction takes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
 ) -> None:
     """Run a program file on .npy files, or on seeded random inputs, without torch."""
@@ -42,10 +44,11 @@ def run(
         arrays = read_inputs(chosen.definition, inputs) if inputs else random_inputs(chosen.definition)
         arguments = leaves(chosen.inputs, arrays)
         results, seconds = [], []
-        for _ in output.counted(repeat, f"running {path}"):
-            start = time.perf_counter()
-            results = chosen.run(arguments)
-            seconds.append(time.perf_counter() - start)
+        with program.profile() if profile else nullcontext() as watching:
+            for _ in output.counted(repeat, f"running {path}"):
+                start = time.perf_counter()
+                results = chosen.run(arguments)
+                seconds.append(time.perf_counter() - start)
         named = dict(zip(_paths(chosen.definition.out_tree, ""), results, strict=True))
         files = _save(named, out) if out else {}
         fallbacks = program.events
@@ -60,12 +63,15 @@ def run(
                 "outputs": [{"name": n, **_describe(a), "file": files.get(n)} for n, a in named.items()],
                 "seconds": seconds,
                 "fallbacks": [asdict(event) for event in fallbacks],
+                "profile": [asdict(t) for t in watching.timings] if watching else None,
             }
         )
         return
     rows = [(f"in  {name} ({given})", _type(array), "") for name, array in arrays.items()]
     rows += [(f"out {name}", _type(result), files.get(name) or _range(result)) for name, result in named.items()]
     output.table(("tensor", "type", ""), rows)
+    if watching:
+        print(watching.table())
     for event in fallbacks:
         print(f"note: {event}")
     print(f"ran {chosen.name} {_times(seconds)}")

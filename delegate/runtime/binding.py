@@ -39,18 +39,20 @@ from delegate.program.model import (
 from delegate.runtime.backend import Array, Delegate
 from delegate.runtime.blocks import BoundBlock, IfStep, Moves, ScanStep, WhileStep
 from delegate.runtime.kernels import Kernels, place
+from delegate.runtime.platform import Platform
 from delegate.runtime.steps import CompactStep, DelegateStep, Step, kernel_step, run_steps
 from delegate.runtime.storage import assign_storage, call_view, concrete
 
 if TYPE_CHECKING:
     from delegate.kernels.table import Kernel
+    from delegate.runtime.profile import Profile
 
 Slot = tuple[list[Any], int]  # a list, and the entry of it that a call fills
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the bindings of one context share; all but the last two are the same in all contexts of a program.
+    """What the bindings of one context share; all but the last three are the same in all contexts of a program.
 
     Args:
         program: what they bind.
@@ -58,8 +60,10 @@ class Resources:
         delegates: a delegate per partition.
         guards: what is held while a delegate runs: a lock, or nothing where it can run several calls at once.
         kernels: where kernels are looked up.
+        platform: gives memory.
         states: an array per state.
         lock: held during a call.
+        profile: watches the instructions; None where nobody does.
     """
 
     program: Program
@@ -67,8 +71,10 @@ class Resources:
     delegates: tuple[Delegate, ...]
     guards: tuple[AbstractContextManager[Any], ...]
     kernels: Kernels
+    platform: Platform
     states: tuple[Array, ...]
     lock: Lock
+    profile: Profile | None = None
 
 
 class _CallView:
@@ -101,7 +107,8 @@ class Binding:
         self.steps: list[Step] = []
         storages, arenas = self._storages()
         self._storage = storages
-        self._arenas = tuple(_aligned(size) for size in arenas)
+        self._empty = resources.platform.empty
+        self._arenas = tuple(resources.platform.memory(size) for size in arenas)
         self._shapes = [tuple(evaluate(d, symbols) for d in v.shape) for v in method.values]
         self._arrays = [self._home_array(i) for i in range(len(method.values))]
         for instruction in method.instructions:
@@ -138,7 +145,7 @@ class Binding:
             for entries, i in slots:
                 entries[i] = array
         for shape, dtype, slots in self._fresh:
-            made = np.empty(shape, dtype)
+            made = self._empty(shape, dtype)
             for entries, i in slots:
                 entries[i] = made
         try:
@@ -150,7 +157,8 @@ class Binding:
                 with np.errstate(all="ignore"):  # torch does not warn of infinities and NaN either
                     run_steps(self.steps)
             for number, array in self._copies:
-                self._results[number] = array.copy()
+                self._results[number] = made = self._empty(array.shape, array.dtype)
+                np.copyto(made, array)
             return list(self._results)
         finally:
             for entries, i in self._call_slots:  # the caller's arrays are not kept alive
@@ -168,12 +176,11 @@ class Binding:
             return None
         if any(self._storage[o].home is not Home.OUTPUT for o in calls[0].outputs):
             return None
-        assert isinstance(step, DelegateStep)
-        return step
+        return step if isinstance(step, DelegateStep) else None
 
     def _run_direct(self, step: DelegateStep, inputs: Sequence[Array | None]) -> list[Any]:
         """Short, for the time of a small model is the time that is spent in Python."""
-        outputs: list[Any] = [np.empty(shape, dtype) for shape, dtype in self._made]
+        outputs: list[Any] = [self._empty(shape, dtype) for shape, dtype in self._made]
         try:
             with step.guard:
                 step.delegate.execute(inputs, outputs)  # type: ignore[arg-type]
@@ -213,6 +220,13 @@ class Binding:
         return self._storage[self._owner(index)].home in (Home.INPUT, Home.OUTPUT)
 
     def _bind(self, instruction: Instruction) -> None:
+        first, profile = len(self.steps), self._resources.profile
+        self._bind_unwatched(instruction)
+        if profile is not None:
+            made = self.steps[first:]
+            self.steps[first:] = profile.watched(self._resources.program, self._method, instruction, made)
+
+    def _bind_unwatched(self, instruction: Instruction) -> None:
         if isinstance(instruction, KernelCall):
             self._bind_kernel(instruction)
         elif isinstance(instruction, DelegateCall):
@@ -231,7 +245,7 @@ class Binding:
         if not kernel.is_view and not self._may_write(kernel, call):
             for i, out in enumerate(outs):
                 if out is not None:
-                    outs[i] = np.empty_like(out)
+                    outs[i] = self._empty(out.shape, out.dtype)
                     copies.append(CompactStep(outs[i], out))
         self.steps.append(kernel_step(kernel, args, outs, place(self._method, call)))
         self.steps.extend(copies)
@@ -270,7 +284,7 @@ class Binding:
         for i, index in enumerate(call.inputs):
             array = inputs[i]
             if array is not None and not array.flags.c_contiguous:
-                inputs[i] = np.empty(array.shape, array.dtype)
+                inputs[i] = self._empty(array.shape, array.dtype)
                 self.steps.append(CompactStep(array, inputs[i]))
             elif array is None and self._storage[self._same.get(index, index)].home is Home.ALIAS:
                 self._compact_per_call(index, inputs, i)
@@ -288,7 +302,7 @@ class Binding:
         """A view of the caller's array may be strided: the delegate gets a row-major copy of it."""
         index = self._same.get(index, index)
         self._slots[index].remove((inputs, i))
-        inputs[i] = np.empty(self._shapes[index], self._method.values[index].dtype.numpy)
+        inputs[i] = self._empty(self._shapes[index], self._method.values[index].dtype.numpy)
         step = CompactStep(inputs[i], inputs[i])
         self._slots[index].append((step.source, 0))
         self.steps.append(step)
@@ -327,7 +341,7 @@ class Binding:
         pairs = [(s, t) for s, t in zip(sources, targets, strict=True) if same.get(s, s) != same.get(t, t)]
         owners = [self._owner(t) for _, t in pairs]
         staged = [
-            (i, np.empty(self._shapes[s], self._method.values[s].dtype.numpy))
+            (i, self._empty(self._shapes[s], self._method.values[s].dtype.numpy))
             for i, (s, _) in enumerate(pairs)
             if self._owner(s) in owners[:i] or self._owner(s) in owners[i + 1 :]
         ]
@@ -373,13 +387,6 @@ class Binding:
     def _slots_by_input(self) -> list[list[Slot]]:
         """The slots to fill per input of the method, in order."""
         return [self._slots[given.value] if given.value >= 0 else [] for given in self._method.inputs]
-
-
-def _aligned(size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Uninitialised bytes that start at a multiple of 64."""
-    raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size]
 
 
 def array_of(data: memoryview | bytes, dtype: DType, shape: tuple[int, ...]) -> Array:

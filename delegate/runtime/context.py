@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from delegate.errors import ProgramError, did_you_mean
 from delegate.program.dtypes import DType
@@ -14,6 +15,9 @@ from delegate.runtime.backend import Array
 from delegate.runtime.binding import Resources
 from delegate.runtime.method import Method
 from delegate.runtime.states import States
+
+if TYPE_CHECKING:
+    from delegate.runtime.profile import Profile
 
 
 class Context:
@@ -30,7 +34,8 @@ class Context:
     def __init__(self, resources: Resources) -> None:
         program = resources.program
         self._lock = threading.Lock()
-        self._states = States(program.states, resources.states)
+        self._platform = resources.platform
+        self._states = States(program.states, resources.states, resources.platform)
         own = replace(resources, states=self._states.arrays, lock=self._lock)
         self._methods = {m.name: Method(own, m) for m in program.methods}
 
@@ -89,6 +94,25 @@ class Context:
         """
         with self._lock:
             self._states.restore(snapshot)
+
+    @contextmanager
+    def profile(self) -> Iterator[Profile]:
+        """Watch the calls of this context inside a `with` block: how often each instruction runs, and for how long.
+
+        Methods are bound anew when it begins and when it ends. Watching costs about a microsecond an instruction; while
+        nobody watches it costs nothing.
+        """
+        from delegate.runtime.profile import Profile
+
+        watching = Profile(self._platform.clock)
+        methods = tuple(self._methods.values())
+        try:
+            for method in methods:
+                method.watch(watching)
+            yield watching
+        finally:
+            for method in methods:
+                method.watch(None)
 
     def close(self) -> None:
         """Give its memory back. It cannot be called afterwards."""

@@ -65,13 +65,14 @@ class Fallbacks:
 
     def delegate(self, spec: DelegateSpec) -> Delegate:
         """The fallback of a partition, bound."""
-        own = replace(self._resources, lock=threading.Lock())  # that of the caller is held meanwhile
+        own = replace(self._resources, lock=threading.Lock())  # a caller holds its own meanwhile
         return _OnKernels(Method(own, own.program.fallbacks[spec.fallback]))
 
     def note(self, spec: DelegateSpec, when: str, error: BaseException) -> None:
         """Keep, and tell if wanted, that a fallback is used from now on."""
         event = FallbackEvent(spec.name, spec.backend, when, one_line(error))
         self.events.append(event)
+        self._resources.platform.log("info", str(event))
         if self._warn:
             warnings.warn(str(event), RuntimeWarning, stacklevel=2)
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from delegate.errors import InputError
+from delegate.errors import DelegateError, InputError
 from delegate.program import model
 from delegate.program.model import Input, Tree
 from delegate.runtime.binding import Binding, Resources
 from delegate.runtime.inputs import InputChecker
 from delegate.runtime.tree import flatten, unflatten
+
+if TYPE_CHECKING:
+    from delegate.runtime.profile import Profile
 
 _BINDINGS_KEPT = 8  # combinations of shapes whose plans and arenas are kept; the least recently used goes first
 
@@ -63,12 +67,21 @@ class Method:
     def run(self, leaves: Sequence[Any]) -> list[Any]:
         """Run on the flat leaves of the arguments; gives the flat leaves of the result."""
         arrays = self._checker.arrays(leaves)
-        if self._only is not None:
+        symbols = () if self._only is not None else self._checker.symbols(arrays)
+        try:
             with self._lock:
-                return self._only.run(arrays)
-        symbols = self._checker.symbols(arrays)
+                return (self._only or self._binding(symbols)).run(arrays)
+        except DelegateError as error:
+            self._resources.platform.abort(error)
+            raise
+
+    def watch(self, profile: Profile | None) -> None:
+        """Have a profile watch the instructions from now on; None: nobody."""
         with self._lock:
-            return self._binding(symbols).run(arrays)
+            self._resources = replace(self._resources, profile=profile)
+            self._bindings.clear()
+            if self._only is not None:
+                self._only = Binding(self._resources, self.definition, {})
 
     def _binding(self, symbols: tuple[int, ...]) -> Binding:
         found = self._bindings.get(symbols)

@@ -20,6 +20,7 @@ from delegate.runtime.binding import Resources, array_of
 from delegate.runtime.context import Context
 from delegate.runtime.delegates import close_delegates, make_delegates
 from delegate.runtime.kernels import kernels_of
+from delegate.runtime.platform import DEFAULT, Platform
 
 if TYPE_CHECKING:
     from delegate.kernels.libraries import Wanted
@@ -31,7 +32,13 @@ Policy = Literal["allow", "warn", "error"]
 _POLICIES = get_args(Policy)
 
 
-def load(source: Source, *, kernels: Wanted | None = None, fallback: Policy | None = None) -> LoadedProgram:
+def load(
+    source: Source,
+    *,
+    kernels: Wanted | None = None,
+    fallback: Policy | None = None,
+    platform: Platform = DEFAULT,
+) -> LoadedProgram:
     """Load a program file, checked whole, its delegates made, its methods bound.
 
     Args:
@@ -41,6 +48,7 @@ def load(source: Source, *, kernels: Wanted | None = None, fallback: Policy | No
             of the caller's own; "portable" comes last where it is not named. None: those of the installed plugins, then
             "portable".
         fallback: see `LoadedProgram`.
+        platform: where memory, time and messages come from and go to.
 
     Raises:
         ProgramError: the file is damaged, foreign, or of another version.
@@ -48,9 +56,16 @@ def load(source: Source, *, kernels: Wanted | None = None, fallback: Policy | No
         BackendNotFound, BackendUnavailable, BackendFailed: a partition's backend cannot run here, and the partition has
             no fallback or may not use it.
     """
-    checked = Task(partial(file.load, source))
-    registry = default_registry()  # plugins are looked for while checksums are computed
-    return LoadedProgram(checked.result(), registry, kernels, fallback=fallback)
+    start = platform.clock()
+    try:
+        checked = Task(partial(file.load, source))
+        registry = default_registry()  # plugins are looked for while checksums are computed
+        made = LoadedProgram(checked.result(), registry, kernels, fallback=fallback, platform=platform)
+    except DelegateError as error:
+        platform.abort(error)
+        raise
+    platform.log("debug", f"loaded {', '.join(made.methods)} in {(platform.clock() - start) / 1e6:.3g} ms")
+    return made
 
 
 class LoadedProgram(Context):
@@ -65,6 +80,7 @@ class LoadedProgram(Context):
         fallback: what happens when a delegate cannot be made, or fails at a call, and its partition was kept in
             kernels. "allow": the partition runs on those from then on; "warn": so it does, with one RuntimeWarning;
             "error": the failure is raised. None: what was chosen when the program was lowered.
+        platform: where memory, time and messages come from and go to.
     """
 
     def __init__(
@@ -74,6 +90,7 @@ class LoadedProgram(Context):
         kernels: Wanted | None = None,
         *,
         fallback: Policy | None = None,
+        platform: Platform = DEFAULT,
     ) -> None:
         self.program = program
         registry = registry or default_registry()
@@ -83,6 +100,7 @@ class LoadedProgram(Context):
             delegates=(),
             guards=(),
             kernels=kernels_of(registry, kernels),
+            platform=platform,
             states=tuple(_array(program, s) for s in program.states),
             lock=Lock(),
         )

@@ -11,6 +11,7 @@ from delegate.errors import InputError, did_you_mean
 from delegate.program.dtypes import DType
 from delegate.program.model import State
 from delegate.runtime.backend import Array
+from delegate.runtime.platform import Platform
 
 
 class States:
@@ -21,11 +22,13 @@ class States:
     Args:
         definitions: the program's states.
         start: the content that each starts with; not written to.
+        platform: gives the memory.
     """
 
-    def __init__(self, definitions: Sequence[State], start: Sequence[Array]) -> None:
+    def __init__(self, definitions: Sequence[State], start: Sequence[Array], platform: Platform) -> None:
         self._definitions, self._start = tuple(definitions), tuple(start)
-        self.arrays = tuple(array.copy() for array in start)
+        self.arrays = tuple(platform.empty(array.shape, array.dtype) for array in start)
+        self.reset()
 
     @property
     def dtypes(self) -> Mapping[str, DType]:

@@ -118,3 +118,13 @@ def test_explain_a_saved_program(folder: Path) -> None:
     assert call("explain", "sum.dlg")[0] == f"{REPORT}\n"
     assert json.loads(call("explain", "sum.dlg", "--json")[0]) == json.loads(REPORT.to_json())
     assert "has been planned already" in call("explain", "sum.dlg", "-b", "adder", code=2)[1]
+
+
+def test_profile(folder: Path) -> None:
+    text = call("run", "sum.dlg", "--repeat", "3", "--profile")[0]
+    row = next(line for line in text.splitlines() if "partition adder_0" in line)
+    assert row.split()[:5] == ["forward", "add", "partition", "adder_0", "3"]
+    (timing,) = json.loads(call("run", "sum.dlg", "--profile", "--json")[0])["profile"]
+    assert (timing["what"], timing["count"]) == ("partition adder_0", 1)
+    assert timing["nanoseconds"] > 0
+    assert json.loads(call("run", "sum.dlg", "--json")[0])["profile"] is None

@@ -1,0 +1,96 @@
+"""Profile: how often every instruction ran, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from delegate.program.model import DelegateCall, Instruction, KernelCall, Method, Program
+from delegate.runtime.steps import CompactStep, Step
+
+
+@dataclass(slots=True)
+class Timing:
+    """What an instruction took.
+
+    Args:
+        method: that it belongs to.
+        name: the first value that it makes.
+        what: its operator, partition, or kind of control flow, whose time holds that of its blocks.
+        source: the user's own line; empty where unknown.
+        count: how often it ran to its end.
+        nanoseconds: of all these runs together.
+    """
+
+    method: str
+    name: str
+    what: str
+    source: str = ""
+    count: int = 0
+    nanoseconds: int = 0
+
+
+class TimedStep:
+    """A step, and a watch over it."""
+
+    __slots__ = ("clock", "failed", "step", "timing")
+
+    def __init__(self, step: Step, timing: Timing, clock: Callable[[], int]) -> None:
+        self.step, self.timing, self.clock, self.failed = step, timing, clock, step.failed
+
+    def __call__(self) -> None:
+        start = self.clock()
+        self.step()
+        self.timing.nanoseconds += self.clock() - start
+        self.timing.count += 1
+
+
+class Profile:
+    """Watches the instructions of methods; steps that are bound while nobody watches carry no trace of it.
+
+    Views that cost nothing at run time are not among the timings. A copy that an instruction needs of an input or a result
+    is a timing of its own.
+
+    Args:
+        clock: nanoseconds.
+    """
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._timings: dict[tuple[str, tuple[int, ...], str], Timing] = {}
+
+    def watched(self, program: Program, method: Method, call: Instruction, steps: Iterable[Step]) -> list[Step]:
+        """The steps of an instruction, timed."""
+        return [TimedStep(step, self._timing(program, method, call, step), self._clock) for step in steps]
+
+    @property
+    def timings(self) -> tuple[Timing, ...]:
+        """Of every instruction that ran, the slowest first."""
+        ran = (t for t in self._timings.values() if t.count)
+        return tuple(sorted(ran, key=lambda t: -t.nanoseconds))
+
+    def table(self) -> str:
+        """The timings for people."""
+        rows = [("method", "value", "what", "runs", "total us", "us a run", "source")]
+        for t in self.timings:
+            total = t.nanoseconds / 1e3
+            rows.append((t.method, t.name, t.what, str(t.count), f"{total:.1f}", f"{total / t.count:.2f}", t.source))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)).rstrip() for r in rows)
+
+    def _timing(self, program: Program, method: Method, call: Instruction, step: Step) -> Timing:
+        what, source = _described(program, method, call)
+        if isinstance(step, CompactStep):
+            what = f"copy for {what}"
+        name = method.values[call.outputs[0]].name if call.outputs else ""
+        made = Timing(method.name, name, what, source)
+        return self._timings.setdefault((method.name, call.outputs, what), made)
+
+
+def _described(program: Program, method: Method, call: Instruction) -> tuple[str, str]:
+    """What an instruction is, and the user's line."""
+    if isinstance(call, KernelCall):
+        return program.operators[call.operator], method.sources[call.source] if call.source >= 0 else ""
+    if isinstance(call, DelegateCall):
+        return f"partition {program.delegates[call.delegate].name}", ""
+    return call.kind.name.lower(), ""

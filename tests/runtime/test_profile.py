@@ -1,0 +1,96 @@
+"""Profiles: every instruction that runs is counted under its name, and watching changes no answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from delegate.errors import InputError
+from tests.lowering import compiled, relative_error
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 8)
+        self.register_buffer("total", torch.zeros(8))
+
+    def forward(self, a: torch.Tensor) -> Any:
+        hidden = torch.cumsum(self.linear(a), 0)
+        self.total.add_(hidden.sum(0))
+        return hidden.t().reshape(-1), self.total * 1
+
+
+def x(rows: int) -> torch.Tensor:
+    return torch.randn(rows, 4, generator=torch.Generator().manual_seed(rows))
+
+
+@pytest.mark.parametrize("backends", [[], ["xnnpack"]], ids=["portable", "xnnpack"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_every_instruction_is_counted(backends, dynamic):
+    rows = {0: Dim("rows", min=1, max=16)}
+    torch.manual_seed(0)
+    module = Net().eval()
+    program = compiled(module, (x(3),), backends=backends, dynamic_shapes=(rows,) if dynamic else None).loaded
+    calls = [3, 5, 3] if dynamic else [3, 3, 3]
+
+    def call(count: int) -> None:
+        for got, wanted in zip(program(x(count).numpy()), module(x(count)), strict=True):
+            assert relative_error(got, wanted) < 1e-5
+
+    call(3)
+    with program.profile() as profile:
+        for count in calls:
+            call(count)
+    call(3)
+    found = {(t.method, t.name, t.what): t.count for t in profile.timings}
+    assert set(found.values()) == {3}
+    assert ("forward", "cumsum", "aten.cumsum.default") in found
+    assert any("partition xnnpack_0" in what for _, _, what in found) == bool(backends)
+    assert all(t.nanoseconds > 0 for t in profile.timings)
+    table = profile.table().splitlines()
+    assert table[0].split() == ["method", "value", "what", "runs", "total", "us", "us", "a", "run", "source"]
+    assert len(table) == 1 + len(profile.timings)
+    assert "test_profile.py" in profile.table()
+
+
+def test_control_flow_holds_its_blocks():
+    class Loop(nn.Module):
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            return torch.while_loop(lambda i, b: i < 5, lambda i, b: (i + 1, torch.sin(b)), (torch.tensor(0), a))[1]
+
+    program = compiled(Loop(), (x(3),)).loaded
+    with program.profile() as profile:
+        program(x(3).numpy())
+    counts = {t.what: t.count for t in profile.timings}
+    assert (counts["while"], counts["aten.sin.default"]) == (1, 5)
+    spent = {t.what: t.nanoseconds for t in profile.timings}
+    assert spent["while"] > spent["aten.sin.default"]
+
+
+def test_a_single_delegate_and_a_failing_call():
+    program = compiled(nn.Linear(4, 2).eval(), (x(3),), backends=["xnnpack"]).loaded
+    with program.profile() as profile:
+        program(x(3).numpy())
+        with pytest.raises(InputError):
+            program(x(2).numpy())
+    assert [(t.what, t.count) for t in profile.timings] == [("partition xnnpack_0", 1)]
+    program(x(3).numpy())
+    assert profile.timings[0].count == 1  # nobody watches any more
+
+
+def test_contexts_are_watched_apart():
+    program = compiled(Net().eval(), (x(3),)).loaded
+    other = program.context()
+    with program.profile() as first, other.profile() as second:
+        program(x(3).numpy())
+        other(x(3).numpy())
+        other(x(3).numpy())
+    assert {t.count for t in first.timings} == {1}
+    assert {t.count for t in second.timings} == {2}
+    assert np.allclose(program.states["total"] * 2, other.states["total"])
