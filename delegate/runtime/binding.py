@@ -156,10 +156,11 @@ class Binding:
             else:
                 with np.errstate(all="ignore"):  # torch does not warn of infinities and NaN either
                     run_steps(self.steps)
+            results = list(self._results)
             for number, array in self._copies:
-                self._results[number] = made = self._empty(array.shape, array.dtype)
+                results[number] = made = self._empty(array.shape, array.dtype)
                 np.copyto(made, array)
-            return list(self._results)
+            return results
         finally:
             for entries, i in self._call_slots:  # the caller's arrays are not kept alive
                 entries[i] = None

@@ -48,8 +48,8 @@ class TimedStep:
 class Profile:
     """Watches the instructions of methods; steps that are bound while nobody watches carry no trace of it.
 
-    Views that cost nothing at run time are not among the timings. A copy that an instruction needs of an input or a result
-    is a timing of its own.
+    Views that cost nothing at run time are not among the timings. A copy that an instruction needs of an input or of a
+    result is a timing of its own.
 
     Args:
         clock: nanoseconds.
