@@ -3,7 +3,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint format bench bench-peers schema clean
+.PHONY: demo test test-slow test-models lint format bench bench-peers schema clean
 
 demo: $(READY)
 	$(PYTHON) -m delegate demo
@@ -13,6 +13,10 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(PYTHON) -m pytest -m slow
+
+# Every model, with errors, arenas and partitions as they come; an hour or so on two cores.
+test-models: $(READY)
+	$(PYTHON) -m pytest tests/e2e/test_models_proof.py -m "slow or not slow" --log-cli-level=INFO
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .

@@ -14,9 +14,9 @@ Inputs = tuple[torch.Tensor, ...]
 
 
 @contextlib.contextmanager
-def _third_party_import() -> Iterator[None]:
-    """Silences what the libraries say about themselves when imported, nothing else."""
-    with warnings.catch_warnings():
+def libraries() -> Iterator[None]:
+    """Where third-party libraries are imported and used: silences what they warn of about themselves, nothing else."""
+    with warnings.catch_warnings(), _no_torchvision_fakes():
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
         warnings.filterwarnings("ignore", category=UserWarning, module=r"(torchvision|timm|transformers)\.")
@@ -44,26 +44,26 @@ def _no_torchvision_fakes() -> Iterator[None]:
 
 
 def _torchvision(name: str) -> torch.nn.Module:
-    with _third_party_import(), _no_torchvision_fakes():
+    with libraries():
         import torchvision.models
     return torchvision.models.get_model(name, weights=None)
 
 
 def _timm(name: str) -> torch.nn.Module:
-    with _third_party_import(), _no_torchvision_fakes():
+    with libraries():
         import timm
     return timm.create_model(name)
 
 
 def _bert_mini() -> torch.nn.Module:
-    with _third_party_import(), _no_torchvision_fakes():
+    with libraries():
         from transformers import BertConfig, BertModel
     shape = {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
     return BertModel(BertConfig(**shape, vocab_size=2000), add_pooling_layer=False)
 
 
 def _llama_mini() -> torch.nn.Module:
-    with _third_party_import(), _no_torchvision_fakes():
+    with libraries():
         from transformers import LlamaConfig, LlamaForCausalLM
     shape = {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "intermediate_size": 768}
     return LlamaForCausalLM(LlamaConfig(**shape, num_key_value_heads=4, vocab_size=4000, use_cache=False))
@@ -103,7 +103,7 @@ ZOO = {
 QUICK = ("mobilenet_v3_small", "vit_tiny", "bert_mini", "llama_mini", "swin_t")  # for the default test run
 
 
-def calibrate(module: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
+def calibrate(module: torch.nn.Module, inputs: Inputs, samples: int = 2) -> torch.nn.Module:
     """Gives BatchNorm layers the statistics of one batch, in place, and returns the module in eval mode.
 
     With its start values a random network's activations vanish into denormals or explode.
@@ -115,7 +115,7 @@ def calibrate(module: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
             m.momentum = 1.0
         module.train()
         with torch.no_grad():
-            module(*(torch.cat([x, torch.randn_like(x)]) for x in inputs))
+            module(*(torch.cat([x, *(torch.randn_like(x) for _ in range(samples - 1))]) for x in inputs))
         for m, momentum in zip(norms, momenta, strict=True):
             m.momentum = momentum
     return module.eval()
@@ -133,5 +133,5 @@ def make(name: str) -> tuple[torch.nn.Module, Inputs]:
 def export(name: str) -> torch.export.ExportedProgram:
     """The exported program of `make(name)`."""
     module, inputs = make(name)
-    with _third_party_import():
+    with libraries():
         return torch.export.export(module, inputs)

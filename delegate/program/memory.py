@@ -3,17 +3,17 @@
 Greedy by size, as in Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020): the
 largest block first, each at the tightest gap between the blocks that are placed already and alive at the same time.
 Where that needs more than the blocks that are alive at once, the blocks that stick out are placed first, and all of it
-is tried again a few times.
+is tried again a few times; then the same with those first that live longest, of equal size and of any.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 ALIGNMENT = 64  # bytes: a cache line, and what vendor libraries like best
-_TRIES = 8
+_TRIES = 9  # of each order
 _STEPS_PER_BUCKET = 64  # neighbours in time are looked up in buckets, so that planning stays near linear
 
 
@@ -24,6 +24,13 @@ class Lifetime:
     size: int
     start: int
     end: int
+
+
+_ORDERS: tuple[Callable[[Lifetime], tuple[int, int]], ...] = (
+    lambda b: (-b.size, b.start),
+    lambda b: (-b.size, b.start - b.end),
+    lambda b: (b.start - b.end, -b.size),
+)
 
 
 def align(size: int) -> int:
@@ -37,20 +44,24 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     Blocks of size 0 get offset 0.
     """
     least = largest_live_sum([Lifetime(align(b.size), b.start, b.end) for b in lifetimes])
-    order = sorted(
-        (i for i, b in enumerate(lifetimes) if b.size), key=lambda i: (-lifetimes[i].size, lifetimes[i].start, i)
-    )
-    best = _place(lifetimes, order)
-    offsets, total = best
+    best: tuple[list[int], int] = [], -1
+    for key in _ORDERS:
+        order = sorted((key(b), i) for i, b in enumerate(lifetimes) if b.size)
+        for offsets, total in _tries(lifetimes, [i for _, i in order], least):
+            if best[1] < 0 or total < best[1]:
+                best = offsets, total
+            if total == least:
+                return best
+    return best
+
+
+def _tries(lifetimes: Sequence[Lifetime], order: list[int], least: int) -> Iterator[tuple[list[int], int]]:
+    """Offsets and sizes, the first for that order, the others for what it becomes by placing first what sticks out."""
     for _ in range(_TRIES):
-        if best[1] == least:
-            break
+        offsets, total = _place(lifetimes, order)
+        yield offsets, total
         sticks_out = {i for i in order if offsets[i] + lifetimes[i].size > least}
         order = [i for i in order if i in sticks_out] + [i for i in order if i not in sticks_out]
-        offsets, total = _place(lifetimes, order)
-        if total < best[1]:
-            best = offsets, total
-    return best
 
 
 def _place(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> tuple[list[int], int]:

@@ -19,6 +19,7 @@ from delegate.backends.xnnpack.lowerings import TABLE
 from delegate.backends.xnnpack.proof import refused
 from delegate.backends.xnnpack.rewrite import rewrite
 from delegate.backends.xnnpack.tflite import ModelTooLarge
+from delegate.edge.graphs import call
 from delegate.edge.node import describe, is_static, op_name, tensors
 from delegate.errors import LoweringError
 
@@ -70,9 +71,10 @@ class XnnpackBackend(TableBackend):
         if row is None:
             raise LoweringError("xnnpack has no lowering of an operator of its region", where=describe(node))
         if isinstance(node.target, OpOverload) and all(map(builder.is_constant, node.all_input_nodes)):
-            value = node.target(*builder.values(node.args), **builder.values(node.kwargs))
+            with torch.no_grad():
+                value = call(node.target, builder.values(node.args), builder.values(node.kwargs))
             if isinstance(value, torch.Tensor):
-                builder.set_constant(node, value.numpy())
+                builder.set_constant(node, value)
                 return
         builder.at(node)
         row.lower(builder, node)

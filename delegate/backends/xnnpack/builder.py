@@ -88,7 +88,7 @@ class RegionBuilder:
         self._origin = ""
         self._values: dict[Node, list[Operand]] = {}
         self._arrays: dict[Node, Array] = {}
-        self._pending: dict[Node, torch.Tensor] = dict(region.constants)
+        self._constants: dict[Node, torch.Tensor] = dict(region.constants)
         self._reordered: dict[tuple[int, Order], Operand] = {}
         self._inputs: list[int] = []
         for node in region.inputs:
@@ -101,17 +101,17 @@ class RegionBuilder:
 
     def is_constant(self, node: Any) -> bool:
         """Whether a node's value is known now."""
-        return node in self._arrays or node in self._pending
+        return node in self._constants
 
     def array(self, node: Node) -> Array:
         """The value of a constant node, float32, in logical order; raises KeyError for another node."""
-        if node in self._pending:
-            self._arrays[node] = np.asarray(self._pending.pop(node).detach().to(torch.float32).cpu().numpy())
+        if node not in self._arrays:
+            self._arrays[node] = np.asarray(self._constants[node].detach().to(torch.float32).cpu().numpy())
         return self._arrays[node]
 
     def values(self, arguments: Any) -> Any:
         """A node's `args` or `kwargs` with tensors in place of its nodes, all of which must be constant."""
-        return map_arg(arguments, lambda node: torch.from_numpy(np.array(self.array(node))))
+        return map_arg(arguments, self._constants.__getitem__)
 
     def has(self, node: Node) -> bool:
         """Whether the node has been lowered already, by itself or together with another."""
@@ -194,9 +194,9 @@ class RegionBuilder:
         """Say what a node gives."""
         self._values[node] = list(results)
 
-    def set_constant(self, node: Node, array: Array) -> None:
-        """Say that a node's value is known now; `array` is float32 in logical order."""
-        self._arrays[node] = array
+    def set_constant(self, node: Node, value: torch.Tensor) -> None:
+        """Say that a node's value is known now."""
+        self._constants[node] = value
 
     # -- moving data --------------------------------------------------------------------------------------------------
 

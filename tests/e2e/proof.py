@@ -1,0 +1,96 @@
+"""What is proved of a model: eager's numbers where torch is absent, in an arena of next to no waste."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+from torch.export import ExportedProgram
+
+import delegate
+from delegate.program.memory import largest_live_sum
+from delegate.program.model import Program
+from delegate.registry import default_registry
+from delegate.runtime.kernels import Kernels
+from delegate.runtime.storage import assign_storage
+from tests.e2e.worker import Worker
+from tests.lowering import relative_error
+from tests.zoo import Inputs, libraries
+
+MAX_ERROR = 1e-4
+MAX_WASTE = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was measured.
+
+    Args:
+        error: the largest relative error of any result on any inputs.
+        waste: the size of the arena over the largest sum of live tensors; 1 where there is no arena.
+        partitions: how many there are.
+        portable: how many nodes run on portable kernels, and out of how many.
+    """
+
+    error: float
+    waste: float
+    partitions: int
+    portable: tuple[int, int]
+
+    def __str__(self) -> str:
+        portable, nodes = self.portable
+        return (
+            f"error {self.error:.1e}, arena {self.waste:.3f}, {self.partitions} partitions, {portable}/{nodes} portable"
+        )
+
+
+def prove(
+    exported: ExportedProgram,
+    module: torch.nn.Module,
+    calls: Sequence[Inputs],
+    backends: Any,
+    worker: Worker,
+    folder: Path,
+) -> Proof:
+    """Lower and save a program, run it in the worker, and measure."""
+    program = delegate.to_backend(exported, backends)
+    program.save(folder / "model.dlg")
+    nodes = program.report.nodes
+    errors = [_error(worker.run(folder / "model.dlg", _arrays(given)), eager(module, given)) for given in calls]
+    return Proof(
+        error=max(errors),
+        waste=max(waste(program.program, _arrays(given)) for given in calls),
+        partitions=len(program.report.partitions),
+        portable=(sum(n.backend == "portable" for n in nodes), len(nodes)),
+    )
+
+
+def eager(module: torch.nn.Module, given: Inputs) -> list[np.ndarray]:
+    """The flat results of the module."""
+    with torch.no_grad(), libraries():
+        return _arrays(tuple(pytree.tree_leaves(module(*given))))
+
+
+def waste(program: Program, inputs: Sequence[np.ndarray]) -> float:
+    """The arena of a program of one method over its largest sum of live tensors, for these inputs."""
+    (method,) = program.methods
+    sizes = {i: inputs[s.input].shape[s.dim] for i, s in enumerate(method.symbols)}
+    plan = assign_storage(program, method, Kernels(default_registry().kernel_tables), sizes)
+    least = largest_live_sum(plan.lifetimes)
+    return sum(plan.arenas) / least if least else 1.0
+
+
+def _arrays(tensors: Sequence[Any]) -> list[np.ndarray]:
+    return [np.asarray(t.detach() if isinstance(t, torch.Tensor) else t) for t in tensors]
+
+
+def _error(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """The largest relative error; infinite where shapes, dtypes or NaN differ."""
+    assert [(a.shape, a.dtype) for a in actual] == [(e.shape, e.dtype) for e in expected]
+    errors = [relative_error(a, e) for a, e in zip(actual, expected, strict=True)]
+    return max((float("inf") if np.isnan(e) else e for e in errors), default=0.0)

@@ -1,0 +1,59 @@
+"""Many models, portable-only and on XNNPACK: saved, run without torch, equal to eager."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests import models, zoo
+from tests.e2e.proof import MAX_ERROR, MAX_WASTE, prove
+from tests.e2e.worker import Worker
+
+logger = logging.getLogger(__name__)
+QUIET = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+EXPORTED = [name for name in models.MODELS if name not in models.NOT_EXPORTED]
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    """One process for all models."""
+    with Worker(tmp_path_factory.mktemp("worker")) as process:
+        yield process
+
+
+def quick_or_slow(names: Iterator[str] | list[str], quick: tuple[str, ...]) -> list[object]:
+    """Parameters of which all but the quick ones are marked slow."""
+    return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in names]
+
+
+@QUIET
+@pytest.mark.parametrize("name", quick_or_slow(EXPORTED, models.QUICK))
+def test_same_as_eager_without_torch(name, worker, tmp_path):
+    module, inputs = models.make(name)
+    exported = models.export(module, inputs)
+    proofs = {kind: prove(exported, module, [inputs], kind or [], worker, tmp_path) for kind in ("", "xnnpack")}
+    for kind, proof in proofs.items():
+        logger.info("%s, %s: %s", name, kind or "portable", proof)
+    assert all(p.error <= MAX_ERROR for p in proofs.values()), proofs
+    assert proofs[""].waste <= MAX_WASTE, proofs
+    assert proofs["xnnpack"].partitions >= 1
+    (tmp_path / "model.dlg").unlink()
+
+
+def test_families_are_complete():
+    with zoo.libraries():
+        import torchvision.models as vision
+    families = (vision, models.CLASSIFICATION), (vision.segmentation, models.SEGMENTATION), (vision.video, models.VIDEO)
+    for module, named in families:
+        assert set(vision.list_models(module=module)) == set(named)
+
+
+@QUIET
+@pytest.mark.slow
+@pytest.mark.parametrize("name", models.NOT_EXPORTED)
+def test_not_exported_for_the_stated_reason(name):
+    module, inputs = models.make(name)
+    with pytest.raises(Exception, match=models.NOT_EXPORTED[name]):
+        models.export(module, inputs)
