@@ -10,6 +10,7 @@ import numpy as np
 
 from delegate.errors import InputError, did_you_mean
 from delegate.program.dtypes import DType
+from delegate.program.expr import evaluate
 from delegate.program.model import Input, Method, Value
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -62,7 +63,7 @@ def leaves(inputs: Sequence[Input], arrays: Mapping[str, Array]) -> list[Any]:
 
 
 def _random(generator: np.random.Generator, value: Value, sizes: Mapping[int, int]) -> Array:
-    shape = [d if isinstance(d, int) else d.evaluate(sizes) for d in value.shape]
+    shape = [evaluate(d, sizes) for d in value.shape]
     dtype = value.dtype.numpy
     if value.dtype is DType.bfloat16:  # the upper half of a float32
         return (generator.standard_normal(shape, np.float32).view(np.uint32) >> 16).astype(np.uint16)

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.exported_program import _override_composite_implicit_decomp
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import free_symbols
+from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
 from torch.fx.node import map_arg
 
 from delegate.edge.graphs import KEPT_METADATA
@@ -70,6 +70,7 @@ class Decomposer:
         leaves = list(dict.fromkeys(leaves))
         body = self._trace(node, leaves)
         made, results = _inline(body, node, leaves)
+        _rename_symbols(node, results)
         _replace_uses(node, results)
         return made
 
@@ -233,6 +234,24 @@ def _copy(inner: Node, env: dict[Node, Node], graph: Graph, body: Graph) -> Node
         raise LoweringError(f"a decomposition holds the constant {inner.target}", where=str(inner))
     kwargs: dict[str, Any] = {"dtype": constant.dtype, "device": constant.device, "pin_memory": False}
     return graph.call_function(torch.ops.aten.full.default, ([], constant.item()), kwargs)
+
+
+def _rename_symbols(node: Node, results: Any) -> None:
+    """Sizes that depend on data got new symbols when they were traced: everywhere the old ones take their place."""
+    old = node.meta.get(META_VALUE)
+    new = map_arg(results, lambda n: n.meta.get(META_VALUE))
+    for before, after in zip(_numbers(old), _numbers(new), strict=False):
+        fresh, former = (list(n.node.expr.free_symbols) for n in (after, before))
+        if len(fresh) == len(former) == 1 and free_unbacked_symbols(after) and fresh != former:
+            after.node.shape_env._set_replacement(fresh[0], former[0], "traced anew by delegate")
+
+
+def _numbers(value: Any) -> list[Any]:
+    """The symbolic numbers in what a node gives: itself, or sizes."""
+    if isinstance(value, tuple | list):
+        return [n for v in value for n in _numbers(v)]
+    found = value.shape if isinstance(value, torch.Tensor) else (value,)
+    return [n for n in found if isinstance(n, torch.SymInt | torch.SymFloat | torch.SymBool)]
 
 
 def _replace_uses(node: Node, results: Any) -> None:

@@ -7,6 +7,7 @@ import logging
 import warnings
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -44,9 +45,10 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
     decomposer = Decomposer(frozenset(preserve_ops))
     try:
         module, signature = _quick(ep, decomposer)
+        ranges = ep.range_constraints
     except (NotSimple, LoweringError) as why:
         logger.info("%s goes the long way through torch: %s", name, why)
-        module, signature = _thorough(ep, decomposer, name)
+        module, signature, ranges = _thorough(ep, decomposer, name)
     signature = _with_lasting_names(module, signature, [spec.arg.name for spec in ep.graph_signature.input_specs])
     drop_unused(module.graph)
     _refuse_shared_states(signature, module.graph)
@@ -60,7 +62,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         mutated=signature.mutated,
         in_spec=ep.call_spec.in_spec,
         out_spec=ep.call_spec.out_spec,
-        range_constraints=ep.range_constraints,
+        range_constraints=ranges,
     )
     for placeholder in module.graph.find_nodes(op="placeholder"):
         placeholder.meta[META_CONSTANT] = program.is_constant(placeholder)
@@ -136,8 +138,10 @@ def _with_writes(
     return signature.mutating([p.name for p in written])
 
 
-def _thorough(ep: ExportedProgram, decomposer: Decomposer, name: str) -> tuple[GraphModule, Signature]:
-    """Torch's own functionalisation and decomposition of the whole program."""
+def _thorough(
+    ep: ExportedProgram, decomposer: Decomposer, name: str
+) -> tuple[GraphModule, Signature, Mapping[Any, Any]]:
+    """Torch's own functionalisation and decomposition of the whole program; its ranges have symbols of their own."""
     try:
         # The second form of auto_functionalized hides what is written in numbers of bases.
         with warnings.catch_warnings(), torch._export.config.patch(enable_auto_functionalized_v2_for_export=False):
@@ -159,4 +163,4 @@ def _thorough(ep: ExportedProgram, decomposer: Decomposer, name: str) -> tuple[G
     lower_associative_scans(module)
     index_by_tensors(module)
     trim_metadata(module.graph)
-    return module, signature
+    return module, signature, core.range_constraints

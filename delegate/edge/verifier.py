@@ -42,7 +42,7 @@ def _known_target(node: Node) -> bool:
         return True
     if isinstance(target, HigherOrderOperator):
         return is_control_flow(target) or overload(node) is not None
-    return getattr(target, "__module__", "") in _NUMBERS
+    return target is round or getattr(target, "__module__", "") in _NUMBERS
 
 
 def _body(node: Node) -> bool:

@@ -23,6 +23,7 @@ from delegate.program.model import Arg, DelegateCall, Instruction, Ref
 from delegate.runtime.storage import UNPLANNED
 
 _CLONE = "aten.clone.default"
+_ELEMENT = "aten._local_scalar_dense.default"  # the number that a tensor of one element holds
 
 
 class GraphEmitter:
@@ -32,10 +33,18 @@ class GraphEmitter:
         tables: of the method.
         delegates: the lowered partitions, by name.
         placed: gives the value of a placeholder when it is first used; only its index counts.
+        reads_data: whether sizes and numbers may depend on data here: not inside control flow.
     """
 
-    def __init__(self, tables: Tables, delegates: Mapping[str, LoweredDelegate], placed: Callable[[Node], int]) -> None:
-        self.tables, self.delegates = tables, delegates
+    def __init__(
+        self,
+        tables: Tables,
+        delegates: Mapping[str, LoweredDelegate],
+        placed: Callable[[Node], int],
+        *,
+        reads_data: bool = False,
+    ) -> None:
+        self.tables, self.delegates, self.reads_data = tables, delegates, reads_data
         self.instructions: list[Instruction] = []
         self._placed = placed
         self._indices: dict[Node, list[int]] = {}
@@ -68,6 +77,8 @@ class GraphEmitter:
     def place(self, node: Node, indices: Sequence[int]) -> None:
         """Say which values hold the results of a node, one for each; -1 where a result is nothing."""
         self._indices[node] = list(indices)
+        if self.reads_data and len(indices) == 1:
+            self.tables.symbols.offer(node.meta.get("val"), indices[0])
 
     def has_value(self, node: Node) -> bool:
         """Whether a value holds what the node gives: a tensor, or a number that is known only when it runs."""
@@ -120,7 +131,11 @@ class GraphEmitter:
             self._functionalized_call(node)
         elif tensors(node):
             self._operator_call(node)
-        # What gives only numbers needs no instruction: sizes are expressions over the inputs' shapes.
+        elif op_name(node) == _ELEMENT and self.reads_data:
+            source = node.args[0]
+            assert isinstance(source, Node)
+            self.tables.symbols.offer(node.meta.get("val"), self.value(source))
+        # What gives only numbers needs no instruction: they are expressions over the symbols.
 
     def _delegate_call(self, node: Node) -> None:
         name, *given = node.args
@@ -140,7 +155,9 @@ class GraphEmitter:
             op, args = with_tensors(self, node, given)
         else:
             args = [self.argument(argument, node) for argument in given.values()]
-        self.kernel_call(op, tuple(args), self._define(node), node)
+        allocates = self.reads_data and self.tables.learn_sizes(node, len(self.tables.values))
+        call = self.tables.kernel_call(op, tuple(args), self._define(node), node, allocates=allocates)
+        self.instructions.append(call)
 
     def _functionalized_call(self, node: Node) -> None:
         """A custom operator that writes to its arguments: its kernel gives the new values after the results."""
@@ -151,15 +168,8 @@ class GraphEmitter:
         self.kernel_call(op_name(node), args, made, node)
 
     def _number(self, value: Any, node: Node) -> Arg:
-        if isinstance(value, torch.SymInt):
-            return self.tables.symbols.dim(value, describe(node))
-        if isinstance(value, torch.SymFloat | torch.SymBool):
-            constant = value.node.maybe_as_float() if isinstance(value, torch.SymFloat) else value.node.maybe_as_bool()
-            if constant is None:
-                raise LoweringError(
-                    f"the number {value} depends on the inputs' shapes and is no size", where=describe(node)
-                )
-            return bool(constant) if isinstance(value, torch.SymBool) else float(constant)
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return self.tables.symbols.number(value, describe(node))
         if value is None or isinstance(value, bool | int | float | complex | str):
             return value
         raise LoweringError(

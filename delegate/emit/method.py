@@ -45,9 +45,11 @@ class _MethodEmitter:
         self.edge: EdgeProgram = lowered.program
         self.placeholders = {n.name: n for n in self.edge.graph.nodes if n.op == "placeholder"}
         self.user_nodes = [self.placeholders[i.node] for i in self.edge.inputs]
-        examples = [next(iter(tensors(n)), None) for n in self.user_nodes]
+        examples = [
+            None if i.is_literal else n.meta["val"] for i, n in zip(self.edge.inputs, self.user_nodes, strict=True)
+        ]
         self.tables = Tables(Symbols(examples, self.edge.range_constraints), pools, kernels)
-        self.graph = GraphEmitter(self.tables, lowered.delegates, self._placed)
+        self.graph = GraphEmitter(self.tables, lowered.delegates, self._placed, reads_data=True)
         self.input_values: dict[Node, int] = {}
 
     def emit(self) -> Method:
@@ -75,9 +77,12 @@ class _MethodEmitter:
         if given.is_literal:
             return Input(given.name, -1, given.literal)
         node = self.user_nodes[number]
-        if not isinstance(node.meta.get("val"), torch.Tensor):
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            return Input(given.name, -1)
+        if not isinstance(value, torch.Tensor):
             raise LoweringError(
-                f"input {given.name!r} is a dynamic number", remedy="export it as a tensor, or as a fixed number"
+                f"input {given.name!r} is a dynamic {type(value).__name__}", remedy="export it as a tensor, or as fixed"
             )
         self.input_values[node] = self.tables.define(node, Storage(Home.INPUT, number))[0]
         return Input(given.name, self.input_values[node])

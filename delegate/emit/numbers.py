@@ -93,13 +93,17 @@ def number_value(emitter: GraphEmitter, number: Any, user: Node) -> int:
 def with_tensors(emitter: GraphEmitter, node: Node, given: dict[str, Any]) -> tuple[str, list[Arg]]:
     """The operator and the arguments of a node some of whose numbers are computed: the form that takes tensors.
 
+    Where there is none, the numbers are read off tensors between two stages of the method.
+
     Raises:
-        LoweringError: the operator has none.
+        LoweringError: there is none, and the node is inside control flow, where nothing is read.
     """
     target = node.target
     assert isinstance(target, OpOverload)
     names = [name for name, argument in given.items() if is_computed(emitter, argument)]
     overload = next((o for o in _overloads(target) if _tensors_of(o).issuperset(names) and _alike(o, given)), None)
+    if overload is None and emitter.reads_data:
+        return op_name(node), [emitter.argument(argument, node) for argument in given.values()]
     if overload is None:
         raise LoweringError(
             f"{op_name(node)} takes {names[0]!r} as a number that is known only when the program runs",

@@ -10,7 +10,9 @@ from delegate.emit.method import emit_method
 from delegate.emit.pools import Pools
 from delegate.partitioner.cut import LoweredProgram
 from delegate.program.model import Method, Program
+from delegate.program.stages import depends_on_data
 from delegate.program.verifier import verify
+from delegate.runtime.bounds import planned_at_bounds
 from delegate.runtime.kernels import Kernels
 from delegate.runtime.storage import assign_storage
 
@@ -25,8 +27,8 @@ def emit(
 ) -> Program:
     """The program of these methods.
 
-    A method of static shapes has its memory planned here; the memory of one with symbolic sizes is planned by the
-    runtime, per combination of shapes.
+    Memory is planned here: for the largest sizes where they are symbolic and have bounds. Where they have none, or
+    depend on data, the runtime plans it.
 
     Args:
         methods: lowered.
@@ -67,8 +69,10 @@ def _fallbacks(methods: Iterable[LoweredProgram], pools: Pools, kernels: Kernels
 
 
 def _planned(program: Program, method: Method, kernels: Kernels) -> Method:
-    if method.symbols:
+    if depends_on_data(method):
         return method
+    if method.symbols:
+        return planned_at_bounds(program, method, kernels)
     plan = assign_storage(program, method, kernels, {})
     values = tuple(replace(v, storage=s) for v, s in zip(method.values, plan.storages, strict=True))
     return replace(method, values=values, arenas=plan.arenas)

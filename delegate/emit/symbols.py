@@ -1,4 +1,4 @@
-"""torch's symbolic sizes as expressions over symbols that are read off the inputs' shapes."""
+"""torch's symbolic numbers as expressions over symbols: sizes of inputs, numbers given, and what only data tells."""
 
 from __future__ import annotations
 
@@ -10,59 +10,116 @@ import sympy
 import torch
 from torch.utils._sympy import functions as F
 
+from delegate.emit.dim_names import dim_name
 from delegate.errors import LoweringError
 from delegate.program.expr import Dim, Expr, Op
-from delegate.program.model import Symbol
+from delegate.program.model import UNBOUNDED_BELOW, Symbol
 
 _BINARY: dict[Any, Op] = {
     F.FloorDiv: Op.FLOORDIV,
     F.CleanDiv: Op.FLOORDIV,
-    F.IntTrueDiv: Op.FLOORDIV,
+    F.IntTrueDiv: Op.TRUEDIV,
+    F.FloatTrueDiv: Op.TRUEDIV,
     F.Mod: Op.MOD,
     F.PythonMod: Op.MOD,
     F.Max: Op.MAX,
     F.Min: Op.MIN,
+    F.FloatPow: Op.POW,
+    F.PowByNatural: Op.POW,
     sympy.Max: Op.MAX,
     sympy.Min: Op.MIN,
     sympy.Mod: Op.MOD,
     sympy.Add: Op.ADD,
     sympy.Mul: Op.MUL,
+    sympy.Pow: Op.POW,
+    sympy.Eq: Op.EQ,
+    sympy.Ne: Op.NE,
+    sympy.Lt: Op.LT,
+    sympy.Le: Op.LE,
+    sympy.And: Op.AND,
+    sympy.Or: Op.OR,
+}
+_SWAPPED: dict[Any, Op] = {sympy.Gt: Op.LT, sympy.Ge: Op.LE}
+_UNARY: dict[Any, Op] = {
+    sympy.Not: Op.NOT,
+    F.ToFloat: Op.TO_FLOAT,
+    F.FloorToInt: Op.FLOOR,
+    F.CeilToInt: Op.CEIL,
+    F.TruncToInt: Op.TRUNC,
+    F.RoundToInt: Op.ROUND,
+    F.OpaqueUnaryFn_sqrt: Op.SQRT,
+    F.OpaqueUnaryFn_exp: Op.EXP,
+    F.OpaqueUnaryFn_log: Op.LOG,
+    F.OpaqueUnaryFn_log2: Op.LOG2,
 }
 
 
 class Symbols:
-    """The symbols of a method, found in the shapes of its inputs.
+    """The symbols of a method: at first those that its inputs tell; what data tells is added when it is made.
 
     A symbol that stands alone as a size is that size. One that only occurs as a * s + b is solved for: the size itself
     becomes the program's symbol, and s is (size - b) // a; the check of the input's shape proves that it divides.
 
     Args:
-        inputs: the fake tensor of each input, None for one that is no tensor.
+        inputs: of each input the fake tensor, or the symbolic integer of one that is a number; None for a literal.
         ranges: torch's range constraints.
     """
 
-    def __init__(self, inputs: Sequence[torch.Tensor | None], ranges: Mapping[Any, Any]) -> None:
+    def __init__(self, inputs: Sequence[torch.Tensor | torch.SymInt | None], ranges: Mapping[Any, Any]) -> None:
         self.table: list[Symbol] = []
+        self._ranges = ranges
         self._known: dict[Any, Expr] = {}
-        dims = [(i, d, s.node.expr) for i, t in enumerate(inputs) if t is not None for d, s in _symbolic(t)]
-        for position, dim, expr in dims:
+        self._offered: dict[Any, Symbol] = {}
+        dims = [(i, *found) for i, given in enumerate(inputs) for found in _symbolic(given)]
+        for position, dim, size in dims:
+            expr = size.node.expr
             if isinstance(expr, sympy.Symbol) and expr not in self._known:
-                low, high = _range(ranges.get(expr))
-                self._add(expr, Symbol(str(expr), low, high, position, dim), 1, 0)
-        for position, dim, expr in dims:
-            unknown = [s for s in expr.free_symbols if s not in self._known]
-            if len(unknown) == 1 and expr.free_symbols == set(unknown):
-                self._solve(expr, unknown[0], ranges, position, dim)
+                low, high = self._range(expr, 0)
+                self._add(expr, Symbol(dim_name(size), low, high, position, dim), 1, 0)
+        for position, dim, size in dims:
+            unknown = [s for s in size.node.expr.free_symbols if s not in self._known]
+            if len(unknown) == 1 and size.node.expr.free_symbols == set(unknown):
+                self._solve(size, unknown[0], position, dim)
 
     def dim(self, size: Any, where: str = "") -> Dim:
         """A size as torch has it (an int or a SymInt) as the program has it.
 
         Raises:
-            LoweringError: it depends on data, or on an operation that programs do not have.
+            LoweringError: it depends on an operation that programs do not have, or on data that is not at hand.
         """
-        if isinstance(size, int):
-            return size
-        return _simplified(self._expr(sympy.sympify(size.node.expr if isinstance(size, torch.SymInt) else size), where))
+        made = self.number(size, where)
+        assert isinstance(made, int | Expr)
+        return made
+
+    def number(self, number: Any, where: str = "") -> Expr | int | float | bool:
+        """A number as torch has it (a Python number or a symbolic one) as the program has it; raises as `dim` does."""
+        if isinstance(number, bool | int | float):
+            return number
+        expr = sympy.sympify(number.node.expr if isinstance(number, _SYMBOLIC) else number)
+        if expr in (sympy.true, sympy.false):
+            return bool(expr)
+        made = self._expr(expr, where)
+        return made.value if made.op in (Op.CONST, Op.FLOAT) else made
+
+    def learn_sizes(self, fake: torch.Tensor, value: int) -> bool:
+        """Add the symbols that are sizes of this tensor, which is value `value`, alone; gives whether there are any."""
+        before = len(self.table)
+        for dim, size in _symbolic(fake):
+            expr = size.node.expr
+            if isinstance(expr, sympy.Symbol) and expr not in self._known:
+                low, high = self._range(expr, 0)
+                self._add(expr, Symbol(str(expr), low, high, dim=dim, value=value), 1, 0)
+        return len(self.table) > before
+
+    def offer(self, number: Any, value: int) -> None:
+        """Say that value `value`, of one element, holds a number: its symbol is added where an expression needs it."""
+        if not isinstance(number, _SYMBOLIC):
+            return
+        expr = number.node.expr
+        symbol = expr.args[0] if isinstance(expr, sympy.Eq) and expr.args[1] == 1 else expr  # Eq(u, 1): a truth value
+        if isinstance(symbol, sympy.Symbol) and symbol not in self._known:
+            low, high = self._range(symbol, UNBOUNDED_BELOW)
+            self._offered[symbol] = Symbol(str(symbol), low, high, value=value)
 
     def knows(self, number: torch.SymInt | torch.SymBool | torch.SymFloat) -> bool:
         """Whether the number follows from symbols of the table."""
@@ -75,52 +132,64 @@ class Symbols:
         self._known[name] = expr if factor == 1 else Expr(Op.FLOORDIV, 0, (expr, Expr(Op.CONST, factor)))
         self.table.append(symbol)
 
-    def _solve(self, expr: Any, name: Any, ranges: Mapping[Any, Any], position: int, dim: int) -> None:
+    def _solve(self, size: Any, name: Any, position: int, dim: int) -> None:
+        expr = size.node.expr
         terms = sympy.Poly(expr, name) if expr.is_polynomial(name) else None
         if terms is None or terms.degree() != 1:
             return
         factor, offset = (int(c) for c in terms.all_coeffs())
         if factor < 1:
             return
-        low, high = _range(ranges.get(name))
-        symbol = Symbol(
-            str(expr), factor * low + offset, None if high is None else factor * high + offset, position, dim
-        )
-        self._add(name, symbol, factor, offset)
+        low, high = self._range(name, 0)
+        upper = None if high is None else factor * high + offset
+        self._add(name, Symbol(dim_name(size), factor * low + offset, upper, position, dim), factor, offset)
+        self._known[expr] = Expr(Op.SYMBOL, len(self.table) - 1)
+
+    def _range(self, name: Any, least: int) -> tuple[int, int | None]:
+        """The least value, not below `least`, and the largest, None where it is unbounded."""
+        bounds = self._ranges.get(name)
+        if bounds is None:
+            return least, None
+        low = int(bounds.lower) if bounds.lower.is_Integer else least
+        return max(low, least), int(bounds.upper) if bounds.upper.is_Integer else None
 
     def _expr(self, expr: Any, where: str) -> Expr:
-        if expr.is_Integer:
-            return Expr(Op.CONST, int(expr))
+        if expr in self._offered:
+            self._add(expr, self._offered.pop(expr), 1, 0)
+        if expr in self._known:
+            return self._known[expr]
         if isinstance(expr, sympy.Symbol):
-            if expr in self._known:
-                return self._known[expr]
             raise LoweringError(
-                f"the size {expr} is known only from data",
+                f"the number {expr} is known only from data that is not at hand here",
                 where=where,
-                remedy="programs have sizes that follow from the shapes of the inputs",
+                remedy="compute sizes and numbers that depend on data outside of control flow",
             )
-        if isinstance(expr, sympy.Pow) and expr.exp.is_Integer and int(expr.exp) > 0:
-            return self._chain(Op.MUL, [expr.base] * int(expr.exp), where)
-        if type(expr) in _BINARY:
-            return self._chain(_BINARY[type(expr)], expr.args, where)
-        raise LoweringError(f"the size {expr} uses {type(expr).__name__}, which programs do not have", where=where)
+        if expr.is_Number:
+            return Expr(Op.CONST, int(expr)) if expr.is_Integer else Expr(Op.FLOAT, float(expr))
+        return self._operation(expr, where)
+
+    def _operation(self, expr: Any, where: str) -> Expr:
+        kind = type(expr)
+        if kind in _BINARY:
+            return self._chain(_BINARY[kind], expr.args, where)
+        if kind in _SWAPPED:
+            return self._chain(_SWAPPED[kind], reversed(expr.args), where)
+        if kind in _UNARY:
+            return Expr(_UNARY[kind], 0, (self._expr(expr.args[0], where),))
+        if kind is sympy.Abs:
+            return self._chain(Op.MAX, (expr.args[0], -expr.args[0]), where)
+        raise LoweringError(f"the number {expr} uses {kind.__name__}, which programs do not have", where=where)
 
     def _chain(self, op: Op, args: Iterable[Any], where: str) -> Expr:
         return reduce(lambda left, right: Expr(op, 0, (left, right)), [self._expr(a, where) for a in args])
 
 
-def _symbolic(value: torch.Tensor) -> list[tuple[int, Any]]:
-    """Dimension and SymInt of each size that is symbolic."""
-    return [(d, s) for d, s in enumerate(value.shape) if isinstance(s, torch.SymInt)]
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-def _simplified(expr: Expr) -> Dim:
-    return expr.value if expr.op is Op.CONST else expr
-
-
-def _range(bounds: Any) -> tuple[int, int | None]:
-    """The least and the largest value of torch's ValueRanges; None where it is unbounded."""
-    if bounds is None:
-        return 0, None
-    low = int(bounds.lower) if bounds.lower.is_Integer else 0
-    return max(low, 0), int(bounds.upper) if bounds.upper.is_Integer else None
+def _symbolic(given: torch.Tensor | torch.SymInt | None) -> list[tuple[int, Any]]:
+    """Dimension and SymInt of each size that is symbolic; of a symbolic number itself, dimension -1."""
+    if isinstance(given, torch.SymInt):
+        return [(-1, given)]
+    sizes = [] if given is None else given.shape
+    return [(d, s) for d, s in enumerate(sizes) if isinstance(s, torch.SymInt)]

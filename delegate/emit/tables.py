@@ -24,7 +24,7 @@ class Tables:
     """The tables of one method; its own graph and those of its control flow share them.
 
     Args:
-        symbols: the symbolic sizes of the method.
+        symbols: the symbolic numbers of the method.
         pools: where operators, constants, states and delegates of the program are collected.
         kernels: the kernels that what is left will run on.
     """
@@ -62,12 +62,22 @@ class Tables:
             raise LoweringError(f"programs hold no tensors of {dtype}", where=describe(node))
         return found
 
-    def kernel_call(self, op: str, args: tuple[Arg, ...], outputs: tuple[int, ...], node: Node) -> KernelCall:
-        """The call of a kernel; if there is none, `require_kernels` will say so."""
+    def learn_sizes(self, node: Node, first: int) -> bool:
+        """Add the symbols that are sizes of what a node gives, value `first` and the following; whether any are new."""
+        found = [self.symbols.learn_sizes(fake, first + i) for i, fake in enumerate(tensors(node))]
+        return any(found)
+
+    def kernel_call(
+        self, op: str, args: tuple[Arg, ...], outputs: tuple[int, ...], node: Node, *, allocates: bool = False
+    ) -> KernelCall:
+        """The call of a kernel; if there is none, `require_kernels` will say so.
+
+        `allocates`: it makes results whose sizes depend on data.
+        """
         line = source_line(node)
         source = self.sources.setdefault(line, len(self.sources)) if line else -1
         dtypes = {self.values[i].dtype for i in (*refs(args), *outputs)}
-        if self.kernels.find(op, dtypes) is None:
+        if self.kernels.find(op, dtypes, allocates=allocates) is None:
             self._no_kernel.append(f"{op} for {', '.join(sorted(t.name for t in dtypes))} ({describe(node)})")
         return KernelCall(self.pools.operator(op), args, outputs, source)
 

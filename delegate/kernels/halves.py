@@ -73,6 +73,23 @@ def _run_wide(function: Callable[..., None], half: frozenset[np.dtype[Any]], *ar
             np.copyto(result, temporary, casting="same_kind")
 
 
+def widened_allocating(function: Callable[..., Any], dtypes: frozenset[DType]) -> Callable[..., Any]:
+    """The same for a function that makes its results; there must be one half type, which the float32 ones get."""
+    return partial(_allocate_wide, function, next(iter(dtypes & HALF)))
+
+
+def _allocate_wide(function: Callable[..., Any], half: DType, *args: Any) -> Any:
+    made = function(*[_widen(a, frozenset({half.numpy})) for a in args])
+    narrow = [_narrowed(r, half) for r in (made if isinstance(made, tuple) else (made,))]
+    return tuple(narrow) if isinstance(made, tuple) else narrow[0]
+
+
+def _narrowed(result: Array, half: DType) -> Array:
+    if result.dtype != np.float32:
+        return result
+    return to_bfloat16(result) if half is DType.bfloat16 else result.astype(half.numpy)
+
+
 def _widen(arg: Any, half: frozenset[np.dtype[Any]]) -> Any:
     if isinstance(arg, np.ndarray):
         if arg.dtype not in half:

@@ -51,7 +51,7 @@ def take(x: Array, index: Array, *, out: Array) -> None:
     np.copyto(out, x.reshape(-1)[checked(index, x.size, negative=True)])
 
 
-def _advanced(indices: Sequence[Array | None]) -> tuple[Any, ...]:
+def advanced(indices: Sequence[Array | None]) -> tuple[Any, ...]:
     """The NumPy index of torch's list; bytes are masks there."""
     return tuple(slice(None) if i is None else i.astype(bool) if i.dtype == np.uint8 else i for i in indices)
 
@@ -59,7 +59,7 @@ def _advanced(indices: Sequence[Array | None]) -> tuple[Any, ...]:
 @TABLE.kernel("aten.index.Tensor", "aten._unsafe_index.Tensor", dtypes=ANY)
 def index_tensor(x: Array, indices: Sequence[Array | None], *, out: Array) -> None:
     """Indices broadcast against each other; None takes all of a dimension; bools select."""
-    np.copyto(out, x[_advanced(indices)])
+    np.copyto(out, x[advanced(indices)])
 
 
 @TABLE.kernel("aten.index_put.default", "aten._unsafe_index_put.default", dtypes=_SUMS | HALF, in_place=True)
@@ -70,9 +70,9 @@ def index_put(x: Array, indices: Sequence[Array | None], values: Array, accumula
         return
     np.copyto(out, x)
     if accumulate:
-        np.add.at(out, _advanced(indices), values)
+        np.add.at(out, advanced(indices), values)
     else:
-        out[_advanced(indices)] = values
+        out[advanced(indices)] = values
 
 
 @TABLE.kernel("aten.index_add.default", dtypes=_SUMS, whole=True, in_place=True)
@@ -124,15 +124,9 @@ def index_fill(x: Array, dim: int, index: Array, value: Any, *, out: Array) -> N
         np.copyto(out, value, casting="unsafe")
 
 
-@TABLE.kernel("aten.nonzero.default", dtypes=CONVERTIBLE)
-def nonzero(x: Array, *, out: Array) -> None:
-    """The coordinates of what is not zero, (count, rank)."""
-    np.copyto(out, np.argwhere(x))
-
-
 @TABLE.kernel("aten.nonzero_static.default", dtypes=CONVERTIBLE)
 def nonzero_static(x: Array, size: int, fill: int, *, out: Array) -> None:
-    """The first `size` rows of `nonzero`; what is missing is filled."""
+    """The first `size` coordinates of what is not zero; what is missing is filled."""
     found = np.argwhere(x)[:size]
     out[: len(found)] = found
     out[len(found) :] = fill
@@ -140,12 +134,6 @@ def nonzero_static(x: Array, size: int, fill: int, *, out: Array) -> None:
 
 def _mask(mask: Array) -> Array:
     return mask if mask.dtype == bool else mask != 0
-
-
-@TABLE.kernel("aten.masked_select.default", dtypes=ANY)
-def masked_select(x: Array, mask: Array, *, out: Array) -> None:
-    x, mask = np.broadcast_arrays(x, mask)
-    np.copyto(out, x[mask])
 
 
 @TABLE.kernel("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", dtypes=CONVERTIBLE, whole=True, in_place=True)

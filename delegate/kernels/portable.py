@@ -14,6 +14,7 @@ from delegate.kernels import (  # noqa: F401 - imported for their rows
     convolution,
     copies,
     creation,
+    data_sizes,
     distance,
     embedding_bag,
     floats,

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from delegate.kernels.halves import HALF, widened
+from delegate.kernels.halves import HALF, widened, widened_allocating
 from delegate.kernels.layouts import with_any_layout
 from delegate.program.dtypes import DType
 
@@ -37,6 +37,7 @@ class Kernel:
         whole: it is faster than the kernels of what its operator decomposes to.
         in_place: it is right too where `out` is its first argument, same memory, shape and dtype.
         contiguous: it takes row-major arrays alone.
+        allocates: it makes its results itself, for their sizes depend on data.
     """
 
     op: str
@@ -48,10 +49,11 @@ class Kernel:
     whole: bool = False
     in_place: bool = False
     contiguous: bool = False
+    allocates: bool = False
 
 
 class KernelTable:
-    """Kernels of one library, at most one per operator, dtype and layout.
+    """Kernels of one library, at most one per operator, dtype and layout; one more that allocates.
 
     >>> table = KernelTable("mylib")
     >>> @table.kernel("mylib::scale", dtypes={DType.float32})
@@ -123,6 +125,15 @@ class KernelTable:
         """
         return self._register(ops, dtypes, is_view=True)
 
+    def allocating(self, *ops: str, dtypes: Iterable[DType] = REAL) -> Callable[[F], F]:
+        """Decorator: the function computes these operators where the sizes of their results depend on data.
+
+        It is called as `function(*args)`, with arguments as those of `kernel`, and returns a new array, or a tuple of
+        them where the operator has several results, of the dtypes that the graph says. They share no memory with the
+        arguments. An operator may have such a kernel beside one that fills memory that it is given.
+        """
+        return self._register(ops, dtypes, is_view=False, allocates=True)
+
     def _register(
         self, ops: Sequence[str], dtypes: Iterable[DType], is_view: bool, **properties: Any
     ) -> Callable[[F], F]:
@@ -139,28 +150,35 @@ class KernelTable:
         """Add a row; raises ValueError if another claims the same operator, dtype and layout."""
         rows = self._rows.setdefault(kernel.op, [])
         for other in rows:
-            if (both := other.dtypes & kernel.dtypes) and other.contiguous == kernel.contiguous:
+            both = other.dtypes & kernel.dtypes
+            if both and (other.contiguous, other.allocates) == (kernel.contiguous, kernel.allocates):
                 names = ", ".join(sorted(t.name for t in both))
                 raise ValueError(f"two kernels of {kernel.op} for {names}: of {other.library} and of {kernel.library}")
         rows.append(kernel)
 
-    def find(self, op: str, dtypes: Iterable[DType]) -> Kernel | None:
+    def find(self, op: str, dtypes: Iterable[DType], *, allocates: bool = False) -> Kernel | None:
         """The kernel that takes an operator on these dtypes (of all tensor arguments and results).
 
         It may take row-major arrays alone: `Kernel.contiguous`. Where no row takes float16 or bfloat16, a row for
         float32 does: it is wrapped to compute in float32 and round.
+
+        Args:
+            op: the operator.
+            dtypes: of all its tensors.
+            allocates: whether it is to make its results itself.
         """
         wanted = frozenset(dtypes)
-        found = self._row(op, wanted)
+        found = self._row(op, wanted, allocates)
         if found is not None or not wanted & HALF or wanted >= {DType.bfloat16, DType.uint16}:
             return found
-        wide = self._row(op, (wanted - HALF) | {DType.float32})
+        wide = self._row(op, (wanted - HALF) | {DType.float32}, allocates)
         if wide is None or wide.is_view:
             return None
-        return replace(wide, function=widened(wide.function, wanted), dtypes=wanted)
+        widen = widened_allocating if allocates else widened
+        return replace(wide, function=widen(wide.function, wanted), dtypes=wanted)
 
-    def _row(self, op: str, wanted: frozenset[DType]) -> Kernel | None:
-        rows = [k for k in self._rows.get(op, ()) if wanted <= k.dtypes]
+    def _row(self, op: str, wanted: frozenset[DType], allocates: bool) -> Kernel | None:
+        rows = [k for k in self._rows.get(op, ()) if wanted <= k.dtypes and k.allocates == allocates]
         general = next((k for k in rows if not k.contiguous), None)
         special = next((k for k in rows if k.contiguous), None)
         return with_any_layout(special, general) if special and general else special or general

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from delegate.errors import ProgramError
 from delegate.program.dtypes import DType
-from delegate.program.expr import Dim, Expr, Op
+from delegate.program.expr import LEAVES, Dim, Expr, Op, operands
 from delegate.program.limits import MAX_DEPTH, MAX_EXPR_NODES
 from delegate.program.model import Arg, Ref
 from delegate.program.schema_generated import ArgKind
@@ -65,10 +65,10 @@ class ArgPool:
     def _expr(self, expr: Expr, depth: int, budget: Iterable[int]) -> int:
         if depth == 0 or next(iter(budget), None) is None:
             raise ProgramError("the expression of a size is too large", remedy="simplify the sizes of the model")
-        if expr.op in (Op.CONST, Op.SYMBOL):
-            key = (expr.op.value, expr.value, 0)
+        if expr.op in LEAVES:
+            key = (expr.op.value, _bits(expr.value) if expr.op is Op.FLOAT else int(expr.value), 0)
         else:
-            left, right = (self._expr(a, depth - 1, budget) for a in expr.args)
+            left, right, *_ = *(self._expr(a, depth - 1, budget) for a in expr.args), 0
             key = (expr.op.value, left, right)
         return self._exprs.setdefault(key, len(self._exprs))
 
@@ -97,16 +97,17 @@ def read_exprs(*columns: tuple[int, ...]) -> tuple[Expr, ...]:
     depths: list[int] = []
     for code, first, second in zip(*columns, strict=True):
         op = _OPS[code]
-        if op in (Op.CONST, Op.SYMBOL):
-            made.append(Expr(op, first))
+        if op in LEAVES:
+            made.append(Expr(op, _double(first) if op is Op.FLOAT else first))
             sizes.append(1)
             depths.append(1)
             continue
-        if not (0 <= first < len(made) and second < len(made)):
+        used = (first, second)[: operands(op)]
+        if not all(0 <= i < len(made) for i in used):
             raise ValueError("an expression uses one that does not stand before it")
-        made.append(Expr(op, 0, (made[first], made[second])))
-        sizes.append(1 + sizes[first] + sizes[second])
-        depths.append(1 + max(depths[first], depths[second]))
+        made.append(Expr(op, 0, tuple(made[i] for i in used)))
+        sizes.append(1 + sum(sizes[i] for i in used))
+        depths.append(1 + max(depths[i] for i in used))
         if sizes[-1] > MAX_EXPR_NODES or depths[-1] > MAX_DEPTH:
             raise ValueError("an expression is too large")
     return tuple(made)

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import bisect
 import heapq
-import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from delegate.errors import ProgramError
+from delegate.program.bounds import largest_count
 from delegate.program.model import (
     Arg,
     Home,
@@ -48,8 +48,9 @@ def check_memory(method: Method) -> None:
 
 
 def _size(method: Method, index: int) -> int:
+    """The bytes of a value that has an offset, at the bounds of its sizes."""
     value = method.values[index]
-    return value.dtype.itemsize * math.prod(d for d in value.shape if isinstance(d, int))
+    return value.dtype.itemsize * (largest_count(value.shape, method.symbols) or 0)
 
 
 def _sweep(method: Method, lifetimes: Lifetimes, indices: Iterable[int]) -> None:

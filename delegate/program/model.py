@@ -15,6 +15,7 @@ from delegate.program.dtypes import DType
 from delegate.program.expr import Dim, Expr
 
 FORMAT_VERSION = 2
+UNBOUNDED_BELOW = -(2**63)  # the minimum of a symbol that has none
 
 
 class Home(Enum):
@@ -44,7 +45,7 @@ class Value:
     Args:
         name: the node that makes it, for people.
         dtype: element type.
-        shape: sizes; an `Expr` where it depends on the inputs' shapes.
+        shape: sizes; an `Expr` where it depends on the inputs' shapes or on data.
         storage: where its memory is.
     """
 
@@ -66,7 +67,7 @@ class Ref:
     index: int
 
 
-# An argument of an instruction. A tuple is a list of arguments. An Expr is a size, known when the method is called.
+# An argument of an instruction. A tuple is a list of arguments. An Expr is a number, known when the method is called.
 Arg = Ref | Expr | DType | int | float | complex | bool | str | None | tuple["Arg", ...]
 
 
@@ -142,12 +143,13 @@ Instruction = KernelCall | DelegateCall | StructuredCall
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A symbolic size of a method.
+    """A symbolic number of a method: a size, a number that the caller gives, or an element of a tensor.
 
     Args:
         name: for people, e.g. "s0" or the Dim's name "batch".
-        minimum, maximum: the range that is allowed, inclusive; maximum None: unbounded.
-        input, dim: it is the size of that dimension of that input; input -1: known only from data.
+        minimum, maximum: the range of integers that is allowed, inclusive; maximum None: unbounded.
+        input, dim: it is the size of that dimension of that input; dim -1: it is the input, which is a number.
+            Input -1: known only from data.
         value, dim: where input is -1, it is the size of that dimension of that value; dim -1: the value's one element.
     """
 
@@ -165,8 +167,8 @@ class Input:
 
     Args:
         name: its path for people, e.g. "x" or "batch['ids']".
-        value: the tensor value that it fills, or -1 where the export made it a constant.
-        literal: what it must be where value is -1.
+        value: the tensor value that it fills, or -1 for a number that is a symbol, or that the export made a constant.
+        literal: what it must be where value is -1 and no symbol is this input.
     """
 
     name: str
@@ -198,7 +200,7 @@ class Method:
     Args:
         name: e.g. "forward".
         inputs: the leaves of the caller's arguments in order.
-        outputs: the leaves of the result in order: a Ref, a literal, or an Expr (a size).
+        outputs: the leaves of the result in order: a Ref, a literal, or an Expr (a number).
         in_tree: tuple(args tuple, kwargs dict) over the inputs.
         out_tree: over the outputs.
         values: all tensors.

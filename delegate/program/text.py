@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 
 from delegate.program.dtypes import DType
-from delegate.program.expr import Dim, Expr, Op
+from delegate.program.expr import Dim, Expr
 from delegate.program.model import (
     Arg,
     Constant,
@@ -96,15 +96,7 @@ def _type(dtype: DType, shape: Sequence[Dim], symbols: Sequence[Symbol] = ()) ->
 
 def _dim(dim: Dim, symbols: Sequence[Symbol]) -> str:
     """A size with the names of its symbols; `Expr` itself knows only their numbers."""
-    if isinstance(dim, int):
-        return str(dim)
-    if dim.op is Op.SYMBOL:
-        return symbols[dim.value].name
-    if dim.op is Op.CONST:
-        return str(dim.value)
-    left, right = (_dim(a, symbols) for a in dim.args)
-    infix = {Op.ADD: "+", Op.MUL: "*", Op.FLOORDIV: "//", Op.MOD: "%"}.get(dim.op)
-    return f"({left} {infix} {right})" if infix else f"{dim.op.name.lower()}({left}, {right})"
+    return str(dim) if isinstance(dim, int) else dim.text([s.name for s in symbols])
 
 
 def _refs(indices: Iterable[int]) -> str:
@@ -147,7 +139,9 @@ class _MethodText:
     def _symbol(self, symbol: Symbol) -> str:
         limits = f">= {symbol.minimum}" if symbol.maximum is None else f"in [{symbol.minimum}, {symbol.maximum}]"
         origin = ""
-        if symbol.input >= 0:
+        if symbol.input >= 0 and symbol.dim < 0:
+            origin = f" = the number {self._method.inputs[symbol.input].name}"
+        elif symbol.input >= 0:
             origin = f" = size {symbol.dim} of {self._method.inputs[symbol.input].name}"
         elif symbol.value >= 0:
             origin = f" = size {symbol.dim} of %{symbol.value}" if symbol.dim >= 0 else f" = element of %{symbol.value}"

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 
 from delegate.errors import ProgramError
 from delegate.program.blocks import block_bases
-from delegate.program.expr import Dim, Expr, Op
+from delegate.program.bounds import largest_count
+from delegate.program.expr import Dim, Expr, Op, operands
 from delegate.program.lifetimes import check_memory
 from delegate.program.memory import ALIGNMENT
 from delegate.program.model import (
@@ -200,9 +201,11 @@ class _MethodVerifier:
             return
         if storage.offset < 0 or storage.offset % ALIGNMENT:
             self._fail(f"the offset {storage.offset} is not a multiple of {ALIGNMENT}")
-        if not value.is_static:
-            self._fail("it depends on the inputs' shapes and yet has an offset")
-        end = storage.offset + value.dtype.itemsize * math.prod(d for d in value.shape if isinstance(d, int))
+        count = largest_count(value.shape, self._method.symbols)
+        if count is None:
+            self._fail("no bound of its size is known, and yet it has an offset")
+            return
+        end = storage.offset + value.dtype.itemsize * count
         if end > arena:
             self._fail(f"it ends at byte {end} of an arena of {arena} bytes")
 
@@ -384,8 +387,8 @@ class _MethodVerifier:
         if id(expr) in self._checked:
             return
         if expr.op is Op.SYMBOL:
-            self._index(expr.value, self._method.symbols, "symbol")
-        if len(expr.args) != (0 if expr.op in (Op.CONST, Op.SYMBOL) else 2):
+            self._index(int(expr.value), self._method.symbols, "symbol")
+        if len(expr.args) != operands(expr.op):
             self._fail(f"{expr.op.name} has {len(expr.args)} operands")
         for arg in expr.args:
             self._expr(arg)

@@ -20,7 +20,7 @@ import numpy as np
 from delegate.errors import LoweringError
 from delegate.program.blocks import block_bases
 from delegate.program.dtypes import DType
-from delegate.program.expr import Expr, evaluate
+from delegate.program.expr import Expr, Number, evaluate
 from delegate.program.lifetimes import refs
 from delegate.program.model import (
     Arg,
@@ -96,19 +96,31 @@ class _CallView:
 class Binding:
     """The steps of a method for one combination of shapes.
 
+    Args:
+        resources: what it shares with others.
+        method: what is bound.
+        symbols: the numbers of the symbols that it uses.
+        arenas: memory for the arenas of a method that holds its plan; its own if None.
+
     Not thread-safe: the steps share one arena. `Method` holds the lock of its context meanwhile.
     """
 
-    def __init__(self, resources: Resources, method: Method, symbols: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        resources: Resources,
+        method: Method,
+        symbols: Mapping[int, Number],
+        arenas: Sequence[Array] | None = None,
+    ) -> None:
         self._resources, self._method, self._symbols = resources, method, symbols
         self._slots: dict[int, list[Slot]] = defaultdict(list)
         self._call_views: list[_CallView] = []
         self._same: dict[int, int] = {}  # inputs of blocks that are another value as it is
         self.steps: list[Step] = []
-        storages, arenas = self._storages()
+        storages, sizes = self._storages()
         self._storage = storages
         self._empty = resources.platform.empty
-        self._arenas = tuple(resources.platform.memory(size) for size in arenas)
+        self._arenas = arenas or [resources.platform.memory(size) for size in sizes]
         self._shapes = [tuple(evaluate(d, symbols) for d in v.shape) for v in method.values]
         self._arrays = [self._home_array(i) for i in range(len(method.values))]
         for instruction in method.instructions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,8 @@ import numpy as np
 
 from delegate.errors import InputError
 from delegate.program.dtypes import DType
-from delegate.program.expr import Expr
-from delegate.program.model import Input, Method, Value
+from delegate.program.expr import Expr, Number, evaluate
+from delegate.program.model import Input, Method, Symbol, Value
 from delegate.runtime.backend import Array
 
 _ARRAY = np.ndarray
@@ -22,13 +23,15 @@ class InputChecker:
     def __init__(self, method: Method) -> None:
         self._method = method
         self._values = [method.values[i.value] if i.value >= 0 else None for i in method.inputs]
+        self._numbers = {method.inputs[s.input].name for s in method.symbols if s.input >= 0 and s.dim < 0}
+        self._names = [s.name for s in method.symbols]
         self._static = all(v is None or v.is_static for v in self._values)
         self._exact = [
             (v.dtype.numpy, v.shape) if v is not None and v.is_static else (None, None) for v in self._values
         ]
 
     def arrays(self, leaves: Sequence[Any]) -> Sequence[Array | None]:
-        """An array per input; None for a literal.
+        """An array per input, also of one that is a number; None for a literal.
 
         Raises:
             InputError: a leaf is missing, has another dtype, rank or size, or is not the literal that export fixed.
@@ -49,28 +52,26 @@ class InputChecker:
             )
         return [self._array(*row) for row in zip(inputs, self._values, leaves, strict=True)]
 
-    def symbols(self, arrays: Sequence[Array | None]) -> tuple[int, ...]:
-        """The value of each symbol of the method for these inputs, checked against the ranges and all other sizes."""
-        method = self._method
-        found: list[int] = []
-        for symbol in method.symbols:
+    def symbols(self, arrays: Sequence[Array | None]) -> dict[int, int]:
+        """The number of each symbol that these inputs tell, checked against the ranges and all other sizes."""
+        found: dict[int, int] = {}
+        for index, symbol in enumerate(self._method.symbols):
+            if symbol.input < 0:
+                continue
             array = arrays[symbol.input]
             assert array is not None
-            size = array.shape[symbol.dim]
-            if size < symbol.minimum or (symbol.maximum is not None and size > symbol.maximum):
-                allowed = (
-                    f"{symbol.minimum} to {symbol.maximum}" if symbol.maximum is not None else f">= {symbol.minimum}"
-                )
-                raise InputError(
-                    f"input {method.inputs[symbol.input].name!r} has size {size} in dimension {symbol.dim}",
-                    remedy=f"{symbol.name} must be {allowed}",
-                )
-            found.append(size)
+            name = f"input {self._method.inputs[symbol.input].name!r}"
+            number = int(array) if symbol.dim < 0 else array.shape[symbol.dim]
+            what = f"{name} is {number}" if symbol.dim < 0 else f"{name} has size {number} in dimension {symbol.dim}"
+            check_range(symbol, number, what)
+            found[index] = number
         if not self._static:
-            self._check_expressions(arrays, dict(enumerate(found)))
-        return tuple(found)
+            self._check_expressions(arrays, found)
+        return found
 
     def _array(self, given: Input, value: Value | None, leaf: Any) -> Array | None:
+        if value is None and given.name in self._numbers:
+            return _as_number(leaf, given.name)
         if value is None:
             if type(leaf) is not type(given.literal) or leaf != given.literal:
                 raise InputError(
@@ -96,20 +97,37 @@ class InputChecker:
         return array if array.flags.c_contiguous else array.copy(order="C")
 
     def _shape(self, value: Value) -> str:
-        names = {i: s.name for i, s in enumerate(self._method.symbols)}
-        return "[" + ", ".join(_dim_text(d, names) for d in value.shape) + "]"
+        return "[" + ", ".join(str(d) if isinstance(d, int) else d.text(self._names) for d in value.shape) + "]"
 
     def _check_expressions(self, arrays: Sequence[Array | None], symbols: dict[int, int]) -> None:
         for given, value, array in zip(self._method.inputs, self._values, arrays, strict=True):
             if value is None or array is None:
                 continue
             for dim, wanted in enumerate(value.shape):
-                if isinstance(wanted, Expr) and (size := wanted.evaluate(symbols)) != array.shape[dim]:
-                    names = {i: s.name for i, s in enumerate(self._method.symbols)}
+                if isinstance(wanted, Expr) and (size := evaluate(wanted, symbols)) != array.shape[dim]:
                     raise InputError(
                         f"input {given.name!r} has size {array.shape[dim]} in dimension {dim}",
-                        remedy=f"it must be {_dim_text(wanted, names)}, which is {size} for these inputs",
+                        remedy=f"it must be {wanted.text(self._names)}, which is {size} for these inputs",
                     )
+
+
+def check_range(symbol: Symbol, number: Number, what: str) -> None:
+    """Raise InputError, saying what there is, unless an integer is in the range of its symbol."""
+    high = symbol.maximum
+    if isinstance(number, float) or (symbol.minimum <= number and (high is None or number <= high)):
+        return
+    allowed = f"{symbol.minimum} to {high}" if high is not None else f">= {symbol.minimum}"
+    raise InputError(what, remedy=f"{symbol.name} must be {allowed}")
+
+
+def _as_number(leaf: Any, name: str) -> Array:
+    """An integer as an array of one element."""
+    try:
+        if isinstance(leaf, bool | np.bool_):
+            raise TypeError
+        return np.asarray(operator.index(leaf), np.int64)
+    except (TypeError, OverflowError):
+        raise InputError(f"input {name!r} is {leaf!r}", remedy="give an integer of at most 64 bits") from None
 
 
 def _as_array(leaf: Any, dtype: DType, name: str) -> Array:
@@ -130,10 +148,3 @@ def _as_array(leaf: Any, dtype: DType, name: str) -> Array:
 
 def _numpy_name(dtype: DType) -> str:
     return "bfloat16 (its bits as uint16)" if dtype is DType.bfloat16 else dtype.name
-
-
-def _dim_text(dim: int | Expr, names: dict[int, str]) -> str:
-    text = str(dim)
-    for index in sorted(names, reverse=True):
-        text = text.replace(f"s{index}", names[index])
-    return text

@@ -49,26 +49,28 @@ class Kernels:
         """The compound operators that a library runs faster whole than decomposed."""
         return frozenset(kernel.op for table in self.tables for kernel in table if kernel.whole)
 
-    def find(self, op: str, dtypes: Iterable[DType], *, in_place: bool = False) -> Kernel | None:
+    def find(
+        self, op: str, dtypes: Iterable[DType], *, in_place: bool = False, allocates: bool = False
+    ) -> Kernel | None:
         """The first library's kernel that takes the operator on these dtypes.
 
         Views go first, whoever has them: they cost nothing, and a saved plan of memory counts on them. So do, if it is
         wished, kernels that run in place: others cost a copy of a whole state.
         """
         wanted = frozenset(dtypes)
-        found = [kernel for table in self.tables if (kernel := table.find(op, wanted))]
+        found = [kernel for table in self.tables if (kernel := table.find(op, wanted, allocates=allocates))]
         first = (kernel for kernel in found if kernel.is_view or (in_place and kernel.in_place))
         chosen = next(first, found[0] if found else None)
         if chosen is None or not chosen.contiguous:
             return chosen
         return with_any_layout(chosen, next((kernel for kernel in found if not kernel.contiguous), None))
 
-    def of(self, program: Program, method: Method, call: KernelCall) -> Kernel:
+    def of(self, program: Program, method: Method, call: KernelCall, *, allocates: bool = False) -> Kernel:
         """The kernel of an instruction; raises KernelError naming operator, dtypes and the user's line."""
         op = program.operators[call.operator]
         dtypes = {method.values[i].dtype for i in (*refs(call.args), *call.outputs)}
         updates_state = any(method.values[o].storage.home is Home.STATE for o in call.outputs)
-        kernel = self.find(op, dtypes, in_place=updates_state)
+        kernel = self.find(op, dtypes, in_place=updates_state, allocates=allocates)
         if kernel is None or (not kernel.is_view and _must_be_view(method, call)):
             names = ", ".join(sorted(t.name for t in dtypes))
             raise KernelError(

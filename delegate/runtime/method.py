@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 from delegate.errors import DelegateError, InputError
 from delegate.program import model
 from delegate.program.model import Input, Tree
+from delegate.program.stages import depends_on_data
 from delegate.runtime.binding import Binding, Resources
+from delegate.runtime.bindings import Bindings
 from delegate.runtime.inputs import InputChecker
+from delegate.runtime.stages import Staged
 from delegate.runtime.tree import flatten, unflatten
 
 if TYPE_CHECKING:
     from delegate.runtime.profile import Profile
-
-_BINDINGS_KEPT = 8  # combinations of shapes whose plans and arenas are kept; the least recently used goes first
 
 
 class Method:
@@ -29,12 +29,10 @@ class Method:
 
     def __init__(self, resources: Resources, definition: model.Method) -> None:
         self.definition = definition
-        self._resources = resources
         self._checker = InputChecker(definition)
-        self._bindings: OrderedDict[tuple[int, ...], Binding] = OrderedDict()
         self._lock = resources.lock
         self._positional = _only_positional_leaves(definition.in_tree)
-        self._only = None if definition.symbols else Binding(resources, definition, {})
+        self._bind(resources)
         self._gives_leaf = definition.out_tree.kind == "leaf"
 
     @property
@@ -67,10 +65,15 @@ class Method:
     def run(self, leaves: Sequence[Any]) -> list[Any]:
         """Run on the flat leaves of the arguments; gives the flat leaves of the result."""
         arrays = self._checker.arrays(leaves)
-        symbols = () if self._only is not None else self._checker.symbols(arrays)
+        symbols = {} if self._only is not None else self._checker.symbols(arrays)
         try:
             with self._lock:
-                return (self._only or self._binding(symbols)).run(arrays)
+                if self._only is not None:
+                    return self._only.run(arrays)
+                assert self._bound is not None
+                return self._bound.run(arrays, symbols)
+        except InputError:  # sizes that do not go together, or that the data gives
+            raise
         except DelegateError as error:
             self._resources.platform.abort(error)
             raise
@@ -78,20 +81,12 @@ class Method:
     def watch(self, profile: Profile | None) -> None:
         """Have a profile watch the instructions from now on; None: nobody."""
         with self._lock:
-            self._resources = replace(self._resources, profile=profile)
-            self._bindings.clear()
-            if self._only is not None:
-                self._only = Binding(self._resources, self.definition, {})
+            self._bind(replace(self._resources, profile=profile))
 
-    def _binding(self, symbols: tuple[int, ...]) -> Binding:
-        found = self._bindings.get(symbols)
-        if found is None:
-            found = self._bindings[symbols] = Binding(self._resources, self.definition, dict(enumerate(symbols)))
-            if len(self._bindings) > _BINDINGS_KEPT:
-                self._bindings.popitem(last=False)
-        else:
-            self._bindings.move_to_end(symbols)
-        return found
+    def _bind(self, resources: Resources) -> None:
+        self._resources = resources
+        self._only = None if self.definition.symbols else Binding(resources, self.definition, {})
+        self._bound = _bound(resources, self.definition) if self.definition.symbols else None
 
     def _bind_names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Put keyword arguments that were positional at export in their places."""
@@ -113,6 +108,11 @@ class Method:
                 remedy="give exactly the inputs of the export",
             )
         return tuple(placed), {str(k): given[str(k)] for k in kwargs_tree.keys}
+
+
+def _bound(resources: Resources, definition: model.Method) -> Bindings | Staged:
+    """What runs a method that has symbols."""
+    return Staged(resources, definition) if depends_on_data(definition) else Bindings(resources, definition)
 
 
 def _only_positional_leaves(tree: Tree) -> int:

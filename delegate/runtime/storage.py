@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from delegate.program.blocks import block_bases
-from delegate.program.expr import Expr, evaluate
+from delegate.program.expr import Expr, Number, evaluate
 from delegate.program.lifetimes import Lifetimes
 from delegate.program.memory import Lifetime, plan_memory
 from delegate.program.model import (
@@ -45,17 +45,27 @@ class MemoryPlan:
     lifetimes: tuple[Lifetime, ...]
 
 
-def assign_storage(program: Program, method: Method, kernels: Kernels, symbols: Mapping[int, int]) -> MemoryPlan:
+def assign_storage(
+    program: Program,
+    method: Method,
+    kernels: Kernels,
+    symbols: Mapping[int, Number],
+    sizes: Sequence[int] | None = None,
+) -> MemoryPlan:
     """Give every value its memory.
 
     Storages of constants, states and inputs stay as they are. A value that leaves the method, or that a result is a
     view of, becomes an OUTPUT; a result of a view operator becomes an ALIAS where strides allow it; the rest share one
     arena.
+
+    Args:
+        symbols: the numbers of the symbols that the method uses, for which it is planned.
+        sizes: bytes to set aside for each value; those that it has with these symbols if None.
     """
-    return _Assignment(program, method, kernels, symbols).plan()
+    return _Assignment(program, method, kernels, symbols, sizes).plan()
 
 
-def concrete(arg: Arg, symbols: Mapping[int, int]) -> Any:
+def concrete(arg: Arg, symbols: Mapping[int, Number]) -> Any:
     """An argument without symbols: sizes become numbers, tuples become lists; tensors stay a Ref."""
     if isinstance(arg, tuple):
         return [concrete(a, symbols) for a in arg]
@@ -81,10 +91,18 @@ def call_view(kernel: Kernel, args: Sequence[Any]) -> list[Array] | None:
 class _Assignment:
     """Finds the views in one walk over the instructions; then lifetimes and offsets follow."""
 
-    def __init__(self, program: Program, method: Method, kernels: Kernels, symbols: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        method: Method,
+        kernels: Kernels,
+        symbols: Mapping[int, Number],
+        sizes: Sequence[int] | None,
+    ) -> None:
         self.program, self.method, self.kernels, self.symbols = program, method, kernels, symbols
         self.storages = [v.storage if v.storage.home is not Home.ALIAS else UNPLANNED for v in method.values]
         self.shadows = [shadow([evaluate(d, symbols) for d in v.shape], v.dtype.numpy) for v in method.values]
+        self.sizes = sizes or [s.size * s.itemsize for s in self.shadows]
         self.root = list(range(len(method.values)))
 
     def plan(self) -> MemoryPlan:
@@ -94,7 +112,7 @@ class _Assignment:
                 self._make_output(self.root[index.index], number)
         lives = Lifetimes(self.method, self.storages)
         planned = [i for i, s in enumerate(self.storages) if s.home is Home.ARENA and lives.start[i] >= 0]
-        lifetimes = [Lifetime(self._size(i), lives.start[i], lives.end[i]) for i in planned]
+        lifetimes = [Lifetime(self.sizes[i], lives.start[i], lives.end[i]) for i in planned]
         offsets, total = plan_memory(lifetimes)
         for index, offset in zip(planned, offsets, strict=True):
             self.storages[index] = Storage(Home.ARENA, 0, offset)
@@ -103,9 +121,6 @@ class _Assignment:
     def _make_output(self, root: int, number: int) -> None:
         if self.storages[root].home is Home.ARENA:
             self.storages[root] = Storage(Home.OUTPUT, number)
-
-    def _size(self, index: int) -> int:
-        return self.shadows[index].size * self.shadows[index].itemsize
 
     def _walk(self, instructions: Iterable[Instruction]) -> None:
         for instruction in instructions:

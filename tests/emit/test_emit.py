@@ -112,7 +112,7 @@ def test_size_of_an_input_becomes_an_expression():
     )
     (symbol,) = made.symbols
     assert (symbol.input, symbol.dim, symbol.maximum) == (0, 0, 9)
-    assert made.arenas == (-1,)
+    assert made.arenas == (0,)  # planned at the bounds: the one result is the caller's
     assert made.outputs[1].evaluate({0: 5}) == 11
     flat = made.values[made.outputs[0].index].shape[0]
     assert flat.evaluate({0: 5}) == 15
@@ -127,9 +127,20 @@ def test_size_that_only_occurs_in_a_product_is_solved_for():
     assert rows == Expr(Op.FLOORDIV, 0, (Expr(Op.SYMBOL), Expr(Op.CONST, 2)))
 
 
-def test_size_known_from_data_is_refused():
-    with pytest.raises(LoweringError, match=r"size u\d+ is known only from data"):
-        compiled(Function(lambda a: a.nonzero()), (torch.ones(4),))
+def test_sizes_known_from_data_are_symbols():
+    made = method(lambda a: a.nonzero() * 2, (torch.ones(4),))
+    (symbol,) = made.symbols
+    assert (symbol.input, made.values[symbol.value].name, symbol.dim) == (-1, "nonzero", 0)
+    assert (symbol.minimum, symbol.maximum) == (0, 4)
+    assert made.arenas == (-1,)
+
+
+def test_size_known_from_data_is_refused_inside_control_flow():
+    def branch(a):
+        return a.nonzero().sum()
+
+    with pytest.raises(LoweringError, match=r"number u\d+ is known only from data .*outside of control flow"):
+        compiled(Function(lambda a: torch.cond(a.sum() > 0, branch, torch.sum, (a.long(),))), (torch.ones(4),))
 
 
 def test_states_are_updated_last():

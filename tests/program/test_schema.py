@@ -41,7 +41,10 @@ def test_the_reader_is_generated_from_the_schema(tmp_path):
     [
         (Home, {"ARENA": 0, "CONSTANT": 1, "STATE": 2, "INPUT": 3, "OUTPUT": 4, "ALIAS": 5}),
         (Structure, {"IF": 0, "WHILE": 1, "SCAN": 2, "MAP": 3}),
-        (Op, {"CONST": 0, "SYMBOL": 1, "ADD": 2, "MUL": 3, "FLOORDIV": 4, "MOD": 5, "MAX": 6, "MIN": 7}),
+        (Op, {"CONST": 0, "SYMBOL": 1, "ADD": 2, "MUL": 3, "FLOORDIV": 4, "MOD": 5, "MAX": 6, "MIN": 7, "FLOAT": 8,
+              "TRUEDIV": 9, "POW": 10, "EQ": 11, "NE": 12, "LT": 13, "LE": 14, "AND": 15, "OR": 16, "NOT": 17,
+              "TO_FLOAT": 18, "FLOOR": 19, "CEIL": 20, "TRUNC": 21, "ROUND": 22, "SQRT": 23, "EXP": 24, "LOG": 25,
+              "LOG2": 26}),
         (DType, {"uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7,
                  "complex64": 9, "complex128": 10, "bool": 11, "bfloat16": 15, "uint16": 27, "uint32": 28,
                  "uint64": 29}),

@@ -126,7 +126,10 @@ CASES = {
     "below the arena": (replace_value(static(), 4, offset=-64), "the offset -64"),
     "planned per shape": (replace_value(static(), 4, offset=-1), "both or none"),
     "planned before": (replace_value(dynamic(), 1, offset=0), "both or none"),
-    "dynamic with offset": (replace_method(replace_value(dynamic(), 1, offset=0), arenas=(640,)), "yet has an offset"),
+    "dynamic with offset": (
+        replace_method(replace_value(dynamic(), 1, offset=0), arenas=(640,)),
+        "no bound .* an offset",
+    ),
     "symbol range": (replace_method(dynamic(), symbols=(Symbol("s", 3, 2),) * 2), "range 3 to 2 is empty .*'s'"),
     "symbol input": (replace_method(dynamic(), symbols=(Symbol("s", 0, 2, 1, 0),) * 2), "no input 1"),
     "symbol dim": (replace_method(dynamic(), symbols=(Symbol("s", 0, 2, 0, 2),) * 2), "no dimension 2, only 2"),

@@ -30,13 +30,18 @@ class AtenTable(KernelTable):
         """Seed torch's global generator: the numbers are then eager's."""
         torch.manual_seed(seed)
 
-    def find(self, op: str, dtypes: Iterable[DType]) -> Kernel | None:
+    def find(self, op: str, dtypes: Iterable[DType], *, allocates: bool = False) -> Kernel | None:
         """Torch's kernel; None for what gives sizes that depend on data, or no tensor, and for in-place forms of aten.
 
-        None too where bfloat16, whose arrays are bits in uint16, meets uint16.
+        None too where it is to allocate, and where bfloat16, whose arrays are bits in uint16, meets uint16.
         """
         wanted = frozenset(dtypes)
-        if wanted >= {DType.bfloat16, DType.uint16} or op not in self or (op == _INDEX and DType.bool in wanted):
+        if (
+            allocates
+            or wanted >= {DType.bfloat16, DType.uint16}
+            or op not in self
+            or (op == _INDEX and DType.bool in wanted)
+        ):
             return None
         convert = to_torch_with_bfloat16 if DType.bfloat16 in wanted else to_torch
         return Kernel(op, _function(op), ANY, is_view=False, library=self.library, convert=convert)

@@ -1,0 +1,110 @@
+"""The bounds of symbolic sizes: interval arithmetic over the ranges of a method's symbols.
+
+What it gives always holds, for every choice of symbols within their ranges, also where a size does not grow with its
+symbols. It need not be the least bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from delegate.program.expr import Dim, Expr, Op
+from delegate.program.model import Symbol
+
+Interval = tuple[float, float]  # no value is less than the first or more than the second
+
+_ALL: Interval = (-math.inf, math.inf)
+
+
+def _add(a: Interval, b: Interval) -> Interval:
+    return a[0] + b[0], a[1] + b[1]
+
+
+def _mul(a: Interval, b: Interval) -> Interval:
+    corners = [0 if 0 in (x, y) else x * y for x in a for y in b]
+    return min(corners), max(corners)
+
+
+def _floordiv(a: Interval, b: Interval) -> Interval:
+    if b[0] <= 0:
+        return _ALL
+    corners = [x if math.isinf(x) else (-1 if x < 0 else 0) if math.isinf(y) else x // y for x in a for y in b]
+    return min(corners), max(corners)
+
+
+def _mod(a: Interval, b: Interval) -> Interval:
+    if b[0] <= 0:
+        return _ALL
+    return 0, min(b[1] - 1, a[1]) if a[0] >= 0 else b[1] - 1
+
+
+def _truediv(a: Interval, b: Interval) -> Interval:
+    if b[0] <= 0:
+        return _ALL
+    corners = [x if math.isinf(x) else x / y for x in a for y in b]
+    return min(corners), max(corners)
+
+
+def _max(a: Interval, b: Interval) -> Interval:
+    return max(a[0], b[0]), max(a[1], b[1])
+
+
+def _min(a: Interval, b: Interval) -> Interval:
+    return min(a[0], b[0]), min(a[1], b[1])
+
+
+_BINARY: dict[Op, Callable[[Interval, Interval], Interval]] = {
+    Op.ADD: _add,
+    Op.MUL: _mul,
+    Op.FLOORDIV: _floordiv,
+    Op.MOD: _mod,
+    Op.MAX: _max,
+    Op.MIN: _min,
+    Op.TRUEDIV: _truediv,
+}
+_MONOTONE: dict[Op, Callable[[float], float]] = {
+    Op.TO_FLOAT: float,
+    Op.FLOOR: math.floor,
+    Op.CEIL: math.ceil,
+    Op.TRUNC: math.trunc,
+    Op.ROUND: round,
+}
+
+
+def interval(expr: Expr, symbols: Sequence[Symbol]) -> Interval:
+    """Bounds of the values of an expression; infinite where none is known."""
+    try:
+        found = _interval(expr, symbols)
+    except OverflowError:
+        return _ALL
+    return _ALL if any(map(math.isnan, found)) else found
+
+
+def _interval(expr: Expr, symbols: Sequence[Symbol]) -> Interval:
+    if expr.op in (Op.CONST, Op.FLOAT):
+        return expr.value, expr.value
+    if expr.op is Op.SYMBOL:
+        symbol = symbols[int(expr.value)]
+        return symbol.minimum, math.inf if symbol.maximum is None else symbol.maximum
+    if expr.op in _BINARY:
+        left, right = (interval(arg, symbols) for arg in expr.args)
+        return _BINARY[expr.op](left, right)
+    if expr.op in _MONOTONE:
+        low, high = (x if math.isinf(x) else _MONOTONE[expr.op](x) for x in interval(expr.args[0], symbols))
+        return low, high
+    return _ALL
+
+
+def largest(dim: Dim, symbols: Sequence[Symbol]) -> int | None:
+    """The size that a dimension never exceeds, or None where no such size is known."""
+    if isinstance(dim, int):
+        return dim
+    bound = interval(dim, symbols)[1]
+    return None if math.isinf(bound) else max(int(bound), 0)
+
+
+def largest_count(shape: Iterable[Dim], symbols: Sequence[Symbol]) -> int | None:
+    """The number of elements that a shape never exceeds, or None where no such number is known."""
+    sizes = [largest(dim, symbols) for dim in shape]
+    return None if None in sizes else math.prod(size for size in sizes if size is not None)

@@ -1,0 +1,243 @@
+"""Sizes and numbers that depend on data: a method split where it makes them.
+
+Between two such places everything is known, so that each stage is an ordinary method: what was made before are its
+inputs, what is used later its outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from delegate.errors import ProgramError
+from delegate.program.expr import symbols_of
+from delegate.program.lifetimes import refs
+from delegate.program.model import (
+    Arg,
+    Block,
+    DelegateCall,
+    Home,
+    Input,
+    Instruction,
+    KernelCall,
+    Method,
+    Ref,
+    Storage,
+    Symbol,
+    Tree,
+    Value,
+)
+from delegate.program.renumber import renumbered, renumbered_arg
+
+_KEPT = (Home.CONSTANT, Home.STATE)  # homes that are the same in every stage
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of a method whose sizes are known when it starts.
+
+    Args:
+        method: its instructions. Symbols are those of the whole method, values are numbered anew.
+        takes: values of the whole method that are its inputs, in order.
+        gives: values of the whole method that are its outputs, in order; empty for the last stage, whose outputs are
+            those of the whole method.
+        call: runs after it and makes its results itself, for their sizes depend on data; in the numbers of the whole.
+        learns: symbols whose numbers can be read off values once all that has run.
+        drops: values of the whole method that nothing needs any more.
+    """
+
+    method: Method
+    takes: tuple[int, ...]
+    gives: tuple[int, ...]
+    call: KernelCall | None
+    learns: tuple[int, ...]
+    drops: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Part:
+    """A stage before it is known what goes in and out."""
+
+    instructions: list[Instruction]
+    call: KernelCall | None = None
+    learns: tuple[int, ...] = ()
+    outputs: tuple[Arg, ...] = ()
+
+
+def split(method: Method) -> tuple[Stage, ...]:
+    """The stages of a method that has symbols known only from data.
+
+    Raises:
+        ProgramError: a size is used before it is known.
+    """
+    return tuple(_Stages(method, list(_parts(method))).made())
+
+
+def used_symbols(method: Method) -> set[int]:
+    """The symbols that shapes, arguments and results of a method hold."""
+    found = {s for v in method.values for s in symbols_of(v.shape)} | set(symbols_of(method.outputs))
+    calls = (c for call in method.instructions for c in _calls(call) if isinstance(c, KernelCall))
+    return found | {s for c in calls for s in symbols_of(c.args)}
+
+
+def depends_on_data(method: Method) -> bool:
+    """Whether a method has symbols that the caller's inputs do not tell."""
+    return any(s.input < 0 for s in method.symbols)
+
+
+def _parts(method: Method) -> Iterator[_Part]:
+    """Cut as late as possible: where a size is made, where a number is wanted that was not read yet, or could change.
+
+    A number may be read off a state, or a view of one, which has its old content before the first update.
+    """
+    known = {i for i, s in enumerate(method.symbols) if s.input >= 0}
+    made = {i for i, v in enumerate(method.values) if v.storage.home in (*_KEPT, Home.INPUT)}
+    part = _Part([])
+    for call in method.instructions:
+        new = _sizes_of(call.outputs, method.symbols) - known
+        wanted = _symbols(call, method.values) - new
+        unread = _elements(made, method.symbols, known)
+        updates = any(method.values[i].storage.home is Home.STATE for i in call.outputs)
+        if not wanted <= known or (updates and unread):
+            part.learns = unread
+            known.update(part.learns)
+            yield part
+            part = _Part([])
+        _require(wanted, known, method)
+        made.update(call.outputs)
+        if not new:
+            part.instructions.append(call)
+            continue
+        if not isinstance(call, KernelCall):
+            raise ProgramError("only kernels make sizes that depend on data", where=f"method {method.name!r}")
+        part.call, part.learns = call, (*sorted(new), *_elements(made, method.symbols, known))
+        known.update(part.learns)
+        yield part
+        part = _Part([])
+    wanted = set(symbols_of(method.outputs))
+    if not wanted <= known:
+        part.learns = _elements(made, method.symbols, known)
+        known.update(part.learns)
+        yield part
+        part = _Part([])
+    _require(wanted, known, method)
+    part.outputs = method.outputs
+    yield part
+
+
+def _require(wanted: set[int], known: set[int], method: Method) -> None:
+    for missing in sorted(wanted - known):
+        name = method.symbols[missing].name
+        raise ProgramError(f"the number {name} is used before it is known", where=f"method {method.name!r}")
+
+
+def _sizes_of(values: Iterable[int], symbols: Iterable[Symbol]) -> set[int]:
+    """The symbols that are sizes of these values."""
+    made = set(values)
+    return {i for i, s in enumerate(symbols) if s.input < 0 and s.dim >= 0 and s.value in made}
+
+
+def _elements(made: set[int], symbols: Iterable[Symbol], known: set[int]) -> tuple[int, ...]:
+    """The symbols that are elements of these values and that are not known yet."""
+    found = ((i, s) for i, s in enumerate(symbols) if i not in known and s.input < 0 and s.dim < 0)
+    return tuple(i for i, s in found if s.value in made)
+
+
+def _symbols(call: Instruction, values: tuple[Value, ...]) -> set[int]:
+    """The symbols in arguments of an instruction and in the shapes of what it touches."""
+    found = {s for a in _calls(call) if isinstance(a, KernelCall) for s in symbols_of(a.args)}
+    return found | {s for i in _touched(call) for s in symbols_of(values[i].shape)}
+
+
+def _calls(call: Instruction) -> Iterator[Instruction]:
+    """An instruction and those of its blocks."""
+    yield call
+    for inner in (c for b in _blocks(call) for c in b.instructions):
+        yield from _calls(inner)
+
+
+def _blocks(call: Instruction) -> tuple[Block, ...]:
+    return () if isinstance(call, KernelCall | DelegateCall) else call.blocks
+
+
+def _touched(call: Instruction) -> Iterator[int]:
+    """The values that an instruction and its blocks read or make."""
+    for each in _calls(call):
+        yield from each.outputs
+        if isinstance(each, KernelCall):
+            yield from refs(each.args)
+        elif isinstance(each, DelegateCall):
+            yield from each.inputs
+        else:
+            yield from each.operands
+            for block in each.blocks:
+                yield from (*block.inputs, *block.outputs)
+
+
+class _Stages:
+    """Finds what goes from part to part."""
+
+    def __init__(self, method: Method, parts: list[_Part]) -> None:
+        self._method, self._parts = method, parts
+        self._home = [v.storage.home for v in method.values]
+        self._last: dict[int, int] = {}  # value -> the last part that needs it
+        for number, part in enumerate(parts):
+            self._last.update(dict.fromkeys(self._needs(part), number))
+
+    def made(self) -> Iterator[Stage]:
+        there = {i.value for i in self._method.inputs if i.value >= 0}
+        for number, part in enumerate(self._parts):
+            inside = dict.fromkeys(i for c in part.instructions for i in _touched(c))
+            inside |= dict.fromkeys(refs(part.outputs))
+            takes = tuple(i for i in inside if i in there)
+            made = dict.fromkeys(i for i in inside if i not in there and self._home[i] not in _KEPT)
+            after = {*self._after(part)}
+            gives = tuple(i for i in made if i in after or self._last.get(i, -1) > number)
+            outputs: tuple[Arg, ...] = tuple(map(Ref, gives))
+            if number == len(self._parts) - 1:
+                gives, outputs = (), part.outputs
+            there |= {*gives, *(part.call.outputs if part.call else ())}
+            drops = tuple(i for i in there if self._last.get(i, -1) <= number)
+            there -= set(drops)
+            yield Stage(self._stage(part, takes, outputs), takes, gives, part.call, part.learns, drops)
+
+    def _needs(self, part: _Part) -> Iterator[int]:
+        """The values that must be there for a part."""
+        for call in part.instructions:
+            yield from _touched(call)
+        yield from refs(part.outputs)
+        yield from self._after(part)
+
+    def _after(self, part: _Part) -> Iterator[int]:
+        """The values that are needed once the instructions of a part have run: by its call, or to read symbols."""
+        if part.call:
+            yield from refs(part.call.args)
+        yield from (self._method.symbols[i].value for i in part.learns)
+
+    def _stage(self, part: _Part, takes: tuple[int, ...], outputs: tuple[Arg, ...]) -> Method:
+        local: dict[int, int] = {}
+
+        def number(index: int) -> int:
+            return local.setdefault(index, len(local))
+
+        inputs = tuple(Input(self._method.values[i].name, number(i)) for i in takes)
+        instructions = tuple(renumbered(c, number) for c in part.instructions)
+        results = tuple(renumbered_arg(o, number) for o in outputs)
+        storages = {i: Storage(Home.INPUT, n) for n, i in enumerate(takes)}
+        values = tuple(self._unplanned(i, storages) for i in local)
+        nothing = Tree("tuple", (), (Tree("tuple"), Tree("dict")))
+        return replace(
+            self._method,
+            inputs=inputs,
+            outputs=results,
+            in_tree=nothing,
+            out_tree=nothing,
+            values=values,
+            instructions=instructions,
+            arenas=(-1,),
+        )
+
+    def _unplanned(self, index: int, storages: dict[int, Storage]) -> Value:
+        value = self._method.values[index]
+        kept = value.storage if value.storage.home in _KEPT else Storage(Home.ARENA, 0, -1)
+        return replace(value, storage=storages.get(index, kept))

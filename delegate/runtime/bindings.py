@@ -1,0 +1,49 @@
+"""The bindings of one method, made when a combination of sizes first occurs; in bounded memory."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from delegate.program.expr import Number
+from delegate.program.model import Method
+from delegate.program.stages import used_symbols
+from delegate.runtime.backend import Array
+from delegate.runtime.binding import Binding, Resources
+from delegate.runtime.bounds import is_planned, views_hold
+
+_KEPT = 8  # combinations of sizes whose bindings are kept; the least recently used goes first
+
+
+class Bindings:
+    """A method that is bound per combination of the numbers that it uses.
+
+    Where its memory is planned for all sizes at once, all bindings lie in one arena; else each has a plan and an arena
+    of its own. Not thread-safe.
+    """
+
+    def __init__(self, resources: Resources, method: Method) -> None:
+        self._resources, self._method = resources, method
+        self._uses = sorted(used_symbols(method))
+        self._arenas = [resources.platform.memory(size) for size in method.arenas] if is_planned(method) else []
+        self._kept: OrderedDict[tuple[Number, ...], Binding] = OrderedDict()
+
+    def run(self, inputs: Sequence[Array | None], symbols: Mapping[int, Number]) -> list[Any]:
+        """Run the method where symbol i has the number `symbols[i]`; see `Binding.run`."""
+        key = tuple(symbols[i] for i in self._uses)
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = self._bind(symbols)
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        else:
+            self._kept.move_to_end(key)
+        return found.run(inputs)
+
+    def _bind(self, symbols: Mapping[int, Number]) -> Binding:
+        program, kernels = self._resources.program, self._resources.kernels
+        if self._arenas and views_hold(program, self._method, kernels, symbols):
+            return Binding(self._resources, self._method, symbols, self._arenas)
+        return Binding(self._resources, replace(self._method, arenas=(-1,)), symbols)

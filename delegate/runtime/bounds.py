@@ -1,0 +1,121 @@
+"""Memory planned once for all sizes of a method, at their bounds, so that another size costs no planning.
+
+Sizes within their ranges are at most what the plan has room for. What the plan takes for a view, however, may be none
+at other sizes: a slice that is the whole of its tensor at the bounds can be reshaped in place, a smaller one cannot.
+So the views are tried when a combination of sizes is bound; where one does not hold, that combination is planned alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from delegate.errors import InputError
+from delegate.program.blocks import block_bases
+from delegate.program.bounds import largest_count
+from delegate.program.expr import Number, evaluate
+from delegate.program.memory import align
+from delegate.program.model import (
+    Block,
+    Home,
+    Instruction,
+    KernelCall,
+    Method,
+    Program,
+    Ref,
+    StructuredCall,
+    Symbol,
+)
+from delegate.program.stages import used_symbols
+from delegate.runtime.backend import Array
+from delegate.runtime.kernels import Kernels, place
+from delegate.runtime.storage import assign_storage, call_view, concrete, shadow
+
+LARGEST_ARENA = 1 << 30  # bytes; more is not set aside for sizes that may never occur
+
+
+def is_planned(method: Method) -> bool:
+    """Whether the method holds the plan of its memory."""
+    return all(size >= 0 for size in method.arenas)
+
+
+def planned_at_bounds(program: Program, method: Method, kernels: Kernels) -> Method:
+    """The method with its memory planned for all its sizes; as it is where that cannot be.
+
+    It cannot where a value has no bound, where the arena would exceed `LARGEST_ARENA`, or where the largest sizes
+    together make no sense, as those of two parts of a tensor do. Lifetimes and views are those at the largest sizes.
+    """
+    counts = [largest_count(v.shape, method.symbols) for v in method.values]
+    sizes = [(count or 0) * v.dtype.itemsize for count, v in zip(counts, method.values, strict=True)]
+    example = {i: _example(method.symbols[i]) for i in used_symbols(method)}
+    try:
+        plan = assign_storage(program, method, kernels, example, sizes)
+    except (InputError, ValueError, IndexError):  # of a view of sizes that do not go together
+        return method
+    unbounded = any(c is None and s.home is Home.ARENA for c, s in zip(counts, plan.storages, strict=True))
+    if unbounded or sum(map(align, plan.arenas)) > LARGEST_ARENA:
+        return method
+    values = tuple(replace(v, storage=s) for v, s in zip(method.values, plan.storages, strict=True))
+    return replace(method, values=values, arenas=plan.arenas)
+
+
+def _example(symbol: Symbol) -> int:
+    """The largest number that a symbol may be, or a small one where there is none."""
+    return max(symbol.minimum, 2) if symbol.maximum is None else symbol.maximum
+
+
+def views_hold(program: Program, method: Method, kernels: Kernels, symbols: Mapping[int, Number]) -> bool:
+    """Whether all that the plan of a method takes for views are views at these sizes.
+
+    Raises:
+        InputError: a view has another shape than the program says: the sizes break an assumption of the model.
+    """
+    return _Views(program, method, kernels, symbols).hold(method.instructions)
+
+
+class _Views:
+    """Makes the views of a method on arrays without memory."""
+
+    def __init__(self, program: Program, method: Method, kernels: Kernels, symbols: Mapping[int, Number]) -> None:
+        self._program, self._method, self._kernels, self._symbols = program, method, kernels, symbols
+        self._arrays = [shadow([evaluate(d, symbols) for d in v.shape], v.dtype.numpy) for v in method.values]
+
+    def hold(self, calls: Iterable[Instruction]) -> bool:
+        """Whether those of these instructions are views, in order."""
+        return all(self._holds(call) for call in calls)
+
+    def _holds(self, call: Instruction) -> bool:
+        if isinstance(call, StructuredCall):
+            return all(self._block_holds(call, block) for block in call.blocks)
+        return not isinstance(call, KernelCall) or not self._is_alias(call.outputs) or self._call_holds(call)
+
+    def _is_alias(self, values: Iterable[int]) -> bool:
+        return any(self._method.values[i].storage.home is Home.ALIAS for i in values)
+
+    def _block_holds(self, call: StructuredCall, block: Block) -> bool:
+        for index, base in block_bases(call, block):
+            if self._is_alias((index,)):
+                self._arrays[index] = self._arrays[base]
+        return self.hold(block.instructions)
+
+    def _call_holds(self, call: KernelCall) -> bool:
+        base = call.args[0]
+        assert isinstance(base, Ref)
+        args = [self._arrays[base.index], *(concrete(a, self._symbols) for a in call.args[1:])]
+        views = call_view(self._kernels.of(self._program, self._method, call), args)
+        if views is None:
+            return False
+        for output, view in zip(call.outputs, views, strict=True):
+            check_shape(view, self._arrays[output].shape, place(self._method, call))
+            self._arrays[output] = view
+        return True
+
+
+def check_shape(made: Array, expected: Sequence[int], where: str) -> None:
+    """Raise InputError unless an array has the shape that the program says."""
+    if made.shape != tuple(expected):
+        raise InputError(
+            f"a result has the shape {list(made.shape)}, but the program says {list(expected)}",
+            where=where,
+            remedy="the sizes given, or read off data, break an assumption of the model (torch._check)",
+        )

@@ -1,0 +1,100 @@
+"""Runs a method whose sizes depend on data: stage by stage, each bound to the sizes that are known when it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from delegate.errors import DelegateError, KernelError
+from delegate.kernels.halves import from_bfloat16
+from delegate.plugins import one_line
+from delegate.program.dtypes import DType
+from delegate.program.expr import Number, evaluate
+from delegate.program.model import Arg, Home, KernelCall, Method, Ref
+from delegate.program.stages import Stage, split
+from delegate.runtime.backend import Array
+from delegate.runtime.binding import Resources
+from delegate.runtime.bindings import Bindings
+from delegate.runtime.bounds import check_shape, planned_at_bounds
+from delegate.runtime.inputs import check_range
+from delegate.runtime.kernels import place
+from delegate.runtime.storage import concrete
+
+
+class Staged:
+    """A method as a chain of stages; see `delegate.program.stages`. Called as `Bindings` are. Not thread-safe."""
+
+    def __init__(self, resources: Resources, method: Method) -> None:
+        self._resources, self._method = resources, method
+        self._stages = [(stage, self._bindings(stage)) for stage in split(method)]
+
+    def _bindings(self, stage: Stage) -> Bindings:
+        planned = planned_at_bounds(self._resources.program, stage.method, self._resources.kernels)
+        return Bindings(self._resources, planned)
+
+    def run(self, inputs: Sequence[Array | None], symbols: Mapping[int, Number]) -> list[Any]:
+        """Run where symbol i has the number `symbols[i]`, for those symbols that the inputs tell.
+
+        Raises:
+            InputError: a size or number that the data gives is outside of its range.
+        """
+        known = dict(symbols)
+        there = {i.value: a for i, a in zip(self._method.inputs, inputs, strict=True) if a is not None}
+        results: list[Any] = []
+        for stage, bindings in self._stages:
+            results = bindings.run([there[i] for i in stage.takes], known)
+            there.update((i, np.asarray(a, order="C")) for i, a in zip(stage.gives, results, strict=False))
+            if stage.call is not None:
+                there.update(zip(stage.call.outputs, self._allocate(stage.call, there, known), strict=True))
+            for index in stage.learns:
+                known[index] = self._read(index, there)
+            if stage.call is not None:
+                self._check(stage.call, there, known)
+            for index in stage.drops:
+                del there[index]
+        return results
+
+    def _array(self, index: int, there: Mapping[int, Array]) -> Array:
+        storage = self._method.values[index].storage
+        if storage.home is Home.CONSTANT:
+            return self._resources.constants[storage.index]
+        return self._resources.states[storage.index] if storage.home is Home.STATE else there[index]
+
+    def _allocate(self, call: KernelCall, there: Mapping[int, Array], known: Mapping[int, Number]) -> list[Array]:
+        """The results of a kernel that makes them itself."""
+        resources = self._resources
+        kernel = resources.kernels.of(resources.program, self._method, call, allocates=True)
+        args = [self._argument(a, there, known) for a in call.args]
+        try:
+            with np.errstate(all="ignore"):
+                made = kernel.function(*args)
+        except DelegateError:
+            raise
+        except Exception as error:  # a third party's kernel may raise anything
+            raise KernelError(f"the kernel failed: {one_line(error)}", where=place(self._method, call)) from error
+        return [np.asarray(array, order="C") for array in (made if isinstance(made, tuple) else (made,))]
+
+    def _argument(self, arg: Arg, there: Mapping[int, Array], known: Mapping[int, Number]) -> Any:
+        if isinstance(arg, tuple):
+            return [self._argument(a, there, known) for a in arg]
+        return self._array(arg.index, there) if isinstance(arg, Ref) else concrete(arg, known)
+
+    def _read(self, index: int, there: Mapping[int, Array]) -> Number:
+        """The number of a symbol, read off the value that tells it."""
+        symbol = self._method.symbols[index]
+        value = self._method.values[symbol.value]
+        array = self._array(symbol.value, there)
+        if symbol.dim >= 0:
+            number: Number = array.shape[symbol.dim]
+        else:
+            element = (from_bfloat16(array) if value.dtype is DType.bfloat16 else array).item()
+            number = element if isinstance(element, float) else int(element)
+        check_range(symbol, number, f"{value.name!r} gives the number {number}")
+        return number
+
+    def _check(self, call: KernelCall, there: Mapping[int, Array], known: Mapping[int, Number]) -> None:
+        for index in call.outputs:
+            expected = [evaluate(d, known) for d in self._method.values[index].shape]
+            check_shape(there[index], expected, place(self._method, call))

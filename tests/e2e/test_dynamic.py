@@ -1,0 +1,235 @@
+"""Dynamic sizes, end to end: one program per module, called at several sizes, compared with eager; saved and loaded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.utils._pytree as pytree
+from torch.export import Dim
+from torch.nn import functional as F
+
+import delegate
+from tests.lowering import assert_same
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
+
+
+class Function(torch.nn.Module):
+    """A function as a module whose arguments keep their names."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x, y=None):
+        return self.function(x) if y is None else self.function(x, y)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Args: the module's function, the calls (the first is the example of export), and the dynamic dimensions."""
+
+    function: Callable[..., Any]
+    calls: tuple[tuple[Any, ...], ...]
+    dims: tuple[Any, ...] | None = None
+
+    def __post_init__(self) -> None:
+        assert len(self.calls) > 1
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    return torch.arange(float(math.prod(shape))).reshape(shape).sub(3).mul(0.37).sin()
+
+
+def counts(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def mask(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.bool)
+
+
+def rows(*sizes: int, width: int = 3) -> tuple[tuple[torch.Tensor], ...]:
+    return tuple((numbers(size, width),) for size in sizes)
+
+
+N = Dim("n", min=0, max=16)
+TWO = Dim("n", min=2, max=16)
+FOUR = Dim("n", min=4, max=16)
+SAME = ({0: TWO}, {0: TWO})
+
+
+def checked_item(x: torch.Tensor, low: int, high: int) -> Any:
+    k = x.item()
+    torch._check(k >= low)
+    torch._check(k <= high)
+    return k
+
+
+def filtered(x: torch.Tensor, least: float) -> torch.Tensor:
+    return x[x > least]
+
+
+def halves(x: torch.Tensor) -> torch.Tensor:
+    half = (x.shape[0] + 1) // 2
+    return torch.cat([x.new_ones(half) * 2, x.sum(1)])
+
+
+SIZES = {
+    "rows": Case(lambda x: F.relu(x) * 2 + 1, rows(4, 0, 1, 7, 16), ({0: N},)),
+    "flattened": Case(lambda x: (x * 2).reshape(-1).sin(), rows(4, 0, 1, 16), ({0: N},)),
+    "two dims": Case(
+        lambda x: F.softmax(x @ x.transpose(0, 1), -1),
+        ((numbers(3, 4),), (numbers(1, 2),), (numbers(8, 9),)),
+        ({0: Dim("a", min=1, max=8), 1: Dim("b", min=2, max=9)},),
+    ),
+    "unbounded": Case(lambda x: (x + 1).cumsum(0), rows(4, 2, 40), ({0: Dim("n", min=2)},)),
+    "equal dims": Case(
+        lambda x, y: x @ y.transpose(0, 1), tuple((numbers(n, 3), numbers(n, 3)) for n in (4, 2, 16)), SAME
+    ),
+    "derived by addition": Case(
+        lambda x, y: x + y[1:], tuple((numbers(n), numbers(n + 1)) for n in (3, 2, 16)), ({0: TWO}, {0: TWO + 1})
+    ),
+    "derived by a factor": Case(
+        lambda x, y: x.reshape(-1, 2) + y[:, None],
+        tuple((numbers(2 * n), numbers(n)) for n in (4, 2, 16)),
+        ({0: 2 * TWO}, {0: TWO}),
+    ),
+    "only derived": Case(
+        lambda x: x.reshape(-1, 3).sum(1), tuple((numbers(3 * n),) for n in (4, 2, 16)), ({0: 3 * TWO},)
+    ),
+    "auto": Case(
+        lambda x, y: x @ y,
+        tuple((numbers(a, b), numbers(b, c)) for a, b, c in ((3, 4, 5), (2, 6, 3))),
+        ({0: Dim.AUTO, 1: Dim.AUTO}, {0: Dim.AUTO, 1: Dim.AUTO}),
+    ),
+    "halves": Case(halves, rows(6, 4, 5, 16, 9), ({0: FOUR},)),
+    "falls while n grows": Case(
+        lambda x: (x.new_ones(20 - x.shape[0]) * 2).sin() + x.sum(), rows(5, 4, 16), ({0: FOUR},)
+    ),
+    "strided": Case(lambda x: x[::2].clone() * x[-1], rows(6, 4, 9), ({0: FOUR},)),
+    "padded": Case(lambda x: F.pad(x, (0, 0, 1, x.shape[0])), rows(4, 2, 9), ({0: TWO},)),
+    "resized": Case(
+        lambda x: F.interpolate(x, scale_factor=2.0), tuple((numbers(1, 2, n, 4),) for n in (4, 2, 16)), ({2: TWO},)
+    ),
+    "convolved": Case(
+        lambda x: F.conv1d(x, torch.ones(2, 3, 3), stride=2, padding=1), tuple((numbers(1, 3, n),) for n in (8, 4, 15)),
+        ({2: Dim("t", min=4, max=15)},),
+    ),
+    "attention": Case(
+        lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
+        tuple((numbers(1, 2, n, 4),) for n in (4, 2, 16)), ({2: TWO},),
+    ),
+    "number given": Case(lambda x, y: x * y, ((numbers(4), 3), (numbers(4), 5), (numbers(4), 2)), (None, Dim.DYNAMIC)),
+    "number given as a size": Case(
+        lambda x, y: x.new_zeros(y) + y + x.sum(), ((numbers(4), 3), (numbers(4), 50)), (None, Dim.DYNAMIC)
+    ),
+}  # fmt: skip
+
+NUMBERS = {
+    "quotient": Case(lambda x: (x * 2, x.shape[0] / 3, x.numel()), rows(4, 2, 7), ({0: TWO},)),
+    "power": Case(lambda x: x / x.shape[0] ** 0.5, rows(4, 2, 7), ({0: TWO},)),
+    "root": Case(lambda x: x / torch.sym_sqrt(x.shape[0]), rows(4, 2, 7), ({0: TWO},)),
+    "integer powers": Case(lambda x: (x * 2, x.shape[0] ** 3, 2 ** x.shape[0]), rows(4, 2, 7), ({0: TWO},)),
+    "rounded": Case(
+        lambda x: (x * 2, round(x.shape[0] / 3), math.ceil(x.shape[0] / 3), math.floor(x.shape[0] / 3)),
+        rows(4, 2, 7, 15),
+        ({0: TWO},),
+    ),
+    "compared": Case(
+        lambda x: (x * 2, x.shape[0] != 5, torch.sym_not(x.shape[0] >= 5), (x.shape[0] > 2) & (x.shape[0] <= 5)),
+        rows(4, 2, 5, 6),
+        ({0: TWO},),
+    ),
+    "extremes": Case(
+        lambda x: (x * 2, torch.sym_max(x.shape[0], 5), torch.sym_min(x.shape[0], 5), abs(5 - x.shape[0]), -x.shape[0]),
+        rows(4, 2, 9),
+        ({0: TWO},),
+    ),
+    "sum": Case(lambda x: x * torch.sym_sum([x.shape[0], 1, x.shape[1]]), rows(4, 2, 9), ({0: TWO},)),
+    "product of floats": Case(lambda x: x * (x.shape[0] / 7 * x.shape[0]) + 0.9 ** x.shape[0], rows(4, 2), ({0: TWO},)),
+    "float as a size": Case(lambda x: x.new_ones(math.floor(x.shape[0] / 2) + 1) * x.sum(), rows(4, 2, 9), ({0: TWO},)),
+}  # fmt: skip
+
+ROWS = (numbers(4, 3), numbers(4, 3) * 0 - 1, numbers(4, 3) * 0 + 1)
+LABELS = (counts(2, 0, 2, 1, 5, 5), counts(1, 1, 1, 1, 1, 1), counts(5, 4, 3, 2, 1, 0))
+
+DATA = {
+    "nonzero": Case(lambda x: (x > 0).nonzero(), tuple((x,) for x in ROWS)),
+    "nonzero of a computed tensor": Case(lambda x: ((x * 2 - 0.5) > 0).nonzero() * 3 + 1, tuple((x,) for x in ROWS)),
+    "where": Case(lambda x: torch.where(x > 0), tuple((x,) for x in ROWS)),
+    "masked select": Case(lambda x: torch.masked_select(x, x > 0) * 2, tuple((x,) for x in ROWS)),
+    "boolean index": Case(lambda x: x[x > 0].sum() + x[0, 0], tuple((x,) for x in ROWS)),
+    "rows by mask": Case(
+        lambda x, y: F.relu(x[y]) @ torch.ones(3, 2),
+        tuple((ROWS[0], mask(*m)) for m in ((1, 0, 1, 1), (0, 0, 0, 0), (1, 1, 1, 1), (0, 1, 0, 0))),
+    ),
+    "rows by mask, dynamic rows": Case(
+        lambda x, y: (x[y] * 2, x.shape[0]),
+        ((numbers(4, 3), mask(1, 0, 1, 1)), (numbers(2, 3), mask(0, 1)), (numbers(6, 3), mask(1, 1, 1, 1, 1, 1))),
+        SAME,
+    ),
+    "two filters": Case(
+        lambda x: filtered(filtered(x, 0) * 2, 0.2).sum() + x, tuple((x,) for x in ROWS)
+    ),
+    "unique": Case(torch.unique, tuple((x,) for x in LABELS)),
+    "unique with all": Case(
+        lambda x: torch.unique(x, return_inverse=True, return_counts=True), tuple((x,) for x in LABELS)
+    ),
+    "unique rows": Case(lambda x: torch.unique(x.reshape(3, 2), dim=0), tuple((x,) for x in LABELS)),
+    "unique runs": Case(
+        lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True), tuple((x,) for x in LABELS)
+    ),
+    "bincount": Case(lambda x: torch.bincount(x) * 2, tuple((x,) for x in LABELS)),
+    "repeated rows": Case(
+        lambda x, y: torch.repeat_interleave(x, y, dim=0) + 1,
+        tuple((ROWS[0], counts(*c)) for c in ((1, 2, 0, 1), (0, 0, 0, 0), (5, 0, 0, 9))),
+    ),
+    "item": Case(lambda x: x * x.sum().item(), tuple((x,) for x in ROWS)),
+    "item of an integer": Case(lambda x: x * x.max().item() + 1, tuple((x,) for x in LABELS)),
+    "item of a bool": Case(lambda x: x * (x.sum() > 0).item(), tuple((x,) for x in ROWS)),
+    "items given": Case(lambda x: (x.max().item(), x.argmax().item(), (x > 0).any().item()), tuple((x,) for x in ROWS)),
+    "item as a size": Case(
+        lambda x: torch.arange(checked_item(x, 0, 100)) * 2, tuple((counts(n).sum(),) for n in (5, 0, 100))
+    ),
+    "item as an end": Case(
+        lambda x, y: x[: checked_item(y, 0, 4)] + 1, tuple((ROWS[0], counts(n).sum()) for n in (2, 0, 4, 1))
+    ),
+    "item of a part": Case(
+        lambda x: x.new_ones(checked_item(x[0], 0, 9)).cumsum(0), ((counts(2, 3),), (counts(0, 1),))
+    ),
+    "split by numbers": Case(
+        lambda x, y: [part * 2 for part in x.split(y.tolist())],
+        tuple((ROWS[0], counts(*c)) for c in ((1, 3), (4, 0), (2, 2))),
+    ),
+    "partly static": Case(lambda x: ((x * 3).sin() + 1, x[x > 0] - x.mean(), x.exp()), tuple((x,) for x in ROWS)),
+    "dynamic and data": Case(
+        lambda x: torch.cat([x[x > 0], x.reshape(-1)]) / x.shape[0], rows(4, 2, 9), ({0: TWO},)
+    ),
+}  # fmt: skip
+
+CASES = SIZES | NUMBERS | DATA
+
+
+def exported(case: Case) -> torch.export.ExportedProgram:
+    return torch.export.export(Function(case.function).eval(), case.calls[0], dynamic_shapes=case.dims)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_eager(name, tmp_path):
+    case = CASES[name]
+    program = delegate.to_backend(exported(case), [])
+    program.save(tmp_path / "m.dlg")
+    loaded = delegate.load(tmp_path / "m.dlg")
+    for call in (*case.calls, case.calls[0]):
+        expected = case.function(*call)
+        assert_same(program(*call), expected)
+        given = [a.numpy() if isinstance(a, torch.Tensor) else a for a in call]
+        for got, wanted in zip(pytree.tree_leaves(loaded(*given)), pytree.tree_leaves(expected), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
