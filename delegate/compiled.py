@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +24,7 @@ from delegate.registry import Registry
 from delegate.report import Report
 from delegate.runtime.context import Context
 from delegate.runtime.method import Method
+from delegate.runtime.profile import Profile
 from delegate.runtime.program import LoadedProgram
 
 
@@ -106,6 +109,10 @@ class CompiledContext(ABC):
         """A copy of the states by name, in the dtypes and shapes of the module's buffers."""
         return self.snapshot()
 
+    def profile(self) -> AbstractContextManager[Profile]:
+        """Watch the calls of this context inside a `with` block; see `delegate.runtime.context.Context.profile`."""
+        return self.loaded.profile()
+
     def reset(self) -> None:
         """Set all states back to where they started."""
         self.loaded.reset()
@@ -160,7 +167,14 @@ class CompiledProgram(CompiledContext):
         kernels: Wanted | None = None,
     ) -> None:
         super().__init__(specs)
-        self.program, self.report, self._registry, self._kernels = program, report, registry, kernels
+        self.program, self._planned, self._registry, self._kernels = program, report, registry, kernels
+
+    @property
+    def report(self) -> Report:
+        """Who runs what, and why not elsewhere; its notes end with the partitions that have fallen back here."""
+        loaded: LoadedProgram | None = vars(self).get("loaded")  # it is not made for this
+        events = loaded.events if loaded else ()
+        return replace(self._planned, notes=(*self._planned.notes, *map(str, events)))
 
     @cached_property
     def loaded(self) -> LoadedProgram:

@@ -6,13 +6,16 @@ import copy
 import dataclasses
 import json
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.utils._pytree as pytree
 from torch import nn
 from torch.export import Dim
 from typer.testing import CliRunner
@@ -36,6 +39,7 @@ from delegate.program.file import serialize
 from delegate.registry import Registry, default_registry
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.program import LoadedProgram
+from tests import zoo
 from tests.e2e import vector_backend
 from tests.e2e.processes import AHEAD_OF_TIME, run
 from tests.lowering import assert_same, compiled, relative_error
@@ -406,6 +410,59 @@ def test_contexts_share_what_has_failed(monkeypatch):
         assert relative_error(context(x().numpy())[0], expected(NET, x())[0]) < 1e-6
     assert delegates[0].count == 1
     assert len(program.events) == 1
+
+
+def test_two_calls_that_fail_at_once(monkeypatch):
+    class Waiting(Flaky):
+        thread_safe = True
+        meeting = threading.Barrier(2)
+
+        def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+            self.meeting.wait(10)
+            super().execute(inputs, outputs)
+
+    monkeypatch.setattr(f"{__name__}.Flaky", Waiting)
+    delegates = flaky(monkeypatch, 1, RuntimeError)
+    module = nn.Sequential(nn.Tanh())
+    program = lowered(module, fallback={"policy": "allow"}).loaded
+    contexts = [program.context(), program.context()]
+    given = [x(seed=1), x(seed=2)]
+    with ThreadPoolExecutor(2) as pool:
+        made = list(pool.map(lambda context, a: context(a.numpy()), contexts, given))
+    for got, a in zip(made, given, strict=True):
+        assert relative_error(got, expected(module, a)[0]) < 1e-6
+    assert delegates[0].count == 2
+    assert len(program.events) == 1
+
+
+def test_the_report_of_a_program_that_was_just_compiled():
+    program = lowered(fallback={"policy": "allow"})
+    before = program.report
+    assert not before.notes
+    vector_backend.FAULTS.add("execute")
+    assert_same(program(x()), NET(x()))
+    assert program.report.notes == program.loaded.report.notes == tuple(map(str, program.loaded.events))
+    assert len(program.report.notes) == 2
+    assert program.report.partitions == before.partitions
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    "name", [n if n == "mobilenet_v3_small" else pytest.param(n, marks=pytest.mark.slow) for n in zoo.ZOO]
+)
+def test_real_models_without_their_backend(monkeypatch, name):
+    module, inputs = zoo.make(name)
+    config = {"backends": ["xnnpack"], "fallback": {"keep": True, "policy": "allow"}}
+    data = serialize(delegate.to_backend(zoo.export(name), config=config).program)
+    monkeypatch.setenv(BLOCK_VARIABLE, "xnnpack")
+    default_registry.cache_clear()
+    program = delegate.load(data)
+    result = program(*(a.numpy() for a in inputs))
+    with torch.no_grad():
+        wanted = pytree.tree_leaves(module(*inputs))
+    for got, leaf in zip(pytree.tree_leaves(dict(result) if isinstance(result, dict) else result), wanted, strict=True):
+        assert relative_error(got, leaf) <= 1e-4
+    assert len(program.events) == len(program.program.delegates)
 
 
 def test_constants_are_stored_once():
