@@ -3,7 +3,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-models lint format bench bench-peers schema clean
+.PHONY: demo test test-slow test-models lint format bench bench-peers schema docs-ops clean
 
 demo: $(READY)
 	$(PYTHON) -m delegate demo
@@ -37,6 +37,10 @@ bench-peers: $(READY)
 	python3 -m venv .venv-executorch
 	.venv-executorch/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-executorch/bin/python -m pip install --quiet --constraint constraints.txt executorch
+
+# The support matrix, out of the tables; a test says when it is stale.
+docs-ops: $(READY)
+	$(PYTHON) -m delegate ops --markdown > docs/support-matrix.md
 
 # Needs flatc (Debian: flatbuffers-compiler) in the version that docs/file-format.md names.
 schema:

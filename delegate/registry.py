@@ -192,7 +192,8 @@ class Registry:
         from delegate.kernels.libraries import ON_DEMAND, in_default_order, on_demand
 
         by_default = in_default_order(self._library(name) for name in self._kernel_plugins if name not in ON_DEMAND)
-        return (*by_default, *(on_demand(self._kernel_plugins[n][0]) for n in ON_DEMAND if n in self._kernel_plugins))
+        named = [claims[0] for name, claims in self._kernel_plugins.items() if name in ON_DEMAND]
+        return (*by_default, *(on_demand(plugin, self._blocked) for plugin in named))
 
     def _library(self, name: str) -> KernelLibrary:
         if name not in self._kernel_libraries:

@@ -94,6 +94,14 @@ class Backend(ABC):
     def __init__(self, options: Any) -> None:
         self.options = options
 
+    @classmethod
+    def conditions(cls, op: str) -> tuple[str, ...] | None:
+        """Under which conditions it takes an operator, as sentences for `delegate ops`; none for any node.
+
+        None where it never does, or cannot say without a node, as this method does where it is not overridden.
+        """
+        return None
+
     @property
     def preserve_ops(self) -> Set[str]:
         """Operators (such as "aten.linear.default") to keep whole until partitioning has been decided."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
@@ -70,10 +71,22 @@ class LoweringTable(Generic[Context]):
         return len(self._rows)
 
 
+def conditions(check: Callable[[Node], Verdict]) -> tuple[str, ...]:
+    """What a check asks of a node, for people: the first paragraph of its docstring, a condition a line."""
+    first, _, _ = inspect.cleandoc(check.__doc__ or "").partition("\n\n")
+    return tuple(first.splitlines())
+
+
 class TableBackend(Backend):
     """A backend whose support checks and lowerings are rows of `table`."""
 
     table: ClassVar[LoweringTable[Any]]
+
+    @classmethod
+    def conditions(cls, op: str) -> tuple[str, ...] | None:
+        """What the check of the operator's row says in its docstring."""
+        row = cls.table.get(op)
+        return None if row is None else conditions(row.check)
 
     @property
     def preserve_ops(self) -> Set[str]:

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import delegate
-from delegate.cli import backends, configs, demo, explain, inspect, lower, output, run
+from delegate.cli import backends, configs, demo, explain, inspect, lower, ops, output, run
 from delegate.errors import DelegateError
 
 _AOT_LIBRARIES = frozenset({"torch", "pydantic", "yaml"})
@@ -81,6 +81,7 @@ app.command("backends")(backends.backends)
 app.command("lower")(lower.lower)
 app.command("run")(run.run)
 app.command("explain")(explain.explain)
+app.command("ops")(ops.ops)
 app.command("inspect")(inspect.inspect)
 app.add_typer(configs.app, name="config")
 app.command("demo")(demo.demo)

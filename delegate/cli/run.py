@@ -28,6 +28,10 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write the outputs here.")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="How often to run; times are of each run.")] = 1,
+    kernels: Annotated[
+        list[str] | None,
+        typer.Option("--kernels", "-k", help="Kernel library, e.g. aten; several in order of preference."),
+    ] = None,
     method: Annotated[str | None, typer.Option(help="Method, where the program has several.")] = None,
     fallback: Annotated[
         Literal["allow", "warn", "error"] | None,

@@ -101,7 +101,7 @@ class Decomposer:
     def _make(self, call: Callable[..., Any], values: list[Any], mode: contextlib.AbstractContextManager[Any]) -> Graph:
         kept = _kept_composites(self.preserve_ops)
         with (
-            _without_mkldnn(),
+            without_mkldnn(),
             mode,
             torch.no_grad(),
             enable_python_dispatcher(),
@@ -134,7 +134,7 @@ class _Call:
 
 
 @contextlib.contextmanager
-def _without_mkldnn() -> Iterator[None]:
+def without_mkldnn() -> Iterator[None]:
     """With it, composites such as lstm choose operators of its own."""
     enabled = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)

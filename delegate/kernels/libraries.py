@@ -109,8 +109,10 @@ def _remedy(library: KernelLibrary) -> str:
     return f"`delegate backends` lists the libraries; update or uninstall {library.owner}"
 
 
-def on_demand(plugin: Plugin) -> KernelLibrary:
+def on_demand(plugin: Plugin, blocked: Collection[str]) -> KernelLibrary:
     """A library that is used where it is named alone, as it is listed without being imported."""
+    if is_blocked(plugin.name, blocked):
+        return _blocked(plugin)
     needs = ON_DEMAND[plugin.name]
     if importlib.util.find_spec(needs) is None:
         return _unavailable(plugin)
@@ -128,8 +130,7 @@ def load_library(claims: tuple[Plugin, ...], blocked: Collection[str]) -> Kernel
     plugin = claims[0]
     name = plugin.name
     if is_blocked(name, blocked) and name != PORTABLE:
-        detail = f"kernel library {name!r} is blocked by the environment variable {BLOCK_VARIABLE}"
-        return KernelLibrary(name, State.BLOCKED, plugin.owner, plugin.version, detail=detail)
+        return _blocked(plugin)
     if len(claims) > 1:
         owners = " and ".join(p.label for p in claims)
         detail = f"several distributions claim the kernel library {name!r}: {owners}"
@@ -148,6 +149,11 @@ def _checked(plugin: Plugin, table: object) -> KernelLibrary:
     if table.library != plugin.name:
         return _broken(plugin, f"calls itself {table.library!r}, unlike its entry point {plugin.name!r}")
     return KernelLibrary(plugin.name, State.OK, plugin.owner, plugin.version, table)
+
+
+def _blocked(plugin: Plugin) -> KernelLibrary:
+    detail = f"kernel library {plugin.name!r} is blocked by the environment variable {BLOCK_VARIABLE}"
+    return KernelLibrary(plugin.name, State.BLOCKED, plugin.owner, plugin.version, detail=detail)
 
 
 def _broken(plugin: Plugin, problem: str, error: BaseException | None = None) -> KernelLibrary:

@@ -128,3 +128,10 @@ def test_profile(folder: Path) -> None:
     assert (timing["what"], timing["count"]) == ("partition adder_0", 1)
     assert timing["nanoseconds"] > 0
     assert json.loads(call("run", "sum.dlg", "--json")[0])["profile"] is None
+
+
+def test_kernel_libraries(folder: Path) -> None:
+    out, _ = call("run", "sum.dlg", "-i", "x.npy", "-i", "y.npy", "--kernels", "aten")
+    assert "ran forward" in out
+    _, problem = call("run", "sum.dlg", "-k", "atn", code=1)
+    assert "no kernel library is named 'atn': did you mean 'aten'?" in problem

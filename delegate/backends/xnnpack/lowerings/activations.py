@@ -32,6 +32,7 @@ def clamp(builder: RegionBuilder, x: Operand, low: float, high: float) -> Operan
 
 
 def _bounds(node: Node) -> Verdict:
+    """Bounds that are numbers are known now."""
     low, high = arg(node, 1), arg(node, 2)
     if any(isinstance(bound, Node) for bound in (low, high)) and "Tensor" not in op_name(node):
         return no(Reason.DYNAMIC_SHAPE, "a bound is a symbolic number")
@@ -69,6 +70,7 @@ def clamp_tensor(builder: RegionBuilder, node: Node) -> None:
 
 
 def _slope(node: Node) -> Verdict:
+    """The negative slope is 0 or a normal number."""
     slope = np.float32(arg(node, 1, 0.01))
     if slope != 0 and not np.finfo(np.float32).tiny <= abs(slope) < np.inf:
         return no(Reason.ATTRIBUTE, f"negative slope {slope} is no normal number")
@@ -182,6 +184,7 @@ def log1p_exp(builder: RegionBuilder, x: Operand) -> Operand:
 
 
 def _threshold(node: Node) -> Verdict:
+    """The threshold is so high that the result has no step there."""
     threshold = arg(node, 2, 20)
     if threshold < _LINEAR:
         return no(Reason.INACCURATE, f"from the threshold {threshold} on torch gives x itself, which is a step")
@@ -209,6 +212,7 @@ def log_sigmoid(builder: RegionBuilder, node: Node) -> None:
 
 
 def _first_only(node: Node) -> Verdict:
+    """Only the normalised tensor is used."""
     if results_used(node) - {0}:
         return no(Reason.ATTRIBUTE, "more than the normalised tensor is used")
     return YES

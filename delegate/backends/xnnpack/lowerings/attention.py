@@ -32,6 +32,7 @@ def product(builder: RegionBuilder, a: Operand, b: Operand, shape: tuple[Any, ..
 
 
 def _operands(node: Node) -> Verdict:
+    """Query, key and value are float32, of 2 to 5 dimensions, and none is empty."""
     given = arguments(node)
     for name in ("query", "key", "value"):
         value, shape = tensor(given[name]), shape_of(given[name])
@@ -48,6 +49,7 @@ def _operands(node: Node) -> Verdict:
 
 
 def _options(node: Node) -> Verdict:
+    """No dropout; a causal mask and the default scale are of sizes known now."""
     given = arguments(node)
     q, k = shape_of(given["query"]), shape_of(given["key"])
     if given["dropout_p"]:
@@ -62,6 +64,7 @@ def _options(node: Node) -> Verdict:
 
 
 def _heads(node: Node) -> Verdict:
+    """Batch dimensions are equal, or heads are grouped in (batch, heads, length, channels)."""
     given = arguments(node)
     q, k, v = (shape_of(given[name]) for name in ("query", "key", "value"))
     if same_shape(q[:-2], k[:-2]) and same_shape(k[:-2], v[:-2]):
@@ -76,6 +79,7 @@ def _heads(node: Node) -> Verdict:
 
 
 def _masked(node: Node) -> Verdict:
+    """A mask is float32, or a constant of bool."""
     mask = arguments(node)["attn_mask"]
     if mask is None:
         return YES

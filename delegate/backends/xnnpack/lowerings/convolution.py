@@ -72,7 +72,7 @@ def spatial(values: Any, dims: int, first: int) -> list[int]:
 
 
 def _sizes(node: Node) -> Verdict:
-    """What the operators of TFLite cannot say."""
+    """Channels, and of a transposed one height and width, are known now; padding is not negative."""
     x, weight = tensor(cast(Node, node.args[0])), tensor(cast(Node, node.args[1]))
     if not isinstance(x.shape[1], int):
         return no(Reason.DYNAMIC_SHAPE, "the number of channels is dynamic, and XNNPACK packs weights for a fixed one")

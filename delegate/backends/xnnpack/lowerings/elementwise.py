@@ -125,6 +125,7 @@ _LOGS = {"aten.log2.default": 2.0, "aten.log10.default": 10.0}
 
 
 def _exponent(node: Node) -> Verdict:
+    """The exponent is 0.5, -0.5 or a small whole number other than 0."""
     value = node.args[1]
     if not isinstance(value, int | float):
         return no(Reason.ATTRIBUTE, f"the exponent {value} is no number known now")

@@ -90,6 +90,7 @@ def _indices(node: Node) -> list[tuple[int, Node]]:
 
 
 def _gathered_floats(node: Node) -> Verdict:
+    """Elements are float32, of 5 dimensions at most."""
     for value in (tensor(source(node)), tensor(node)):
         if value.dtype is not torch.float32:
             kind = str(value.dtype).removeprefix("torch.")
@@ -100,6 +101,7 @@ def _gathered_floats(node: Node) -> Verdict:
 
 
 def _gatherable(node: Node) -> Verdict:
+    """Indices are constants that form a grid, into dimensions of sizes known now."""
     found, given = _indices(node), shape_of(source(node))
     for dim, index in found:
         if not is_constant(index):
@@ -142,6 +144,7 @@ def lower_index(builder: RegionBuilder, node: Node) -> None:
 
 
 def _flippable(node: Node) -> Verdict:
+    """Flipped dimensions are short, of sizes known now."""
     given = shape_of(source(node))
     for dim in arguments(node)["dims"]:
         if type(given[dim]) is not int:
@@ -161,6 +164,7 @@ def lower_flip(builder: RegionBuilder, node: Node) -> None:
 
 
 def _rollable(node: Node) -> Verdict:
+    """Shifts and the sizes of rolled dimensions are known now."""
     given, shape = arguments(node), shape_of(node)
     if not given["dims"]:
         return infers_one(node) if not dynamic_sizes(shape) else no(Reason.DYNAMIC_SHAPE, "rolled over all dimensions")
@@ -189,6 +193,7 @@ def lower_roll(builder: RegionBuilder, node: Node) -> None:
 
 
 def _maskable(node: Node) -> Verdict:
+    """The mask is a constant; the values are float32 and of the result's shape, or constants."""
     mask, *values = cast(Sequence[Node], node.args)
     if not is_constant(mask):
         return no(Reason.NON_CONSTANT, f"the mask {mask.name} is computed at run time, and XNNPACK has no booleans")

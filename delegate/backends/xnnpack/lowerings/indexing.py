@@ -96,6 +96,7 @@ def _slice_arguments(node: Node) -> tuple[int, Any, Any]:
 
 
 def _sliceable(node: Node) -> Verdict:
+    """Where the slice begins and ends is known now."""
     dim, start, step = _slice_arguments(node)
     given, shape = shape_of(source(node)), shape_of(node)
     if step != 1 and type(given[dim]) is not int:
@@ -127,6 +128,7 @@ def lower_slice(builder: RegionBuilder, node: Node) -> None:
 
 
 def _selectable(node: Node) -> Verdict:
+    """The index is known now."""
     if type(arguments(node)["index"]) is not int:
         return no(Reason.DYNAMIC_SHAPE, "the index is known at run time only")
     return infers_one(node)
@@ -143,6 +145,7 @@ def lower_select(builder: RegionBuilder, node: Node) -> None:
 
 
 def _splittable(node: Node) -> Verdict:
+    """The sizes of the parts are known now, and none is empty."""
     given = arguments(node)
     parts = [t.shape[given["dim"]] for t in node.meta["val"]]
     if dynamic_sizes(parts):

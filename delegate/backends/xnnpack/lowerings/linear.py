@@ -81,6 +81,7 @@ def _lead(builder: RegionBuilder, x: Operand, batch: Order, rank: int) -> Operan
 
 
 def _two_dimensions(node: Node) -> Verdict:
+    """Both factors have two dimensions at least."""
     for factor in node.args[:2]:
         rank = tensor(cast(Node, factor)).dim()
         if rank < 2:
@@ -89,6 +90,7 @@ def _two_dimensions(node: Node) -> Verdict:
 
 
 def _linear(node: Node) -> Verdict:
+    """The weight has two dimensions."""
     rank = tensor(cast(Node, node.args[1])).dim()
     return YES if rank == 2 else no(Reason.RANK, f"the weight has {rank} dimensions, not 2")
 

@@ -36,6 +36,7 @@ def affine(builder: RegionBuilder, y: Operand, weight: Any, bias: Any) -> Operan
 
 
 def _first_only(node: Node) -> Verdict:
+    """Only the normalised tensor is used."""
     more = results_used(node) - {0}
     return no(Reason.OPERATOR, "its mean and reciprocal deviation are used, for training") if more else YES
 
@@ -69,6 +70,7 @@ def _groups(node: Node) -> int:
 
 
 def _groupable(node: Node) -> Verdict:
+    """The number of channels is known now, one size at most is not, and dimensions are 5 at most."""
     shape = shape_of(source(node))
     if len(shape) >= MAX_RANK:
         return no(Reason.RANK, f"{len(shape)} dimensions, where a group takes one more, and XNNPACK takes {MAX_RANK}")
@@ -108,6 +110,7 @@ def _per_group(builder: RegionBuilder, parameter: Node | None, count: int, rank:
 
 
 def _own_statistics(node: Node) -> Verdict:
+    """It keeps no running statistics."""
     given = arguments(node)
     if given["use_input_stats"] and given["running_mean"] is None:
         return YES
@@ -140,6 +143,7 @@ def softmax(builder: RegionBuilder, x: Operand, dim: int) -> Operand:
 
 
 def _single_precision(node: Node) -> Verdict:
+    """It has a dimension, and does not widen half precision."""
     if not shape_of(node):
         return no(Reason.RANK, "a softmax of a number without dimensions")
     return no(Reason.DTYPE, "it widens half-precision input") if arguments(node)["half_to_float"] else YES

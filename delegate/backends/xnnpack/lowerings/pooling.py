@@ -75,7 +75,7 @@ def pool(builder: RegionBuilder, name: str, x: Operand, windows: Windows, shape:
 
 
 def _fits(node: Node) -> Verdict:
-    """What XNNPACK asks of windows."""
+    """The stride does not exceed the window."""
     windows = Windows.of(node)
     if any(s > k for s, k in zip(windows.stride, windows.kernel, strict=True)):
         return no(Reason.ATTRIBUTE, f"stride {windows.stride} exceeds the window {windows.kernel}")
@@ -88,6 +88,7 @@ def _fits(node: Node) -> Verdict:
 
 
 def _max(node: Node) -> Verdict:
+    """Only the maxima are used; no dilation, and narrow padding of windows known now."""
     if 1 in results_used(node):
         return no(Reason.ATTRIBUTE, "the indices of the maxima are used, and XNNPACK gives the maxima only")
     windows = Windows.of(node)
@@ -153,6 +154,7 @@ def _append(builder: RegionBuilder, parts: list[Operand], dim: int) -> Operand:
 
 
 def _average(node: Node) -> Verdict:
+    """What windows at the edge are divided by is known now."""
     windows = Windows.of(node)
     ceil, include = arg(node, 4, False), arg(node, 5, True)
     if not windows.is_static and (ceil or (any(windows.padding) and not include)):
@@ -196,6 +198,7 @@ def _counts(windows: Windows, d: int, include_padding: bool) -> Array:
 
 
 def _adaptive(node: Node) -> Verdict:
+    """The result is of size 1, or its sizes divide those of the input."""
     given, wanted = tensor(cast(Node, node.args[0])).shape[2:], tensor(node).shape[2:]
     if all(w == 1 for w in wanted):
         return YES

@@ -54,6 +54,7 @@ def reduced(node: Node) -> list[int]:
 
 
 def _same_dtype(node: Node) -> Verdict:
+    """It reduces in float32."""
     dtype = arguments(node).get("dtype")
     if dtype in (None, torch.float32):
         return YES
@@ -68,6 +69,7 @@ def lower_reduction(builder: RegionBuilder, node: Node) -> None:
 
 
 def _values_only(node: Node) -> Verdict:
+    """Only the values are used; they are float32, of rank 6 at most, and none is empty."""
     value = node.meta["val"][0]
     if tensor(source(node)).dtype is not torch.float32 or value.dim() > 6:
         return floats(source(node))
@@ -111,6 +113,7 @@ def _variance_scale(node: Node) -> float | None:
 
 
 def _correctable(node: Node) -> Verdict:
+    """What a variance is divided by is known now."""
     if _variance_scale(node) is not None:
         return YES
     sizes = [str(shape_of(source(node))[d]) for d in reduced(node)]
@@ -148,6 +151,7 @@ def _order(node: Node) -> Any:
 
 
 def _known_order(node: Node) -> Verdict:
+    """The order is 1, 2 or infinity; it reduces in float32."""
     if _order(node) in (1, 2, None, math.inf):
         return _same_dtype(node)
     return no(Reason.ATTRIBUTE, f"a norm of order {_order(node)}; lowered are 1, 2 and infinity")

@@ -67,6 +67,7 @@ def _indices(mode: str, size: int, width: tuple[int, int]) -> list[int]:
 
 
 def _paddable(node: Node) -> Verdict:
+    """Widths are known now; other than with zeros, dimensions are of sizes known now."""
     mode, given = _mode(node), shape_of(source(node))
     if any(type(w) is not int for w in _flat(node)):
         return no(Reason.DYNAMIC_SHAPE, "the widths of the padding are known at run time only")
@@ -131,6 +132,7 @@ def _scales(node: Node) -> list[float | None]:
 
 
 def _interpolable(node: Node) -> Verdict:
+    """Sizes are known now, and a given scale is their ratio."""
     sizes, wanted = shape_of(source(node))[2:], shape_of(node)[2:]
     if dynamic_sizes((*sizes, *wanted)):
         return no(Reason.DYNAMIC_SHAPE, f"from {[str(s) for s in sizes]} to {[str(s) for s in wanted]}")
@@ -181,6 +183,7 @@ def _nearest(node: Node) -> list[list[int]]:
 
 
 def _copies(node: Node) -> Verdict:
+    """Sizes are known now, and no dimension falls into many slices."""
     sizes = (*shape_of(source(node))[2:], *shape_of(node)[2:])
     if dynamic_sizes(sizes) or dynamic_sizes(shape_of(node)) > 1:
         return no(Reason.DYNAMIC_SHAPE, f"sizes {[str(s) for s in sizes]}")
@@ -215,6 +218,7 @@ def _shuffled_order(node: Node) -> Order:
 
 
 def _one_unknown(node: Node) -> Verdict:
+    """One size at most is not known now."""
     shape = shape_of(node)
     if dynamic_sizes(shape) > 1:
         return no(Reason.DYNAMIC_SHAPE, f"more than one dynamic size: {[str(s) for s in shape]}")

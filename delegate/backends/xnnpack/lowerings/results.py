@@ -13,6 +13,7 @@ from delegate.verdict import Reason, Verdict, no
 
 
 def _producer(node: Node) -> Verdict:
+    """The operator whose result it takes is taken."""
     source = cast(Node, node.args[0])
     row = TABLE.get(op_name(source))
     return row.check(source) if row else no(Reason.OPERATOR, f"xnnpack has no lowering of {op_name(source)}")

@@ -69,7 +69,7 @@ def source(node: Node) -> Node:
 
 
 def infers_one(node: Node) -> Verdict:
-    """A RESHAPE infers one size at run time; more cannot be told to it."""
+    """One size at most is not known now: a RESHAPE infers it."""
     shape = shape_of(node)
     if dynamic_sizes(shape) <= 1 or same_shape(shape, shape_of(source(node))):
         return YES
@@ -188,6 +188,7 @@ def _absorbs(user: Node, node: Node) -> bool:
 
 
 def _expandable(node: Node) -> Verdict:
+    """How often dimensions are repeated is known now, or those who use it broadcast."""
     shape = shape_of(node)
     unknown = [d for d in _expanded(node) if type(shape[d]) is not int]
     if unknown and not all(_absorbs(user, node) for user in node.users):
@@ -251,6 +252,7 @@ def repeat_each(builder: RegionBuilder, x: Operand, times: Mapping[int, int], in
 
 
 def _repeatable(node: Node) -> Verdict:
+    """Repetitions are known now, and of few dimensions."""
     repeats = arguments(node)["repeats"]
     if any(type(n) is not int for n in repeats):
         return no(Reason.DYNAMIC_SHAPE, "the number of repetitions is known at run time only")

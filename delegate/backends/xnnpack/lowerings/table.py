@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import LoweringTable
+from delegate.backends.lowering import LoweringTable, conditions
 from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.edge.node import is_constant, op_name
 from delegate.verdict import YES, Reason, Verdict, no
@@ -71,6 +71,7 @@ def every(*checks: Check) -> Check:
                 return verdict
         return YES
 
+    check.__doc__ = "\n".join(condition for one in checks for condition in conditions(one))
     return check
 
 
@@ -84,6 +85,7 @@ def ranks(*allowed: int) -> Check:
             return YES
         return no(Reason.RANK, f"the result has {rank} dimensions; {op_name(node)} is lowered for {_either(allowed)}")
 
+    check.__doc__ = f"The result has {_either(allowed)} dimensions."
     return check
 
 

@@ -1,0 +1,103 @@
+"""`delegate ops`: what is known of operators: kernels and dtypes, backends, what they decompose to."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from delegate.cli import output
+from delegate.cli.matrix import markdown
+from delegate.errors import DelegateError
+from delegate.operators import Catalogue, OperatorFacts, dtype_text
+from delegate.plugins import one_line
+from delegate.registry import Registry
+
+_IN_FULL = 4  # so many operators are shown with all that is known; more as a table
+
+
+def ops(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="An operator or a pattern: aten.add.Tensor, gelu, 'aten.conv*'."),
+    ] = None,
+    modules: Annotated[
+        list[str] | None, typer.Option("--import", metavar="MODULE", help="Import it first: it registers operators.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="The support matrix of the documentation.")] = False,
+) -> None:
+    """Show operators: core or compound, their kernels and dtypes, which backends take them and when."""
+    _import(modules or ())
+    with output.working("looking at operators"):
+        catalogue = Catalogue(Registry())
+        names = catalogue.names() if name is None else catalogue.matching(name)
+        found = [catalogue.facts(n, expand=name is not None) for n in names]
+    if as_json:
+        output.print_json([facts.to_dict() for facts in found])
+    elif as_markdown:
+        print(markdown(found), end="")
+    elif name is not None and len(found) <= _IN_FULL:
+        for i, facts in enumerate(found):
+            _show(facts, first=i == 0)
+    else:
+        _list(found, catalogue)
+
+
+def _import(modules: Sequence[str]) -> None:
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            raise DelegateError(f"cannot import {module!r}: {one_line(error)}") from error
+
+
+def _list(found: Sequence[OperatorFacts], catalogue: Catalogue) -> None:
+    libraries, backends = catalogue.libraries, tuple(catalogue.backends)
+    rows = [
+        (f.name, f.kind, *_kernel_cells(f, libraries), *("yes" if b in f.backends else "" for b in backends))
+        for f in found
+    ]
+    output.table(("operator", "kind", *libraries, *backends), rows)
+    counts = [
+        f"{library} has kernels of {sum(any(k.library == library for k in f.kernels) for f in found)}"
+        for library in libraries
+    ]
+    counts += [f"{backend} takes {sum(backend in f.backends for f in found)}" for backend in backends]
+    print(f"\n{len(found)} operators: {', '.join(counts)}")
+
+
+def _kernel_cells(facts: OperatorFacts, libraries: Sequence[str]) -> list[str]:
+    by_library = {k.library: dtype_text(k.dtypes) for k in facts.kernels}
+    return [by_library.get(library, "") for library in libraries]
+
+
+def _show(facts: OperatorFacts, *, first: bool) -> None:
+    if not first:
+        print()
+    print(facts.name)
+    for key, value in _lines(facts):
+        print(f"  {key + ':' if key else '':<15}{value}")
+
+
+def _lines(facts: OperatorFacts) -> list[tuple[str, str]]:
+    said = facts.torch
+    lines: list[tuple[str, str]] = []
+    if said is not None:
+        core = "core ATen" if said.core else "not core ATen"
+        lines.append(("operator", f"{'native' if said.native else 'custom'}, {core}{', a view' if said.view else ''}"))
+        parts = " ".join(facts.decomposition) or "torch decomposes it"
+        lines.append(("compound", parts) if said.compound else ("leaf", "torch has no decomposition of it"))
+        forms = [f"out= {said.out}"] * bool(said.out) + [f"in place {said.in_place}"] * bool(said.in_place)
+        lines.append(("other forms", ", ".join(forms) or "none"))
+    for kernel in facts.kernels:
+        words = f"{dtype_text(kernel.dtypes)}{' (a view)' if kernel.kind == 'view' else ''}"
+        lines.append((kernel.library, words + (", faster where arrays are row-major" if kernel.contiguous else "")))
+    if not facts.kernels:
+        lines.append(("kernels", "none"))
+    for backend, conditions in facts.backends.items():
+        lines.append((backend, "takes it" + (" if:" if conditions else "")))
+        lines += [("", c) for c in conditions]
+    return lines

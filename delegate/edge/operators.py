@@ -1,0 +1,154 @@
+"""What torch says of an operator: whether it is core, what other forms it has, and what it decomposes to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from delegate.edge.decompose import core_decompositions, without_mkldnn
+
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_NATIVE = frozenset({"aten", "prims"})
+
+# Shapes to try an operator on: images, matrices, sequences, vectors, volumes.
+_SHAPES = ((1, 4, 8, 8), (4, 4), (2, 4, 4), (4,), (1, 4, 8, 8, 8))
+_VECTORS = frozenset({"bias", "running_mean", "running_var", "mean", "var", "input_lengths", "target_lengths"})
+_INDICES = frozenset({"index", "indices", "offsets", "target"})
+_LISTS = {"kernel_size": 2, "output_size": 4, "pad": 1, "padding": 1, "repeats": 1, "shifts": 1}
+_NUMBERS = {"dim": 0, "dim0": 0, "dim1": -1, "num_groups": 2, "num_classes": 4, "group": 2, "use_input_stats": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator as torch has it in this process.
+
+    Args:
+        name: e.g. "aten.add.Tensor".
+        native: torch's own, not a custom one.
+        core: torch tags it as core ATen.
+        compound: torch decomposes it on the way to core ATen.
+        view: its result shares memory with an argument.
+        out: its `out=` overload; empty where it has none.
+        in_place: its in-place form; empty where it has none.
+    """
+
+    name: str
+    native: bool
+    core: bool
+    compound: bool
+    view: bool
+    out: str
+    in_place: str
+
+
+def operator(name: str) -> Operator | None:
+    """What torch says of an operator; None where this process has none of that name."""
+    op = _overload(name)
+    if op is None:
+        return None
+    arguments = op._schema.arguments
+    return Operator(
+        name=str(op),
+        native=op.namespace in _NATIVE,
+        core=is_core(name),
+        compound=op in core_decompositions() or op.has_kernel_for_dispatch_key(_COMPOSITE),
+        view=any(a.alias_info is not None and not a.alias_info.is_write for a in arguments),
+        out=_relative(op, op._overloadpacket, "out"),
+        in_place=_relative(op, getattr(getattr(torch.ops, op.namespace), f"{op._opname}_", None), ""),
+    )
+
+
+def is_core(name: str) -> bool:
+    """Whether torch tags the operator as core ATen."""
+    op = _overload(name)
+    return op is not None and torch.Tag.core in op.tags
+
+
+def functional_operators() -> Iterator[str]:
+    """The names of torch's own operators that write to no argument and give tensors, in alphabetical order."""
+    for qualified in sorted(torch._C._dispatch_get_all_op_names()):
+        namespace, _, rest = qualified.partition("::")
+        name = f"{namespace}.{rest}" if "." in rest else f"{namespace}.{rest}.default"
+        op = _overload(name) if namespace == "aten" else None
+        if op is not None and not op._schema.is_mutable and any("Tensor" in str(r.type) for r in op._schema.returns):
+            yield name
+
+
+def decomposition(name: str) -> tuple[str, ...]:
+    """The core operators that a compound one becomes on example inputs, in order, each once; empty where none fit."""
+    op = _overload(name)
+    return () if op is None else next((found for args in _examples(op) if (found := _traced(op, args))), ())
+
+
+def _overload(name: str) -> OpOverload | None:
+    parts = name.split(".")
+    if len(parts) != 3:
+        return None
+    packet = getattr(getattr(torch.ops, parts[0]), parts[1], None)
+    found = getattr(packet, parts[2], None) if isinstance(packet, OpOverloadPacket) else None
+    return found if isinstance(found, OpOverload) else None
+
+
+def _relative(op: OpOverload, packet: Any, kind: str) -> str:
+    """The overload of a packet that takes the operator's arguments and writes to one: `out`, or for "" the first."""
+    wanted = [(a.name, str(a.type)) for a in op._schema.arguments]
+    for name in getattr(packet, "overloads", tuple)():
+        arguments = getattr(packet, name)._schema.arguments
+        written = [a for a in arguments if a.is_write]
+        given = [(a.name, str(a.type)) for a in arguments if not (kind and a.is_out)]
+        if written and all(a.is_out for a in written) == bool(kind) and set(given) <= set(wanted):
+            return str(getattr(packet, name))
+    return ""
+
+
+def _traced(op: OpOverload, args: list[Any]) -> tuple[str, ...]:
+    """What make_fx sees; empty where the operator does not take these arguments."""
+    logging.disable(logging.CRITICAL)  # torch logs every failure of a fake tensor
+    try:
+        with without_mkldnn(), FakeTensorMode() as mode, torch.no_grad():
+            given = [_fake(mode, a) for a in args]
+            tensors = [a for a in given if isinstance(a, torch.Tensor)]
+            graph = make_fx(lambda *_: op(*given), decomposition_table=dict(core_decompositions()))(*tensors).graph
+    except Exception:
+        return ()
+    finally:
+        logging.disable(logging.NOTSET)
+    return tuple(dict.fromkeys(str(n.target) for n in graph.nodes if isinstance(n.target, OpOverload)))
+
+
+def _fake(mode: FakeTensorMode, arg: Any) -> Any:
+    if isinstance(arg, torch.Tensor):
+        return mode.from_tensor(arg)
+    return [_fake(mode, a) for a in arg] if isinstance(arg, list) else arg
+
+
+def _examples(op: OpOverload) -> Iterator[list[Any]]:
+    """Arguments of the operator, made up from the types and names in its schema."""
+    arguments = [a for a in op._schema.arguments if not a.kwarg_only]
+    for shape, dtype in product(_SHAPES, (torch.float32, torch.bool)):
+        yield [_example(a, shape, dtype) for a in arguments]
+
+
+def _example(argument: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
+    kind, name = str(argument.type), argument.name
+    if argument.has_default_value():
+        return argument.default_value
+    if kind.startswith("Optional") and name not in _LISTS:
+        return None
+    if "List[Tensor]" in kind:
+        return [torch.empty(shape, dtype=dtype)] * 2
+    if "Tensor" in kind:
+        own = shape[-1:] if name in _VECTORS else shape
+        return torch.zeros(own, dtype=torch.int64 if name in _INDICES else dtype)
+    if "List" in kind:
+        spatial = max(1, len(shape) - 2)
+        return [_LISTS[name]] * spatial if name in _LISTS else [shape[-1]] if "normalized" in name else list(shape)
+    return _NUMBERS.get(name, {"float": 0.5, "number": 2, "bool": False, "str": "none"}.get(kind, 1))

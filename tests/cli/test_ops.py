@@ -1,0 +1,157 @@
+"""`delegate ops`: one operator in full, patterns, JSON, custom operators, without torch; and the support matrix."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from delegate.backends.xnnpack.lowerings import TABLE
+from delegate.cli.app import app
+from delegate.operators import Catalogue, dtype_text
+from delegate.program.dtypes import DType
+from delegate.registry import Registry
+from tests.e2e.processes import run
+from tests.plugins import Site
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def invoke(*args: str) -> str:
+    done = CliRunner().invoke(app, ["ops", *args])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def one(name: str) -> dict:
+    (found,) = json.loads(invoke(name, "--json"))
+    return found
+
+
+def test_a_compound_operator():
+    text = invoke("aten.hardswish")
+    for words in (
+        "aten.hardswish.default\n",
+        "native, not core ATen",
+        "aten.clamp.default",  # of what it decomposes to
+        "out= aten.hardswish.out",
+        "in place aten.hardswish_.default",
+        "portable:      floats",
+        "xnnpack:       takes it if:",
+        "float32, of rank 6 at most",
+    ):
+        assert words in text
+
+
+def test_a_view():
+    facts = one("aten.permute.default")
+    assert facts["torch"]["view"]
+    assert facts["torch"]["core"]
+    assert facts["kernels"][0] == {
+        "library": "portable",
+        "kind": "view",
+        "dtypes": [t.name for t in DType],
+        "contiguous": False,
+    }
+    assert facts["decomposition"] == []
+    assert facts["backends"]["xnnpack"]
+
+
+def test_a_leaf_that_no_backend_takes():
+    facts = one("aten.sort.default")
+    assert (facts["torch"]["compound"], facts["backends"]) == (False, {})
+    assert [k["library"] for k in facts["kernels"]] == ["portable", "aten"]
+
+
+def test_what_compound_operators_become():
+    catalogue = Catalogue(Registry())
+    for name, part in {
+        "aten.linear.default": "aten.mm.default",
+        "aten.layer_norm.default": "aten.native_layer_norm.default",
+        "aten.conv2d.default": "aten.convolution.default",
+        "aten.scaled_dot_product_attention.default": "aten._softmax.default",
+    }.items():
+        assert part in catalogue.facts(name, expand=True).decomposition, name
+
+
+@pytest.mark.parametrize("pattern", ["aten.conv*", "aten::conv*", "conv*"])
+def test_a_pattern(pattern):
+    text = invoke(pattern)
+    assert text.startswith("operator")
+    assert "aten.convolution.default" in text
+    assert "aten.add.Tensor" not in text
+    assert "portable has kernels of" in text.splitlines()[-1]
+
+
+def test_an_unknown_operator():
+    done = CliRunner().invoke(app, ["ops", "aten.permut"])
+    assert done.exit_code == 1
+    assert "no operator is named 'aten.permut': did you mean 'aten.permute'?" in done.stderr
+
+
+CUSTOM = """
+import torch
+from torch.library import custom_op
+
+@custom_op("delegate_ops_test::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+"""
+
+KERNELS = """
+import numpy as np
+from delegate import DType, KernelTable
+TABLE = KernelTable("twice")
+
+@TABLE.kernel("delegate_ops_test::twice", dtypes={DType.float32}, contiguous=True)
+def twice(x, *, out):
+    np.multiply(x, 2, out=out)
+"""
+
+
+def test_a_custom_operator(site: Site):
+    site.module("twice_op", CUSTOM)
+    site.module("twice_kernels", KERNELS)
+    site.distribution("twice-dist", "1.0", {"twice": "twice_kernels:TABLE"}, "delegate.kernels")
+    text = invoke("delegate_ops_test::twice", "--import", "twice_op")
+    assert "custom, not core ATen" in text
+    assert "twice:         floats but float64, faster where arrays are row-major" in text
+    assert "aten:          all" in text
+
+
+def test_without_torch():
+    done = run(
+        "from delegate.cli.app import app; app()", "ops", "aten.add.Tensor", "--json", absent=("torch", "pydantic")
+    )
+    assert done.returncode == 0, done.stderr
+    (facts,) = json.loads(done.stdout)
+    assert facts["torch"] is None
+    assert facts["backends"] == {}
+    assert [k["library"] for k in facts["kernels"]] == ["portable"]
+
+
+def test_the_support_matrix_is_current():
+    """`make docs-ops` writes it."""
+    assert (DOCS / "support-matrix.md").read_text() == invoke("--markdown")
+
+
+def test_every_lowering_says_its_conditions():
+    backend = Catalogue(Registry()).backends["xnnpack"]
+    assert [row.op for row in TABLE if not backend.conditions(row.op)] == []
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "text"),
+    [
+        (DType, "all"),
+        ({DType.float32}, "float32"),
+        ({DType.float16, DType.float32, DType.float64}, "floats but bfloat16"),
+        ({DType.bool, DType.int64}, "int64, bool"),
+        ({DType.complex64}, "complex64"),
+        ((), ""),
+    ],
+)
+def test_dtypes_in_few_words(dtypes, text):
+    assert dtype_text(dtypes) == text

@@ -1,0 +1,22 @@
+"""The code in docs/operators.md runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from delegate import DType
+
+TEXT = (Path(__file__).parents[2] / "docs" / "operators.md").read_text()
+
+
+def test_the_documented_kernel() -> None:
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if "KernelTable" in block]
+    namespace: dict[str, object] = {}
+    exec(code, namespace)
+    kernel = namespace["table"].find("mylib.scale.default", {DType.float64})
+    out = np.empty(2)
+    kernel.function(np.array([1.0, 2.0]), 3.0, out=out)
+    assert out.tolist() == [3.0, 6.0]
