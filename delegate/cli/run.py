@@ -42,7 +42,7 @@ def run(
 ) -> None:
     """Run a program file on .npy files, or on seeded random inputs, without torch."""
     with output.working(f"loading {path}"):
-        loaded = delegate.load(path, fallback=fallback)
+        loaded = delegate.load(path, fallback=fallback, kernels=kernels)
     with loaded as program:
         chosen = program.method(method or program.default_method)
         arrays = read_inputs(chosen.definition, inputs) if inputs else random_inputs(chosen.definition)
