@@ -127,7 +127,7 @@ def _with_writes(
     """The signature and the graph's results with the new values of the buffers that functionalisation found."""
     kinds = {spec.arg.name: spec.kind for spec in ep.graph_signature.input_specs}
     for placeholder in written:
-        if kinds[placeholder.name] is not InputKind.BUFFER:
+        if kinds[placeholder.name] not in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             raise NotSimple(f"{placeholder.name} is written and is no buffer")
     if written and signature.mutated:
         raise NotSimple("buffers are written both in place and by results")

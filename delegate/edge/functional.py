@@ -249,8 +249,7 @@ _INVERSES: dict[str, Inverse] = {
         ("view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints", "unflatten.int"), _sizes_back
     ),
     **dict.fromkeys(("squeeze.default", "squeeze.dim", "squeeze.dims", "unsqueeze.default"), _sizes_back),
-    **dict.fromkeys(
-        ("alias.default", "detach.default", "contiguous.default", "to.dtype", "dropout.default"), _as_it_is
-    ),
+    **dict.fromkeys(("alias.default", "detach.default", "contiguous.default", "dropout.default"), _as_it_is),
+    **dict.fromkeys(("to.dtype", "to.dtype_layout", "to.device", "to.other"), _as_it_is),
 }
 _INVERSES = {name if name.startswith("aten.") else f"aten.{name}": inverse for name, inverse in _INVERSES.items()}

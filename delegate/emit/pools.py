@@ -54,10 +54,11 @@ class Pools:
             self._state_of[name] = len(self.states)
             self.states.append(State(name, _dtype(value, name), tuple(value.shape), self._segment(value)))
         known = self.states[self._state_of[name]]
-        if (known.dtype, known.shape) != (_dtype(value, name), tuple(value.shape)):
+        same_type = (known.dtype, known.shape) == (_dtype(value, name), tuple(value.shape))
+        if not same_type or not np.array_equal(self.segments[known.segment], _raw(value)):
             raise LoweringError(
-                f"two methods have a buffer {name!r} of different shape or dtype",
-                remedy="methods that share a mutable buffer must be exported from the same module",
+                f"two methods have a buffer {name!r} of different {'content' if same_type else 'shape or dtype'}",
+                remedy="methods that share a mutable buffer must be exported from the same module, in the same state",
             )
         return self._state_of[name]
 
@@ -68,10 +69,15 @@ class Pools:
         return len(self.delegates) - 1
 
     def _segment(self, value: torch.Tensor) -> int:
-        flat = value.detach().contiguous().reshape(-1)
-        raw: np.ndarray[Any, Any] = flat.view(torch.uint8).numpy() if value.numel() else np.empty(0, np.uint8)
-        self.segments.append(raw.data.toreadonly())
+        self.segments.append(_raw(value))
         return len(self.segments) - 1
+
+
+def _raw(value: torch.Tensor) -> memoryview:
+    """The row-major bytes of a tensor."""
+    flat = value.detach().contiguous().reshape(-1)
+    raw: np.ndarray[Any, Any] = flat.view(torch.uint8).numpy() if value.numel() else np.empty(0, np.uint8)
+    return raw.data.toreadonly()
 
 
 def _dtype(value: torch.Tensor, name: str) -> DType:

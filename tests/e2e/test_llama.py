@@ -1,0 +1,164 @@
+"""A decoder with a static cache, in two methods, generates the tokens that eager generates, without torch too."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.compiled import CompiledProgram
+from delegate.program import file
+from delegate.program.model import Home
+from tests.e2e.llama import Llama
+from tests.e2e.processes import AHEAD_OF_TIME, run
+from tests.zoo import libraries
+
+PROMPT, TOKENS = [5, 17, 3, 42, 8], 64
+PROMPTS = PROMPT, PROMPT[::-1]
+
+GENERATE = """
+import numpy as np
+import delegate
+
+def generate(context, prompt, count):
+    logits = context.method("prefill")(np.array([prompt]), np.arange(len(prompt)))
+    tokens = [int(logits.argmax())]
+    while len(tokens) < count:
+        position = len(prompt) + len(tokens) - 1
+        logits = context.method("decode")(np.array([tokens[-1:]]), np.array([position]))
+        tokens.append(int(logits.argmax()))
+    return tokens
+
+with delegate.load(sys.argv[1]) as program:
+    prompts = [[int(t) for t in text.split(",")] for text in sys.argv[2:]]
+    print(generate(program, prompts[0], 64))
+    program.reset()
+    print(generate(program, prompts[1], 64))
+    print(generate(program.context(), prompts[0], 64))
+print([m for m in ("torch", "pydantic") if sys.modules.get(m) is not None])
+"""
+
+
+def transformers_llama() -> nn.Module:
+    """Llama of transformers with its static cache, which it makes exportable itself; tokens, positions -> logits."""
+    with libraries():
+        from transformers import LlamaConfig, LlamaForCausalLM
+        from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=97, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=128, use_cache=True,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    model.generation_config.cache_implementation = "static"
+    cached = TorchExportableModuleWithStaticCache(model, batch_size=1, max_cache_len=80)
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = cached
+
+        def forward(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+            return self.model(tokens, cache_position=positions)[:, -1]
+
+    return Last().eval().requires_grad_(False)
+
+
+def arguments(tokens: list[int], first: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.tensor([tokens]), torch.arange(first, first + len(tokens))
+
+
+def generated(prefill, decode, prompt: list[int]) -> list[int]:
+    with torch.no_grad():
+        tokens = [int(prefill(*arguments(prompt, 0)).argmax())]
+        while len(tokens) < TOKENS:
+            tokens.append(int(decode(*arguments(tokens[-1:], len(prompt) + len(tokens) - 1)).argmax()))
+    return tokens
+
+
+@pytest.fixture(scope="module")
+def model() -> Llama:
+    torch.manual_seed(0)
+    return Llama().eval()
+
+
+@pytest.fixture(scope="module", params=[[], ["xnnpack"]], ids=["portable", "xnnpack"])
+def program(request, model) -> CompiledProgram:
+    return compiled(model, request.param)
+
+
+def compiled(model: nn.Module, backends: list[str]) -> CompiledProgram:
+    exported = {
+        "prefill": torch.export.export(model, arguments(PROMPT, 0)),
+        "decode": torch.export.export(model, arguments([1], 9)),
+    }
+    return delegate.to_backend(exported, backends)
+
+
+@pytest.fixture(scope="module")
+def expected(model) -> list[list[int]]:
+    """What eager generates for the prompt and for the prompt turned round."""
+    fresh = [copy.deepcopy(model) for _ in PROMPTS]
+    return [generated(own, own, prompt) for own, prompt in zip(fresh, PROMPTS, strict=True)]
+
+
+def test_the_tokens_of_eager(program, expected):
+    assert len(set(expected[0])) > 5  # it does not only repeat itself
+    assert generated(program.method("prefill"), program.method("decode"), PROMPT) == expected[0]
+
+
+@pytest.mark.parametrize("backends", [[], ["xnnpack"]], ids=["portable", "xnnpack"])
+def test_transformers_with_its_static_cache(backends):
+    model = transformers_llama()
+    with libraries():
+        program = compiled(model, backends)
+    tokens = generated(program.method("prefill"), program.method("decode"), PROMPT)
+    assert tokens == generated(model, model, PROMPT)
+    decode = next(m for m in program.program.methods if m.name == "decode")
+    written = [decode.values[o] for call in decode.instructions for o in call.outputs]
+    assert sum(v.storage.home is Home.STATE and len(v.shape) == 4 for v in written) == 4  # each cache once, in place
+    assert not any(v.name.endswith("(updated)") for v in written)
+
+
+def test_two_conversations_at_once(program, expected):
+    contexts = [program.context() for _ in PROMPTS]
+    tokens = [[int(c.method("prefill")(*arguments(p, 0)).argmax())] for c, p in zip(contexts, PROMPTS, strict=True)]
+    for position in range(5, 20):
+        for context, line in zip(contexts, tokens, strict=True):
+            line.append(int(context.method("decode")(*arguments(line[-1:], position)).argmax()))
+    assert tokens == [line[:16] for line in expected]
+
+
+def test_saved_and_without_torch(program, expected, tmp_path):
+    program.save(tmp_path / "llama.dlg")
+    prompts = [",".join(map(str, p)) for p in PROMPTS]
+    done = run("import sys\n" + GENERATE, tmp_path / "llama.dlg", *prompts, absent=AHEAD_OF_TIME)
+    first, second = expected
+    assert done.stdout.splitlines() == [str(first), str(second), str(first), "[]"], done.stderr
+
+
+def test_methods_share_constants_and_caches(program):
+    names = [state.name for state in program.program.states]
+    assert sorted(names) == sorted(f"layers.{i}.attention.{n}" for i in range(2) for n in ("keys", "values"))
+    names = [constant.name for constant in program.program.constants]
+    assert len({n for n in names if "." in n}) == len([n for n in names if "." in n])
+    loaded = file.load(file.serialize(program.program))
+    place_of: dict[bytes, int] = {}
+    for tensor in (*loaded.constants, *loaded.states):  # what is equal lies in one place, in the file and in memory
+        segment = loaded.segments[tensor.segment]
+        address = np.frombuffer(segment, np.uint8).ctypes.data
+        assert place_of.setdefault(bytes(segment), address) == address
+
+
+def test_a_conversation_goes_on_from_a_snapshot(program):
+    context = program.context()
+    context.method("prefill")(*arguments(PROMPT, 0))
+    snapshot = context.snapshot()
+    first = context.method("decode")(*arguments([7], 5))
+    context.method("decode")(*arguments([8], 6))
+    context.restore(snapshot)
+    np.testing.assert_array_equal(context.method("decode")(*arguments([7], 5)), first)
