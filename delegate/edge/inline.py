@@ -9,6 +9,8 @@ from torch.fx.node import map_arg
 
 from delegate.edge.graphs import KEPT_METADATA
 
+_VMAP = "torch._functorch.predispatch"  # where torch has the calls that begin and end a vmap
+
 
 class NotSimple(Exception):
     """A graph needs more than the quick way of `to_edge` does: the message names the reason."""
@@ -18,7 +20,7 @@ def inlined(module: GraphModule) -> Graph:
     """A copy of the module's graph with grad-mode and disabled autocast regions inlined, metadata kept.
 
     Raises:
-        NotSimple: the graph holds other submodules (control flow, enabled autocast).
+        NotSimple: the graph holds other submodules (control flow, enabled autocast) or a vmap.
     """
     graph = Graph()
     env: dict[Node, Any] = {}
@@ -55,6 +57,8 @@ def _region(node: Node) -> tuple[Any, tuple[Any, ...]] | None:
             return body, tuple(operands)
         case "wrap_with_autocast", (_, _, False, _, body, *operands):
             return body, tuple(operands)
+    if getattr(node.target, "__module__", "") == _VMAP:
+        raise NotSimple(f"{node.name} is part of a vmap")
     if any(isinstance(a, Node) and a.op == "get_attr" for a in node.all_input_nodes):
         raise NotSimple(f"{node.name} has a body of its own")
     return None

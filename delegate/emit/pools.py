@@ -52,7 +52,8 @@ class Pools:
         """
         if name not in self._state_of:
             self._state_of[name] = len(self.states)
-            self.states.append(State(name, _dtype(value, name), tuple(value.shape), self._segment(value)))
+            start = value.detach().clone()  # the module goes on to change its own
+            self.states.append(State(name, _dtype(value, name), tuple(value.shape), self._segment(start)))
         known = self.states[self._state_of[name]]
         same_type = (known.dtype, known.shape) == (_dtype(value, name), tuple(value.shape))
         if not same_type or not np.array_equal(self.segments[known.segment], _raw(value)):

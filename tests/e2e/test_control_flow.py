@@ -9,14 +9,19 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch._higher_order_ops import scan, while_loop
+from torch._higher_order_ops import associative_scan, scan, while_loop
 from torch._higher_order_ops.map import map as map_over
 from torch.export import Dim
 
+import delegate
+from delegate.errors import LoweringError
 from delegate.program.model import Block, DelegateCall, Instruction, StructuredCall
 from tests.lowering import assert_same, compiled
 
-PLACES = {"portable": [], "xnnpack": ["xnnpack"]}
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),  # torch's own
+    pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated"),
+]
 
 
 class Function(nn.Module):
@@ -39,7 +44,7 @@ class Case:
         model: the module, or the function that it is to be.
         inputs: several calls.
         dynamic: dynamic shapes of the export.
-        delegated: how many partitions XNNPACK has inside of bodies, at least.
+        delegated: how many partitions XNNPACK has inside of bodies.
     """
 
     name: str
@@ -68,6 +73,177 @@ def cond_swaps(a: torch.Tensor, b: torch.Tensor) -> Any:
     return torch.cond(a.sum() > 0, lambda a, b: (a + 0, b * 1), lambda a, b: (b.clone(), a.clone()), (a, b))
 
 
+class Decoder(nn.Module):
+    """Greedy decoding until a token ends it; the cache is a state that the loop carries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.head = nn.Embedding(20, 16), nn.Linear(16, 20)
+        self.register_buffer("cache", torch.zeros(8, 16))
+
+    def forward(self, token: torch.Tensor) -> Any:
+        def body(i: Any, token: Any, tokens: Any, cache: Any) -> Any:
+            hidden = self.embedding(token)[0]
+            cache = cache.index_copy(0, i.view(1), hidden.view(1, 16))
+            seen = torch.softmax(cache @ hidden, 0) @ cache
+            token = self.head(seen).argmax(-1, keepdim=True)
+            return i + 1, token.clone(), tokens.index_copy(0, i.view(1), token), cache
+
+        def goes_on(i: Any, token: Any, tokens: Any, cache: Any) -> Any:
+            return (i < 8) & (token[0] != 3)
+
+        start = (ZERO.clone(), token, torch.zeros(8, dtype=torch.int64), self.cache.clone())
+        count, _, tokens, cache = while_loop(goes_on, body, start)
+        self.cache.copy_(cache)
+        return tokens, count
+
+
+class Flagged(nn.Module):
+    """A convolution with normalisation or nothing, by a flag; another choice by a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 3, 1))
+        self.register_buffer("on", torch.tensor(True))
+
+    def forward(self, x: torch.Tensor, flag: torch.Tensor) -> Any:
+        first = torch.cond(flag, self.net, lambda x: x * 0.5, (x,))
+        return first, torch.cond(self.on, lambda x: x * 3, lambda x: x.cos(), (x,))
+
+
+class Lstm(nn.Module):
+    """A cell that a scan steps along a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.of_input, self.of_hidden = nn.Linear(8, 64), nn.Linear(16, 64)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        def step(carried: Any, x: Any) -> Any:
+            hidden, cell = carried
+            i, f, g, o = (self.of_input(x) + self.of_hidden(hidden)).chunk(4, -1)
+            cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+            hidden = torch.sigmoid(o) * torch.tanh(cell)
+            return (hidden, cell), hidden.clone()
+
+        return scan(step, (torch.zeros(x.shape[1], 16), torch.zeros(x.shape[1], 16)), x)
+
+
+class Nested(nn.Module):
+    """A condition in a loop, both branches with weights, one with a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("scale", torch.ones(4) * 2)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        def body(i: Any, x: Any) -> Any:
+            grown = lambda x: self.first(x) * self.scale  # noqa: E731
+            return i + 1, torch.cond(x.sum() > 0, grown, lambda x: torch.relu(self.second(x)) - x, (x,))
+
+        return while_loop(lambda i, x: (i < 6) & (x.abs().max() < 100), body, (ZERO.clone(), x))
+
+
+class Mapped(nn.Module):
+    """A small convolutional network on every image by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return map_over(lambda image: self.head(self.net(image[None]).flatten(1)).softmax(-1)[0], x)
+
+
+class Experts(nn.Module):
+    """Layers that a gate skips."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)) for _ in range(3))
+        self.gate = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        for expert in self.experts:
+            opens = torch.sigmoid(self.gate(x)).mean() > 0.5
+            x = torch.cond(opens, lambda x, expert=expert: x + expert(x), lambda x: x * 1.5, (x,))
+        return x
+
+
+class Greedy(nn.Module):
+    """Decoding of a batch from given scores: truth values and integers are carried."""
+
+    def forward(self, scores: torch.Tensor) -> Any:
+        steps, batch, _ = scores.shape
+
+        def body(i: Any, done: Any, tokens: Any) -> Any:
+            best = scores.index_select(0, i.view(1)).squeeze(0).argmax(-1)
+            best = torch.where(done, torch.zeros_like(best), best)
+            return i + 1, done | (best == 0), tokens.index_copy(1, i.view(1), best[:, None])
+
+        start = (ZERO.clone(), torch.zeros(batch, dtype=torch.bool), torch.zeros(batch, steps, dtype=torch.int64))
+        return while_loop(lambda i, done, _: (i < steps) & ~done.all(), body, start)
+
+
+class Places(nn.Module):
+    """A loop over an integer that reads and writes rows at its place, and computes with it."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        def body(i: Any, y: Any) -> Any:
+            torch._check(i >= 0)
+            torch._check(i < x.shape[0])
+            y = y.clone()
+            y[i] = x[i] * (i + 1) + i // 2 - torch.clamp(x[i], 0, i)
+            return i + 1, y
+
+        return while_loop(lambda i, y: i < x.shape[0] - 1, body, (0, torch.zeros(5, 16)))[1]
+
+
+class Switching(nn.Module):
+    """Branches that read states, chosen by a state, and that make its next value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", ZERO.clone())
+        self.register_buffer("memory", torch.zeros(3, 4))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        branches = (lambda x: (x + self.memory, self.memory + 1), lambda x: (x - self.memory, self.memory * 2))
+        y, memory = torch.cond(self.count % 2 == 0, *branches, (x,))
+        self.count.add_(1)
+        self.memory.copy_(memory)
+        return y
+
+
+class Running(nn.Module):
+    """A scan whose carried value lives on from call to call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        mean, y = scan(lambda mean, x: (mean * 0.5 + x, mean - x), self.mean, x)
+        self.mean.copy_(mean)
+        return y
+
+
+class Associative(nn.Module):
+    """Torch exports the operator itself only on GPUs, unless it is called as it is."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        first, second = torch.ops.higher_order.associative_scan(lambda a, b, c, d: (a * c, b * c + d), [x, y], ())
+        return first, second
+
+
 CASES = [
     Case("cond", lambda x: torch.cond(x.sum() > 0, lambda x: x.sin() * 2, lambda x: x.cos() + x, (x,)), SIGNS, None, 2),
     Case(
@@ -77,7 +253,7 @@ CASES = [
         (({0: ROWS},),),
         2,
     ),
-    Case("cond of copies", cond_swaps, ((X, Y), (-X.abs(), Y), (X.abs(), Y)), None, 0),
+    Case("cond of copies", cond_swaps, ((X, Y), (-X.abs(), Y), (X.abs(), Y)), None, 1),
     Case(
         "while that swaps",
         lambda n, a, b: while_loop(
@@ -115,17 +291,74 @@ CASES = [
         ((X, ROW), (seeded(5, 4), ROW)),
         (({0: ROWS}, None),),
     ),
+    Case("cond in while, with weights", Nested(), ((X,), (Y,)), None, 4),
+    Case("greedy decoding with a state", Decoder(), ((torch.tensor([1]),), (torch.tensor([5]),)), None, 2),
+    Case(
+        "cond on a flag and on a buffer",
+        Flagged(),
+        ((seeded(1, 3, 8, 8), torch.tensor(True)), (seeded(1, 3, 8, 8), torch.tensor(False))),
+        None,
+        4,
+    ),
+    Case(
+        "LSTM cell",
+        Lstm(),
+        ((seeded(5, 2, 8),), (seeded(7, 3, 8),)),
+        ({0: Dim("length", min=2), 1: Dim("batch", min=2)},),
+    ),
+    Case("convolutions mapped over a batch", Mapped(), ((seeded(3, 3, 12, 12),),)),
+    Case("layers that are skipped", Experts(), ((seeded(2, 8),), (seeded(2, 8, seed=1),)), None, 6),
+    Case("truth values and integers carried", Greedy(), ((seeded(6, 3, 10),),), None, 0),
+    Case("places that change", Places(), ((seeded(5, 16),),), None, 1),
+    Case(
+        "cond on an integer in a loop",
+        lambda x: while_loop(
+            lambda i, x: i < 5,
+            lambda i, x: (i + 1, torch.cond(i % 2 == 0, lambda x: x + 1, lambda x: x * 2, (x,))),
+            (0, x),
+        )[1],
+        ((X,),),
+        None,
+        2,
+    ),
+    Case(
+        "integers that tensors hold",
+        lambda x, k: while_loop(
+            lambda i, x: i < k.item(), lambda i, x: (i + 1, x * i.item() + k.item()), (ZERO.clone(), x)
+        ),
+        ((X, ZERO + 3), (X, ZERO)),
+        None,
+        0,
+    ),
+    Case("states in branches", Switching(), ((X,), (Y,)), None, 2),
+    Case("a state carried by a scan", Running(), ((X,), (Y,))),
+    Case(
+        "associative scan",
+        Associative(),
+        ((X, Y), (seeded(7, 4), seeded(7, 4, seed=1))),
+        ({0: ROWS}, {0: ROWS}),
+    ),
+    Case("associative scan of one part", Associative(), ((seeded(1, 4), seeded(1, 4, seed=1)),)),
+    Case(
+        "associative scan that torch unrolls",
+        lambda x: associative_scan(lambda a, b: a * b + a, x, 0, combine_mode="generic"),
+        ((X,),),
+        None,
+        0,
+    ),
 ]
 
 
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_as_eager(case: Case, place: str) -> None:
-    module = case.module
-    program = compiled(module, case.inputs[0], backends=PLACES[place], dynamic_shapes=case.dynamic)
-    assert delegated_in_bodies(program.program.methods[0].instructions) >= (case.delegated if PLACES[place] else 0)
-    for inputs in (*case.inputs, *case.inputs):
-        assert_same(program(*inputs), module(*inputs))
+def test_as_eager(case: Case) -> None:
+    module = case.module.eval()
+    exported = torch.export.export(module, case.inputs[0], dynamic_shapes=case.dynamic)
+    programs = [delegate.to_backend(exported, backends) for backends in ([], ["xnnpack"])]
+    assert [delegated_in_bodies(p.program.methods[0].instructions) for p in programs] == [0, case.delegated]
+    for inputs in (*case.inputs, *case.inputs):  # with states, another call gives another result
+        expected = module(*inputs)
+        for program in programs:
+            assert_same(program(*inputs), expected)
 
 
 def delegated_in_bodies(instructions: tuple[Instruction, ...], *, inside: bool = False) -> int:
@@ -136,3 +369,30 @@ def delegated_in_bodies(instructions: tuple[Instruction, ...], *, inside: bool =
         count += inside and isinstance(call, DelegateCall)
         count += sum(delegated_in_bodies(block.instructions, inside=True) for block in blocks)
     return count
+
+
+def test_weights_that_only_delegates_in_bodies_use_are_not_stored_again() -> None:
+    program = compiled(Experts(), (seeded(2, 8),), backends=["xnnpack"]).program
+    assert not [c for c in program.constants if c.name.startswith("experts")]
+
+
+def test_the_report_names_nodes_of_bodies() -> None:
+    report = compiled(Nested(), (X,), backends=["xnnpack"]).report
+    inside = {n.name: n.backend for n in report.nodes if n.name.startswith("while_loop_body_graph_0.true_graph_0.")}
+    assert set(inside.values()) == {"xnnpack"}
+    assert "while_loop_body_graph_0.cond" in {n.name for n in report.nodes}
+
+
+REFUSED = {
+    "a number where the operator takes no tensor": (
+        lambda x: while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, torch.roll(x, i)), (0, x))[1],
+        "known only from data.*roll",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    function, message = REFUSED[name]
+    with pytest.raises(LoweringError, match=message):
+        compiled(Function(function), (X,))
