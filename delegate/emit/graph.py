@@ -122,7 +122,7 @@ class GraphEmitter:
             assert isinstance(producer, Node)
             assert isinstance(position, int)
             if producer in self._indices:  # a getitem of a list of numbers makes no value
-                self._indices[node] = [self._indices[producer][position]]
+                self.place(node, [self._indices[producer][position]])
         elif node.target is call_delegate:
             self._delegate_call(node)
         elif (flow := control_flow(node)) is not None:
