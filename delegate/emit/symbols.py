@@ -9,6 +9,7 @@ from typing import Any
 import sympy
 import torch
 from torch.utils._sympy import functions as F
+from torch.utils._sympy.value_ranges import bound_sympy
 
 from delegate.emit.dim_names import dim_name
 from delegate.errors import LoweringError
@@ -58,7 +59,9 @@ class Symbols:
     """The symbols of a method: at first those that its inputs tell; what data tells is added when it is made.
 
     A symbol that stands alone as a size is that size. One that only occurs as a * s + b is solved for: the size itself
-    becomes the program's symbol, and s is (size - b) // a; the check of the input's shape proves that it divides.
+    becomes the program's symbol, and s is (size - b) // a; the check of the input's shape proves that it divides. A
+    size of symbols that no input tells, such as s0 * s1 alone, is a symbol as a whole; fallbacks of partitions take
+    such inputs.
 
     Args:
         inputs: of each input the fake tensor, or the symbolic integer of one that is a number; None for a literal.
@@ -80,6 +83,11 @@ class Symbols:
             unknown = [s for s in size.node.expr.free_symbols if s not in self._known]
             if len(unknown) == 1 and size.node.expr.free_symbols == set(unknown):
                 self._solve(size, unknown[0], position, dim)
+        for position, dim, size in dims:
+            expr = size.node.expr
+            if expr not in self._known and not self.knows(size):
+                low, high = self._range(expr, 0)
+                self._add(expr, Symbol(dim_name(size), low, high, position, dim), 1, 0)
 
     def dim(self, size: Any, where: str = "") -> Dim:
         """A size as torch has it (an int or a SymInt) as the program has it.
@@ -145,11 +153,9 @@ class Symbols:
         self._add(name, Symbol(dim_name(size), factor * low + offset, upper, position, dim), factor, offset)
         self._known[expr] = Expr(Op.SYMBOL, len(self.table) - 1)
 
-    def _range(self, name: Any, least: int) -> tuple[int, int | None]:
+    def _range(self, expr: Any, least: int) -> tuple[int, int | None]:
         """The least value, not below `least`, and the largest, None where it is unbounded."""
-        bounds = self._ranges.get(name)
-        if bounds is None:
-            return least, None
+        bounds = bound_sympy(expr, dict(self._ranges))
         low = int(bounds.lower) if bounds.lower.is_Integer else least
         return max(low, least), int(bounds.upper) if bounds.upper.is_Integer else None
 

@@ -360,19 +360,50 @@ def test_dynamic_shapes():
     assert len(program.events) == 2
 
 
-def test_sizes_that_are_no_symbol_of_their_own():
-    class Halves(nn.Module):
-        def forward(self, a: torch.Tensor) -> torch.Tensor:
-            pairs = torch.sort(a.reshape(-1, 2), 1)[0]  # portable, of half as many rows
-            return torch.tanh(pairs * 2).reshape(-1)
+class Function(nn.Module):
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
 
-    rows = 2 * Dim("half", min=2, max=8)
-    given = torch.randn(6)
-    program = lowered(Halves(), (given,), dynamic_shapes=({0: rows},), fallback={"policy": "allow"}).loaded
+    def forward(self, *args: torch.Tensor) -> torch.Tensor:
+        return self.function(*args)
+
+
+def _dim(name: str) -> dict[int, Dim]:
+    return {0: Dim(name, min=4, max=50)}
+
+
+# The sizes of what goes into a partition, as functions of the inputs' sizes, and calls with inputs of these sizes.
+SIZES: dict[str, tuple[Callable[..., torch.Tensor], tuple[Any, ...], list[tuple[int, ...]]]] = {
+    "n // 2": (
+        lambda a: torch.tanh(torch.sort(a.reshape(-1, 2), 1)[0]).reshape(-1),
+        ({0: 2 * Dim("half", min=2, max=8)},),
+        [(6,), (4,), (16,)],
+    ),
+    "(n + 1) // 2": (lambda a: torch.tanh(torch.cumsum(a[::2], 0)) * 2, (_dim("n"),), [(7,), (4,), (50,), (6,)]),
+    "n + m": (
+        lambda a, b: -torch.cat([a, b]).cumsum(0), (_dim("n"), _dim("m")), [(5, 6), (6, 5), (50, 4), (4, 4)],
+    ),
+    "n * m": (
+        lambda a, b: torch.tanh(torch.sort((a[:, None] + b).reshape(-1))[0]), (_dim("n"), _dim("m")), [(5, 6), (9, 4)],
+    ),
+    "data": (lambda a: torch.tanh(torch.nonzero(a > 0)[:, 0].float()) * 2, (_dim("n"),), [(8,), (50,), (4,)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_that_are_no_symbols_of_their_own(name):
+    function, dims, calls = SIZES[name]
+    given = [tuple(torch.randn(n, generator=torch.Generator().manual_seed(n)) for n in sizes) for sizes in calls]
+    module = Function(function)
+    program = lowered(module, given[0], dynamic_shapes=(dims,), fallback={"policy": "allow"}).loaded
+    assert program.program.delegates
+    for args in given:
+        assert_right(program, module, *args)
     vector_backend.FAULTS.add("execute")
-    for count in (4, 16, 6):
-        given = torch.randn(count)
-        assert_right(program, Halves(), given)
+    for args in given:
+        assert_right(program, module, *args)
+    assert len(program.events) == len(program.program.delegates)
 
 
 class Loop(nn.Module):
