@@ -25,14 +25,19 @@ def out_variant(op: OpOverload) -> OpOverload | None:
     return None
 
 
-def into_memory(op: OpOverload) -> Callable[..., None]:
+def into_memory(op: OpOverload, *, lazily: bool = False) -> Callable[..., None]:
     """A kernel function of the operator: `function(*args, out=...)` with tensors, args in the order of its schema.
 
     It never writes to its arguments: of an operator that does, `out` ends with the new values.
+
+    Args:
+        op: the operator.
+        lazily: the result may be conjugated by a bit of the tensor instead of in memory, as torch does with complex
+            numbers even where it is given `out`: it is called without.
     """
     if op._schema.is_mutable:
         return _calling_mutable(op)
-    variant = out_variant(op)
+    variant = None if lazily else out_variant(op)
     return _calling_functional(op) if variant is None else _calling_out(op, variant)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 import torch
@@ -10,7 +10,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from delegate.kernels.aten.calls import into_memory
 from delegate.kernels.aten.tensors import to_torch, to_torch_with_bfloat16
-from delegate.kernels.table import ANY, Kernel, KernelTable
+from delegate.kernels.table import ANY, COMPLEX, Kernel, KernelTable
 from delegate.program.dtypes import DType
 
 # They read or write files, which no kernel has reason to.
@@ -44,7 +44,8 @@ class AtenTable(KernelTable):
         ):
             return None
         convert = to_torch_with_bfloat16 if DType.bfloat16 in wanted else to_torch
-        return Kernel(op, _function(op), ANY, is_view=False, library=self.library, convert=convert)
+        function = _function(op, not wanted.isdisjoint(COMPLEX))
+        return Kernel(op, function, ANY, is_view=False, library=self.library, convert=convert)
 
     def rows(self, op: str) -> tuple[Kernel, ...]:
         """The kernel of an operator, which takes all dtypes."""
@@ -93,4 +94,8 @@ def _writes_to_tensors(op: OpOverload) -> bool:
     return bool(written) and plain and op.namespace != "aten" and all(r.alias_info is None for r in given)
 
 
-_function = cache(lambda name: into_memory(_operator(name)))  # type: ignore[arg-type]
+@cache
+def _function(name: str, is_complex: bool) -> Callable[..., None]:
+    op = _operator(name)
+    assert op is not None
+    return into_memory(op, lazily=is_complex)
