@@ -205,3 +205,36 @@ def test_random_numbers_are_eagers():
     found = program(torch.zeros(4))
     torch.manual_seed(3)
     assert torch.equal(found, torch.rand(4))
+
+
+class Stateful(nn.Module):
+    """A cache that is written at a position, in a branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(6, 3))
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        self.cache.index_copy_(0, at, x)
+        return torch.cond(x.sum() > 0, lambda c: c.cumsum(0) * 2, lambda c: torch.softmax(c, 0), (self.cache + 0,))
+
+
+def test_states_and_control_flow():
+    inputs = sample(2, 3), torch.tensor([1, 4])
+    program = compiled(Stateful(), inputs, kernels="aten")
+    eager = Stateful()
+    for turn in range(4):
+        given = sample(2, 3, seed=turn) + (3 if turn % 2 else -3), torch.tensor([turn, 5 - turn])
+        with torch.no_grad():
+            assert_near([program(*given)], [eager(*given)])
+
+
+def test_sizes_that_depend_on_data():
+    class Picked(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x[x > 0] * 2 - 1)
+
+    program = compiled(Picked(), (X,), kernels="aten")
+    for seed in (0, 3, 7):
+        given = sample(3, 4, seed=seed)
+        assert torch.equal(program(given), Picked()(given))
