@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from delegate.kernels.halves import Array
 from delegate.kernels.portable_table import TABLE
+from delegate.kernels.softmax import exponentials, shifted_exponentials
 from delegate.kernels.table import BOOL, FLOAT
 from delegate.program.dtypes import DType
 
 _DTYPES = (FLOAT - {DType.float16}) | BOOL
-_SCRATCH = 1 << 20  # scores computed at a time: longer sequences take their heads in turn
+_SCRATCH = 1 << 16  # scores at a time: they and their exponentials stay in a cache
 
 
 @TABLE.kernel("aten.scaled_dot_product_attention.default", dtypes=_DTYPES, whole=True)
@@ -72,30 +75,39 @@ def _attend(
     query, key, value = (np.broadcast_to(a, (*batch, *a.shape[-2:])) for a in (query, key, value))
     if mask is not None:
         mask = np.broadcast_to(mask, (*batch, *shape))
-    alone = 0  # leading axes that are taken one index at a time
-    while alone < len(batch) and math.prod(batch[alone:]) * math.prod(shape) > _SCRATCH:
-        alone += 1
-    for index in np.ndindex(batch[:alone]):
+    for index in _blocks(batch, math.prod(shape)):
         scores = np.matmul(query[index] * factor, key[index].swapaxes(-1, -2))
-        sums = _softmax(scores, None if mask is None else mask[index])
+        if mask is not None:
+            _apply(mask[index], scores)
+        if logsumexp is None:
+            weights = np.empty_like(scores)
+            sums = exponentials(scores, scores.ndim - 1, weights)
+        else:
+            shift, sums = shifted_exponentials(scores, scores.ndim - 1, weights := scores)
+            logsumexp[index] = (shift + np.log(sums))[..., 0]
         if dropout:
-            scores *= (TABLE.generator.random(scores.shape) >= dropout) / (1 - dropout)
-        np.matmul(scores, value[index], out=out[index])
-        if logsumexp is not None:
-            logsumexp[index] = sums[..., 0]
+            weights *= (TABLE.generator.random(weights.shape) >= dropout) / (1 - dropout)
+        result = np.matmul(weights, value[index], out=out[index])
+        result /= np.where(sums == 0, 1, sums)  # a row that is masked out becomes zeros
 
 
-def _softmax(scores: Array, mask: Array | None) -> Array:
-    """Softmax along the last axis, in place; a row that is masked out becomes zeros. Gives log(sum(exp(row)))."""
-    if mask is not None and mask.dtype == bool:
+def _blocks(batch: Sequence[int], size: int) -> Iterator[Any]:
+    """Indices of leading axes that take about as many of the matrices of `size` elements at a time as fit a cache."""
+    alone, rest = 0, math.prod(batch) * size
+    while alone < len(batch) and rest > _SCRATCH:
+        rest //= batch[alone]
+        alone += 1
+    if alone == 0:
+        yield ...
+        return
+    together = max(1, _SCRATCH // rest)
+    for index in np.ndindex(*batch[: alone - 1]):
+        for start in range(0, batch[alone - 1], together):
+            yield (*index, slice(start, start + together))
+
+
+def _apply(mask: Array, scores: Array) -> None:
+    if mask.dtype == bool:
         np.copyto(scores, -np.inf, where=~mask)
-    elif mask is not None:
+    else:
         scores += mask
-    highest: Array = scores.max(axis=-1, keepdims=True, initial=-np.inf)
-    highest[np.isneginf(highest)] = 0
-    scores -= highest
-    np.exp(scores, out=scores)
-    total = scores.sum(axis=-1, keepdims=True)
-    scores /= np.where(total == 0, 1, total)
-    highest += np.log(total)
-    return highest

@@ -182,9 +182,11 @@ def clamp(x: Array, low: Operand | None, high: Operand | None, *, out: Array) ->
 
 @blocked
 def _clamp_numbers(x: Array, low: float | None, high: float | None, *, out: Array) -> None:
-    if low is not None:
-        x = np.maximum(x, level(low, out), out=out)
-    if high is not None:
+    if low is not None and high is not None:
+        np.clip(x, cast(low, out.dtype), cast(high, out.dtype), out=out)
+    elif low is not None:
+        np.maximum(x, level(low, out), out=out)
+    elif high is not None:
         np.minimum(x, level(high, out), out=out)
 
 

@@ -20,7 +20,7 @@ DTypeLike = np.dtype[Any]
 WIDE = FLOAT - {DType.float16}
 WIDE_COMPLEX = WIDE | COMPLEX
 
-BLOCK = 1 << 14  # elements; a few blocks of float32 fit the second-level cache
+BLOCK = 1 << 15  # elements; a few blocks of float32 fit the second-level cache
 
 _SCALARS = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float32), complex: np.dtype("c8")}
 
@@ -135,7 +135,7 @@ def _level_block(value: float, dtype: DTypeLike) -> Array:
 
 
 def row_blocks(rows: int, width: int) -> Iterator[slice]:
-    """Slices over `rows` rows of `width` elements, a few blocks' worth of elements each."""
-    step = max(1, 2 * BLOCK // max(width, 1))
+    """Slices over `rows` rows of `width` elements, a block's worth of elements each."""
+    step = max(1, BLOCK // max(width, 1))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
