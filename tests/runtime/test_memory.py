@@ -1,0 +1,57 @@
+"""Many runs, many shapes and many contexts leave the memory of the process flat."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from tests.lowering import compiled
+
+
+class Step(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.register_buffer("total", torch.zeros(8))
+
+    def forward(self, a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.total.add_(self.layer(a).tanh().sum(0))
+        return self.total * 2, a[:, 1:].relu()
+
+
+def resident() -> int:
+    """Bytes of physical memory that this process has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+@pytest.mark.parametrize("backend", ["", "xnnpack"])
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_a_hundred_thousand_runs_leave_memory_flat(backend, dynamic):
+    shapes = ({0: Dim("rows", min=1, max=32)},) if dynamic else None
+    program = compiled(Step(), (torch.ones(4, 8),), backends=[backend] if backend else [], dynamic_shapes=shapes).loaded
+    inputs = [np.ones((rows if dynamic else 4, 8), np.float32) for rows in range(1, 25)]
+
+    def runs(count: int) -> None:
+        for i in range(count):
+            program(inputs[i // 500 % len(inputs)])  # more shapes than are kept
+            if i % 1000 == 0:
+                context = program.context()
+                context(inputs[0])
+                context.restore(context.snapshot())
+
+    runs(20_000)
+    gc.collect()
+    before = resident()
+    runs(80_000)
+    gc.collect()
+    assert resident() - before < 2 << 20
