@@ -53,7 +53,8 @@ class Method:
 
         Raises:
             InputError: the arguments do not fit.
-            BackendFailed, KernelError: the run failed; the next call is right again.
+            BackendFailed, KernelError: the run failed; the next call is right again, but states may have
+                been written in part: `Context.restore` a snapshot, or `reset`.
         """
         leaves: Sequence[Any] = args
         if kwargs or len(args) != self._positional:

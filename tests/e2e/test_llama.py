@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,34 +16,14 @@ import delegate
 from delegate.compiled import CompiledProgram
 from delegate.program import file
 from delegate.program.model import Home
-from tests.e2e.llama import Llama
+from examples.llama.model import Llama
 from tests.e2e.processes import AHEAD_OF_TIME, run
 from tests.zoo import libraries
 
 PROMPT, TOKENS = [5, 17, 3, 42, 8], 64
 PROMPTS = PROMPT, PROMPT[::-1]
 
-GENERATE = """
-import numpy as np
-import delegate
-
-def generate(context, prompt, count):
-    logits = context.method("prefill")(np.array([prompt]), np.arange(len(prompt)))
-    tokens = [int(logits.argmax())]
-    while len(tokens) < count:
-        position = len(prompt) + len(tokens) - 1
-        logits = context.method("decode")(np.array([tokens[-1:]]), np.array([position]))
-        tokens.append(int(logits.argmax()))
-    return tokens
-
-with delegate.load(sys.argv[1]) as program:
-    prompts = [[int(t) for t in text.split(",")] for text in sys.argv[2:]]
-    print(generate(program, prompts[0], 64))
-    program.reset()
-    print(generate(program, prompts[1], 64))
-    print(generate(program.context(), prompts[0], 64))
-print([m for m in ("torch", "pydantic") if sys.modules.get(m) is not None])
-"""
+EXAMPLE = Path(__file__).parents[2] / "examples" / "llama"
 
 
 def transformers_llama() -> nn.Module:
@@ -135,10 +118,18 @@ def test_two_conversations_at_once(program, expected):
 
 def test_saved_and_without_torch(program, expected, tmp_path):
     program.save(tmp_path / "llama.dlg")
-    prompts = [",".join(map(str, p)) for p in PROMPTS]
-    done = run("import sys\n" + GENERATE, tmp_path / "llama.dlg", *prompts, absent=AHEAD_OF_TIME)
-    first, second = expected
-    assert done.stdout.splitlines() == [str(first), str(second), str(first), "[]"], done.stderr
+    prompts = [",".join(map(str, p)) for p in (*PROMPTS, PROMPT)]
+    generate = f"import runpy; runpy.run_path({str(EXAMPLE / 'generate.py')!r}, run_name='__main__')"
+    done = run(generate, tmp_path / "llama.dlg", *prompts, absent=AHEAD_OF_TIME)
+    found = [[int(t) for t in line.split()] for line in done.stdout.splitlines()]
+    assert found == [*expected, expected[0]], done.stderr
+
+
+def test_the_example_exports(tmp_path):
+    export = [sys.executable, str(EXAMPLE / "export.py"), str(tmp_path / "llama.dlg")]
+    done = subprocess.run(export, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert delegate.load(tmp_path / "llama.dlg").methods == ("prefill", "decode")
 
 
 def test_methods_share_constants_and_caches(program):

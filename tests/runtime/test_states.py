@@ -109,6 +109,15 @@ def branches(m, a):
     return m.total * 2
 
 
+def sizes_from_data(m, a):
+    chosen = a[a > 0]
+    m.total.add_(chosen.sum())
+    m.count.add_(chosen.shape[0])
+    later = m.total[m.total > 1]
+    m.total.mul_(2)
+    return chosen * m.count, later + 1
+
+
 def shifted_by_itself(m, a):
     m.cache[1:] = m.cache[:-1].clone()
     m.cache[0] = a
@@ -150,6 +159,7 @@ MODULES: dict[str, tuple[nn.Module, Callable[[int], tuple[torch.Tensor, ...]]]] 
         (conditional, TOTAL, lambda i: (x(4, seed=i) + i - 1,)),
         (branches, TOTAL, lambda i: (x(4, seed=i) + i - 1,)),
         (added_to_itself, TOTAL, lambda i: (x(4, seed=i),)),
+        (sizes_from_data, TOTAL | {"count": torch.tensor(0)}, lambda i: (x(4, seed=i) + i,)),
         (chained_rows, CACHE, lambda i: (x(4, seed=i),)),
         (written_through_a_view, CACHE, lambda i: (x(4, seed=i),)),
         (shifted_by_itself, CACHE, lambda i: (x(4, seed=i),)),
