@@ -151,7 +151,6 @@ class Symbols:
         low, high = self._range(name, 0)
         upper = None if high is None else factor * high + offset
         self._add(name, Symbol(dim_name(size), factor * low + offset, upper, position, dim), factor, offset)
-        self._known[expr] = Expr(Op.SYMBOL, len(self.table) - 1)
 
     def _range(self, expr: Any, least: int) -> tuple[int, int | None]:
         """The least value, not below `least`, and the largest, None where it is unbounded."""

@@ -200,6 +200,9 @@ def _memory(x: Array) -> Array | None:
 
 @TABLE.view("aten.split_with_sizes.default", "aten.split.sizes")
 def split_with_sizes(x: Array, sizes: Sequence[int], dim: int) -> tuple[Array, ...]:
+    """Parts of these sizes; raises KernelError where they do not make up the dimension."""
+    if sum(sizes) != x.shape[dim]:
+        raise KernelError(f"the sizes {list(sizes)} do not make up a dimension of size {x.shape[dim]}")
     bounds = pairwise(accumulate(sizes, initial=0))
     return tuple(x[along(dim, x.ndim, slice(begin, end))] for begin, end in bounds)
 

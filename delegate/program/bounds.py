@@ -36,7 +36,7 @@ def _floordiv(a: Interval, b: Interval) -> Interval:
 def _mod(a: Interval, b: Interval) -> Interval:
     if b[0] <= 0:
         return _ALL
-    return 0, min(b[1] - 1, a[1]) if a[0] >= 0 else b[1] - 1
+    return 0, min(b[1], a[1]) if a[0] >= 0 else b[1]  # of floats, the remainder may come near to the divisor
 
 
 def _truediv(a: Interval, b: Interval) -> Interval:

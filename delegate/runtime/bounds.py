@@ -7,10 +7,10 @@ So the views are tried when a combination of sizes is bound; where one does not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from delegate.errors import InputError
+from delegate.errors import InputError, KernelError
 from delegate.program.blocks import block_bases
 from delegate.program.bounds import largest_count
 from delegate.program.expr import Number, evaluate
@@ -27,9 +27,8 @@ from delegate.program.model import (
     Symbol,
 )
 from delegate.program.stages import used_symbols
-from delegate.runtime.backend import Array
 from delegate.runtime.kernels import Kernels, place
-from delegate.runtime.storage import assign_storage, call_view, concrete, shadow
+from delegate.runtime.storage import assign_storage, call_view, check_shape, concrete, shadow
 
 LARGEST_ARENA = 1 << 30  # bytes; more is not set aside for sizes that may never occur
 
@@ -50,7 +49,7 @@ def planned_at_bounds(program: Program, method: Method, kernels: Kernels) -> Met
     example = {i: _example(method.symbols[i]) for i in used_symbols(method)}
     try:
         plan = assign_storage(program, method, kernels, example, sizes)
-    except (InputError, ValueError, IndexError):  # of a view of sizes that do not go together
+    except (InputError, KernelError, ValueError, IndexError):  # of a view of sizes that do not go together
         return method
     unbounded = any(c is None and s.home is Home.ARENA for c, s in zip(counts, plan.storages, strict=True))
     if unbounded or sum(map(align, plan.arenas)) > LARGEST_ARENA:
@@ -109,13 +108,3 @@ class _Views:
             check_shape(view, self._arrays[output].shape, place(self._method, call))
             self._arrays[output] = view
         return True
-
-
-def check_shape(made: Array, expected: Sequence[int], where: str) -> None:
-    """Raise InputError unless an array has the shape that the program says."""
-    if made.shape != tuple(expected):
-        raise InputError(
-            f"a result has the shape {list(made.shape)}, but the program says {list(expected)}",
-            where=where,
-            remedy="the sizes given, or read off data, break an assumption of the model (torch._check)",
-        )

@@ -100,14 +100,17 @@ class InputChecker:
         return "[" + ", ".join(str(d) if isinstance(d, int) else d.text(self._names) for d in value.shape) + "]"
 
     def _check_expressions(self, arrays: Sequence[Array | None], symbols: dict[int, int]) -> None:
-        for given, value, array in zip(self._method.inputs, self._values, arrays, strict=True):
+        told = {(s.input, s.dim): s.name for s in self._method.symbols}
+        for number, (given, value, array) in enumerate(zip(self._method.inputs, self._values, arrays, strict=True)):
             if value is None or array is None:
                 continue
             for dim, wanted in enumerate(value.shape):
                 if isinstance(wanted, Expr) and (size := evaluate(wanted, symbols)) != array.shape[dim]:
+                    relation = f"it must be {wanted.text(self._names)}, which is {size} for these inputs"
+                    if (number, dim) in told:  # it is what the symbol is solved from, as in 2 * batch
+                        relation = f"it must be {told[number, dim]}, as {size} is"
                     raise InputError(
-                        f"input {given.name!r} has size {array.shape[dim]} in dimension {dim}",
-                        remedy=f"it must be {wanted.text(self._names)}, which is {size} for these inputs",
+                        f"input {given.name!r} has size {array.shape[dim]} in dimension {dim}", remedy=relation
                     )
 
 

@@ -17,10 +17,10 @@ from delegate.program.stages import Stage, split
 from delegate.runtime.backend import Array
 from delegate.runtime.binding import Resources
 from delegate.runtime.bindings import Bindings
-from delegate.runtime.bounds import check_shape, planned_at_bounds
+from delegate.runtime.bounds import planned_at_bounds
 from delegate.runtime.inputs import check_range
 from delegate.runtime.kernels import place
-from delegate.runtime.storage import concrete
+from delegate.runtime.storage import check_shape, concrete
 
 
 class Staged:

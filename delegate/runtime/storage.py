@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from delegate.errors import InputError
 from delegate.program.blocks import block_bases
 from delegate.program.expr import Expr, Number, evaluate
 from delegate.program.lifetimes import Lifetimes
@@ -28,7 +29,7 @@ from delegate.program.model import (
     StructuredCall,
 )
 from delegate.runtime.backend import Array
-from delegate.runtime.kernels import Kernels
+from delegate.runtime.kernels import Kernels, place
 
 if TYPE_CHECKING:
     from delegate.kernels.table import Kernel
@@ -61,6 +62,9 @@ def assign_storage(
     Args:
         symbols: the numbers of the symbols that the method uses, for which it is planned.
         sizes: bytes to set aside for each value; those that it has with these symbols if None.
+
+    Raises:
+        InputError: where `sizes` are None, a view has another shape than the program says.
     """
     return _Assignment(program, method, kernels, symbols, sizes).plan()
 
@@ -88,6 +92,16 @@ def call_view(kernel: Kernel, args: Sequence[Any]) -> list[Array] | None:
     return list(made)
 
 
+def check_shape(made: Array, expected: Sequence[int], where: str) -> None:
+    """Raise InputError unless an array has the shape that the program says."""
+    if made.shape != tuple(expected):
+        raise InputError(
+            f"a result has the shape {list(made.shape)}, but the program says {list(expected)}",
+            where=where,
+            remedy="the sizes given, or read off data, break an assumption of the model (torch._check)",
+        )
+
+
 class _Assignment:
     """Finds the views in one walk over the instructions; then lifetimes and offsets follow."""
 
@@ -102,6 +116,7 @@ class _Assignment:
         self.program, self.method, self.kernels, self.symbols = program, method, kernels, symbols
         self.storages = [v.storage if v.storage.home is not Home.ALIAS else UNPLANNED for v in method.values]
         self.shadows = [shadow([evaluate(d, symbols) for d in v.shape], v.dtype.numpy) for v in method.values]
+        self.exact = sizes is None
         self.sizes = sizes or [s.size * s.itemsize for s in self.shadows]
         self.root = list(range(len(method.values)))
 
@@ -142,6 +157,8 @@ class _Assignment:
         views = call_view(kernel, args)
         if views is not None:
             for output, view in zip(call.outputs, views, strict=True):
+                if self.exact:
+                    check_shape(view, self.shadows[output].shape, place(self.method, call))
                 self._place(output, base.index, view)
 
     def _place(self, index: int, base: int, view: Array) -> None:
