@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 import torch
+import torch.ao.quantization.fx._decomposed  # registers quantized_decomposed
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -16,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from delegate.edge.decompose import core_decompositions, without_mkldnn
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_NATIVE = frozenset({"aten", "prims"})
+_NATIVE = frozenset({"aten", "prims", "quantized_decomposed"})
 
 # Shapes to try an operator on: images, matrices, sequences, vectors, volumes.
 _SHAPES = ((1, 4, 8, 8), (4, 4), (2, 4, 4), (4,), (1, 4, 8, 8, 8))
