@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from delegate.program.model import DelegateCall, Instruction, KernelCall, Method, Program
 from delegate.runtime.steps import CompactStep, Step
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -29,6 +32,11 @@ class Timing:
     count: int = 0
     nanoseconds: int = 0
 
+    def add(self, nanoseconds: int) -> None:
+        """One more run."""
+        self.count += 1
+        self.nanoseconds += nanoseconds
+
 
 class TimedStep:
     """A step, and a watch over it."""
@@ -41,8 +49,7 @@ class TimedStep:
     def __call__(self) -> None:
         start = self.clock()
         self.step()
-        self.timing.nanoseconds += self.clock() - start
-        self.timing.count += 1
+        self.timing.add(self.clock() - start)
 
 
 class Profile:
@@ -57,11 +64,22 @@ class Profile:
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
-        self._timings: dict[tuple[str, tuple[int, ...], str], Timing] = {}
+        self._timings: dict[tuple[str, str, tuple[int, ...], str], Timing] = {}
 
     def watched(self, program: Program, method: Method, call: Instruction, steps: Iterable[Step]) -> list[Step]:
         """The steps of an instruction, timed."""
-        return [TimedStep(step, self._timing(program, method, call, step), self._clock) for step in steps]
+        return [
+            TimedStep(step, self._timing(program, method, call, isinstance(step, CompactStep)), self._clock)
+            for step in steps
+        ]
+
+    def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
+        """What the function of an instruction that is no step gives, timed."""
+        timing = self._timing(program, method, call)
+        start = self._clock()
+        made = function(*args)
+        timing.add(self._clock() - start)
+        return made
 
     @property
     def timings(self) -> tuple[Timing, ...]:
@@ -78,13 +96,13 @@ class Profile:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)).rstrip() for r in rows)
 
-    def _timing(self, program: Program, method: Method, call: Instruction, step: Step) -> Timing:
+    def _timing(self, program: Program, method: Method, call: Instruction, is_copy: bool = False) -> Timing:
         what, source = _described(program, method, call)
-        if isinstance(step, CompactStep):
+        if is_copy:
             what = f"copy for {what}"
         name = method.values[call.outputs[0]].name if call.outputs else ""
         made = Timing(method.name, name, what, source)
-        return self._timings.setdefault((method.name, call.outputs, what), made)
+        return self._timings.setdefault((method.name, name, call.outputs, what), made)
 
 
 def _described(program: Program, method: Method, call: Instruction) -> tuple[str, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,12 +70,19 @@ class Staged:
         args = [self._argument(a, there, known) for a in call.args]
         try:
             with np.errstate(all="ignore"):
-                made = kernel.function(*args)
+                made = self._watched(call, kernel.function)(*args)
         except DelegateError:
             raise
         except Exception as error:  # a third party's kernel may raise anything
             raise KernelError(f"the kernel failed: {one_line(error)}", where=place(self._method, call)) from error
         return [np.asarray(array, order="C") for array in (made if isinstance(made, tuple) else (made,))]
+
+    def _watched(self, call: KernelCall, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, timed where somebody watches."""
+        profile = self._resources.profile
+        if profile is None:
+            return function
+        return partial(profile.run, self._resources.program, self._method, call, function)
 
     def _argument(self, arg: Arg, there: Mapping[int, Array], known: Mapping[int, Number]) -> Any:
         if isinstance(arg, tuple):

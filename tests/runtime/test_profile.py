@@ -73,6 +73,19 @@ def test_control_flow_holds_its_blocks():
     assert spent["while"] > spent["aten.sin.default"]
 
 
+def test_sizes_that_depend_on_data():
+    class Found(nn.Module):
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            return torch.cumsum(torch.nonzero(a > 0).sum(1), 0)
+
+    program = compiled(Found(), (x(3),)).loaded
+    with program.profile() as profile:
+        for rows in (3, 3):
+            assert np.array_equal(program(x(rows).numpy()), Found()(x(rows)))
+    counts = {t.what: t.count for t in profile.timings}
+    assert counts["aten.nonzero.default"] == counts["aten.gt.Scalar"] == counts["aten.cumsum.default"] == 2
+
+
 def test_a_single_delegate_and_a_failing_call():
     program = compiled(nn.Linear(4, 2).eval(), (x(3),), backends=["xnnpack"]).loaded
     with program.profile() as profile:
