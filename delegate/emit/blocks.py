@@ -43,6 +43,8 @@ def emit_control_flow(outer: GraphEmitter, node: Node, flow: ControlFlow) -> Non
     operands = tuple(number_value(outer, operand, node) for operand in given)
     captured = [_Captured(outer, operand, node) for operand in flow.captured]
     blocks = tuple(_block(outer, flow, graph, captured, node) for graph in map(_body, flow.graphs))
+    if flow.kind is Structure.IF:
+        _learn_sizes(outer, node, blocks)
     outputs = _outputs(outer, node)
     call = StructuredCall(
         flow.kind, operands, len(flow.carried), blocks, tuple(i for i in outputs if i >= 0), len(flow.sequences)
@@ -81,6 +83,15 @@ def _block(
     results = [r for r in inner.emit(graph) if r is not None]
     outputs = tuple(number_value(inner, result, node) for result in results)
     return Block(tuple(inputs), outputs, tuple(inner.instructions))
+
+
+def _learn_sizes(outer: GraphEmitter, node: Node, blocks: Sequence[Block]) -> None:
+    """Sizes of results that torch names anew although both branches give the same, which depend on data before them."""
+    results = [v for v in node.meta["val"] if v is not None]
+    for result, *made in zip(results, *(block.outputs for block in blocks), strict=True):
+        shapes = {outer.tables.values[index].shape for index in made}
+        if len(shapes) == 1 and isinstance(result, torch.Tensor):
+            outer.tables.symbols.learn_same(result, shapes.pop())
 
 
 def _outputs(outer: GraphEmitter, node: Node) -> list[int]:

@@ -119,6 +119,13 @@ class Symbols:
                 self._add(expr, Symbol(str(expr), low, high, dim=dim, value=value), 1, 0)
         return len(self.table) > before
 
+    def learn_same(self, fake: torch.Tensor, shape: Sequence[Dim]) -> None:
+        """Take the sizes of a tensor that are symbols nobody knows for those of this shape."""
+        for dim, size in _symbolic(fake):
+            expr, same = size.node.expr, shape[dim]
+            if isinstance(expr, sympy.Symbol):
+                self._known.setdefault(expr, same if isinstance(same, Expr) else Expr(Op.CONST, same))
+
     def offer(self, number: Any, value: int) -> None:
         """Say that value `value`, of one element, holds a number: its symbol is added where an expression needs it."""
         if not isinstance(number, _SYMBOLIC):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,8 +16,10 @@ from torch._higher_order_ops.map import map as map_over
 from torch.export import Dim
 
 import delegate
+from delegate.cli.inspect import inspect
 from delegate.errors import LoweringError
 from delegate.program.model import Block, DelegateCall, Instruction, StructuredCall
+from tests.e2e.processes import AHEAD_OF_TIME, run
 from tests.lowering import assert_same, compiled
 
 pytestmark = [
@@ -304,7 +308,7 @@ CASES = [
         "LSTM cell",
         Lstm(),
         ((seeded(5, 2, 8),), (seeded(7, 3, 8),)),
-        ({0: Dim("length", min=2), 1: Dim("batch", min=2)},),
+        ({0: Dim("length", min=2, max=16), 1: Dim("batch", min=2, max=8)},),
     ),
     Case("convolutions mapped over a batch", Mapped(), ((seeded(3, 3, 12, 12),),)),
     Case("layers that are skipped", Experts(), ((seeded(2, 8),), (seeded(2, 8, seed=1),)), None, 6),
@@ -383,10 +387,57 @@ def test_the_report_names_nodes_of_bodies() -> None:
     assert "while_loop_body_graph_0.cond" in {n.name for n in report.nodes}
 
 
+RUN = """
+import numpy as np
+import delegate
+
+with delegate.load(sys.argv[1]) as program:
+    given = np.load(sys.argv[2])
+    for i in range(2):
+        for result, wanted in zip(program(given), np.load(sys.argv[3]).values(), strict=True):
+            np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-6)
+"""
+
+
+def test_a_saved_program_runs_without_torch(tmp_path: Path) -> None:
+    module = Nested()
+    compiled(module, (X,), backends=["xnnpack"]).save(tmp_path / "model.dlg")
+    with torch.no_grad():
+        expected = [result.numpy() for result in module(X)]
+    np.save(tmp_path / "in.npy", X.numpy())
+    np.savez(tmp_path / "out.npz", *expected)
+    done = run(RUN, tmp_path / "model.dlg", tmp_path / "in.npy", tmp_path / "out.npz", absent=AHEAD_OF_TIME)
+    assert done.returncode == 0, done.stderr
+
+
+def test_inspect_shows_bodies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compiled(Nested(), (X,), backends=["xnnpack"]).save(tmp_path / "model.dlg")
+    inspect(tmp_path / "model.dlg")
+    text = capsys.readouterr().out
+    lines = [line.split("(")[0].strip() for line in text.splitlines()]
+    order = ["condition", "body", "then", "else"]
+    assert [line for line in lines if line in order] == order
+    assert text.count("delegate xnnpack_") == 4
+
+
+def test_sizes_that_depend_on_data_go_through_branches() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        positive = x[x > 0]
+        return torch.cond(positive.sum() > 3, lambda p: p * 2, lambda p: p + 1, (positive,))
+
+    program = compiled(Function(function), (X,))
+    for x in (X, Y, X.abs(), -X.abs()):
+        assert_same(program(x), function(x))
+
+
 REFUSED = {
     "a number where the operator takes no tensor": (
         lambda x: while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, torch.roll(x, i)), (0, x))[1],
         "known only from data.*roll",
+    ),
+    "sizes that depend on data in a branch": (
+        lambda x: torch.cond(x.sum() > 0, lambda x: x.nonzero().sum(), lambda x: (x > 0).sum(), (x,)),
+        "nonzero.*outside of control flow",
     ),
 }
 
