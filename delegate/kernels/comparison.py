@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from delegate.kernels.halves import Array
-from delegate.kernels.operands import WIDE, Operand, cast, result_type
+from delegate.kernels.operands import WIDE_COMPLEX, Operand, cast, result_type
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, BOOL, COMPLEX, INT, REAL
 from delegate.program.dtypes import DType
@@ -43,7 +43,7 @@ def where(condition: Array, a: Operand, b: Operand, *, out: Array) -> None:
     np.copyto(out, cast(a, out.dtype), where=condition.astype(np.bool_, copy=False))
 
 
-@TABLE.kernel("aten.isclose.default", dtypes=WIDE | INT | BOOL)
+@TABLE.kernel("aten.isclose.default", dtypes=WIDE_COMPLEX | INT | BOOL)
 def isclose(a: Array, b: Array, rtol: float, atol: float, equal_nan: bool, *, out: Array) -> None:
     np.copyto(out, np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan))
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
 import numpy as np
 
 from delegate.kernels.halves import Array
@@ -14,32 +19,34 @@ _BILINEAR, _NEAREST = 0, 1  # the third interpolation mode is bicubic
 _ZEROS, _BORDER = 0, 1  # the third padding mode is reflection
 
 
-@TABLE.kernel("aten.grid_sampler_2d.default", dtypes=FLOAT - {DType.float16})
+@TABLE.kernel("aten.grid_sampler_2d.default", "aten.grid_sampler_3d.default", dtypes=FLOAT - {DType.float16})
 def grid_sampler(x: Array, grid: Array, interpolation: int, padding: int, align_corners: bool, *, out: Array) -> None:
-    """x (N, C, H, W), grid (N, h, w, 2) of (x, y) in -1 to 1 over the image -> (N, C, h, w).
+    """x (N, C, [D,] H, W), grid (N, ..., 2 or 3) of (x, y[, z]) in -1 to 1 over the image -> (N, C, ...).
 
     interpolation: 0 bilinear, 1 nearest, 2 bicubic; padding: 0 zeros, 1 border, 2 reflection.
     """
-    height, width = x.shape[2:]
-    column, row = (_unnormalize(grid[..., i], n, align_corners) for i, n in ((0, width), (1, height)))
+    size = x.shape[2:]
+    positions = [_unnormalize(grid[..., -1 - axis], n, align_corners) for axis, n in enumerate(size)]
     if interpolation <= _NEAREST:
-        column, row = (_inside(p, n, padding, align_corners) for p, n in ((column, width), (row, height)))
+        positions = [_inside(p, n, padding, align_corners) for p, n in zip(positions, size, strict=True)]
     out.fill(0)
-    for places_y, weight_y in _taps(row, interpolation):
-        for places_x, weight_x in _taps(column, interpolation):
-            _add_tap(x, places_y, places_x, weight_y * weight_x, padding, align_corners, out)
+    for taps in product(*(_taps(p, interpolation) for p in positions)):
+        places, weights = zip(*taps, strict=True)
+        _add_tap(x, places, math.prod(weights), padding, align_corners, out)
 
 
-def _add_tap(x: Array, row: Array, column: Array, weight: Array, padding: int, align_corners: bool, out: Array) -> None:
-    """Add the pixels at whole coordinates (N, h, w), weighted; those outside of the image are padding."""
-    height, width = x.shape[2:]
+def _add_tap(x: Array, places: Sequence[Array], weight: Array, padding: int, align_corners: bool, out: Array) -> None:
+    """Add the pixels at whole coordinates (N, ...), weighted; those outside of the image are padding."""
+    axes = list(zip(places, x.shape[2:], strict=True))
     if padding == _ZEROS:
-        weight = np.where((row >= 0) & (row < height) & (column >= 0) & (column < width), weight, 0)
+        for place, n in axes:
+            weight = np.where((place >= 0) & (place < n), weight, 0)
     else:
-        row, column = _inside(row, height, padding, align_corners), _inside(column, width, padding, align_corners)
-    y, x_ = (np.nan_to_num(p).clip(0, n - 1).astype(np.int64) for p, n in ((row, height), (column, width)))
-    batch = np.arange(len(x))[:, None, None]
-    out += np.moveaxis(x[batch, :, y, x_], -1, 1) * weight[:, None].astype(out.dtype)
+        axes = [(_inside(place, n, padding, align_corners), n) for place, n in axes]
+    where = [np.nan_to_num(place).clip(0, n - 1).astype(np.int64) for place, n in axes]
+    batch = np.arange(len(x)).reshape(-1, *[1] * (weight.ndim - 1))
+    index: Any = (batch, slice(None), *where)
+    out += np.moveaxis(x[index], -1, 1) * weight[:, None].astype(out.dtype)
 
 
 def _unnormalize(position: Array, size: int, align_corners: bool) -> Array:

@@ -69,10 +69,11 @@ def _gather_axes(x: Array, pad: Sequence[int], mode: str, out: Array) -> None:
 
 def _sources(size: int, before: int, after: int, mode: str) -> Array:
     """Where each element of a padded axis comes from."""
+    if mode == "circular":  # around what is left after cropping
+        first, kept = max(-before, 0), size + min(before, 0) + min(after, 0)
+        return first + np.arange(-max(before, 0), kept + max(after, 0)) % kept
     index = np.arange(-before, size + after)
     if mode == "replicate":
         return index.clip(0, size - 1)
-    if mode == "circular":
-        return index % size
     index = np.abs(index)
     return np.where(index >= size, 2 * (size - 1) - index, index)
