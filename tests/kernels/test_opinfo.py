@@ -1,0 +1,123 @@
+"""Every operator call in the samples of torch's OpInfo database, against the portable kernels.
+
+`make test-slow` runs all samples and prints how many rows pass; the default run takes some entries.
+"""
+
+import sys
+from fnmatch import fnmatchcase
+
+import pytest
+import torch
+
+from tests.kernels.opinfo import Rows, database, sweep
+
+EXOTIC = "no inference model is known to hold it"
+LOSS = "computes losses in training"
+TRAINING = "normalization in training changes statistics in place: refused, with the remedy"
+ROUNDS_IN_BETWEEN = "torch accumulates in the half type and rounds at every step; the kernel rounds once"
+FIXED_POINT = "torch resizes bytes in fixed point of its own making"
+COMPLEX = "torch takes complex numbers here; no inference model is known to hold it"
+STRIDES = "strides of the argument mean nothing in an edge program: it is taken as contiguous"
+INFINITE = "NaN or infinity in the parts of infinite complex numbers differ"
+# Rows that do not pass, as patterns of "overload[dtype of its first tensor]", with the reason.
+KNOWN = {
+    "aten.as_strided*": STRIDES,
+    "aten.resize*": "changes the size of its argument; a functional graph has no such operator",
+    "aten._histogramdd*": EXOTIC,
+    "aten.histogram.*": EXOTIC,
+    "aten.hash_tensor.*": EXOTIC,
+    "aten.geqrf.*": EXOTIC,
+    "aten.ormqr.*": EXOTIC,
+    "aten.linalg_householder_product.*": EXOTIC,
+    "aten.linalg_ldl*": EXOTIC,
+    "aten.linalg_lstsq.*": "which results it has depends on LAPACK's driver",
+    "aten.igamma*": EXOTIC,
+    "aten.fractional_max_pool*": EXOTIC,
+    "aten.special_airy_ai.*": EXOTIC,
+    "aten.special_bessel_*": EXOTIC,
+    "aten.special_*chebyshev*": EXOTIC,
+    "aten.special_hermite*": EXOTIC,
+    "aten.special_laguerre*": EXOTIC,
+    "aten.special_legendre*": EXOTIC,
+    "aten.special_*modified_bessel_k*": EXOTIC,
+    "aten.special_erfcx.*": EXOTIC,
+    "aten._ctc_loss.*": LOSS,
+    "torch_nn._linear_cross_entropy*": LOSS,
+    "aten.batch_norm.*": TRAINING,
+    "aten.instance_norm.*": TRAINING,
+    "aten.native_batch_norm.*": TRAINING,
+    "aten._native_batch_norm_legit.*": TRAINING,
+    "aten.addbmm.default[[]bfloat16]": ROUNDS_IN_BETWEEN,
+    "aten.*index_put.default[[]bfloat16]": ROUNDS_IN_BETWEEN,
+    "aten.conv*[[]*float16]": ROUNDS_IN_BETWEEN,
+    "aten.grid_sampler_*[[]*float16]": ROUNDS_IN_BETWEEN,
+    "aten.div.Tensor_mode[[]bfloat16]": "torch rounds the quotient to bfloat16 before it cuts off the fraction",
+    "aten.*matrix_exp.default[[]*float16]": ROUNDS_IN_BETWEEN,
+    "aten.*matrix_exp.default[[]float32]": "torch squares in float32, the kernel in float64",
+    "aten.grid_sampler_2d.default[[]float32]": "the last bit of a coordinate decides between pixels of a large image",
+    "aten._upsample_bilinear2d_aa.*[[]uint8]": FIXED_POINT,
+    "aten.upsample_bi*2d.vec[[]uint8]": FIXED_POINT,
+    "aten.avg_pool?d.default[[]int64]": "averages of integers; no inference model is known to hold it",
+    "aten.pow.Tensor_Scalar[[]complex64]": INFINITE,
+    "aten.square.default[[]complex64]": INFINITE,
+    "aten.sgn.default[[]complex64]": INFINITE,
+    "aten.linspace.default[[]complex64]": COMPLEX,
+    "aten.logspace.default[[]complex64]": COMPLEX,
+    "aten.log_softmax.int[[]complex64]": COMPLEX,
+    "aten.softmax.int[[]complex64]": COMPLEX,
+    "aten.logaddexp.default[[]complex64]": COMPLEX,
+    "aten.logcumsumexp.default[[]complex64]": COMPLEX,
+    "aten.logsumexp.default[[]complex64]": COMPLEX,
+    "aten.rms_norm.default[[]complex64]": COMPLEX,
+    "aten.uniform.default[[]complex64]": COMPLEX,
+}
+# Some entries of every family; their samples take some seconds in all.
+SOME = [
+    "add", "sub", "mul", "div", "remainder", "floor_divide", "pow", "maximum", "eq", "where", "clamp", "bitwise_and",
+    "exp", "round", "abs", "sum", "mean", "var", "amax", "argmax", "cumsum", "sort", "topk", "median", "softmax",
+    "nn.functional.gelu", "nn.functional.layer_norm", "nn.functional.conv2d", "nn.functional.max_pool2d",
+    "nn.functional.avg_pool2d", "nn.functional.embedding", "nn.functional.pad", "bmm", "addmm", "linalg.solve",
+    "gather", "scatter_reduce", "index_put", "index_select", "masked_fill", "cat", "split", "expand", "permute",
+    "reshape", "roll", "tril", "fft.rfft", "lgamma", "bernoulli",
+]  # fmt: skip
+
+
+def unexplained(rows: Rows) -> dict[str, str]:
+    """The rows that fail without a reason, with the first message."""
+    return {row: why for row, why in rows.failures().items() if not any(fnmatchcase(row, p) for p in KNOWN)}
+
+
+@pytest.fixture(scope="module")
+def entries():
+    return database()
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_some_entries(entries, name):
+    chosen = [e for e in entries if e.name == name]
+    rows = sweep(chosen, [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.complex64], count=2)
+    assert rows.passed
+    assert not unexplained(rows)
+
+
+@pytest.fixture(scope="module")
+def everything(entries):
+    return sweep(entries)
+
+
+@pytest.mark.slow
+def test_every_entry(everything, capsys):
+    """All samples pass, but for the rows that are known, each with its reason."""
+    failures = everything.failures()
+    without = {row.partition("[")[0] for row, why in failures.items() if "no kernel" in why}
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\n{len(everything.passed.keys() - failures.keys())} rows of overload and dtype pass, "
+            f"{len(failures)} do not; {len(without)} overloads have no kernel: {', '.join(sorted(without))}\n"
+        )
+    assert not unexplained(everything)
+
+
+@pytest.mark.slow
+def test_no_reason_is_stale(everything):
+    assert [p for p in KNOWN if not any(fnmatchcase(row, p) for row in everything.failed)] == []
