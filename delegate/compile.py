@@ -6,9 +6,11 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.nn import Module
 
 from delegate.backends.aot import RegionRefused
 from delegate.compiled import CompiledProgram
@@ -35,21 +37,30 @@ from delegate.selection import ConfigSource, Request, Selection, select
 _WRITES = frozenset({"aten.select_scatter.default"})
 _MAX_ROUNDS = 20  # of planning again without what a library refused, before giving up
 
-Model = ExportedProgram | str | os.PathLike[str] | Mapping[str, ExportedProgram | str | os.PathLike[str]]
+Exported = ExportedProgram | str | os.PathLike[str]
+Model = Exported | Mapping[str, Exported] | Module
 
 
 def to_backend(
-    model: Model, backends: Request = None, *, config: ConfigSource = None, kernels: Wanted | None = None
+    model: Model,
+    backends: Request = None,
+    *,
+    config: ConfigSource = None,
+    kernels: Wanted | None = None,
+    example_inputs: tuple[Any, ...] | None = None,
 ) -> CompiledProgram:
     """Find for every operator which backend can run it, lower the partitions, and compile what is left.
 
     Args:
-        model: an ExportedProgram, the path of a .pt2 file, or a dict of these by method name.
+        model: an ExportedProgram, the path of a .pt2 file, or a dict of these by method name; with `example_inputs` a
+            module, traced, scripted or eager, or the path of a TorchScript file.
         backends: a name, a `Partitioner`, or a list of these in order of preference; [] for portable kernels alone.
             If neither this nor a configuration names backends, all that are available on this machine are used.
         config: path of a YAML file, the same as a dict, or a `Config`.
         kernels: kernel libraries for what no backend takes, in order of preference; see `delegate.load`. A saved
             program does not hold them; torch's own ("aten") have no say in how it is compiled: it runs without them.
+        example_inputs: positional arguments of a module, whose sizes the program will take; for dynamic sizes, export
+            the module yourself.
 
     Raises:
         ExportError: the model is none of these, or cannot be brought to core ATen.
@@ -62,7 +73,7 @@ def to_backend(
     registry = default_registry()
     selection = select(backends, config, registry, kernels)
     compiler = _Compiler(selection, kernels_of(registry, selection.kernels))
-    exported = exported_programs(model)
+    exported = exported_programs(model, example_inputs)
     lowered = [compiler.lower(name, ep) for name, ep in exported.items()]
     report = compiler.report()
     _apply_policy(report, selection)

@@ -86,6 +86,12 @@ def load_object(path: str) -> object:
     return getattr(importlib.import_module(module), name)
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an exception of many, e.g. "RuntimeError: sizes do not match"."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
 def one_line(error: BaseException) -> str:
     """An exception on one line, e.g. "ImportError: no module named x"."""
     try:

@@ -43,7 +43,7 @@ def read_inputs(method: Method, given: Sequence[str]) -> dict[str, Array]:
             problem = f"{len(in_order)} files in order, but {len(free)} inputs are left"
         raise InputError(problem, where=f"method {method.name}", remedy=f"it takes {', '.join(names) or 'no tensors'}")
     files.update(zip(free, in_order, strict=True))
-    return {name: _read(name, files[name]) for name in names}
+    return {name: read_array(name, files[name]) for name in names}
 
 
 def random_inputs(method: Method, seed: int = 0) -> dict[str, Array]:
@@ -74,7 +74,8 @@ def _random(generator: np.random.Generator, value: Value, sizes: Mapping[int, in
     return generator.integers(0, 2, shape).astype(dtype)
 
 
-def _read(name: str, path: str) -> Array:
+def read_array(name: str, path: str) -> Array:
+    """The array of a .npy file for the input of a name; raises InputError where there is none."""
     try:
         loaded = np.load(path, allow_pickle=False)
     except FileNotFoundError:

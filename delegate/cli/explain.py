@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from delegate.cli import output
-from delegate.cli.lower import Backends, ConfigFile
+from delegate.cli.lower import Backends, ConfigFile, Inputs
 from delegate.program import file
 from delegate.report import Report
 
@@ -17,24 +17,25 @@ def explain(
     model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help="A model as for `lower`, or a saved program.")],
     config: ConfigFile = None,
     backend: Backends = None,
+    inputs: Inputs = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
     """Say which backend runs each node and why the others do not, without lowering."""
     if _is_program(Path(model)):
-        if config or backend:
-            raise typer.BadParameter("a saved program has been planned already: -c and -b are for models")
+        if config or backend or inputs:
+            raise typer.BadParameter("a saved program has been planned already: -c, -b and -i are for models")
         report = Report.from_json(file.load(model).report)
     else:
-        report = _plan(model, config, backend)
+        report = _plan(model, config, backend, inputs or [])
     print(report.to_json() if as_json else str(report))
 
 
-def _plan(model: str, config: Path | None, backends: list[str] | None) -> Report:
+def _plan(model: str, config: Path | None, backends: list[str] | None, inputs: list[str]) -> Report:
     with output.working("importing torch"):
         from delegate import compile
         from delegate.cli.models import load_model
     with output.working(f"planning {model}"):
-        return compile.explain(load_model(model), backends or None, config=config)
+        return compile.explain(load_model(model, inputs), backends or None, config=config)
 
 
 def _is_program(path: Path) -> bool:

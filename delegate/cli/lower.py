@@ -14,6 +14,10 @@ Model = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="file.pt2, or package.module:function returning (module, example_inputs)."),
 ]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", "-i", metavar="A.npy", help="Example input, in order, where MODEL is a TorchScript file."),
+]
 ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file; see `delegate config schema`.")]
 Backends = Annotated[
     list[str] | None,
@@ -26,6 +30,7 @@ def lower(
     out: Annotated[Path, typer.Option("--output", "-o", help="Program file to write.")],
     config: ConfigFile = None,
     backend: Backends = None,
+    inputs: Inputs = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
     """Lower a model to a program file that runs without torch."""
@@ -35,7 +40,7 @@ def lower(
         import delegate
         from delegate.cli.models import load_model
     with output.working(f"exporting {model}"):
-        exported = load_model(model)
+        exported = load_model(model, inputs or ())
     with output.working(f"lowering {model}"):
         program = delegate.to_backend(exported, backend or None, config=config)
         program.save(out)

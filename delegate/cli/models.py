@@ -1,20 +1,22 @@
-"""MODEL of the command line: a .pt2 file, or package.module:function that returns (module, example_inputs)."""
+"""MODEL of the command line: a .pt2 or TorchScript file, or package.module:function giving (module, example_inputs)."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import logging
 import os
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 
+from delegate.cli.arrays import read_array
+from delegate.edge.modules import export_module
+from delegate.edge.sources import exported_programs
+from delegate.edge.torchscript import is_torchscript
 from delegate.errors import ExportError, did_you_mean
 from delegate.plugins import one_line
 
@@ -22,16 +24,33 @@ _EXPORT = "export it: torch.export.save(torch.export.export(module.eval(), examp
 _RETURN = "return (module, example_inputs) with example_inputs a tuple, or an ExportedProgram"
 
 
-def load_model(text: str) -> ExportedProgram | Path:
+def load_model(text: str, inputs: Sequence[str] = ()) -> ExportedProgram | Path:
     """The model that a MODEL means, as `to_backend` takes it.
+
+    Args:
+        text: MODEL.
+        inputs: .npy files, the example inputs of a TorchScript file.
 
     Raises:
         ExportError: there is no such file, module or function, or it gives no model; says how to get there.
+        InputError: a file of inputs cannot be read.
     """
     path = Path(text)
+    if (path.exists() or ":" not in text) and is_torchscript(path):
+        return _convert(path, inputs)
+    if inputs:
+        raise ExportError("--input is for TorchScript files", where=text, remedy="leave it out")
     if path.exists() or ":" not in text:
         return _check_file(path)
     return _call(text)
+
+
+def _convert(path: Path, inputs: Sequence[str]) -> ExportedProgram:
+    if not inputs:
+        remedy = "give them by --input A.npy, in order"
+        raise ExportError(f"{str(path)!r} is a TorchScript file and needs example inputs", remedy=remedy)
+    arrays = (read_array(f"number {i + 1}", file) for i, file in enumerate(inputs))
+    return exported_programs(path, tuple(map(torch.from_numpy, arrays)))["forward"]
 
 
 def _check_file(path: Path) -> Path:
@@ -43,8 +62,6 @@ def _check_file(path: Path) -> Path:
         raise ExportError(f"{str(path)!r} is not a .pt2 file", remedy=_EXPORT)
     with zipfile.ZipFile(path) as archive:
         names = [name.partition("/")[2] for name in archive.namelist()]
-    if any(name.startswith("code/") and name.endswith(".py") for name in names):
-        raise ExportError(f"{str(path)!r} is a TorchScript file, not an exported program", remedy=_EXPORT)
     if "data.pkl" in names:
         raise ExportError(f"{str(path)!r} is what torch.save wrote, not an exported program", remedy=_EXPORT)
     return path
@@ -62,34 +79,11 @@ def _call(text: str) -> ExportedProgram:
         kind = f"{type(made).__name__} of {len(made)}" if isinstance(made, tuple | list) else type(made).__name__
         raise ExportError(f"{text} returned a {kind}", remedy=_RETURN)
     module, inputs = made
-    if isinstance(module, torch.jit.ScriptModule):
-        raise ExportError(f"{text} returned a TorchScript module", remedy="return the module that it was made from")
     if not isinstance(module, torch.nn.Module):
         raise ExportError(f"{text} returned a {type(module).__name__} where the module should be", remedy=_RETURN)
     if not isinstance(inputs, tuple | list):
         raise ExportError(f"{text} returned inputs that are a {type(inputs).__name__}, not a tuple", remedy=_RETURN)
-    try:
-        with _one_voice():
-            return torch.export.export(module.eval(), tuple(inputs))
-    except Exception as error:
-        reason = next(iter(str(error).strip().splitlines()), "")
-        what = f"torch.export failed on the module of {text}: {type(error).__name__}: {reason}"
-        raise ExportError(what, remedy="`--debug` shows the traceback") from error
-
-
-@contextlib.contextmanager
-def _one_voice() -> Iterator[None]:
-    """Torch logs a warning of what it then raises as well; the error says it all."""
-    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    logger.addFilter(_is_no_warning)
-    try:
-        yield
-    finally:
-        logger.removeFilter(_is_no_warning)
-
-
-def _is_no_warning(record: logging.LogRecord) -> bool:
-    return record.levelno != logging.WARNING
+    return export_module(module.eval(), tuple(inputs), f"the module of {text}")
 
 
 def _function(text: str) -> Callable[[], Any]:

@@ -10,18 +10,27 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from delegate.edge import torchscript
+from delegate.edge.modules import export_module
 from delegate.errors import ExportError
+from delegate.plugins import first_line
+
+_EXPORT = "give example_inputs, or export it first: torch.export.export(module.eval(), example_inputs)"
 
 
-def exported_programs(model: Any) -> dict[str, ExportedProgram]:
+def exported_programs(model: Any, example_inputs: tuple[Any, ...] | None = None) -> dict[str, ExportedProgram]:
     """Method name -> ExportedProgram.
 
     Args:
-        model: an ExportedProgram, the path of a .pt2 file, or a dict of either by method name.
+        model: an ExportedProgram, the path of a .pt2 file, or a dict of either by method name; with example inputs a
+            module, eager or TorchScript, or the path of a TorchScript file.
+        example_inputs: positional arguments of the module.
 
     Raises:
-        ExportError: it is none of these, or the file cannot be read; says how to get there.
+        ExportError: it is none of these, or cannot be read or exported; says how to get there.
     """
+    if example_inputs is not None:
+        return {"forward": export_module(_module(model), example_inputs, _name(model))}
     if isinstance(model, Mapping):
         if not model:
             raise ExportError("the dict of methods is empty", remedy="give at least one method")
@@ -32,16 +41,33 @@ def exported_programs(model: Any) -> dict[str, ExportedProgram]:
     return {"forward": _exported_program(model, "forward")}
 
 
+def _module(model: Any) -> torch.nn.Module:
+    """The module to export with example inputs."""
+    if isinstance(model, torch.nn.Module):
+        return model
+    if isinstance(model, str | os.PathLike) and torchscript.is_torchscript(_existing(Path(model))):
+        return torchscript.load(Path(model))
+    raise ExportError(
+        f"example_inputs are for a module or a TorchScript file, not for a {type(model).__name__}",
+        remedy="leave them out: an exported program has its inputs; export the methods of a dict one by one",
+    )
+
+
+def _name(model: Any) -> str:
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model)
+    return str(getattr(model, "original_name", type(model).__name__))
+
+
 def _exported_program(model: Any, name: str) -> ExportedProgram:
     if isinstance(model, ExportedProgram):
         return model
     if isinstance(model, str | os.PathLike):
-        return _load(Path(model))
-    export = "export it first: torch.export.export(module.eval(), example_inputs)"
+        return _load(_existing(Path(model)))
     if isinstance(model, torch.jit.ScriptModule):
-        raise ExportError("TorchScript modules are not taken", where=f"method {name}", remedy=export)
+        raise ExportError(f"{_name(model)} is TorchScript and needs example inputs", remedy=_EXPORT)
     if isinstance(model, torch.nn.Module):
-        raise ExportError(f"{type(model).__name__} is a module, not an exported program", remedy=export)
+        raise ExportError(f"{type(model).__name__} is a module, not an exported program", remedy=_EXPORT)
     raise ExportError(
         f"a {type(model).__name__} is no model",
         where=f"method {name}",
@@ -49,13 +75,19 @@ def _exported_program(model: Any, name: str) -> ExportedProgram:
     )
 
 
-def _load(path: Path) -> ExportedProgram:
+def _existing(path: Path) -> Path:
     if not path.is_file():
         raise ExportError(f"there is no file {path}", remedy="give the path that torch.export.save wrote")
+    return path
+
+
+def _load(path: Path) -> ExportedProgram:
+    if torchscript.is_torchscript(path):
+        raise ExportError(f"{path} is TorchScript and needs example inputs", remedy=_EXPORT)
     try:
         return torch.export.load(path)
     except Exception as error:
         raise ExportError(
-            f"torch cannot read {path}: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
+            f"torch cannot read {path}: {first_line(error)}",
             remedy="give a .pt2 file that torch.export.save wrote with this version of torch",
         ) from error

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.export import ExportedProgram
 
 from delegate.cli.models import load_model
-from delegate.errors import ExportError
+from delegate.errors import ExportError, InputError
 
 MODELS = """
 import torch
@@ -34,7 +35,7 @@ def nothing(): return None
 def three(): return 1, 2, 3
 def tensor(): return Net(), torch.ones(2)
 def swapped(): return (torch.ones(2),), Net()
-def scripted(): return torch.jit.trace(Net(), torch.ones(2)), (torch.ones(2),)
+def traced(): return torch.jit.trace(Net(), torch.ones(2)), (torch.ones(2),)
 number = 3
 """
 
@@ -49,15 +50,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("name", ["good", "exported"])
+@pytest.mark.parametrize("name", ["good", "exported", "traced"])
 def test_functions(name: str) -> None:
     program = load_model(f"my_models:{name}")
     assert isinstance(program, ExportedProgram)
     assert torch.equal(program.module()(torch.ones(2)), torch.full((2,), 2.0))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -68,7 +69,6 @@ def test_functions(name: str) -> None:
         ("three", "my_models:three returned a tuple of 3"),
         ("tensor", "my_models:tensor returned inputs that are a Tensor, not a tuple"),
         ("swapped", "my_models:swapped returned a tuple where the module should be"),
-        ("scripted", "my_models:scripted returned a TorchScript module"),
         ("bad", "torch.export failed on the module of my_models:bad"),
         ("a.b", "'my_models:a.b' is no model"),
     ],
@@ -107,8 +107,16 @@ def test_what_is_no_model(folder: Path, text: str, message: str) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torchscript_file(folder: Path) -> None:
     torch.jit.trace(nn.ReLU(), torch.ones(2)).save(str(folder / "script.pt"))
-    with pytest.raises(ExportError, match=r"'script\.pt' is a TorchScript file, not an exported program: export it"):
+    np.save(folder / "given.npy", np.array([-1, 2], np.float32))
+    program = load_model("script.pt", ["given.npy"])
+    assert isinstance(program, ExportedProgram)
+    assert torch.equal(program.module()(torch.tensor([-1.0, 2.0])), torch.tensor([0.0, 2.0]))
+    with pytest.raises(ExportError, match=r"'script\.pt' is a TorchScript file and needs example inputs: give them by"):
         load_model("script.pt")
+    with pytest.raises(InputError, match=r"there is no file 'absent\.npy' for input 'number 1'"):
+        load_model("script.pt", ["absent.npy"])
+    with pytest.raises(ExportError, match="--input is for TorchScript files"):
+        load_model("my_models:good", ["given.npy"])
 
 
 def test_exported_file(folder: Path) -> None:

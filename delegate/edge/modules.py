@@ -1,0 +1,61 @@
+"""Modules with example inputs, exported: eager ones by torch.export, TorchScript by torch's converter."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from delegate.edge.torchscript import convert
+from delegate.errors import ExportError
+from delegate.plugins import first_line
+
+# They log as warnings and errors what torch then raises, and what it assumes of sizes.
+_LOGGERS = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor", "torch._export.non_strict_utils")
+
+
+def export_module(module: torch.nn.Module, inputs: Any, name: str) -> ExportedProgram:
+    """The exported program of a module in the mode that it is in, of the sizes of its example inputs.
+
+    Args:
+        module: an eager module, or one that was traced or scripted.
+        inputs: a tuple of example arguments.
+        name: of the module, for messages.
+
+    Raises:
+        ExportError: the inputs are no tuple, or torch cannot export the module; says what it could not.
+    """
+    if not isinstance(inputs, tuple):
+        raise ExportError(
+            f"the example inputs of {name} are a {type(inputs).__name__}, not a tuple",
+            remedy="give a tuple of positional arguments, (x,) for one",
+        )
+    with _one_voice():
+        if isinstance(module, torch.jit.ScriptModule):
+            return convert(module, inputs, name)
+        try:
+            return torch.export.export(module, inputs)
+        except Exception as error:
+            what = f"torch.export failed on {name}: {first_line(error)}"
+            raise ExportError(what, remedy="change what it names; the cause has torch's own words") from error
+
+
+@contextlib.contextmanager
+def _one_voice() -> Iterator[None]:
+    """What torch logs of what it then raises is left out; the error says it all."""
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    for logger in loggers:
+        logger.addFilter(_is_chatter)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(_is_chatter)
+
+
+def _is_chatter(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.WARNING
