@@ -63,7 +63,7 @@ def _classifiers() -> dict[str, Model]:
     return {
         **{name: _vision(name, 64, 64) for name in _CLASSIFIERS.split()},
         **{name: _vision(name, size, size, image_size=size) for name, size in fixed.items()},
-        "inception_v3": _vision("inception_v3", 96, 96, init_weights=False),
+        "inception_v3": _vision("inception_v3", 299, 299, init_weights=False),
         "maxvit_t": _vision("maxvit_t", 224, 224),
     }
 
@@ -213,6 +213,12 @@ NOT_EXPORTED: Mapping[str, str] = {}
 QUICK = (
     "lstm_bidirectional", "gru", "bert", "gpt2", "llama", "qwen3", "t5_encoder", "whisper_encoder",
     "mobilenet_v3_small", "shufflenet_v2_x0_5", "lraspp_mobilenet_v3_large", "mobilevit_xxs",
+)  # fmt: skip
+
+LENGTH = ("bert", "distilbert", "gpt2", "llama", "qwen3", "t5_encoder")  # whose sequences may have any length, too
+DYNAMIC = (
+    *LENGTH, "whisper_encoder", "gru", "lstm_bidirectional", "mobilenet_v3_small", "shufflenet_v2_x0_5", "resnet18",
+    "lraspp_mobilenet_v3_large", "mobilevit_xxs", "vit_tiny_patch16_224", "convnext_tiny", "swin_t", "r3d_18",
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
 from torch.fx.node import map_arg
 
-from delegate.edge.graphs import KEPT_METADATA
+from delegate.edge.graphs import CHECKS, KEPT_METADATA
 from delegate.edge.node import describe
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import LoweringError
@@ -223,7 +223,7 @@ def _inline(body: Graph, node: Node, leaves: list[Node]) -> tuple[tuple[Node, ..
 
 
 def _keeps(node: Node) -> bool:
-    return isinstance(node.target, OpOverload) and not node.target._schema.returns
+    return isinstance(node.target, OpOverload) and not node.target._schema.returns and str(node.target) not in CHECKS
 
 
 def _copy(inner: Node, env: dict[Node, Node], graph: Graph, body: Graph) -> Node:

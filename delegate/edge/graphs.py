@@ -26,6 +26,7 @@ CHECKS = frozenset(
         "aten.sym_constrain_range_for_size.default",
         "aten._functional_sym_constrain_range.default",
         "aten._functional_sym_constrain_range_for_size.default",
+        "aten._linalg_check_errors.default",  # that a factorisation succeeded; the kernels check that themselves
     }
 )
 KEPT_METADATA = (META_VALUE, "nn_module_stack", "stack_trace", "custom")

@@ -93,6 +93,18 @@ STATIC = {
         Function(lambda _, a, i: (torch.relu(a).gather(1, i) * 2 + a.topk(2)[0]).softmax(-1)),
         (x(3, 5), torch.tensor([[0, 1], [4, 4], [2, 0]])),
     ),
+    "factorisations": (
+        Function(lambda m, a: (torch.linalg.solve(a + m.one, a), torch.linalg.inv(a + m.one)), one=9 * torch.eye(4)),
+        (x(4, 4),),
+    ),
+    "results given, shapes changed": (
+        Function(lambda _, a: torch.atan2(a, a + 1, out=torch.empty_like(a)) * torch.relu(a).clone().resize_(3, 1)),
+        (x(3, 5),),
+    ),
+    "statistics of the batch": (
+        Function(lambda m, a: m.norm(torch.relu(a)), norm=nn.BatchNorm2d(3, track_running_stats=False)),
+        (x(2, 3, 5, 5),),
+    ),
     "no elements": (Function(lambda _, a: (torch.relu(a), a.sum(0))), (x(0, 4),)),
     "no dimensions": (Function(lambda _, a: torch.relu(a) * 2), (x(),)),
 }
@@ -120,6 +132,27 @@ def test_same_as_eager(name):
     for got, wanted in zip(leaves, pytree.tree_leaves(expected), strict=True):
         assert relative_error(got, wanted) <= 1e-5
     assert bool(program.report.partitions) is (name not in UNTOUCHED)
+
+
+def test_dropout_in_training_mode():
+    given = x(100, 100)
+    program = delegate.to_backend(nn.Dropout(0.25).train(), [], example_inputs=(given,))
+    first, second = program(given), program(given)
+    kept = first != 0
+    assert_same(first[kept], given[kept] / 0.75)
+    assert 0.72 < kept.float().mean() < 0.78
+    assert not torch.equal(first, second)
+
+
+def test_batch_norm_in_training_mode_updates_its_statistics():
+    module = nn.BatchNorm2d(3).train()
+    reference = copy.deepcopy(module)
+    program = delegate.to_backend(module, "xnnpack", example_inputs=(x(2, 3, 4, 4),))
+    for i in range(3):
+        assert_same(program(x(2, 3, 4, 4) + i), run(reference, (x(2, 3, 4, 4) + i,)))
+    for name, value in program.loaded.states.items():
+        assert relative_error(value, reference.state_dict()[name]) <= 1e-5
+    assert set(program.loaded.states) == {name for name, _ in reference.named_buffers()}
 
 
 @pytest.mark.parametrize("name", LOW_PRECISION)

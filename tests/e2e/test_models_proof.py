@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
+import torch
+from torch.export import Dim
 
 from tests import models, zoo
 from tests.e2e.proof import MAX_ERROR, MAX_WASTE, prove
@@ -23,7 +25,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
         yield process
 
 
-def quick_or_slow(names: Iterator[str] | list[str], quick: tuple[str, ...]) -> list[object]:
+def quick_or_slow(names: Sequence[str], quick: tuple[str, ...]) -> list[object]:
     """Parameters of which all but the quick ones are marked slow."""
     return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
@@ -40,6 +42,22 @@ def test_same_as_eager_without_torch(name, worker, tmp_path):
     assert proofs[""].waste <= MAX_WASTE, proofs
     assert proofs["xnnpack"].partitions >= 1
     (tmp_path / "model.dlg").unlink()
+
+
+@QUIET
+@pytest.mark.parametrize("name", quick_or_slow(models.DYNAMIC, ("bert", "llama", "mobilenet_v3_small")))
+def test_dynamic_sizes(name, worker, tmp_path):
+    module, (given,) = models.make(name)
+    sizes = {0: Dim("batch", min=1, max=8)} | ({1: Dim("length", min=2, max=32)} if name in models.LENGTH else {})
+    batches = {n: torch.cat([given] * n) + torch.arange(n).reshape(n, *[1] * (given.ndim - 1)) for n in (2, 1, 5)}
+    if name in models.LENGTH:
+        batches[5] = batches[5][:, :9].contiguous()
+    exported = models.export(module, (batches[2],), (sizes,))
+    for kind in ("", "xnnpack"):
+        proof = prove(exported, module, [(b,) for b in batches.values()], kind or [], worker, tmp_path)
+        logger.info("%s, dynamic, %s: %s", name, kind or "portable", proof)
+        assert proof.error <= MAX_ERROR
+        assert kind or proof.waste <= MAX_WASTE
 
 
 def test_families_are_complete():
