@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import json
 import sys
 import threading
@@ -36,6 +37,7 @@ from delegate.errors import (
 )
 from delegate.plugins import BLOCK_VARIABLE
 from delegate.program.file import serialize
+from delegate.program.model import Program
 from delegate.registry import Registry, default_registry
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.program import LoadedProgram
@@ -84,6 +86,12 @@ def lowered(module: nn.Module = NET, args: Any = ARGS, backend: str = "vector", 
     """The module with its fallbacks kept."""
     fallback = {"keep": True, **changes.pop("fallback", {})}
     return compiled(module, args, config={"backends": [backend], "fallback": fallback}, **changes)
+
+
+@functools.cache
+def net(policy: str = "allow") -> Program:
+    """`NET` with its fallbacks kept."""
+    return lowered(fallback={"policy": policy}).program
 
 
 def expected(module: nn.Module, *args: torch.Tensor) -> list[np.ndarray]:
@@ -254,7 +262,7 @@ ERRORS = {
 @pytest.mark.parametrize("calls", [1, 3])
 def test_execute_fails(monkeypatch, name, calls):
     delegates = flaky(monkeypatch, calls, ERRORS[name])
-    program = lowered().loaded
+    program = LoadedProgram(net("warn"))
     for seed in range(1, calls):
         assert_right(program, NET, x(seed=seed))
     assert program.events == ()
@@ -276,7 +284,7 @@ def test_execute_fails(monkeypatch, name, calls):
 
 def test_one_of_several_partitions_fails(monkeypatch):
     delegates = flaky(monkeypatch, 2, RuntimeError, broken=1)
-    program = lowered(fallback={"policy": "allow"}).loaded
+    program = LoadedProgram(net())
     for seed in range(4):
         assert_right(program, NET, x(seed=seed))
     assert len(delegates) == 2
@@ -289,7 +297,7 @@ def test_one_of_several_partitions_fails(monkeypatch):
 @pytest.mark.parametrize("override", [None, "allow", "warn", "error"])
 @pytest.mark.parametrize("saved", ["allow", "warn", "error"])
 def test_policies(fault, saved, override):
-    data = serialize(lowered(fallback={"policy": saved}).program)
+    data = serialize(net(saved))
     vector_backend.FAULTS.add(fault)
     policy = override or saved
     with warnings.catch_warnings(record=True) as caught:
@@ -307,7 +315,7 @@ def test_policies(fault, saved, override):
 
 def test_an_unknown_policy():
     with pytest.raises(ConfigError, match="'alow' is no policy for fallbacks: did you mean 'allow'"):
-        delegate.load(serialize(lowered().program), fallback="alow")
+        delegate.load(serialize(net()), fallback="alow")
 
 
 def test_without_a_fallback_the_error_says_how_to_have_one():
@@ -320,7 +328,7 @@ def test_without_a_fallback_the_error_says_how_to_have_one():
 
 def test_a_warning_that_is_an_error_comes_once(monkeypatch):
     flaky(monkeypatch, 1, RuntimeError, broken=1)
-    program = lowered().loaded
+    program = LoadedProgram(net("warn"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(DelegateError, match="partition vector_0"):
@@ -436,7 +444,7 @@ def test_partitions_in_control_flow(monkeypatch, calls):
 
 def test_contexts_share_what_has_failed(monkeypatch):
     delegates = flaky(monkeypatch, 1, RuntimeError, broken=1)
-    program = lowered(fallback={"policy": "allow"}).loaded
+    program = LoadedProgram(net())
     for context in (program.context(), program, program.context()):
         assert relative_error(context(x().numpy())[0], expected(NET, x())[0]) < 1e-6
     assert delegates[0].count == 1
