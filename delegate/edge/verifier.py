@@ -70,13 +70,14 @@ def _dense(node: Node) -> bool:
 
 
 _EXPORT_AGAIN = "export the model again with this version of torch"
+_NO_CALL = "replace it in the model; auto_functionalized_v2 comes of run_decompositions(): leave that to delegate"
 _KIND = Rule(
     "only placeholders, operator calls, bodies of control flow and the output occur", _EXPORT_AGAIN, _known_kind
 )
 _VALUE = Rule("every node knows what it gives: meta['val']", "a pass that makes nodes must set it", _has_value)
 _ATEN = (
     _KIND,
-    Rule("calls are of operators, control flow or arithmetic on sizes", "replace the call in the model", _known_target),
+    Rule("calls are of operators, control flow or arithmetic on sizes", _NO_CALL, _known_target),
     Rule("get_attr gives a body of control flow; tensors are placeholders", _EXPORT_AGAIN, _body),
     _VALUE,
 )

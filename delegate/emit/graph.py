@@ -161,6 +161,12 @@ class GraphEmitter:
 
     def _functionalized_call(self, node: Node) -> None:
         """A custom operator that writes to its arguments: its kernel gives the new values after the results."""
+        if any(isinstance(value, list | tuple) for value in node.meta["val"]):
+            raise LoweringError(
+                f"{op_name(node)} writes to a list of tensors, which programs cannot express",
+                where=describe(node),
+                remedy="let it give the new values, or write to single tensors",
+            )
         args = tuple(self.argument(argument, node) for argument in arguments(node).values())
         made = self._define(node)
         remaining = iter(made)

@@ -99,8 +99,8 @@ class KernelTable:
         that the graph does not use, but None for one that the arguments leave out, as the mask of a gradient does. It
         must fill `out` completely and return nothing.
 
-        Of an operator that writes to its arguments, the results are followed by the new values of what it writes to, in
-        the order of the schema; the arguments themselves stay as they are.
+        Of an operator that writes to its arguments, the results are followed by the new values of what it writes to (of
+        those that are given), in the order of the schema; the arguments themselves stay as they are.
 
         Args:
             ops: operators as torch prints them, "mylib.scale.default", or as it registers them, "mylib::scale".

@@ -10,7 +10,7 @@ from torch.library import custom_op
 
 import delegate
 from delegate import DType, KernelTable
-from delegate.errors import KernelError, LoweringError
+from delegate.errors import DialectError, KernelError, LoweringError
 from tests.e2e.processes import AHEAD_OF_TIME, run
 from tests.lowering import assert_same, compiled
 from tests.plugins import Site, site
@@ -51,6 +51,26 @@ def push(queue: torch.Tensor, count: torch.Tensor, item: torch.Tensor) -> torch.
 @push.register_fake
 def _(queue, count, item):
     return torch.empty_like(item)
+
+
+@custom_op("delegate_test::fade", mutates_args=("state",))
+def fade(state: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
+    """Writes to an argument that may be missing."""
+    if state is not None:
+        state.mul_(0.5)
+    return x * 2
+
+
+@fade.register_fake
+def _(state, x):
+    return torch.empty_like(x)
+
+
+@custom_op("delegate_test::scale_all", mutates_args=("parts",))
+def scale_all(parts: list[torch.Tensor], factor: float) -> None:
+    """Writes to a list, which programs cannot express."""
+    for part in parts:
+        part.mul_(factor)
 
 
 # The kernels, as a user would write them, in a module that knows nothing of torch.
@@ -156,6 +176,46 @@ def test_no_kernel_says_how_to_give_one(tmp_path):
         delegate.load(tmp_path / "model.dlg")
     with delegate.load(tmp_path / "model.dlg", kernels=[table()]) as program:
         assert [r.tolist() for r in program(X.numpy(), Y.numpy())] == [r.tolist() for r in Pure()(X, Y)]
+
+
+class Fading(nn.Module):
+    """With and without the argument that it writes to."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        hidden = x * 3
+        return fade(hidden, y), fade(None, x), hidden
+
+
+def test_what_is_written_may_be_missing():
+    own = KernelTable("own")
+
+    @own.kernel("delegate_test::fade")
+    def kernel(state, x, *, out):
+        result = out if state is None else out[0]
+        np.multiply(x, 2, out=result)
+        if state is not None:
+            np.multiply(state, 0.5, out=out[1])
+
+    for kernels in ([own], ["aten"]):
+        assert_same(compiled(Fading(), (X, Y), kernels=kernels)(X, Y), Fading()(X, Y), tolerance=0)
+
+
+def test_lists_that_are_written_are_refused():
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            first, second = x + 1, x + 2
+            scale_all([first, second], 2.0)
+            return first + second
+
+    with pytest.raises(LoweringError, match=r"delegate_test\.scale_all\.default writes to a list of tensors"):
+        compiled(Net(), (X,), kernels="aten")
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch copies its own deprecated specs
+def test_a_program_that_was_decomposed_before():
+    exported = torch.export.export(Writing(), (X, Y)).run_decompositions()
+    with pytest.raises(DialectError, match="leave that to delegate"):
+        delegate.to_backend(exported, [], kernels="aten")
 
 
 class Relu(nn.Module):

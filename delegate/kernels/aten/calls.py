@@ -82,11 +82,11 @@ def _calling_mutable(op: OpOverload) -> Callable[..., None]:
     written = [i for i, a in enumerate(op._schema.arguments) if a.is_write]
 
     def function(*args: Any, out: Any) -> None:
-        copies = [arg.clone() if i in written else arg for i, arg in enumerate(args)]
-        positional, keywords = split(tuple(copies))
+        copies = {i: args[i].clone() for i in written if args[i] is not None}
+        positional, keywords = split(tuple(copies.get(i, arg) for i, arg in enumerate(args)))
         results = op(*positional, **keywords)
         given = () if results is None else _parts(results)
-        for target, result in zip(_parts(out), (*given, *(copies[i] for i in written)), strict=True):
+        for target, result in zip(_parts(out), (*given, *copies.values()), strict=True):
             target.copy_(result)
 
     return function

@@ -87,10 +87,10 @@ def _is_pure(op: OpOverload) -> bool:
 
 
 def _writes_to_tensors(op: OpOverload) -> bool:
-    """A custom operator whose writes can be made on copies: to plain tensors, which it does not give back."""
+    """A custom operator whose writes can be made on copies: to single tensors, which it does not give back."""
     written = [a for a in op._schema.arguments if a.is_write]
     given = op._schema.returns
-    plain = all(str(a.type) == "Tensor" for a in (*written, *given))
+    plain = all(str(a.type) in ("Tensor", "Optional[Tensor]") for a in (*written, *given))
     return bool(written) and plain and op.namespace != "aten" and all(r.alias_info is None for r in given)
 
 
