@@ -1,80 +1,29 @@
-"""A method bound to memory: every instruction a step over NumPy views, for one combination of input shapes.
+"""A method bound to memory: every instruction a step over NumPy arrays, for one combination of input shapes.
 
-Values that lie in the arena, in constants or in states are bound once. Values that lie in the caller's arrays (INPUT)
-or in the arrays that the caller will get (OUTPUT), and views of these, differ from call to call: wherever a step holds
-one, that place is a slot, and a call fills the slots before it runs the steps. So neither inputs nor outputs are
-copied.
+Neither inputs nor outputs are copied: see `arrays`.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from delegate.errors import LoweringError
-from delegate.program.blocks import block_bases
-from delegate.program.dtypes import DType
-from delegate.program.expr import Expr, Number, evaluate
+from delegate.program.expr import Expr, Number
 from delegate.program.lifetimes import refs
-from delegate.program.model import (
-    Arg,
-    Block,
-    DelegateCall,
-    Home,
-    Instruction,
-    KernelCall,
-    Method,
-    Program,
-    Ref,
-    Storage,
-    Structure,
-    StructuredCall,
-)
-from delegate.runtime.backend import Array, Delegate
-from delegate.runtime.blocks import BoundBlock, IfStep, Moves, ScanStep, WhileStep
-from delegate.runtime.kernels import Kernels, place
-from delegate.runtime.platform import Platform
+from delegate.program.model import Arg, DelegateCall, Home, Instruction, KernelCall, Method, Ref
+from delegate.runtime.arrays import Arrays, Slot
+from delegate.runtime.backend import Array
+from delegate.runtime.kernels import place
+from delegate.runtime.resources import Resources
 from delegate.runtime.steps import CompactStep, DelegateStep, Step, kernel_step, run_steps
-from delegate.runtime.storage import assign_storage, call_view, concrete
+from delegate.runtime.storage import call_view
+from delegate.runtime.structures import structured_step
 
 if TYPE_CHECKING:
     from delegate.kernels.table import Kernel
-    from delegate.runtime.profile import Profile
-
-Slot = tuple[list[Any], int]  # a list, and the entry of it that a call fills
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """What the bindings of one context share; all but the last three are the same in all contexts of a program.
-
-    Args:
-        program: what they bind.
-        constants: an array per constant.
-        delegates: a delegate per partition.
-        guards: what is held while a delegate runs: a lock, or nothing where it can run several calls at once.
-        kernels: where kernels are looked up.
-        platform: gives memory.
-        states: an array per state.
-        lock: held during a call.
-        profile: watches the instructions; None where nobody does.
-    """
-
-    program: Program
-    constants: tuple[Array, ...]
-    delegates: tuple[Delegate, ...]
-    guards: tuple[AbstractContextManager[Any], ...]
-    kernels: Kernels
-    platform: Platform
-    states: tuple[Array, ...]
-    lock: Lock
-    profile: Profile | None = None
 
 
 class _CallView:
@@ -113,22 +62,16 @@ class Binding:
         arenas: Sequence[Array] | None = None,
     ) -> None:
         self._resources, self._method, self._symbols = resources, method, symbols
-        self._slots: dict[int, list[Slot]] = defaultdict(list)
-        self._call_views: list[_CallView] = []
-        self._same: dict[int, int] = {}  # inputs of blocks that are another value as it is
-        self.steps: list[Step] = []
-        storages, sizes = self._storages()
-        self._storage = storages
+        self._arrays = Arrays(resources, method, symbols, arenas)
         self._empty = resources.platform.empty
-        self._arenas = arenas or [resources.platform.memory(size) for size in sizes]
-        self._shapes = [tuple(evaluate(d, symbols) for d in v.shape) for v in method.values]
-        self._arrays = [self._home_array(i) for i in range(len(method.values))]
+        self._call_views: list[_CallView] = []
+        self.steps: list[Step] = []
         for instruction in method.instructions:
             self._bind(instruction)
         self._only_delegates = all(isinstance(step, DelegateStep) for step in self.steps)
         self._direct = self._single_delegate()
         self._made = [
-            (self._shapes[o.index], method.values[o.index].dtype.numpy) for o in method.outputs if isinstance(o, Ref)
+            (self._arrays.shapes[o.index], self._arrays.dtype(o.index)) for o in method.outputs if isinstance(o, Ref)
         ]
         self._results: list[Any] = [None] * len(method.outputs)
         self._copies: list[tuple[int, Array]] = []
@@ -136,11 +79,13 @@ class Binding:
             self._bind_result(number, output)
         self._input_slots = self._slots_by_input()
         self._fresh = [
-            (self._shapes[i], method.values[i].dtype.numpy, self._slots[i])
-            for i, s in enumerate(storages)
+            (self._arrays.shapes[i], self._arrays.dtype(i), self._arrays.slots[i])
+            for i, s in enumerate(self._arrays.storage)
             if s.home is Home.OUTPUT
         ]
-        self._call_slots = [slot for i, slots in self._slots.items() if self._per_call(i) for slot in slots]
+        self._call_slots = [
+            slot for i, slots in self._arrays.slots.items() if self._arrays.per_call(i) for slot in slots
+        ]
 
     def run(self, inputs: Sequence[Array | None]) -> list[Any]:
         """Run once.
@@ -187,7 +132,7 @@ class Binding:
         step = self.steps[-1]
         if len(self.steps) != 1 or calls[0].inputs != inputs or self._method.outputs != results:
             return None
-        if any(self._storage[o].home is not Home.OUTPUT for o in calls[0].outputs):
+        if any(self._arrays.storage[o].home is not Home.OUTPUT for o in calls[0].outputs):
             return None
         return step if isinstance(step, DelegateStep) else None
 
@@ -201,37 +146,6 @@ class Binding:
             raise step.failed(error) from error
         return outputs
 
-    def _storages(self) -> tuple[Sequence[Storage], Sequence[int]]:
-        method = self._method
-        if all(size >= 0 for size in method.arenas):
-            return [v.storage for v in method.values], method.arenas
-        plan = assign_storage(self._resources.program, method, self._resources.kernels, self._symbols)
-        return plan.storages, plan.arenas
-
-    def _home_array(self, index: int) -> Array | None:
-        """The array of a value that is neither a view nor different in every call."""
-        storage, value = self._storage[index], self._method.values[index]
-        if storage.home is Home.CONSTANT:
-            return self._resources.constants[storage.index]
-        if storage.home is Home.STATE:
-            return self._resources.states[storage.index]
-        if storage.home is Home.ARENA and storage.offset >= 0:
-            shape, dtype = self._shapes[index], value.dtype.numpy
-            size = dtype.itemsize * int(np.prod(shape))
-            raw = self._arenas[storage.index][storage.offset : storage.offset + size]
-            return raw.view(dtype).reshape(shape)
-        return None
-
-    def _owner(self, index: int) -> int:
-        """The value whose memory the value lies in."""
-        while self._storage[index].home is Home.ALIAS:
-            index = self._storage[index].index
-        return index
-
-    def _per_call(self, index: int) -> bool:
-        """Whether the value lies in other memory at every call."""
-        return self._storage[self._owner(index)].home in (Home.INPUT, Home.OUTPUT)
-
     def _bind(self, instruction: Instruction) -> None:
         first, profile = len(self.steps), self._resources.profile
         self._bind_unwatched(instruction)
@@ -239,21 +153,29 @@ class Binding:
             made = self.steps[first:]
             self.steps[first:] = profile.watched(self._resources.program, self._method, instruction, made)
 
+    def _steps_of(self, instructions: Iterable[Instruction]) -> list[Step]:
+        """The steps of a block."""
+        outside, self.steps = self.steps, []
+        for instruction in instructions:
+            self._bind(instruction)
+        inside, self.steps = self.steps, outside
+        return inside
+
     def _bind_unwatched(self, instruction: Instruction) -> None:
         if isinstance(instruction, KernelCall):
             self._bind_kernel(instruction)
         elif isinstance(instruction, DelegateCall):
             self._bind_delegate(instruction)
         else:
-            self._bind_structured(instruction)
+            self.steps.append(structured_step(self._arrays, instruction, self._steps_of, self._method.name))
 
     def _bind_kernel(self, call: KernelCall) -> None:
         kernel = self._resources.kernels.of(self._resources.program, self._method, call)
-        args = self._arguments(call.args)
-        if kernel.is_view and all(self._storage[o].home is Home.ALIAS for o in call.outputs):
+        args = self._arrays.arguments(call.args)
+        if kernel.is_view and all(self._arrays.storage[o].home is Home.ALIAS for o in call.outputs):
             self._bind_view(kernel, call, args)
             return
-        outs = self._entries(call.outputs)
+        outs = self._arrays.entries(call.outputs)
         copies: list[Step] = []
         if not kernel.is_view and not self._may_write(kernel, call):
             for i, out in enumerate(outs):
@@ -272,138 +194,64 @@ class Binding:
         if not written:
             return True
         first = call.args[0] if call.args else None
-        whole = isinstance(first, Ref) and self._storage[first.index].home is Home.STATE
+        whole = isinstance(first, Ref) and self._arrays.storage[first.index].home is Home.STATE
         others = call.args[1:] if kernel.in_place and whole else call.args
         return all(self._state_of(i) not in written for i in refs(others))
 
     def _state_of(self, index: int) -> int:
         """The state that a value lies in, or -1."""
-        storage = self._storage[self._owner(index)]
+        storage = self._arrays.storage[self._arrays.owner(index)]
         return storage.index if storage.home is Home.STATE else -1
 
     def _bind_view(self, kernel: Kernel, call: KernelCall, args: list[Any]) -> None:
-        if self._per_call(call.outputs[0]):
-            self._call_views.append(_CallView(kernel, args, [self._slots[o] for o in call.outputs]))
+        if self._arrays.per_call(call.outputs[0]):
+            self._call_views.append(_CallView(kernel, args, [self._arrays.slots[o] for o in call.outputs]))
             return
         views = call_view(kernel, args)
         if views is None:
             raise LoweringError(f"{kernel.op} gives no view of these strides", where=place(self._method, call))
         for output, view in zip(call.outputs, views, strict=True):
-            self._arrays[output] = view
+            self._arrays.set_view(output, view)
 
     def _bind_delegate(self, call: DelegateCall) -> None:
         program = self._resources.program
-        inputs = self._entries(call.inputs)
+        inputs = self._arrays.entries(call.inputs)
         for i, index in enumerate(call.inputs):
             array = inputs[i]
             if array is not None and not array.flags.c_contiguous:
                 inputs[i] = self._empty(array.shape, array.dtype)
                 self.steps.append(CompactStep(array, inputs[i]))
-            elif array is None and self._storage[self._same.get(index, index)].home is Home.ALIAS:
+            elif array is None and self._arrays.is_view(index):
                 self._compact_per_call(index, inputs, i)
         self.steps.append(
             DelegateStep(
                 self._resources.delegates[call.delegate],
                 self._resources.guards[call.delegate],
                 inputs,
-                self._entries(call.outputs),
+                self._arrays.entries(call.outputs),
                 program.delegates[call.delegate],
             )
         )
 
     def _compact_per_call(self, index: int, inputs: list[Any], i: int) -> None:
         """A view of the caller's array may be strided: the delegate gets a row-major copy of it."""
-        index = self._same.get(index, index)
-        self._slots[index].remove((inputs, i))
-        inputs[i] = self._empty(self._shapes[index], self._method.values[index].dtype.numpy)
+        slots = self._arrays.slots[self._arrays.same(index)]
+        slots.remove((inputs, i))
+        inputs[i] = self._arrays.room(index)
         step = CompactStep(inputs[i], inputs[i])
-        self._slots[index].append((step.source, 0))
+        slots.append((step.source, 0))
         self.steps.append(step)
-
-    def _bind_structured(self, call: StructuredCall) -> None:
-        kept, place = call.outputs[: call.carried], f"method {self._method.name}, {call.kind.name.lower()}"
-        blocks = [self._bind_block(call, block) for block in call.blocks]
-        start, body = self._moves(call.operands[: call.carried], kept), call.blocks[-1]
-        advance = self._moves(body.outputs[: call.carried], kept)
-        if call.kind is Structure.IF:
-            leave = [self._moves(block.outputs, call.outputs) for block in call.blocks]
-            then, other = zip(blocks, leave, strict=True)
-            self.steps.append(IfStep(place, self._entries(call.operands[:1]), then, other))
-        elif call.kind is Structure.WHILE:
-            holds = self._entries(call.blocks[0].outputs)
-            self.steps.append(WhileStep(place, start, blocks[0], holds, blocks[1], advance))
-        else:
-            behind = call.carried + call.sequences
-            sequences = call.operands[call.carried : behind], body.inputs[call.carried : behind]
-            stacks = body.outputs[call.carried :], call.outputs[call.carried :]
-            self.steps.append(ScanStep(place, start, self._pair(*sequences), blocks[0], self._pair(*stacks), advance))
-
-    def _bind_block(self, call: StructuredCall, block: Block) -> BoundBlock:
-        bases = dict(block_bases(call, block))
-        self._same |= {i: self._same.get(b, b) for i, b in bases.items() if self._storage[i].home is Home.ALIAS}
-        enter = self._moves(list(bases.values()), list(bases))
-        outside, self.steps = self.steps, []
-        for instruction in block.instructions:
-            self._bind(instruction)
-        inside, self.steps = self.steps, outside
-        return BoundBlock(enter, inside)
-
-    def _moves(self, sources: Sequence[int], targets: Sequence[int]) -> Moves:
-        """Copies of values to others; none where both are one value."""
-        same = self._same
-        pairs = [(s, t) for s, t in zip(sources, targets, strict=True) if same.get(s, s) != same.get(t, t)]
-        owners = [self._owner(t) for _, t in pairs]
-        staged = [
-            (i, self._empty(self._shapes[s], self._method.values[s].dtype.numpy))
-            for i, (s, _) in enumerate(pairs)
-            if self._owner(s) in owners[:i] or self._owner(s) in owners[i + 1 :]
-        ]
-        return Moves(self._entries(s for s, _ in pairs), self._entries(t for _, t in pairs), staged)
-
-    def _pair(self, sources: Iterable[int], targets: Iterable[int]) -> tuple[list[Any], list[Any]]:
-        return self._entries(sources), self._entries(targets)
-
-    def _arguments(self, args: Iterable[Arg]) -> list[Any]:
-        made: list[Any] = []
-        for i, arg in enumerate(args):
-            if isinstance(arg, Ref):
-                made.append(self._array_or_slot(arg.index, made, i))
-            elif isinstance(arg, tuple):
-                made.append(self._arguments(arg))
-            else:
-                made.append(concrete(arg, self._symbols))
-        return made
-
-    def _entries(self, indices: Iterable[int]) -> list[Any]:
-        made: list[Any] = []
-        for i, index in enumerate(indices):
-            made.append(self._array_or_slot(index, made, i))
-        return made
-
-    def _array_or_slot(self, index: int, entries: list[Any], i: int) -> Array | None:
-        index = self._same.get(index, index)
-        if self._per_call(index):
-            self._slots[index].append((entries, i))
-            return None
-        return self._arrays[index]
 
     def _bind_result(self, number: int, output: Arg) -> None:
         if not isinstance(output, Ref):
             self._results[number] = output.evaluate(self._symbols) if isinstance(output, Expr) else output
-        elif self._per_call(output.index):
-            self._slots[output.index].append((self._results, number))
+        elif self._arrays.per_call(output.index):
+            self._arrays.slots[output.index].append((self._results, number))
         else:
-            array = self._arrays[output.index]
+            array = self._arrays.array(output.index)
             assert array is not None
             self._copies.append((number, array))
 
     def _slots_by_input(self) -> list[list[Slot]]:
         """The slots to fill per input of the method, in order."""
-        return [self._slots[given.value] if given.value >= 0 else [] for given in self._method.inputs]
-
-
-def array_of(data: memoryview | bytes, dtype: DType, shape: tuple[int, ...]) -> Array:
-    """A read-only array over the bytes of a segment."""
-    array = np.frombuffer(data, dtype.numpy).reshape(shape)
-    array.flags.writeable = False
-    return array
+        return [self._arrays.slots[given.value] if given.value >= 0 else [] for given in self._method.inputs]

@@ -11,8 +11,9 @@ from delegate.program.expr import Number
 from delegate.program.model import Method
 from delegate.program.stages import used_symbols
 from delegate.runtime.backend import Array
-from delegate.runtime.binding import Binding, Resources
+from delegate.runtime.binding import Binding
 from delegate.runtime.bounds import is_planned, views_hold
+from delegate.runtime.resources import Resources
 
 _KEPT = 8  # combinations of sizes whose bindings are kept; the least recently used goes first
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from delegate.errors import ProgramError, did_you_mean
 from delegate.program.dtypes import DType
 from delegate.runtime.backend import Array
-from delegate.runtime.binding import Resources
 from delegate.runtime.method import Method
+from delegate.runtime.resources import Resources
 from delegate.runtime.states import States
 
 if TYPE_CHECKING:

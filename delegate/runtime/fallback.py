@@ -16,8 +16,8 @@ import numpy as np
 from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Array, Delegate
-from delegate.runtime.binding import Resources
 from delegate.runtime.method import Method
+from delegate.runtime.resources import Resources
 
 
 @dataclass(frozen=True, slots=True)

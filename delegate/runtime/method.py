@@ -10,9 +10,10 @@ from delegate.errors import DelegateError, InputError
 from delegate.program import model
 from delegate.program.model import Input, Tree
 from delegate.program.stages import depends_on_data
-from delegate.runtime.binding import Binding, Resources
+from delegate.runtime.binding import Binding
 from delegate.runtime.bindings import Bindings
 from delegate.runtime.inputs import InputChecker
+from delegate.runtime.resources import Resources
 from delegate.runtime.stages import Staged
 from delegate.runtime.tree import flatten, unflatten
 

@@ -16,11 +16,11 @@ from delegate.program.model import Constant, Program, State
 from delegate.program.task import Task
 from delegate.registry import Registry, default_registry
 from delegate.runtime.backend import Array
-from delegate.runtime.binding import Resources, array_of
 from delegate.runtime.context import Context
 from delegate.runtime.delegates import close_delegates, make_delegates
 from delegate.runtime.kernels import kernels_of
 from delegate.runtime.platform import DEFAULT, Platform
+from delegate.runtime.resources import Resources, array_of
 
 if TYPE_CHECKING:
     from delegate.kernels.libraries import Wanted

@@ -16,11 +16,11 @@ from delegate.program.expr import Number, evaluate
 from delegate.program.model import Arg, Home, KernelCall, Method, Ref
 from delegate.program.stages import Stage, split
 from delegate.runtime.backend import Array
-from delegate.runtime.binding import Resources
 from delegate.runtime.bindings import Bindings
 from delegate.runtime.bounds import planned_at_bounds
 from delegate.runtime.inputs import check_range
 from delegate.runtime.kernels import place
+from delegate.runtime.resources import Resources
 from delegate.runtime.storage import check_shape, concrete
 
 

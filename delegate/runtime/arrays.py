@@ -1,0 +1,142 @@
+"""The arrays of a method's values, and the places that are filled anew in every call.
+
+Values that lie in the arena, in constants or in states have their arrays once and for all. Values that lie in the
+caller's arrays (INPUT) or in the arrays that the caller will get (OUTPUT), and views of these, differ from call to
+call: wherever a list holds one, that place is a slot, and a call fills the slots before it runs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from delegate.program.expr import Number, evaluate
+from delegate.program.model import Arg, Home, Method, Ref, Storage
+from delegate.runtime.backend import Array
+from delegate.runtime.resources import Resources
+from delegate.runtime.storage import assign_storage, concrete
+
+Slot = tuple[list[Any], int]  # a list, and the entry of it that a call fills
+
+
+class Arrays:
+    """Arrays and slots of one method for one combination of sizes.
+
+    Args:
+        resources: where constants, states and memory are.
+        method: whose values they are of.
+        symbols: the numbers of the symbols that it uses.
+        arenas: memory for the arenas of a method that holds its plan; their own if None.
+
+    Attributes:
+        storage: of every value.
+        shapes: of every value.
+        slots: the places to fill, by value.
+    """
+
+    def __init__(
+        self,
+        resources: Resources,
+        method: Method,
+        symbols: Mapping[int, Number],
+        arenas: Sequence[Array] | None = None,
+    ) -> None:
+        self._resources, self._method, self._symbols = resources, method, symbols
+        self._same: dict[int, int] = {}
+        self.slots: dict[int, list[Slot]] = defaultdict(list)
+        self.storage, sizes = self._storages()
+        self._arenas = arenas or [resources.platform.memory(size) for size in sizes]
+        self.shapes = [tuple(evaluate(d, symbols) for d in v.shape) for v in method.values]
+        self._arrays = [self._home_array(i) for i in range(len(method.values))]
+
+    def _storages(self) -> tuple[Sequence[Storage], Sequence[int]]:
+        method = self._method
+        if all(size >= 0 for size in method.arenas):
+            return [v.storage for v in method.values], method.arenas
+        plan = assign_storage(self._resources.program, method, self._resources.kernels, self._symbols)
+        return plan.storages, plan.arenas
+
+    def _home_array(self, index: int) -> Array | None:
+        """The array of a value that is neither a view nor different in every call."""
+        storage, value = self.storage[index], self._method.values[index]
+        if storage.home is Home.CONSTANT:
+            return self._resources.constants[storage.index]
+        if storage.home is Home.STATE:
+            return self._resources.states[storage.index]
+        if storage.home is Home.ARENA and storage.offset >= 0:
+            shape, dtype = self.shapes[index], value.dtype.numpy
+            size = dtype.itemsize * int(np.prod(shape))
+            raw = self._arenas[storage.index][storage.offset : storage.offset + size]
+            return raw.view(dtype).reshape(shape)
+        return None
+
+    def dtype(self, index: int) -> np.dtype[Any]:
+        """The dtype of a value's array."""
+        return self._method.values[index].dtype.numpy
+
+    def room(self, index: int) -> Array:
+        """New memory for what the value holds."""
+        return self._resources.platform.empty(self.shapes[index], self.dtype(index))
+
+    def owner(self, index: int) -> int:
+        """The value whose memory the value lies in."""
+        while self.storage[index].home is Home.ALIAS:
+            index = self.storage[index].index
+        return index
+
+    def per_call(self, index: int) -> bool:
+        """Whether the value lies in other memory at every call."""
+        return self.storage[self.owner(index)].home in (Home.INPUT, Home.OUTPUT)
+
+    def call_slots(self) -> list[Slot]:
+        """All places that a call fills."""
+        return [slot for index, slots in self.slots.items() if self.per_call(index) for slot in slots]
+
+    def is_view(self, index: int) -> bool:
+        """Whether the value is a part or another shape of one that owns memory."""
+        return self.storage[self.same(index)].home is Home.ALIAS
+
+    def same(self, index: int) -> int:
+        """The value that this one is as it is: itself, unless it is an input of a block that is another value."""
+        return self._same.get(index, index)
+
+    def identify(self, index: int, other: int) -> None:
+        """Say that a value is another one as it is."""
+        self._same[index] = self.same(other)
+
+    def array(self, index: int) -> Array | None:
+        """The array of a value; None where it differs from call to call."""
+        return self._arrays[self.same(index)]
+
+    def set_view(self, index: int, view: Array) -> None:
+        """Say which array a value that is a view has."""
+        self._arrays[index] = view
+
+    def arguments(self, args: Iterable[Arg]) -> list[Any]:
+        """Arguments of a kernel: arrays, slots where arrays differ from call to call, numbers and lists."""
+        made: list[Any] = []
+        for i, arg in enumerate(args):
+            if isinstance(arg, Ref):
+                made.append(self._entry(arg.index, made, i))
+            elif isinstance(arg, tuple):
+                made.append(self.arguments(arg))
+            else:
+                made.append(concrete(arg, self._symbols))
+        return made
+
+    def entries(self, indices: Iterable[int]) -> list[Any]:
+        """The arrays of values; slots where they differ from call to call."""
+        made: list[Any] = []
+        for i, index in enumerate(indices):
+            made.append(self._entry(index, made, i))
+        return made
+
+    def _entry(self, index: int, entries: list[Any], i: int) -> Array | None:
+        index = self.same(index)
+        if self.per_call(index):
+            self.slots[index].append((entries, i))
+            return None
+        return self._arrays[index]

@@ -1,0 +1,53 @@
+"""What the bindings of one context share."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from delegate.program.dtypes import DType
+from delegate.program.model import Program
+from delegate.runtime.backend import Array, Delegate
+from delegate.runtime.kernels import Kernels
+from delegate.runtime.platform import Platform
+
+if TYPE_CHECKING:
+    from delegate.runtime.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What the bindings of one context share; all but the last three are the same in all contexts of a program.
+
+    Args:
+        program: what they bind.
+        constants: an array per constant.
+        delegates: a delegate per partition.
+        guards: what is held while a delegate runs: a lock, or nothing where it can run several calls at once.
+        kernels: where kernels are looked up.
+        platform: gives memory.
+        states: an array per state.
+        lock: held during a call.
+        profile: watches the instructions; None where nobody does.
+    """
+
+    program: Program
+    constants: tuple[Array, ...]
+    delegates: tuple[Delegate, ...]
+    guards: tuple[AbstractContextManager[Any], ...]
+    kernels: Kernels
+    platform: Platform
+    states: tuple[Array, ...]
+    lock: Lock
+    profile: Profile | None = None
+
+
+def array_of(data: memoryview | bytes, dtype: DType, shape: tuple[int, ...]) -> Array:
+    """A read-only array over the bytes of a segment."""
+    array = np.frombuffer(data, dtype.numpy).reshape(shape)
+    array.flags.writeable = False
+    return array
