@@ -83,9 +83,7 @@ class Binding:
             for i, s in enumerate(self._arrays.storage)
             if s.home is Home.OUTPUT
         ]
-        self._call_slots = [
-            slot for i, slots in self._arrays.slots.items() if self._arrays.per_call(i) for slot in slots
-        ]
+        self._call_slots = self._arrays.call_slots()
 
     def run(self, inputs: Sequence[Array | None]) -> list[Any]:
         """Run once.
