@@ -72,13 +72,15 @@ def _attend(
     batch, shape = out.shape[:-2], (query.shape[-2], key.shape[-2])
     if is_causal:
         mask = np.tri(*shape, dtype=bool)
+    if mask is not None and mask.dtype == bool:
+        mask = np.where(mask, query.dtype.type(0), query.dtype.type(-math.inf))
     query, key, value = (np.broadcast_to(a, (*batch, *a.shape[-2:])) for a in (query, key, value))
     if mask is not None:
         mask = np.broadcast_to(mask, (*batch, *shape))
     for index in _blocks(batch, math.prod(shape)):
         scores = np.matmul(query[index] * factor, key[index].swapaxes(-1, -2))
         if mask is not None:
-            _apply(mask[index], scores)
+            scores += mask[index]
         if logsumexp is None:
             weights = np.empty_like(scores)
             sums = exponentials(scores, scores.ndim - 1, weights)
@@ -104,10 +106,3 @@ def _blocks(batch: Sequence[int], size: int) -> Iterator[Any]:
     for index in np.ndindex(*batch[: alone - 1]):
         for start in range(0, batch[alone - 1], together):
             yield (*index, slice(start, start + together))
-
-
-def _apply(mask: Array, scores: Array) -> None:
-    if mask.dtype == bool:
-        np.copyto(scores, -np.inf, where=~mask)
-    else:
-        scores += mask

@@ -16,8 +16,15 @@ from delegate.kernels.table import BOOL, INT
 
 _MODERATE = 16.0  # exponentials up to this number are summed and multiplied without a fear of overflow
 _ENOUGH = 2.0**-10  # a smaller sum may have lost terms that are not small beside it
-# Where exp gives the smallest normal number.
-_LOWEST = {np.dtype(t): math.log(np.finfo(t).tiny) for t in (np.float32, np.float64)}
+
+
+def _floor(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], tuple[Any, Any]]:
+    lowest = np.full(64, math.log(np.finfo(dtype).tiny) + 1, dtype)
+    return dtype, (lowest[0], np.exp(lowest)[0])
+
+
+# Where exp gives almost the smallest normal number, and what it gives there.
+_FLOORS = dict(map(_floor, (np.dtype(np.float32), np.dtype(np.float64))))
 
 
 def exponentials(x: Array, axis: int, out: Array) -> Array:
@@ -46,11 +53,16 @@ def shifted_exponentials(x: Array, axis: int, out: Array) -> tuple[Array, Array]
 
 
 def _exp(x: Array, out: Array) -> None:
-    """exp, where what would be denormal is 0: denormal numbers slow down what computes with them tenfold."""
-    lowest = _LOWEST[x.dtype]
+    """exp, where what would be denormal is 0: denormal numbers slow down what computes with them tenfold.
+
+    Beside other numbers it makes no difference that almost the smallest normal one is subtracted from all.
+    """
+    lowest, least = _FLOORS[x.dtype]
     if np.minimum.reduce(x, axis=None, initial=math.inf) < lowest:
-        x = np.where(x < lowest, x.dtype.type(-math.inf), x)
-    np.exp(x, out=out)
+        np.exp(np.clip(x, lowest, math.inf, out=out), out=out)
+        np.subtract(out, least, out=out)
+    else:
+        np.exp(x, out=out)
 
 
 def _sums(x: Array, axis: int) -> Array:

@@ -2,9 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
+from delegate.kernels.portable import TABLE
+from delegate.program.dtypes import DType
 from tests.kernels.compare import check, sample
 
 A = torch.ops.aten
@@ -217,3 +220,23 @@ def test_median():
     for dim in (0, 1):
         check(A.median.dim, x, dim)
         check(A.median.dim, x.int(), dim, True)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=str)
+@pytest.mark.parametrize("masked", [-100.0, -800.0, -math.inf])
+@pytest.mark.parametrize("offset", [0.0, 5.0, 40.0, -40.0])  # moderate numbers and others go different ways
+def test_softmax_of_masked_rows(offset, masked, dtype):
+    """Nothing denormal is left, -inf gives exactly 0, and a row that is all masked is as in torch."""
+    x = np.random.default_rng(0).standard_normal((6, 40)).astype(dtype) + dtype(offset)
+    x[:, ::3] = masked
+    x[0] = -math.inf
+    result = np.empty_like(x)
+    kernel = TABLE.find("aten._softmax.default", {DType[dtype.__name__]})
+    assert kernel is not None
+    with np.errstate(invalid="ignore"):  # 0 / 0, as in torch
+        kernel.function(x, -1, False, out=result)
+    expected = torch.softmax(torch.from_numpy(x).double(), -1).numpy()
+    np.testing.assert_allclose(result, expected, rtol=2e-6, atol=1e-33)
+    assert np.all((result == 0) | (result >= np.finfo(dtype).tiny) | np.isnan(result))
+    assert np.isnan(result[0]).all()
+    assert np.all(result[1:][np.isneginf(x[1:])] == 0)
