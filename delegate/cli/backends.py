@@ -42,16 +42,18 @@ def _list(registry: Registry) -> None:
             print(f"{s.detail}: {s.remedy}")
     print()
     libraries = registry.kernel_libraries()
-    kernels = [
-        (lib.name, str(lib.state), f"{lib.owner} {lib.version}".strip(), str(sum(1 for _ in lib.table or ())))
-        for lib in libraries
-    ]
+    kernels = [(lib.name, str(lib.state), f"{lib.owner} {lib.version}".strip(), _count(lib)) for lib in libraries]
     output.table(("kernel library", "state", "from", "kernels"), kernels)
     for lib in libraries:
         if lib.overrides:
             print(f"{lib.name} overrides {', '.join(lib.overrides)}")
         if lib.detail:
             print(lib.detail)
+
+
+def _count(library: KernelLibrary) -> str:
+    """How many kernels it has, where it was loaded."""
+    return str(sum(1 for _ in library.table)) if library.table is not None else ""
 
 
 def _one(registry: Registry, name: str, as_json: bool) -> None:
