@@ -23,7 +23,7 @@ def read_inputs(method: Method, given: Sequence[str]) -> dict[str, Array]:
     Raises:
         InputError: a file cannot be read, a name is unknown or given twice, or there are too many or too few.
     """
-    names = [i.name for i in method.inputs if i.value >= 0]
+    names = [method.inputs[i].name for i in _given(method)]
     files: dict[str, str] = {}
     in_order: list[str] = []
     for text in given:
@@ -49,17 +49,27 @@ def read_inputs(method: Method, given: Sequence[str]) -> dict[str, Array]:
 def random_inputs(method: Method, seed: int = 0) -> dict[str, Array]:
     """Input name -> random array: floats are normal, integers 0 or 1 (so that they are valid as indices, too).
 
-    A dynamic dimension has the size 2, or what is nearest to that in its range.
+    A dynamic dimension has the size 2, or what is nearest to that in its range; so has a number.
     """
     generator = np.random.default_rng(seed)
     sizes = {i: max(s.minimum, min(_SIZE, s.maximum or _SIZE)) for i, s in enumerate(method.symbols)}
-    tensors = [(i.name, method.values[i.value]) for i in method.inputs if i.value >= 0]
-    return {name: _random(generator, value, sizes) for name, value in tensors}
+    numbers = {s.input: np.asarray(sizes[i]) for i, s in enumerate(method.symbols) if s.dim < 0}
+    given = [(i, method.inputs[i]) for i in _given(method)]
+    return {
+        leaf.name: numbers[i] if i in numbers else _random(generator, method.values[leaf.value], sizes)
+        for i, leaf in given
+    }
 
 
 def leaves(inputs: Sequence[Input], arrays: Mapping[str, Array]) -> list[Any]:
     """The leaves of the arguments in order: arrays, and the literals that export fixed."""
-    return [arrays[i.name] if i.value >= 0 else i.literal for i in inputs]
+    return [arrays.get(i.name, i.literal) for i in inputs]
+
+
+def _given(method: Method) -> list[int]:
+    """The inputs that the caller has a choice of: tensors, and numbers that are symbols."""
+    numbers = {s.input for s in method.symbols if s.dim < 0}
+    return [n for n, i in enumerate(method.inputs) if i.value >= 0 or n in numbers]
 
 
 def _random(generator: np.random.Generator, value: Value, sizes: Mapping[int, int]) -> Array:

@@ -78,7 +78,8 @@ def unique_consecutive(x: Array, return_inverse: bool, return_counts: bool, dim:
     values = x.reshape(-1)[begins] if dim is None else np.compress(begins, x, axis=dim)
     inverse = (np.cumsum(begins) - 1).reshape(x.shape if dim is None else -1)
     counts = np.diff(np.append(np.flatnonzero(begins), len(rows)))
-    return values, _given(inverse, return_inverse), _given(counts, return_counts)
+    slices = dim is not None  # then torch gives both in any case
+    return values, _given(inverse, return_inverse or slices), _given(counts, return_counts or slices)
 
 
 def _given(result: Array, wanted: bool) -> Array:

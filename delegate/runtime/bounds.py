@@ -27,6 +27,7 @@ from delegate.program.model import (
     Symbol,
 )
 from delegate.program.stages import used_symbols
+from delegate.runtime.backend import Array
 from delegate.runtime.kernels import Kernels, place
 from delegate.runtime.storage import assign_storage, call_view, check_shape, concrete, shadow
 
@@ -77,7 +78,7 @@ class _Views:
 
     def __init__(self, program: Program, method: Method, kernels: Kernels, symbols: Mapping[int, Number]) -> None:
         self._program, self._method, self._kernels, self._symbols = program, method, kernels, symbols
-        self._arrays = [shadow([evaluate(d, symbols) for d in v.shape], v.dtype.numpy) for v in method.values]
+        self._views: dict[int, Array] = {}
 
     def hold(self, calls: Iterable[Instruction]) -> bool:
         """Whether those of these instructions are views, in order."""
@@ -94,17 +95,24 @@ class _Views:
     def _block_holds(self, call: StructuredCall, block: Block) -> bool:
         for index, base in block_bases(call, block):
             if self._is_alias((index,)):
-                self._arrays[index] = self._arrays[base]
+                self._views[index] = self._array(base)
         return self.hold(block.instructions)
 
     def _call_holds(self, call: KernelCall) -> bool:
         base = call.args[0]
         assert isinstance(base, Ref)
-        args = [self._arrays[base.index], *(concrete(a, self._symbols) for a in call.args[1:])]
+        args = [self._array(base.index), *(concrete(a, self._symbols) for a in call.args[1:])]
         views = call_view(self._kernels.of(self._program, self._method, call), args)
         if views is None:
             return False
         for output, view in zip(call.outputs, views, strict=True):
-            check_shape(view, self._arrays[output].shape, place(self._method, call))
-            self._arrays[output] = view
+            check_shape(view, self._shape(output), place(self._method, call))
+            self._views[output] = view
         return True
+
+    def _array(self, index: int) -> Array:
+        found = self._views.get(index)
+        return shadow(self._shape(index), self._method.values[index].dtype.numpy) if found is None else found
+
+    def _shape(self, index: int) -> list[int]:
+        return [evaluate(d, self._symbols) for d in self._method.values[index].shape]

@@ -31,6 +31,17 @@ REPORT = Report(
 )
 
 
+def save_number(path: Path) -> Path:
+    """Write a program that takes an integer and gives three times that."""
+    thrice = Expr(Op.MUL, 0, (Expr(Op.SYMBOL, 0), Expr(Op.CONST, 3)))
+    in_tree = Tree("tuple", children=(Tree("tuple", children=(LEAF,)), Tree("dict")))
+    method = Method(
+        "forward", (Input("n", -1),), (thrice,), in_tree, LEAF, (), (), symbols=(Symbol("n", 0, None, input=0),)
+    )
+    file.save(Program((method,), (), (), (), (), (), REPORT.to_json()), path)
+    return path
+
+
 def save_sum(path: Path, *, dynamic: bool = False) -> Path:
     """Write the program; the first dimension is dynamic (1 to 8) on wish."""
     rows = Expr(Op.SYMBOL, 0) if dynamic else 2

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from delegate.cli.app import app
-from tests.cli.programs import REPORT, save_sum
+from tests.cli.programs import REPORT, save_number, save_sum
 from tests.plugins import Site
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -118,6 +118,14 @@ def test_explain_a_saved_program(folder: Path) -> None:
     assert call("explain", "sum.dlg")[0] == f"{REPORT}\n"
     assert json.loads(call("explain", "sum.dlg", "--json")[0]) == json.loads(REPORT.to_json())
     assert "has been planned already" in call("explain", "sum.dlg", "-b", "adder", code=2)[1]
+
+
+def test_numbers(folder: Path) -> None:
+    """An integer that export made dynamic is given as any input, or chosen as sizes are."""
+    save_number(folder / "number.dlg")
+    assert json.loads(call("run", "number.dlg", "--json")[0])["outputs"][0]["value"] == 6
+    np.save(folder / "n.npy", np.array(7))
+    assert json.loads(call("run", "number.dlg", "-i", "n=n.npy", "--json")[0])["outputs"][0]["value"] == 21
 
 
 def test_profile(folder: Path) -> None:

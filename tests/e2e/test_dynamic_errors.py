@@ -144,6 +144,24 @@ def test_a_number_may_be_any_integer():
         program(X.numpy(), 2**70)
 
 
+EMPTY = {
+    "softmax": lambda x, y: x[y].softmax(0) + 1,
+    "convolution": lambda x, y: torch.nn.functional.conv1d(x[y][:, None], torch.ones(2, 1, 3), padding=1).relu(),
+    "product": lambda x, y: x[y] @ x[y].t() + 1,
+    "sum": lambda x, y: x[y].sum(0) + 1,
+    "whole sum": lambda x, y: (x[y] * 2).sum() + 1,
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_partition_of_nothing(name):
+    """XNNPACK itself refuses some operators on sizes of 0."""
+    some, none = (X, torch.tensor([True, False, True, True])), (X, torch.zeros(4, dtype=torch.bool))
+    program = delegate.to_backend(torch.export.export(Function(EMPTY[name]).eval(), some), "xnnpack")
+    for given in (some, none, some):
+        torch.testing.assert_close(program(*given), EMPTY[name](*given), rtol=1e-5, atol=1e-5)
+
+
 def test_partitions_behind_a_size_from_data():
     """A backend takes sizes that the data tells as it takes other dynamic ones."""
 

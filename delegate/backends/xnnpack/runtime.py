@@ -64,6 +64,8 @@ class XnnpackDelegate(Delegate):
     def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         try:
             if self._dynamic:
+                if not any(x.size for x in outputs):
+                    return  # XNNPACK refuses some operators where there is nothing to compute
                 shapes = tuple([x.shape for x in inputs])
                 if shapes != self._shapes:
                     self._resize(shapes)
