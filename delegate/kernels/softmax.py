@@ -18,13 +18,13 @@ _MODERATE = 16.0  # exponentials up to this number are summed and multiplied wit
 _ENOUGH = 2.0**-10  # a smaller sum may have lost terms that are not small beside it
 
 
-def _floor(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], tuple[Any, Any]]:
+def _floor(dtype: type[np.floating[Any]]) -> tuple[Any, Any]:
+    """Where exp gives almost the smallest normal number, and what it gives there."""
     lowest = np.full(64, math.log(np.finfo(dtype).tiny) + 1, dtype)
-    return dtype, (lowest[0], np.exp(lowest)[0])
+    return lowest[0], np.exp(lowest)[0]
 
 
-# Where exp gives almost the smallest normal number, and what it gives there.
-_FLOORS = dict(map(_floor, (np.dtype(np.float32), np.dtype(np.float64))))
+_FLOORS = {np.dtype(t): _floor(t) for t in (np.float32, np.float64)}
 
 
 def exponentials(x: Array, axis: int, out: Array) -> Array:
