@@ -22,6 +22,7 @@ from delegate.program.dtypes import DType
 from delegate.program.model import Program, Ref
 from delegate.registry import Registry
 from delegate.report import Report
+from delegate.runtime.backend import Array
 from delegate.runtime.context import Context
 from delegate.runtime.method import Method
 from delegate.runtime.profile import Profile
@@ -60,7 +61,10 @@ class CompiledMethod:
                 where=f"given {_signature(spec)}, expected {_signature(self._in_spec)}",
                 remedy="give the structure of the example inputs",
             )
-        results = self._method.run([_to_array(leaf) for leaf in leaves])
+        arrays = [_to_array(leaf) for leaf in leaves]
+        results = self._method.run(arrays)
+        for number in self._method.written:
+            _give_back(arrays[number], leaves[number])
         return pytree.tree_unflatten(
             [_to_tensor(r, d) for r, d in zip(results, self._dtypes, strict=True)], self._out_spec
         )
@@ -209,6 +213,13 @@ def _to_tensor(result: Any, dtype: DType | None) -> Any:
         return result
     tensor = torch.from_numpy(result)
     return tensor.view(torch_dtype(dtype)) if dtype is DType.bfloat16 else tensor
+
+
+def _give_back(array: Array, tensor: torch.Tensor) -> None:
+    """Copy a new value out where the method ran on a row-major copy of the caller's tensor."""
+    if array.ctypes.data != tensor.data_ptr():
+        made = torch.from_numpy(array)
+        tensor.detach().copy_(made.view(torch.bfloat16) if tensor.dtype is torch.bfloat16 else made)
 
 
 def _signature(spec: Any) -> str:

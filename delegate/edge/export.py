@@ -63,6 +63,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         in_spec=ep.call_spec.in_spec,
         out_spec=ep.call_spec.out_spec,
         range_constraints=ranges,
+        written=signature.written,
     )
     for placeholder in module.graph.find_nodes(op="placeholder"):
         placeholder.meta[META_CONSTANT] = program.is_constant(placeholder)
@@ -118,24 +119,26 @@ def _with_lasting_names(module: GraphModule, signature: Signature, names: Sequen
         if hasattr(builtins, node.name):
             node.name = module.graph._graph_namespace.create_name(node.name, None)
         lasting[name] = node.name
-    return replace(signature, inputs=tuple(replace(i, node=lasting[i.node]) for i in signature.inputs))
+    inputs = tuple(replace(i, node=lasting[i.node]) for i in signature.inputs)
+    return replace(signature, inputs=inputs, written=tuple(lasting[name] for name in signature.written))
 
 
 def _with_writes(
     ep: ExportedProgram, signature: Signature, written: Mapping[Node, Node], module: GraphModule
 ) -> Signature:
-    """The signature and the graph's results with the new values of the buffers that functionalisation found."""
+    """The signature and the graph's results with the new values of buffers and inputs that functionalisation found."""
     kinds = {spec.arg.name: spec.kind for spec in ep.graph_signature.input_specs}
-    for placeholder in written:
-        if kinds[placeholder.name] not in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
-            raise NotSimple(f"{placeholder.name} is written and is no buffer")
-    if written and signature.mutated:
-        raise NotSimple("buffers are written both in place and by results")
+    buffers = [p for p in written if kinds[p.name] in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR)]
+    inputs = [p for p in written if kinds[p.name] is InputKind.USER_INPUT]
+    if len(buffers) + len(inputs) != len(written):
+        raise NotSimple("a parameter is written")
+    if written and (signature.mutated or signature.written):
+        raise NotSimple("tensors are written both in place and by results")
     output = module.graph.output_node()
     results = output.args[0]
     assert isinstance(results, tuple | list)
-    output.args = ((*(results[p] for p in signature.outputs), *written.values()),)
-    return signature.mutating([p.name for p in written])
+    output.args = ((*(results[p] for p in signature.outputs), *(written[p] for p in (*buffers, *inputs))),)
+    return signature.mutating([p.name for p in buffers], [p.name for p in inputs])
 
 
 def _thorough(

@@ -34,7 +34,7 @@ class EdgeProgram:
     """One method in edge dialect.
 
     `graph` holds, in this order: a placeholder for every constant, state and user input, then call_function nodes,
-    then the output node whose argument is (user outputs ..., new values of mutated states ...).
+    then the output node whose argument is (user outputs ..., new values of mutated states ..., of written inputs ...).
     Every node has `meta["val"]`; `meta["nn_module_stack"]` and `meta["stack_trace"]` where torch knew them.
 
     Args:
@@ -44,8 +44,9 @@ class EdgeProgram:
         constants: placeholder name -> the tensor (parameters, buffers, lifted constants, folded values).
         constant_names: placeholder name -> the name in the user's module (or the node that was folded).
         states: placeholder name -> the mutable buffer's name in the user's module; its start value is in `constants`.
-        mutated: names of the states that the last outputs of the graph are the new values of, in order.
+        mutated: names of the states that the outputs behind the user's are the new values of, in order.
         in_spec, out_spec: torch's pytree specs of (args, kwargs) and of the result.
+        written: placeholders of the inputs that the module writes to; the very last outputs are their new values.
         range_constraints: sympy symbol -> torch's ValueRanges.
     """
 
@@ -59,6 +60,7 @@ class EdgeProgram:
     in_spec: Any
     out_spec: Any
     range_constraints: Mapping[Any, Any]
+    written: tuple[str, ...] = ()
 
     @property
     def graph(self) -> Graph:

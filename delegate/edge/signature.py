@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,6 @@ _REFUSED_OUTPUTS = {
     OutputKind.LOSS_OUTPUT: ("computes a loss", "export the inference program, without joint_loss_index"),
     OutputKind.GRADIENT_TO_PARAMETER: ("computes gradients", "export the inference program"),
     OutputKind.GRADIENT_TO_USER_INPUT: ("computes gradients", "export the inference program"),
-    OutputKind.USER_INPUT_MUTATION: ("changes its input in place", "clone it in forward, or return its new value"),
     OutputKind.PARAMETER_MUTATION: ("changes a parameter in place", "make it a buffer: register_buffer"),
     OutputKind.TOKEN: ("has side effects", "remove operators with side effects, such as printing, from forward"),
 }
@@ -33,7 +32,8 @@ class Signature:
     """The signature of one method; the fields are those of `EdgeProgram`.
 
     Args:
-        outputs: positions, in the exported program's results, of the user outputs and then of the new state values.
+        outputs: positions, in the exported program's results, of the user outputs, then of the new values of
+            states, then of inputs.
     """
 
     inputs: tuple[EdgeInput, ...]
@@ -42,11 +42,13 @@ class Signature:
     states: dict[str, str]
     mutated: tuple[str, ...]
     outputs: tuple[int, ...]
+    written: tuple[str, ...] = ()
 
-    def mutating(self, placeholders: Sequence[str]) -> Signature:
-        """The same with these buffers, given by their placeholders, as states whose new values are results."""
-        states = {p: self.constant_names[p] for p in placeholders}
-        return replace(self, states=self.states | states, mutated=(*self.mutated, *states.values()))
+    def mutating(self, buffers: Sequence[str], inputs: Sequence[str]) -> Signature:
+        """The same with these buffers and inputs, given by their placeholders, as what the last results are for."""
+        states = {p: self.constant_names[p] for p in buffers}
+        mutated = (*self.mutated, *states.values())
+        return replace(self, states=self.states | states, mutated=mutated, written=(*self.written, *inputs))
 
 
 def input_paths(ep: ExportedProgram) -> list[str]:
@@ -96,7 +98,8 @@ def read_signature(ep: ExportedProgram) -> Signature:
             assert spec.target is not None
             constants[spec.arg.name] = _constant(ep, spec.target)
             names[spec.arg.name] = spec.target
-    mutations = _mutations(ep)
+    mutations = _mutations(ep, OutputKind.BUFFER_MUTATION)
+    writes = _mutations(ep, OutputKind.USER_INPUT_MUTATION)
     holders = {target: node for node, target in names.items()}
     return Signature(
         inputs=tuple(inputs),
@@ -104,12 +107,12 @@ def read_signature(ep: ExportedProgram) -> Signature:
         constant_names=names,
         states={holders[target]: target for target in mutations.values()},
         mutated=tuple(mutations.values()),
-        outputs=_outputs(len(ep.graph_signature.output_specs), mutations),
+        outputs=_outputs(len(ep.graph_signature.output_specs), [*mutations, *writes]),
+        written=tuple(writes.values()),
     )
 
 
-def _outputs(count: int, mutations: Iterable[int]) -> tuple[int, ...]:
-    mutating = list(mutations)
+def _outputs(count: int, mutating: Sequence[int]) -> tuple[int, ...]:
     return (*(i for i in range(count) if i not in mutating), *mutating)
 
 
@@ -135,14 +138,14 @@ def _constant(ep: ExportedProgram, target: str) -> torch.Tensor:
     return value.detach()
 
 
-def _mutations(ep: ExportedProgram) -> dict[int, str]:
-    """Position of a result -> the buffer that it is the new value of."""
+def _mutations(ep: ExportedProgram, kind: OutputKind) -> dict[int, str]:
+    """Position of a result -> the buffer, or the placeholder of the input, that it is the new value of."""
     found: dict[int, str] = {}
     for position, spec in enumerate(ep.graph_signature.output_specs):
         if spec.kind in _REFUSED_OUTPUTS:
             what, remedy = _REFUSED_OUTPUTS[spec.kind]
             raise ExportError(f"the program {what}", where=spec.target or str(spec.arg), remedy=remedy)
-        if spec.kind is OutputKind.BUFFER_MUTATION:
+        if spec.kind is kind:
             assert spec.target is not None
             found[position] = spec.target
     return found

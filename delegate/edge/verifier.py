@@ -200,8 +200,11 @@ def _wrong_results(program: EdgeProgram) -> Iterator[tuple[str, str]]:
     if not isinstance(results, tuple):
         yield "the output is no tuple of results", str(results)
         return
-    expected = len(program.mutated) + (program.out_spec.num_leaves if program.out_spec is not None else 0)
+    leaves = program.out_spec.num_leaves if program.out_spec is not None else 0
+    expected = leaves + len(program.mutated) + len(program.written)
     if program.out_spec is not None and len(results) != expected:
         yield f"{len(results)} results, not {expected}", str(program.graph.output_node().args)
     if not set(program.mutated) <= set(program.states.values()):
         yield "a mutated state is no state", str(program.mutated)
+    if not set(program.written) <= {i.node for i in program.inputs}:
+        yield "a written input is no input", str(program.written)

@@ -56,9 +56,9 @@ class _MethodEmitter:
         inputs = tuple(self._input(i, given) for i, given in enumerate(self.edge.inputs))
         results = self.graph.emit(self.edge.graph)
         self.tables.require_kernels()
-        user_results = results[: len(results) - len(self.edge.mutated)]
-        outputs = tuple(self._result(r) for r in user_results)
-        self._update_states(results[len(user_results) :], outputs)
+        count = len(results) - len(self.edge.mutated) - len(self.edge.written)
+        outputs = tuple(self._result(r) for r in results[:count])
+        self._write(results[count:], outputs)
         self.tables.require_kernels()
         return Method(
             name=self.edge.name,
@@ -100,28 +100,31 @@ class _MethodEmitter:
 
     def _result(self, result: Any) -> Arg:
         if isinstance(result, Node) and isinstance(result.meta.get("val"), torch.Tensor):
-            return Ref(self._outside_states(result))
+            return Ref(self._lasting(result))
         return self.graph.argument(result, result if isinstance(result, Node) else self.edge.graph.output_node())
 
-    def _update_states(self, new_values: Sequence[Any], outputs: Sequence[Arg]) -> None:
-        """The mutated states take their new values: in place, or last of all."""
-        placeholder_of = {name: self.placeholders[p] for p, name in self.edge.states.items()}
-        old_values = [self.graph.value(placeholder_of[name]) for name in self.edge.mutated]
-        sources = [self._outside_states(node) for node in new_values]
+    def _write(self, new_values: Sequence[Any], outputs: Sequence[Arg]) -> None:
+        """Give states and inputs their new values: states in place where that can be, the rest last of all."""
+        states = {name: self.placeholders[p] for p, name in self.edge.states.items()}
+        targets = [*(states[name] for name in self.edge.mutated), *(self.placeholders[p] for p in self.edge.written)]
+        old_values = [self.graph.value(node) for node in targets]
+        sources = [self._lasting(node) for node in new_values]
         nodes = {Update(old, new): node for old, new, node in zip(old_values, sources, new_values, strict=True)}
         for update in update_in_place(self.tables, self.graph.instructions, outputs, list(nodes)):
-            state = self.tables.values[update.old]
-            updated = self.tables.add(replace(state, name=f"{state.name} (updated)"))
+            old = self.tables.values[update.old]
+            updated = update.old
+            if old.storage.home is Home.STATE:
+                updated = self.tables.add(replace(old, name=f"{old.name} (updated)"))
             args = (Ref(update.old), Ref(update.new), False)
             self.graph.kernel_call(_COPY, args, (updated,), nodes[update])
 
-    def _outside_states(self, node: Node) -> int:
-        """The node's value, or a copy of it where it may lie in a state, which changes before the caller sees it."""
-        return self.graph.clone(node) if self._lies_in_state(node) else self.graph.value(node)
+    def _lasting(self, node: Node) -> int:
+        """The node's value, or a copy of it where it may lie in memory that is written before the caller sees it."""
+        return self.graph.clone(node) if self._will_change(node) else self.graph.value(node)
 
-    def _lies_in_state(self, node: Node) -> bool:
+    def _will_change(self, node: Node) -> bool:
         while node.op == "call_function" and node.args and isinstance(node.args[0], Node):
             if node.target is not operator.getitem and not self.tables.is_view(op_name(node), tensors(node)):
                 return False
             node = node.args[0]
-        return node.op == "placeholder" and node.name in self.edge.states
+        return node.op == "placeholder" and (node.name in self.edge.states or node.name in self.edge.written)

@@ -40,14 +40,16 @@ def update_in_place(
         tables: of the method; kernels say whether they run in place.
         instructions: all of the method but the copies of what is left.
         results: of the method.
-        updates: one per mutated state.
+        updates: one per mutated state or input.
     """
     reads = _Reads(tables, instructions, [*refs(results), *(update.new for update in updates)])
     return [update for update in updates if not _move(tables, instructions, reads, update)]
 
 
 def _move(tables: Tables, instructions: Sequence[Instruction], reads: _Reads, update: Update) -> bool:
-    """Move the last steps of an update into the state: as many as can be."""
+    """Move the last steps of an update into the state: as many as can be. Inputs are left to be copied."""
+    if tables.values[update.old].storage.home is not Home.STATE:
+        return False
     writes = list(_way_back(tables, instructions, reads, update))
     while writes:
         first = writes[-1]

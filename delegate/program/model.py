@@ -24,7 +24,7 @@ class Home(Enum):
     ARENA = 0  # planned: `offset` bytes into the arena of memory space `index`; offset -1: planned per shape
     CONSTANT = 1  # constant number `index` of the program; read-only
     STATE = 2  # state number `index` of the program: a mutable buffer that lives between calls
-    INPUT = 3  # the caller's array for input number `index`, used where it lies; read-only
+    INPUT = 3  # the caller's array for input number `index`, used where it lies; read-only but for `written_input`
     OUTPUT = 4  # a new array for output number `index`, made for every call and given to the caller
     ALIAS = 5  # a view of value `index`: the instruction that makes it costs nothing at run time
 

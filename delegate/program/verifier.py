@@ -33,10 +33,11 @@ from delegate.program.model import (
     Tree,
     Value,
 )
+from delegate.program.written import written_input
 
 _BLOCKS = {Structure.IF: 2, Structure.WHILE: 2, Structure.SCAN: 1, Structure.MAP: 1}
 _KEYED = {"tuple": False, "list": False, "dict": True, "namedtuple": True, "record": True}  # kinds of trees
-_READ_ONLY = {Home.INPUT, Home.CONSTANT}
+_READ_ONLY = {Home.INPUT, Home.CONSTANT}  # but for `written_input`
 _GIVEN = {Home.INPUT, Home.CONSTANT, Home.STATE}  # there before the first instruction
 _POLICIES = ("allow", "warn", "error")
 _REMEDY = "lower the model again; if that does not help, report it"
@@ -266,7 +267,8 @@ class _MethodVerifier:
         if call.source != -1:
             self._index(call.source, self._method.sources, "source")
         self._args(call.args)
-        self._make(call.outputs, aliases=True)
+        if written_input(self._program, self._method, call) is None:
+            self._make(call.outputs, aliases=True)
 
     def _delegate_call(self, call: DelegateCall) -> None:
         if self._is_fallback:

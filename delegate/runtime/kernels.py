@@ -69,8 +69,8 @@ class Kernels:
         """The kernel of an instruction; raises KernelError naming operator, dtypes and the user's line."""
         op = program.operators[call.operator]
         dtypes = {method.values[i].dtype for i in (*refs(call.args), *call.outputs)}
-        updates_state = any(method.values[o].storage.home is Home.STATE for o in call.outputs)
-        kernel = self.find(op, dtypes, in_place=updates_state, allocates=allocates)
+        updates = any(method.values[o].storage.home in (Home.STATE, Home.INPUT) for o in call.outputs)
+        kernel = self.find(op, dtypes, in_place=updates, allocates=allocates)
         if kernel is None or (not kernel.is_view and _must_be_view(method, call)):
             names = ", ".join(sorted(t.name for t in dtypes))
             raise KernelError(

@@ -10,12 +10,14 @@ from delegate.errors import DelegateError, InputError
 from delegate.program import model
 from delegate.program.model import Input, Tree
 from delegate.program.stages import depends_on_data
+from delegate.program.written import written_inputs
 from delegate.runtime.binding import Binding
 from delegate.runtime.bindings import Bindings
 from delegate.runtime.inputs import InputChecker
 from delegate.runtime.resources import Resources
 from delegate.runtime.stages import Staged
 from delegate.runtime.tree import flatten, unflatten
+from delegate.runtime.written import give_back, own_arrays
 
 if TYPE_CHECKING:
     from delegate.runtime.profile import Profile
@@ -26,12 +28,17 @@ class Method:
 
     Calls from several threads are safe; those of the methods of one context run one after another, because they share
     its states, and those of one method its arena.
+
+    Attributes:
+        written: the numbers of the inputs that the module writes to: the arrays given for them hold the new values
+            behind a call, as in eager.
     """
 
     def __init__(self, resources: Resources, definition: model.Method) -> None:
         self.definition = definition
         self._checker = InputChecker(definition)
         self._lock = resources.lock
+        self.written = written_inputs(resources.program, definition)
         self._positional = _only_positional_leaves(definition.in_tree)
         self._bind(resources)
         self._gives_leaf = definition.out_tree.kind == "leaf"
@@ -53,7 +60,7 @@ class Method:
             NumPy arrays in the structure of the module's result; a dataclass or model output becomes a `Record`.
 
         Raises:
-            InputError: the arguments do not fit.
+            InputError: the arguments do not fit, or an array that the method writes to is read-only.
             BackendFailed, KernelError: the run failed; the next call is right again, but states may have
                 been written in part: `Context.restore` a snapshot, or `reset`.
         """
@@ -67,18 +74,23 @@ class Method:
     def run(self, leaves: Sequence[Any]) -> list[Any]:
         """Run on the flat leaves of the arguments; gives the flat leaves of the result."""
         arrays = self._checker.arrays(leaves)
+        own = own_arrays(self.definition, self.written, leaves) if self.written else []
         symbols = {} if self._only is not None else self._checker.symbols(arrays)
         try:
             with self._lock:
                 if self._only is not None:
-                    return self._only.run(arrays)
-                assert self._bound is not None
-                return self._bound.run(arrays, symbols)
+                    results = self._only.run(arrays)
+                else:
+                    assert self._bound is not None
+                    results = self._bound.run(arrays, symbols)
         except InputError:  # sizes that do not go together, or that the data gives
             raise
         except DelegateError as error:
             self._resources.platform.abort(error)
             raise
+        if own:
+            give_back(own, self.written, arrays)
+        return results
 
     def watch(self, profile: Profile | None) -> None:
         """Have a profile watch the instructions from now on; None: nobody."""

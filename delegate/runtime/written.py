@@ -1,0 +1,42 @@
+"""Inputs that a method writes to: the caller's own arrays hold the new values behind the call, as in eager."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from delegate.errors import InputError
+from delegate.program.model import Method
+from delegate.runtime.backend import Array
+
+
+def own_arrays(method: Method, written: Sequence[int], leaves: Sequence[Any]) -> list[Array]:
+    """The caller's arrays that will be written, one per number in `written`.
+
+    Raises:
+        InputError: one is not an array, or read-only.
+    """
+    return [_own(method.inputs[number].name, leaves[number]) for number in written]
+
+
+def _own(name: str, leaf: Any) -> Array:
+    array = leaf if isinstance(leaf, np.ndarray) else None
+    if array is None and hasattr(leaf, "__dlpack__"):
+        array = np.from_dlpack(leaf)
+    if array is None or not array.flags.writeable:
+        what = f"a {type(leaf).__name__}" if array is None else "read-only"
+        raise InputError(
+            f"input {name!r} is {what}, and the method writes to it", remedy="give an array that can be written"
+        )
+    return array
+
+
+def give_back(own: Sequence[Array], written: Sequence[int], arrays: Sequence[Array | None]) -> None:
+    """Copy new values out where the method ran on a row-major copy of the caller's array."""
+    for target, number in zip(own, written, strict=True):
+        source = arrays[number]
+        assert source is not None
+        if not np.may_share_memory(target, source):
+            np.copyto(target, source)

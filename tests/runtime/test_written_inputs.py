@@ -1,0 +1,139 @@
+"""Modules that write to their inputs: the caller's own arrays and tensors hold the new values behind a call."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+import delegate
+from delegate.errors import InputError
+from delegate.program.file import serialize
+from tests.lowering import assert_same, compiled
+
+
+class Function(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.register_buffer("count", torch.zeros(3))
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(self, *args)
+
+
+def adds_and_returns_another(m, a, b):
+    a.add_(b)
+    return a * 2
+
+
+def returns_what_it_wrote(m, a, b):
+    return a.mul_(b), b
+
+
+def returns_the_old_value(m, a, b):
+    old = a.clone()
+    a.copy_(b)
+    return old, a.sum()
+
+
+def writes_a_row(m, a, b):
+    a[1].fill_(7)
+    a[:, 0] += b[0, 0]
+    return b + 1
+
+
+def swaps(m, a, b):
+    old = a.clone()
+    a.copy_(b)
+    b.copy_(old)
+    return a - b
+
+
+def writes_a_buffer_too(m, a, b):
+    m.count.add_(a.sum(1))
+    a.sub_(m.count[:, None])
+    return m.count * 1
+
+
+def by_what_the_data_says(m, a, b):
+    chosen = b[b > 0]
+    a.add_(chosen.sum())
+    later = a[a > 1]
+    a.mul_(2)
+    return later * 1, chosen
+
+
+FUNCTIONS = [
+    by_what_the_data_says,
+    adds_and_returns_another, returns_what_it_wrote, returns_the_old_value, writes_a_row, swaps, writes_a_buffer_too,
+]  # fmt: skip
+
+
+def given(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(3, 4, generator=generator).to(dtype) for _ in range(2))
+
+
+@pytest.mark.parametrize("backends", [[], ["xnnpack"]], ids=["portable", "xnnpack"])
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_torch_and_numpy(function, backends):
+    module = Function(function)
+    program = compiled(copy.deepcopy(module), given(), backends=backends)
+    loaded = delegate.load(serialize(program.program))
+    theirs, ours = given(), given()
+    arrays = [t.numpy().copy() for t in given()]
+    for _ in range(2):
+        expected, result = copy.deepcopy(module(*theirs)), program(*ours)
+        assert_same(result, expected)
+        assert_same(ours, theirs)
+        kept = copy.deepcopy(result)
+        loaded(*arrays)
+        for array, tensor in zip(arrays, theirs, strict=True):
+            np.testing.assert_allclose(array, tensor.numpy(), rtol=1e-5)
+        for tensor in ours:  # results are the caller's own
+            tensor.add_(0)
+        assert_same(result, kept)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_strided_arrays_and_tensors_are_written(dtype):
+    module = Function(writes_a_row)
+    program = compiled(copy.deepcopy(module), given(dtype))
+    theirs, ours = ([t.T.contiguous().T for t in given(dtype)] for _ in range(2))
+    module(*theirs)
+    program(*ours)
+    assert_same(ours, theirs)
+    if dtype is torch.float32:
+        a, b = (np.asfortranarray(t.numpy()) for t in given())
+        program.loaded(a, b)
+        np.testing.assert_allclose(a, theirs[0].numpy(), rtol=1e-6)
+
+
+def test_dynamic_sizes():
+    rows = Dim("rows", min=2, max=8)
+    module = Function(writes_a_row)
+    program = compiled(module, given(), dynamic_shapes=(({0: rows}, {0: rows}),))
+    for count in (2, 5, 3):
+        theirs, ours = ([torch.ones(count, 4) * i for i in range(2)] for _ in range(2))
+        module(*theirs)
+        program(*ours)
+        assert_same(ours, theirs)
+
+
+def test_what_cannot_be_written_is_refused():
+    program = compiled(Function(adds_and_returns_another), given()).loaded
+    a, b = (t.numpy() for t in given())
+    a.flags.writeable = False
+    with pytest.raises(InputError, match="'args_0' is read-only, and the method writes to it"):
+        program(a, b)
+    with pytest.raises(InputError, match="'args_0' is a list, and the method writes to it"):
+        program(a.tolist(), b)
+    b.flags.writeable = False
+    program(a.copy(), b)  # this one is only read
