@@ -9,7 +9,7 @@ import numpy as np
 from delegate.kernels.halves import Array
 from delegate.kernels.operands import WIDE, WIDE_COMPLEX, Operand, blocked, cast, level
 from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import BOOL, COMPLEX, INT, REAL
+from delegate.kernels.table import BOOL, COMPLEX, INT, REAL, UNSIGNED
 
 _PLAIN: dict[str, np.ufunc] = {
     "mul.Tensor": np.multiply, "mul.Scalar": np.multiply, "div.Tensor": np.divide, "div.Scalar": np.divide,
@@ -41,7 +41,7 @@ def _binary(ufunc: np.ufunc, a: Operand, b: Operand, *, out: Array) -> None:
 
 
 for _name, _ufunc in _PLAIN.items():
-    _dtypes = WIDE | INT | BOOL if _name.split(".")[0] in _IN_STEPS else REAL | COMPLEX
+    _dtypes = WIDE | INT | BOOL if _name.split(".")[0] in _IN_STEPS else REAL | COMPLEX | UNSIGNED
     TABLE.kernel(f"aten.{_name}", dtypes=_dtypes, in_place=True)(partial(_binary, _ufunc))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from delegate.kernels.halves import Array
 from delegate.kernels.operands import WIDE_COMPLEX, Operand, cast, result_type
 from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import ANY, BOOL, COMPLEX, INT, REAL
+from delegate.kernels.table import ANY, BOOL, COMPLEX, INT, REAL, UNSIGNED
 from delegate.program.dtypes import DType
 
 _COMPARISONS: dict[str, np.ufunc] = {
@@ -28,9 +28,11 @@ def _logical(ufunc: np.ufunc, a: Array, b: Array, *, out: Array) -> None:
 
 
 for _name, _ufunc in _COMPARISONS.items():
-    TABLE.kernel(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar", dtypes=REAL | COMPLEX)(partial(_compare, _ufunc))
+    TABLE.kernel(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar", dtypes=REAL | COMPLEX | UNSIGNED)(
+        partial(_compare, _ufunc)
+    )
 for _name, _ufunc in _LOGICAL.items():
-    TABLE.kernel(f"aten.logical_{_name}.default", dtypes=REAL | COMPLEX)(partial(_logical, _ufunc))
+    TABLE.kernel(f"aten.logical_{_name}.default", dtypes=REAL | COMPLEX | UNSIGNED)(partial(_logical, _ufunc))
 
 
 @TABLE.kernel(

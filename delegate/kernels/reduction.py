@@ -11,7 +11,7 @@ import numpy as np
 from delegate.kernels.halves import Array
 from delegate.kernels.operands import WIDE, WIDE_COMPLEX, axes_of, cast, count_of
 from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import BOOL, COMPLEX, INT, REAL
+from delegate.kernels.table import BOOL, COMPLEX, INT, REAL, UNSIGNED
 from delegate.program.dtypes import DType
 
 Dims = int | Sequence[int] | None
@@ -42,9 +42,9 @@ _OVER_DIMS: dict[str, np.ufunc] = {
     "sum.dim_IntList": np.add, "prod.dim_int": np.multiply, "amax.default": np.maximum, "amin.default": np.minimum,
 }  # fmt: skip
 for _name, _ufunc in _OVER_ALL.items():
-    TABLE.kernel(f"aten.{_name}", dtypes=_NUMBERS)(partial(_reduce_all, _ufunc))
+    TABLE.kernel(f"aten.{_name}", dtypes=_NUMBERS | UNSIGNED)(partial(_reduce_all, _ufunc))
 for _name, _ufunc in _OVER_DIMS.items():
-    TABLE.kernel(f"aten.{_name}", dtypes=_NUMBERS)(partial(_reduce_dims, _ufunc))
+    TABLE.kernel(f"aten.{_name}", dtypes=_NUMBERS | UNSIGNED)(partial(_reduce_dims, _ufunc))
 
 
 def _truth(ufunc: np.ufunc, x: Array, dim: Dims = None, keepdim: bool = False, *, out: Array) -> None:
@@ -54,7 +54,7 @@ def _truth(ufunc: np.ufunc, x: Array, dim: Dims = None, keepdim: bool = False, *
 
 for _name, _ufunc in (("any", np.logical_or), ("all", np.logical_and)):
     _ops = [f"aten.{_name}.{overload}" for overload in ("default", "dim", "dims")]
-    TABLE.kernel(*_ops, dtypes=REAL | COMPLEX)(partial(_truth, _ufunc))
+    TABLE.kernel(*_ops, dtypes=REAL | COMPLEX | UNSIGNED)(partial(_truth, _ufunc))
 
 
 @TABLE.kernel("aten.mean.default", dtypes=_NUMBERS)

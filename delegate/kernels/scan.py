@@ -9,7 +9,7 @@ import numpy as np
 from delegate.kernels.halves import Array
 from delegate.kernels.operands import WIDE, WIDE_COMPLEX, axis_of
 from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import BOOL, INT
+from delegate.kernels.table import BOOL, INT, UNSIGNED
 from delegate.program.dtypes import DType
 
 _WIDER = {np.dtype(np.float32): np.dtype(np.float64), np.dtype(np.complex64): np.dtype(np.complex128)}
@@ -25,8 +25,8 @@ def _accumulate(ufunc: np.ufunc, x: Array, dim: int, _dtype: DType | None = None
     np.copyto(out, ufunc.accumulate(x, axis=dim, dtype=_WIDER.get(out.dtype, out.dtype)), casting="same_kind")
 
 
-TABLE.kernel("aten.cumsum.default", dtypes=WIDE_COMPLEX | INT | BOOL)(partial(_accumulate, np.add))
-TABLE.kernel("aten.cumprod.default", dtypes=WIDE_COMPLEX | INT | BOOL)(partial(_accumulate, np.multiply))
+TABLE.kernel("aten.cumsum.default", dtypes=WIDE_COMPLEX | INT | BOOL | UNSIGNED)(partial(_accumulate, np.add))
+TABLE.kernel("aten.cumprod.default", dtypes=WIDE_COMPLEX | INT | BOOL | UNSIGNED)(partial(_accumulate, np.multiply))
 
 
 @TABLE.kernel("aten.logcumsumexp.default", dtypes=WIDE)

@@ -7,6 +7,7 @@ import numpy as np
 from delegate.kernels.halves import Array
 from delegate.kernels.operands import axis_of
 from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import REAL, UNSIGNED
 
 
 def order_of(x: Array, axis: int, descending: bool) -> Array:
@@ -28,22 +29,22 @@ def _sort(x: Array, dim: int, descending: bool, out: tuple[Array, Array]) -> Non
     np.copyto(out[0], np.take_along_axis(x, order, dim))
 
 
-@TABLE.kernel("aten.sort.default")
+@TABLE.kernel("aten.sort.default", dtypes=REAL | UNSIGNED)
 def sort(x: Array, dim: int, descending: bool, *, out: tuple[Array, Array]) -> None:
     _sort(x, dim, descending, out)
 
 
-@TABLE.kernel("aten.sort.stable")
+@TABLE.kernel("aten.sort.stable", dtypes=REAL | UNSIGNED)
 def sort_stable(x: Array, _stable: bool | None, dim: int, descending: bool, *, out: tuple[Array, Array]) -> None:
     _sort(x, dim, descending, out)
 
 
-@TABLE.kernel("aten.argsort.default")
+@TABLE.kernel("aten.argsort.default", dtypes=REAL | UNSIGNED)
 def argsort(x: Array, dim: int, descending: bool, *, out: Array) -> None:
     out.fill(0) if x.ndim == 0 else np.copyto(out, order_of(x, axis_of(x, dim), descending))
 
 
-@TABLE.kernel("aten.argsort.stable")
+@TABLE.kernel("aten.argsort.stable", dtypes=REAL | UNSIGNED)
 def argsort_stable(x: Array, _stable: bool, dim: int, descending: bool, *, out: Array) -> None:
     argsort(x, dim, descending, out=out)
 

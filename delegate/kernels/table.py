@@ -16,10 +16,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 FLOAT = frozenset({DType.float16, DType.float32, DType.float64})
 INT = frozenset({DType.uint8, DType.int8, DType.int16, DType.int32, DType.int64})
+UNSIGNED = frozenset({DType.uint16, DType.uint32, DType.uint64})  # torch has few operators for them
 BOOL = frozenset({DType.bool})
 COMPLEX = frozenset({DType.complex64, DType.complex128})
 REAL = FLOAT | INT | BOOL
-ANY = REAL | COMPLEX | {DType.bfloat16, DType.uint16, DType.uint32, DType.uint64}
+ANY = REAL | COMPLEX | UNSIGNED | {DType.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
