@@ -21,9 +21,8 @@ from delegate.emit.trees import tree_of
 from delegate.errors import LoweringError
 from delegate.partitioner.cut import LoweredProgram
 from delegate.program.model import Arg, Home, Input, Method, Ref, Storage
+from delegate.program.written import COPY
 from delegate.runtime.kernels import Kernels
-
-_COPY = "aten.copy.default"
 
 
 def emit_method(lowered: LoweredProgram, pools: Pools, kernels: Kernels) -> Method:
@@ -116,7 +115,7 @@ class _MethodEmitter:
             if old.storage.home is Home.STATE:
                 updated = self.tables.add(replace(old, name=f"{old.name} (updated)"))
             args = (Ref(update.old), Ref(update.new), False)
-            self.graph.kernel_call(_COPY, args, (updated,), nodes[update])
+            self.graph.kernel_call(COPY, args, (updated,), nodes[update])
 
     def _lasting(self, node: Node) -> int:
         """The node's value, or a copy of it where it may lie in memory that is written before the caller sees it."""

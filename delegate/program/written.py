@@ -14,7 +14,8 @@ def written_input(program: Program, method: Method, call: KernelCall) -> int | N
 
     Its arguments must have been checked.
     """
-    if program.operators[call.operator] != COPY or len(call.outputs) != 1 or call.args[0] != Ref(call.outputs[0]):
+    updates_first = len(call.outputs) == 1 and call.args[:1] == (Ref(call.outputs[0]),)
+    if not updates_first or program.operators[call.operator] != COPY:
         return None
     storage = method.values[call.outputs[0]].storage
     return storage.index if storage.home is Home.INPUT else None

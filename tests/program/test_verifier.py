@@ -143,6 +143,12 @@ CASES = {
     "never made": (replace_instruction(dynamic(), 1, outputs=()), "'y' is read before it is made"),
     "unused and never made": (UNUSED, "no instruction makes it .*%6 'unused'"),
     "input written": (replace_instruction(static(), 0, outputs=(0,)), "%0 'x' is written, but INPUT is read-only"),
+    "input copied to without arguments": (
+        dataclasses.replace(
+            replace_instruction(static(), 0, outputs=(0,), args=()), operators=("aten.copy.default",) * 9
+        ),
+        "INPUT is read-only",
+    ),
     "constant written": (replace_instruction(static(), 0, outputs=(1,)), "CONSTANT is read-only"),
     "delegate": (replace_instruction(static(), 2, delegate=1), "no delegate 1"),
     "fallback": (rows(fallback(), "delegates", fallback=1), "no fallback 1, only 1 .*delegate 'xnnpack_0'"),
