@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from delegate.program.dtypes import DType
 from delegate.program.expr import Dim, Expr
 from delegate.program.model import (
+    UNBOUNDED_BELOW,
     Arg,
     Constant,
     DelegateCall,
     DelegateSpec,
     Home,
-    Input,
     Instruction,
     KernelCall,
     Method,
@@ -125,7 +125,7 @@ class _MethodText:
     def lines(self) -> list[str]:
         method = self._method
         return [
-            f"  arguments: {_tree(method.in_tree, (self._input(i) for i in method.inputs))}",
+            f"  arguments: {_tree(method.in_tree, map(self._input, range(len(method.inputs))))}",
             f"  result: {_tree(method.out_tree, (self._arg(o) for o in method.outputs))}",
             f"  arenas: {', '.join('planned per shape' if a < 0 else f'{a} bytes' for a in method.arenas)}",
             *(f"  symbol {self._symbol(s)}" for s in method.symbols),
@@ -133,11 +133,15 @@ class _MethodText:
             *self._instructions(method.instructions, "  "),
         ]
 
-    def _input(self, leaf: Input) -> str:
-        return f"{leaf.name}={f'%{leaf.value}' if leaf.value >= 0 else repr(leaf.literal)}"
+    def _input(self, index: int) -> str:
+        leaf = self._method.inputs[index]
+        numbers = {s.input: s.name for s in self._method.symbols if s.dim < 0}
+        return f"{leaf.name}={f'%{leaf.value}' if leaf.value >= 0 else numbers.get(index, repr(leaf.literal))}"
 
     def _symbol(self, symbol: Symbol) -> str:
-        limits = f">= {symbol.minimum}" if symbol.maximum is None else f"in [{symbol.minimum}, {symbol.maximum}]"
+        limits = f" in [{symbol.minimum}, {symbol.maximum}]"
+        if symbol.maximum is None:
+            limits = "" if symbol.minimum == UNBOUNDED_BELOW else f" >= {symbol.minimum}"
         origin = ""
         if symbol.input >= 0 and symbol.dim < 0:
             origin = f" = the number {self._method.inputs[symbol.input].name}"
@@ -145,7 +149,7 @@ class _MethodText:
             origin = f" = size {symbol.dim} of {self._method.inputs[symbol.input].name}"
         elif symbol.value >= 0:
             origin = f" = size {symbol.dim} of %{symbol.value}" if symbol.dim >= 0 else f" = element of %{symbol.value}"
-        return f"{symbol.name} {limits}{origin}"
+        return f"{symbol.name}{limits}{origin}"
 
     def _value(self, value: Value) -> str:
         return f"{_type(value.dtype, value.shape, self._method.symbols)} {self._storage(value.storage)} {value.name}"

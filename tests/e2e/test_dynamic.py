@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.utils._pytree as pytree
+from torch._higher_order_ops.while_loop import while_loop
 from torch.export import Dim
 from torch.nn import functional as F
 
@@ -74,6 +75,11 @@ def checked_item(x: torch.Tensor, low: int, high: int) -> Any:
 
 def filtered(x: torch.Tensor, least: float) -> torch.Tensor:
     return x[x > least]
+
+
+def counted(x: torch.Tensor) -> Any:
+    count, doubled = while_loop(lambda i, y: i < 5, lambda i, y: (i + 1, y * 2), (0, x))
+    return doubled, count + 1
 
 
 def halves(x: torch.Tensor) -> torch.Tensor:
@@ -208,6 +214,7 @@ DATA = {
         lambda x, y: [part * 2 for part in x.split(y.tolist())],
         tuple((ROWS[0], counts(*c)) for c in ((1, 3), (4, 0), (2, 2))),
     ),
+    "number of a loop": Case(counted, tuple((x,) for x in ROWS)),
     "partly static": Case(lambda x: ((x * 3).sin() + 1, x[x > 0] - x.mean(), x.exp()), tuple((x,) for x in ROWS)),
     "dynamic and data": Case(
         lambda x: torch.cat([x[x > 0], x.reshape(-1)]) / x.shape[0], rows(4, 2, 9), ({0: TWO},)
@@ -233,3 +240,27 @@ def test_as_eager(name, tmp_path):
         given = [a.numpy() if isinstance(a, torch.Tensor) else a for a in call]
         for got, wanted in zip(pytree.tree_leaves(loaded(*given)), pytree.tree_leaves(expected), strict=True):
             np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+class Remembered(torch.nn.Module):
+    """Numbers are read off a state, and off a view of it, which the same call changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("last", torch.tensor([2, 3]))
+
+    def forward(self, x):
+        before = self.last[1].item()
+        torch._check(before >= 0)
+        torch._check(before <= 50)
+        size = x.new_ones(before)
+        self.last.copy_(self.last + x.long())
+        return before, size * 2, self.last[0].item(), self.last * 1
+
+
+def test_numbers_read_off_a_state():
+    module = Remembered().eval()
+    program = delegate.to_backend(torch.export.export(module, (torch.ones(2),)), [])
+    for step in (1.0, 4.0, 0.0, 7.0):
+        x = torch.full((2,), step)
+        assert_same(program(x), module(x))

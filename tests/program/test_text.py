@@ -8,9 +8,9 @@ import pytest
 
 from delegate.program.dtypes import DType
 from delegate.program.file import load, serialize
-from delegate.program.model import Constant
+from delegate.program.model import UNBOUNDED_BELOW, Constant, Input, Symbol
 from delegate.program.text import format_program
-from tests.program.samples import SAMPLES, empty
+from tests.program.samples import SAMPLES, dynamic, empty, in_tree, replace_method
 
 STATIC = (
     r"""program, format version 2
@@ -130,6 +130,16 @@ def test_text(name):
     program = SAMPLES[name]()
     assert format_program(program) == TEXTS[name]
     assert format_program(load(serialize(program))) == TEXTS[name]
+
+
+def test_numbers_given_and_read():
+    """Symbols that are inputs themselves, or elements of tensors."""
+    inputs = (*dynamic().methods[0].inputs, Input("n", -1), Input("mode", -1, "fast"))
+    symbols = (dynamic().methods[0].symbols[0], Symbol("size", 2, 9, 1), Symbol("u0", UNBOUNDED_BELOW, None, value=0))
+    text = format_program(replace_method(dynamic(), inputs=inputs, symbols=symbols, in_tree=in_tree(3)))
+    assert "arguments: ((x=%0, n=size, mode='fast'), {})" in text
+    assert "symbol size in [2, 9] = the number n" in text
+    assert "symbol u0 = element of %0" in text
 
 
 def test_control_characters_in_names_are_escaped():
