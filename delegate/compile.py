@@ -14,6 +14,7 @@ from torch.nn import Module
 
 from delegate.backends.aot import RegionRefused
 from delegate.compiled import CompiledProgram
+from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.decompose import decompose
 from delegate.edge.export import to_edge
 from delegate.edge.passes.pipeline import optimize
@@ -177,8 +178,11 @@ class _Compiler:
 
 
 def _apply_policy(report: Report, selection: Selection) -> None:
-    """What the configuration wants of nodes that stay portable though backends were asked for."""
-    names = [n.name for n in report.nodes if n.backend == PORTABLE]
+    """What the configuration wants of nodes that stay portable though backends were asked for.
+
+    Control flow itself is no such node: the runtime runs it, and no kernel does.
+    """
+    names = [n.name for n in report.nodes if n.backend == PORTABLE and n.op not in CONTROL_FLOW]
     if selection.on_portable == "allow" or not names or not selection.backends:
         return
     message = f"{len(names)} nodes stay on portable kernels: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"

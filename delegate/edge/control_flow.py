@@ -73,3 +73,4 @@ _READERS: dict[str, Callable[..., ControlFlow]] = {
     "scan": _scan,
     "map_impl": _map,
 }
+CONTROL_FLOW = frozenset(_READERS)  # names of the operators
