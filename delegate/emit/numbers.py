@@ -1,7 +1,7 @@
 """Numbers that are known only when a program runs, as tensors without dimensions.
 
-Sizes are expressions over the shapes of the inputs. What is no size (a comparison of sizes that decides a branch), or
-changes from turn to turn (a counter that a loop carries), is computed by the kernels that compute with tensors.
+Numbers that follow from symbols (sizes, comparisons of sizes) are expressions. What follows from a tensor, or changes
+from turn to turn (a counter that a loop carries), is computed by the kernels that compute with tensors.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def number_value(emitter: GraphEmitter, number: Any, user: Node) -> int:
         return emitter.value(number)
     if not isinstance(value, _SYMBOLIC):
         return _filled(emitter, value, _DTYPES[type(value)], user)
-    if isinstance(value, torch.SymInt) and not is_computed(emitter, number):
-        return _filled(emitter, emitter.tables.symbols.dim(value, describe(user)), DType.int64, user)
+    if not is_computed(emitter, number):
+        return _filled(emitter, emitter.tables.symbols.number(value, describe(user)), _DTYPES[type(value)], user)
     if number.op == "placeholder":
         return emitter.value(number)
     index = _item(emitter, number) if op_name(number) in _ITEM else _arithmetic(emitter, number)
