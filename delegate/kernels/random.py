@@ -32,17 +32,13 @@ def rand_bfloat16(*_args: Any, out: Array) -> None:
     to_bfloat16(np.asarray(TABLE.generator.integers(1 << 8, size=out.shape) / np.float32(1 << 8)), out)
 
 
-@TABLE.kernel("aten.randn.default", "aten.randn.generator", "aten.randn_like.default", dtypes=_FLOAT)
+@TABLE.kernel("aten.randn.default", "aten.randn.generator", "aten.randn_like.default", dtypes=_FLOAT | COMPLEX)
 def randn(*_args: Any, out: Array) -> None:
-    """Normal, mean 0, standard deviation 1."""
-    TABLE.generator.standard_normal(dtype=out.dtype, out=out)
-
-
-@TABLE.kernel("aten.randn.default", "aten.randn.generator", "aten.randn_like.default", dtypes=COMPLEX)
-def randn_complex(*_args: Any, out: Array) -> None:
-    """Real and imaginary part share the variance of 1."""
-    parts = TABLE.generator.normal(0, math.sqrt(0.5), (2, *out.shape))
-    out.real, out.imag = parts
+    """Normal, mean 0, standard deviation 1; of complex numbers both parts share the variance of 1."""
+    if out.dtype.kind == "c":
+        out.real, out.imag = TABLE.generator.normal(0, math.sqrt(0.5), (2, *out.shape))
+    else:
+        TABLE.generator.standard_normal(dtype=out.dtype, out=out)
 
 
 @TABLE.kernel("aten.randperm.default", "aten.randperm.generator", dtypes=REAL)

@@ -46,7 +46,6 @@ KNOWN = {
     "aten.batch_norm.*": TRAINING,
     "aten.instance_norm.*": TRAINING,
     "aten.native_batch_norm.*": TRAINING,
-    "aten._native_batch_norm_legit.*": TRAINING,
     "aten.addbmm.default[[]bfloat16]": ROUNDS_IN_BETWEEN,
     "aten.*index_put.default[[]bfloat16]": ROUNDS_IN_BETWEEN,
     "aten.conv*[[]*float16]": ROUNDS_IN_BETWEEN,
