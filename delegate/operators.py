@@ -36,7 +36,7 @@ class LibraryKernel:
 
     Args:
         library: its name.
-        kind: "out" (it computes into given memory) or "view" (strides, at no cost).
+        kind: "out" (it computes into given memory), "view" (strides, at no cost) or "allocates" (it makes its results).
         dtypes: element types that it takes.
         contiguous: some of it is for row-major arrays alone.
     """
@@ -175,11 +175,11 @@ def _group_text(name: str, group: frozenset[DType], taken: frozenset[DType]) -> 
 
 
 def _kernel(table: KernelTable, op: str) -> LibraryKernel | None:
-    dtypes = tuple(t for t in DType if table.find(op, {t}) is not None)
+    dtypes = tuple(t for t in DType if any(table.find(op, {t}, allocates=a) is not None for a in (False, True)))
     if not dtypes:
         return None
     rows = table.rows(op)
-    kind = "view" if any(k.is_view for k in rows) else "out"
+    kind = "view" if any(k.is_view for k in rows) else "allocates" if all(k.allocates for k in rows) else "out"
     return LibraryKernel(table.library, kind, dtypes, any(k.contiguous for k in rows))
 
 
