@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
@@ -28,10 +29,13 @@ def inherited(node: Node) -> dict[str, Any]:
 
 
 def fake_result(node: Node) -> Any:
-    """What the node's operator gives on the fake values of its inputs."""
+    """What the node's operator gives on the fake values of its inputs.
+
+    Composites run as Python: what some do in C++, such as bilinear resizing, would fix symbolic sizes.
+    """
     args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta[META_VALUE])
     assert callable(node.target)
-    with fake_mode(node.all_input_nodes) or contextlib.nullcontext(), torch.no_grad():
+    with fake_mode(node.all_input_nodes) or contextlib.nullcontext(), torch.no_grad(), enable_python_dispatcher():
         return node.target(*args, **kwargs)
 
 

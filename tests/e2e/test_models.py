@@ -217,6 +217,11 @@ CONVNET = seeded(
 ENCODER = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0)
 DYNAMIC = {
     "convnet, batch": (CONVNET, ({0: BATCH},), [x(n, 3, 16, 16) for n in (4, 1, 16, 7, 1, 4)]),
+    "resized images written in place, batch": (
+        Function(lambda _, a: nn.functional.interpolate(torch.relu(a).add_(1), scale_factor=2.0, mode="bilinear")),
+        (({0: BATCH},),),
+        [x(n, 3, 8, 8) for n in (4, 1, 16)],
+    ),
     "convolution, length": (
         seeded(nn.Conv1d(4, 8, 3, padding=1), nn.GELU(), nn.Conv1d(8, 4, 2)),
         ({2: LENGTH},),
