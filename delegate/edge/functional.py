@@ -194,6 +194,8 @@ def _viewed(node: Node) -> Node | None:
     target = node.target
     if not isinstance(target, OpOverload):
         return first if isinstance(first.meta[META_VALUE], list | tuple) else None  # getitem of several views
+    if target is aten.dropout.default and not arguments(node)["train"]:
+        return first  # its Python form, which fake results come from, copies
     if target.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
         return _shares_memory(node)  # reshape, contiguous, dropout ... give a view or a copy as the case may be
     return first if target._schema.arguments[0].alias_info is not None else None
