@@ -8,10 +8,8 @@ import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+from delegate.entry_points import entry_points
 
 BLOCK_VARIABLE = "DELEGATE_BLOCK_PLUGINS"  # environment variable: names separated by commas, or "*" for all
 
@@ -33,13 +31,13 @@ class Plugin:
     Args:
         name: of the entry point.
         owner, version: the distribution that declares it.
-        entry: what `load` imports.
+        value: what `load` imports, e.g. "package.module:NAME".
     """
 
     name: str
     owner: str
     version: str
-    entry: EntryPoint
+    value: str
 
     @property
     def label(self) -> str:
@@ -48,7 +46,7 @@ class Plugin:
 
     def load(self) -> object:
         """Import what the entry point names; raises whatever that import raises."""
-        return self.entry.load()
+        return load_object(self.value)
 
 
 def discover(group: str) -> dict[str, tuple[Plugin, ...]]:
@@ -56,14 +54,11 @@ def discover(group: str) -> dict[str, tuple[Plugin, ...]]:
 
     A distribution that is seen twice on `sys.path` (an editable install next to its build metadata) counts once.
     """
-    import importlib.metadata  # takes as long as all of a small program's load, so only when it is needed
-
     claims: dict[str, dict[str, Plugin]] = {}
-    for entry in importlib.metadata.entry_points(group=group):
-        owner = entry.dist.name if entry.dist else "unknown distribution"
-        version = entry.dist.version if entry.dist else ""
-        key = owner.lower().replace("-", "_").replace(".", "_")
-        claims.setdefault(entry.name, {}).setdefault(key, Plugin(entry.name, owner, version, entry))
+    for entry in entry_points(group):
+        key = entry.owner.lower().replace("-", "_").replace(".", "_")
+        plugin = Plugin(entry.name, entry.owner, entry.version, entry.value)
+        claims.setdefault(entry.name, {}).setdefault(key, plugin)
     return {name: tuple(claims[name].values()) for name in sorted(claims)}
 
 

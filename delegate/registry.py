@@ -275,7 +275,7 @@ def _loaded(plugin: Plugin) -> BackendState:
     except (Exception, SystemExit) as error:
         return _broken(*place, f"fails to import: {one_line(error)}", error)
     if not isinstance(info, BackendInfo):
-        return _broken(*place, f"gives {type(info).__name__} at {plugin.entry.value}, not a BackendInfo")
+        return _broken(*place, f"gives {type(info).__name__} at {plugin.value}, not a BackendInfo")
     if info.name != plugin.name:
         return _broken(*place, f"calls itself {info.name!r}, unlike its entry point {plugin.name!r}")
     return _probed(info, plugin.owner, plugin.version)

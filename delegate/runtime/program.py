@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, get_args
@@ -13,7 +13,6 @@ from weakref import WeakSet
 from delegate.errors import ConfigError, DelegateError, ProgramError, did_you_mean
 from delegate.program import file
 from delegate.program.model import Constant, Program, State
-from delegate.program.task import Task
 from delegate.registry import Registry, default_registry
 from delegate.runtime.backend import Array
 from delegate.runtime.context import Context
@@ -58,9 +57,7 @@ def load(
     """
     start = platform.clock()
     try:
-        checked = Task(partial(file.load, source))
-        registry = default_registry()  # plugins are looked for while checksums are computed
-        made = LoadedProgram(checked.result(), registry, kernels, fallback=fallback, platform=platform)
+        made = LoadedProgram(file.load(source), default_registry(), kernels, fallback=fallback, platform=platform)
     except DelegateError as error:
         platform.abort(error)
         raise

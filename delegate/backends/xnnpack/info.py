@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib import metadata
 
 from delegate.backends.info import Availability, BackendInfo
 
@@ -13,9 +12,9 @@ INSTALL = "pip install 'delegate[xnnpack]'"
 def probe() -> Availability:
     """Whether LiteRT, which holds XNNPACK, can be imported here."""
     try:
-        import ai_edge_litert.interpreter  # noqa: F401
+        import ai_edge_litert.interpreter
 
-        version = metadata.version("ai-edge-litert")
+        version = str(ai_edge_litert.__version__)
     except Exception as error:
         return Availability(ok=False, reason=f"ai-edge-litert cannot be imported: {error}")
     return Availability(ok=True, versions={"ai-edge-litert": version}, devices=(f"CPU, {threads()} threads",))
