@@ -16,6 +16,7 @@ from delegate.program.lifetimes import refs
 from delegate.program.model import Arg, DelegateCall, Home, Instruction, KernelCall, Method, Ref
 from delegate.runtime.arrays import Arrays, Slot
 from delegate.runtime.backend import Array
+from delegate.runtime.direct import DirectCall
 from delegate.runtime.kernels import place
 from delegate.runtime.resources import Resources
 from delegate.runtime.steps import CompactStep, DelegateStep, Step, kernel_step, run_steps
@@ -69,10 +70,7 @@ class Binding:
         for instruction in method.instructions:
             self._bind(instruction)
         self._only_delegates = all(isinstance(step, DelegateStep) for step in self.steps)
-        self._direct = self._single_delegate()
-        self._made = [
-            (self._arrays.shapes[o.index], self._arrays.dtype(o.index)) for o in method.outputs if isinstance(o, Ref)
-        ]
+        self.direct = self._direct_call()
         self._results: list[Any] = [None] * len(method.outputs)
         self._copies: list[tuple[int, Array]] = []
         for number, output in enumerate(method.outputs):
@@ -94,8 +92,8 @@ class Binding:
         Returns:
             A new array, or a number, per output of the method.
         """
-        if self._direct is not None:
-            return self._run_direct(self._direct, inputs)
+        if self.direct is not None:
+            return self.direct(inputs)
         for slots, array in zip(self._input_slots, inputs, strict=True):
             for entries, i in slots:
                 entries[i] = array
@@ -120,29 +118,19 @@ class Binding:
             for entries, i in self._call_slots:  # the caller's arrays are not kept alive
                 entries[i] = None
 
-    def _single_delegate(self) -> DelegateStep | None:
-        """The step of a method that does nothing but hand its arguments to a delegate and give what that makes."""
-        calls = self._method.instructions
-        if len(calls) != 1 or not isinstance(calls[0], DelegateCall):
+    def _direct_call(self) -> DirectCall | None:
+        """The call of a method that does nothing but hand its arguments to a delegate and give what that makes."""
+        calls, step = self._method.instructions, self.steps[0] if len(self.steps) == 1 else None
+        if len(calls) != 1 or not isinstance(calls[0], DelegateCall) or not isinstance(step, DelegateStep):
             return None
-        inputs = tuple(i.value for i in self._method.inputs)
-        results = tuple(Ref(o) for o in calls[0].outputs)
-        step = self.steps[-1]
-        if len(self.steps) != 1 or calls[0].inputs != inputs or self._method.outputs != results:
+        outputs = calls[0].outputs
+        if calls[0].inputs != tuple(i.value for i in self._method.inputs):
             return None
-        if any(self._arrays.storage[o].home is not Home.OUTPUT for o in calls[0].outputs):
+        if self._method.outputs != tuple(map(Ref, outputs)):
             return None
-        return step if isinstance(step, DelegateStep) else None
-
-    def _run_direct(self, step: DelegateStep, inputs: Sequence[Array | None]) -> list[Any]:
-        """Short, for the time of a small model is the time that is spent in Python."""
-        outputs: list[Any] = [self._empty(shape, dtype) for shape, dtype in self._made]
-        try:
-            with step.guard:
-                step.delegate.execute(inputs, outputs)  # type: ignore[arg-type]
-        except Exception as error:
-            raise step.failed(error) from error
-        return outputs
+        if any(self._arrays.storage[o].home is not Home.OUTPUT for o in outputs):
+            return None
+        return DirectCall(step, [(self._arrays.shapes[o], self._arrays.dtype(o)) for o in outputs], self._empty)
 
     def _bind(self, instruction: Instruction) -> None:
         first, profile = len(self.steps), self._resources.profile

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 from delegate.errors import DelegateError, InputError
 from delegate.program import model
 from delegate.program.model import Input, Tree
-from delegate.program.stages import depends_on_data
 from delegate.program.written import written_inputs
 from delegate.runtime.binding import Binding
 from delegate.runtime.bindings import Bindings
 from delegate.runtime.inputs import InputChecker
+from delegate.runtime.platform import DEFAULT
 from delegate.runtime.resources import Resources
-from delegate.runtime.stages import Staged
 from delegate.runtime.tree import flatten, unflatten
 from delegate.runtime.written import give_back, own_arrays
 
 if TYPE_CHECKING:
     from delegate.runtime.profile import Profile
+    from delegate.runtime.stages import Staged
 
 
 class Method:
@@ -74,6 +74,8 @@ class Method:
     def run(self, leaves: Sequence[Any]) -> list[Any]:
         """Run on the flat leaves of the arguments; gives the flat leaves of the result."""
         arrays = self._checker.arrays(leaves)
+        if self._direct is not None:
+            return self._direct(arrays)
         own = own_arrays(self.definition, self.written, leaves) if self.written else []
         symbols = {} if self._only is not None else self._checker.symbols(arrays)
         try:
@@ -100,6 +102,7 @@ class Method:
     def _bind(self, resources: Resources) -> None:
         self._resources = resources
         self._only = None if self.definition.symbols else Binding(resources, self.definition, {})
+        self._direct = self._only.direct if self._only is not None and resources.platform is DEFAULT else None
         self._bound = _bound(resources, self.definition) if self.definition.symbols else None
 
     def _bind_names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -126,6 +129,9 @@ class Method:
 
 def _bound(resources: Resources, definition: model.Method) -> Bindings | Staged:
     """What runs a method that has symbols."""
+    from delegate.program.stages import depends_on_data  # most programs do without them
+    from delegate.runtime.stages import Staged
+
     return Staged(resources, definition) if depends_on_data(definition) else Bindings(resources, definition)
 
 
