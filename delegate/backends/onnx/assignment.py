@@ -1,0 +1,47 @@
+"""Which nodes of a model a provider would leave to ONNX Runtime's CPU kernels: asked before a session forbids it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from delegate.backends.onnx.model import ExportedModel
+from delegate.backends.onnx.provider import one_line
+from delegate.backends.onnx.session import add_weights
+from delegate.errors import LoweringError
+
+
+def left_to_cpu(exported: ExportedModel, settings: Any, name: str) -> Mapping[str, str]:
+    """The nodes of the program's graph that a provider does not take, each with a reason; empty if it takes all.
+
+    Args:
+        exported: the model.
+        settings: options of a session on the provider, from `session_options`; used once.
+        name: of the provider, for messages.
+
+    Raises:
+        LoweringError: the library does not load the model at all, or leaves only nodes of unknown origin.
+    """
+    import onnxruntime
+
+    settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    add_weights(settings, exported.model)
+    try:
+        session = onnxruntime.InferenceSession(exported.model.graph, settings)
+    except Exception as error:  # the bindings raise classes of their own that share no base but Exception
+        raise LoweringError(f"{name} does not load a partition's model", where=one_line(error)) from error
+    left = [
+        node
+        for part in session.get_provider_graph_assignment_info()
+        if part.ep_name != name
+        for node in part.get_nodes()
+    ]
+    reasons = {
+        exported.sources[node.name]: f"{name} does not take {node.op_type} here"
+        for node in left
+        if node.name in exported.sources
+    }
+    if left and not reasons:
+        made = ", ".join(sorted({node.op_type for node in left}))
+        raise LoweringError(f"{name} leaves operators to the CPU whose origin is unknown: {made}")
+    return reasons

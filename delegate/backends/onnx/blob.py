@@ -1,0 +1,98 @@
+"""The blob of a backend on ONNX Runtime: the serialized graph, then the weights that it names as external data.
+
+What lies where stands in `compile_specs`, as plain JSON: "graph" (bytes), "weights" (name, element type, shape, offset,
+bytes), "inputs" and "outputs" (name, element type); element types in ONNX's codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+ALIGNMENT = 64  # bytes, of every weight
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A constant of a model that lies outside of its graph.
+
+    Args:
+        name: of the initializer.
+        dtype: ONNX's code of the element type.
+        shape: sizes.
+        offset, size: in bytes, from the start of the weights.
+    """
+
+    name: str
+    dtype: int
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output of a model: its name, and ONNX's code of its element type."""
+
+    name: str
+    dtype: int
+
+
+@dataclass(frozen=True)
+class OnnxModel:
+    """A model and its weights.
+
+    Args:
+        graph: the serialized ModelProto, whose large initializers are external.
+        weights: where each of these lies in `data`.
+        data: the bytes of the weights.
+        inputs, outputs: in the order of the delegate's.
+    """
+
+    graph: bytes
+    weights: tuple[Weight, ...]
+    data: memoryview | bytes
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+def aligned(size: int) -> int:
+    """The size rounded up to the alignment."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def pack(model: OnnxModel) -> tuple[bytes, dict[str, Any]]:
+    """The blob of a model, and what compile_specs says of it."""
+    padding = bytes(aligned(len(model.graph)) - len(model.graph))
+    specs = {
+        "graph": len(model.graph),
+        "weights": [[w.name, w.dtype, list(w.shape), w.offset, w.size] for w in model.weights],
+        "inputs": _rows(model.inputs),
+        "outputs": _rows(model.outputs),
+    }
+    return b"".join((model.graph, padding, model.data)), specs
+
+
+def unpack(blob: memoryview, specs: Mapping[str, Any]) -> OnnxModel:
+    """The model of a blob; its weights stay where they are.
+
+    Raises:
+        LookupError, TypeError, ValueError: specs and blob do not fit together.
+    """
+    size = specs["graph"]
+    weights = [
+        Weight(name, dtype, tuple(shape), offset, bytes_) for name, dtype, shape, offset, bytes_ in specs["weights"]
+    ]
+    data = blob[aligned(size) :]
+    if size > blob.nbytes or any(w.offset < 0 or w.offset + w.size > data.nbytes for w in weights):
+        raise ValueError("the blob is shorter than its compile specs say")
+    return OnnxModel(bytes(blob[:size]), tuple(weights), data, _tensors(specs["inputs"]), _tensors(specs["outputs"]))
+
+
+def _rows(tensors: Sequence[Tensor]) -> list[list[Any]]:
+    return [[t.name, t.dtype] for t in tensors]
+
+
+def _tensors(rows: Sequence[Sequence[Any]]) -> tuple[Tensor, ...]:
+    return tuple(Tensor(name, dtype) for name, dtype in rows)

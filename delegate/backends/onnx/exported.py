@@ -1,0 +1,128 @@
+"""Region -> ExportedProgram, which torch's own ONNX exporter takes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import Any
+
+import sympy
+import torch
+import torch.utils._pytree as pytree
+from torch.export import ExportedProgram
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_aggregate
+from torch.utils._sympy import functions as F
+
+from delegate.backends.aot import Region
+from delegate.edge.graphs import copy_node
+from delegate.edge.program import META_VALUE
+from delegate.errors import LoweringError
+
+_OPERATORS: Mapping[Any, Callable[..., Any]] = {
+    sympy.Add: operator.add,
+    sympy.Mul: operator.mul,
+    F.FloorDiv: operator.floordiv,
+    F.CleanDiv: operator.floordiv,
+    F.Mod: operator.mod,
+    F.PythonMod: operator.mod,
+}
+
+
+def exported_program(region: Region) -> ExportedProgram:
+    """A region as a program of its own: its constants are buffers, its inputs and outputs keep their order and names.
+
+    Raises:
+        LoweringError: a size in it is no sum, product or quotient of the sizes of its inputs.
+    """
+    graph, copies = Graph(), dict[Node, Node]()
+    for node in (*region.constants, *region.inputs):
+        copies[node] = copy_node(graph, node, copies)
+    sizes = _Sizes(graph, {n: copies[n] for n in region.inputs})
+    for node in region.graph.nodes:
+        if node.op == "call_function":
+            copies[node] = copy_node(graph, node, copies)
+            with graph.inserting_before(copies[node]):
+                copies[node].args = map_aggregate(copies[node].args, sizes.of)
+                copies[node].kwargs = map_aggregate(copies[node].kwargs, sizes.of)
+    graph.output(tuple(copies[n] for n in region.outputs))
+    buffers = {copies[n].name: value.contiguous() for n, value in region.constants.items()}
+    module = torch.nn.Module()
+    for name, value in buffers.items():
+        module.register_buffer(name, value)
+    return ExportedProgram(
+        root=GraphModule(module, graph),
+        graph=graph,
+        graph_signature=_signature(region, copies),
+        state_dict=buffers,
+        range_constraints={},
+        module_call_graph=[_call(region, copies)],
+    )
+
+
+def _signature(region: Region, copies: Mapping[Node, Node]) -> ExportGraphSignature:
+    names = {n: TensorArgument(copies[n].name) for n in (*region.constants, *region.inputs, *region.outputs)}
+    return ExportGraphSignature(
+        [
+            *(InputSpec(InputKind.BUFFER, names[n], names[n].name, persistent=True) for n in region.constants),
+            *(InputSpec(InputKind.USER_INPUT, names[n], None) for n in region.inputs),
+        ],
+        [OutputSpec(OutputKind.USER_OUTPUT, names[n], None) for n in region.outputs],
+    )
+
+
+def _call(region: Region, copies: Mapping[Node, Node]) -> ModuleCallEntry:
+    """How torch would call the program: all inputs by position, all outputs in a tuple."""
+    _, in_spec = pytree.tree_flatten((tuple(range(len(region.inputs))), {}))
+    _, out_spec = pytree.tree_flatten(tuple(range(len(region.outputs))))
+    names = [copies[n].name for n in region.inputs]
+    return ModuleCallEntry("", ModuleCallSignature([], [], in_spec, out_spec, names))
+
+
+class _Sizes:
+    """Symbolic sizes among arguments as nodes that compute them from the shapes of the inputs."""
+
+    def __init__(self, graph: Graph, inputs: Mapping[Node, Node]) -> None:
+        self._graph = graph
+        self._homes: dict[Any, tuple[Node, int]] = {}
+        self._nodes: dict[Any, Node] = {}
+        for node in inputs.values():
+            for dim, size in enumerate(node.meta[META_VALUE].shape):
+                if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                    self._homes.setdefault(size.node.expr, (node, dim))
+
+    def of(self, argument: Any) -> Any:
+        """A node for a symbolic size; anything else unchanged."""
+        if not isinstance(argument, torch.SymInt):
+            return argument
+        return self._of(argument.node.expr, argument)
+
+    def _of(self, expr: Any, size: torch.SymInt) -> Any:
+        if expr.is_Integer:
+            return int(expr)
+        if expr.is_Symbol and expr in self._homes:
+            return self._made(torch.ops.aten.sym_size.int, self._homes[expr], expr, size)
+        if type(expr) not in _OPERATORS:
+            raise LoweringError(
+                f"the size {expr} does not follow from the sizes of a partition's inputs",
+                remedy="exclude the operators that use it from this backend",
+            )
+        combine = _OPERATORS[type(expr)]
+        parts = [self._of(part, size) for part in expr.args]
+        return reduce(lambda left, right: self._made(combine, (left, right), None, size), parts)
+
+    def _made(self, target: Callable[..., Any], args: tuple[Any, ...], key: Any, size: torch.SymInt) -> Node:
+        node = self._graph.call_function(target, args)
+        given = [a.meta[META_VALUE] if isinstance(a, Node) else a for a in args]
+        node.meta[META_VALUE] = given[0].shape[args[1]] if key is not None else target(*given)
+        return node

@@ -1,0 +1,121 @@
+"""ExportedProgram -> ONNX model by torch's own exporter, the weights apart from the graph.
+
+Weights never pass through protobuf, which holds at most 2 GiB: the graph names them as external data, and the runtime
+half gives a session the blob's own bytes for them.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from delegate.backends.onnx.blob import OnnxModel, Tensor, Weight, aligned
+from delegate.errors import BackendUnavailable, LoweringError
+
+INSTALL = "pip install onnx onnxscript"
+_INLINE = 1024  # bytes; smaller constants stay in the graph, where libraries look into them
+_FX_NODE = re.compile(r"%(\S+) :")  # how torch's exporter names the node that an ONNX node comes from
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """A model, and where its nodes come from.
+
+    Args:
+        model: with its weights.
+        operators: ONNX node -> its operator.
+        sources: ONNX node -> the node of the program's graph that it comes from, where the exporter says so.
+    """
+
+    model: OnnxModel
+    operators: Mapping[str, str]
+    sources: Mapping[str, str]
+
+
+def to_onnx(program: ExportedProgram, name: str) -> ExportedModel:
+    """Export a program.
+
+    Args:
+        program: what `exported_program` made of a region.
+        name: of the region, for messages.
+
+    Raises:
+        BackendUnavailable: the exporter's libraries are not installed.
+        LoweringError: torch's exporter does not take the program.
+    """
+    model = _export(program, name)
+    weights, data = _take_weights(model)
+    import onnx_ir
+
+    return ExportedModel(
+        model=OnnxModel(
+            graph=onnx_ir.to_proto(model).SerializeToString(),
+            weights=weights,
+            data=data,
+            inputs=tuple(_tensor(v) for v in model.graph.inputs),
+            outputs=tuple(_tensor(v) for v in model.graph.outputs),
+        ),
+        operators={str(node.name): str(node.op_type) for node in model.graph},
+        sources=dict(_sources(model)),
+    )
+
+
+def _export(program: ExportedProgram, name: str) -> Any:
+    """The exporter's model in onnx_ir; its warnings and log lines are for its own developers."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = torch.onnx.export(program, (), dynamo=True, verbose=False, optimize=True)
+    except ImportError as error:
+        raise BackendUnavailable(
+            "exporting to ONNX needs onnx and onnxscript", where=str(error), remedy=INSTALL
+        ) from error
+    except Exception as error:  # the exporter wraps whatever its translations raise
+        reason = " ".join(str(error.__cause__ or error).split())[:300]
+        raise LoweringError(
+            f"torch cannot export a partition to ONNX: {reason}", where=name, remedy="exclude the operator it names"
+        ) from error
+    finally:
+        logger.setLevel(level)
+    assert made is not None  # only an export to a file gives nothing
+    return made.model
+
+
+def _take_weights(model: Any) -> tuple[tuple[Weight, ...], bytes]:
+    """Replace the large initializers by references, and give what they refer to."""
+    import onnx_ir
+
+    weights: list[Weight] = []
+    parts: list[bytes] = []
+    end = 0
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None or tensor.nbytes < _INLINE:
+            continue
+        name, start, size = str(value.name), aligned(end), int(tensor.nbytes)
+        parts += [bytes(start - end), tensor.tobytes()]
+        weights.append(Weight(name, int(tensor.dtype), tuple(int(d) for d in tensor.shape), start, size))
+        value.const_value = onnx_ir.ExternalTensor("weights", start, size, tensor.dtype, shape=tensor.shape, name=name)
+        end = start + size
+    return tuple(weights), b"".join(parts)
+
+
+def _tensor(value: Any) -> Tensor:
+    return Tensor(str(value.name), int(value.dtype))
+
+
+def _sources(model: Any) -> Iterator[tuple[str, str]]:
+    for node in model.graph:
+        found = _FX_NODE.match(node.metadata_props.get("pkg.torch.onnx.fx_node", ""))
+        if found:
+            yield str(node.name), found[1]

@@ -1,0 +1,57 @@
+"""Execution providers of ONNX Runtime that come as libraries of their own: registered once, their devices found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from delegate.errors import BackendUnavailable
+
+
+@dataclass(frozen=True)
+class Provider:
+    """A registered provider.
+
+    Args:
+        name: as ONNX Runtime knows it, e.g. "QNNExecutionProvider".
+        devices: the OrtEpDevices of this machine that it can use; may be empty.
+    """
+
+    name: str
+    devices: tuple[Any, ...]
+
+
+def register(name: str, library: Callable[[], str], install: str) -> Provider:
+    """Register a provider's library with ONNX Runtime, unless that was done before, and find its devices.
+
+    Args:
+        name: of the provider.
+        library: gives the path of its library; raises ImportError where its package is absent.
+        install: the command that installs it.
+
+    Raises:
+        BackendUnavailable: ONNX Runtime or the provider's library is absent or cannot be loaded.
+    """
+    try:
+        import onnxruntime
+
+        if all(d.ep_name != name for d in onnxruntime.get_ep_devices()):
+            _register(onnxruntime, name, library())
+        devices = tuple(d for d in onnxruntime.get_ep_devices() if d.ep_name == name)
+    except Exception as error:  # ImportError, or what ONNX Runtime's bindings raise of a library that does not load
+        raise BackendUnavailable(f"{name} cannot be loaded", where=one_line(error), remedy=install) from error
+    return Provider(name, devices)
+
+
+def _register(onnxruntime: Any, name: str, path: str) -> None:
+    try:
+        onnxruntime.register_execution_provider_library(name, path)
+    except Exception as error:
+        if "already registered" not in str(error):  # one that has no device here was registered before
+            raise
+
+
+def one_line(error: Exception) -> str:
+    """What a library says, on one line that is not too long."""
+    return " ".join(str(error).split())[:500]

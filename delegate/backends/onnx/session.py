@@ -1,0 +1,103 @@
+"""The runtime half: a session on one provider of ONNX Runtime, its inputs and outputs bound to the caller's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from delegate.backends.onnx.blob import OnnxModel
+from delegate.backends.onnx.provider import Provider, one_line
+from delegate.errors import BackendFailed
+from delegate.runtime.backend import Array, Delegate
+
+# ONNX's code of an element type -> the NumPy dtype of the same size that is bound for it (bfloat16: its bits).
+# https://onnx.ai/onnx/repo-docs/IR.html, TensorProto.DataType
+_DTYPES: Mapping[int, type[np.generic]] = {
+    1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_,
+    10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64, 16: np.uint16,
+}  # fmt: skip
+_ERRORS_ONLY = 3  # ONNX Runtime's level of logging: warnings of the libraries are for their own developers
+
+
+def open_session(model: OnnxModel, settings: Any, name: str) -> Any:
+    """An InferenceSession that runs the whole model on the provider of its settings, or fails.
+
+    Args:
+        model: its weights are read where they lie, and must outlive the session.
+        settings: from `session_options`.
+        name: of the provider, for messages.
+
+    Raises:
+        BackendFailed: the provider does not take the model, or not all of it.
+    """
+    import onnxruntime
+
+    # What the report says runs on a device runs there: nothing falls back to ONNX Runtime's own CPU kernels.
+    settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    add_weights(settings, model)
+    try:
+        return onnxruntime.InferenceSession(model.graph, settings)
+    except Exception as error:  # the bindings raise classes of their own that share no base but Exception
+        raise BackendFailed(f"{name} does not take the model", where=one_line(error)) from error
+
+
+def session_options(provider: Provider, options: Mapping[str, str], threads: int | None = None) -> Any:
+    """Options of a session on a provider.
+
+    Args:
+        provider: registered, with at least one device.
+        options: of the provider, in its own words.
+        threads: of ONNX Runtime itself; None for its own choice.
+    """
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = _ERRORS_ONLY
+    if threads is not None:
+        settings.intra_op_num_threads = threads
+    settings.add_provider_for_devices(list(provider.devices), dict(options))
+    return settings
+
+
+def add_weights(settings: Any, model: OnnxModel) -> None:
+    """Give a session the bytes of the model's external initializers, where they lie."""
+    from onnxruntime import OrtValue
+
+    if not model.weights:
+        return
+    values = []
+    for weight in model.weights:
+        flat = np.frombuffer(model.data, np.uint8, weight.size, weight.offset)
+        array = flat.view(_DTYPES[weight.dtype]).reshape(weight.shape)
+        values.append(OrtValue.ortvalue_from_numpy_with_onnx_type(array, weight.dtype))
+    settings.add_external_initializers([w.name for w in model.weights], values)
+
+
+class OnnxDelegate(Delegate):
+    """One session. Inputs are read from, and results written to, the arrays that are given: nothing is copied here.
+
+    Args:
+        session: of ONNX Runtime.
+        model: what it runs; kept, for the session reads its weights.
+        name: of the provider, for messages.
+    """
+
+    def __init__(self, session: Any, model: OnnxModel, name: str) -> None:
+        self._session, self._model, self._name = session, model, name
+        self._binding = session.io_binding()
+
+    def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        binding, model = self._binding, self._model
+        try:
+            for tensor, array in zip(model.inputs, inputs, strict=True):
+                binding.bind_input(tensor.name, "cpu", 0, tensor.dtype, array.shape, array.ctypes.data)
+            for tensor, array in zip(model.outputs, outputs, strict=True):
+                binding.bind_output(tensor.name, "cpu", 0, tensor.dtype, array.shape, array.ctypes.data)
+            self._session.run_with_iobinding(binding)
+        except Exception as error:  # see open_session
+            raise BackendFailed(f"{self._name} failed at a partition", where=one_line(error)) from error
+
+    def close(self) -> None:
+        self._binding = self._session = None
