@@ -1,0 +1,115 @@
+"""The AOT half: a region becomes an ONNX model, and that a QNN context binary for one chip."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from torch.fx import Node
+
+from delegate.backends import aot
+from delegate.backends.aot import PreprocessResult, Region
+from delegate.backends.dsp.info import PROVIDER, is_emulated, provider
+from delegate.backends.dsp.operators import OPERATORS
+from delegate.backends.dsp.runtime import backend_options
+from delegate.backends.dsp.targets import DEFAULT, TARGETS, Target
+from delegate.backends.onnx.aot import OnnxBackend
+from delegate.backends.onnx.blob import OnnxModel, pack
+from delegate.backends.onnx.model import ExportedModel
+from delegate.backends.onnx.provider import one_line
+from delegate.backends.onnx.session import add_weights, session_options
+from delegate.edge.node import is_static, tensors
+from delegate.errors import LoweringError, did_you_mean
+from delegate.verdict import Reason, Verdict, no
+
+_MAX_RANK = 5  # of the HTP's tensors
+
+PerformanceMode = Literal[
+    "burst", "balanced", "default", "high_performance", "high_power_saver", "low_balanced", "low_power_saver",
+    "power_saver", "sustained_high_performance",
+]  # fmt: skip
+
+
+class DspOptions(aot.Options):
+    """Options of the DSP backend."""
+
+    soc: str = Field(default=DEFAULT.soc, description="The chip to compile for, e.g. SM8550, SM8650, SM8750.")
+    htp_arch: PositiveInt | None = Field(
+        default=None,
+        description="Architecture of the HTP, with soc_model in place of soc: for chips without a name here.",
+    )
+    soc_model: PositiveInt | None = Field(default=None, description="QNN's number of the chip, with htp_arch.")
+    performance_mode: PerformanceMode = Field(default="default", description="Clock and power of the HTP.")
+    vtcm_mb: NonNegativeInt = Field(default=0, description="MiB of the HTP's fast memory; 0: QNN decides.")
+    optimization_level: int = Field(
+        default=0, ge=0, le=3, description="How long QNN optimises the graph: 0 its default, 1 fastest, 3 longest."
+    )
+
+    @model_validator(mode="after")
+    def _known_target(self) -> Self:
+        if (self.htp_arch is None) != (self.soc_model is None):
+            raise ValueError("htp_arch and soc_model must be given together")
+        if self.soc not in TARGETS:
+            raise ValueError(f"there is no chip {self.soc!r} here: {did_you_mean(self.soc, TARGETS)}")
+        return self
+
+    @property
+    def target(self) -> Target:
+        """The chip to compile for."""
+        if self.htp_arch is not None and self.soc_model is not None:
+            return Target("", self.htp_arch, self.soc_model)
+        return TARGETS[self.soc]
+
+
+class DspBackend(OnnxBackend):
+    """Qualcomm's Hexagon HTP. Float programs run in float16 arithmetic."""
+
+    name = "dsp"
+    Options = DspOptions
+    provider = PROVIDER
+    operators: ClassVar = OPERATORS
+
+    def check(self, node: Node) -> Verdict:
+        for other in (node, *node.all_input_nodes):
+            if not is_static(other):
+                return no(Reason.DYNAMIC_SHAPE, f"{other.name} has sizes that depend on the inputs, and QNN takes none")
+            rank = max((t.dim() for t in tensors(other)), default=0)
+            if rank > _MAX_RANK:
+                return no(Reason.RANK, f"{other.name} has {rank} dimensions, and the HTP takes {_MAX_RANK} at most")
+        return super().check(node)
+
+    def settings(self) -> Any:
+        return session_options(provider(), backend_options(self._specs()))
+
+    def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
+        import onnxruntime
+
+        settings = self.settings()
+        settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        add_weights(settings, exported.model)
+        try:
+            compiler = onnxruntime.ModelCompiler(settings, exported.model.graph, embed_compiled_data_into_model=True)
+            context = compiler.compile_to_bytes()
+        except Exception as error:  # the bindings raise classes of their own that share no base but Exception
+            raise LoweringError(
+                "QNN does not compile a partition",
+                where=f"{region.name}: {one_line(error)}",
+                remedy="exclude operators of it",
+            ) from error
+        model = OnnxModel(context, (), b"", exported.model.inputs, exported.model.outputs)
+        blob, specs = pack(model)
+        notes = [f"for {self.options.target}", f"context binary of {len(context) / 2**20:.1f} MiB"]
+        return PreprocessResult(blob, {**specs, **self._specs()}, tuple(itertools.chain(notes, self._where())))
+
+    def _where(self) -> list[str]:
+        return ["emulated on this machine"] if is_emulated(provider()) else []
+
+    def _specs(self) -> dict[str, Any]:
+        options, target = self.options, self.options.target
+        return {
+            "target": [target.soc, target.htp_arch, target.soc_model],
+            "performance_mode": options.performance_mode,
+            "vtcm_mb": options.vtcm_mb,
+            "optimization_level": options.optimization_level,
+        }

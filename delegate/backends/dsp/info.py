@@ -1,0 +1,52 @@
+"""What is known of the DSP backend before its library is touched, and how its provider is found."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+from delegate.backends.info import Availability, BackendInfo
+from delegate.backends.onnx.provider import Provider, register
+from delegate.errors import DelegateError
+
+INSTALL = "pip install 'delegate[dsp]'"
+PROVIDER = "QNNExecutionProvider"
+
+
+def provider() -> Provider:
+    """QNN's provider, registered with ONNX Runtime; raises BackendUnavailable where it is absent."""
+    return register(PROVIDER, _library, INSTALL)
+
+
+def _library() -> str:
+    import onnxruntime_qnn
+
+    return str(onnxruntime_qnn.get_library_path())
+
+
+def is_emulated(found: Provider) -> bool:
+    """Whether what runs is the emulator: then ONNX Runtime lists a CPU where a device has an NPU."""
+    return all(d.device.type.name != "NPU" for d in found.devices)
+
+
+def probe() -> Availability:
+    """Whether QNN's provider and its HTP, real or emulated, are here."""
+    try:
+        found = provider()
+    except DelegateError as error:
+        return Availability(ok=False, reason=f"{error.what}: {error.where}")
+    if not found.devices:
+        return Availability(ok=False, reason=f"{PROVIDER} finds no device that it runs on")
+    versions = {name: metadata.version(name) for name in ("onnxruntime", "onnxruntime-qnn")}
+    suffix = " (emulated)" if is_emulated(found) else ""
+    return Availability(ok=True, versions=versions, devices=(f"Hexagon HTP{suffix}",))
+
+
+INFO = BackendInfo(
+    name="dsp",
+    description="Qualcomm Hexagon HTP, by QNN inside ONNX Runtime (float16 arithmetic, quantized integers)",
+    aot="delegate.backends.dsp.aot:DspBackend",
+    runtime="delegate.backends.dsp.runtime:DspRuntime",
+    probe=probe,
+    install=INSTALL,
+    licence="onnxruntime-qnn holds Qualcomm's QNN libraries, which are proprietary: read its licence before you ship",
+)

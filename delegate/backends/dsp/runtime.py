@@ -1,0 +1,47 @@
+"""The runtime half: a session on a QNN context binary, if it was made for the chip that is here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from delegate.backends.dsp.info import INSTALL, PROVIDER, provider
+from delegate.backends.dsp.targets import Target, local_target
+from delegate.backends.onnx.blob import unpack
+from delegate.backends.onnx.session import OnnxDelegate, open_session, session_options
+from delegate.errors import BackendFailed, BackendUnavailable
+from delegate.runtime.backend import BackendRuntime, Delegate
+
+
+def backend_options(specs: Mapping[str, Any]) -> dict[str, str]:
+    """Options of QNN's provider, in its own words, from the compile specs of a delegate."""
+    import onnxruntime_qnn
+
+    _, arch, model = specs["target"]
+    options = {
+        "backend_path": str(onnxruntime_qnn.get_qnn_htp_path()),
+        "htp_arch": str(arch),
+        "soc_model": str(model),
+        "htp_performance_mode": specs["performance_mode"],
+        "htp_graph_finalization_optimization_mode": str(specs["optimization_level"]),
+        "enable_htp_fp16_precision": "1",
+    }
+    return options | ({"vtcm_mb": str(specs["vtcm_mb"])} if specs["vtcm_mb"] else {})
+
+
+class DspRuntime(BackendRuntime):
+    """Opens what the AOT half compiled."""
+
+    def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
+        found = provider()
+        if not found.devices:
+            raise BackendUnavailable(f"{PROVIDER} finds no device that it runs on", remedy=INSTALL)
+        made_for, here = Target(*compile_specs["target"]), local_target()
+        if here is not None and here.htp_arch != made_for.htp_arch:
+            raise BackendFailed(
+                f"it was compiled for {made_for}, and this machine is a {here}",
+                remedy=f"lower it again with soc: {here.soc}",
+            )
+        model = unpack(blob, compile_specs)
+        session = open_session(model, session_options(found, backend_options(compile_specs)), PROVIDER)
+        return OnnxDelegate(session, model, PROVIDER)

@@ -1,0 +1,61 @@
+"""Qualcomm's chips: what QNN has to know of one to compile for it, and which one this machine has.
+
+Models and architectures: QNN SDK, "Supported Snapdragon devices".
+https://docs.qualcomm.com/bundle/publicresource/topics/80-63442-50/overview.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_MACHINE = Path("/sys/devices/soc0/machine")  # where Qualcomm's kernels tell the chip
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A chip.
+
+    Args:
+        soc: its name; empty where only the numbers were given.
+        htp_arch: architecture of its HTP, e.g. 73.
+        soc_model: QNN's number of the chip.
+    """
+
+    soc: str
+    htp_arch: int
+    soc_model: int
+
+    def __str__(self) -> str:
+        return self.soc or f"htp_arch {self.htp_arch}, soc_model {self.soc_model}"
+
+
+TARGETS: Mapping[str, Target] = {
+    t.soc: t
+    for t in (
+        Target("SM8350", 68, 30),
+        Target("SA8295", 68, 39),
+        Target("QCM6490", 68, 93),
+        Target("SM8450", 69, 36),
+        Target("SM8475", 69, 42),
+        Target("SXR2230P", 69, 53),
+        Target("SM8550", 73, 43),
+        Target("SA8255", 73, 52),
+        Target("SSG2115P", 73, 46),
+        Target("QCS9100", 73, 77),
+        Target("SM8650", 75, 57),
+        Target("SM8750", 79, 69),
+        Target("SXR2330P", 79, 75),
+        Target("SM8850", 81, 87),
+    )
+}
+DEFAULT = TARGETS["SM8550"]
+
+
+def local_target(machine: Path = _MACHINE) -> Target | None:
+    """The chip of this machine; None where it has none of these: there the emulator plays any."""
+    try:
+        return TARGETS.get(machine.read_text().strip().upper())
+    except OSError:
+        return None

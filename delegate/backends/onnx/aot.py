@@ -1,0 +1,93 @@
+"""The AOT half that backends on ONNX Runtime share: support from two tables, lowering by torch's ONNX exporter."""
+
+from __future__ import annotations
+
+import operator
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch.fx import Node
+
+from delegate.backends.aot import Backend, PreprocessResult, Region, RegionRefused
+from delegate.backends.onnx.assignment import left_to_cpu
+from delegate.backends.onnx.exported import exported_program
+from delegate.backends.onnx.model import ExportedModel, to_onnx
+from delegate.backends.onnx.translations import TRANSLATIONS
+from delegate.edge.node import op_name, tensors
+from delegate.verdict import YES, Reason, Verdict, no
+
+Dtypes = frozenset[torch.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """What a provider's documentation says of one ONNX operator.
+
+    Args:
+        dtypes: of all tensors that it takes and gives.
+        check: further limits, asked of the node of the edge graph.
+    """
+
+    dtypes: Dtypes
+    check: Callable[[Node], Verdict] | None = None
+
+
+class OnnxBackend(Backend):
+    """A backend on one provider of ONNX Runtime.
+
+    It takes an operator if its row in `translations.TRANSLATIONS` says that the exporter is right, and `operators` has
+    every ONNX operator of that row. The provider's own word is asked for each region: what it would leave to the CPU is
+    planned elsewhere.
+    """
+
+    provider: ClassVar[str]
+    operators: ClassVar[Mapping[str, Support]]
+
+    @property
+    def preserve_ops(self) -> Set[str]:
+        return frozenset(
+            row.op for row in TRANSLATIONS.values() if row.keep and all(o in self.operators for o in row.onnx)
+        )
+
+    def check(self, node: Node) -> Verdict:
+        if node.target is operator.getitem:
+            return YES
+        row = TRANSLATIONS.get(op_name(node))
+        if row is None:
+            return no(Reason.OPERATOR, f"{self.name} has no lowering of {op_name(node)}")
+        missing = [o for o in row.onnx if o not in self.operators]
+        if missing:
+            return no(Reason.OPERATOR, f"{self.provider} does not run ONNX's {', '.join(missing)}")
+        supports = [self.operators[o] for o in row.onnx]
+        return (
+            self.check_dtypes(node, frozenset.intersection(*(s.dtypes for s in supports)))
+            and row.check(node)
+            and next((refusal for s in supports if s.check and not (refusal := s.check(node))), YES)
+        )
+
+    def check_dtypes(self, node: Node, allowed: Dtypes) -> Verdict:
+        """Whether all tensors that the node takes and gives are of these dtypes."""
+        for other in (node, *node.all_input_nodes):
+            for tensor in tensors(other):
+                if tensor.dtype not in allowed:
+                    name = str(tensor.dtype).removeprefix("torch.")
+                    return no(Reason.DTYPE, f"{other.name} is {name}, which {self.provider} does not take here")
+        return YES
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        exported = to_onnx(exported_program(region), region.name)
+        left = left_to_cpu(exported, self.settings(), self.provider)
+        if left:
+            raise RegionRefused(left)
+        return self.compile(exported, region)
+
+    @abstractmethod
+    def settings(self) -> object:
+        """SessionOptions on the provider, as the options of the backend want it."""
+
+    @abstractmethod
+    def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
+        """The blob of a model that the provider takes whole."""

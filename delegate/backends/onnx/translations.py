@@ -1,0 +1,191 @@
+"""What torch's ONNX exporter makes of an operator: one row per operator that the backends on ONNX Runtime take.
+
+A row names every ONNX operator that the exporter may use for it, so that a provider that runs all of these runs the
+operator. `check` says where the exporter's translation does not hold, whatever the provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.fx import Node
+
+from delegate.edge.node import arguments, tensors
+from delegate.verdict import YES, Reason, Verdict, no
+
+Check = Callable[[Node], Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A row.
+
+    Args:
+        op: e.g. "aten.relu.default".
+        onnx: the ONNX operators that it becomes.
+        check: whether the translation of this node is right.
+        keep: the operator is not core ATen: it is kept whole, since the exporter knows a better one than its parts.
+    """
+
+    op: str
+    onnx: tuple[str, ...]
+    check: Check
+    keep: bool = False
+
+
+def _anything(node: Node) -> Verdict:
+    return YES
+
+
+def _first_result_only(node: Node) -> Verdict:
+    """Norms and pools give statistics or indices beside their result, which providers do not."""
+    for user in node.users:
+        if len(user.args) > 1 and user.args[0] is node and user.args[1] != 0:
+            return no(Reason.ATTRIBUTE, f"result {user.args[1]} is used, and only the first can be given")
+    return YES
+
+
+def _floating(node: Node) -> Verdict:
+    if all(t.dtype.is_floating_point for t in tensors(node)):
+        return YES
+    return no(Reason.DTYPE, "torch divides and rounds integers otherwise than ONNX")
+
+
+def _same_dtypes(node: Node) -> Verdict:
+    """The exporter casts what torch promotes by rules of its own; only equal dtypes are sure."""
+    given = {t.dtype for source in node.all_input_nodes for t in tensors(source)}
+    if len(given) <= 1:
+        return YES
+    names = ", ".join(sorted(str(d).removeprefix("torch.") for d in given))
+    return no(Reason.DTYPE, f"the operands have different dtypes: {names}")
+
+
+def _no_rounding(node: Node) -> Verdict:
+    mode = arguments(node).get("rounding_mode")
+    return YES if mode is None else no(Reason.ATTRIBUTE, f"rounding_mode={mode!r}")
+
+
+def _pool(node: Node) -> Verdict:
+    given = arguments(node)
+    if given.get("divisor_override") is not None:
+        return no(Reason.ATTRIBUTE, f"divisor_override={given['divisor_override']}")
+    return no(Reason.ATTRIBUTE, "ceil_mode=True") if given.get("ceil_mode") else YES
+
+
+def _pool_indices(node: Node) -> Verdict:
+    return _pool(node) and _first_result_only(node)
+
+
+def _global_pool(node: Node) -> Verdict:
+    sizes = arguments(node)["output_size"]
+    return YES if all(s == 1 for s in sizes) else no(Reason.ATTRIBUTE, f"output_size={list(sizes)}, not 1")
+
+
+def _positive_step(node: Node) -> Verdict:
+    return YES if arguments(node)["step"] == 1 else no(Reason.ATTRIBUTE, f"step={arguments(node)['step']}")
+
+
+def _float_index(node: Node) -> Verdict:
+    """An embedding or a gather by a list of indices of which one is given."""
+    indices = [i for i in arguments(node)["indices"] if i is not None]
+    if len(indices) == 1 and not any(t.dtype is torch.bool for t in tensors(indices[0])):
+        return YES
+    return no(Reason.ATTRIBUTE, "only one tensor of integer indices is translated faithfully")
+
+
+def _both(*checks: Check) -> Check:
+    def check(node: Node) -> Verdict:
+        return next((refusal for one in checks if not (refusal := one(node))), YES)
+
+    return check
+
+
+_UNARY = {
+    "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
+    "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "exp": "Exp", "floor": "Floor", "log": "Log",
+    "neg": "Neg", "reciprocal": "Reciprocal", "relu": "Relu", "round": "Round", "sigmoid": "Sigmoid", "sin": "Sin",
+    "sinh": "Sinh", "sqrt": "Sqrt", "tan": "Tan", "tanh": "Tanh",
+}  # fmt: skip
+_COMPARE = {"eq": "Equal", "gt": "Greater", "lt": "Less", "ge": "GreaterOrEqual", "le": "LessOrEqual"}
+_REDUCE = {
+    "sum.dim_IntList": "ReduceSum",
+    "mean.dim": "ReduceMean",
+    "amax.default": "ReduceMax",
+    "amin.default": "ReduceMin",
+}
+
+_SHAPE = ("Reshape", "Concat", "Expand", "Squeeze", "Unsqueeze")
+
+_ROWS = (
+    *(Translation(f"aten.{name}.default", (onnx,), _floating) for name, onnx in _UNARY.items()),
+    *(
+        Translation(f"aten.{name}.Tensor", (onnx, "Cast"), _same_dtypes)
+        for name, onnx in {"add": "Add", "sub": "Sub", "mul": "Mul"}.items()
+    ),
+    *(Translation(f"aten.{name}.Scalar", (onnx,), _same_dtypes) for name, onnx in _COMPARE.items()),
+    *(Translation(f"aten.{name}.Tensor", (onnx,), _same_dtypes) for name, onnx in _COMPARE.items()),
+    *(Translation(f"aten.{name}", (onnx,), _floating) for name, onnx in _REDUCE.items()),
+    Translation("aten.add.Scalar", ("Add",), _floating),
+    Translation("aten.sub.Scalar", ("Sub",), _floating),
+    Translation("aten.mul.Scalar", ("Mul",), _floating),
+    Translation("aten.div.Scalar", ("Div",), _floating),
+    Translation("aten.div.Tensor", ("Div",), _both(_floating, _same_dtypes)),
+    Translation("aten.pow.Tensor_Scalar", ("Pow", "Mul", "Sqrt", "Reciprocal"), _floating),
+    Translation("aten.pow.Tensor_Tensor", ("Pow",), _both(_floating, _same_dtypes)),
+    Translation("aten.rsqrt.default", ("Sqrt", "Reciprocal"), _floating),
+    Translation("aten.maximum.default", ("Max",), _same_dtypes),
+    Translation("aten.minimum.default", ("Min",), _same_dtypes),
+    Translation("aten.clamp.default", ("Clip", "Max", "Min"), _floating),
+    Translation("aten.hardtanh.default", ("Clip",), _floating),
+    Translation("aten.logical_not.default", ("Not",), _anything),
+    Translation("aten.logical_and.default", ("And",), _same_dtypes),
+    Translation("aten.logical_or.default", ("Or",), _same_dtypes),
+    Translation("aten.where.self", ("Where",), _anything),
+    # Activations.
+    Translation("aten.leaky_relu.default", ("LeakyRelu",), _floating),
+    Translation("aten.elu.default", ("Elu",), _floating),
+    Translation("aten.gelu.default", ("Gelu",), _floating, keep=True),
+    Translation("aten.silu.default", ("Sigmoid", "Mul"), _floating, keep=True),
+    Translation("aten.hardswish.default", ("HardSwish",), _floating, keep=True),
+    Translation("aten.hardsigmoid.default", ("HardSigmoid",), _floating, keep=True),
+    Translation("aten._softmax.default", ("Softmax",), _floating),
+    Translation("aten._log_softmax.default", ("LogSoftmax",), _floating),
+    # Convolutions, products, pools, norms.
+    Translation("aten.convolution.default", ("Conv", "ConvTranspose"), _both(_floating, _same_dtypes)),
+    Translation(
+        "aten.linear.default", ("Gemm", "MatMul", "Transpose", "Add"), _both(_floating, _same_dtypes), keep=True
+    ),
+    Translation("aten.addmm.default", ("Gemm",), _both(_floating, _same_dtypes)),
+    Translation("aten.mm.default", ("MatMul",), _both(_floating, _same_dtypes)),
+    Translation("aten.bmm.default", ("MatMul",), _both(_floating, _same_dtypes)),
+    Translation("aten.matmul.default", ("MatMul",), _both(_floating, _same_dtypes), keep=True),
+    Translation("aten.avg_pool2d.default", ("AveragePool",), _pool),
+    Translation("aten.max_pool2d_with_indices.default", ("MaxPool",), _pool_indices),
+    Translation("aten.adaptive_avg_pool2d.default", ("GlobalAveragePool",), _global_pool, keep=True),
+    Translation("aten._adaptive_avg_pool2d.default", ("GlobalAveragePool",), _global_pool),
+    Translation("aten.layer_norm.default", ("LayerNormalization",), _floating, keep=True),
+    Translation("aten.native_layer_norm.default", ("LayerNormalization",), _both(_floating, _first_result_only)),
+    Translation(
+        "aten._native_batch_norm_legit_no_training.default",
+        ("BatchNormalization",),
+        _both(_floating, _first_result_only),
+    ),
+    # What moves data.
+    Translation("aten.view.default", _SHAPE, _anything),
+    Translation("aten.expand.default", ("Expand",), _anything),
+    Translation("aten.permute.default", ("Transpose",), _anything),
+    Translation("aten.squeeze.dims", ("Squeeze",), _anything),
+    Translation("aten.unsqueeze.default", ("Unsqueeze",), _anything),
+    Translation("aten.cat.default", ("Concat",), _same_dtypes),
+    Translation("aten.slice.Tensor", ("Slice",), _positive_step),
+    Translation("aten.select.int", ("Gather",), _anything),
+    Translation("aten.split_with_sizes.default", ("Split",), _anything),
+    Translation("aten.constant_pad_nd.default", ("Pad",), _anything),
+    Translation("aten.clone.default", ("Identity",), _anything),
+    Translation("aten.embedding.default", ("Gather",), _anything),
+    Translation("aten.index.Tensor", ("Gather", "GatherND", "Transpose"), _float_index),
+)
+
+TRANSLATIONS: Mapping[str, Translation] = {row.op: row for row in _ROWS}
