@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -71,7 +71,7 @@ class OnnxBackend(Backend):
     def check_dtypes(self, node: Node, allowed: Dtypes) -> Verdict:
         """Whether all tensors that the node takes and gives are of these dtypes."""
         for other in (node, *node.all_input_nodes):
-            for tensor in tensors(other):
+            for tensor in _used(other):
                 if tensor.dtype not in allowed:
                     name = str(tensor.dtype).removeprefix("torch.")
                     return no(Reason.DTYPE, f"{other.name} is {name}, which {self.provider} does not take here")
@@ -91,3 +91,10 @@ class OnnxBackend(Backend):
     @abstractmethod
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
         """The blob of a model that the provider takes whole."""
+
+
+def _used(node: Node) -> Iterator[torch.Tensor]:
+    """The tensors of a node that anything uses: of several results often only the first."""
+    given = tensors(node)
+    picked = {user.args[1] for user in node.users if user.target is operator.getitem}
+    return (t for i, t in enumerate(given) if len(given) == 1 or i in picked)

@@ -38,6 +38,9 @@ _OPERATORS: Mapping[Any, Callable[..., Any]] = {
     F.PythonMod: operator.mod,
 }
 
+# Strides mean nothing in an edge program, so that a view may have to copy.
+_FREE_OF_STRIDES: Mapping[Any, Any] = {torch.ops.aten.view.default: torch.ops.aten.reshape.default}
+
 
 def exported_program(region: Region) -> ExportedProgram:
     """A region as a program of its own: its constants are buffers, its inputs and outputs keep their order and names.
@@ -53,6 +56,7 @@ def exported_program(region: Region) -> ExportedProgram:
         if node.op == "call_function":
             copies[node] = copy_node(graph, node, copies)
             with graph.inserting_before(copies[node]):
+                copies[node].target = _FREE_OF_STRIDES.get(node.target, node.target)
                 copies[node].args = map_aggregate(copies[node].args, sizes.of)
                 copies[node].kwargs = map_aggregate(copies[node].kwargs, sizes.of)
     graph.output(tuple(copies[n] for n in region.outputs))

@@ -1,0 +1,1 @@
+"""GPUs: of any vendor by ONNX Runtime's WebGPU plugin, of NVIDIA by TVM."""
