@@ -109,13 +109,17 @@ class Registry:
         return tuple(self.state(name) for name in self.names())
 
     def available(self) -> tuple[str, ...]:
-        """The names of the backends that can be used here; warns, once, of each broken one, as nobody asked for it."""
+        """The names of the backends to use where none is named, the preferred ones first.
+
+        Those whose device a CPU only plays are left out. Warns, once, of each broken one, as nobody asked for it.
+        """
         states = self.states()
         for s in states:
             if s.state is State.BROKEN and s.name not in self._warned:
                 self._warned.add(s.name)
                 warnings.warn(f"{s.detail}: {s.remedy}", RuntimeWarning, stacklevel=2)
-        return tuple(s.name for s in states if s.state is State.OK)
+        ready = [s for s in states if s.state is State.OK and s.availability and not s.availability.stand_in]
+        return tuple(s.name for s in sorted(ready, key=_preference))
 
     def info(self, name: str) -> BackendInfo:
         """The info of a backend, whose library may be absent.
@@ -301,3 +305,7 @@ def _probed(info: BackendInfo, owner: str, version: str) -> BackendState:
         return BackendState(info.name, State.OK, owner, version, info, availability)
     detail = f"backend {info.name!r} is not available here: {availability.reason}"
     return BackendState(info.name, State.UNAVAILABLE, owner, version, info, availability, detail, info.install)
+
+
+def _preference(state: BackendState) -> tuple[int, str]:
+    return (-state.info.preference if state.info else 0, state.name)

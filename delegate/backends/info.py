@@ -17,12 +17,14 @@ class Availability:
         reason: why not, e.g. "ai-edge-litert is not installed".
         versions: library -> version.
         devices: names of what it would run on, e.g. "CPU, 2 threads"; "(software)" or "(emulated)" where so.
+        stand_in: a CPU plays the device, slowly: such a backend is used only where it is named.
     """
 
     ok: bool
     reason: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
+    stand_in: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class BackendInfo:
         install: the exact command that installs what is missing.
         api_version: of this project's plugin API that it was written for.
         licence: of the vendor library, where it is not an open one.
+        preference: where no backend is named, those of higher preference come first.
     """
 
     name: str
@@ -48,3 +51,4 @@ class BackendInfo:
     install: str
     api_version: tuple[int, int] = API_VERSION
     licence: str = ""
+    preference: int = 0

@@ -37,8 +37,9 @@ def probe() -> Availability:
     if not found.devices:
         return Availability(ok=False, reason=f"{PROVIDER} finds no device that it runs on")
     versions = {name: metadata.version(name) for name in ("onnxruntime", "onnxruntime-qnn")}
-    suffix = " (emulated)" if is_emulated(found) else ""
-    return Availability(ok=True, versions=versions, devices=(f"Hexagon HTP{suffix}",))
+    emulated = is_emulated(found)
+    device = f"Hexagon HTP{' (emulated)' if emulated else ''}"
+    return Availability(ok=True, versions=versions, devices=(device,), stand_in=emulated)
 
 
 INFO = BackendInfo(
@@ -48,5 +49,6 @@ INFO = BackendInfo(
     runtime="delegate.backends.dsp.runtime:DspRuntime",
     probe=probe,
     install=INSTALL,
+    preference=2,
     licence="onnxruntime-qnn holds Qualcomm's QNN libraries, which are proprietary: read its licence before you ship",
 )

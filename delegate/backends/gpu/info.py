@@ -18,7 +18,9 @@ def probe() -> Availability:
     if not found.devices:
         return Availability(ok=False, reason=webgpu.NO_DEVICE)
     versions = {name: metadata.version(name) for name in ("onnxruntime", "onnxruntime-ep-webgpu")}
-    return Availability(ok=True, versions=versions, devices=(webgpu.describe(found),))
+    return Availability(
+        ok=True, versions=versions, devices=(webgpu.describe(found),), stand_in=webgpu.is_software(found)
+    )
 
 
 INFO = BackendInfo(
@@ -28,4 +30,5 @@ INFO = BackendInfo(
     runtime="delegate.backends.gpu.runtime:GpuRuntime",
     probe=probe,
     install=webgpu.INSTALL,
+    preference=1,
 )
