@@ -3,7 +3,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-models lint format bench bench-peers schema docs-ops clean
+.PHONY: demo test test-slow test-models gpu-software lint format bench bench-peers schema docs-ops clean
 
 demo: $(READY)
 	$(PYTHON) -m delegate demo
@@ -33,7 +33,7 @@ bench: $(READY)
 
 # The peers; ExecuTorch goes to an environment of its own, see benchmarks/README.md.
 bench-peers: $(READY)
-	$(PYTHON) -m pip install --quiet --constraint constraints.txt onnx onnxscript onnxruntime openvino
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt openvino
 	python3 -m venv .venv-executorch
 	.venv-executorch/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-executorch/bin/python -m pip install --quiet --constraint constraints.txt executorch
@@ -41,6 +41,15 @@ bench-peers: $(READY)
 # The support matrix, out of the tables; a test says when it is stale.
 docs-ops: $(READY)
 	$(PYTHON) -m delegate ops --markdown > docs/support-matrix.md
+
+# A GPU played by software, for machines without one (Debian and Ubuntu; needs root for Vulkan's loader): SwiftShader
+# out of Debian's chromium. The tests find it in .gpu-software; for anything else set what `make` prints.
+SWIFTSHADER := $(CURDIR)/.gpu-software/usr/lib/chromium
+gpu-software:
+	apt-get install --quiet --yes libvulkan1
+	mkdir -p .gpu-software && cd .gpu-software && apt-get download chromium chromium-common \
+	  && for package in *.deb; do dpkg -x $$package .; done && rm -f *.deb
+	@echo export ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 VK_DRIVER_FILES=$(SWIFTSHADER)/vk_swiftshader_icd.json
 
 # Needs flatc (Debian: flatbuffers-compiler) in the version that docs/file-format.md names.
 schema:
@@ -50,7 +59,7 @@ $(READY): pyproject.toml constraints.txt
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet --upgrade "pip>=25.1"
 	$(PYTHON) -m pip install --quiet --constraint constraints.txt torch
-	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable ".[xnnpack,aot,cli]" --group dev
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable ".[all]" --group dev
 	touch $(READY)
 
 clean:

@@ -32,7 +32,7 @@ OPERATORS: Mapping[str, Support] = {
     **dict.fromkeys(("And", "Or", "Not"), Support(frozenset({torch.bool}))),
     **dict.fromkeys(
         (
-            "Cast", "Concat", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
+            "Cast", "Concat", "Expand", "Gather", "GatherND", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
             "Unsqueeze",
         ),
         Support(_ANY),

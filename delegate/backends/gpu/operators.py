@@ -32,7 +32,7 @@ OPERATORS: Mapping[str, Support] = {
     **dict.fromkeys(("And", "Not"), Support(_BOOL)),
     **dict.fromkeys(
         (
-            "Cast", "Concat", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
+            "Cast", "Concat", "Expand", "Gather", "GatherND", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
             "Unsqueeze",
         ),
         Support(_NUMBER | _BOOL | {torch.int64}),

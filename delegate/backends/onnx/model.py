@@ -19,7 +19,7 @@ from torch.export import ExportedProgram
 from delegate.backends.onnx.blob import OnnxModel, Tensor, Weight, aligned
 from delegate.errors import BackendUnavailable, LoweringError
 
-INSTALL = "pip install onnx onnxscript"
+INSTALL = "pip install 'delegate[onnx]'"
 _INLINE = 1024  # bytes; smaller constants stay in the graph, where libraries look into them
 _FX_NODE = re.compile(r"%(\S+) :")  # how torch's exporter names the node that an ONNX node comes from
 

@@ -87,7 +87,7 @@ def _positive_step(node: Node) -> Verdict:
     return YES if arguments(node)["step"] == 1 else no(Reason.ATTRIBUTE, f"step={arguments(node)['step']}")
 
 
-def _float_index(node: Node) -> Verdict:
+def _one_index(node: Node) -> Verdict:
     """An embedding or a gather by a list of indices of which one is given."""
     indices = [i for i in arguments(node)["indices"] if i is not None]
     if len(indices) == 1 and not any(t.dtype is torch.bool for t in tensors(indices[0])):
@@ -183,9 +183,8 @@ _ROWS = (
     Translation("aten.select.int", ("Gather",), _anything),
     Translation("aten.split_with_sizes.default", ("Split",), _anything),
     Translation("aten.constant_pad_nd.default", ("Pad",), _anything),
-    Translation("aten.clone.default", ("Identity",), _anything),
     Translation("aten.embedding.default", ("Gather",), _anything),
-    Translation("aten.index.Tensor", ("Gather", "GatherND", "Transpose"), _float_index),
+    Translation("aten.index.Tensor", ("GatherND", "Transpose"), _one_index),
 )
 
 TRANSLATIONS: Mapping[str, Translation] = {row.op: row for row in _ROWS}

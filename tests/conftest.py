@@ -1,0 +1,11 @@
+"""A GPU that software plays, where `make gpu-software` prepared one: found before any test asks for devices."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_DRIVER = Path(__file__).parents[1] / ".gpu-software/usr/lib/chromium/vk_swiftshader_icd.json"
+
+if _DRIVER.exists() and "VK_DRIVER_FILES" not in os.environ:
+    os.environ.update(ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER="1", VK_DRIVER_FILES=str(_DRIVER))
