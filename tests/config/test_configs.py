@@ -41,11 +41,12 @@ def test_file_lowers_a_model(file: Path) -> None:
         if file.stem == "preference":  # its first choices may be absent here, and it asks for a warning
             warnings.simplefilter("ignore", RuntimeWarning)
         program = delegate.to_backend(torch.export.export(model, (x,)), config=file)
-    torch.testing.assert_close(program(x), model(x), atol=1e-5, rtol=1e-4)
+    # The first choices of preference.yaml compute in float16.
+    torch.testing.assert_close(program(x), model(x), atol=1e-5 if file.stem != "preference" else 5e-3, rtol=1e-4)
     used = {n.backend for n in program.report.nodes}
     if file.stem == "portable":
         assert used == {"portable"}
-    else:
+    elif file.stem != "preference":
         assert "xnnpack" in used
     if file.stem == "mobile":
         assert {n.backend for n in program.report.nodes if "gelu" in n.op} == {"portable"}

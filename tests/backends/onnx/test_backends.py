@@ -1,0 +1,97 @@
+"""GPU and DSP through the whole of the project, on the real libraries: several backends in one program, and bad input."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.backends.dsp import runtime
+from delegate.backends.dsp.targets import TARGETS, local_target
+from delegate.errors import BackendFailed, ConfigError
+from tests.backends.onnx.test_rows import require
+from tests.lowering import compiled, relative_error
+
+
+class Stages(nn.Module):
+    """A part for each backend."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU())
+        self.second = nn.Sequential(nn.Conv2d(8, 8, 1), nn.Sigmoid())
+        self.third = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.third(self.second(self.first(x)).mean((2, 3))).cumsum(1)
+
+
+def image() -> torch.Tensor:
+    return torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def test_three_backends_and_kernels_in_one_program(tmp_path):
+    require("gpu")
+    require("dsp")
+    torch.manual_seed(0)
+    module, x = Stages(), image()
+    config = {
+        "backends": ["gpu", "dsp", "xnnpack"],
+        "partitioning": {"pins": {"first*": "gpu", "second*": "dsp", "third*": "xnnpack"}},
+    }
+    program = compiled(module, (x,), config=config)
+    assert {p.backend for p in program.report.partitions} == {"gpu", "dsp", "xnnpack"}
+    assert "portable" in {n.backend for n in program.report.nodes}
+    program.save(tmp_path / "all.dlg")
+    with delegate.load(tmp_path / "all.dlg") as loaded:
+        assert relative_error(loaded(x.numpy()), module(x)) < 1e-2
+
+
+@pytest.mark.parametrize("backend", ["gpu", "dsp"])
+def test_calls_do_not_disturb_each_other(backend):
+    require(backend)
+    module = nn.Sequential(nn.Linear(6, 5), nn.ReLU())
+    program = compiled(module, (torch.ones(2, 6),), backends=backend)
+    for scale in (1.0, -2.0, 3.0):
+        x = torch.full((2, 6), scale)
+        assert relative_error(program(x), module(x)) < 5e-3
+
+
+def test_a_dynamic_batch_stays_off_the_dsp():
+    require("dsp")
+    program = compiled(
+        nn.Linear(6, 5), (torch.ones(2, 6),), backends="dsp", dynamic_shapes=({0: torch.export.Dim("batch", max=8)},)
+    )
+    assert {str(n.verdicts["dsp"].reason) for n in program.report.nodes} == {"dynamic shape"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"soc": "SM8560"}, "did you mean 'SM8"),
+        ({"htp_arch": 75}, "must be given together"),
+        ({"performance_mode": "fast"}, "burst"),
+        ({"optimization_level": 4}, "less than or equal to 3"),
+    ],
+)
+def test_wrong_options(options, message):
+    require("dsp")
+    with pytest.raises(ConfigError, match=message):
+        compiled(nn.ReLU(), (torch.ones(2),), config={"backends": [{"name": "dsp", "options": options}]})
+
+
+def test_a_blob_for_another_chip(monkeypatch, tmp_path):
+    require("dsp")
+    program = compiled(nn.Linear(6, 5), (torch.ones(2, 6),), backends="dsp")
+    program.save(tmp_path / "dsp.dlg")
+    monkeypatch.setattr(runtime, "local_target", lambda: TARGETS["SM8750"])
+    with pytest.raises(BackendFailed, match=r"compiled for SM8550, and this machine is a SM8750.*soc: SM8750"):
+        delegate.load(tmp_path / "dsp.dlg")
+
+
+def test_the_chip_of_a_machine(tmp_path):
+    machine = tmp_path / "machine"
+    machine.write_text("SM8650\n")
+    assert local_target(machine) == TARGETS["SM8650"]
+    assert local_target(tmp_path / "absent") is None
