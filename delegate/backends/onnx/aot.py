@@ -12,6 +12,7 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.aot import Backend, PreprocessResult, Region, RegionRefused
+from delegate.backends.lowering import conditions
 from delegate.backends.onnx.assignment import left_to_cpu
 from delegate.backends.onnx.exported import exported_program
 from delegate.backends.onnx.model import ExportedModel, to_onnx
@@ -52,6 +53,16 @@ class OnnxBackend(Backend):
             row.op for row in TRANSLATIONS.values() if row.keep and all(o in self.operators for o in row.onnx)
         )
 
+    @classmethod
+    def conditions(cls, op: str) -> tuple[str, ...] | None:
+        """What the exporter makes of the operator, on which dtypes the provider runs it, and what the row asks."""
+        row = TRANSLATIONS.get(op)
+        if row is None or not all(o in cls.operators for o in row.onnx):
+            return None
+        dtypes = frozenset.intersection(*(cls.operators[o].dtypes for o in row.onnx)) | row.beside
+        names = ", ".join(sorted(str(d).removeprefix("torch.") for d in dtypes))
+        return (f"As ONNX's {', '.join(row.onnx)}.", f"All tensors are of {names}.", *conditions(row.check))
+
     def check(self, node: Node) -> Verdict:
         if node.target is operator.getitem:
             return YES
@@ -63,13 +74,12 @@ class OnnxBackend(Backend):
             return no(Reason.OPERATOR, f"{self.provider} does not run ONNX's {', '.join(missing)}")
         supports = [self.operators[o] for o in row.onnx]
         return (
-            self.check_dtypes(node, frozenset.intersection(*(s.dtypes for s in supports)))
+            self._check_dtypes(node, frozenset.intersection(*(s.dtypes for s in supports)) | row.beside)
             and row.check(node)
             and next((refusal for s in supports if s.check and not (refusal := s.check(node))), YES)
         )
 
-    def check_dtypes(self, node: Node, allowed: Dtypes) -> Verdict:
-        """Whether all tensors that the node takes and gives are of these dtypes."""
+    def _check_dtypes(self, node: Node, allowed: Dtypes) -> Verdict:
         for other in (node, *node.all_input_nodes):
             for tensor in _used(other):
                 if tensor.dtype not in allowed:

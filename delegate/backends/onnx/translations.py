@@ -27,20 +27,26 @@ class Translation:
         onnx: the ONNX operators that it becomes.
         check: whether the translation of this node is right.
         keep: the operator is not core ATen: it is kept whole, since the exporter knows a better one than its parts.
+        beside: dtypes that arguments may have beside those of all these ONNX operators, such as a mask's.
     """
 
     op: str
     onnx: tuple[str, ...]
     check: Check
     keep: bool = False
+    beside: frozenset[torch.dtype] = frozenset()
 
 
 def _anything(node: Node) -> Verdict:
+    """Any arguments."""
     return YES
 
 
 def _first_result_only(node: Node) -> Verdict:
-    """Norms and pools give statistics or indices beside their result, which providers do not."""
+    """Only the first result is used.
+
+    Norms and pools give statistics or indices beside it, which providers do not.
+    """
     for user in node.users:
         if len(user.args) > 1 and user.args[0] is node and user.args[1] != 0:
             return no(Reason.ATTRIBUTE, f"result {user.args[1]} is used, and only the first can be given")
@@ -48,13 +54,17 @@ def _first_result_only(node: Node) -> Verdict:
 
 
 def _floating(node: Node) -> Verdict:
+    """The result is floating point."""
     if all(t.dtype.is_floating_point for t in tensors(node)):
         return YES
     return no(Reason.DTYPE, "torch divides and rounds integers otherwise than ONNX")
 
 
 def _same_dtypes(node: Node) -> Verdict:
-    """The exporter casts what torch promotes by rules of its own; only equal dtypes are sure."""
+    """All operands have one dtype.
+
+    The exporter casts what torch promotes by rules of its own; only equal dtypes are sure.
+    """
     given = {t.dtype for source in node.all_input_nodes for t in tensors(source)}
     if len(given) <= 1:
         return YES
@@ -62,12 +72,8 @@ def _same_dtypes(node: Node) -> Verdict:
     return no(Reason.DTYPE, f"the operands have different dtypes: {names}")
 
 
-def _no_rounding(node: Node) -> Verdict:
-    mode = arguments(node).get("rounding_mode")
-    return YES if mode is None else no(Reason.ATTRIBUTE, f"rounding_mode={mode!r}")
-
-
 def _pool(node: Node) -> Verdict:
+    """No divisor of its own, sizes rounded down."""
     given = arguments(node)
     if given.get("divisor_override") is not None:
         return no(Reason.ATTRIBUTE, f"divisor_override={given['divisor_override']}")
@@ -75,30 +81,43 @@ def _pool(node: Node) -> Verdict:
 
 
 def _pool_indices(node: Node) -> Verdict:
+    """Sizes rounded down, the indices not used."""
     return _pool(node) and _first_result_only(node)
 
 
 def _global_pool(node: Node) -> Verdict:
+    """To one element per channel."""
     sizes = arguments(node)["output_size"]
     return YES if all(s == 1 for s in sizes) else no(Reason.ATTRIBUTE, f"output_size={list(sizes)}, not 1")
 
 
 def _positive_step(node: Node) -> Verdict:
+    """Step 1."""
     return YES if arguments(node)["step"] == 1 else no(Reason.ATTRIBUTE, f"step={arguments(node)['step']}")
 
 
 def _one_index(node: Node) -> Verdict:
-    """An embedding or a gather by a list of indices of which one is given."""
+    """One tensor of integer indices."""
     indices = [i for i in arguments(node)["indices"] if i is not None]
     if len(indices) == 1 and not any(t.dtype is torch.bool for t in tensors(indices[0])):
         return YES
     return no(Reason.ATTRIBUTE, "only one tensor of integer indices is translated faithfully")
 
 
+def _attention(node: Node) -> Verdict:
+    """Without dropout, heads of one number, no causal mask of its own."""
+    given = arguments(node)
+    for name, plain in (("dropout_p", 0.0), ("is_causal", False), ("enable_gqa", False)):
+        if given.get(name) not in (plain, None):
+            return no(Reason.ATTRIBUTE, f"{name}={given[name]}")
+    return _floating(node)
+
+
 def _both(*checks: Check) -> Check:
     def check(node: Node) -> Verdict:
         return next((refusal for one in checks if not (refusal := one(node))), YES)
 
+    check.__doc__ = "\n".join((one.__doc__ or "").splitlines()[0] for one in checks)
     return check
 
 
@@ -161,6 +180,13 @@ _ROWS = (
     Translation("aten.mm.default", ("MatMul",), _both(_floating, _same_dtypes)),
     Translation("aten.bmm.default", ("MatMul",), _both(_floating, _same_dtypes)),
     Translation("aten.matmul.default", ("MatMul",), _both(_floating, _same_dtypes), keep=True),
+    Translation(
+        "aten.scaled_dot_product_attention.default",
+        ("MatMul", "Mul", "Softmax", "Transpose", "Add", "Where"),
+        _attention,
+        keep=True,
+        beside=frozenset({torch.bool}),
+    ),
     Translation("aten.avg_pool2d.default", ("AveragePool",), _pool),
     Translation("aten.max_pool2d_with_indices.default", ("MaxPool",), _pool_indices),
     Translation("aten.adaptive_avg_pool2d.default", ("GlobalAveragePool",), _global_pool, keep=True),

@@ -93,6 +93,10 @@ CASES: dict[str, Case] = {
     "aten.mm.default": (lambda x, y: torch.mm(x, y.t()), (MATRIX, OTHER)),
     "aten.bmm.default": (lambda x: torch.bmm(x, x.transpose(1, 2)), (BATCHED,)),
     "aten.matmul.default": (lambda x: x @ x.transpose(2, 3), (X,)),
+    "aten.scaled_dot_product_attention.default": (
+        lambda x: F.scaled_dot_product_attention(x, x + 1, x - 1, attn_mask=torch.ones(6, 6).tril().bool()),
+        (X,),
+    ),
     "aten.avg_pool2d.default": (lambda x: F.avg_pool2d(x, 3, 2, 1), (X,)),
     "aten.max_pool2d_with_indices.default": (lambda x: F.max_pool2d(x, 3, 2, 1), (X,)),
     "aten.adaptive_avg_pool2d.default": (lambda x: F.adaptive_avg_pool2d(x, 1), (X,)),

@@ -1,4 +1,4 @@
-"""GPU and DSP through the whole of the project, on the real libraries: several backends in one program, and bad input."""
+"""GPU and DSP through the whole project, on the real libraries: several backends in one program, and bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every row of the translations on the real libraries: QNN's emulator of the HTP, and WebGPU where a GPU is, or SwiftShader.
+"""Every row of the translations on the real libraries: QNN's emulator of the HTP, and WebGPU on whatever GPU is here.
 
 All cases of a backend go through the compiler as one program, so that a session is made once.
 """
@@ -25,6 +25,7 @@ PORTABLE = {
         "aten.round.default": "the plugin leaves Round to the CPU",
         "aten.logical_or.default": "the plugin leaves Or to the CPU",
         "aten._log_softmax.default": "the plugin leaves LogSoftmax to the CPU",
+        "aten.scaled_dot_product_attention.default": "with a mask it needs IsNaN, which the plugin leaves to the CPU",
         "aten.index.Tensor": "the plugin takes GatherND where it stands alone, and leaves it to the CPU here",
     },
 }
@@ -82,4 +83,3 @@ WITHOUT_CASE = {
     "aten.add.Scalar", "aten.sub.Scalar", "aten.mul.Scalar", "aten.div.Scalar",  # exported as .Tensor with a number
     "aten.native_layer_norm.default", "aten._adaptive_avg_pool2d.default",  # what the kept operators decompose to
 }  # fmt: skip
-
