@@ -1,4 +1,4 @@
-"""The main job on real data: export, partition, lower to XNNPACK, save, and run in a process without torch.
+"""The main job on real data: export, partition, lower to every backend here, save, and run in a process without torch.
 
 python examples/digits/demo.py [FOLDER]     the files go to FOLDER, else to a temporary one
 """
@@ -18,9 +18,11 @@ import torch
 from model import digits, trained
 
 import delegate
+from delegate.plugins import State
+from delegate.registry import default_registry
 
 HERE = Path(__file__).parent
-PLACES = {"portable": [], "xnnpack": ["xnnpack"]}  # what the demo lowers for: backends in order of preference
+MAIN = "xnnpack"  # the backend whose program is digits.dlg
 
 
 def main(folder: Path) -> None:
@@ -31,11 +33,12 @@ def main(folder: Path) -> None:
     exported = torch.export.export(net, (torch.from_numpy(images[:1]),))
 
     rows = [_eager(net, images, labels)]
-    for place, backends in PLACES.items():
-        file = folder / ("digits.dlg" if backends else f"digits-{place}.dlg")
-        program = delegate.to_backend(exported, backends)
+    devices = _devices()
+    for place in ("portable", *devices):
+        file = folder / ("digits.dlg" if place == MAIN else f"digits-{place}.dlg")
+        program = delegate.to_backend(exported, [place])
         program.save(file)
-        if backends:
+        if place in devices:
             print(program.report, end="\n\n")
         rows.append(_saved(place, file, folder, labels))
 
@@ -43,7 +46,13 @@ def main(folder: Path) -> None:
     print(f"{'':10} {'accuracy':>9} {'latency':>11} {'file':>9}")
     for place, accuracy, latency, size in rows:
         file_size = f"{size / 1024:5.0f} KiB" if size else ""
-        print(f"{place:10} {accuracy:9.2%} {latency * 1e6:8.0f} us {file_size:>9}")
+        print(f"{place:10} {accuracy:9.2%} {latency * 1e6:8.0f} us {file_size:>9}  {devices.get(place, '')}".rstrip())
+
+
+def _devices() -> dict[str, str]:
+    """The backends that can be used here, and what each would run on."""
+    states = default_registry().states()
+    return {s.name: "; ".join(s.availability.devices) for s in states if s.state is State.OK and s.availability}
 
 
 def _eager(net: torch.nn.Module, images: np.ndarray, labels: np.ndarray) -> tuple[str, float, float, int]:
