@@ -44,7 +44,7 @@ def probe() -> Availability:
 
 INFO = BackendInfo(
     name="dsp",
-    description="Qualcomm Hexagon HTP, by QNN inside ONNX Runtime (float16 arithmetic, quantized integers)",
+    description="Qualcomm Hexagon HTP, by QNN inside ONNX Runtime (float16 arithmetic)",
     aot="delegate.backends.dsp.aot:DspBackend",
     runtime="delegate.backends.dsp.runtime:DspRuntime",
     probe=probe,

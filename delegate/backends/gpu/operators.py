@@ -6,17 +6,15 @@ Round, Or and LogSoftmax, for one, it leaves to the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 
-from delegate.backends.onnx.aot import Support
+from delegate.backends.onnx.aot import Operators
 
 _FLOAT = frozenset({torch.float32, torch.float16})
 _NUMBER = _FLOAT | {torch.int32}
 _BOOL = frozenset({torch.bool})
 
-OPERATORS: Mapping[str, Support] = {
+OPERATORS: Operators = {
     **dict.fromkeys(
         (
             "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "AveragePool", "BatchNormalization", "Ceil", "Clip",
@@ -25,16 +23,16 @@ OPERATORS: Mapping[str, Support] = {
             "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Resize", "Sigmoid", "Sin",
             "Sinh", "Softmax", "Sqrt", "Tan", "Tanh",
         ),
-        Support(_FLOAT),
+        _FLOAT,
     ),
-    **dict.fromkeys(("Abs", "Add", "Sub", "Mul", "Div", "Neg", "Pow", "Max", "Min"), Support(_NUMBER)),
-    **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Where"), Support(_NUMBER | _BOOL)),
-    **dict.fromkeys(("And", "Not"), Support(_BOOL)),
+    **dict.fromkeys(("Abs", "Add", "Sub", "Mul", "Div", "Neg", "Pow", "Max", "Min"), _NUMBER),
+    **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Where"), _NUMBER | _BOOL),
+    **dict.fromkeys(("And", "Not"), _BOOL),
     **dict.fromkeys(
         (
             "Cast", "Concat", "Expand", "Gather", "GatherND", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
             "Unsqueeze",
         ),
-        Support(_NUMBER | _BOOL | {torch.int64}),
+        _NUMBER | _BOOL | {torch.int64},
     ),
 }  # fmt: skip

@@ -6,6 +6,10 @@ from delegate.backends.onnx.provider import Provider, register
 
 INSTALL = "pip install 'delegate[gpu]'"
 PROVIDER = "WebGpuExecutionProvider"
+NO_DEVICE = (
+    "no GPU is here that Dawn can use through Vulkan, Direct3D 12 or Metal; a driver makes one visible, on Linux with "
+    "Vulkan's loader (Debian: libvulkan1)"
+)
 
 
 def provider() -> Provider:
@@ -22,9 +26,6 @@ def _library() -> str:
 def is_software(found: Provider) -> bool:
     """Whether the device is a CPU that plays a GPU, such as SwiftShader."""
     return all(d.device.type.name == "CPU" for d in found.devices)
-
-
-NO_DEVICE = "no GPU is here that Dawn can use through Vulkan, Direct3D 12 or Metal"
 
 
 def describe(found: Provider) -> str:

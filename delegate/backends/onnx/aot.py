@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Set
 from typing import ClassVar
 
 import torch
@@ -21,19 +20,7 @@ from delegate.edge.node import op_name, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
 Dtypes = frozenset[torch.dtype]
-
-
-@dataclass(frozen=True, slots=True)
-class Support:
-    """What a provider's documentation says of one ONNX operator.
-
-    Args:
-        dtypes: of all tensors that it takes and gives.
-        check: further limits, asked of the node of the edge graph.
-    """
-
-    dtypes: Dtypes
-    check: Callable[[Node], Verdict] | None = None
+Operators = Mapping[str, Dtypes]  # the ONNX operators that a provider runs, and the dtypes of all their tensors
 
 
 class OnnxBackend(Backend):
@@ -45,7 +32,7 @@ class OnnxBackend(Backend):
     """
 
     provider: ClassVar[str]
-    operators: ClassVar[Mapping[str, Support]]
+    operators: ClassVar[Operators]
 
     @property
     def preserve_ops(self) -> Set[str]:
@@ -59,7 +46,7 @@ class OnnxBackend(Backend):
         row = TRANSLATIONS.get(op)
         if row is None or not all(o in cls.operators for o in row.onnx):
             return None
-        dtypes = frozenset.intersection(*(cls.operators[o].dtypes for o in row.onnx)) | row.beside
+        dtypes = frozenset.intersection(*(cls.operators[o] for o in row.onnx)) | row.beside
         names = ", ".join(sorted(str(d).removeprefix("torch.") for d in dtypes))
         return (f"As ONNX's {', '.join(row.onnx)}.", f"All tensors are of {names}.", *conditions(row.check))
 
@@ -72,12 +59,8 @@ class OnnxBackend(Backend):
         missing = [o for o in row.onnx if o not in self.operators]
         if missing:
             return no(Reason.OPERATOR, f"{self.provider} does not run ONNX's {', '.join(missing)}")
-        supports = [self.operators[o] for o in row.onnx]
-        return (
-            self._check_dtypes(node, frozenset.intersection(*(s.dtypes for s in supports)) | row.beside)
-            and row.check(node)
-            and next((refusal for s in supports if s.check and not (refusal := s.check(node))), YES)
-        )
+        dtypes = frozenset.intersection(*(self.operators[o] for o in row.onnx)) | row.beside
+        return self._check_dtypes(node, dtypes) and row.check(node)
 
     def _check_dtypes(self, node: Node, allowed: Dtypes) -> Verdict:
         for other in (node, *node.all_input_nodes):
