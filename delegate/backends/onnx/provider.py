@@ -8,6 +8,11 @@ from typing import Any
 
 from delegate.errors import BackendUnavailable
 
+_WARNINGS, _ERRORS = (
+    2,
+    3,
+)  # ONNX Runtime's levels of logging; it has no way to ask for the level, and starts at warnings
+
 
 @dataclass(frozen=True)
 class Provider:
@@ -45,11 +50,14 @@ def register(name: str, library: Callable[[], str], install: str) -> Provider:
 
 
 def _register(onnxruntime: Any, name: str, path: str) -> None:
+    onnxruntime.set_default_logger_severity(_ERRORS)  # warnings of the libraries are for their own developers
     try:
         onnxruntime.register_execution_provider_library(name, path)
     except Exception as error:
         if "already registered" not in str(error):  # one that has no device here was registered before
             raise
+    finally:
+        onnxruntime.set_default_logger_severity(_WARNINGS)
 
 
 def one_line(error: Exception) -> str:
