@@ -240,8 +240,10 @@ def make(name: str) -> tuple[nn.Module, Inputs]:
 def _soften(module: nn.Module) -> None:
     """Weak residual branches, as some recipes start with: deep nets of strong ones amplify rounding."""
     for block in module.modules():
-        if isinstance(last := getattr(block, "bn3", None), nn.BatchNorm2d):
-            nn.init.zeros_(last.weight)
+        in_regnet = getattr(getattr(block, "f", None), "c", (None, None))[1]
+        for last in (getattr(block, "bn3", None), in_regnet):
+            if isinstance(last, nn.BatchNorm2d):
+                nn.init.zeros_(last.weight)
 
 
 def _vary(module: nn.Module) -> None:
