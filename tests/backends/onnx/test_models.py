@@ -1,0 +1,44 @@
+"""Whole models on the emulated DSP and on whatever GPU is here: partitions, and the error to eager in float32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+
+import delegate
+from tests import zoo
+from tests.backends.onnx.test_rows import require
+from tests.lowering import relative_error
+
+# Model -> partitions, largest relative error. The HTP computes in float16, which small MobileNets feel most.
+DSP = {
+    "mobilenet_v2": (1, 2e-2),
+    "mobilenet_v3_small": (1, 2e-2),
+    "resnet18": (1, 1e-2),
+    "vit_tiny": (1, 1e-2),
+    "bert_mini": (1, 1e-2),
+}
+# bert_mini: attention with a mask needs IsNaN, which WebGPU's plugin leaves to the CPU.
+GPU = {
+    "mobilenet_v2": (1, 1e-3),
+    "mobilenet_v3_small": (1, 1e-3),
+    "resnet18": (1, 1e-3),
+    "vit_tiny": (1, 1e-3),
+    "bert_mini": (5, 1e-3),
+}
+ROWS = [("dsp", name, *row) for name, row in DSP.items()] + [("gpu", name, *row) for name, row in GPU.items()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "name", "partitions", "tolerance"), ROWS)
+def test_model(backend, name, partitions, tolerance, tmp_path):
+    require(backend)
+    module, inputs = zoo.make(name)
+    program = delegate.to_backend(zoo.export(name), backend)
+    assert len(program.report.partitions) == partitions
+    program.save(tmp_path / "model.dlg")
+    with delegate.load(tmp_path / "model.dlg") as loaded, torch.no_grad():
+        actual = loaded.method("forward").run([x.numpy() for x in inputs])
+        expected = pytree.tree_leaves(module(*inputs))
+    assert max(relative_error(a, e) for a, e in zip(actual, expected, strict=True)) <= tolerance
