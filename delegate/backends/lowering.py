@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from delegate.backends.aot import Backend
 from delegate.edge.node import op_name
-from delegate.verdict import Reason, Verdict, no
+from delegate.verdict import YES, Reason, Verdict, no
 
 Context = TypeVar("Context")
 
@@ -75,6 +75,20 @@ def conditions(check: Callable[[Node], Verdict]) -> tuple[str, ...]:
     """What a check asks of a node, for people: the first paragraph of its docstring, a condition a line."""
     first, _, _ = inspect.cleandoc(check.__doc__ or "").partition("\n\n")
     return tuple(first.splitlines())
+
+
+def every(*checks: Callable[[Node], Verdict]) -> Callable[[Node], Verdict]:
+    """A check that says yes where all of these do; else the first refusal."""
+
+    def check(node: Node) -> Verdict:
+        for one in checks:
+            verdict = one(node)
+            if not verdict:
+                return verdict
+        return YES
+
+    check.__doc__ = "\n".join(condition for one in checks for condition in conditions(one))
+    return check
 
 
 class TableBackend(Backend):

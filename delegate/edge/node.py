@@ -75,6 +75,11 @@ def tensors(node: Node) -> tuple[torch.Tensor, ...]:
     return ()
 
 
+def results_used(node: Node) -> set[int]:
+    """Which results of a node with several are used, by position."""
+    return {user.args[1] for user in node.users if user.args[0] is node and len(user.args) > 1}  # type: ignore[misc]
+
+
 def dtype_of(dtype: torch.dtype) -> DType | None:
     """The project's name of a torch dtype, or None where programs cannot hold it."""
     return _DTYPES.get(dtype)

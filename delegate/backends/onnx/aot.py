@@ -16,7 +16,7 @@ from delegate.backends.onnx.assignment import left_to_cpu
 from delegate.backends.onnx.exported import exported_program
 from delegate.backends.onnx.model import ExportedModel, to_onnx
 from delegate.backends.onnx.translations import TRANSLATIONS
-from delegate.edge.node import op_name, tensors
+from delegate.edge.node import op_name, results_used, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
 Dtypes = frozenset[torch.dtype]
@@ -88,6 +88,5 @@ class OnnxBackend(Backend):
 
 def _used(node: Node) -> Iterator[torch.Tensor]:
     """The tensors of a node that anything uses: of several results often only the first."""
-    given = tensors(node)
-    picked = {user.args[1] for user in node.users if user.target is operator.getitem}
+    given, picked = tensors(node), results_used(node)
     return (t for i, t in enumerate(given) if len(given) == 1 or i in picked)

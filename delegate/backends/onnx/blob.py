@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-ALIGNMENT = 64  # bytes, of every weight
+from delegate.program.memory import align
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,9 @@ class OnnxModel:
     outputs: tuple[Tensor, ...]
 
 
-def aligned(size: int) -> int:
-    """The size rounded up to the alignment."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
-
-
 def pack(model: OnnxModel) -> tuple[bytes, dict[str, Any]]:
     """The blob of a model, and what compile_specs says of it."""
-    padding = bytes(aligned(len(model.graph)) - len(model.graph))
+    padding = bytes(align(len(model.graph)) - len(model.graph))
     specs = {
         "graph": len(model.graph),
         "weights": [[w.name, w.dtype, list(w.shape), w.offset, w.size] for w in model.weights],
@@ -84,7 +79,7 @@ def unpack(blob: memoryview, specs: Mapping[str, Any]) -> OnnxModel:
     weights = [
         Weight(name, dtype, tuple(shape), offset, bytes_) for name, dtype, shape, offset, bytes_ in specs["weights"]
     ]
-    data = blob[aligned(size) :]
+    data = blob[align(size) :]
     if size > blob.nbytes or any(w.offset < 0 or w.offset + w.size > data.nbytes for w in weights):
         raise ValueError("the blob is shorter than its compile specs say")
     return OnnxModel(bytes(blob[:size]), tuple(weights), data, _tensors(specs["inputs"]), _tensors(specs["outputs"]))

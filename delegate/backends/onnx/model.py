@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from delegate.backends.onnx.blob import OnnxModel, Tensor, Weight, aligned
+from delegate.backends.onnx.blob import OnnxModel, Tensor, Weight
 from delegate.errors import BackendUnavailable, LoweringError
+from delegate.program.memory import align
 
 INSTALL = "pip install 'delegate[onnx]'"
 _INLINE = 1024  # bytes; smaller constants stay in the graph, where libraries look into them
@@ -102,7 +103,7 @@ def _take_weights(model: Any) -> tuple[tuple[Weight, ...], bytes]:
         tensor = value.const_value
         if tensor is None or tensor.nbytes < _INLINE:
             continue
-        name, start, size = str(value.name), aligned(end), int(tensor.nbytes)
+        name, start, size = str(value.name), align(end), int(tensor.nbytes)
         parts += [bytes(start - end), tensor.tobytes()]
         weights.append(Weight(name, int(tensor.dtype), tuple(int(d) for d in tensor.shape), start, size))
         value.const_value = onnx_ir.ExternalTensor("weights", start, size, tensor.dtype, shape=tensor.shape, name=name)

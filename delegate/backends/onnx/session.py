@@ -43,20 +43,17 @@ def open_session(model: OnnxModel, settings: Any, name: str) -> Any:
         raise BackendFailed(f"{name} does not take the model", where=one_line(error)) from error
 
 
-def session_options(provider: Provider, options: Mapping[str, str], threads: int | None = None) -> Any:
+def session_options(provider: Provider, options: Mapping[str, str]) -> Any:
     """Options of a session on a provider.
 
     Args:
         provider: registered, with at least one device.
         options: of the provider, in its own words.
-        threads: of ONNX Runtime itself; None for its own choice.
     """
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = _ERRORS_ONLY
-    if threads is not None:
-        settings.intra_op_num_threads = threads
     settings.add_provider_for_devices(list(provider.devices), dict(options))
     return settings
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Node
 
-from delegate.edge.node import arguments, tensors
+from delegate.backends.lowering import every
+from delegate.edge.node import arguments, results_used, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
 Check = Callable[[Node], Verdict]
@@ -47,9 +48,9 @@ def _first_result_only(node: Node) -> Verdict:
 
     Norms and pools give statistics or indices beside it, which providers do not.
     """
-    for user in node.users:
-        if len(user.args) > 1 and user.args[0] is node and user.args[1] != 0:
-            return no(Reason.ATTRIBUTE, f"result {user.args[1]} is used, and only the first can be given")
+    others = results_used(node) - {0}
+    if others:
+        return no(Reason.ATTRIBUTE, f"result {min(others)} is used, and only the first can be given")
     return YES
 
 
@@ -113,14 +114,6 @@ def _attention(node: Node) -> Verdict:
     return _floating(node)
 
 
-def _both(*checks: Check) -> Check:
-    def check(node: Node) -> Verdict:
-        return next((refusal for one in checks if not (refusal := one(node))), YES)
-
-    check.__doc__ = "\n".join((one.__doc__ or "").splitlines()[0] for one in checks)
-    return check
-
-
 _UNARY = {
     "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
     "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "exp": "Exp", "floor": "Floor", "log": "Log",
@@ -150,9 +143,9 @@ _ROWS = (
     Translation("aten.sub.Scalar", ("Sub",), _floating),
     Translation("aten.mul.Scalar", ("Mul",), _floating),
     Translation("aten.div.Scalar", ("Div",), _floating),
-    Translation("aten.div.Tensor", ("Div",), _both(_floating, _same_dtypes)),
+    Translation("aten.div.Tensor", ("Div",), every(_floating, _same_dtypes)),
     Translation("aten.pow.Tensor_Scalar", ("Pow", "Mul", "Sqrt", "Reciprocal"), _floating),
-    Translation("aten.pow.Tensor_Tensor", ("Pow",), _both(_floating, _same_dtypes)),
+    Translation("aten.pow.Tensor_Tensor", ("Pow",), every(_floating, _same_dtypes)),
     Translation("aten.rsqrt.default", ("Sqrt", "Reciprocal"), _floating),
     Translation("aten.maximum.default", ("Max",), _same_dtypes),
     Translation("aten.minimum.default", ("Min",), _same_dtypes),
@@ -172,14 +165,14 @@ _ROWS = (
     Translation("aten._softmax.default", ("Softmax",), _floating),
     Translation("aten._log_softmax.default", ("LogSoftmax",), _floating),
     # Convolutions, products, pools, norms.
-    Translation("aten.convolution.default", ("Conv", "ConvTranspose"), _both(_floating, _same_dtypes)),
+    Translation("aten.convolution.default", ("Conv", "ConvTranspose"), every(_floating, _same_dtypes)),
     Translation(
-        "aten.linear.default", ("Gemm", "MatMul", "Transpose", "Add"), _both(_floating, _same_dtypes), keep=True
+        "aten.linear.default", ("Gemm", "MatMul", "Transpose", "Add"), every(_floating, _same_dtypes), keep=True
     ),
-    Translation("aten.addmm.default", ("Gemm",), _both(_floating, _same_dtypes)),
-    Translation("aten.mm.default", ("MatMul",), _both(_floating, _same_dtypes)),
-    Translation("aten.bmm.default", ("MatMul",), _both(_floating, _same_dtypes)),
-    Translation("aten.matmul.default", ("MatMul",), _both(_floating, _same_dtypes), keep=True),
+    Translation("aten.addmm.default", ("Gemm",), every(_floating, _same_dtypes)),
+    Translation("aten.mm.default", ("MatMul",), every(_floating, _same_dtypes)),
+    Translation("aten.bmm.default", ("MatMul",), every(_floating, _same_dtypes)),
+    Translation("aten.matmul.default", ("MatMul",), every(_floating, _same_dtypes), keep=True),
     Translation(
         "aten.scaled_dot_product_attention.default",
         ("MatMul", "Mul", "Softmax", "Transpose", "Add", "Where"),
@@ -192,11 +185,11 @@ _ROWS = (
     Translation("aten.adaptive_avg_pool2d.default", ("GlobalAveragePool",), _global_pool, keep=True),
     Translation("aten._adaptive_avg_pool2d.default", ("GlobalAveragePool",), _global_pool),
     Translation("aten.layer_norm.default", ("LayerNormalization",), _floating, keep=True),
-    Translation("aten.native_layer_norm.default", ("LayerNormalization",), _both(_floating, _first_result_only)),
+    Translation("aten.native_layer_norm.default", ("LayerNormalization",), every(_floating, _first_result_only)),
     Translation(
         "aten._native_batch_norm_legit_no_training.default",
         ("BatchNormalization",),
-        _both(_floating, _first_result_only),
+        every(_floating, _first_result_only),
     ),
     # What moves data.
     Translation("aten.view.default", _SHAPE, _anything),

@@ -9,10 +9,11 @@ import numpy as np
 from ai_edge_litert.schema_py_generated import ActivationFunctionType as Fused
 from torch.fx import Node
 
+from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.lowerings.elementwise import binary, broadcasting, unary
-from delegate.backends.xnnpack.lowerings.table import TABLE, arg, constant, every, floats, results_used
-from delegate.edge.node import op_name
+from delegate.backends.xnnpack.lowerings.table import TABLE, arg, constant, floats
+from delegate.edge.node import op_name, results_used
 from delegate.verdict import YES, Reason, Verdict, no
 
 _LINEAR = 15  # where softplus is x to float32 precision

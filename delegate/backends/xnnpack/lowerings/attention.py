@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from torch.fx import Node
 
+from delegate.backends.lowering import every
 from delegate.backends.xnnpack import layout
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.lowerings.elementwise import binary
 from delegate.backends.xnnpack.lowerings.normalization import softmax
 from delegate.backends.xnnpack.lowerings.reduction import LARGEST, reduce
 from delegate.backends.xnnpack.lowerings.shape import dynamic_sizes, same_shape
-from delegate.backends.xnnpack.lowerings.table import TABLE, every
+from delegate.backends.xnnpack.lowerings.table import TABLE
 from delegate.backends.xnnpack.tflite import Array
 from delegate.edge.node import arguments, is_constant, tensor
 from delegate.verdict import YES, Reason, Verdict, no

@@ -11,10 +11,11 @@ import numpy as np
 from ai_edge_litert.schema_py_generated import Padding
 from torch.fx import Node
 
+from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, example, shape_of
 from delegate.backends.xnnpack.layout import NHWC, NWC, Size
 from delegate.backends.xnnpack.lowerings.elementwise import binary
-from delegate.backends.xnnpack.lowerings.table import TABLE, constant, every, floats, ranks
+from delegate.backends.xnnpack.lowerings.table import TABLE, constant, floats, ranks
 from delegate.backends.xnnpack.tflite import Array
 from delegate.edge.node import tensor
 from delegate.verdict import YES, Reason, Verdict, no

@@ -9,8 +9,9 @@ from typing import Any, cast
 import numpy as np
 from torch.fx import Node
 
+from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
-from delegate.backends.xnnpack.lowerings.table import TABLE, arg, every, floats
+from delegate.backends.xnnpack.lowerings.table import TABLE, arg, floats
 from delegate.edge.node import op_name
 from delegate.verdict import YES, Reason, Verdict, no
 

@@ -10,6 +10,7 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.aot import RegionRefused
+from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.lowerings.indexing import Run, concatenate, take, take_every
 from delegate.backends.xnnpack.lowerings.shape import (
@@ -19,7 +20,7 @@ from delegate.backends.xnnpack.lowerings.shape import (
     same_shape,
     source,
 )
-from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, every, floats
+from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, floats
 from delegate.backends.xnnpack.tflite import Array
 from delegate.edge.node import arguments, is_constant, tensor
 from delegate.verdict import YES, Reason, Verdict, no

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 from torch.fx import Node
 
+from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.layout import Size
 from delegate.backends.xnnpack.lowerings.shape import (
@@ -18,8 +19,8 @@ from delegate.backends.xnnpack.lowerings.shape import (
     same_shape,
     source,
 )
-from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, every, floats, results_used
-from delegate.edge.node import arguments
+from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, floats
+from delegate.edge.node import arguments, results_used
 from delegate.verdict import YES, Reason, Verdict, no
 
 _MAX_JOINED = 5  # inputs of one CONCATENATION that XNNPACK takes

@@ -11,12 +11,13 @@ from typing import Any, cast
 import torch
 from torch.fx import Node
 
+from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.lowerings.elementwise import binary, unary
 from delegate.backends.xnnpack.lowerings.reduction import deviation, mean_square, reduce
 from delegate.backends.xnnpack.lowerings.shape import dynamic_sizes, source
-from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, every, floats, results_used
-from delegate.edge.node import arguments
+from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, floats
+from delegate.edge.node import arguments, results_used
 from delegate.verdict import YES, Reason, Verdict, no
 
 

@@ -10,12 +10,13 @@ import numpy as np
 from ai_edge_litert.schema_py_generated import Padding
 from torch.fx import Node
 
+from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.layout import NHWC, Size
 from delegate.backends.xnnpack.lowerings.convolution import pad_zeros, spatial
-from delegate.backends.xnnpack.lowerings.table import TABLE, arg, every, floats, ranks, results_used
+from delegate.backends.xnnpack.lowerings.table import TABLE, arg, floats, ranks
 from delegate.backends.xnnpack.tflite import Array
-from delegate.edge.node import op_name, tensor, tensors
+from delegate.edge.node import op_name, results_used, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
 _NEVER_NEGATIVE = ("aten.relu.default", "aten.sigmoid.default", "aten.abs.default", "aten.exp.default")

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch.fx import Node
 
+from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.lowerings.elementwise import binary, unary
 from delegate.backends.xnnpack.lowerings.shape import dynamic_sizes, source, without
-from delegate.backends.xnnpack.lowerings.table import TABLE, every, floats, results_used
-from delegate.edge.node import arguments, op_name, tensor
+from delegate.backends.xnnpack.lowerings.table import TABLE, floats
+from delegate.edge.node import arguments, op_name, results_used, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 REDUCTIONS = {

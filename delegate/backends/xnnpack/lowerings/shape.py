@@ -14,10 +14,11 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.aot import RegionRefused
+from delegate.backends.lowering import every
 from delegate.backends.xnnpack import layout
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.layout import Order, Size
-from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, every, floats
+from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, floats
 from delegate.edge.node import arguments, op_name
 from delegate.verdict import YES, Reason, Verdict, no
 

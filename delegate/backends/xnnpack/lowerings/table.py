@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import LoweringTable, conditions
+from delegate.backends.lowering import LoweringTable
 from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.edge.node import is_constant, op_name
 from delegate.verdict import YES, Reason, Verdict, no
@@ -61,20 +61,6 @@ def _role(node: Node, other: Node) -> str:
     return "the result" if other is node else f"argument {other.name}"
 
 
-def every(*checks: Check) -> Check:
-    """A check that says yes where all of these do; else the first refusal."""
-
-    def check(node: Node) -> Verdict:
-        for one in checks:
-            verdict = one(node)
-            if not verdict:
-                return verdict
-        return YES
-
-    check.__doc__ = "\n".join(condition for one in checks for condition in conditions(one))
-    return check
-
-
 def ranks(*allowed: int) -> Check:
     """The node's result has one of these numbers of dimensions."""
 
@@ -119,8 +105,3 @@ def static(node: Node) -> Verdict:
 def arg(node: Node, position: int, default: Any = None) -> Any:
     """A positional argument, or `default` where the call leaves it out."""
     return node.args[position] if position < len(node.args) else default
-
-
-def results_used(node: Node) -> set[int]:
-    """Which results of a node with several are used, by position."""
-    return {user.args[1] for user in node.users if user.args[0] is node and len(user.args) > 1}  # type: ignore[misc]
