@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from delegate.emit.tables import Tables
-from delegate.program.lifetimes import refs
-from delegate.program.model import Arg, DelegateCall, Home, Instruction, KernelCall, Ref, StructuredCall
+from delegate.program.lifetimes import reads, refs
+from delegate.program.model import Arg, Home, Instruction, KernelCall, Ref, StructuredCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +137,8 @@ class _Reads:
 
 def _read_by(call: Instruction) -> Iterator[int]:
     """All values that an instruction reads, inside blocks too."""
-    if isinstance(call, KernelCall):
-        yield from refs(call.args)
-    elif isinstance(call, DelegateCall):
-        yield from call.inputs
-    else:
-        yield from call.operands
+    yield from reads(call)
+    if isinstance(call, StructuredCall):
         for block in call.blocks:
             yield from block.outputs
             for inner in block.instructions:

@@ -104,7 +104,7 @@ class Lifetimes:
             if isinstance(call, StructuredCall):
                 self._structured(call, loops)
                 continue
-            self._read(refs(call.args) if isinstance(call, KernelCall) else call.inputs, loops)
+            self._read(reads(call), loops)
             self._make(call.outputs)
 
     def _structured(self, call: StructuredCall, loops: tuple[set[int], ...]) -> None:
@@ -136,6 +136,13 @@ class Lifetimes:
             self.end[owner] = self._step
             if loops:
                 loops[-1].add(owner)
+
+
+def reads(call: Instruction) -> Iterator[int]:
+    """The values that an instruction takes; of control flow its operands, not what its blocks read."""
+    if isinstance(call, KernelCall):
+        return refs(call.args)
+    return iter(call.operands if isinstance(call, StructuredCall) else call.inputs)
 
 
 def refs(args: Iterable[Arg]) -> Iterator[int]:

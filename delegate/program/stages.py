@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from delegate.errors import ProgramError
 from delegate.program.expr import symbols_of
-from delegate.program.lifetimes import refs
+from delegate.program.lifetimes import reads, refs
 from delegate.program.model import (
     Arg,
     Block,
@@ -23,6 +23,7 @@ from delegate.program.model import (
     Method,
     Ref,
     Storage,
+    StructuredCall,
     Symbol,
     Tree,
     Value,
@@ -164,12 +165,8 @@ def _touched(call: Instruction) -> Iterator[int]:
     """The values that an instruction and its blocks read or make."""
     for each in _calls(call):
         yield from each.outputs
-        if isinstance(each, KernelCall):
-            yield from refs(each.args)
-        elif isinstance(each, DelegateCall):
-            yield from each.inputs
-        else:
-            yield from each.operands
+        yield from reads(each)
+        if isinstance(each, StructuredCall):
             for block in each.blocks:
                 yield from (*block.inputs, *block.outputs)
 
