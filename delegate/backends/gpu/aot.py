@@ -1,30 +1,60 @@
-"""The AOT half: a region becomes an ONNX model that WebGPU's provider takes whole."""
+"""The AOT half: an engine, chosen by option, that checks and compiles."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Set
+from dataclasses import replace
+from typing import Literal
 
-from delegate.backends.aot import PreprocessResult, Region
-from delegate.backends.gpu import webgpu
-from delegate.backends.gpu.operators import OPERATORS
-from delegate.backends.onnx.aot import OnnxBackend
-from delegate.backends.onnx.blob import pack
-from delegate.backends.onnx.model import ExportedModel
-from delegate.backends.onnx.session import session_options
+from pydantic import Field
+from torch.fx import Node
+
+from delegate.backends import aot
+from delegate.backends.aot import Backend, PreprocessResult, Region
+from delegate.backends.gpu.engines import AUTO, ENGINE, ENGINES, choose
+from delegate.backends.gpu.webgpu.aot import WebGpuOptions
+from delegate.verdict import Verdict
 
 
-class GpuBackend(OnnxBackend):
-    """GPUs by WebGPU."""
+class GpuOptions(aot.Options):
+    """Options of the GPU backend; each engine has its own under its name."""
+
+    engine: Literal["auto", "webgpu"] = Field(default="auto", description="What compiles and runs.")
+    webgpu: WebGpuOptions = Field(default=WebGpuOptions(), description="Options of the engine webgpu.")
+
+
+class GpuBackend(Backend):
+    """GPUs, by one of the engines."""
 
     name = "gpu"
-    provider = webgpu.PROVIDER
-    operators: ClassVar = OPERATORS
+    Options = GpuOptions
 
-    def settings(self) -> Any:
-        return session_options(webgpu.provider(), {})
+    def __init__(self, options: GpuOptions) -> None:
+        super().__init__(options)
+        if options.engine == AUTO:
+            self._engine, why = choose()
+        else:
+            self._engine, why = ENGINES[options.engine], "as asked"
+        self._why = f"engine {self._engine.name}: {why}"
+        half: type[Backend] = self._engine.half("aot")
+        self._half = half(getattr(options, self._engine.name))
 
-    def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
-        blob, specs = pack(exported.model)
-        found = webgpu.provider()
-        notes = [f"{len(exported.operators)} ONNX operators", f"checked on {webgpu.describe(found)}"]
-        return PreprocessResult(blob, specs, tuple(notes))
+    @classmethod
+    def conditions(cls, op: str) -> tuple[str, ...] | None:
+        """The conditions of every engine that takes the operator, each line with the engine's name."""
+        taken = {name: engine.half("aot").conditions(op) for name, engine in ENGINES.items()}
+        if all(lines is None for lines in taken.values()):
+            return None
+        return tuple(f"{name}: {line}" for name, lines in taken.items() for line in lines or ())
+
+    @property
+    def preserve_ops(self) -> Set[str]:
+        return self._half.preserve_ops
+
+    def check(self, node: Node) -> Verdict:
+        return self._half.check(node)
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        made = self._half.preprocess(region)
+        specs = {ENGINE: self._engine.name, **made.compile_specs}
+        return replace(made, compile_specs=specs, notes=(self._why, *made.notes))

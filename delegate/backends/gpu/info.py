@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from importlib import metadata
-
-from delegate.backends.gpu import webgpu
+from delegate.backends.gpu.engines import ENGINES
 from delegate.backends.info import Availability, BackendInfo
-from delegate.errors import DelegateError
 
 
 def probe() -> Availability:
-    """Whether a GPU, real or played by software, is here."""
-    try:
-        found = webgpu.provider()
-    except DelegateError as error:
-        return Availability(ok=False, reason=f"{error.what}: {error.where}")
-    if not found.devices:
-        return Availability(ok=False, reason=webgpu.NO_DEVICE)
-    versions = {name: metadata.version(name) for name in ("onnxruntime", "onnxruntime-ep-webgpu")}
+    """Whether one of the engines can be used, and what each of them finds."""
+    found = {name: engine.probe() for name, engine in ENGINES.items()}
+    usable = [a for a in found.values() if a.ok]
+    if not usable:
+        return Availability(ok=False, reason="; ".join(f"{name}: {a.reason}" for name, a in found.items()))
     return Availability(
-        ok=True, versions=versions, devices=(webgpu.describe(found),), stand_in=webgpu.is_software(found)
+        ok=True,
+        versions={library: version for a in usable for library, version in a.versions.items()},
+        devices=tuple(device for a in usable for device in a.devices),
+        stand_in=all(a.stand_in for a in usable),
     )
 
 
@@ -29,6 +26,6 @@ INFO = BackendInfo(
     aot="delegate.backends.gpu.aot:GpuBackend",
     runtime="delegate.backends.gpu.runtime:GpuRuntime",
     probe=probe,
-    install=webgpu.INSTALL,
+    install=" or ".join(engine.install for engine in ENGINES.values()),
     preference=1,
 )

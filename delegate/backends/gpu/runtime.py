@@ -1,14 +1,12 @@
-"""The runtime half: a session on WebGPU's provider."""
+"""The runtime half: a blob is opened by the engine that made it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from delegate.backends.gpu import webgpu
-from delegate.backends.onnx.blob import unpack
-from delegate.backends.onnx.session import OnnxDelegate, open_session, session_options
-from delegate.errors import BackendUnavailable
+from delegate.backends.gpu.engines import ENGINE, ENGINES
+from delegate.errors import BackendFailed, did_you_mean
 from delegate.runtime.backend import BackendRuntime, Delegate
 
 
@@ -16,9 +14,10 @@ class GpuRuntime(BackendRuntime):
     """Opens what the AOT half made."""
 
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
-        found = webgpu.provider()
-        if not found.devices:
-            raise BackendUnavailable(webgpu.NO_DEVICE, remedy="install a GPU driver, or keep a fallback: fallback.keep")
-        model = unpack(blob, compile_specs)
-        session = open_session(model, session_options(found, {}), webgpu.PROVIDER)
-        return OnnxDelegate(session, model, webgpu.PROVIDER)
+        name = compile_specs[ENGINE]
+        if name not in ENGINES:
+            raise BackendFailed(
+                f"it was made by an engine {name!r}, which is unknown", remedy=did_you_mean(name, ENGINES)
+            )
+        runtime: BackendRuntime = ENGINES[name].half("runtime")()
+        return runtime.init(blob, compile_specs)

@@ -11,9 +11,9 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.aot import Backend, PreprocessResult, Region, RegionRefused
+from delegate.backends.exported import exported_program
 from delegate.backends.lowering import conditions
 from delegate.backends.onnx.assignment import left_to_cpu
-from delegate.backends.onnx.exported import exported_program
 from delegate.backends.onnx.model import ExportedModel, to_onnx
 from delegate.backends.onnx.translations import TRANSLATIONS
 from delegate.edge.node import op_name, results_used, tensors

@@ -1,4 +1,4 @@
-"""Region -> ExportedProgram, which torch's own ONNX exporter takes."""
+"""Region -> ExportedProgram, which torch's ONNX exporter and importers of other libraries take."""
 
 from __future__ import annotations
 

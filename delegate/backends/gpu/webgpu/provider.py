@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+
+from delegate.backends.info import Availability
 from delegate.backends.onnx.provider import Provider, register
+from delegate.errors import DelegateError
 
 INSTALL = "pip install 'delegate[gpu]'"
 PROVIDER = "WebGpuExecutionProvider"
@@ -33,3 +37,15 @@ def describe(found: Provider) -> str:
     device = found.devices[0].device
     name = " ".join(part for part in (device.vendor, device.metadata.get("Description", "")) if part) or "GPU"
     return f"WebGPU on {name}{' (software)' if is_software(found) else ''}"
+
+
+def probe() -> Availability:
+    """Whether a GPU, real or played by software, is here."""
+    try:
+        found = provider()
+    except DelegateError as error:
+        return Availability(ok=False, reason=f"{error.what}: {error.where}")
+    if not found.devices:
+        return Availability(ok=False, reason=NO_DEVICE)
+    versions = {name: metadata.version(name) for name in ("onnxruntime", "onnxruntime-ep-webgpu")}
+    return Availability(ok=True, versions=versions, devices=(describe(found),), stand_in=is_software(found))

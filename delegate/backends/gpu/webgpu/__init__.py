@@ -1,0 +1,1 @@
+"""The engine `webgpu`: GPUs of any vendor, by ONNX Runtime's WebGPU plugin."""
