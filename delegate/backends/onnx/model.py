@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ import torch
 from torch.export import ExportedProgram
 
 from delegate.backends.onnx.blob import OnnxModel, Tensor, Weight
+from delegate.backends.onnx.translations import TRANSLATIONS
+from delegate.edge.node import op_name
 from delegate.errors import BackendUnavailable, LoweringError
 from delegate.program.memory import align
 
@@ -76,7 +78,9 @@ def _export(program: ExportedProgram, name: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            made = torch.onnx.export(program, (), dynamo=True, verbose=False, optimize=True)
+            made = torch.onnx.export(
+                program, (), dynamo=True, verbose=False, optimize=True, custom_translation_table=_translations(program)
+            )
     except ImportError as error:
         raise BackendUnavailable(
             "exporting to ONNX needs onnx and onnxscript", where=str(error), remedy=INSTALL
@@ -90,6 +94,12 @@ def _export(program: ExportedProgram, name: str) -> Any:
         logger.setLevel(level)
     assert made is not None  # only an export to a file gives nothing
     return made.model
+
+
+def _translations(program: ExportedProgram) -> dict[Callable[..., Any], Callable[..., Any]]:
+    """The operators of a program that the exporter is not to translate itself."""
+    rows = {node.target: TRANSLATIONS.get(op_name(node)) for node in program.graph.nodes if node.op == "call_function"}
+    return {target: row.translate for target, row in rows.items() if row is not None and row.translate is not None}
 
 
 def _take_weights(model: Any) -> tuple[tuple[Weight, ...], bytes]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import every
+from delegate.backends.onnx import attention
 from delegate.edge.node import arguments, results_used, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -29,6 +31,7 @@ class Translation:
         check: whether the translation of this node is right.
         keep: the operator is not core ATen: it is kept whole, since the exporter knows a better one than its parts.
         beside: dtypes that arguments may have beside those of all these ONNX operators, such as a mask's.
+        translate: makes the ONNX nodes in place of the exporter's own function.
     """
 
     op: str
@@ -36,6 +39,7 @@ class Translation:
     check: Check
     keep: bool = False
     beside: frozenset[torch.dtype] = frozenset()
+    translate: Callable[..., Any] | None = None
 
 
 def _anything(node: Node) -> Verdict:
@@ -105,15 +109,6 @@ def _one_index(node: Node) -> Verdict:
     return no(Reason.ATTRIBUTE, "only one tensor of integer indices is translated faithfully")
 
 
-def _attention(node: Node) -> Verdict:
-    """Without dropout, heads of one number, no causal mask of its own."""
-    given = arguments(node)
-    for name, plain in (("dropout_p", 0.0), ("is_causal", False), ("enable_gqa", False)):
-        if given.get(name) not in (plain, None):
-            return no(Reason.ATTRIBUTE, f"{name}={given[name]}")
-    return _floating(node)
-
-
 _UNARY = {
     "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
     "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "exp": "Exp", "floor": "Floor", "log": "Log",
@@ -175,10 +170,11 @@ _ROWS = (
     Translation("aten.matmul.default", ("MatMul",), every(_floating, _same_dtypes), keep=True),
     Translation(
         "aten.scaled_dot_product_attention.default",
-        ("MatMul", "Mul", "Softmax", "Transpose", "Add", "Where"),
-        _attention,
+        ("MatMul", "Mul", "Softmax", "Transpose", "Add", "Where", "GreaterOrEqual", "Expand", "Reshape"),
+        attention.check,
         keep=True,
         beside=frozenset({torch.bool}),
+        translate=attention.translate,
     ),
     Translation("aten.avg_pool2d.default", ("AveragePool",), _pool),
     Translation("aten.max_pool2d_with_indices.default", ("MaxPool",), _pool_indices),

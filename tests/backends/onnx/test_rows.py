@@ -25,7 +25,6 @@ PORTABLE = {
         "aten.round.default": "the plugin leaves Round to the CPU",
         "aten.logical_or.default": "the plugin leaves Or to the CPU",
         "aten._log_softmax.default": "the plugin leaves LogSoftmax to the CPU",
-        "aten.scaled_dot_product_attention.default": "with a mask it needs IsNaN, which the plugin leaves to the CPU",
         "aten.index.Tensor": "the plugin takes GatherND where it stands alone, and leaves it to the CPU here",
     },
 }

@@ -1,0 +1,90 @@
+"""scaled_dot_product_attention in ONNX operators that GPUs and DSPs run, masks and all.
+
+The exporter's own translation removes the NaN of rows that are masked completely with IsNaN, which hardly any provider
+has. Here no NaN comes about: what is masked is set to 0 after the softmax too, as torch does to such rows.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from delegate.edge.node import arguments, tensors
+from delegate.verdict import YES, Reason, Verdict, no
+
+
+def check(node: Node) -> Verdict:
+    """Floating point, without dropout.
+
+    The heads of key and value divide those of the query where enable_gqa says so.
+    """
+    given = arguments(node)
+    if given.get("dropout_p"):
+        return no(Reason.ATTRIBUTE, f"dropout_p={given['dropout_p']}")
+    if given.get("enable_gqa") and node.meta["val"].dim() != 4:
+        return no(Reason.RANK, "grouped heads are taken of 4 dimensions")
+    if all(t.dtype.is_floating_point for t in tensors(node)):
+        return YES
+    return no(Reason.DTYPE, "attention is taken in floating point")
+
+
+def translate(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """The ONNX nodes of `aten.scaled_dot_product_attention.default`; values of onnx_ir in and out."""
+    from onnxscript import opset18 as op
+
+    rank, length = len(key.shape), key.shape[-2]
+    if enable_gqa:
+        key, value = (_repeated(x, query.shape[1] // x.shape[1], op) for x in (key, value))
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scaled = op.Mul(query, _scalar(factor, query, op))
+    scores = op.MatMul(scaled, op.Transpose(key, perm=[*range(rank - 2), rank - 1, rank - 2]))
+    lowest = _scalar(torch.finfo(_TORCH[query.dtype.name]).min, query, op)
+    allowed = None
+    if is_causal:
+        allowed = _causal(query.shape[-2], length, query, key, op)
+    elif attn_mask is not None and attn_mask.dtype.name == "BOOL":
+        allowed = attn_mask
+    elif attn_mask is not None:
+        allowed = op.GreaterOrEqual(attn_mask, lowest)  # -inf is below
+        scores = op.Add(scores, attn_mask)
+    if allowed is None:
+        return op.MatMul(op.Softmax(scores, axis=-1), value)
+    weights = op.Softmax(op.Where(allowed, scores, lowest), axis=-1)
+    return op.MatMul(op.Where(allowed, weights, _scalar(0.0, query, op)), value)
+
+
+_TORCH = {"FLOAT": torch.float32, "FLOAT16": torch.float16, "BFLOAT16": torch.bfloat16, "DOUBLE": torch.float64}
+
+
+def _scalar(number: float, like: Any, op: Any) -> Any:
+    import onnx_ir
+
+    return op.Constant(value=onnx_ir.tensor(number, dtype=like.dtype))
+
+
+def _repeated(heads: Any, times: int, op: Any) -> Any:
+    """Each head several times over, in place: (B, H, S, E) to (B, H * times, S, E)."""
+    rows = op.Expand(op.Unsqueeze(heads, op.Constant(value_ints=[2])), op.Constant(value_ints=[1, 1, times, 1, 1]))
+    return op.Reshape(rows, op.Constant(value_ints=[0, heads.shape[1] * times, -1, heads.shape[3]]))
+
+
+def _causal(rows: Any, columns: Any, query: Any, key: Any, op: Any) -> Any:
+    """Where a row may look at a column: at its own and at those before it."""
+    import onnx_ir
+
+    if isinstance(rows, int) and isinstance(columns, int):
+        return op.Constant(value=onnx_ir.tensor(torch.ones(rows, columns).tril().bool().numpy()))
+    first, second = (op.Range(0, op.Squeeze(op.Shape(x, start=-2, end=-1)), 1) for x in (query, key))
+    return op.GreaterOrEqual(op.Unsqueeze(first, [1]), second)
