@@ -10,15 +10,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import takewhile
+from typing import NamedTuple
 
 _SUFFIXES = (".dist-info", ".egg-info")
 _FILE = "entry_points.txt"
 
 
-@dataclass(frozen=True, slots=True)
-class EntryPoint:
+class EntryPoint(NamedTuple):
     """A line of a distribution's entry points.
 
     Args:

@@ -22,7 +22,6 @@ Every message says what was wrong, where, and what to do about it, on one line.
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Iterable
 from typing import Any
@@ -118,6 +117,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     "did you mean 'xnnpack'?"
     """
     names = sorted(known)
+    import difflib  # an error is rare, and every process imports this module
+
     near = difflib.get_close_matches(name, names, n=1)
     if near:
         return f"did you mean {near[0]!r}?"

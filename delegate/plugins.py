@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -98,4 +97,6 @@ def one_line(error: BaseException) -> str:
 
 def full_traceback(error: BaseException | None) -> str:
     """The traceback as Python prints it; empty for None."""
+    import traceback  # a broken plugin is rare
+
     return "".join(traceback.format_exception(error)) if error else ""

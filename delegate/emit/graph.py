@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -87,7 +86,7 @@ class GraphEmitter:
     def clone(self, node: Node) -> int:
         """A copy of a node's value, made here."""
         index = self.value(node)
-        copy = self.tables.add(replace(self.tables.values[index], name=f"{node.name} (copy)", storage=UNPLANNED))
+        copy = self.tables.add(self.tables.values[index]._replace(name=f"{node.name} (copy)", storage=UNPLANNED))
         self.kernel_call(_CLONE, (Ref(index), None), (copy,), node)
         return copy
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -113,7 +112,7 @@ class _MethodEmitter:
             old = self.tables.values[update.old]
             updated = update.old
             if old.storage.home is Home.STATE:
-                updated = self.tables.add(replace(old, name=f"{old.name} (updated)"))
+                updated = self.tables.add(old._replace(name=f"{old.name} (updated)"))
             args = (Ref(update.old), Ref(update.new), False)
             self.graph.kernel_call(COPY, args, (updated,), nodes[update])
 

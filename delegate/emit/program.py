@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from delegate.emit.fallback import emit_fallback
 from delegate.emit.method import emit_method
@@ -48,13 +47,12 @@ def emit(
         operators=tuple(pools.operators),
         constants=tuple(pools.constants),
         states=tuple(pools.states),
-        delegates=tuple(replace(d, fallback=i if keep_fallbacks else -1) for i, d in enumerate(pools.delegates)),
+        delegates=tuple(d._replace(fallback=i if keep_fallbacks else -1) for i, d in enumerate(pools.delegates)),
         segments=tuple(pools.segments),
         report=report,
         on_fallback=on_fallback,
     )
-    planned = replace(
-        program,
+    planned = program._replace(
         methods=tuple(_planned(program, m, kernels) for m in made),
         fallbacks=tuple(_planned(program, m, kernels) for m in fallbacks),
     )
@@ -74,5 +72,5 @@ def _planned(program: Program, method: Method, kernels: Kernels) -> Method:
     if method.symbols:
         return planned_at_bounds(program, method, kernels)
     plan = assign_storage(program, method, kernels, {})
-    values = tuple(replace(v, storage=s) for v, s in zip(method.values, plan.storages, strict=True))
-    return replace(method, values=values, arenas=plan.arenas)
+    values = tuple(v._replace(storage=s) for v, s in zip(method.values, plan.storages, strict=True))
+    return method._replace(values=values, arenas=plan.arenas)

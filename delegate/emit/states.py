@@ -8,7 +8,7 @@ at the cost of the new key alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from delegate.emit.tables import Tables
 from delegate.program.lifetimes import reads, refs
@@ -56,7 +56,7 @@ def _move(tables: Tables, instructions: Sequence[Instruction], reads: _Reads, up
         if reads.is_free(update.old, first.place, _in_place(tables, instructions[first.place], update.old)):
             for write in writes:
                 value = tables.values[write.value]
-                tables.values[write.value] = replace(value, storage=tables.values[update.old].storage)
+                tables.values[write.value] = value._replace(storage=tables.values[update.old].storage)
             return True
         writes.pop()
     return False

@@ -6,11 +6,9 @@ The layout, all numbers little-endian, is told in docs/file-format.md.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import os
 import re
-import secrets
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,7 +88,7 @@ def parse(data: memoryview, name: str = "") -> Program:
         header = _read_header(data)
         program, directory = decode(data[header.tables : header.tables + header.tables_size])
         segments = split(directory, data[header.segments :], lambda index: _owner(program, index))
-        program = dataclasses.replace(program, segments=segments)
+        program = program._replace(segments=segments)
         verify(program)
     except ProgramError as error:
         where = ", ".join(part for part in (name, error.where) if part)
@@ -177,6 +175,8 @@ def _owner(program: Program, segment: int) -> str:
 
 def _replace(target: str, parts: Iterator[memoryview | bytes]) -> None:
     """Put a new file in the place of an old one, at once."""
+    import secrets  # reading a file does without it
+
     temporary = os.path.join(os.path.dirname(target), f".delegate-{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb") as file:

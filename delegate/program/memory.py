@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 ALIGNMENT = 64  # bytes: a cache line, and what vendor libraries like best
 _TRIES = 9  # of each order
 _STEPS_PER_BUCKET = 64  # neighbours in time are looked up in buckets, so that planning stays near linear
 
 
-@dataclass(frozen=True, slots=True)
-class Lifetime:
+class Lifetime(NamedTuple):
     """A block of `size` bytes that is alive from step `start` to step `end`, both inclusive."""
 
     size: int

@@ -2,14 +2,18 @@
 
 `emit` makes it, `program.file` saves and loads it, `program.verifier` checks it, `runtime` runs it.
 Everything refers to everything else by index, so that a damaged file is caught by bounds checks.
+
+Most classes are NamedTuples: Python makes them several times faster than dataclasses, and making classes is a good part
+of loading a small program. `Ref` is a dataclass, as a tuple among arguments is a list; `Storage`, as tuples have an
+`index` of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from delegate.program.dtypes import DType
 from delegate.program.expr import Dim, Expr
@@ -38,8 +42,7 @@ class Storage:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """A tensor of a method.
 
     Args:
@@ -71,8 +74,7 @@ class Ref:
 Arg = Ref | Expr | DType | int | float | complex | bool | str | None | tuple["Arg", ...]
 
 
-@dataclass(frozen=True, slots=True)
-class KernelCall:
+class KernelCall(NamedTuple):
     """Run the kernel of an operator.
 
     Args:
@@ -88,8 +90,7 @@ class KernelCall:
     source: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class DelegateCall:
+class DelegateCall(NamedTuple):
     """Give values to a delegate and take its results: index into `Program.delegates`, values in, values out."""
 
     delegate: int
@@ -108,8 +109,7 @@ class Structure(Enum):
     MAP = 3  # operands: sequences, then captured values; block: body. Outputs: stacked
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """A body of control flow; its values stand in the method's one table."""
 
     inputs: tuple[int, ...]
@@ -117,8 +117,7 @@ class Block:
     instructions: tuple[Instruction, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StructuredCall:
+class StructuredCall(NamedTuple):
     """Control flow: runs its blocks as `kind` says.
 
     Args:
@@ -141,8 +140,7 @@ class StructuredCall:
 Instruction = KernelCall | DelegateCall | StructuredCall
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(NamedTuple):
     """A symbolic number of a method: a size, a number that the caller gives, or an element of a tensor.
 
     Args:
@@ -161,8 +159,7 @@ class Symbol:
     value: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(NamedTuple):
     """One leaf of the caller's arguments.
 
     Args:
@@ -176,8 +173,7 @@ class Input:
     literal: int | float | bool | str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(NamedTuple):
     """How leaves make up nested containers, without torch.
 
     Args:
@@ -193,8 +189,7 @@ class Tree:
     type: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(NamedTuple):
     """One entry point of a program.
 
     Args:
@@ -222,8 +217,7 @@ class Method:
     sources: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(NamedTuple):
     """A read-only tensor: its bytes are row-major (C order) in segment `segment`; several may share one."""
 
     name: str
@@ -232,8 +226,7 @@ class Constant:
     segment: int
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """A mutable buffer shared by the methods; it starts with the bytes of segment `segment`."""
 
     name: str
@@ -242,8 +235,7 @@ class State:
     segment: int
 
 
-@dataclass(frozen=True, slots=True)
-class DelegateSpec:
+class DelegateSpec(NamedTuple):
     """One lowered partition.
 
     Args:
@@ -257,12 +249,11 @@ class DelegateSpec:
     name: str
     backend: str
     segment: int
-    compile_specs: Mapping[str, Any] = field(default_factory=dict)
+    compile_specs: Mapping[str, Any]
     fallback: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(NamedTuple):
     """A compiled program.
 
     Args:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from delegate.errors import ProgramError
 from delegate.program.task import Task
@@ -23,8 +23,7 @@ _ZEROS = bytes(ALIGNMENT)
 _MEND = "the file is damaged: copy it again, or lower the model again"
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
+class Directory(NamedTuple):
     """Where the segments lie: for each its offset from the start of the segments' area, its size, its checksum."""
 
     offsets: tuple[int, ...] = ()

@@ -7,7 +7,8 @@ inputs, what is used later its outputs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from delegate.errors import ProgramError
 from delegate.program.expr import symbols_of
@@ -33,8 +34,7 @@ from delegate.program.renumber import renumbered, renumbered_arg
 _KEPT = (Home.CONSTANT, Home.STATE)  # homes that are the same in every stage
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(NamedTuple):
     """A part of a method whose sizes are known when it starts.
 
     Args:
@@ -223,8 +223,7 @@ class _Stages:
         storages = {i: Storage(Home.INPUT, n) for n, i in enumerate(takes)}
         values = tuple(self._unplanned(i, storages) for i in local)
         nothing = Tree("tuple", (), (Tree("tuple"), Tree("dict")))
-        return replace(
-            self._method,
+        return self._method._replace(
             inputs=inputs,
             outputs=results,
             in_tree=nothing,
@@ -237,4 +236,4 @@ class _Stages:
     def _unplanned(self, index: int, storages: dict[int, Storage]) -> Value:
         value = self._method.values[index]
         kept = value.storage if value.storage.home in _KEPT else Storage(Home.ARENA, 0, -1)
-        return replace(value, storage=storages.get(index, kept))
+        return value._replace(storage=storages.get(index, kept))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from delegate.program.expr import Number
@@ -47,4 +46,4 @@ class Bindings:
         program, kernels = self._resources.program, self._resources.kernels
         if self._arenas and views_hold(program, self._method, kernels, symbols):
             return Binding(self._resources, self._method, symbols, self._arenas)
-        return Binding(self._resources, replace(self._method, arenas=(-1,)), symbols)
+        return Binding(self._resources, self._method._replace(arenas=(-1,)), symbols)

@@ -8,7 +8,6 @@ So the views are tried when a combination of sizes is bound; where one does not 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from delegate.errors import InputError, KernelError
 from delegate.program.blocks import block_bases
@@ -55,8 +54,8 @@ def planned_at_bounds(program: Program, method: Method, kernels: Kernels) -> Met
     unbounded = any(c is None and s.home is Home.ARENA for c, s in zip(counts, plan.storages, strict=True))
     if unbounded or sum(map(align, plan.arenas)) > LARGEST_ARENA:
         return method
-    values = tuple(replace(v, storage=s) for v, s in zip(method.values, plan.storages, strict=True))
-    return replace(method, values=values, arenas=plan.arenas)
+    values = tuple(v._replace(storage=s) for v, s in zip(method.values, plan.storages, strict=True))
+    return method._replace(values=values, arenas=plan.arenas)
 
 
 def _example(symbol: Symbol) -> int:

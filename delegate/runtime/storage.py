@@ -7,8 +7,7 @@ for every new combination of shapes, when it is bound.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
 UNPLANNED = Storage(Home.ARENA, 0, -1)
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPlan:
+class MemoryPlan(NamedTuple):
     """The storage of every value, the bytes of every arena, and the lifetimes of what lies in the arena."""
 
     storages: tuple[Storage, ...]

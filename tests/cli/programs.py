@@ -56,6 +56,6 @@ def save_sum(path: Path, *, dynamic: bool = False) -> Path:
         instructions=(DelegateCall(0, (0, 1), (2,)),),
         symbols=(Symbol("batch", 1, 8, 0, 0),) if dynamic else (),
     )
-    delegates = (DelegateSpec("adder_0", "adder", 0),)
+    delegates = (DelegateSpec("adder_0", "adder", 0, {}),)
     file.save(Program((method,), (), (), (), delegates, (b"sum",), REPORT.to_json()), path)
     return path

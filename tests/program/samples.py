@@ -106,8 +106,8 @@ def fallback() -> Program:
         arenas=(0,),
     )
     program = static()
-    spec = dataclasses.replace(program.delegates[0], fallback=0)
-    return dataclasses.replace(program, delegates=(spec,), fallbacks=(kept,), on_fallback="error")
+    spec = program.delegates[0]._replace(fallback=0)
+    return program._replace(delegates=(spec,), fallbacks=(kept,), on_fallback="error")
 
 
 def dynamic() -> Program:
@@ -208,7 +208,7 @@ SAMPLES = {"static": static, "fallback": fallback, "dynamic": dynamic, "structur
 def replace_method(program: Program, **changes: Any) -> Program:
     """The program with a changed first method."""
     first, *rest = program.methods
-    return dataclasses.replace(program, methods=(dataclasses.replace(first, **changes), *rest))
+    return program._replace(methods=(first._replace(**changes), *rest))
 
 
 def replace_value(program: Program, index: int, **changes: Any) -> Program:
@@ -218,12 +218,12 @@ def replace_value(program: Program, index: int, **changes: Any) -> Program:
     storage = {names[k]: v for k, v in changes.items() if k in names}
     others = {k: v for k, v in changes.items() if k not in names}
     old = values[index]
-    values[index] = dataclasses.replace(old, storage=dataclasses.replace(old.storage, **storage), **others)
+    values[index] = old._replace(storage=dataclasses.replace(old.storage, **storage), **others)
     return replace_method(program, values=tuple(values))
 
 
 def replace_instruction(program: Program, index: int, **changes: Any) -> Program:
     """The program with a changed instruction of its first method."""
     instructions = list(program.methods[0].instructions)
-    instructions[index] = dataclasses.replace(instructions[index], **changes)
+    instructions[index] = instructions[index]._replace(**changes)
     return replace_method(program, instructions=tuple(instructions))

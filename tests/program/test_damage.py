@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import random
 import struct
 
@@ -90,7 +89,7 @@ def test_an_altered_segment_names_what_it_belongs_to():
 
 
 def test_swapped_segments_are_noticed():
-    data = bytearray(serialize(dataclasses.replace(static(), segments=(bytes(32), b"a blob", b"\1" * 32))))
+    data = bytearray(serialize(static()._replace(segments=(bytes(32), b"a blob", b"\1" * 32))))
     start = layout.number(data, layout.SEGMENTS_AT)
     data[start : start + 32], data[start + 128 : start + 160] = (
         data[start + 128 : start + 160],
@@ -138,11 +137,11 @@ def test_no_tables_at_all():
         replace_method(static(), name="x", inputs=()),
         replace_method(dynamic(), symbols=()),
         replace_method(structured(), values=structured().methods[0].values[:-1]),
-        dataclasses.replace(static(), operators=()),
-        dataclasses.replace(static(), delegates=()),
-        dataclasses.replace(static(), segments=(b"", b"")),
-        dataclasses.replace(static(), constants=()),
-        dataclasses.replace(structured(), states=()),
+        static()._replace(operators=()),
+        static()._replace(delegates=()),
+        static()._replace(segments=(b"", b"")),
+        static()._replace(constants=()),
+        structured()._replace(states=()),
     ],
 )
 def test_a_program_that_is_not_valid_is_not_loaded(program):
@@ -303,6 +302,6 @@ def test_a_forged_directory(offsets, sizes):
         "Sha256": forger.builder.CreateByteVector(bytes(32 * len(sizes))),
     }
     forger.builder.Finish(forger.table("Program", Segments=forger.table("Segments", **fields)), b"DLG1")
-    base = serialize(dataclasses.replace(empty(), segments=(b"12345678",)))
+    base = serialize(empty()._replace(segments=(b"12345678",)))
     with pytest.raises(ProgramError, match=r"cannot lie at|segments end at"):
         load(layout.with_tables(base, bytes(forger.builder.Output())))

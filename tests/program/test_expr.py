@@ -171,8 +171,8 @@ def planned(offset: int = 0, arena: int = 6 * 3 * 4 + 56, maximum: int | None = 
     """The dynamic sample with its one value in the arena: ((s0 + 1) // 2, 3) floats."""
     sample = dynamic().methods[0]
     storage = dataclasses.replace(sample.values[1].storage, offset=offset)
-    values = (sample.values[0], dataclasses.replace(sample.values[1], storage=storage), sample.values[2])
-    symbols = (dataclasses.replace(sample.symbols[0], maximum=maximum), sample.symbols[1])
+    values = (sample.values[0], sample.values[1]._replace(storage=storage), sample.values[2])
+    symbols = (sample.symbols[0]._replace(maximum=maximum), sample.symbols[1])
     return replace_method(dynamic(), values=values, symbols=symbols, arenas=(arena,))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import gc
 import io
@@ -30,7 +29,7 @@ samples = pytest.mark.parametrize("make", SAMPLES.values(), ids=SAMPLES)
 
 def with_segments(*segments: bytes | memoryview) -> Program:
     tensors = tuple(Constant(f"c{i}", DType.uint8, (len(s),), i) for i, s in enumerate(segments))
-    return dataclasses.replace(empty(), constants=tensors, segments=segments)
+    return empty()._replace(constants=tensors, segments=segments)
 
 
 @samples
@@ -64,7 +63,7 @@ def test_the_same_program_gives_the_same_bytes(make, tmp_path):
 
 def test_the_order_of_compile_specs_does_not_count():
     specs = [DelegateSpec("d", "b", 0, s) for s in ({"a": 1, "b": 2}, {"b": 2, "a": 1})]
-    first, second = (dataclasses.replace(empty(), delegates=(s,), segments=(b"",)) for s in specs)
+    first, second = (empty()._replace(delegates=(s,), segments=(b"",)) for s in specs)
     assert serialize(first) == serialize(second)
 
 
@@ -87,7 +86,7 @@ def test_nan_and_minus_zero_survive():
 @pytest.mark.parametrize("dtype", DType)
 def test_every_dtype_survives(dtype):
     data = bytes(range(2 * dtype.itemsize))
-    program = dataclasses.replace(empty(), constants=(Constant("c", dtype, (2, 1), 0),), segments=(data,))
+    program = empty()._replace(constants=(Constant("c", dtype, (2, 1), 0),), segments=(data,))
     assert load(serialize(program)) == program
 
 
@@ -341,7 +340,7 @@ def test_a_method_that_cannot_be_saved_is_refused(change):
 
 @pytest.mark.parametrize("specs", [{"a": b"bytes"}, {"a": math.nan}, {"a": object()}])
 def test_compile_specs_that_are_not_json_are_refused(specs):
-    program = dataclasses.replace(empty(), delegates=(DelegateSpec("d", "b", 0, specs),), segments=(b"",))
+    program = empty()._replace(delegates=(DelegateSpec("d", "b", 0, specs),), segments=(b"",))
     with pytest.raises(ProgramError, match="what no file can"):
         serialize(program)
 

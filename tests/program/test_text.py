@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from delegate.program.dtypes import DType
@@ -143,7 +141,5 @@ def test_numbers_given_and_read():
 
 
 def test_control_characters_in_names_are_escaped():
-    program = dataclasses.replace(
-        empty(), constants=(Constant("\x1b[31m\nevil", DType.int8, (0,), 0),), segments=(b"",)
-    )
+    program = empty()._replace(constants=(Constant("\x1b[31m\nevil", DType.int8, (0,), 0),), segments=(b"",))
     assert r"#0 \x1b[31m\nevil: int8[0], segment 0, 0 bytes" in format_program(program).splitlines()[2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 
 import pytest
@@ -53,7 +52,7 @@ def test_samples_are_sound(make):
 def rows(program: Program, table: str, **changes) -> Program:
     """The program with a changed first row of a table."""
     first, *rest = getattr(program, table)
-    return dataclasses.replace(program, **{table: (dataclasses.replace(first, **changes), *rest)})
+    return program._replace(**{table: (first._replace(**changes), *rest)})
 
 
 def kept(**changes) -> Program:
@@ -69,21 +68,21 @@ def in_branch(block: int, **changes) -> Program:
     """`structured` with a changed block of its branch."""
     call = structured().methods[0].instructions[1]
     blocks = list(call.blocks)
-    blocks[block] = dataclasses.replace(blocks[block], **changes)
+    blocks[block] = blocks[block]._replace(**changes)
     return branch(blocks=tuple(blocks))
 
 
 def loop(**changes) -> Program:
     """`structured` with a changed loop within its branch."""
     call = structured().methods[0].instructions[1].blocks[1].instructions[0]
-    return in_branch(1, instructions=(dataclasses.replace(call, **changes),))
+    return in_branch(1, instructions=(call._replace(**changes),))
 
 
 UNUSED = replace_method(static(), values=(*static().methods[0].values, value("unused", (1,), Home.ARENA)))
 
 CASES = {
-    "version": (dataclasses.replace(empty(), version=1), "format version 1 is not 2"),
-    "names": (dataclasses.replace(dynamic(), methods=dynamic().methods[:1] * 2), "two methods.*'forward'"),
+    "version": (empty()._replace(version=1), "format version 1 is not 2"),
+    "names": (dynamic()._replace(methods=dynamic().methods[:1] * 2), "two methods.*'forward'"),
     "constant segment": (rows(static(), "constants", segment=3), "no segment 3, only 3 .constant 'weight'"),
     "constant size": (rows(static(), "constants", shape=(9,)), r"^float32\[9\] takes 36 bytes, segment 0 has 32"),
     "constant shape": (rows(static(), "constants", shape=(-2, -4)), "negative size"),
@@ -144,15 +143,13 @@ CASES = {
     "unused and never made": (UNUSED, "no instruction makes it .*%6 'unused'"),
     "input written": (replace_instruction(static(), 0, outputs=(0,)), "%0 'x' is written, but INPUT is read-only"),
     "input copied to without arguments": (
-        dataclasses.replace(
-            replace_instruction(static(), 0, outputs=(0,), args=()), operators=("aten.copy.default",) * 9
-        ),
+        replace_instruction(static(), 0, outputs=(0,), args=())._replace(operators=("aten.copy.default",) * 9),
         "INPUT is read-only",
     ),
     "constant written": (replace_instruction(static(), 0, outputs=(1,)), "CONSTANT is read-only"),
     "delegate": (replace_instruction(static(), 2, delegate=1), "no delegate 1"),
     "fallback": (rows(fallback(), "delegates", fallback=1), "no fallback 1, only 1 .*delegate 'xnnpack_0'"),
-    "policy": (dataclasses.replace(fallback(), on_fallback="ask"), "'ask' is no policy for fallbacks"),
+    "policy": (fallback()._replace(on_fallback="ask"), "'ask' is no policy for fallbacks"),
     "fallback inputs": (
         kept(
             inputs=(Input("a", 0), Input("b", 1)),
@@ -217,9 +214,9 @@ def chain(*steps: tuple[int, tuple[int, ...]], shapes: dict[int, int], offsets: 
     values += [value(f"v{i}", (shapes.get(i, 16),), Home.ARENA, 0, offsets.get(i, 0)) for i in range(1, count)]
     values.append(value("y", (4,), Home.OUTPUT, 0))
     calls = tuple(KernelCall(0, tuple(map(Ref, reads)), (made,)) for made, reads in steps)
-    method = dataclasses.replace(
-        dynamic().methods[0], inputs=(Input("x", 0),), outputs=(Ref(count),), out_tree=LEAF, values=tuple(values),
-        instructions=calls, symbols=(), arenas=(1 << 20,),
+    method = dynamic().methods[0]._replace(
+        inputs=(Input("x", 0),), outputs=(Ref(count),), out_tree=LEAF, values=tuple(values), instructions=calls,
+         symbols=(), arenas=(1 << 20,),
     )  # fmt: skip
     return Program((method,), ("aten.op.default",), (), (), (), ())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -89,9 +89,9 @@ def spread(program: Program) -> Program:
     method, offset, values = program.methods[0], 0, []
     for value in method.values:
         is_planned = value.storage != UNPLANNED
-        values.append(value if is_planned else replace(value, storage=Storage(Home.ARENA, 0, offset)))
+        values.append(value if is_planned else value._replace(storage=Storage(Home.ARENA, 0, offset)))
         offset += 0 if is_planned else -(-value.dtype.itemsize * math.prod(value.shape) // 64) * 64
-    return replace(program, methods=(replace(method, values=tuple(values), arenas=(offset,)),))
+    return program._replace(methods=(method._replace(values=tuple(values), arenas=(offset,)),))
 
 
 def run(program: Program, *inputs: Any) -> list[np.ndarray[Any, Any]]:
@@ -243,15 +243,15 @@ def test_an_alias_of_another_value_is_no_input_of_a_block() -> None:
     program = branched(Builder())
     method = program.methods[0]
     values = list(method.values)
-    values[2] = replace(values[2], storage=Storage(Home.ALIAS, 0))
+    values[2] = values[2]._replace(storage=Storage(Home.ALIAS, 0))
     with pytest.raises(ProgramError, match="alias of another value"):
-        verify(replace(program, methods=(replace(method, values=tuple(values)),)))
+        verify(program._replace(methods=(method._replace(values=tuple(values)),)))
 
 
 def test_an_input_of_a_block_has_the_type_of_what_it_is_an_alias_of() -> None:
     program = branched(Builder())
     method = program.methods[0]
     values = list(method.values)
-    values[2] = replace(values[2], storage=Storage(Home.ALIAS, 1), shape=(4,))
+    values[2] = values[2]._replace(storage=Storage(Home.ALIAS, 1), shape=(4,))
     with pytest.raises(ProgramError, match="another type"):
-        verify(replace(program, methods=(replace(method, values=tuple(values)),)))
+        verify(program._replace(methods=(method._replace(values=tuple(values)),)))
