@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from delegate.entry_points import entry_points
 
@@ -23,8 +23,7 @@ class State(StrEnum):
     BLOCKED = "blocked"
 
 
-@dataclass(frozen=True, slots=True)
-class Plugin:
+class Plugin(NamedTuple):
     """An entry point, not imported.
 
     Args:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +35,7 @@ class Context:
         self._lock = threading.Lock()
         self._platform = resources.platform
         self._states = States(program.states, resources.states, resources.platform)
-        own = replace(resources, states=self._states.arrays, lock=self._lock)
+        own = resources._replace(states=self._states.arrays, lock=self._lock)
         self._methods = {m.name: Method(own, m) for m in program.methods}
 
     @property

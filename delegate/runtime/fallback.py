@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class Fallbacks:
 
     def delegate(self, spec: DelegateSpec) -> Delegate:
         """The fallback of a partition, bound."""
-        own = replace(self._resources, lock=threading.Lock())  # a caller holds its own meanwhile
+        own = self._resources._replace(lock=threading.Lock())  # a caller holds its own meanwhile
         return _OnKernels(Method(own, own.program.fallbacks[spec.fallback]))
 
     def note(self, spec: DelegateSpec, when: str, error: BaseException) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from delegate.errors import DelegateError, InputError
@@ -97,7 +96,7 @@ class Method:
     def watch(self, profile: Profile | None) -> None:
         """Have a profile watch the instructions from now on; None: nobody."""
         with self._lock:
-            self._bind(replace(self._resources, profile=profile))
+            self._bind(self._resources._replace(profile=profile))
 
     def _bind(self, resources: Resources) -> None:
         self._resources = resources

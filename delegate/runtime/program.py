@@ -104,7 +104,7 @@ class LoadedProgram(Context):
         self._fallbacks = _fallbacks(resources, program.on_fallback if fallback is None else fallback)
         delegates = make_delegates(program, registry, self._fallbacks)
         guards = tuple(nullcontext() if d.thread_safe else Lock() for d in delegates)
-        self._shared = replace(resources, delegates=delegates, guards=guards)
+        self._shared = resources._replace(delegates=delegates, guards=guards)
         self._contexts: WeakSet[Context] = WeakSet()
         try:
             super().__init__(self._shared)
@@ -145,7 +145,7 @@ class LoadedProgram(Context):
         for context in list(self._contexts):
             context.close()
         super().close()
-        delegates, self._shared = self._shared.delegates, replace(self._shared, delegates=())
+        delegates, self._shared = self._shared.delegates, self._shared._replace(delegates=())
         close_delegates(delegates)
 
     def __enter__(self) -> Self:

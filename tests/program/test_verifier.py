@@ -216,7 +216,7 @@ def chain(*steps: tuple[int, tuple[int, ...]], shapes: dict[int, int], offsets: 
     calls = tuple(KernelCall(0, tuple(map(Ref, reads)), (made,)) for made, reads in steps)
     method = dynamic().methods[0]._replace(
         inputs=(Input("x", 0),), outputs=(Ref(count),), out_tree=LEAF, values=tuple(values), instructions=calls,
-         symbols=(), arenas=(1 << 20,),
+        symbols=(), arenas=(1 << 20,),
     )  # fmt: skip
     return Program((method,), ("aten.op.default",), (), (), (), ())
 

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from delegate.backends.xnnpack.info import INSTALL, threads
 from delegate.errors import BackendFailed, BackendUnavailable
+from delegate.program.task import Task
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 
 
-def open_interpreter(model: bytes, num_threads: int) -> Any:
-    """LiteRT's interpreter wrapper of a model; raises BackendUnavailable where the library is absent."""
+def litert() -> Any:
+    """LiteRT's class of interpreters, imported; raises BackendUnavailable where the library is absent."""
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError as error:
         raise BackendUnavailable("backend xnnpack needs ai-edge-litert", where=str(error), remedy=INSTALL) from error
+    return Interpreter
+
+
+def open_interpreter(model: bytes, num_threads: int) -> Any:
+    """LiteRT's interpreter of a model; raises BackendUnavailable where the library is absent."""
     try:
-        return Interpreter(model_content=model, num_threads=num_threads)
+        return litert()(model_content=model, num_threads=num_threads)
     except (ValueError, RuntimeError) as error:
         raise BackendFailed("LiteRT does not take the model", where=str(error)) from error
 
@@ -102,7 +109,10 @@ class XnnpackRuntime(BackendRuntime):
     """Opens models that the AOT half made."""
 
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
-        interpreter = open_interpreter(bytes(blob), compile_specs.get("threads") or threads())
+        # LiteRT takes nothing but bytes. `join` copies without holding Python's lock: meanwhile LiteRT is imported.
+        model = Task(partial(b"".join, (blob,)))
+        litert()
+        interpreter = open_interpreter(model.result(), compile_specs.get("threads") or threads())
         try:
             return XnnpackDelegate(
                 interpreter, compile_specs["inputs"], compile_specs["outputs"], compile_specs["dynamic"]
