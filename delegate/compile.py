@@ -20,6 +20,7 @@ from delegate.edge.export import to_edge
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
 from delegate.edge.sources import exported_programs
+from delegate.emit.copies import state_copies
 from delegate.emit.leftovers import compounds_without_kernel
 from delegate.emit.program import emit
 from delegate.errors import DelegateError, LoweringError, PartitionError
@@ -79,7 +80,9 @@ def to_backend(
     report = compiler.report()
     _apply_policy(report, selection)
     keep, policy = selection.fallback.keep, selection.fallback.policy
-    program = emit(lowered, compiler.kernels, report.to_json(), keep_fallbacks=keep, on_fallback=policy)
+    program = emit(lowered, compiler.kernels, keep_fallbacks=keep, on_fallback=policy)
+    report = state_copies(report, program, lowered)
+    program = program._replace(report=report.to_json())
     specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in exported.items()}
     return CompiledProgram(program, specs, report, registry, selection.kernels)
 

@@ -55,6 +55,9 @@ class PartitionReport:
         backend: that runs it.
         nodes: names of its nodes that compute, as in `NodeReport.name`.
         bytes_in, bytes_out: that cross its border in one call, constants apart; dynamic sizes as they were at export.
+        copied_in, copied_out: bytes of these that are copied from and to the host; 0 where `space` is empty.
+        space: the memory of the device that it runs on, e.g. "webgpu"; empty where it works in the host's.
+        stays: the names of the nodes whose tensors stay in that memory, between this partition and others.
         work: its share of the method's estimated work, 0 to 1.
         notes: of the backend.
     """
@@ -67,6 +70,10 @@ class PartitionReport:
     bytes_out: int = 0
     work: float = 0.0
     notes: tuple[str, ...] = ()
+    copied_in: int = 0
+    copied_out: int = 0
+    space: str = ""
+    stays: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +121,7 @@ class Report:
     def __str__(self) -> str:
         parts = [self.summary]
         if self.partitions:
-            parts.append("\n".join(_table(self.partitions)))
+            parts.append("\n".join([*_table(self.partitions), *_copies(self.partitions)]))
         parts += ["\n".join(lines) for method in self.methods if (lines := self._not_delegated(method))]
         if self.notes:
             parts.append("\n".join(f"note: {note}" for note in self.notes))
@@ -183,6 +190,15 @@ def _table(partitions: Iterable[PartitionReport]) -> list[str]:
     return [_row(row, widths) for row in rows]
 
 
+def _copies(partitions: Iterable[PartitionReport]) -> Iterator[str]:
+    """What crosses between the host and devices in a call, a line per partition of a device."""
+    for p in partitions:
+        if p.space:
+            stays = f"; {', '.join(p.stays)} {'stays' if len(p.stays) == 1 else 'stay'} there" if p.stays else ""
+            copied = f"{_bytes(p.copied_in)} from the host, {_bytes(p.copied_out)} to it"
+            yield f"{p.name} in {p.space} memory: {copied}{stays}"
+
+
 def _row(cells: tuple[str, ...], widths: list[int]) -> str:
     """One line of the table: names to the left, numbers to the right."""
     padded = [c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(cells[:-1], widths, strict=False))]
@@ -233,4 +249,8 @@ def _partition(data: Mapping[str, Any]) -> PartitionReport:
         bytes_out=int(data["bytes_out"]),
         work=float(data["work"]),
         notes=tuple(map(str, data["notes"])),
+        copied_in=int(data.get("copied_in", 0)),
+        copied_out=int(data.get("copied_out", 0)),
+        space=str(data.get("space", "")),
+        stays=tuple(map(str, data.get("stays", ()))),
     )

@@ -62,11 +62,14 @@ class PreprocessResult:
         blob: the vendor's own format, given unchanged to the runtime half.
         compile_specs: plain JSON values for the runtime half.
         notes: for the report, e.g. "3 transposes".
+        space: the memory of the device that inputs and outputs may lie in besides the host's, as the runtime half knows
+            it (`BackendRuntime.allocate`), e.g. "webgpu"; empty where it takes NumPy arrays alone.
     """
 
     blob: bytes
     compile_specs: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    space: str = ""
 
 
 class RegionRefused(Exception):

@@ -27,9 +27,10 @@ def inspect(
 
 
 def _summary(program: Program) -> dict[str, Any]:
+    spaces = ["host", *(f"{s.backend}:{s.name}" for s in program.spaces)]
     return {
         "version": program.version,
-        "methods": [_method(m) for m in program.methods],
+        "methods": [_method(m, spaces) for m in program.methods],
         "operators": list(program.operators),
         "delegates": [_delegate(d, program) for d in program.delegates],
         "on_fallback": program.on_fallback,
@@ -49,7 +50,7 @@ def _delegate(spec: DelegateSpec, program: Program) -> dict[str, Any]:
     }
 
 
-def _method(method: Method) -> dict[str, Any]:
+def _method(method: Method, spaces: list[str]) -> dict[str, Any]:
     tensors = [(i.name, method.values[i.value]) for i in method.inputs if i.value >= 0]
     return {
         "name": method.name,
@@ -57,6 +58,7 @@ def _method(method: Method) -> dict[str, Any]:
         "instructions": len(method.instructions),
         "values": len(method.values),
         "arenas": list(method.arenas),
+        "memory": dict(zip(spaces, method.arenas, strict=False)),
         "symbols": [{"name": s.name, "minimum": s.minimum, "maximum": s.maximum} for s in method.symbols],
     }
 

@@ -1,4 +1,4 @@
-"""What the methods of one program share: operators, constants, states, delegates, and the segments of their bytes."""
+"""What the methods of one program share: operators, constants, states, delegates, memory of devices, and segments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from delegate.backends.aot import PreprocessResult
 from delegate.edge.node import dtype_of
 from delegate.errors import LoweringError
 from delegate.program.dtypes import DType
-from delegate.program.model import Constant, DelegateSpec, State
+from delegate.program.model import Constant, DelegateSpec, MemorySpace, State
 
 _Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
@@ -25,6 +25,7 @@ class Pools:
         self.states: list[State] = []
         self.delegates: list[DelegateSpec] = []
         self.segments: list[memoryview | bytes] = []
+        self.spaces: dict[MemorySpace, int] = {}
         self._constant_of: dict[_Key, int] = {}
         self._state_of: dict[str, int] = {}
 
@@ -66,8 +67,13 @@ class Pools:
     def delegate(self, name: str, backend: str, result: PreprocessResult) -> int:
         """The index of a lowered partition."""
         self.segments.append(result.blob)
-        self.delegates.append(DelegateSpec(name, backend, len(self.segments) - 1, dict(result.compile_specs)))
+        specs, space = dict(result.compile_specs), self._space(backend, result.space)
+        self.delegates.append(DelegateSpec(name, backend, len(self.segments) - 1, specs, space=space))
         return len(self.delegates) - 1
+
+    def _space(self, backend: str, name: str) -> int:
+        """The number of a memory space of a device; 0, the host's, without a name."""
+        return self.spaces.setdefault(MemorySpace(backend, name), len(self.spaces) + 1) if name else 0
 
     def _segment(self, value: torch.Tensor) -> int:
         self.segments.append(_raw(value))

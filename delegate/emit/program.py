@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from delegate.emit.fallback import emit_fallback
 from delegate.emit.method import emit_method
 from delegate.emit.pools import Pools
+from delegate.emit.spaces import keep_on_devices
 from delegate.partitioner.cut import LoweredProgram
 from delegate.program.model import Method, Program
 from delegate.program.stages import depends_on_data
@@ -19,12 +20,11 @@ from delegate.runtime.storage import assign_storage
 def emit(
     methods: Sequence[LoweredProgram],
     kernels: Kernels,
-    report: str,
     *,
     keep_fallbacks: bool = False,
     on_fallback: str = "warn",
 ) -> Program:
-    """The program of these methods.
+    """The program of these methods, without a report.
 
     Memory is planned here: for the largest sizes where they are symbolic and have bounds. Where they have none, or
     depend on data, the runtime plans it.
@@ -32,7 +32,6 @@ def emit(
     Args:
         methods: lowered.
         kernels: that run what no backend took.
-        report: as JSON.
         keep_fallbacks: emit every partition in kernels too.
         on_fallback: what happens when a fallback is used: "allow", "warn" or "error".
 
@@ -40,7 +39,7 @@ def emit(
         LoweringError: see `emit_method` and `emit_fallback`.
     """
     pools = Pools()
-    made = [emit_method(lowered, pools, kernels) for lowered in methods]
+    made = [keep_on_devices(emit_method(lowered, pools, kernels), pools) for lowered in methods]
     fallbacks = _fallbacks(methods, pools, kernels) if keep_fallbacks else []
     program = Program(
         methods=tuple(made),
@@ -49,8 +48,8 @@ def emit(
         states=tuple(pools.states),
         delegates=tuple(d._replace(fallback=i if keep_fallbacks else -1) for i, d in enumerate(pools.delegates)),
         segments=tuple(pools.segments),
-        report=report,
         on_fallback=on_fallback,
+        spaces=tuple(pools.spaces),
     )
     planned = program._replace(
         methods=tuple(_planned(program, m, kernels) for m in made),

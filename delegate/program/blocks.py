@@ -1,10 +1,19 @@
-"""Which values hold what goes into the blocks of control flow: planner, verifier and runtime must agree on it."""
+"""Control flow: its instructions, and which values hold what goes into its blocks, on which all rooms must agree."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from delegate.program.model import Block, Structure, StructuredCall
+from delegate.program.model import Block, Instruction, Structure, StructuredCall
+
+
+def walk(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
+    """Instructions in order, those of the blocks of control flow behind it."""
+    for call in instructions:
+        yield call
+        if isinstance(call, StructuredCall):
+            for block in call.blocks:
+                yield from walk(block.instructions)
 
 
 def block_bases(call: StructuredCall, block: Block) -> Iterator[tuple[int, int]]:

@@ -29,6 +29,7 @@ from delegate.program.model import (
     Input,
     Instruction,
     KernelCall,
+    MemorySpace,
     Method,
     Program,
     Ref,
@@ -88,6 +89,7 @@ class _Decoder:
             report=self._text(item.Report()),
             fallbacks=tuple(self._method(m) for m in self._items(item, "Fallbacks")),
             on_fallback=self._text(item.OnFallback()) or "warn",
+            spaces=tuple(self._space(s) for s in self._items(item, "Spaces")),
         )
         return program, self._directory(item.Segments())
 
@@ -130,12 +132,15 @@ class _Decoder:
     def _tensor(self, item: Any) -> tuple[str, DType, tuple[int, ...], int]:
         return self._text(item.Name()), _DTYPES[item.Dtype()], self._numbers(item, "Shape"), item.Segment()
 
+    def _space(self, item: Any) -> MemorySpace:
+        return MemorySpace(self._text(item.Backend()), self._text(item.Name()))
+
     def _delegate(self, item: Any) -> DelegateSpec:
         specs = json.loads(self._text(item.CompileSpecs()), parse_constant=_refuse)
         if not isinstance(specs, dict):
             raise ValueError("compile specs are not a JSON object")
         name, backend = self._text(item.Name()), self._text(item.Backend())
-        return DelegateSpec(name, backend, item.Segment(), specs, item.Fallback())
+        return DelegateSpec(name, backend, item.Segment(), specs, item.Fallback(), item.Space())
 
     def _method(self, item: Any) -> Method:
         table = item.Exprs()

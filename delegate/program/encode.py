@@ -23,6 +23,7 @@ from delegate.program.model import (
     Input,
     Instruction,
     KernelCall,
+    MemorySpace,
     Method,
     Program,
     Ref,
@@ -78,6 +79,7 @@ class _Encoder:
             Report=self._builder.CreateString(program.report),
             Fallbacks=self._tables(self._method(m) for m in program.fallbacks),
             OnFallback=self._builder.CreateString(program.on_fallback),
+            Spaces=self._tables(self._space(s) for s in program.spaces),
         )
         self._builder.Finish(root, IDENTIFIER)
         return bytes(self._builder.Output())
@@ -205,11 +207,15 @@ class _Encoder:
         name, shape = self._builder.CreateString(tensor.name), self._numbers(tensor.shape, np.uint64)
         return self._table("Tensor", Name=name, Dtype=tensor.dtype.value, Shape=shape, Segment=tensor.segment)
 
+    def _space(self, space: MemorySpace) -> int:
+        backend, name = self._builder.CreateString(space.backend), self._builder.CreateString(space.name)
+        return self._table("MemorySpace", Backend=backend, Name=name)
+
     def _delegate(self, spec: DelegateSpec) -> int:
         specs = json.dumps(dict(spec.compile_specs), sort_keys=True, separators=(",", ":"), allow_nan=False)
         texts = [self._builder.CreateString(t) for t in (spec.name, spec.backend, specs)]
         fields = dict(zip(("Name", "Backend", "CompileSpecs"), texts, strict=True))
-        return self._table("Delegate", **fields, Segment=spec.segment, Fallback=spec.fallback)
+        return self._table("Delegate", **fields, Segment=spec.segment, Fallback=spec.fallback, Space=spec.space)
 
 
 class _Row(NamedTuple):

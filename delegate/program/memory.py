@@ -1,4 +1,4 @@
-"""The memory planner: places blocks with known lifetimes into one arena.
+"""The memory planner: places blocks with known lifetimes into one arena, or into buffers that they share.
 
 Greedy by size, as in Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020): the
 largest block first, each at the tightest gap between the blocks that are placed already and alive at the same time.
@@ -52,6 +52,27 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
             if total == least:
                 return best
     return best
+
+
+def plan_buffers(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
+    """As `plan_memory`, for memory that cannot be cut: blocks of the same offset share a buffer, others have their own.
+
+    The largest block first, each in the smallest buffer that is free while it lives ("shared objects" in that paper).
+    """
+    offsets = [0] * len(lifetimes)
+    total = 0
+    buffers: list[tuple[int, list[Lifetime]]] = []  # offset, and who lives there; the largest first
+    for index in sorted(range(len(lifetimes)), key=lambda i: -lifetimes[i].size):
+        block = lifetimes[index]
+        free = (b for b in reversed(buffers) if all(o.end < block.start or block.end < o.start for o in b[1]))
+        found = next(free, None)
+        if found is None:
+            found = total, []
+            buffers.append(found)
+            total += align(max(block.size, 1))
+        found[1].append(block)
+        offsets[index] = found[0]
+    return offsets, total
 
 
 def _tries(lifetimes: Sequence[Lifetime], order: list[int], least: int) -> Iterator[tuple[list[int], int]]:

@@ -19,6 +19,7 @@ from delegate.program.dtypes import DType
 from delegate.program.expr import Dim, Expr
 
 FORMAT_VERSION = 2
+FETCH = "aten.clone.default"  # of a tensor in the memory of a device: copies it to the host
 UNBOUNDED_BELOW = -(2**63)  # the minimum of a symbol that has none
 
 
@@ -201,7 +202,8 @@ class Method(NamedTuple):
         values: all tensors.
         instructions: in the order of execution.
         symbols: the symbolic sizes that Expr.value counts.
-        arenas: bytes of each memory space; -1 where it depends on the shapes and is planned per shape.
+        arenas: bytes of each memory space, the host's first; -1 where it depends on the shapes and is planned per
+            shape. Spaces that it does not use may be left out at the end.
         sources: the user's own source lines, for messages.
     """
 
@@ -235,6 +237,20 @@ class State(NamedTuple):
     segment: int
 
 
+class MemorySpace(NamedTuple):
+    """Memory of a device: tensors that pass between partitions of it lie there, and never leave it but by `FETCH`.
+
+    Values of one offset share a block of it; blocks have nothing else in common.
+
+    Args:
+        backend: whose runtime half gives memory in it.
+        name: that the backend knows it by, e.g. "webgpu".
+    """
+
+    backend: str
+    name: str
+
+
 class DelegateSpec(NamedTuple):
     """One lowered partition.
 
@@ -244,6 +260,7 @@ class DelegateSpec(NamedTuple):
         segment: the segment that holds its blob.
         compile_specs: what the backend's AOT half tells its runtime half; plain JSON values.
         fallback: index into `Program.fallbacks` of the same computation in kernels, or -1.
+        space: the memory space that its inputs and outputs may lie in besides the host's; 0: none.
     """
 
     name: str
@@ -251,6 +268,7 @@ class DelegateSpec(NamedTuple):
     segment: int
     compile_specs: Mapping[str, Any]
     fallback: int = -1
+    space: int = 0
 
 
 class Program(NamedTuple):
@@ -264,6 +282,7 @@ class Program(NamedTuple):
         report: the partition report as JSON.
         fallbacks: partitions in kernels, for when a delegate fails; they take and give what the delegate does.
         on_fallback: what happens when a fallback is used: "allow", "warn" or "error".
+        spaces: memory of devices: memory space n is `spaces[n - 1]`. Space 0, and one beyond these, is the host's.
         version: of the format.
     """
 
@@ -276,4 +295,5 @@ class Program(NamedTuple):
     report: str = ""
     fallbacks: tuple[Method, ...] = ()
     on_fallback: str = "warn"
+    spaces: tuple[MemorySpace, ...] = ()
     version: int = FORMAT_VERSION

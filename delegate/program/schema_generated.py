@@ -1448,13 +1448,63 @@ class Delegate(object):
             return self._tab.Get(flatbuffers.number_types.Int32Flags, o + self._tab.Pos)
         return -1
 
-def DelegateStart(builder): builder.StartObject(5)
+    # Delegate
+    def Space(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return 0
+
+def DelegateStart(builder): builder.StartObject(6)
 def DelegateAddName(builder, name): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
 def DelegateAddBackend(builder, backend): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(backend), 0)
 def DelegateAddSegment(builder, segment): builder.PrependUint32Slot(2, segment, 0)
 def DelegateAddCompileSpecs(builder, compileSpecs): builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(compileSpecs), 0)
 def DelegateAddFallback(builder, fallback): builder.PrependInt32Slot(4, fallback, -1)
+def DelegateAddSpace(builder, space): builder.PrependUint32Slot(5, space, 0)
 def DelegateEnd(builder): return builder.EndObject()
+
+
+class MemorySpace(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = MemorySpace()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsMemorySpace(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def MemorySpaceBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x44\x4C\x47\x31", size_prefixed=size_prefixed)
+
+    # MemorySpace
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # MemorySpace
+    def Backend(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+    # MemorySpace
+    def Name(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+def MemorySpaceStart(builder): builder.StartObject(2)
+def MemorySpaceAddBackend(builder, backend): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(backend), 0)
+def MemorySpaceAddName(builder, name): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
+def MemorySpaceEnd(builder): return builder.EndObject()
 
 
 class Segments(object):
@@ -1756,7 +1806,31 @@ class Program(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-def ProgramStart(builder): builder.StartObject(9)
+    # Program
+    def Spaces(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
+        if o != 0:
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
+            x = self._tab.Indirect(x)
+            obj = MemorySpace()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # Program
+    def SpacesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Program
+    def SpacesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
+        return o == 0
+
+def ProgramStart(builder): builder.StartObject(10)
 def ProgramAddMethods(builder, methods): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(methods), 0)
 def ProgramStartMethodsVector(builder, numElems): return builder.StartVector(4, numElems, 4)
 def ProgramAddOperators(builder, operators): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(operators), 0)
@@ -1772,6 +1846,8 @@ def ProgramAddReport(builder, report): builder.PrependUOffsetTRelativeSlot(6, fl
 def ProgramAddFallbacks(builder, fallbacks): builder.PrependUOffsetTRelativeSlot(7, flatbuffers.number_types.UOffsetTFlags.py_type(fallbacks), 0)
 def ProgramStartFallbacksVector(builder, numElems): return builder.StartVector(4, numElems, 4)
 def ProgramAddOnFallback(builder, onFallback): builder.PrependUOffsetTRelativeSlot(8, flatbuffers.number_types.UOffsetTFlags.py_type(onFallback), 0)
+def ProgramAddSpaces(builder, spaces): builder.PrependUOffsetTRelativeSlot(9, flatbuffers.number_types.UOffsetTFlags.py_type(spaces), 0)
+def ProgramStartSpacesVector(builder, numElems): return builder.StartVector(4, numElems, 4)
 def ProgramEnd(builder): return builder.EndObject()
 
 

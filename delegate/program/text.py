@@ -127,11 +127,19 @@ class _MethodText:
         return [
             f"  arguments: {_tree(method.in_tree, map(self._input, range(len(method.inputs))))}",
             f"  result: {_tree(method.out_tree, (self._arg(o) for o in method.outputs))}",
-            f"  arenas: {', '.join('planned per shape' if a < 0 else f'{a} bytes' for a in method.arenas)}",
+            f"  arenas: {', '.join(map(self._arena, range(len(method.arenas))))}",
             *(f"  symbol {self._symbol(s)}" for s in method.symbols),
             *(f"  %{i}: {self._value(v)}" for i, v in enumerate(method.values)),
             *self._instructions(method.instructions, "  "),
         ]
+
+    def _arena(self, number: int) -> str:
+        size = self._method.arenas[number]
+        planned = "planned per shape" if size < 0 else f"{size} bytes"
+        if not 0 < number <= len(self._program.spaces):
+            return planned
+        space = self._program.spaces[number - 1]
+        return f"{planned} in memory {space.name!r} of {space.backend}"
 
     def _input(self, index: int) -> str:
         leaf = self._method.inputs[index]

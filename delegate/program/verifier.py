@@ -15,11 +15,13 @@ from delegate.program.expr import Dim, Expr, Op, operands
 from delegate.program.lifetimes import check_memory
 from delegate.program.memory import ALIGNMENT
 from delegate.program.model import (
+    FETCH,
     FORMAT_VERSION,
     Arg,
     Block,
     Constant,
     DelegateCall,
+    DelegateSpec,
     Home,
     Instruction,
     KernelCall,
@@ -58,6 +60,7 @@ def verify(program: Program) -> None:
         _check_index(spec.segment, program.segments, "segment", f"delegate {spec.name!r}")
         if spec.fallback != -1:
             _check_index(spec.fallback, program.fallbacks, "fallback", f"delegate {spec.name!r}")
+        _check_space(spec, program)
     if program.on_fallback not in _POLICIES:
         _fail(f"{program.on_fallback!r} is no policy for fallbacks", "the program")
     _verify_methods(program, program.fallbacks, are_fallbacks=True)
@@ -84,6 +87,16 @@ def _fail(what: str, where: str) -> None:
 def _check_index(index: int, table: Sequence[object], what: str, where: str) -> None:
     if not 0 <= index < len(table):
         _fail(f"there is no {what} {index}, only {len(table)}", where)
+
+
+def _check_space(spec: DelegateSpec, program: Program) -> None:
+    """The memory space that a delegate's tensors may lie in is one of its own backend."""
+    if spec.space == 0:
+        return
+    _check_index(spec.space - 1, program.spaces, "memory space", f"delegate {spec.name!r}")
+    space = program.spaces[spec.space - 1]
+    if space.backend != spec.backend:
+        _fail(f"its tensors are said to lie in memory of {space.backend!r}", f"delegate {spec.name!r}")
 
 
 def _check_tensor(tensor: Constant | State, program: Program, where: str) -> None:
@@ -266,7 +279,9 @@ class _MethodVerifier:
         self._index(call.operator, self._program.operators, "operator")
         if call.source != -1:
             self._index(call.source, self._method.sources, "source")
-        self._args(call.args)
+        fetched = int(self._program.operators[call.operator] == FETCH)
+        self._args(call.args[:fetched], None)
+        self._args(call.args[fetched:])
         if written_input(self._program, self._method, call) is None:
             self._make(call.outputs, aliases=True)
 
@@ -274,9 +289,9 @@ class _MethodVerifier:
         if self._is_fallback:
             self._fail("a fallback calls a delegate")
         self._index(call.delegate, self._program.delegates, "delegate")
-        self._read(call.inputs)
-        self._make(call.outputs, aliases=False)
         spec = self._program.delegates[call.delegate]
+        self._read(call.inputs, spec.space)
+        self._make(call.outputs, aliases=False, space=spec.space)
         if spec.fallback >= 0:
             self._check_fallback(call, self._program.fallbacks[spec.fallback])
 
@@ -352,13 +367,28 @@ class _MethodVerifier:
         for index in values:
             self._readable[index] = self._method.values[index].storage.home in _GIVEN
 
-    def _read(self, values: Iterable[int]) -> None:
+    def _read(self, values: Iterable[int], space: int | None = 0) -> None:
+        """Values are read by what reaches the host's memory and that space; None: any space."""
         for index in values:
             self._index(index, self._method.values, "value")
             if not self._readable[index]:
                 self._fail(f"value %{index} {self._method.values[index].name!r} is read before it is made here")
+            if space is not None:
+                self._check_reach(index, space)
 
-    def _make(self, values: Iterable[int], *, aliases: bool) -> None:
+    def _check_reach(self, index: int, space: int) -> None:
+        """What reaches the host's memory and a memory space of a device reaches no other device."""
+        storage = self._method.values[index].storage
+        if (
+            storage.home is Home.ARENA
+            and storage.index not in (0, space)
+            and storage.index <= len(self._program.spaces)
+        ):
+            device = self._program.spaces[storage.index - 1]
+            name = f"value %{index} {self._method.values[index].name!r}"
+            self._fail(f"{name} lies in {device.backend}'s memory {device.name!r}, which is out of reach here")
+
+    def _make(self, values: Iterable[int], *, aliases: bool, space: int = 0) -> None:
         for index in values:
             self._index(index, self._method.values, "value")
             value = self._method.values[index]
@@ -374,14 +404,15 @@ class _MethodVerifier:
                     self._fail(f"{name} is an alias, which only a kernel or a block can make")
                 self._read((value.storage.index,))
                 self._owner[index] = self._owner[value.storage.index]
+            self._check_reach(index, space)
             self._made[index] = self._readable[index] = True
 
-    def _args(self, args: Iterable[Arg]) -> None:
+    def _args(self, args: Iterable[Arg], space: int | None = 0) -> None:
         for arg in args:
             if isinstance(arg, tuple):
-                self._args(arg)
+                self._args(arg, space)
             elif isinstance(arg, Ref):
-                self._read((arg.index,))
+                self._read((arg.index,), space)
             elif isinstance(arg, Expr):
                 self._expr(arg)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
-from delegate.program.model import Home, Instruction, KernelCall, Method, Program, Ref, StructuredCall
+from delegate.program.blocks import walk
+from delegate.program.model import Home, KernelCall, Method, Program, Ref
 
 COPY = "aten.copy.default"
 
@@ -23,14 +22,6 @@ def written_input(program: Program, method: Method, call: KernelCall) -> int | N
 
 def written_inputs(program: Program, method: Method) -> tuple[int, ...]:
     """The numbers of all inputs that a method writes to."""
-    found = (written_input(program, method, call) for call in _kernel_calls(method.instructions))
+    calls = (c for c in walk(method.instructions) if isinstance(c, KernelCall))
+    found = (written_input(program, method, call) for call in calls)
     return tuple(dict.fromkeys(number for number in found if number is not None))
-
-
-def _kernel_calls(instructions: Iterable[Instruction]) -> Iterator[KernelCall]:
-    for call in instructions:
-        if isinstance(call, KernelCall):
-            yield call
-        elif isinstance(call, StructuredCall):
-            for block in call.blocks:
-                yield from _kernel_calls(block.instructions)

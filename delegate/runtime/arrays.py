@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from delegate.program.expr import Number, evaluate
 from delegate.program.model import Arg, Home, Method, Ref, Storage
-from delegate.runtime.backend import Array
+from delegate.runtime.backend import Array, DeviceTensor
 from delegate.runtime.resources import Resources
 from delegate.runtime.storage import assign_storage, concrete
+
+if TYPE_CHECKING:
+    from delegate.runtime.devices import Arena
 
 Slot = tuple[list[Any], int]  # a list, and the entry of it that a call fills
 
@@ -42,14 +45,14 @@ class Arrays:
         resources: Resources,
         method: Method,
         symbols: Mapping[int, Number],
-        arenas: Sequence[Array] | None = None,
+        arenas: Sequence[Arena] | None = None,
     ) -> None:
         self._resources, self._method, self._symbols = resources, method, symbols
         self._same: dict[int, int] = {}
         self.slots: dict[int, list[Slot]] = defaultdict(list)
         self.storage, sizes = self._storages()
-        self._arenas = arenas or [resources.platform.memory(size) for size in sizes]
         self.shapes = [tuple(evaluate(d, symbols) for d in v.shape) for v in method.values]
+        self._arenas = arenas or self._own_arenas(sizes)
         self._arrays = [self._home_array(i) for i in range(len(method.values))]
 
     def _storages(self) -> tuple[Sequence[Storage], Sequence[int]]:
@@ -59,7 +62,15 @@ class Arrays:
         plan = assign_storage(self._resources.program, method, self._resources.kernels, self._symbols)
         return plan.storages, plan.arenas
 
-    def _home_array(self, index: int) -> Array | None:
+    def _own_arenas(self, totals: Sequence[int]) -> Sequence[Arena]:
+        if len(totals) == 1:
+            return [self._resources.platform.memory(totals[0])]
+        from delegate.runtime.devices import make_arenas  # most programs do without it
+
+        sizes = [self.dtype(i).itemsize * int(np.prod(shape)) for i, shape in enumerate(self.shapes)]
+        return make_arenas(self._resources, self._method, self.storage, totals, sizes)
+
+    def _home_array(self, index: int) -> Array | DeviceTensor | None:
         """The array of a value that is neither a view nor different in every call."""
         storage, value = self.storage[index], self._method.values[index]
         if storage.home is Home.CONSTANT:
@@ -69,8 +80,10 @@ class Arrays:
         if storage.home is Home.ARENA and storage.offset >= 0:
             shape, dtype = self.shapes[index], value.dtype.numpy
             size = dtype.itemsize * int(np.prod(shape))
-            raw = self._arenas[storage.index][storage.offset : storage.offset + size]
-            return raw.view(dtype).reshape(shape)
+            arena = self._arenas[storage.index]
+            if isinstance(arena, dict):
+                return arena[storage.offset].tensor(shape, dtype)
+            return arena[storage.offset : storage.offset + size].view(dtype).reshape(shape)
         return None
 
     def dtype(self, index: int) -> np.dtype[Any]:
@@ -107,7 +120,7 @@ class Arrays:
         """Say that a value is another one as it is."""
         self._same[index] = self.same(other)
 
-    def array(self, index: int) -> Array | None:
+    def array(self, index: int) -> Array | DeviceTensor | None:
         """The array of a value; None where it differs from call to call."""
         return self._arrays[self.same(index)]
 
@@ -134,7 +147,7 @@ class Arrays:
             made.append(self._entry(index, made, i))
         return made
 
-    def _entry(self, index: int, entries: list[Any], i: int) -> Array | None:
+    def _entry(self, index: int, entries: list[Any], i: int) -> Array | DeviceTensor | None:
         index = self.same(index)
         if self.per_call(index):
             self.slots[index].append((entries, i))

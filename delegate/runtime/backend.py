@@ -11,6 +11,38 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+class DeviceTensor(ABC):
+    """A tensor in the memory of a device, which delegates of that memory space take and fill in place of an array.
+
+    Args:
+        shape: sizes.
+        dtype: of the array that would hold it; bfloat16 is uint16.
+
+    Attributes:
+        host: what it holds, where a fallback computed that on the host; else None.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.shape, self.dtype = shape, dtype
+        self.host: Array | None = None
+
+    @abstractmethod
+    def read(self) -> Array:
+        """A copy on the host of what a delegate has written; raises BackendFailed where the device fails."""
+
+    def fetch(self) -> Array:
+        """What it holds, on the host; raises as `read` does."""
+        return self.read() if self.host is None else self.host
+
+
+class DeviceMemory(ABC):
+    """A block of memory of a device. It is free again when nothing refers to it and its tensors any more."""
+
+    @abstractmethod
+    def tensor(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceTensor:
+        """A tensor at its start. Several lie there one after another, each filled whole before it is read."""
+
+
 class Delegate(ABC):
     """A lowered partition, ready to run.
 
@@ -24,8 +56,10 @@ class Delegate(ABC):
     thread_safe: bool = False
 
     @abstractmethod
-    def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Run once.
+    def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Run once, on arrays; what passes between delegates of a device may be a `DeviceTensor` in its place.
+
+        That is so only for partitions of a `PreprocessResult` with a `space`, and for each input and output by itself.
 
         Args:
             inputs: C-contiguous arrays in the order and with the dtypes of the region's inputs; only read. Where the
@@ -54,3 +88,17 @@ class BackendRuntime(ABC):
             BackendUnavailable: the library or the device is absent here.
             BackendFailed: the library does not take the blob.
         """
+
+    def allocate(self, space: str, size: int) -> DeviceMemory | None:
+        """Memory of a device, for tensors that pass between its partitions; None: arrays are given in their place.
+
+        Called after `init`, from any thread.
+
+        Args:
+            space: as `PreprocessResult.space` named it.
+            size: bytes, a multiple of 64 and not 0.
+
+        Raises:
+            BackendFailed: the device has no such memory left, or is lost.
+        """
+        return None

@@ -15,7 +15,7 @@ from delegate.program.expr import Expr, Number
 from delegate.program.lifetimes import refs
 from delegate.program.model import Arg, DelegateCall, Home, Instruction, KernelCall, Method, Ref
 from delegate.runtime.arrays import Arrays, Slot
-from delegate.runtime.backend import Array
+from delegate.runtime.backend import Array, DeviceTensor
 from delegate.runtime.direct import DirectCall
 from delegate.runtime.kernels import place
 from delegate.runtime.resources import Resources
@@ -25,6 +25,7 @@ from delegate.runtime.structures import structured_step
 
 if TYPE_CHECKING:
     from delegate.kernels.table import Kernel
+    from delegate.runtime.devices import Arena
 
 
 class _CallView:
@@ -60,7 +61,7 @@ class Binding:
         resources: Resources,
         method: Method,
         symbols: Mapping[int, Number],
-        arenas: Sequence[Array] | None = None,
+        arenas: Sequence[Arena] | None = None,
     ) -> None:
         self._resources, self._method, self._symbols = resources, method, symbols
         self._arrays = Arrays(resources, method, symbols, arenas)
@@ -162,6 +163,9 @@ class Binding:
             self._bind_view(kernel, call, args)
             return
         outs = self._arrays.entries(call.outputs)
+        if self._resources.spaces and args and isinstance(args[0], DeviceTensor):
+            self._bind_fetch(call, args[0], outs)
+            return
         copies: list[Step] = []
         if not kernel.is_view and not self._may_write(kernel, call):
             for i, out in enumerate(outs):
@@ -204,13 +208,13 @@ class Binding:
         inputs = self._arrays.entries(call.inputs)
         for i, index in enumerate(call.inputs):
             array = inputs[i]
-            if array is not None and not array.flags.c_contiguous:
+            if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
                 inputs[i] = self._empty(array.shape, array.dtype)
                 self.steps.append(CompactStep(array, inputs[i]))
             elif array is None and self._arrays.is_view(index):
                 self._compact_per_call(index, inputs, i)
         self.steps.append(
-            DelegateStep(
+            self._delegate_step(inputs)(
                 self._resources.delegates[call.delegate],
                 self._resources.guards[call.delegate],
                 inputs,
@@ -218,6 +222,20 @@ class Binding:
                 program.delegates[call.delegate],
             )
         )
+
+    def _delegate_step(self, inputs: Iterable[Any]) -> type[DelegateStep]:
+        if not self._resources.spaces or not any(isinstance(i, DeviceTensor) for i in inputs):
+            return DelegateStep
+        from delegate.runtime.devices import DeviceStep
+
+        return DeviceStep
+
+    def _bind_fetch(self, call: KernelCall, source: DeviceTensor, outs: list[Any]) -> None:
+        """A tensor in a device's memory is copied by its backend, not by a kernel."""
+        from delegate.runtime.devices import FetchStep, maker
+
+        (index,) = refs(call.args)
+        self.steps.append(FetchStep(source, outs, maker(self._resources.program, self._method, index)))
 
     def _compact_per_call(self, index: int, inputs: list[Any], i: int) -> None:
         """A view of the caller's array may be strided: the delegate gets a row-major copy of it."""
@@ -235,7 +253,7 @@ class Binding:
             self._arrays.slots[output.index].append((self._results, number))
         else:
             array = self._arrays.array(output.index)
-            assert array is not None
+            assert isinstance(array, np.ndarray)
             self._copies.append((number, array))
 
     def _slots_by_input(self) -> list[list[Slot]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from delegate.program.bounds import largest_count
 from delegate.program.expr import Number
 from delegate.program.model import Method
 from delegate.program.stages import used_symbols
@@ -13,6 +14,9 @@ from delegate.runtime.backend import Array
 from delegate.runtime.binding import Binding
 from delegate.runtime.bounds import is_planned, views_hold
 from delegate.runtime.resources import Resources
+
+if TYPE_CHECKING:
+    from delegate.runtime.devices import Arena
 
 _KEPT = 8  # combinations of sizes whose bindings are kept; the least recently used goes first
 
@@ -27,7 +31,7 @@ class Bindings:
     def __init__(self, resources: Resources, method: Method) -> None:
         self._resources, self._method = resources, method
         self._uses = sorted(used_symbols(method))
-        self._arenas = [resources.platform.memory(size) for size in method.arenas] if is_planned(method) else []
+        self._arenas = _arenas(resources, method) if is_planned(method) else []
         self._kept: OrderedDict[tuple[Number, ...], Binding] = OrderedDict()
 
     def run(self, inputs: Sequence[Array | None], symbols: Mapping[int, Number]) -> list[Any]:
@@ -47,3 +51,13 @@ class Bindings:
         if self._arenas and views_hold(program, self._method, kernels, symbols):
             return Binding(self._resources, self._method, symbols, self._arenas)
         return Binding(self._resources, self._method._replace(arenas=(-1,)), symbols)
+
+
+def _arenas(resources: Resources, method: Method) -> Sequence[Arena]:
+    """The memory of a method that holds its plan, for all its sizes."""
+    if len(method.arenas) == 1:
+        return [resources.platform.memory(method.arenas[0])]
+    from delegate.runtime.devices import make_arenas  # most programs do without it
+
+    sizes = [v.dtype.itemsize * (largest_count(v.shape, method.symbols) or 0) for v in method.values]
+    return make_arenas(resources, method, [v.storage for v in method.values], method.arenas, sizes)

@@ -14,19 +14,21 @@ if TYPE_CHECKING:
     from delegate.runtime.fallback import Fallbacks
 
 
-def make_delegates(program: Program, registry: Registry, fallbacks: Fallbacks | None) -> tuple[Delegate, ...]:
+def make_delegates(
+    program: Program, registry: Registry, fallbacks: Fallbacks | None, runtimes: dict[str, BackendRuntime]
+) -> tuple[Delegate, ...]:
     """Make the delegate of every partition; if one fails, those made before are closed.
 
     Args:
         program: verified.
         registry: where backends are looked up.
         fallbacks: what partitions that have a fallback run on where their delegates fail; None: a failure is an error.
+        runtimes: takes the runtime half of every backend that has made a delegate.
 
     Raises:
         BackendError: a backend cannot be used here, or does not take its blob.
         KernelError: neither can the fallback be used.
     """
-    runtimes: dict[str, BackendRuntime] = {}
     made: list[Delegate] = []
     try:
         for spec in program.delegates:
@@ -66,6 +68,7 @@ def _guarded(
 
 
 def _init(program: Program, spec: DelegateSpec, registry: Registry, runtimes: dict[str, BackendRuntime]) -> Delegate:
-    if spec.backend not in runtimes:
-        runtimes[spec.backend] = registry.runtime(spec.backend)()
-    return runtimes[spec.backend].init(memoryview(program.segments[spec.segment]), spec.compile_specs)
+    runtime = runtimes.get(spec.backend) or registry.runtime(spec.backend)()
+    made = runtime.init(memoryview(program.segments[spec.segment]), spec.compile_specs)
+    runtimes[spec.backend] = runtime
+    return made

@@ -10,24 +10,26 @@ import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec
-from delegate.runtime.backend import Array, Delegate
+from delegate.runtime.backend import Delegate, DeviceTensor
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
 
 
 @dataclass(frozen=True, slots=True)
 class FallbackEvent:
-    """A partition that runs on portable kernels instead of its delegate.
+    """A partition that does not run as planned, mostly on portable kernels instead of its delegate.
 
     Args:
         partition: its name.
         backend: that was to run it.
-        when: "load" or "run": when the delegate failed.
+        when: "load" or "run": when the delegate failed. "memory": it still runs on its backend,
+            whose device had no memory for what it gives to others.
         reason: what the failure was, on one line.
     """
 
@@ -37,6 +39,8 @@ class FallbackEvent:
     reason: str
 
     def __str__(self) -> str:
+        if self.when == "memory":
+            return f"{self.partition} gives its results to the host, for {self.backend} has no memory: {self.reason}"
         failure = f"{self.backend} failed at {self.when}: {self.reason}"
         return f"partition {self.partition} runs on portable kernels, because {failure}"
 
@@ -85,9 +89,13 @@ class _OnKernels(Delegate):
     def __init__(self, method: Method) -> None:
         self._method = method
 
-    def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        for output, result in zip(outputs, self._method.run(inputs), strict=True):
-            np.copyto(output, result)
+    def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        results = self._method.run([i.fetch() if isinstance(i, DeviceTensor) else i for i in inputs])
+        for output, result in zip(outputs, results, strict=True):
+            if isinstance(output, DeviceTensor):
+                output.host = result  # not written there: the device may be the reason for all this
+            else:
+                np.copyto(output, result)
 
 
 class _Guarded(Delegate):
@@ -99,7 +107,7 @@ class _Guarded(Delegate):
         self._lock = threading.Lock()
         self.thread_safe = delegate.thread_safe
 
-    def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+    def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         execute = self._execute
         try:
             execute(inputs, outputs)

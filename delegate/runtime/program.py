@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -14,7 +15,7 @@ from delegate.errors import ConfigError, DelegateError, ProgramError, did_you_me
 from delegate.program import file
 from delegate.program.model import Constant, Program, State
 from delegate.registry import Registry, default_registry
-from delegate.runtime.backend import Array
+from delegate.runtime.backend import Array, BackendRuntime
 from delegate.runtime.context import Context
 from delegate.runtime.delegates import close_delegates, make_delegates
 from delegate.runtime.kernels import kernels_of
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from delegate.kernels.libraries import Wanted
     from delegate.program.source import Source
     from delegate.report import Report
+    from delegate.runtime.devices import Space
     from delegate.runtime.fallback import FallbackEvent, Fallbacks
 
 Policy = Literal["allow", "warn", "error"]
@@ -102,9 +104,11 @@ class LoadedProgram(Context):
             lock=Lock(),
         )
         self._fallbacks = _fallbacks(resources, program.on_fallback if fallback is None else fallback)
-        delegates = make_delegates(program, registry, self._fallbacks)
+        runtimes: dict[str, BackendRuntime] = {}
+        delegates = make_delegates(program, registry, self._fallbacks, runtimes)
         guards = tuple(nullcontext() if d.thread_safe else Lock() for d in delegates)
-        self._shared = resources._replace(delegates=delegates, guards=guards)
+        spaces = _spaces(program, runtimes, self._fallbacks)
+        self._shared = resources._replace(delegates=delegates, guards=guards, spaces=spaces)
         self._contexts: WeakSet[Context] = WeakSet()
         try:
             super().__init__(self._shared)
@@ -166,6 +170,15 @@ def _fallbacks(shared: Resources, policy: str) -> Fallbacks | None:
     from delegate.runtime.fallback import Fallbacks
 
     return Fallbacks(shared, warn=policy == "warn")
+
+
+def _spaces(program: Program, runtimes: Mapping[str, BackendRuntime], fallbacks: Fallbacks | None) -> tuple[Space, ...]:
+    """The memory of devices of a program that has some."""
+    if not program.spaces:
+        return ()
+    from delegate.runtime.devices import make_spaces
+
+    return make_spaces(program, runtimes, fallbacks)
 
 
 def _array(program: Program, tensor: Constant | State) -> Array:

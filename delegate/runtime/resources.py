@@ -15,11 +15,12 @@ from delegate.runtime.kernels import Kernels
 from delegate.runtime.platform import Platform
 
 if TYPE_CHECKING:
+    from delegate.runtime.devices import Space
     from delegate.runtime.profile import Profile
 
 
 class Resources(NamedTuple):
-    """What the bindings of one context share; all but the last three are the same in all contexts of a program.
+    """What the bindings of one context share; all contexts of a program share all but states, lock and profile.
 
     Args:
         program: what they bind.
@@ -31,6 +32,7 @@ class Resources(NamedTuple):
         states: an array per state.
         lock: held during a call.
         profile: watches the instructions; None where nobody does.
+        spaces: memory of devices, as `Program.spaces`.
     """
 
     program: Program
@@ -42,6 +44,7 @@ class Resources(NamedTuple):
     states: tuple[Array, ...]
     lock: Lock
     profile: Profile | None = None
+    spaces: tuple[Space, ...] = ()
 
 
 def array_of(data: memoryview | bytes, dtype: DType, shape: tuple[int, ...]) -> Array:

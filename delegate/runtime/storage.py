@@ -15,7 +15,7 @@ from delegate.errors import InputError
 from delegate.program.blocks import block_bases
 from delegate.program.expr import Expr, Number, evaluate
 from delegate.program.lifetimes import Lifetimes
-from delegate.program.memory import Lifetime, plan_memory
+from delegate.program.memory import Lifetime, plan_buffers, plan_memory
 from delegate.program.model import (
     Arg,
     Home,
@@ -37,7 +37,7 @@ UNPLANNED = Storage(Home.ARENA, 0, -1)
 
 
 class MemoryPlan(NamedTuple):
-    """The storage of every value, the bytes of every arena, and the lifetimes of what lies in the arena."""
+    """The storage of every value, the bytes of every arena, and the lifetimes of what lies in the host's arena."""
 
     storages: tuple[Storage, ...]
     arenas: tuple[int, ...]
@@ -54,8 +54,8 @@ def assign_storage(
     """Give every value its memory.
 
     Storages of constants, states and inputs stay as they are. A value that leaves the method, or that a result is a
-    view of, becomes an OUTPUT; a result of a view operator becomes an ALIAS where strides allow it; the rest share one
-    arena.
+    view of, becomes an OUTPUT; a result of a view operator becomes an ALIAS where strides allow it; the rest share the
+    arena of the memory space that they are in.
 
     Args:
         symbols: the numbers of the symbols that the method uses, for which it is planned.
@@ -124,12 +124,17 @@ class _Assignment:
             if isinstance(index, Ref):
                 self._make_output(self.root[index.index], number)
         lives = Lifetimes(self.method, self.storages)
-        planned = [i for i, s in enumerate(self.storages) if s.home is Home.ARENA and lives.start[i] >= 0]
-        lifetimes = [Lifetime(self.sizes[i], lives.start[i], lives.end[i]) for i in planned]
-        offsets, total = plan_memory(lifetimes)
-        for index, offset in zip(planned, offsets, strict=True):
-            self.storages[index] = Storage(Home.ARENA, 0, offset)
-        return MemoryPlan(tuple(self.storages), (total,), tuple(lifetimes))
+        planned: dict[int, list[int]] = {0: []}
+        for index, storage in enumerate(self.storages):
+            if storage.home is Home.ARENA and lives.start[index] >= 0:
+                planned.setdefault(storage.index, []).append(index)
+        arenas = [0] * (1 + max(planned))
+        lifetimes = {s: [Lifetime(self.sizes[i], lives.start[i], lives.end[i]) for i in planned[s]] for s in planned}
+        for space, indices in planned.items():
+            offsets, arenas[space] = (plan_buffers if space else plan_memory)(lifetimes[space])
+            for index, offset in zip(indices, offsets, strict=True):
+                self.storages[index] = Storage(Home.ARENA, space, offset)
+        return MemoryPlan(tuple(self.storages), tuple(arenas), tuple(lifetimes[0]))
 
     def _make_output(self, root: int, number: int) -> None:
         if self.storages[root].home is Home.ARENA:

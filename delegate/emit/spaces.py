@@ -1,0 +1,110 @@
+"""Tensors that pass between partitions of one device stay in its memory; what the host reads too is copied out once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from delegate.emit.pools import Pools
+from delegate.program.blocks import walk
+from delegate.program.lifetimes import reads, refs
+from delegate.program.model import (
+    FETCH,
+    Block,
+    DelegateCall,
+    Home,
+    Instruction,
+    KernelCall,
+    Method,
+    Ref,
+    Storage,
+    StructuredCall,
+    Value,
+)
+from delegate.program.renumber import renumbered, renumbered_arg
+from delegate.program.stages import depends_on_data
+from delegate.runtime.storage import UNPLANNED
+
+
+def keep_on_devices(method: Method, pools: Pools) -> Method:
+    """The method with the values in a device's memory that one delegate makes and another one reads there.
+
+    A value that something else reads as well is copied to the host behind the delegate that makes it. Where sizes depend
+    on data all values stay in the host's memory: the runtime runs such a method in stages, which know no other.
+    """
+    if not pools.spaces or depends_on_data(method):
+        return method
+    spaces = [spec.space for spec in pools.delegates]
+    readers = _readers(method, spaces)
+    made = {o: spaces[c.delegate] for c in walk(method.instructions) if isinstance(c, DelegateCall) for o in c.outputs}
+    kept = {o: s for o, s in made.items() if s and s in readers[o] and method.values[o].storage == UNPLANNED}
+    if not kept:
+        return method
+    return _Keeper(method, pools, spaces, kept, readers).method()
+
+
+def _readers(method: Method, spaces: Sequence[int]) -> dict[int, set[int]]:
+    """By value, the memory spaces that those who read it know; 0 for all but delegates of a device."""
+    found: dict[int, set[int]] = defaultdict(set)
+    for call in walk(method.instructions):
+        space = spaces[call.delegate] if isinstance(call, DelegateCall) else 0
+        blocks = call.blocks if isinstance(call, StructuredCall) else ()
+        for index in (*reads(call), *(o for b in blocks for o in b.outputs)):
+            found[index].add(space)
+    for index in refs(method.outputs):
+        found[index].add(0)
+    return found
+
+
+@dataclass
+class _Keeper:
+    """Rewrites a method: `kept` values lie in memory spaces, and who cannot read them there gets a copy."""
+
+    _method: Method
+    _pools: Pools
+    _spaces: Sequence[int]
+    _kept: Mapping[int, int]
+    _readers: Mapping[int, set[int]]
+
+    def method(self) -> Method:
+        values = list(self._method.values)
+        self._copies: dict[int, int] = {}
+        for index, space in self._kept.items():
+            value = values[index]
+            if self._readers[index] - {space}:
+                self._copies[index] = len(values)
+                values.append(Value(f"{value.name} (on the host)", value.dtype, value.shape, UNPLANNED))
+            values[index] = value._replace(storage=Storage(Home.ARENA, space, -1))
+        return self._method._replace(
+            values=tuple(values),
+            instructions=self._instructions(self._method.instructions),
+            outputs=tuple(renumbered_arg(o, self._on_host) for o in self._method.outputs),
+            arenas=(-1,) * (1 + max(self._kept.values())),
+        )
+
+    def _on_host(self, index: int) -> int:
+        return self._copies.get(index, index)
+
+    def _instructions(self, calls: Iterable[Instruction]) -> tuple[Instruction, ...]:
+        made: list[Instruction] = []
+        for call in calls:
+            made.append(self._instruction(call))
+            made += [self._fetch(o) for o in call.outputs if o in self._copies]
+        return tuple(made)
+
+    def _fetch(self, index: int) -> KernelCall:
+        return KernelCall(self._pools.operator(FETCH), (Ref(index), None), (self._copies[index],))
+
+    def _instruction(self, call: Instruction) -> Instruction:
+        if isinstance(call, KernelCall):
+            return renumbered(call, self._on_host)
+        if isinstance(call, DelegateCall):
+            space = self._spaces[call.delegate]
+            inputs = tuple(i if self._kept.get(i) == space else self._on_host(i) for i in call.inputs)
+            return call._replace(inputs=inputs)
+        blocks = tuple(
+            Block(b.inputs, tuple(map(self._on_host, b.outputs)), self._instructions(b.instructions))
+            for b in call.blocks
+        )
+        return call._replace(operands=tuple(map(self._on_host, call.operands)), blocks=blocks)
