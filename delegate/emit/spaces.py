@@ -28,10 +28,10 @@ from delegate.runtime.storage import UNPLANNED
 
 
 def keep_on_devices(method: Method, pools: Pools) -> Method:
-    """The method with the values in a device's memory that one delegate makes and another one reads there.
+    """The method with the values in a device's memory that one delegate makes and another one reads.
 
-    A value that something else reads as well is copied to the host behind the delegate that makes it. Where sizes depend
-    on data all values stay in the host's memory: the runtime runs such a method in stages, which know no other.
+    What something else reads as well is copied to the host behind the delegate that makes it. Where sizes depend on
+    data all values lie in the host's memory: the runtime runs such a method in stages, which know no other.
     """
     if not pools.spaces or depends_on_data(method):
         return method
