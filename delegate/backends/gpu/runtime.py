@@ -7,7 +7,7 @@ from typing import Any
 
 from delegate.backends.gpu.engines import ENGINE, ENGINES
 from delegate.errors import BackendFailed, did_you_mean
-from delegate.runtime.backend import BackendRuntime, Delegate
+from delegate.runtime.backend import BackendRuntime, Delegate, DeviceMemory
 
 
 class GpuRuntime(BackendRuntime):
@@ -19,5 +19,13 @@ class GpuRuntime(BackendRuntime):
             raise BackendFailed(
                 f"it was made by an engine {name!r}, which is unknown", remedy=did_you_mean(name, ENGINES)
             )
-        runtime: BackendRuntime = ENGINES[name].half("runtime")()
-        return runtime.init(blob, compile_specs)
+        return _runtime(name).init(blob, compile_specs)
+
+    def allocate(self, space: str, size: int) -> DeviceMemory | None:
+        """Memory of an engine's device; the space has the engine's name."""
+        return _runtime(space).allocate(space, size) if space in ENGINES else None
+
+
+def _runtime(engine: str) -> BackendRuntime:
+    made: BackendRuntime = ENGINES[engine].half("runtime")()
+    return made

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from delegate.backends.onnx.blob import OnnxModel
+from delegate.backends.onnx.memory import OrtTensor
 from delegate.backends.onnx.provider import Provider, one_line
 from delegate.errors import BackendFailed
-from delegate.runtime.backend import Array, Delegate
+from delegate.runtime.backend import Delegate
 
 # ONNX's code of an element type -> the NumPy dtype of the same size that is bound for it (bfloat16: its bits).
 # https://onnx.ai/onnx/repo-docs/IR.html, TensorProto.DataType
@@ -73,7 +74,7 @@ def add_weights(settings: Any, model: OnnxModel) -> None:
 
 
 class OnnxDelegate(Delegate):
-    """One session. Inputs are read from, and results written to, the arrays that are given: nothing is copied here.
+    """One session. Inputs are read from, and results written to, what is given: nothing is copied here.
 
     Args:
         session: of ONNX Runtime.
@@ -85,16 +86,25 @@ class OnnxDelegate(Delegate):
         self._session, self._model, self._name = session, model, name
         self._binding = session.io_binding()
 
-    def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+    def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         binding, model = self._binding, self._model
         try:
             for tensor, array in zip(model.inputs, inputs, strict=True):
-                binding.bind_input(tensor.name, "cpu", 0, tensor.dtype, array.shape, array.ctypes.data)
+                device, address = _place(array)
+                binding.bind_input(tensor.name, device, 0, tensor.dtype, array.shape, address)
             for tensor, array in zip(model.outputs, outputs, strict=True):
-                binding.bind_output(tensor.name, "cpu", 0, tensor.dtype, array.shape, array.ctypes.data)
+                device, address = _place(array)
+                binding.bind_output(tensor.name, device, 0, tensor.dtype, array.shape, address)
             self._session.run_with_iobinding(binding)
         except Exception as error:  # see open_session
             raise BackendFailed(f"{self._name} failed at a partition", where=one_line(error)) from error
 
     def close(self) -> None:
         self._binding = self._session = None
+
+
+def _place(tensor: Any) -> tuple[str, int]:
+    """The device of an array or a tensor of a device, as ONNX Runtime names it, and the address."""
+    if type(tensor) is OrtTensor:
+        return tensor.device, tensor.address
+    return "cpu", tensor.ctypes.data

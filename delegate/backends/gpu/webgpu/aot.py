@@ -33,4 +33,4 @@ class WebGpuBackend(OnnxBackend):
         blob, specs = pack(exported.model)
         found = provider.provider()
         notes = [f"{len(exported.operators)} ONNX operators", f"checked on {provider.describe(found)}"]
-        return PreprocessResult(blob, specs, tuple(notes))
+        return PreprocessResult(blob, specs, tuple(notes), provider.SPACE)

@@ -10,6 +10,7 @@ from delegate.errors import DelegateError
 
 INSTALL = "pip install 'delegate[gpu]'"
 PROVIDER = "WebGpuExecutionProvider"
+SPACE = "webgpu"  # the device's memory, as ONNX Runtime names it
 NO_DEVICE = (
     "no GPU is here that Dawn can use through Vulkan, Direct3D 12 or Metal; a driver makes one visible, on Linux with "
     "Vulkan's loader (Debian: libvulkan1)"

@@ -7,9 +7,10 @@ from typing import Any
 
 from delegate.backends.gpu.webgpu import provider
 from delegate.backends.onnx.blob import unpack
+from delegate.backends.onnx.memory import OrtMemory
 from delegate.backends.onnx.session import OnnxDelegate, open_session, session_options
 from delegate.errors import BackendUnavailable
-from delegate.runtime.backend import BackendRuntime, Delegate
+from delegate.runtime.backend import BackendRuntime, Delegate, DeviceMemory
 
 
 class WebGpuRuntime(BackendRuntime):
@@ -24,3 +25,6 @@ class WebGpuRuntime(BackendRuntime):
         model = unpack(blob, compile_specs)
         session = open_session(model, session_options(found, {}), provider.PROVIDER)
         return OnnxDelegate(session, model, provider.PROVIDER)
+
+    def allocate(self, space: str, size: int) -> DeviceMemory:
+        return OrtMemory(space, size)

@@ -1,0 +1,102 @@
+"""Tensors between partitions of a GPU stay in its memory, on the real library."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.backends.onnx.memory import OrtMemory
+from delegate.errors import BackendFailed
+from delegate.program.model import Home
+from delegate.runtime.program import LoadedProgram
+from tests.backends.onnx.test_rows import require
+from tests.lowering import compiled, relative_error
+
+
+class Residual(nn.Module):
+    """A convolution whose result passes by a node that is pinned elsewhere, and that takes it too, or another one."""
+
+    def __init__(self, shared: bool) -> None:
+        super().__init__()
+        self.shared = shared
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.pinned = nn.Conv2d(8, 8, 1)
+        self.last = nn.Conv2d(8, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = self.first(x)
+        return self.last(self.pinned(kept if self.shared else torch.relu(kept)) + kept)
+
+
+def image(seed: int = 0, batch: int = 1) -> torch.Tensor:
+    return torch.randn(batch, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
+
+
+def lowered(**changes):
+    require("gpu")
+    torch.manual_seed(0)
+    module = Residual(changes.pop("shared", False)).eval()
+    config = {"backends": ["gpu", "xnnpack"], "partitioning": {"pins": {"pinned*": changes.pop("pin", "xnnpack")}}}
+    config["fallback"] = {"keep": True, "policy": "allow"} if changes.pop("keep", False) else {}
+    return module, compiled(module, (image(batch=2),), config=config, **changes)
+
+
+@pytest.mark.parametrize(("pin", "shared"), [("xnnpack", False), ("portable", True)])
+def test_a_residual_stays_on_the_gpu(pin, shared, tmp_path):
+    module, program = lowered(pin=pin, shared=shared)
+    first, last = (p for p in program.report.partitions if p.backend == "gpu")
+    size = 2 * 8 * 16 * 16 * 4
+    assert (first.copied_in, first.copied_out) == (2 * 3 * 16 * 16 * 4, size)
+    assert (last.copied_in, last.copied_out) == (size, size // 2)
+    assert first.space == "webgpu"
+    assert len(first.stays) == 1
+    assert first.stays == last.stays
+    method = program.program.methods[0]
+    assert method.arenas[1] == size
+    kept = [v for v in method.values if v.storage.home is Home.ARENA and v.storage.index == 1]
+    assert len(kept) == 1
+    beside = [v for v in method.values if v.storage.home is Home.ARENA and v.storage.index == 0]
+    assert method.arenas[0] <= size * len(beside)
+    program.save(tmp_path / "net.dlg")
+    with delegate.load(tmp_path / "net.dlg") as loaded:
+        context = loaded.context()
+        for seed in range(3):
+            x = image(seed, 2)
+            for used in (loaded, context):
+                assert relative_error(used(x.numpy()), module(x)) < 1e-4
+
+
+def test_a_dynamic_batch():
+    batch = torch.export.Dim("batch", max=4)
+    module, program = lowered(dynamic_shapes=({0: batch},))
+    for n in (2, 4, 1, 3):
+        assert relative_error(program(image(n, n)), module(image(n, n))) < 1e-4
+
+
+def test_a_partition_that_falls_back_hands_over_on_the_host():
+    module, program = lowered(keep=True)
+    with LoadedProgram(program.program) as loaded:
+        x = image(batch=2)
+        assert relative_error(loaded(x.numpy()), module(x)) < 1e-4
+        for number, guarded in enumerate(d for d in loaded._shared.delegates if "Onnx" in type(d._delegate).__name__):
+            guarded._delegate._session = None  # what runs on the device is gone
+            assert relative_error(loaded(x.numpy()), module(x)) < 1e-4
+            assert len(loaded.events) == number + 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.bool_])
+def test_memory(dtype):
+    require("gpu")
+    memory = OrtMemory("webgpu", 256)
+    tensor = memory.tensor((3, 5), np.dtype(dtype))
+    assert tensor.read().shape == (3, 5)
+    assert tensor.read().dtype == dtype
+
+
+def test_more_memory_than_there_is(capfd):
+    require("gpu")
+    with pytest.raises(BackendFailed, match="no 1099511627776 bytes of webgpu memory"):
+        OrtMemory("webgpu", 1 << 40)
