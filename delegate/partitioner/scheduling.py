@@ -54,6 +54,9 @@ def schedule(colours: Sequence[int], predecessors: Sequence[Sequence[int]]) -> l
     the greatest number of separate stretches of that colour on a path to it. With more colours this is a heuristic:
     the colour goes first from which the most changes of colour must still follow.
 
+    A node without predecessors, such as the decoding of a quantized weight, waits for its first user if that has its
+    colour: else all of them would stand in the first run.
+
     Args:
         colours: per node.
         predecessors: per node, indices that are all smaller than its own.
@@ -81,6 +84,10 @@ def schedule(colours: Sequence[int], predecessors: Sequence[Sequence[int]]) -> l
                     if not waiting[user]:
                         ready.add(user)
         run_colours.append(colour)
+    for node, sources in enumerate(predecessors):
+        first = min((run_of[user] for user in users[node]), default=run_of[node])
+        if not sources and run_colours[first] == colours[node]:
+            run_of[node] = first
     return _collect(run_of, run_colours)
 
 
@@ -100,4 +107,4 @@ def _collect(run_of: Sequence[int], run_colours: Sequence[int]) -> list[Run]:
     members: list[list[int]] = [[] for _ in run_colours]
     for node, run in enumerate(run_of):
         members[run].append(node)
-    return [Run(colour, tuple(nodes)) for colour, nodes in zip(run_colours, members, strict=True)]
+    return [Run(colour, tuple(nodes)) for colour, nodes in zip(run_colours, members, strict=True) if nodes]

@@ -70,6 +70,12 @@ def test_two_colours_give_the_least_number_of_partitions(colours: Sequence[int])
         assert len(partitions(schedule(given, predecessors))) == least(given, predecessors), seed
 
 
+def test_nodes_without_predecessors_stand_with_their_first_user() -> None:
+    """Two layers of a backend, each with a weight to decode (0 and 1), and a node of the host between them."""
+    colours, predecessors = [1, 1, 1, HOST, 1], ((), (), (0,), (2,), (1, 3))
+    assert schedule(colours, predecessors) == [Run(1, (0, 2)), Run(HOST, (3,)), Run(1, (1, 4))]
+
+
 def test_more_colours_come_close_to_the_least_number() -> None:
     graphs = [random_graph(seed, 9, (0, 1, 2, 3)) for seed in range(200)]
     given = sum(len(partitions(schedule(*graph))) for graph in graphs)

@@ -24,6 +24,7 @@ from delegate.errors import LoweringError, did_you_mean
 from delegate.verdict import Reason, Verdict, no
 
 _MAX_RANK = 5  # of the HTP's tensors
+_FATAL = 4  # ONNX Runtime's level of logging
 
 PerformanceMode = Literal[
     "burst", "balanced", "default", "high_performance", "high_power_saver", "low_balanced", "low_power_saver",
@@ -80,18 +81,15 @@ class DspBackend(OnnxBackend):
         return super().check(node)
 
     def settings(self) -> Any:
-        return session_options(provider(), backend_options(self._specs()))
+        made = session_options(provider(), backend_options(self._specs()))
+        made.graph_optimization_level = _optimizations()
+        return made
 
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
-        import onnxruntime
-
-        settings = self.settings()
-        settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        add_weights(settings, exported.model)
         try:
-            compiler = onnxruntime.ModelCompiler(settings, exported.model.graph, embed_compiled_data_into_model=True)
-            context = compiler.compile_to_bytes()
+            context = _context_binary(exported, self.settings())
         except Exception as error:  # the bindings raise classes of their own that share no base but Exception
+            self.refuse_leftovers(exported)  # asked only now, since it takes as long as compiling
             raise LoweringError(
                 "QNN does not compile a partition",
                 where=f"{region.name}: {one_line(error)}",
@@ -113,3 +111,31 @@ class DspBackend(OnnxBackend):
             "vtcm_mb": options.vtcm_mb,
             "optimization_level": options.optimization_level,
         }
+
+
+def _context_binary(exported: ExportedModel, settings: Any) -> bytes:
+    """The model compiled whole; raises whatever ONNX Runtime's bindings raise if QNN does not take all of it."""
+    import onnxruntime
+
+    settings.log_severity_level = _FATAL  # what fails is raised
+    settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    add_weights(settings, exported.model)
+    compiler = onnxruntime.ModelCompiler(
+        settings,
+        exported.model.graph,
+        embed_compiled_data_into_model=True,
+        graph_optimization_level=_optimizations(),
+    )
+    made = compiler.compile_to_bytes()
+    assert isinstance(made, bytes)
+    return made
+
+
+def _optimizations() -> Any:
+    """ONNX Runtime's own rewrites before QNN sees the graph: those that keep its operators.
+
+    Among them is the quantization of biases: beside quantized weights QNN takes a float bias, and reads it as integers.
+    """
+    import onnxruntime
+
+    return onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC

@@ -11,6 +11,7 @@ from delegate.backends.onnx.aot import Operators
 
 _FLOAT = frozenset({torch.float32, torch.float16})
 _NUMBER = _FLOAT | {torch.int32}
+_QUANTIZED = frozenset({torch.int8, torch.uint8, torch.int16, torch.uint16})
 _ANY = _NUMBER | {torch.bool, torch.uint8, torch.int8, torch.int64}
 
 OPERATORS: Operators = {
@@ -35,4 +36,6 @@ OPERATORS: Operators = {
         ),
         _ANY,
     ),
+    "QuantizeLinear": _QUANTIZED | {torch.float32},
+    "DequantizeLinear": _QUANTIZED | {torch.float32, torch.int32},
 }  # fmt: skip

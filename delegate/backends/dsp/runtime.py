@@ -25,6 +25,7 @@ def backend_options(specs: Mapping[str, Any]) -> dict[str, str]:
         "htp_performance_mode": specs["performance_mode"],
         "htp_graph_finalization_optimization_mode": str(specs["optimization_level"]),
         "enable_htp_fp16_precision": "1",
+        "offload_graph_io_quantization": "0",  # else the first and last q/dq are for the CPU
     }
     return options | ({"vtcm_mb": str(specs["vtcm_mb"])} if specs["vtcm_mb"] else {})
 

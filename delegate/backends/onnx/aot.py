@@ -27,7 +27,7 @@ class OnnxBackend(Backend):
     """A backend on one provider of ONNX Runtime.
 
     It takes an operator if its row in `translations.TRANSLATIONS` says that the exporter is right, and `operators` has
-    every ONNX operator of that row. The provider's own word is asked for each region: what it would leave to the CPU is
+    every ONNX operator of that row. The provider has the last word on each region: what it would leave to the CPU is
     planned elsewhere.
     """
 
@@ -71,11 +71,13 @@ class OnnxBackend(Backend):
         return YES
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        exported = to_onnx(exported_program(region), region.name)
+        return self.compile(to_onnx(exported_program(region), region.name), region)
+
+    def refuse_leftovers(self, exported: ExportedModel) -> None:
+        """Ask the library what it would leave to the CPU; raises RegionRefused if that is anything."""
         left = left_to_cpu(exported, self.settings(), self.provider)
         if left:
             raise RegionRefused(left)
-        return self.compile(exported, region)
 
     @abstractmethod
     def settings(self) -> object:
@@ -83,7 +85,7 @@ class OnnxBackend(Backend):
 
     @abstractmethod
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
-        """The blob of a model that the provider takes whole."""
+        """The blob of a model; raises RegionRefused unless the provider takes it whole."""
 
 
 def _used(node: Node) -> Iterator[torch.Tensor]:

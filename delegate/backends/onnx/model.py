@@ -23,6 +23,7 @@ from delegate.errors import BackendUnavailable, LoweringError
 from delegate.program.memory import align
 
 INSTALL = "pip install 'delegate[onnx]'"
+_OPSET = 21  # the first whose q/dq operators have 16 bits
 _INLINE = 1024  # bytes; smaller constants stay in the graph, where libraries look into them
 _FX_NODE = re.compile(r"%(\S+) :")  # how torch's exporter names the node that an ONNX node comes from
 
@@ -79,7 +80,13 @@ def _export(program: ExportedProgram, name: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             made = torch.onnx.export(
-                program, (), dynamo=True, verbose=False, optimize=True, custom_translation_table=_translations(program)
+                program,
+                (),
+                dynamo=True,
+                verbose=False,
+                optimize=True,
+                opset_version=_OPSET,
+                custom_translation_table=_translations(program),
             )
     except ImportError as error:
         raise BackendUnavailable(

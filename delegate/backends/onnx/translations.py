@@ -15,7 +15,7 @@ from torch.fx import Node
 
 from delegate.backends.lowering import every
 from delegate.backends.onnx import attention
-from delegate.edge.node import arguments, results_used, tensors
+from delegate.edge.node import arguments, is_constant, results_used, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
 Check = Callable[[Node], Verdict]
@@ -109,6 +109,25 @@ def _one_index(node: Node) -> Verdict:
     return no(Reason.ATTRIBUTE, "only one tensor of integer indices is translated faithfully")
 
 
+def _whole_range(node: Node) -> Verdict:
+    """The range of values is all of the integer type.
+
+    ONNX's QuantizeLinear saturates at the type's ends and nowhere before.
+    """
+    given, info = arguments(node), torch.iinfo(tensor(node).dtype)
+    low, high = given["quant_min"], given["quant_max"]
+    if (low, high) == (info.min, info.max):
+        return YES
+    return no(Reason.ATTRIBUTE, f"values from {low} to {high}, where {info.dtype} has {info.min} to {info.max}")
+
+
+def _constant_parameters(node: Node) -> Verdict:
+    """Scales and zero points are constants."""
+    given = arguments(node)
+    moving = next((n for n in (given["scales"], given["zero_points"]) if n is not None and not is_constant(n)), None)
+    return YES if moving is None else no(Reason.ATTRIBUTE, f"{moving.name} is computed at run time")
+
+
 _UNARY = {
     "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
     "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "exp": "Exp", "floor": "Floor", "log": "Log",
@@ -200,6 +219,15 @@ _ROWS = (
     Translation("aten.constant_pad_nd.default", ("Pad",), _anything),
     Translation("aten.embedding.default", ("Gather",), _anything),
     Translation("aten.index.Tensor", ("GatherND", "Transpose"), _one_index),
+    # Quantization, as PT2E leaves it in a program. Scales and zero points are constants of wider types.
+    Translation("quantized_decomposed.quantize_per_tensor.default", ("QuantizeLinear",), _whole_range),
+    Translation("quantized_decomposed.dequantize_per_tensor.default", ("DequantizeLinear",), _anything),
+    Translation(
+        "quantized_decomposed.dequantize_per_channel.default",
+        ("DequantizeLinear",),
+        _constant_parameters,
+        beside=frozenset({torch.int64, torch.float64}),
+    ),
 )
 
 TRANSLATIONS: Mapping[str, Translation] = {row.op: row for row in _ROWS}

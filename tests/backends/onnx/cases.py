@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.ao.quantization.fx._decomposed  # registers quantized_decomposed
 import torch.nn.functional as F
 from torch import nn
 
@@ -20,6 +21,11 @@ MATRIX, OTHER = torch.randn(5, 7), torch.randn(5, 7)
 BATCHED = torch.randn(3, 5, 7)
 INDEX = torch.tensor([2, 0, 1, 1])
 MASK = MATRIX > 0
+
+# Steps, so that float16 rounds none of them elsewhere than float32.
+STEPS = torch.arange(-16, 19).view(5, 7) * 0.25
+INTEGERS = torch.arange(-120, 119, 7).to(torch.int8)[:35].view(5, 7)
+quantized = torch.ops.quantized_decomposed
 
 _UNARY = {
     "acosh": POSITIVE + 1,
@@ -41,6 +47,18 @@ def weight(*shape: int) -> torch.Tensor:
 
 def _with_half(function: Callable[..., Any], x: torch.Tensor) -> torch.Tensor:
     return function(x, 0.5)
+
+
+def _in_16_bits(x: torch.Tensor) -> torch.Tensor:
+    parameters = (2**-12, 2**15, 0, 2**16 - 1, torch.uint16)
+    return quantized.dequantize_per_tensor(quantized.quantize_per_tensor(x, *parameters), *parameters)
+
+
+def _quantized_linear(
+    x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, zero_points: torch.Tensor
+) -> torch.Tensor:
+    decoded = quantized.dequantize_per_channel(weight, scales, zero_points, 0, -128, 127, torch.int8)
+    return _in_16_bits(F.linear(_in_16_bits(x), decoded))
 
 
 class Constant(nn.Module):
@@ -117,4 +135,16 @@ CASES: dict[str, Case] = {
     "aten.constant_pad_nd.default": (lambda x: F.pad(x, (1, 2, 0, 1)), (X,)),
     "aten.embedding.default": (Constant(F.embedding, weight(3, 7)), (INDEX,)),
     "aten.index.Tensor": (Constant(lambda x, i: x[i], INDEX), (MATRIX,)),
+    "quantized_decomposed.quantize_per_tensor.default": (
+        lambda x: quantized.quantize_per_tensor(x.relu(), 0.25, 3, -128, 127, torch.int8),
+        (STEPS,),
+    ),
+    "quantized_decomposed.dequantize_per_tensor.default": (
+        lambda x: quantized.dequantize_per_tensor(x, 0.25, 3, -128, 127, torch.int8).relu(),
+        (INTEGERS,),
+    ),
+    "quantized_decomposed.dequantize_per_channel.default": (
+        Constant(_quantized_linear, INTEGERS[:4], weight(4).abs() / 100, torch.zeros(4, dtype=torch.int64)),
+        (MATRIX,),
+    ),
 }  # fmt: skip

@@ -30,6 +30,7 @@ class WebGpuBackend(OnnxBackend):
         return session_options(provider.provider(), {})
 
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
+        self.refuse_leftovers(exported)
         blob, specs = pack(exported.model)
         found = provider.provider()
         notes = [f"{len(exported.operators)} ONNX operators", f"checked on {provider.describe(found)}"]

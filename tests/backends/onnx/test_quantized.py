@@ -1,0 +1,67 @@
+"""Programs that PT2E quantized, on the emulated DSP: whole, in integers, and as eager to the step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from examples.digits.model import digits, trained
+from tests import zoo
+from tests.backends.onnx.test_rows import require
+
+pytest.importorskip("torchao", reason="torchao quantizes the programs of these tests")
+from tests.backends.onnx.quantizer import last_step, quantized
+
+
+class Block(nn.Module):
+    """A block of a transformer: attention written out, norms, a GELU network, residuals."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.qkv(self.norms[0](x)).chunk(3, -1)
+        weights = (query @ key.transpose(1, 2) * 0.2).softmax(-1)
+        x = x + self.out(weights @ value)
+        return x + self.down(nn.functional.gelu(self.up(self.norms[1](x))))
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 5))
+
+
+def samples(*shape: int, count: int = 8) -> list[tuple[torch.Tensor, ...]]:
+    generator = torch.Generator().manual_seed(0)
+    return [(torch.randn(shape, generator=generator),) for _ in range(count)]
+
+
+# Name -> module, batches, largest difference in steps of the result: in 8 bits, in 16 bits.
+MODELS = {
+    "digits": (trained, [(torch.from_numpy(x[None]),) for x in digits()[1][:32]], (1, 4)),
+    "perceptron": (perceptron, samples(2, 16), (1, 4)),
+    "block": (Block, samples(1, 8, 32), (2, 200)),
+}
+TYPES = [(torch.int8, True), (torch.int8, False), (torch.uint8, True), (torch.int16, True), (torch.uint16, False)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("dtype", "per_channel"), TYPES, ids=lambda v: str(v).removeprefix("torch."))
+def test_a_quantized_program_is_one_partition_and_as_eager(name, dtype, per_channel, tmp_path):
+    require("dsp")
+    build, batches, steps = MODELS[name]
+    torch.manual_seed(0)
+    module, exported = quantized(build(), batches, dtype, per_channel=per_channel)
+    program = delegate.to_backend(exported, "dsp")
+    assert len(program.report.partitions) == 1
+    assert {n.backend for n in program.report.nodes} == {"dsp"}
+    program.save(tmp_path / "model.dlg")
+    allowed = (steps[torch.iinfo(dtype).bits // 16] + 0.01) * last_step(exported)
+    with delegate.load(tmp_path / "model.dlg") as loaded, torch.no_grad():
+        for batch in batches:
+            assert np.abs(loaded(batch[0].numpy()) - module(*batch).numpy()).max() <= allowed
