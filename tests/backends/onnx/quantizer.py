@@ -1,4 +1,4 @@
-"""A quantizer for tests: every float value in one integer type, weights in int8, layers fused with what follows them."""
+"""A quantizer for tests: every float value in one integer type, weights in int8, layers with what follows as one."""
 
 from __future__ import annotations
 
