@@ -75,6 +75,8 @@ class Fallbacks:
     def note(self, spec: DelegateSpec, when: str, error: BaseException) -> None:
         """Keep, and tell if wanted, that a fallback is used from now on."""
         event = FallbackEvent(spec.name, spec.backend, when, one_line(error))
+        if event in self.events:  # of another context
+            return
         self.events.append(event)
         self._resources.platform.log("info", str(event))
         if self._warn:

@@ -225,6 +225,7 @@ def test_fallbacks(module, fault, event):
         for seed in range(3):
             result = loaded(x(seed=seed).numpy())
             assert relative_error(_first(result), _first(module(x(seed=seed)))) < 1e-6
+        assert relative_error(_first(loaded.context()(x().numpy())), _first(module(x()))) < 1e-6
         assert any(event in str(e) for e in loaded.events)
         assert len(loaded.events) == 1
     with pytest.raises(BackendFailed, match=r"partition toy_[01] of toy"):
