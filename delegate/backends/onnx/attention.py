@@ -86,5 +86,6 @@ def _causal(rows: Any, columns: Any, query: Any, key: Any, op: Any) -> Any:
 
     if isinstance(rows, int) and isinstance(columns, int):
         return op.Constant(value=onnx_ir.tensor(torch.ones(rows, columns).tril().bool().numpy()))
-    first, second = (op.Range(0, op.Squeeze(op.Shape(x, start=-2, end=-1)), 1) for x in (query, key))
+    ends = (op.Gather(op.Shape(x), op.Constant(value_int=-2)) for x in (query, key))
+    first, second = (op.Cast(op.Range(0, end, 1), to=onnx_ir.DataType.INT32) for end in ends)
     return op.GreaterOrEqual(op.Unsqueeze(first, [1]), second)

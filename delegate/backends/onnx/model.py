@@ -17,6 +17,7 @@ import torch
 from torch.export import ExportedProgram
 
 from delegate.backends.onnx.blob import OnnxModel, Tensor, Weight
+from delegate.backends.onnx.sizes import fix_reshapes
 from delegate.backends.onnx.translations import TRANSLATIONS
 from delegate.edge.node import op_name
 from delegate.errors import BackendUnavailable, LoweringError
@@ -55,6 +56,7 @@ def to_onnx(program: ExportedProgram, name: str) -> ExportedModel:
         LoweringError: torch's exporter does not take the program.
     """
     model = _export(program, name)
+    fix_reshapes(model)
     weights, data = _take_weights(model)
     import onnx_ir
 
