@@ -304,7 +304,9 @@ def _probed(info: BackendInfo, owner: str, version: str) -> BackendState:
     if availability.ok:
         return BackendState(info.name, State.OK, owner, version, info, availability)
     detail = f"backend {info.name!r} is not available here: {availability.reason}"
-    return BackendState(info.name, State.UNAVAILABLE, owner, version, info, availability, detail, info.install)
+    return BackendState(
+        info.name, State.UNAVAILABLE, owner, version, info, availability, detail, availability.remedy or info.install
+    )
 
 
 def _preference(state: BackendState) -> tuple[int, str]:

@@ -12,6 +12,7 @@ class Reason(StrEnum):
     OPERATOR = "unsupported operator"
     DTYPE = "unsupported dtype"
     RANK = "unsupported rank"
+    SIZE = "too large"
     LAYOUT = "unsupported layout"
     ATTRIBUTE = "unsupported attribute"
     NON_CONSTANT = "non-constant weight"

@@ -18,6 +18,7 @@ class Availability:
         versions: library -> version.
         devices: names of what it would run on, e.g. "CPU, 2 threads"; "(software)" or "(emulated)" where so.
         stand_in: a CPU plays the device, slowly: such a backend is used only where it is named.
+        remedy: what mends it, where that is not the install command of the backend.
     """
 
     ok: bool
@@ -25,6 +26,7 @@ class Availability:
     versions: Mapping[str, str] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
     stand_in: bool = False
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

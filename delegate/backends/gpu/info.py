@@ -11,7 +11,9 @@ def probe() -> Availability:
     found = {name: engine.probe() for name, engine in ENGINES.items()}
     usable = [a for a in found.values() if a.ok]
     if not usable:
-        return Availability(ok=False, reason="; ".join(f"{name}: {a.reason}" for name, a in found.items()))
+        reason = "; ".join(f"{name}: {a.reason}" for name, a in found.items())
+        remedies = (a.remedy or ENGINES[name].install for name, a in found.items())
+        return Availability(ok=False, reason=reason, remedy=" or ".join(remedies))
     return Availability(
         ok=True,
         versions={library: version for a in usable for library, version in a.versions.items()},

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from delegate.backends.onnx.model import ExportedModel
-from delegate.backends.onnx.provider import one_line
+from delegate.backends.onnx.provider import lock, one_line
 from delegate.backends.onnx.session import add_weights
 from delegate.errors import LoweringError
 
@@ -27,15 +27,13 @@ def left_to_cpu(exported: ExportedModel, settings: Any, name: str) -> Mapping[st
     settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     add_weights(settings, exported.model)
     try:
-        session = onnxruntime.InferenceSession(exported.model.graph, settings)
+        with lock(name):
+            session = onnxruntime.InferenceSession(exported.model.graph, settings, enable_fallback=0)
+            parts = session.get_provider_graph_assignment_info()
+            del session
     except Exception as error:  # the bindings raise classes of their own that share no base but Exception
         raise LoweringError(f"{name} does not load a partition's model", where=one_line(error)) from error
-    left = [
-        node
-        for part in session.get_provider_graph_assignment_info()
-        if part.ep_name != name
-        for node in part.get_nodes()
-    ]
+    left = [node for part in parts if part.ep_name != name for node in part.get_nodes()]
     reasons = {
         exported.sources[node.name]: f"{name} does not take {node.op_type} here"
         for node in left

@@ -5,6 +5,7 @@ Sessions are given its address, so that tensors of any type and shape may follow
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -20,19 +21,21 @@ class OrtMemory(DeviceMemory):
     Args:
         device: as ONNX Runtime names it, e.g. "webgpu".
         size: bytes, a multiple of 4.
+        lock: of the provider whose device it is.
 
     Raises:
         BackendFailed: the device has no such memory left.
     """
 
-    def __init__(self, device: str, size: int) -> None:
+    def __init__(self, device: str, size: int, lock: Lock) -> None:
         import onnxruntime
 
-        self.device = device
+        self.device, self._lock = device, lock
         try:
-            self._value = onnxruntime.OrtValue.ortvalue_from_shape_and_type((size,), np.uint8, device, 0)
-            self.address = self._value.data_ptr()
-            self._value.numpy()  # WebGPU's allocator gives a buffer in any case; whether it is one shows at its use
+            with lock:
+                self._value = onnxruntime.OrtValue.ortvalue_from_shape_and_type((size,), np.uint8, device, 0)
+                self.address = self._value.data_ptr()
+                self._value.numpy()  # WebGPU's allocator gives a buffer in any case; whether it is one shows at its use
         except Exception as error:  # the bindings raise classes of their own that share no base but Exception
             raise BackendFailed(f"no {size} bytes of {device} memory", where=one_line(error)) from error
 
@@ -42,7 +45,8 @@ class OrtMemory(DeviceMemory):
     def read(self) -> Array:
         """All of it, copied to the host."""
         try:
-            made: Array = self._value.numpy()
+            with self._lock:
+                made: Array = self._value.numpy()
         except Exception as error:  # see above
             raise BackendFailed(f"{self.device} memory cannot be read", where=one_line(error)) from error
         return made

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from threading import Lock
 from typing import Any
 
 from delegate.errors import BackendUnavailable
@@ -58,6 +60,12 @@ def _register(onnxruntime: Any, name: str, path: str) -> None:
             raise
     finally:
         onnxruntime.set_default_logger_severity(_WARNINGS)
+
+
+@cache
+def lock(name: str) -> Lock:
+    """Held while anything of a provider works: its sessions share one device, and two at once crash WebGPU's plugin."""
+    return Lock()
 
 
 def one_line(error: Exception) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from delegate.backends.onnx.blob import OnnxModel
 from delegate.backends.onnx.memory import OrtTensor
-from delegate.backends.onnx.provider import Provider, one_line
+from delegate.backends.onnx.provider import Provider, lock, one_line
 from delegate.errors import BackendFailed
 from delegate.runtime.backend import Delegate
 
@@ -19,7 +19,7 @@ _DTYPES: Mapping[int, type[np.generic]] = {
     1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_,
     10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64, 16: np.uint16,
 }  # fmt: skip
-_ERRORS_ONLY = 3  # ONNX Runtime's level of logging: warnings of the libraries are for their own developers
+_FATAL = 4  # ONNX Runtime's level of logging: warnings are for its own developers, and errors are raised
 
 
 def open_session(model: OnnxModel, settings: Any, name: str) -> Any:
@@ -39,22 +39,30 @@ def open_session(model: OnnxModel, settings: Any, name: str) -> Any:
     settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     add_weights(settings, model)
     try:
-        return onnxruntime.InferenceSession(model.graph, settings)
+        with lock(name):
+            # enable_fallback is of the Python bindings: they would try again without the provider.
+            return onnxruntime.InferenceSession(model.graph, settings, enable_fallback=0)
     except Exception as error:  # the bindings raise classes of their own that share no base but Exception
         raise BackendFailed(f"{name} does not take the model", where=one_line(error)) from error
 
 
-def session_options(provider: Provider, options: Mapping[str, str]) -> Any:
+def session_options(
+    provider: Provider, options: Mapping[str, str], *, threads: int = 0, memory_pattern: bool = True
+) -> Any:
     """Options of a session on a provider.
 
     Args:
         provider: registered, with at least one device.
         options: of the provider, in its own words.
+        threads: of the host, to prepare the device's work; 0: ONNX Runtime decides.
+        memory_pattern: whether memory of the first run of a shape is laid out in one block for the next ones.
     """
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = _ERRORS_ONLY
+    settings.log_severity_level = _FATAL
+    settings.intra_op_num_threads = threads
+    settings.enable_mem_pattern = memory_pattern
     settings.add_provider_for_devices(list(provider.devices), dict(options))
     return settings
 
@@ -84,23 +92,28 @@ class OnnxDelegate(Delegate):
 
     def __init__(self, session: Any, model: OnnxModel, name: str) -> None:
         self._session, self._model, self._name = session, model, name
-        self._binding = session.io_binding()
+        self._binding, self._lock = session.io_binding(), lock(name)
 
     def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        binding, model = self._binding, self._model
         try:
-            for tensor, array in zip(model.inputs, inputs, strict=True):
-                device, address = _place(array)
-                binding.bind_input(tensor.name, device, 0, tensor.dtype, array.shape, address)
-            for tensor, array in zip(model.outputs, outputs, strict=True):
-                device, address = _place(array)
-                binding.bind_output(tensor.name, device, 0, tensor.dtype, array.shape, address)
-            self._session.run_with_iobinding(binding)
+            with self._lock:  # binding copies inputs to the device
+                self._run(inputs, outputs)
         except Exception as error:  # see open_session
             raise BackendFailed(f"{self._name} failed at a partition", where=one_line(error)) from error
 
+    def _run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        binding, model = self._binding, self._model
+        for tensor, array in zip(model.inputs, inputs, strict=True):
+            device, address = _place(array)
+            binding.bind_input(tensor.name, device, 0, tensor.dtype, array.shape, address)
+        for tensor, array in zip(model.outputs, outputs, strict=True):
+            device, address = _place(array)
+            binding.bind_output(tensor.name, device, 0, tensor.dtype, array.shape, address)
+        self._session.run_with_iobinding(binding)
+
     def close(self) -> None:
-        self._binding = self._session = None
+        with self._lock:
+            self._binding = self._session = None
 
 
 def _place(tensor: Any) -> tuple[str, int]:

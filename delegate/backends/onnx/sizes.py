@@ -1,4 +1,4 @@
-"""Dynamic sizes without arithmetic: providers leave what computes a shape to the CPU, which sessions are forbidden to use.
+"""Dynamic sizes without arithmetic: providers leave what computes a shape to the CPU, which sessions must not use.
 
 Reshape can say the same with constants: 0 takes a size over from its input, -1 stands for what is left.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def fix_reshapes(model: Any) -> None:
-    """Give every Reshape of an onnx_ir model a constant shape where one can say it, and drop what computed the others."""
+    """Give every Reshape of an onnx_ir model a constant shape where one can say it, and drop what computed them."""
     import onnx_ir
     from onnx_ir.passes.common import RemoveUnusedNodesPass
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Lock
+
 import numpy as np
 import pytest
 import torch
@@ -90,7 +92,7 @@ def test_a_partition_that_falls_back_hands_over_on_the_host():
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.bool_])
 def test_memory(dtype):
     require("gpu")
-    memory = OrtMemory("webgpu", 256)
+    memory = OrtMemory("webgpu", 256, Lock())
     tensor = memory.tensor((3, 5), np.dtype(dtype))
     assert tensor.read().shape == (3, 5)
     assert tensor.read().dtype == dtype
@@ -99,4 +101,4 @@ def test_memory(dtype):
 def test_more_memory_than_there_is(capfd):
     require("gpu")
     with pytest.raises(BackendFailed, match="no 1099511627776 bytes of webgpu memory"):
-        OrtMemory("webgpu", 1 << 40)
+        OrtMemory("webgpu", 1 << 40, Lock())

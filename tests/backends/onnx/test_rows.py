@@ -25,7 +25,6 @@ PORTABLE = {
         "aten.round.default": "the plugin leaves Round to the CPU",
         "aten.logical_or.default": "the plugin leaves Or to the CPU",
         "aten._log_softmax.default": "the plugin leaves LogSoftmax to the CPU",
-        "aten.index.Tensor": "the plugin takes GatherND where it stands alone, and leaves it to the CPU here",
         "quantized_decomposed.quantize_per_tensor.default": "quantized programs are for other backends",
         "quantized_decomposed.dequantize_per_tensor.default": "quantized programs are for other backends",
         "quantized_decomposed.dequantize_per_channel.default": "quantized programs are for other backends",

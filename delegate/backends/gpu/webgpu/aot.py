@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, NonNegativeInt
+from torch.fx import Node
 
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region
@@ -11,11 +15,29 @@ from delegate.backends.gpu.webgpu.operators import OPERATORS
 from delegate.backends.onnx.aot import OnnxBackend
 from delegate.backends.onnx.blob import pack
 from delegate.backends.onnx.model import ExportedModel
-from delegate.backends.onnx.session import session_options
+from delegate.edge.node import tensors
+from delegate.verdict import Reason, Verdict, no
 
 
 class WebGpuOptions(aot.Options):
-    """Options of the engine."""
+    """Options of the engine. Those of the device are the first program's, as long as one is loaded."""
+
+    threads: NonNegativeInt = Field(
+        default=0, description="Threads of the host that prepare the GPU's work; 0: ONNX Runtime decides."
+    )
+    memory_pattern: bool = Field(
+        default=True, description="Lay the memory of a shape out in one block after its first run."
+    )
+    buffer_cache: Literal["bucket", "simple", "lazyRelease", "disabled"] = Field(
+        default="bucket", description="How the GPU's buffers are kept for later use; disabled takes least memory."
+    )
+    layout: Literal["NHWC", "NCHW"] = Field(default="NHWC", description="Layout of convolutions inside.")
+    power: Literal["high-performance", "low-power"] = Field(
+        default="high-performance", description="Which GPU of a machine that has several."
+    )
+    validation: Literal["basic", "wgpuOnly", "full", "disabled"] = Field(
+        default="basic", description="How much of its own work WebGPU checks; disabled is fastest, and may crash."
+    )
 
 
 class WebGpuBackend(OnnxBackend):
@@ -26,12 +48,38 @@ class WebGpuBackend(OnnxBackend):
     provider = provider.PROVIDER
     operators: ClassVar = OPERATORS
 
+    def check(self, node: Node) -> Verdict:
+        adapter = provider.adapter(provider.provider())
+        for other in (node, *node.all_input_nodes):
+            for tensor in tensors(other):
+                size = tensor.numel() * tensor.element_size()
+                if adapter is not None and isinstance(size, int) and size > adapter.largest:
+                    what = f"{other.name} has {size} bytes, and a buffer on {adapter.name} {adapter.largest} at most"
+                    return no(Reason.SIZE, what, "split it in the model")
+                if tensor.dtype is torch.float16 and (why := provider.missing(provider.FLOAT16)):
+                    return no(Reason.DTYPE, f"{other.name} is float16, and the GPU here has none: {why}")
+        return super().check(node)
+
     def settings(self) -> Any:
-        return session_options(provider.provider(), {})
+        return provider.settings(self._specs())
 
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
         self.refuse_leftovers(exported)
         blob, specs = pack(exported.model)
-        found = provider.provider()
-        notes = [f"{len(exported.operators)} ONNX operators", f"checked on {provider.describe(found)}"]
-        return PreprocessResult(blob, specs, tuple(notes), provider.SPACE)
+        float16 = any(t.dtype is torch.float16 for n in region.graph.nodes if n.op != "output" for t in tensors(n))
+        notes = [
+            f"{len(exported.operators)} ONNX operators",
+            f"checked on {provider.describe(provider.provider())}",
+        ]
+        return PreprocessResult(blob, {**specs, **self._specs(), "float16": float16}, tuple(notes), provider.SPACE)
+
+    def _specs(self) -> dict[str, Any]:
+        options = self.options
+        return {
+            "threads": options.threads,
+            "memory_pattern": options.memory_pattern,
+            "storageBufferCacheMode": options.buffer_cache,
+            "preferredLayout": options.layout,
+            "powerPreference": options.power,
+            "validationMode": options.validation,
+        }

@@ -8,8 +8,9 @@ from typing import Any
 from delegate.backends.gpu.webgpu import provider
 from delegate.backends.onnx.blob import unpack
 from delegate.backends.onnx.memory import OrtMemory
-from delegate.backends.onnx.session import OnnxDelegate, open_session, session_options
-from delegate.errors import BackendUnavailable
+from delegate.backends.onnx.provider import lock
+from delegate.backends.onnx.session import OnnxDelegate, open_session
+from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.runtime.backend import BackendRuntime, Delegate, DeviceMemory
 
 
@@ -17,14 +18,14 @@ class WebGpuRuntime(BackendRuntime):
     """Opens what the AOT half made."""
 
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
-        found = provider.provider()
-        if not found.devices:
-            raise BackendUnavailable(
-                provider.NO_DEVICE, remedy="install a GPU driver, or keep a fallback: fallback.keep"
-            )
+        reason = provider.no_device()
+        if reason:
+            raise BackendUnavailable(reason, remedy=provider.DRIVER)
+        if compile_specs.get("float16") and (reason := provider.missing(provider.FLOAT16)):
+            raise BackendFailed("the GPU here has no float16", where=reason, remedy="lower a float32 program for it")
         model = unpack(blob, compile_specs)
-        session = open_session(model, session_options(found, {}), provider.PROVIDER)
+        session = open_session(model, provider.settings(compile_specs), provider.PROVIDER)
         return OnnxDelegate(session, model, provider.PROVIDER)
 
     def allocate(self, space: str, size: int) -> DeviceMemory:
-        return OrtMemory(space, size)
+        return OrtMemory(space, size, lock(provider.PROVIDER))

@@ -1,0 +1,214 @@
+"""The engine webgpu on the real library: dynamic sizes, element types, limits, options, failures, threads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.export import Dim
+
+import delegate
+from delegate.backends.gpu.webgpu import provider
+from delegate.errors import BackendFailed, ConfigError
+from tests.backends.onnx.test_rows import require
+from tests.lowering import compiled, relative_error
+
+BATCH, LENGTH = Dim("batch", min=1, max=16), Dim("length", min=2, max=64)
+
+
+class Block(nn.Module):
+    """A transformer block over tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.norm = nn.Embedding(50, 16), nn.LayerNorm(16)
+        self.inner, self.outer = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, tokens, mask=None):
+        x = self.embedding(tokens)
+        batch, length, _ = x.shape
+        parts = self.inner(self.norm(x)).chunk(3, -1)
+        q, k, v = (p.view(batch, length, 4, 4).transpose(1, 2) for p in parts)
+        seen = None if mask is None else mask[:, None, None, :]
+        made = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=mask is None)
+        return x + self.outer(made.transpose(1, 2).reshape(batch, length, 16))
+
+
+def _convnet() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 4),
+    )
+
+
+def _tokens(batch: int, length: int) -> torch.Tensor:
+    return torch.randint(0, 50, (batch, length))
+
+
+DYNAMIC = {
+    "batch": (_convnet, lambda b, _: (torch.randn(b, 3, 8, 8),), ({0: BATCH},)),
+    "masked": (
+        Block,
+        lambda b, n: (_tokens(b, n), torch.arange(n).expand(b, n) < n - 1),
+        ({0: BATCH, 1: LENGTH}, {0: BATCH, 1: LENGTH}),
+    ),
+    "causal": (Block, lambda b, n: (_tokens(b, n),), ({0: BATCH, 1: LENGTH},)),
+}
+
+
+@pytest.mark.parametrize("case", DYNAMIC)
+def test_dynamic_sizes(case):
+    require("gpu")
+    torch.manual_seed(0)
+    build, inputs, shapes = DYNAMIC[case]
+    module = build().eval()
+    program = compiled(module, inputs(3, 5), backends="gpu", dynamic_shapes=shapes)
+    assert [p.backend for p in program.report.partitions] == ["gpu"]
+    assert "portable" not in {n.backend for n in program.report.nodes}
+    for sizes in ((3, 5), (1, 2), (4, 33), (3, 5)):
+        given = inputs(*sizes)
+        with torch.no_grad():
+            assert relative_error(program(*given), module(*given)) <= 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_element_types_that_the_gpu_lacks_have_a_reason(dtype):
+    require("gpu")
+    program = compiled(nn.Linear(6, 5).to(dtype), (torch.ones(2, 6, dtype=dtype),), backends="gpu")
+    verdicts = {str(n.verdicts["gpu"]) for n in program.report.nodes}
+    if dtype is torch.float16 and not provider.missing(provider.FLOAT16):
+        assert verdicts == {"yes"}
+    else:
+        assert all("unsupported dtype" in v and str(dtype).removeprefix("torch.") in v for v in verdicts)
+
+
+def test_a_float16_program_on_a_gpu_without_float16(tmp_path, monkeypatch):
+    require("gpu")
+    if not (reason := provider.missing(provider.FLOAT16)):
+        pytest.skip("the GPU here has float16")
+    monkeypatch.setattr(provider, "missing", lambda dtype: "")  # as on the machine that lowered it
+    program = compiled(nn.ReLU(), (torch.ones(4, dtype=torch.float16),), backends="gpu")
+    program.save(tmp_path / "half.dlg")
+    monkeypatch.setattr(provider, "missing", lambda dtype: reason if dtype == provider.FLOAT16 else "")
+    with pytest.raises(BackendFailed, match=r"no float16.*partition gpu_0 of gpu.*float32"):
+        delegate.load(tmp_path / "half.dlg")
+
+
+def test_a_tensor_beyond_the_limit_of_a_buffer_has_a_reason():
+    require("gpu")
+    found = provider.adapter(provider.provider())
+    if found is None:
+        pytest.skip("no Vulkan")
+    count = found.largest // 4 + 1
+    program = compiled(_Expand(count), (torch.ones(1),), backends="gpu")
+    assert any(f"too large: expand has {count * 4} bytes" in str(n.verdicts["gpu"]) for n in program.report.nodes)
+
+
+class _Expand(nn.Module):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def forward(self, x):
+        return x.expand(self.count).relu().amax()
+
+
+class _Outer(nn.Module):
+    def forward(self, x, y):
+        return (x[:, None] + y).amax(0)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("keep", [False, True])
+def test_memory_that_the_gpu_does_not_have(keep):
+    require("gpu")
+    rows, columns = Dim("rows", min=1, max=10**6), Dim("columns", min=1, max=10**6)
+    module, small = _Outer(), (torch.arange(3.0), torch.arange(4.0))
+    config = {"backends": ["gpu"], "fallback": {"keep": keep}}
+    program = compiled(module, small, config=config, dynamic_shapes=({0: rows}, {0: columns}))
+    assert relative_error(program(*small), module(*small)) == 0
+    large = (torch.ones(300_000), torch.ones(1_000))  # 1.2 GB in between
+    if not keep:
+        with pytest.raises(BackendFailed, match="partition gpu_0 of gpu"):
+            program(*large)
+    else:
+        assert program(*large).tolist() == [2.0] * 1_000
+    assert relative_error(program(*small), module(*small)) == 0
+
+
+def test_several_threads_on_several_partitions():
+    """WebGPU's plugin has one device for all sessions, and crashes where two run at once."""
+    require("gpu")
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.Sigmoid(), nn.Linear(32, 32)).eval()
+    config = {"backends": ["gpu"], "partitioning": {"exclude": ["aten.relu", "aten.sigmoid"]}}
+    program = compiled(module, (torch.ones(8, 32),), config=config)
+    assert len(program.report.partitions) == 3
+    inputs = [torch.randn(8, 32) for _ in range(4)]
+    contexts = [program.context() for _ in inputs]
+    with torch.no_grad():
+        expected = [module(x) for x in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            results = list(pool.map(lambda c, x: c(x.numpy()), contexts, inputs))
+            assert max(relative_error(r, e) for r, e in zip(results, expected, strict=True)) < 1e-5
+
+
+def test_options_reach_the_session():
+    require("gpu")
+    options = {"threads": 1, "memory_pattern": False, "buffer_cache": "simple", "layout": "NCHW", "power": "low-power"}
+    config = {"backends": [{"name": "gpu", "options": {"webgpu": options}}]}
+    module, x = nn.Conv2d(3, 4, 3), torch.randn(1, 3, 8, 8)
+    program = compiled(module, (x,), config=config)
+    (spec,) = program.program.delegates
+    assert (spec.compile_specs["threads"], spec.compile_specs["preferredLayout"]) == (1, "NCHW")
+    settings = provider.settings(spec.compile_specs)
+    assert (settings.intra_op_num_threads, settings.enable_mem_pattern) == (1, False)
+    assert relative_error(program(x), module(x)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"threads": -1}, "greater than or equal to 0"), ({"layout": "NWHC"}, "NHWC")]
+)
+def test_wrong_options(options, message):
+    config = {"backends": [{"name": "gpu", "options": {"webgpu": options}}]}
+    with pytest.raises(ConfigError, match=message):
+        compiled(nn.ReLU(), (torch.ones(2),), config=config)
+
+
+_RUN = (
+    "import sys, delegate; print(delegate.load(sys.argv[1]).method('forward').run([__import__('numpy').ones(3, 'f4')]))"
+)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_vulkan_loader_without_driver(keep, tmp_path):
+    require("gpu")
+    program = compiled(nn.ReLU(), (torch.ones(3),), config={"backends": ["gpu"], "fallback": {"keep": keep}})
+    program.save(tmp_path / "relu.dlg")
+    without = {**os.environ, "VK_DRIVER_FILES": str(tmp_path / "none.json")}
+    command = [sys.executable, "-c", _RUN, str(tmp_path / "relu.dlg")]
+    ran = subprocess.run(command, env=without, capture_output=True, text=True, check=False)
+    said = ran.stdout + ran.stderr
+    assert "no GPU is here that Dawn can use" in said
+    if keep:
+        assert "[array([1., 1., 1.], dtype=float32)]" in ran.stdout
+    else:
+        assert "BackendUnavailable" in said
+        assert "install the GPU's driver" in said
+    listed = subprocess.run(
+        [sys.executable, "-m", "delegate", "backends", "gpu"], env=without, capture_output=True, text=True, check=False
+    )
+    assert "unavailable" in listed.stdout
+    assert "libvulkan1" in listed.stdout
+    assert "install" in listed.stdout
