@@ -13,19 +13,20 @@ from delegate.runtime.backend import BackendRuntime, Delegate, DeviceMemory
 class GpuRuntime(BackendRuntime):
     """Opens what the AOT half made."""
 
+    def __init__(self) -> None:
+        self._engines: dict[str, BackendRuntime] = {}
+
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
         name = compile_specs[ENGINE]
         if name not in ENGINES:
             raise BackendFailed(
                 f"it was made by an engine {name!r}, which is unknown", remedy=did_you_mean(name, ENGINES)
             )
-        return _runtime(name).init(blob, compile_specs)
+        if name not in self._engines:
+            self._engines[name] = ENGINES[name].half("runtime")()
+        return self._engines[name].init(blob, compile_specs)
 
     def allocate(self, space: str, size: int) -> DeviceMemory | None:
-        """Memory of an engine's device; the space has the engine's name."""
-        return _runtime(space).allocate(space, size) if space in ENGINES else None
-
-
-def _runtime(engine: str) -> BackendRuntime:
-    made: BackendRuntime = ENGINES[engine].half("runtime")()
-    return made
+        """Memory of the engine that knows such."""
+        given = (engine.allocate(space, size) for engine in self._engines.values())
+        return next((memory for memory in given if memory is not None), None)

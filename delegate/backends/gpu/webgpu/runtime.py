@@ -27,5 +27,5 @@ class WebGpuRuntime(BackendRuntime):
         session = open_session(model, provider.settings(compile_specs), provider.PROVIDER)
         return OnnxDelegate(session, model, provider.PROVIDER)
 
-    def allocate(self, space: str, size: int) -> DeviceMemory:
-        return OrtMemory(space, size, lock(provider.PROVIDER))
+    def allocate(self, space: str, size: int) -> DeviceMemory | None:
+        return OrtMemory(space, size, lock(provider.PROVIDER)) if space == provider.SPACE else None
