@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from functools import reduce
 from typing import Any
 
@@ -42,8 +42,12 @@ _OPERATORS: Mapping[Any, Callable[..., Any]] = {
 _FREE_OF_STRIDES: Mapping[Any, Any] = {torch.ops.aten.view.default: torch.ops.aten.reshape.default}
 
 
-def exported_program(region: Region) -> ExportedProgram:
+def exported_program(region: Region, parameters: Set[Node] = frozenset()) -> ExportedProgram:
     """A region as a program of its own: its constants are buffers, its inputs and outputs keep their order and names.
+
+    Args:
+        region: is not changed.
+        parameters: the constants that are parameters instead, for an importer that tells them apart.
 
     Raises:
         LoweringError: a size in it is no sum, product or quotient of the sizes of its inputs.
@@ -60,25 +64,35 @@ def exported_program(region: Region) -> ExportedProgram:
                 copies[node].args = map_aggregate(copies[node].args, sizes.of)
                 copies[node].kwargs = map_aggregate(copies[node].kwargs, sizes.of)
     graph.output(tuple(copies[n] for n in region.outputs))
-    buffers = {copies[n].name: value.contiguous() for n, value in region.constants.items()}
-    module = torch.nn.Module()
-    for name, value in buffers.items():
-        module.register_buffer(name, value)
+    module, values = torch.nn.Module(), dict[str, torch.Tensor]()
+    for node, value in region.constants.items():
+        name, plain = copies[node].name, value.contiguous()
+        if node in parameters:
+            values[name] = parameter = torch.nn.Parameter(plain, requires_grad=False)
+            module.register_parameter(name, parameter)
+        else:
+            values[name] = plain
+            module.register_buffer(name, plain)
     return ExportedProgram(
         root=GraphModule(module, graph),
         graph=graph,
-        graph_signature=_signature(region, copies),
-        state_dict=buffers,
+        graph_signature=_signature(region, copies, parameters),
+        state_dict=values,
         range_constraints={},
         module_call_graph=[_call(region, copies)],
     )
 
 
-def _signature(region: Region, copies: Mapping[Node, Node]) -> ExportGraphSignature:
+def _signature(region: Region, copies: Mapping[Node, Node], parameters: Set[Node]) -> ExportGraphSignature:
+    def constant(node: Node) -> InputSpec:
+        if node in parameters:
+            return InputSpec(InputKind.PARAMETER, names[node], names[node].name)
+        return InputSpec(InputKind.BUFFER, names[node], names[node].name, persistent=True)
+
     names = {n: TensorArgument(copies[n].name) for n in (*region.constants, *region.inputs, *region.outputs)}
     return ExportGraphSignature(
         [
-            *(InputSpec(InputKind.BUFFER, names[n], names[n].name, persistent=True) for n in region.constants),
+            *(constant(n) for n in region.constants),
             *(InputSpec(InputKind.USER_INPUT, names[n], None) for n in region.inputs),
         ],
         [OutputSpec(OutputKind.USER_OUTPUT, names[n], None) for n in region.outputs],

@@ -14,7 +14,7 @@ class Availability:
 
     Args:
         ok: whether programs of this backend can run here.
-        reason: why not, e.g. "ai-edge-litert is not installed".
+        reason: why not, e.g. "ai-edge-litert is not installed"; of one that is ok, what of it cannot be used and why.
         versions: library -> version.
         devices: names of what it would run on, e.g. "CPU, 2 threads"; "(software)" or "(emulated)" where so.
         stand_in: a CPU plays the device, slowly: such a backend is used only where it is named.

@@ -71,6 +71,7 @@ def _one(registry: Registry, name: str, as_json: bool) -> None:
         "plugin API": ".".join(map(str, state.info.api_version)) if state.info else "",
         "library": _versions(state),
         "device": _devices(state),
+        "without": state.availability.reason if state.availability and state.availability.ok else "",
         "licence": state.info.licence if state.info else "",
         "aot half": halves["aot"],
         "runtime half": halves["runtime"],

@@ -11,6 +11,7 @@ from torch.fx import Node
 
 from delegate.backends import aot
 from delegate.backends.aot import Backend, PreprocessResult, Region
+from delegate.backends.gpu.cuda.aot import CudaOptions
 from delegate.backends.gpu.engines import AUTO, ENGINE, ENGINES, choose
 from delegate.backends.gpu.webgpu.aot import WebGpuOptions
 from delegate.verdict import Verdict
@@ -19,8 +20,9 @@ from delegate.verdict import Verdict
 class GpuOptions(aot.Options):
     """Options of the GPU backend; each engine has its own under its name."""
 
-    engine: Literal["auto", "webgpu"] = Field(default="auto", description="What compiles and runs.")
+    engine: Literal["auto", "webgpu", "cuda"] = Field(default="auto", description="What compiles and runs.")
     webgpu: WebGpuOptions = Field(default=WebGpuOptions(), description="Options of the engine webgpu.")
+    cuda: CudaOptions = Field(default=CudaOptions(), description="Options of the engine cuda.")
 
 
 class GpuBackend(Backend):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from delegate.backends.gpu.cuda import library as cuda
 from delegate.backends.gpu.webgpu import provider as webgpu
 from delegate.backends.info import Availability
 
@@ -48,6 +49,13 @@ ENGINES: Mapping[str, Engine] = {
             probe=webgpu.probe,
             install=webgpu.INSTALL,
         ),
+        Engine(
+            "cuda",
+            aot=f"{_HOME}.cuda.aot:CudaBackend",
+            runtime=f"{_HOME}.cuda.runtime:CudaRuntime",
+            probe=cuda.probe,
+            install=cuda.INSTALL,
+        ),
     )
 }
 AUTO = "auto"
@@ -55,4 +63,9 @@ AUTO = "auto"
 
 def choose() -> tuple[Engine, str]:
     """The engine that `auto` means on this machine, and why."""
-    return ENGINES["webgpu"], "the only engine"
+    cuda_here, webgpu_here = ENGINES["cuda"].probe(), ENGINES["webgpu"].probe()
+    if cuda_here.ok and not cuda_here.stand_in:
+        return ENGINES["cuda"], "an NVIDIA GPU and TVM are here"
+    if webgpu_here.ok or not cuda_here.ok:
+        return ENGINES["webgpu"], "no NVIDIA GPU is here with TVM"
+    return ENGINES["cuda"], "no GPU is here"

@@ -10,21 +10,20 @@ def probe() -> Availability:
     """Whether one of the engines can be used, and what each of them finds."""
     found = {name: engine.probe() for name, engine in ENGINES.items()}
     usable = [a for a in found.values() if a.ok]
-    if not usable:
-        reason = "; ".join(f"{name}: {a.reason}" for name, a in found.items())
-        remedies = (a.remedy or ENGINES[name].install for name, a in found.items())
-        return Availability(ok=False, reason=reason, remedy=" or ".join(remedies))
+    absent = {name: a for name, a in found.items() if not a.ok}
     return Availability(
-        ok=True,
+        ok=bool(usable),
+        reason="; ".join(f"{name}: {a.reason}" for name, a in absent.items()),
+        remedy=" or ".join(a.remedy or ENGINES[name].install for name, a in absent.items()),
         versions={library: version for a in usable for library, version in a.versions.items()},
         devices=tuple(device for a in usable for device in a.devices),
-        stand_in=all(a.stand_in for a in usable),
+        stand_in=bool(usable) and all(a.stand_in for a in usable),
     )
 
 
 INFO = BackendInfo(
     name="gpu",
-    description="GPUs of any vendor, by WebGPU inside ONNX Runtime (float32, float16)",
+    description="GPUs of any vendor by WebGPU inside ONNX Runtime, or NVIDIA's by TVM (float32, float16)",
     aot="delegate.backends.gpu.aot:GpuBackend",
     runtime="delegate.backends.gpu.runtime:GpuRuntime",
     probe=probe,

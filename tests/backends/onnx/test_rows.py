@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import delegate
+from delegate.backends.gpu.engines import ENGINES
 from delegate.backends.onnx.translations import TRANSLATIONS
 from delegate.registry import default_registry
 from tests.backends.onnx.cases import CASES
@@ -54,7 +55,9 @@ class All(nn.Module):
 
 
 def require(backend: str) -> None:
-    """Skip, with the reason, where a backend cannot be used."""
+    """Skip, with the reason, where a backend cannot be used; of `gpu`, the engine webgpu."""
+    if backend == "gpu" and not ENGINES["webgpu"].probe().ok:
+        pytest.skip(f"webgpu: {ENGINES['webgpu'].probe().reason}")
     state = default_registry().state(backend)
     if state.availability is None or not state.availability.ok:
         pytest.skip(f"{state.detail}: {state.remedy}")

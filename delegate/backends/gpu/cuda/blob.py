@@ -1,0 +1,52 @@
+"""The blob of the engine: TVM's library, then the weights that it is given at every call.
+
+What lies where stands in `compile_specs`, as plain JSON: "library" (bytes) and "weights" (dtype, shape, offset).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from delegate.program.dtypes import DType
+from delegate.program.memory import align
+from delegate.runtime.backend import Array
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A constant of a region; `array` has the bits of what NumPy has no type for."""
+
+    dtype: DType
+    array: Array
+
+
+def pack(library: bytes, weights: Sequence[Weight]) -> tuple[bytes, dict[str, Any]]:
+    """The blob, and what compile_specs says of it."""
+    parts, rows, end = [library], [], len(library)
+    for weight in weights:
+        start = align(end)
+        parts += [bytes(start - end), weight.array.tobytes()]
+        rows.append([weight.dtype.name, list(weight.array.shape), start])
+        end = start + weight.array.nbytes
+    return b"".join(parts), {"library": len(library), "weights": rows, "bytes": end}
+
+
+def unpack(blob: memoryview, specs: Mapping[str, Any]) -> tuple[memoryview, tuple[Weight, ...]]:
+    """The library and the weights, where they lie in the blob.
+
+    Raises:
+        LookupError, TypeError, ValueError: specs and blob do not fit together.
+    """
+    if blob.nbytes != specs["bytes"] or not 0 < specs["library"] <= blob.nbytes:
+        raise ValueError(f"the blob has {blob.nbytes} bytes, and its compile specs say {specs['bytes']}")
+    return blob[: specs["library"]], tuple(_weight(blob, *row) for row in specs["weights"])
+
+
+def _weight(blob: memoryview, name: str, shape: Sequence[int], offset: int) -> Weight:
+    dtype = DType[name]
+    flat = np.frombuffer(blob, dtype.numpy, int(np.prod(shape, dtype=np.int64)), offset)
+    return Weight(dtype, flat.reshape(shape))

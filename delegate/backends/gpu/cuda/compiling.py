@@ -1,0 +1,96 @@
+"""Relax -> a shared library, by TVM's passes, its code generators, and the compilers that are here."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from delegate.backends.gpu.cuda.library import one_line
+from delegate.backends.gpu.cuda.targets import Target
+from delegate.errors import LoweringError
+
+# What TVM reads from the environment alone. Its own choice is fast and wrong in the last digits: exp and the like.
+_EXACT = {
+    "TVM_CUDA_NVCC_NO_FAST_MATH": "1",
+    "TVM_CUDA_NVRTC_EXTRA_OPTS": "--ftz=false --prec-div=true --prec-sqrt=true",
+}
+
+
+def compile_library(module: Any, target: Target, name: str) -> bytes:
+    """Compile a module.
+
+    Args:
+        module: of Relax, from `to_relax`.
+        target: what for.
+        name: of the region, for messages.
+
+    Raises:
+        LoweringError: a compiler is missing, or one of them does not take the module.
+    """
+    import tvm
+    from tvm import relax
+
+    words = tvm.target.Target(dict(target.for_tvm()), host="llvm")
+    _require_linker()
+    with TemporaryDirectory() as folder, _environment(_device_compiler(target)):
+        path = Path(folder, "library.so")
+        try:
+            with words:
+                relax.build(module, words, relax_pipeline=relax.get_default_pipeline(words)).export_library(str(path))
+        except Exception as error:  # whatever TVM raises across its boundary
+            raise LoweringError(
+                f"TVM does not compile a partition for {target}",
+                where=f"{name}: {one_line(error)}",
+                remedy="exclude operators of it, or name another arch",
+            ) from error
+        return path.read_bytes()
+
+
+def _require_linker() -> None:
+    from tvm.support import cc
+
+    if cc.get_cc() is None:
+        raise LoweringError(
+            "TVM needs a C++ compiler to link a library, and none is here", remedy="install g++ or clang++"
+        )
+
+
+def _device_compiler(target: Target) -> dict[str, str]:
+    """The environment that tells TVM which of NVIDIA's compilers to use; none for the host."""
+    if target.is_host:
+        return {}
+    if shutil.which("nvcc"):
+        return {"TVM_CUDA_COMPILE_MODE": "nvcc", **_EXACT}
+    if _has("cuda.bindings"):
+        return {"TVM_CUDA_COMPILE_MODE": "nvrtc", **_EXACT}
+    raise LoweringError(
+        f"neither nvcc nor NVRTC is here to compile for {target}",
+        remedy="install the CUDA toolkit and have nvcc on PATH, or pip install cuda-bindings nvidia-cuda-nvrtc",
+    )
+
+
+def _has(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

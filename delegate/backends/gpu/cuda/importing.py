@@ -1,0 +1,112 @@
+"""ExportedProgram -> TVM's Relax, by TVM's importer for torch, around every conversion of which stands a guard.
+
+The guard sees to three things. A fault names its node. What the importer gives has the shape and dtype that torch
+planned. And numbers of 16 bits are raised to float32, and rounded at the end of each operator, as torch does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from delegate.backends.aot import RegionRefused
+from delegate.backends.gpu.cuda.conversions import CONVERSIONS
+from delegate.backends.gpu.cuda.library import one_line
+from delegate.backends.gpu.cuda.operators import OPERATORS
+from delegate.edge.node import op_name, tensors
+
+_WIDE = "float32"
+
+
+def to_relax(program: ExportedProgram) -> Any:
+    """Import a program; its function `main` takes the inputs, then the parameters, and gives a tuple.
+
+    Raises:
+        RegionRefused: the importer does not take a node.
+    """
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    importer = ExportedProgramImporter()
+    given: Mapping[str, Callable[[Node], Any]] = importer.convert_map
+    own: Mapping[str, Callable[[Node], Any]] = {name: _Own(importer, convert) for name, convert in CONVERSIONS.items()}
+    importer.convert_map = {name: _Guard(importer, convert) for name, convert in {**given, **own}.items()}
+    return importer.from_exported_program(
+        program,
+        keep_params_as_input=True,
+        unwrap_unit_return_tuple=False,
+        no_bind_return_tuple=False,
+        custom_convert_map=None,
+    )
+
+
+@dataclass(frozen=True)
+class _Own:
+    """A conversion of ours in the form of the importer's own."""
+
+    importer: Any
+    convert: Callable[[Any, Node], Any]
+
+    def __call__(self, node: Node) -> Any:
+        return self.convert(self.importer, node)
+
+
+@dataclass(frozen=True)
+class _Guard:
+    """What stands around one conversion: see the top of this file."""
+
+    importer: Any
+    convert: Callable[[Node], Any]
+
+    def __call__(self, node: Node) -> Any:
+        env, raised = self.importer.env, _raised(node)
+        before = {n: env[n] for n in raised}
+        try:
+            env.update({n: self._cast(env[n], _WIDE) for n in raised})
+            return self._as_planned(node, self.convert(node))
+        except Exception as error:  # TVM raises errors of many kinds, AssertionError among them
+            raise RegionRefused({node.name: f"TVM: {one_line(error) or type(error).__name__}"}) from error
+        finally:
+            env.update(before)
+
+    def _cast(self, value: Any, dtype: str) -> Any:
+        from tvm import relax
+
+        if str(value.ty.dtype) == dtype:
+            return value
+        return self.importer.block_builder.emit(relax.op.astype(value, dtype))
+
+    def _as_planned(self, node: Node, made: Any) -> Any:
+        """The result in torch's dtype; raises ValueError where it is not what torch planned."""
+        from tvm import relax
+
+        planned = node.meta["val"]
+        if not isinstance(planned, torch.Tensor) or not isinstance(getattr(made, "ty", None), relax.TensorType):
+            return made
+        dtype, shape = str(planned.dtype).removeprefix("torch."), [_size(s) for s in made.ty.shape or ()]
+        if len(shape) != planned.dim() or any(
+            isinstance(s, int) and isinstance(p, int) and s != p for s, p in zip(shape, planned.shape, strict=True)
+        ):
+            raise ValueError(f"it makes a tensor of {shape} where torch makes {list(planned.shape)}")
+        if str(made.ty.dtype) == dtype:
+            return made
+        if not (planned.is_floating_point() and "float" in str(made.ty.dtype)):
+            raise ValueError(f"it makes {made.ty.dtype} where torch makes {dtype}")
+        return self._cast(made, dtype)
+
+
+def _raised(node: Node) -> list[Node]:
+    """The operands that are computed with in float32."""
+    row = OPERATORS.get(op_name(node))
+    if row is None or row.moves:
+        return []
+    return [n for n in node.all_input_nodes if any(t.is_floating_point() for t in tensors(n)[:1])]
+
+
+def _size(size: Any) -> Any:
+    """A size as an int where it is known."""
+    return int(size) if hasattr(size, "value") else size

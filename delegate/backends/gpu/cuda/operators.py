@@ -1,0 +1,189 @@
+"""The ATen operators that the engine converts rightly: one row per operator, each confirmed by a test.
+
+Most conversions are those of TVM's importer for torch (`tvm.relax.frontend.torch`, 0.27). It ignores arguments that it
+does not know, so that a row's check has to name them; what it has wrong beyond that has no row, or a conversion of our
+own in `conversions.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from delegate.edge.node import arguments, results_used, tensor, tensors
+from delegate.verdict import YES, Reason, Verdict, no
+
+Check = Callable[[Node], Verdict]
+_FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16})
+_INTS = frozenset({torch.int32, torch.int64})
+_BOOL = frozenset({torch.bool})
+_ANY = _FLOATS | _INTS | _BOOL
+
+
+def _anything(node: Node) -> Verdict:
+    """Any arguments."""
+    return YES
+
+
+def _first_result_only(node: Node) -> Verdict:
+    """Only the first result is used."""
+    others = results_used(node) - {0}
+    return no(Reason.ATTRIBUTE, f"result {min(others)} is used, and only the first is right") if others else YES
+
+
+def _no_alpha(node: Node) -> Verdict:
+    """No factor alpha."""
+    alpha = arguments(node)["alpha"]
+    return YES if alpha == 1 else no(Reason.ATTRIBUTE, f"alpha={alpha}")
+
+
+def _unscaled(node: Node) -> Verdict:
+    """Neither scale nor input_scale."""
+    given = arguments(node)
+    if given["scale"] == given["input_scale"] == 1:
+        return YES
+    return no(Reason.ATTRIBUTE, f"scale={given['scale']}, input_scale={given['input_scale']}")
+
+
+def _own_divisor(node: Node) -> Verdict:
+    """No divisor of its own."""
+    divisor = arguments(node)["divisor_override"]
+    return YES if divisor is None else no(Reason.ATTRIBUTE, f"divisor_override={divisor}")
+
+
+def _whole_factor(node: Node) -> Verdict:
+    """Sizes grow by whole factors."""
+    given, made = tensor(node.all_input_nodes[0]).shape[2:], tensor(node).shape[2:]
+    if all(m % g == 0 for g, m in zip(given, made, strict=True)):
+        return YES
+    return no(Reason.ATTRIBUTE, f"{list(given)} to {list(made)} is no whole factor, and rounds otherwise than torch")
+
+
+def _one_index(node: Node) -> Verdict:
+    """One tensor of integer indices."""
+    indices = [i for i in arguments(node)["indices"] if i is not None]
+    if len(indices) == 1 and tensor(indices[0]).dtype in _INTS:
+        return YES
+    return no(Reason.ATTRIBUTE, "it takes one tensor of integer indices")
+
+
+def _attention(node: Node) -> Verdict:
+    """Four dimensions, without dropout and groups of heads."""
+    given = arguments(node)
+    for name, plain in (("dropout_p", 0.0), ("enable_gqa", False)):
+        if given.get(name) not in (plain, None):
+            return no(Reason.ATTRIBUTE, f"{name}={given[name]}")
+    if given["is_causal"] and given["attn_mask"] is not None:
+        return no(Reason.ATTRIBUTE, "is_causal=True beside a mask")
+    ranks = {tensor(given[name]).dim() for name in ("query", "key", "value")}
+    return YES if ranks == {4} else no(Reason.RANK, f"{max(ranks)} dimensions, not 4")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An operator.
+
+    Args:
+        op: e.g. "aten.relu.default".
+        dtypes: that its tensors may have.
+        check: whether the conversion of this node is right.
+        keep: the operator is not core ATen: it is kept whole, since TVM has it.
+        moves: it only moves elements, without arithmetic.
+    """
+
+    op: str
+    dtypes: frozenset[torch.dtype] = _FLOATS
+    check: Check = _anything
+    keep: bool = False
+    moves: bool = False
+
+    def takes(self, node: Node) -> Verdict:
+        """Whether this node is converted rightly, and if not, why."""
+        for other in (node, *node.all_input_nodes):
+            for given in _used(other):
+                if given.dtype not in self.dtypes:
+                    name = str(given.dtype).removeprefix("torch.")
+                    return no(Reason.DTYPE, f"{other.name} is {name}, which TVM does not take here")
+        return self.check(node)
+
+
+def _used(node: Node) -> Iterator[torch.Tensor]:
+    """The tensors of a node that anything uses: of several results often only the first."""
+    given, picked = tensors(node), results_used(node)
+    return (t for i, t in enumerate(given) if len(given) == 1 or i in picked)
+
+
+def _rows(*ops: str, **rest: Any) -> tuple[Row, ...]:
+    """Rows that differ in their operators alone."""
+    return tuple(Row(f"aten.{op}", **rest) for op in ops)
+
+
+def _named(overload: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{name}.{overload}" for name in names)
+
+
+_COMPARE = ("eq", "ne", "gt", "ge", "lt", "le")
+_ROWS = (
+    *_rows(
+        *_named(
+            "default", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "clamp", "cos", "cosh",
+            "cumsum", "erf", "exp", "floor", "hardtanh", "leaky_relu", "log", "log10", "log2", "reciprocal", "relu",
+            "round", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "amax", "amin", "_softmax",
+            "_log_softmax", "mm", "bmm", "addmm", "convolution", "_adaptive_avg_pool2d",
+        ),
+        "mul.Scalar", "div.Tensor", "div.Scalar", "fmod.Tensor", "fmod.Scalar", "remainder.Tensor", "remainder.Scalar",
+        "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "clamp.Tensor", "sum.dim_IntList", "mean.dim",
+        "var.correction",
+    ),
+    *_rows(
+        *_named(
+            "default", "adaptive_avg_pool2d", "baddbmm", "gelu", "hardsigmoid", "hardswish", "layer_norm", "linear",
+            "matmul", "prelu", "silu", "softplus",
+        ),
+        *_named("vec", "upsample_bilinear2d", "upsample_bicubic2d"),
+        keep=True,
+    ),
+    *_rows(
+        *_named("default", "abs", "neg", "sign", "maximum", "minimum", "argmax", "argmin"),
+        "mul.Tensor",
+        dtypes=_FLOATS | _INTS,
+    ),
+    *_rows("add.Tensor", "sub.Tensor", dtypes=_FLOATS | _INTS, check=_no_alpha),
+    *_rows("add.Scalar", "sub.Scalar", check=_no_alpha),
+    *_rows(*_named("Tensor", *_COMPARE), dtypes=_ANY),
+    *_rows(*_named("Scalar", *_COMPARE), *_named("default", "isnan", "isinf"), dtypes=_FLOATS | _BOOL),
+    *_rows(
+        *_named("default", "logical_not", "logical_and", "logical_or", "logical_xor", "bitwise_not"),
+        "any.dim",
+        dtypes=_BOOL,
+    ),
+    *_rows(*_named("Tensor", "bitwise_and", "bitwise_or", "bitwise_xor"), dtypes=_BOOL | _INTS),
+    *_rows("elu.default", check=_unscaled),
+    *_rows("scaled_dot_product_attention.default", dtypes=_FLOATS | _BOOL, check=_attention, keep=True),
+    *_rows("avg_pool2d.default", check=_own_divisor),
+    *_rows(
+        *_named(
+            "default", "max_pool2d_with_indices", "native_layer_norm", "native_group_norm",
+            "_native_batch_norm_legit_no_training",
+        ),
+        check=_first_result_only,
+    ),
+    *_rows("upsample_nearest2d.vec", check=_whole_factor, keep=True),
+    *_rows(
+        *_named(
+            "default", "view", "expand", "permute", "unsqueeze", "cat", "split_with_sizes", "constant_pad_nd",
+            "embedding", "index_select", "flip", "repeat", "clone", "_to_copy", "slice_scatter",
+        ),
+        "squeeze.dims", "slice.Tensor", "select.int", "where.self",
+        dtypes=_ANY,
+        moves=True,
+    ),
+    *_rows("index.Tensor", dtypes=_ANY, check=_one_index, moves=True),
+    *_rows("tril.default", "triu.default", dtypes=_FLOATS | _INTS, keep=True, moves=True),
+    *_rows("masked_fill.Scalar", dtypes=_FLOATS | _BOOL, keep=True, moves=True),
+)  # fmt: skip
+OPERATORS: Mapping[str, Row] = {row.op: row for row in _ROWS}

@@ -1,0 +1,202 @@
+"""The engine cuda through the whole project, on the host's CPU by TVM, and what it says where something is wrong."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.backends.gpu import engines
+from delegate.backends.gpu.cuda import library
+from delegate.backends.gpu.cuda.blob import Weight, pack, unpack
+from delegate.backends.gpu.cuda.runtime import Machine
+from delegate.backends.gpu.cuda.targets import Target
+from delegate.backends.info import Availability
+from delegate.errors import BackendFailed, BackendUnavailable, ConfigError, LoweringError
+from delegate.program.dtypes import DType
+from tests.lowering import compiled, relative_error
+
+pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
+
+X = torch.linspace(-2, 2, 12).view(2, 6)
+HERE = library.probe()
+no_gpu = pytest.mark.skipif(not HERE.stand_in, reason="an NVIDIA GPU is here")
+nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc is here")
+
+
+def lowered(arch, *, fallback=False, module=None, args=(X,), **rest):
+    torch.manual_seed(0)
+    options = {"engine": "cuda", "cuda": {"arch": arch}}
+    config = {"backends": [{"name": "gpu", "options": options}], "fallback": {"keep": fallback}}
+    return compiled(module or nn.Sequential(nn.Linear(6, 64), nn.ReLU()), args, config=config, **rest)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A program for the host, as a file."""
+    path = tmp_path_factory.mktemp("cuda") / "host.dlg"
+    lowered("llvm").save(path)
+    return path
+
+
+def test_the_report_says_who_stands_in():
+    (partition,) = lowered("llvm").report.partitions
+    assert "engine cuda: as asked" in partition.notes
+    assert "for host CPU by TVM (stand-in), as asked" in partition.notes
+
+
+def test_calls_do_not_disturb_each_other():
+    module = nn.Sequential(nn.Linear(6, 64), nn.ReLU())
+    program = lowered("llvm", module=module)
+    for scale in (1.0, -2.0, 3.0):
+        assert relative_error(program(X * scale), module(X * scale)) < 1e-6
+
+
+def test_inputs_may_be_read_only_and_lie_anywhere(saved):
+    with delegate.load(saved) as program:
+        expected = program(X.numpy())
+        memory = np.frombuffer(b"\0" * 4 + X.numpy().tobytes(), np.float32)[1:].reshape(2, 6)
+        assert not memory.flags.writeable
+        np.testing.assert_array_equal(program(memory), expected)
+
+
+def test_a_program_runs_without_torch_and_without_the_compiler(saved):
+    code = f"""
+import sys, numpy, delegate
+delegate.load({str(saved)!r})(numpy.ones((2, 6), numpy.float32))
+assert not {{"torch", "tvm"}} & set(sys.modules), "loaded"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_dynamic_batch():
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Flatten(), nn.Linear(36, 5), nn.Softmax(1))
+    image = torch.linspace(0, 1, 4 * 3 * 49).view(4, 3, 7, 7)
+    program = lowered(
+        "llvm", module=module, args=(image,), dynamic_shapes=({0: torch.export.Dim("batch", min=2, max=64)},)
+    )
+    assert {n.backend for n in program.report.nodes} == {"gpu"}
+    for batch in (4, 2, 3):
+        assert relative_error(program(image[:batch]), module(image[:batch])) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"engine": "cudaa"}, "webgpu"),
+        ({"engine": "cuda", "cuda": {"arch": "sm_99"}}, "no architecture 'sm_99': did you mean 'sm_"),
+        ({"engine": "cuda", "cuda": {"arhc": "sm_90"}}, "did you mean 'arch'"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ConfigError, match=message):
+        compiled(nn.ReLU(), (X,), config={"backends": [{"name": "gpu", "options": options}]})
+
+
+@nvcc
+@no_gpu
+def test_a_program_for_a_gpu_where_none_is(tmp_path):
+    program = tmp_path / "sm_90.dlg"
+    with pytest.raises(BackendUnavailable, match=r"NVIDIA's driver|nvidia-smi"):
+        lowered("sm_90")(X)
+    lowered("sm_90", fallback=True).save(program)
+    with pytest.warns(RuntimeWarning, match="portable"), delegate.load(program) as loaded:
+        assert loaded(X.numpy()).shape == (2, 64)
+
+
+@pytest.mark.parametrize(
+    ("made", "gpu", "runs"),
+    [
+        ("sm_80", "sm_80", True),
+        ("sm_80", "sm_86", True),
+        ("sm_86", "sm_80", False),
+        ("sm_90", "sm_80", False),
+        ("sm_80", "sm_90", False),
+        ("sm_90a", "sm_90", True),
+        ("sm_100a", "sm_103", False),
+        ("sm_120", "sm_121", True),
+    ],
+)
+def test_what_runs_where(made, gpu, runs):
+    assert Target(made).runs_on(Target(gpu)) is runs
+
+
+@nvcc
+def test_a_program_for_another_gpu(monkeypatch):
+    monkeypatch.setattr(library, "runtime", lambda device: None)
+    monkeypatch.setattr(library, "local_gpu", lambda: (Target("sm_80"), "A100"))
+    with pytest.raises(BackendFailed, match=r"compiled for sm_90, and this machine's A100 is sm_80.*arch: sm_80"):
+        lowered("sm_90")(X)
+
+
+def test_a_library_of_another_version(monkeypatch, saved):
+    monkeypatch.setattr(library, "version", lambda: "0.31.2")
+    with pytest.raises(BackendFailed, match=r"TVM 0\.27, and here is 0\.31.*lower it again"):
+        delegate.load(saved)
+
+
+def test_tvm_is_absent(monkeypatch, saved):
+    monkeypatch.setattr(library, "PACKAGE", "apache-tvm-that-is-not-here")
+    assert library.probe() == Availability(ok=False, reason="apache-tvm-that-is-not-here is not installed")
+    with pytest.raises(BackendUnavailable, match=r"pip install 'delegate\[cuda\]'"):
+        delegate.load(saved)
+
+
+@pytest.mark.parametrize("size", [0, 100, -1])
+def test_a_blob_that_is_cut(size):
+    blob, specs = pack(b"library", [Weight(DType.float32, np.ones((4, 4), np.float32))])
+    assert unpack(memoryview(blob), specs)[1][0].array.shape == (4, 4)
+    with pytest.raises(ValueError, match=f"and its compile specs say {len(blob)}"):
+        unpack(memoryview(blob)[:size], specs)
+
+
+def test_a_library_that_is_damaged():
+    with pytest.raises(Exception, match=r"library\.so"):
+        Machine(library.runtime(library.CPU), memoryview(b"no library"), library.CPU)
+
+
+def test_no_compiler(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name, *_: None)
+    with pytest.raises(LoweringError, match=r"neither nvcc nor NVRTC is here to compile for sm_80: install"):
+        lowered("sm_80")
+
+
+def test_no_linker(monkeypatch):
+    from tvm.support import cc
+
+    monkeypatch.setattr(cc, "get_cc", lambda: None)
+    with pytest.raises(LoweringError, match=r"C\+\+ compiler.*install g\+\+"):
+        lowered("llvm")
+
+
+STAND_IN, ABSENT = Availability(ok=True, stand_in=True), Availability(ok=False)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "webgpu", "engine"),
+    [
+        (Availability(ok=True), Availability(ok=True), "cuda"),
+        (STAND_IN, Availability(ok=True), "webgpu"),
+        (STAND_IN, STAND_IN, "webgpu"),
+        (STAND_IN, ABSENT, "cuda"),
+        (ABSENT, ABSENT, "webgpu"),
+    ],
+)
+def test_what_auto_takes(monkeypatch, cuda, webgpu, engine):
+    for name, found in (("cuda", cuda), ("webgpu", webgpu)):
+        row = replace(engines.ENGINES[name], probe=lambda found=found: found)
+        monkeypatch.setitem(engines.ENGINES, name, row)
+    assert engines.choose()[0].name == engine
+
+
+@no_gpu
+def test_without_an_arch_it_is_what_is_here():
+    (partition,) = lowered(None).report.partitions
+    assert "for host CPU by TVM (stand-in), no GPU is here" in partition.notes

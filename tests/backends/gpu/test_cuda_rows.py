@@ -1,0 +1,83 @@
+"""Every row of the engine cuda: run on the host's CPU by TVM against eager, and compiled for a GPU."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.backends.gpu.cuda.operators import OPERATORS
+from delegate.compiled import CompiledProgram
+from tests.backends.gpu.cases import ALL
+from tests.lowering import relative_error
+
+pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
+
+# Operator -> why a case of it stays elsewhere.
+PORTABLE: dict[str, str] = {}
+WITHOUT_CASE = {
+    "aten.add.Scalar", "aten.sub.Scalar", "aten.mul.Scalar", "aten.div.Scalar",  # exported as .Tensor with a number
+    "aten.native_layer_norm.default", "aten._adaptive_avg_pool2d.default",  # what the kept operators decompose to
+}  # fmt: skip
+
+
+class Every(nn.Module):
+    """Every case, one after the other; a step after each, so that none is only a view of its inputs."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.functions = [function for _, (function, _) in ALL]
+        self.parts = nn.ModuleList(f for f in self.functions if isinstance(f, nn.Module))
+        self.to(dtype)
+
+    def forward(self, *inputs: torch.Tensor) -> list[list[torch.Tensor]]:
+        given = iter(inputs)
+        results = []
+        for function, (_, (_, example)) in zip(self.functions, ALL, strict=True):
+            made = function(*(next(given) for _ in example))
+            parts = made if isinstance(made, tuple | list) else [made]
+            results.append([p.neg() if p.is_floating_point() else p for p in parts])
+        return results
+
+
+def inputs(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
+    return tuple(x.to(dtype) if x.is_floating_point() else x for _, (_, example) in ALL for x in example)
+
+
+def lowered(module: nn.Module, args: tuple[torch.Tensor, ...], arch: str) -> CompiledProgram:
+    options = {"engine": "cuda", "cuda": {"arch": arch}}
+    return delegate.to_backend(
+        torch.export.export(module.eval(), args), config={"backends": [{"name": "gpu", "options": options}]}
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float16", 2e-2), ("bfloat16", 1e-1)])
+def test_every_row_is_right(dtype, tolerance):
+    module, args = Every(getattr(torch, dtype)).eval(), inputs(getattr(torch, dtype))
+    program = lowered(module, args, "llvm")
+    assert {n.op for n in program.report.nodes if n.backend == "portable"} == set(PORTABLE)
+    with torch.no_grad():
+        expected, actual = module(*args), program(*args)
+    wrong = {}
+    for (op, _), wanted, got in zip(ALL, expected, actual, strict=True):
+        assert [g.dtype for g in got] == [w.dtype for w in wanted], op
+        error = max(relative_error(g, w) for g, w in zip(got, wanted, strict=True))
+        if error > tolerance:
+            wrong[op] = error
+    assert not wrong
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here")
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_every_row_compiles_for_a_gpu(dtype):
+    program = lowered(Every(getattr(torch, dtype)), inputs(getattr(torch, dtype)), "sm_80")
+    assert {n.op for n in program.report.nodes if n.backend == "portable"} == set(PORTABLE)
+
+
+def test_every_row_has_a_case():
+    assert set(OPERATORS) - {op for op, _ in ALL} == WITHOUT_CASE
