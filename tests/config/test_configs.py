@@ -12,6 +12,8 @@ from torch import nn
 
 from delegate.config import load_config
 
+DEVICES = {"preference", "everywhere"}  # backends that may be absent here, and one that computes in float16
+KEPT = {"fallback", "everywhere", "cuda"}
 FILES = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 
 
@@ -41,21 +43,18 @@ def test_file_lowers_a_model(file: Path) -> None:
     torch.manual_seed(0)
     model, x = Net().eval(), torch.randn(3, 8)
     with warnings.catch_warnings():
-        if file.stem == "preference":  # its first choices may be absent here, and it asks for a warning
+        if file.stem in DEVICES:  # they ask for a warning where one is absent
             warnings.simplefilter("ignore", RuntimeWarning)
         program = delegate.to_backend(torch.export.export(model, (x,)), config=file)
-    # The first choices of preference.yaml compute in float16.
-    torch.testing.assert_close(program(x), model(x), atol=1e-5 if file.stem != "preference" else 5e-3, rtol=1e-4)
+    torch.testing.assert_close(program(x), model(x), atol=5e-3 if file.stem in DEVICES else 1e-5, rtol=1e-4)
     used = {n.backend for n in program.report.nodes}
     if file.stem == "portable":
         assert used == {"portable"}
     elif file.stem == "cuda":
         assert used == {"gpu"}
-    elif file.stem != "preference":
+    elif file.stem not in DEVICES:
         assert "xnnpack" in used
     if file.stem == "mobile":
         assert {n.backend for n in program.report.nodes if "gelu" in n.op} == {"portable"}
         assert program.report.partitions[0].nodes
-    assert len(program.program.fallbacks) == (
-        len(program.report.partitions) if file.stem in {"fallback", "cuda"} else 0
-    )
+    assert len(program.program.fallbacks) == (len(program.report.partitions) if file.stem in KEPT else 0)

@@ -123,6 +123,25 @@ class _Expand(nn.Module):
         return x.expand(self.count).relu().amax()
 
 
+class _Tables(nn.Module):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.tables = nn.ParameterList(torch.full((1 << 18, 256), float(i)) for i in range(count))  # of 256 MiB
+
+    def forward(self, x):
+        return sum(F.embedding(x, table) for table in self.tables)
+
+
+@pytest.mark.slow
+def test_weights_beyond_what_protobuf_holds():
+    require("gpu")
+    module, x = _Tables(9).requires_grad_(False), torch.tensor([0, 5, (1 << 18) - 1])
+    program = compiled(module, (x,), backends="gpu")
+    (spec,) = program.program.delegates
+    assert len(program.program.segments[spec.segment]) > 2**31
+    assert relative_error(program(x), module(x)) == 0
+
+
 class _Outer(nn.Module):
     def forward(self, x, y):
         return (x[:, None] + y).amax(0)
