@@ -11,7 +11,7 @@ from torch.fx import Node
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.dsp.info import PROVIDER, is_emulated, provider
-from delegate.backends.dsp.operators import OPERATORS
+from delegate.backends.dsp.operators import LIMITS, OPERATORS
 from delegate.backends.dsp.runtime import backend_options
 from delegate.backends.dsp.targets import DEFAULT, TARGETS, Target
 from delegate.backends.onnx.aot import OnnxBackend
@@ -70,6 +70,7 @@ class DspBackend(OnnxBackend):
     Options = DspOptions
     provider = PROVIDER
     operators: ClassVar = OPERATORS
+    limits: ClassVar = LIMITS
 
     def check(self, node: Node) -> Verdict:
         for other in (node, *node.all_input_nodes):

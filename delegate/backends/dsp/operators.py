@@ -1,41 +1,90 @@
-"""The ONNX operators that QNN's provider runs on the HTP: one row per operator, from its own documentation.
+"""The ONNX operators that QNN's provider runs on the HTP, with the dtypes that it takes for all their tensors.
 
-https://github.com/onnxruntime/onnxruntime-qnn, docs/execution-providers/QNN-ExecutionProvider.md
+https://github.com/onnxruntime/onnxruntime-qnn, docs/execution_providers/QNN-ExecutionProvider.md, and what the provider
+2.7 answered when it was asked which of them it takes on which dtype. Of int64 the HTP takes what fits
+int32, so only indices are given to it; sums and products of int32 saturate, so they are not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
+from torch.fx import Node
 
 from delegate.backends.onnx.aot import Operators
+from delegate.backends.onnx.translations.row import plain
+from delegate.edge.node import arguments, tensor
+from delegate.verdict import YES, Reason, Verdict, no
 
 _FLOAT = frozenset({torch.float32, torch.float16})
 _NUMBER = _FLOAT | {torch.int32}
+_BOOL = frozenset({torch.bool})
 _QUANTIZED = frozenset({torch.int8, torch.uint8, torch.int16, torch.uint16})
-_ANY = _NUMBER | {torch.bool, torch.uint8, torch.int8, torch.int64}
 
 OPERATORS: Operators = {
     **dict.fromkeys(
         (
-            "Atan", "AveragePool", "BatchNormalization", "Clip", "Conv", "ConvTranspose", "Cos", "Elu",
-            "Exp", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "HardSigmoid", "HardSwish", "LayerNormalization",
-            "LeakyRelu", "Log", "LogSoftmax", "MatMul", "MaxPool", "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin",
-            "ReduceSum", "Relu", "Resize", "Round", "Sigmoid", "Sin", "Softmax", "Sqrt", "Tanh", "Ceil", "Pad",
+            "Add", "Atan", "AveragePool", "BatchNormalization", "Ceil", "Conv", "ConvTranspose", "Cos", "Elu",
+            "Exp", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "HardSigmoid", "HardSwish", "InstanceNormalization",
+            "LayerNormalization", "LeakyRelu", "Log", "MatMul", "MaxPool", "Mul", "Neg", "PRelu", "Pad", "Pow",
+            "Reciprocal", "ReduceMean", "Relu", "Resize", "Round", "Sigmoid", "Sign", "Sin", "Softmax", "Sqrt", "Sub",
+            "Tanh", "TopK",
         ),
         _FLOAT,
     ),
-    **dict.fromkeys(("Abs", "Add", "Sub", "Mul", "Div", "Neg", "Pow", "Max", "Min"), _NUMBER),
-    **dict.fromkeys(
-        ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Where"), _NUMBER | {torch.bool}
-    ),
-    **dict.fromkeys(("And", "Or", "Not"), frozenset({torch.bool})),
     **dict.fromkeys(
         (
-            "Cast", "Concat", "Expand", "Gather", "GatherND", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
-            "Unsqueeze",
+            "Abs", "ArgMax", "ArgMin", "Clip", "Div", "Equal", "GatherND", "Greater", "GreaterOrEqual", "Less",
+            "LessOrEqual", "Max", "Min", "ReduceMax", "ReduceMin", "ReduceSum", "ScatterElements", "Tile", "Where",
         ),
-        _ANY,
+        _NUMBER,
     ),
+    **dict.fromkeys(
+        (
+            "Cast", "Concat", "Expand", "Gather", "GatherElements", "Reshape", "ScatterND", "Slice", "Split", "Squeeze",
+            "Transpose", "Unsqueeze",
+        ),
+        _NUMBER | _BOOL,
+    ),
+    **dict.fromkeys(("And", "Or", "Not", "Xor"), _BOOL),
     "QuantizeLinear": _QUANTIZED | {torch.float32},
     "DequantizeLinear": _QUANTIZED | {torch.float32, torch.int32},
 }  # fmt: skip
+
+
+def _plain_transposed(node: Node) -> Verdict:
+    """Transposed, it has no groups, dilation or output_padding."""
+    given = arguments(node)
+    if not given["transposed"]:
+        return YES
+    if given["groups"] == 1 and all(d == 1 for d in given["dilation"]) and not any(given["output_padding"]):
+        return YES
+    what = ", ".join(f"{name}={given[name]}" for name in ("groups", "dilation", "output_padding"))
+    return no(Reason.ATTRIBUTE, f"transposed with {what}")
+
+
+def _wrong_edges(node: Node) -> Verdict:
+    """Never: what QNN repeats at the edges is garbage on the emulator."""
+    return no(Reason.INACCURATE, "QNN repeats edges wrongly")
+
+
+def _plain_pool(node: Node) -> Verdict:
+    """Over 2 dimensions, not dilated."""
+    source = node.all_input_nodes[0]
+    if tensor(source).dim() != 4:
+        return no(Reason.RANK, f"{source.name} has {tensor(source).dim()} dimensions, where QNN's pools have 4")
+    dilation = arguments(node).get("dilation") or [1]
+    return YES if all(d == 1 for d in dilation) else no(Reason.ATTRIBUTE, f"dilation={list(dilation)}")
+
+
+_POOLS = (
+    "avg_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_avg_pool1d", "adaptive_avg_pool3d",
+    "_adaptive_avg_pool3d",
+)  # fmt: skip
+LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
+    "aten.convolution.default": _plain_transposed,
+    "aten.addmm.default": plain(beta=1, alpha=1),
+    **dict.fromkeys((f"aten.{name}.default" for name in _POOLS), _plain_pool),
+    **{f"aten.replication_pad{n}d.default": _wrong_edges for n in (1, 2, 3)},
+}

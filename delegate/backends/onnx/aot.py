@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import ClassVar
 
 import torch
@@ -16,6 +16,7 @@ from delegate.backends.lowering import conditions
 from delegate.backends.onnx.assignment import left_to_cpu
 from delegate.backends.onnx.model import ExportedModel, to_onnx
 from delegate.backends.onnx.translations import TRANSLATIONS
+from delegate.backends.onnx.translations.row import Translation, anything
 from delegate.edge.node import op_name, results_used, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -33,22 +34,29 @@ class OnnxBackend(Backend):
 
     provider: ClassVar[str]
     operators: ClassVar[Operators]
+    limits: ClassVar[Mapping[str, Callable[[Node], Verdict]]] = {}  # operator -> what else the provider asks of a node
 
     @property
     def preserve_ops(self) -> Set[str]:
-        return frozenset(
-            row.op for row in TRANSLATIONS.values() if row.keep and all(o in self.operators for o in row.onnx)
-        )
+        return frozenset(row.op for row in TRANSLATIONS.values() if row.keep and not self._missing(row))
 
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:
         """What the exporter makes of the operator, on which dtypes the provider runs it, and what the row asks."""
         row = TRANSLATIONS.get(op)
-        if row is None or not all(o in cls.operators for o in row.onnx):
+        if row is None or cls._missing(row):
             return None
         dtypes = frozenset.intersection(*(cls.operators[o] for o in row.onnx)) | row.beside
         names = ", ".join(sorted(str(d).removeprefix("torch.") for d in dtypes))
-        return (f"As ONNX's {', '.join(row.onnx)}.", f"All tensors are of {names}.", *conditions(row.check))
+        made = f"As ONNX's {', '.join((*row.onnx, *row.between))}."
+        limit = cls.limits.get(op)
+        asked = () if limit is None else conditions(limit)
+        return (made, f"All tensors are of {names}.", *conditions(row.check), *asked)
+
+    @classmethod
+    def _missing(cls, row: Translation) -> list[str]:
+        """What the provider does not run of an operator's ONNX operators."""
+        return [o for o in (*row.onnx, *row.between) if o not in cls.operators]
 
     def check(self, node: Node) -> Verdict:
         if node.target is operator.getitem:
@@ -56,11 +64,11 @@ class OnnxBackend(Backend):
         row = TRANSLATIONS.get(op_name(node))
         if row is None:
             return no(Reason.OPERATOR, f"{self.name} has no lowering of {op_name(node)}")
-        missing = [o for o in row.onnx if o not in self.operators]
+        missing = self._missing(row)
         if missing:
             return no(Reason.OPERATOR, f"{self.provider} does not run ONNX's {', '.join(missing)}")
         dtypes = frozenset.intersection(*(self.operators[o] for o in row.onnx)) | row.beside
-        return self._check_dtypes(node, dtypes) and row.check(node)
+        return self._check_dtypes(node, dtypes) and row.check(node) and self.limits.get(row.op, anything)(node)
 
     def _check_dtypes(self, node: Node, allowed: Dtypes) -> Verdict:
         for other in (node, *node.all_input_nodes):

@@ -1,4 +1,7 @@
-"""One case per row of the translations: operator -> a function that exports to it, and its inputs."""
+"""Cases of the translations by family: what is tried -> a function that exports to it, and its inputs.
+
+A case is named after its operator; what is special about it follows after a comma.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,13 @@ torch.manual_seed(0)
 X = torch.randn(2, 8, 6, 6)
 POSITIVE = X.abs() + 0.5
 UNIT = X.clamp(-0.9, 0.9)
+LINE, VOLUME = torch.randn(2, 8, 12), torch.randn(1, 4, 6, 6, 6)
 MATRIX, OTHER = torch.randn(5, 7), torch.randn(5, 7)
 BATCHED = torch.randn(3, 5, 7)
 INDEX = torch.tensor([2, 0, 1, 1])
-MASK = MATRIX > 0
+NUMBERS, NUMBERS_2 = torch.randint(-9, 9, (5, 7)).int(), torch.randint(1, 9, (5, 7)).int()
+LARGE = torch.tensor([2**31 - 1, -(2**31), 2**24 + 1, 123456789, -7], dtype=torch.int32)
+HALVES = torch.tensor([0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.3, -0.3])
 
 # Steps, so that float16 rounds none of them elsewhere than float32.
 STEPS = torch.arange(-16, 19).view(5, 7) * 0.25
@@ -30,14 +36,15 @@ quantized = torch.ops.quantized_decomposed
 _UNARY = {
     "acosh": POSITIVE + 1,
     **dict.fromkeys(("acos", "asin", "atanh"), UNIT),
-    **dict.fromkeys(("log", "reciprocal", "rsqrt", "sqrt"), POSITIVE),
+    **dict.fromkeys(("log", "log2", "log10", "reciprocal", "rsqrt", "sqrt"), POSITIVE),
     **dict.fromkeys(
-        ("abs", "asinh", "atan", "ceil", "cos", "cosh", "erf", "exp", "floor", "neg", "relu", "round", "sigmoid", "sin",
-         "sinh", "tan", "tanh"),
+        ("abs", "asinh", "atan", "ceil", "cos", "cosh", "erf", "exp", "exp2", "floor", "neg", "relu", "round",
+         "sigmoid", "sign", "sin", "sinh", "tan", "tanh", "trunc"),
         X,
     ),
 }  # fmt: skip
-_COMPARE = ("eq", "gt", "lt", "ge", "le")
+_COMPARE = ("eq", "ne", "gt", "lt", "ge", "le")
+_TRUTHS = ("and", "or", "xor")
 
 
 def weight(*shape: int) -> torch.Tensor:
@@ -47,6 +54,10 @@ def weight(*shape: int) -> torch.Tensor:
 
 def _with_half(function: Callable[..., Any], x: torch.Tensor) -> torch.Tensor:
     return function(x, 0.5)
+
+
+def _of_signs(function: Callable[..., Any], *inputs: torch.Tensor) -> torch.Tensor:
+    return function(*(x > 0 for x in inputs))
 
 
 def _in_16_bits(x: torch.Tensor) -> torch.Tensor:
@@ -75,76 +86,338 @@ class Constant(nn.Module):
         return self.function(*inputs, *(getattr(self, n) for n in self.names))
 
 
-CASES: dict[str, Case] = {
-    **{f"aten.{name}.default": (getattr(torch, name), (x,)) for name, x in _UNARY.items()},
-    **{f"aten.{n}.Tensor": (getattr(torch, n), (MATRIX, OTHER)) for n in ("add", "sub", "mul", "div")},
-    **{f"aten.{n}.Tensor": (getattr(torch, n), (MATRIX, OTHER)) for n in _COMPARE},
-    **{f"aten.{n}.Scalar": (partial(_with_half, getattr(torch, n)), (MATRIX,)) for n in _COMPARE},
-    "aten.sum.dim_IntList": (lambda x: x.sum((1, 3)), (X,)),
-    "aten.mean.dim": (lambda x: x.mean((-1, -2), keepdim=True), (X,)),
-    "aten.amax.default": (lambda x: x.amax(1), (X,)),
-    "aten.amin.default": (lambda x: x.amin(-1, keepdim=True), (X,)),
-    "aten.pow.Tensor_Scalar": (lambda x: x**3, (X,)),
-    "aten.pow.Tensor_Tensor": (torch.pow, (POSITIVE, X)),
-    "aten.maximum.default": (torch.maximum, (MATRIX, OTHER)),
-    "aten.minimum.default": (torch.minimum, (MATRIX, OTHER)),
-    "aten.clamp.default": (lambda x: x.clamp(-0.5, 1.0), (X,)),
-    "aten.hardtanh.default": (lambda x: F.hardtanh(x, 0.0, 6.0), (X,)),
-    "aten.logical_not.default": (lambda x: torch.logical_not(x > 0), (MATRIX,)),
-    "aten.logical_and.default": (lambda x, y: torch.logical_and(x > 0, y > 0), (MATRIX, OTHER)),
-    "aten.logical_or.default": (lambda x, y: torch.logical_or(x > 0, y > 0), (MATRIX, OTHER)),
-    "aten.where.self": (lambda x, y: torch.where(x > 0, x, y), (MATRIX, OTHER)),
-    "aten.leaky_relu.default": (lambda x: F.leaky_relu(x, 0.1), (X,)),
-    "aten.elu.default": (F.elu, (X,)),
-    "aten.gelu.default": (F.gelu, (X,)),
-    "aten.silu.default": (F.silu, (X,)),
-    "aten.hardswish.default": (F.hardswish, (X,)),
-    "aten.hardsigmoid.default": (F.hardsigmoid, (X,)),
-    "aten._softmax.default": (lambda x: x.softmax(-1), (X,)),
-    "aten._log_softmax.default": (lambda x: x.log_softmax(-1), (X,)),
-    "aten.convolution.default": (
-        Constant(lambda x, w, b: F.conv2d(x, w, b, 2, 1), weight(4, 8, 3, 3), weight(4)),
-        (X,),
-    ),
-    "aten.linear.default": (Constant(F.linear, weight(4, 7), weight(4)), (BATCHED,)),
-    "aten.addmm.default": (Constant(lambda x, b, w: torch.addmm(b, x, w), weight(4), weight(7, 4)), (MATRIX,)),
-    "aten.mm.default": (lambda x, y: torch.mm(x, y.t()), (MATRIX, OTHER)),
-    "aten.bmm.default": (lambda x: torch.bmm(x, x.transpose(1, 2)), (BATCHED,)),
-    "aten.matmul.default": (lambda x: x @ x.transpose(2, 3), (X,)),
-    "aten.scaled_dot_product_attention.default": (
-        lambda x: F.scaled_dot_product_attention(x, x + 1, x - 1, attn_mask=torch.ones(6, 6).tril().bool()),
-        (X,),
-    ),
-    "aten.avg_pool2d.default": (lambda x: F.avg_pool2d(x, 3, 2, 1), (X,)),
-    "aten.max_pool2d_with_indices.default": (lambda x: F.max_pool2d(x, 3, 2, 1), (X,)),
-    "aten.adaptive_avg_pool2d.default": (lambda x: F.adaptive_avg_pool2d(x, 1), (X,)),
-    "aten.layer_norm.default": (
-        Constant(lambda x, w, b: F.layer_norm(x, (7,), w, b), weight(7), weight(7)),
-        (BATCHED,),
-    ),
-    "aten._native_batch_norm_legit_no_training.default": (nn.BatchNorm2d(8).requires_grad_(False).eval(), (X,)),
-    "aten.view.default": (lambda x: x.view(2, 8, 36), (X,)),
-    "aten.expand.default": (lambda x: x[:, None].expand(5, 3, 7), (MATRIX,)),
-    "aten.permute.default": (lambda x: x.permute(0, 2, 3, 1), (X,)),
-    "aten.squeeze.dims": (lambda x: x[:, None].squeeze(1) * 2, (MATRIX,)),
-    "aten.unsqueeze.default": (lambda x: x.unsqueeze(1), (MATRIX,)),
-    "aten.cat.default": (lambda x, y: torch.cat((x, y), 1), (MATRIX, OTHER)),
-    "aten.slice.Tensor": (lambda x: x[:, 1:5], (X,)),
-    "aten.select.int": (lambda x: x[:, 2], (X,)),
-    "aten.split_with_sizes.default": (lambda x: torch.split(x, (2, 6), 1), (X,)),
-    "aten.constant_pad_nd.default": (lambda x: F.pad(x, (1, 2, 0, 1)), (X,)),
-    "aten.embedding.default": (Constant(F.embedding, weight(3, 7)), (INDEX,)),
-    "aten.index.Tensor": (Constant(lambda x, i: x[i], INDEX), (MATRIX,)),
-    "quantized_decomposed.quantize_per_tensor.default": (
-        lambda x: quantized.quantize_per_tensor(x.relu(), 0.25, 3, -128, 127, torch.int8),
-        (STEPS,),
-    ),
-    "quantized_decomposed.dequantize_per_tensor.default": (
-        lambda x: quantized.dequantize_per_tensor(x, 0.25, 3, -128, 127, torch.int8).relu(),
-        (INTEGERS,),
-    ),
-    "quantized_decomposed.dequantize_per_channel.default": (
-        Constant(_quantized_linear, INTEGERS[:4], weight(4).abs() / 100, torch.zeros(4, dtype=torch.int64)),
-        (MATRIX,),
-    ),
+_CONVOLUTION = "aten.convolution.default"
+_RESIZED = {
+    f"aten.upsample_{mode}2d.vec, {what}": (partial(F.interpolate, mode=mode, **options), (X,))
+    for mode in ("nearest", "bilinear")
+    for what, options in {
+        "twice": {"scale_factor": 2},
+        "size": {"size": (9, 10)},
+        "smaller": {"size": (3, 4)},
+        "1.5 times": {"scale_factor": 1.5},
+        **({"corners": {"size": (9, 11), "align_corners": True}} if mode == "bilinear" else {}),
+    }.items()
+}
+
+FAMILIES: dict[str, dict[str, Case]] = {
+    "elementwise": {
+        **{f"aten.{name}.default": (getattr(torch, name), (x,)) for name, x in _UNARY.items()},
+        "aten.round.default, halves": (torch.round, (HALVES,)),
+        "aten.trunc.default, halves": (torch.trunc, (HALVES,)),
+        **{f"aten.{n}.Tensor": (getattr(torch, n), (MATRIX, OTHER)) for n in ("add", "sub", "mul", "div")},
+        **{
+            f"aten.{n}.Tensor, integers": (getattr(torch, n), (NUMBERS, NUMBERS_2))
+            for n in ("add", "sub", "mul", *_COMPARE)
+        },
+        "aten.add.Tensor, overflow": (lambda x: x + x, (LARGE,)),
+        "aten.mul.Tensor, overflow": (lambda x: x * x, (LARGE,)),
+        "aten.add.Tensor, large": (lambda x: x + x, (LARGE // 4 + 1,)),
+        "aten.eq.Tensor, large": (torch.eq, (LARGE, LARGE - 1)),
+        "aten.maximum.default, large": (torch.maximum, (LARGE, LARGE // 4 * 4)),
+        "aten.add.Tensor, number": (lambda x: x + 3, (NUMBERS,)),
+        "aten.add.Tensor, alpha": (lambda x, y: torch.add(x, y, alpha=2), (MATRIX, OTHER)),
+        "aten.sub.Tensor, alpha": (lambda x, y: torch.sub(x, y, alpha=0.5), (MATRIX, OTHER)),
+        "aten.sub.Tensor, from a number": (lambda x: 3 - x, (MATRIX,)),
+        **{f"aten.{n}.Tensor": (getattr(torch, n), (MATRIX, OTHER)) for n in _COMPARE},
+        **{f"aten.{n}.Scalar": (partial(_with_half, getattr(torch, n)), (MATRIX,)) for n in _COMPARE},
+        "aten.remainder.Scalar": (lambda x: x % 0.75, (MATRIX,)),
+        "aten.remainder.Tensor": (torch.remainder, (MATRIX, OTHER)),
+        **{f"aten.pow.Tensor_Scalar, {e}": (partial(torch.pow, exponent=e), (POSITIVE,)) for e in (2, 3, 0.5, -1, 1.7)},
+        "aten.pow.Tensor_Scalar, of negatives": (lambda x: x**3, (X,)),
+        "aten.pow.Tensor_Tensor": (torch.pow, (POSITIVE, X)),
+        "aten.pow.Scalar": (lambda x: 2.5**x, (X,)),
+        "aten.maximum.default": (torch.maximum, (MATRIX, OTHER)),
+        "aten.minimum.default": (torch.minimum, (MATRIX, OTHER)),
+        "aten.maximum.default, integers": (torch.maximum, (NUMBERS, NUMBERS_2)),
+        "aten.minimum.default, integers": (torch.minimum, (NUMBERS, NUMBERS_2)),
+        "aten.clamp.default": (lambda x: x.clamp(-0.5, 1.0), (X,)),
+        "aten.clamp.default, below": (lambda x: x.clamp(min=0.1), (X,)),
+        "aten.clamp.default, above": (lambda x: torch.clamp_max(x, 0.1), (X,)),
+        "aten.clamp.Tensor": (lambda x, y: x.clamp(y - 1, y + 1), (MATRIX, OTHER)),
+        "aten.where.self": (lambda x, y: torch.where(x > 0, x, y), (MATRIX, OTHER)),
+        "aten.where.self, numbers": (lambda x: torch.where(x > 0, 1.0, x), (MATRIX,)),
+        "aten.where.self, integers": (lambda x, y: torch.where(x > 0, x, y), (NUMBERS, NUMBERS_2)),
+        "aten.where.self, masked_fill": (lambda x, y: x.masked_fill(y > 0, -5.0), (MATRIX, OTHER)),
+        "aten._to_copy.default, int32": (lambda x: (x * 10).int(), (MATRIX,)),
+        "aten._to_copy.default, from int32": (lambda x: x.float() / 2, (NUMBERS,)),
+        "aten._to_copy.default, from bool": (lambda x: (x > 0).float(), (MATRIX,)),
+        "aten._to_copy.default, from uint8": (lambda x: x.float() / 2, (NUMBERS_2.byte(),)),
+    },
+    "truth values": {
+        "aten.logical_not.default": (partial(_of_signs, torch.logical_not), (MATRIX,)),
+        "aten.bitwise_not.default": (partial(_of_signs, torch.bitwise_not), (OTHER,)),
+        **{
+            f"aten.logical_{n}.default": (partial(_of_signs, getattr(torch, f"logical_{n}")), (MATRIX, OTHER))
+            for n in _TRUTHS
+        },
+        **{
+            f"aten.bitwise_{n}.Tensor": (partial(_of_signs, getattr(torch, f"bitwise_{n}")), (OTHER, MATRIX + 1))
+            for n in _TRUTHS
+        },
+        "aten.any.default": (partial(_of_signs, torch.any), (MATRIX - 1,)),
+        "aten.any.dim": (partial(_of_signs, partial(torch.any, dim=-1)), (MATRIX - 1,)),
+        "aten.any.dims": (partial(_of_signs, partial(torch.any, dim=(0, 1), keepdim=True)), (MATRIX - 9,)),
+        "aten.any.dim, all": (partial(_of_signs, partial(torch.all, dim=0)), (MATRIX + 1,)),
+    },
+    "activations": {
+        "aten.leaky_relu.default": (lambda x: F.leaky_relu(x, 0.1), (X,)),
+        "aten.elu.default": (F.elu, (X,)),
+        "aten.elu.default, alpha": (lambda x: F.elu(x, 0.5), (X,)),
+        "aten.celu.default": (lambda x: F.celu(x, 0.5), (X,)),
+        "aten.elu.default, selu": (F.selu, (X,)),
+        "aten.gelu.default": (F.gelu, (X,)),
+        "aten.gelu.default, tanh": (lambda x: F.gelu(x, approximate="tanh"), (X,)),
+        "aten.silu.default": (F.silu, (X,)),
+        "aten.hardswish.default": (F.hardswish, (X,)),
+        "aten.hardsigmoid.default": (F.hardsigmoid, (X,)),
+        "aten.hardtanh.default": (lambda x: F.hardtanh(x, -0.5, 0.75), (X,)),
+        "aten.hardtanh.default, relu6": (F.relu6, (X * 4,)),
+        "aten.mish.default": (F.mish, (X * 4,)),
+        "aten.softplus.default": (F.softplus, (X * 10,)),
+        "aten.softplus.default, beta": (lambda x: F.softplus(x, 2.0, 30.0), (X,)),
+        "aten.log_sigmoid.default": (F.logsigmoid, (X * 40,)),
+        "aten.prelu.default": (Constant(F.prelu, weight(8)), (X,)),
+        "aten.prelu.default, one": (Constant(F.prelu, weight(1)), (X,)),
+        "aten.glu.default": (lambda x: F.glu(x, 1), (X,)),
+        "aten._softmax.default": (lambda x: x.softmax(-1), (X,)),
+        "aten._softmax.default, channels": (lambda x: x.softmax(1), (X * 10,)),
+        "aten._log_softmax.default": (lambda x: x.log_softmax(1), (X * 4,)),
+    },
+    "reductions": {
+        "aten.sum.dim_IntList": (lambda x: x.sum((1, 3)), (X,)),
+        "aten.sum.dim_IntList, all": (lambda x: x.sum(), (MATRIX,)),
+        "aten.mean.dim": (lambda x: x.mean((-1, -2), keepdim=True), (X,)),
+        "aten.mean.default": (lambda x: x.mean(), (X + 1,)),
+        "aten.amax.default": (lambda x: x.amax(1), (X,)),
+        "aten.amax.default, all": (lambda x: x.amax(), (X,)),
+        "aten.amin.default": (lambda x: x.amin(-1, keepdim=True), (X,)),
+        "aten.max.default": (lambda x: x.max(), (MATRIX,)),
+        "aten.min.default": (lambda x: x.min(), (MATRIX,)),
+        "aten.max.dim": (lambda x: x.max(1)[0], (MATRIX,)),
+        "aten.min.dim": (lambda x: x.min(0, keepdim=True)[0], (MATRIX,)),
+        "aten.prod.default": (lambda x: x.prod(), (UNIT[0, 0],)),
+        "aten.prod.dim_int": (lambda x: x.prod(1), (MATRIX,)),
+        "aten.var.correction": (lambda x: x.var((2, 3), correction=0, keepdim=True), (X,)),
+        "aten.var.correction, one": (lambda x: torch.std(x, -1), (X,)),
+        "aten.var.correction, all": (lambda x: x.var(), (MATRIX,)),
+        "aten.argmax.default": (lambda x: x.argmax(-1), (MATRIX,)),
+        "aten.argmax.default, ties": (lambda x: x.argmax(0, keepdim=True), (HALVES.view(2, 4).round(),)),
+        "aten.argmin.default": (lambda x: x.argmin(0, keepdim=True), (MATRIX,)),
+    },
+    "convolutions": {
+        f"{_CONVOLUTION}": (Constant(lambda x, w, b: F.conv2d(x, w, b, 2, 1), weight(4, 8, 3, 3), weight(4)), (X,)),
+        f"{_CONVOLUTION}, depthwise": (
+            Constant(lambda x, w: F.conv2d(x, w, None, 1, 1, 1, 8), weight(8, 1, 3, 3)),
+            (X,),
+        ),
+        f"{_CONVOLUTION}, groups": (Constant(lambda x, w: F.conv2d(x, w, None, 1, 1, 1, 2), weight(8, 4, 3, 3)), (X,)),
+        f"{_CONVOLUTION}, dilated": (Constant(lambda x, w: F.conv2d(x, w, None, 1, 2, 2), weight(4, 8, 3, 3)), (X,)),
+        f"{_CONVOLUTION}, uneven": (
+            Constant(lambda x, w: F.conv2d(x, w, None, (2, 1), (1, 0)), weight(4, 8, 3, 1)),
+            (X,),
+        ),
+        f"{_CONVOLUTION}, same": (Constant(lambda x, w: F.conv2d(x, w, None, 1, "same"), weight(4, 8, 4, 4)), (X,)),
+        f"{_CONVOLUTION}, weight given": (F.conv2d, (X, weight(4, 8, 3, 3))),
+        f"{_CONVOLUTION}, 1-D": (
+            Constant(lambda x, w, b: F.conv1d(x, w, b, 1, 1), weight(4, 8, 3), weight(4)),
+            (LINE,),
+        ),
+        f"{_CONVOLUTION}, 1-D dilated": (
+            Constant(lambda x, w: F.conv1d(x, w, None, 2, 2, 2), weight(4, 8, 3)),
+            (LINE,),
+        ),
+        f"{_CONVOLUTION}, 1-D depthwise": (
+            Constant(lambda x, w: F.conv1d(x, w, None, 1, 1, 1, 8), weight(8, 1, 3)),
+            (LINE,),
+        ),
+        f"{_CONVOLUTION}, 3-D": (
+            Constant(lambda x, w, b: F.conv3d(x, w, b, 1, 1), weight(4, 4, 3, 3, 3), weight(4)),
+            (VOLUME,),
+        ),
+        f"{_CONVOLUTION}, 3-D strided": (
+            Constant(lambda x, w: F.conv3d(x, w, None, 2, 1), weight(4, 4, 3, 3, 3)),
+            (VOLUME,),
+        ),
+        f"{_CONVOLUTION}, 3-D groups": (
+            Constant(lambda x, w: F.conv3d(x, w, None, 1, 1, 1, 4), weight(4, 1, 3, 3, 3)),
+            (VOLUME,),
+        ),
+        f"{_CONVOLUTION}, transposed": (
+            Constant(lambda x, w, b: F.conv_transpose2d(x, w, b, 2), weight(8, 4, 2, 2), weight(4)),
+            (X,),
+        ),
+        f"{_CONVOLUTION}, transposed output_padding": (
+            Constant(lambda x, w: F.conv_transpose2d(x, w, None, 2, 1, 1), weight(8, 4, 3, 3)),
+            (X,),
+        ),
+        f"{_CONVOLUTION}, transposed groups": (
+            Constant(lambda x, w: F.conv_transpose2d(x, w, None, 2, 1, 0, 2), weight(8, 4, 3, 3)),
+            (X,),
+        ),
+        f"{_CONVOLUTION}, transposed depthwise": (
+            Constant(lambda x, w: F.conv_transpose2d(x, w, None, 2, 1, 0, 8), weight(8, 1, 4, 4)),
+            (X,),
+        ),
+        f"{_CONVOLUTION}, transposed dilated": (
+            Constant(lambda x, w: F.conv_transpose2d(x, w, None, 1, 1, 0, 1, 2), weight(8, 4, 3, 3)),
+            (X,),
+        ),
+        f"{_CONVOLUTION}, transposed 1-D": (
+            Constant(lambda x, w, b: F.conv_transpose1d(x, w, b, 2, 1), weight(8, 4, 3), weight(4)),
+            (LINE,),
+        ),
+        f"{_CONVOLUTION}, transposed 3-D": (
+            Constant(lambda x, w: F.conv_transpose3d(x, w, None, 2, 1), weight(4, 2, 3, 3, 3)),
+            (VOLUME,),
+        ),
+    },
+    "products": {
+        "aten.linear.default": (Constant(F.linear, weight(4, 7), weight(4)), (BATCHED,)),
+        "aten.linear.default, 2-D": (Constant(F.linear, weight(4, 7), weight(4)), (MATRIX,)),
+        "aten.linear.default, no bias": (Constant(F.linear, weight(4, 7)), (X[..., :1].repeat(1, 1, 1, 7),)),
+        "aten.addmm.default": (Constant(lambda x, b, w: torch.addmm(b, x, w), weight(4), weight(7, 4)), (MATRIX,)),
+        "aten.addmm.default, factors": (
+            lambda x, y: torch.addmm(x[:, :5], x, y.t(), beta=0.5, alpha=2.0),
+            (MATRIX, OTHER),
+        ),
+        "aten.mm.default": (lambda x, y: torch.mm(x, y.t()), (MATRIX, OTHER)),
+        "aten.bmm.default": (lambda x: torch.bmm(x, x.transpose(1, 2)), (BATCHED,)),
+        "aten.bmm.default, baddbmm": (
+            lambda x: torch.baddbmm(x[:, :, :5], x, x.transpose(1, 2), beta=0.5, alpha=2),
+            (BATCHED,),
+        ),
+        "aten.bmm.default, einsum": (lambda x, y: torch.einsum("bij,bkj->bik", x, y), (BATCHED, BATCHED + 1)),
+        "aten.matmul.default": (lambda x: x @ x.transpose(2, 3), (X,)),
+        "aten.matmul.default, by a vector": (lambda x, y: x @ y[0], (BATCHED, OTHER)),
+        "aten.scaled_dot_product_attention.default": (
+            lambda x: F.scaled_dot_product_attention(x, x + 1, x - 1, attn_mask=torch.ones(6, 6).tril().bool()),
+            (X,),
+        ),
+    },
+    "pools": {
+        "aten.avg_pool2d.default": (lambda x: F.avg_pool2d(x, 3, 2, 1), (X,)),
+        "aten.avg_pool2d.default, pads not counted": (
+            lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+            (X,),
+        ),
+        "aten.avg_pool2d.default, ceil_mode": (lambda x: F.avg_pool2d(x, 2, 2, 0, ceil_mode=True), (X,)),
+        "aten.avg_pool2d.default, ceil_mode reaching out": (lambda x: F.avg_pool2d(x, 3, 2, 0, ceil_mode=True), (X,)),
+        "aten.avg_pool2d.default, 1-D": (lambda x: F.avg_pool1d(x, 3, 2, 1), (LINE,)),
+        "aten.avg_pool3d.default": (lambda x: F.avg_pool3d(x, 3, 2, 1), (VOLUME,)),
+        "aten.max_pool2d_with_indices.default": (lambda x: F.max_pool2d(x - 9, 3, 2, 1), (X,)),
+        "aten.max_pool2d_with_indices.default, ceil_mode": (lambda x: F.max_pool2d(x, 3, 1, ceil_mode=True), (X,)),
+        "aten.max_pool2d_with_indices.default, ceil_mode reaching out": (
+            lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True),
+            (X,),
+        ),
+        "aten.max_pool2d_with_indices.default, dilated": (lambda x: F.max_pool2d(x, 2, 1, 0, 2), (X,)),
+        "aten.max_pool2d_with_indices.default, 1-D": (lambda x: F.max_pool1d(x, 3, 2, 1), (LINE,)),
+        "aten.max_pool3d_with_indices.default": (lambda x: F.max_pool3d(x, 2), (VOLUME,)),
+        "aten.adaptive_avg_pool2d.default": (lambda x: F.adaptive_avg_pool2d(x, 1), (X,)),
+        "aten.adaptive_avg_pool2d.default, 3": (lambda x: F.adaptive_avg_pool2d(x, (3, 2)), (X,)),
+        "aten.adaptive_avg_pool1d.default": (lambda x: F.adaptive_avg_pool1d(x, 4), (LINE,)),
+        "aten.adaptive_avg_pool3d.default": (lambda x: F.adaptive_avg_pool3d(x, 1), (VOLUME,)),
+        "aten.adaptive_avg_pool3d.default, 2": (lambda x: F.adaptive_avg_pool3d(x, 2), (VOLUME,)),
+    },
+    "norms": {
+        "aten.layer_norm.default": (
+            Constant(lambda x, w, b: F.layer_norm(x, (7,), w, b), weight(7), weight(7)),
+            (BATCHED,),
+        ),
+        "aten.layer_norm.default, plain": (lambda x: F.layer_norm(x, (7,)), (BATCHED,)),
+        "aten.layer_norm.default, two dimensions": (
+            Constant(lambda x, w, b: F.layer_norm(x, (6, 6), w, b), weight(6, 6), weight(6, 6)),
+            (X,),
+        ),
+        "aten.group_norm.default": (
+            Constant(lambda x, w, b: F.group_norm(x, 4, w, b), weight(8), weight(8)),
+            (X,),
+        ),
+        "aten.group_norm.default, plain": (lambda x: F.group_norm(x, 2), (X,)),
+        "aten.group_norm.default, 1-D": (
+            Constant(lambda x, w, b: F.group_norm(x, 2, w, b), weight(8), weight(8)),
+            (LINE,),
+        ),
+        "aten.instance_norm.default": (F.instance_norm, (X,)),
+        "aten.instance_norm.default, weights": (
+            Constant(lambda x, w, b: F.instance_norm(x, weight=w, bias=b), weight(8), weight(8)),
+            (X,),
+        ),
+        "aten.mean.dim, rms_norm": (Constant(lambda x, w: F.rms_norm(x, (7,), w, 1e-6), weight(7)), (BATCHED,)),
+        "aten._native_batch_norm_legit_no_training.default": (nn.BatchNorm2d(8).requires_grad_(False).eval(), (X,)),
+        "aten._native_batch_norm_legit_no_training.default, 1-D": (
+            nn.BatchNorm1d(8).requires_grad_(False).eval(),
+            (LINE,),
+        ),
+        "aten._native_batch_norm_legit_no_training.default, rows": (
+            nn.BatchNorm1d(7).requires_grad_(False).eval(),
+            (MATRIX,),
+        ),
+        "aten._native_batch_norm_legit_no_training.default, 3-D": (
+            nn.BatchNorm3d(4).requires_grad_(False).eval(),
+            (VOLUME,),
+        ),
+    },
+    "resizing": {
+        **_RESIZED,
+        "aten.pixel_shuffle.default": (lambda x: F.pixel_shuffle(x, 2), (X,)),
+        "aten.pixel_unshuffle.default": (lambda x: F.pixel_unshuffle(x, 2), (X,)),
+    },
+    "moving": {
+        "aten.view.default": (lambda x: x.view(2, 8, 36) * 2, (X,)),
+        "aten.expand.default": (lambda x: x[:, None].expand(5, 3, 7) * 2, (MATRIX,)),
+        "aten.permute.default": (lambda x: x.permute(0, 2, 3, 1) * 2, (X,)),
+        "aten.squeeze.dims": (lambda x: x.sum(1, keepdim=True).squeeze(1) * 2, (MATRIX,)),
+        "aten.unsqueeze.default": (lambda x, y: x.unsqueeze(1) * y, (MATRIX, OTHER)),
+        "aten.cat.default": (lambda x, y: torch.cat((x, y), 1) * 2, (MATRIX, OTHER)),
+        "aten.cat.default, stack": (lambda x, y: torch.stack((x, y), -1) * 2, (MATRIX, OTHER)),
+        "aten.slice.Tensor": (lambda x: x[:, 1:5] * 2, (X,)),
+        "aten.slice.Tensor, step": (lambda x: x[:, 1::3] * 2, (X,)),
+        "aten.slice.Tensor, from the end": (lambda x: x[:, -3:-1] * 2, (X,)),
+        "aten.select.int": (lambda x: x[:, 2] * 2, (X,)),
+        "aten.select.int, last": (lambda x: x[:, -1] * 2, (X,)),
+        "aten.slice.Tensor, unbind": (lambda x: sum(x.unbind(1)), (BATCHED,)),
+        "aten.split_with_sizes.default": (lambda x: [y * 2 for y in torch.split(x, (2, 6), 1)], (X,)),
+        "aten.split_with_sizes.default, chunk": (lambda x: [y * 2 for y in x.chunk(3, -1)], (BATCHED,)),
+        "aten.repeat.default": (lambda x: x.repeat(2, 1, 3) * 2, (MATRIX,)),
+        "aten.flip.default": (lambda x: x.flip(1, -1) * 2, (BATCHED,)),
+        "aten.roll.default": (lambda x: torch.roll(x, (1, -2), (1, -1)) * 2, (BATCHED,)),
+        "aten.constant_pad_nd.default": (lambda x: F.pad(x, (1, 2, 0, 1)) * 2, (X,)),
+        "aten.constant_pad_nd.default, value": (lambda x: F.pad(x, (1, 2), value=2.5) * 2, (X,)),
+        **{
+            f"aten.{name}_pad{n}d.default": (partial(F.pad, pad=(1, 2) * n, mode=mode), (x,))
+            for name, mode in (("reflection", "reflect"), ("replication", "replicate"))
+            for n, x in ((1, LINE), (2, X), (3, VOLUME))
+        },
+    },
+    "indexing": {
+        "aten.embedding.default": (Constant(lambda i, w: F.embedding(i, w) * 2, weight(3, 7)), (INDEX,)),
+        "aten.embedding.default, padding_idx": (
+            Constant(lambda i, w: F.embedding(i, w, 1) * 2, weight(3, 7)),
+            (INDEX.int(),),
+        ),
+        "aten.index.Tensor": (Constant(lambda x, i: x[i] * 2, INDEX), (MATRIX,)),
+        "aten.index.Tensor, second": (Constant(lambda x, i: x[:, i] * 2, INDEX), (MATRIX,)),
+        "aten.index.Tensor, of 2 dimensions": (Constant(lambda x, i: x[i] * 2, INDEX.view(2, 2)), (MATRIX,)),
+        "aten.index.Tensor, given": (lambda x, i: x[:, i] * 2, (X, INDEX)),
+        "aten.index.Tensor, negative": (Constant(lambda x, i: x[:, i] * 2, INDEX - 2), (MATRIX,)),
+        "aten.index.Tensor, negative given": (lambda x, i: x[:, i] * 2, (X, INDEX - 2)),
+        "aten.index_select.default": (Constant(lambda x, i: x.index_select(1, i) * 2, INDEX), (MATRIX,)),
+        "aten.gather.default": (lambda x, i: x.gather(1, i) * 2, (MATRIX, INDEX.repeat(5, 1))),
+    },
+    "quantization": {
+        "quantized_decomposed.quantize_per_tensor.default": (
+            lambda x: quantized.quantize_per_tensor(x.relu(), 0.25, 3, -128, 127, torch.int8),
+            (STEPS,),
+        ),
+        "quantized_decomposed.dequantize_per_tensor.default": (
+            lambda x: quantized.dequantize_per_tensor(x, 0.25, 3, -128, 127, torch.int8).relu(),
+            (INTEGERS,),
+        ),
+        "quantized_decomposed.dequantize_per_channel.default": (
+            Constant(_quantized_linear, INTEGERS[:4], weight(4).abs() / 100, torch.zeros(4, dtype=torch.int64)),
+            (MATRIX,),
+        ),
+    },
 }  # fmt: skip
+CASES: dict[str, Case] = {name: case for family in FAMILIES.values() for name, case in family.items()}

@@ -11,7 +11,7 @@ from torch.fx import Node
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.gpu.webgpu import provider
-from delegate.backends.gpu.webgpu.operators import OPERATORS
+from delegate.backends.gpu.webgpu.operators import LIMITS, OPERATORS
 from delegate.backends.onnx.aot import OnnxBackend
 from delegate.backends.onnx.blob import pack
 from delegate.backends.onnx.model import ExportedModel
@@ -47,6 +47,7 @@ class WebGpuBackend(OnnxBackend):
     Options = WebGpuOptions
     provider = provider.PROVIDER
     operators: ClassVar = OPERATORS
+    limits: ClassVar = LIMITS
 
     def check(self, node: Node) -> Verdict:
         adapter = provider.adapter(provider.provider())

@@ -1,14 +1,20 @@
-"""The ONNX operators that ONNX Runtime's WebGPU provider runs: one row per operator.
+"""The ONNX operators that ONNX Runtime's WebGPU provider runs, with the dtypes that it takes for all their tensors.
 
-https://github.com/microsoft/onnxruntime, js/web/docs/webgpu-operators.md, and what the plugin 0.4 was asked beyond it:
-Round, Or and LogSoftmax, for one, it leaves to the CPU.
+https://github.com/microsoft/onnxruntime, js/web/docs/webgpu-operators.md, and what the plugin 0.4 answered when it was
+asked which of them it takes on which dtype. It leaves to the CPU: Round, Sign, Mod, Or, Xor, IsNaN, IsInf and
+LogSoftmax. Of int64 it is given indices alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
+from torch.fx import Node
 
 from delegate.backends.onnx.aot import Operators
+from delegate.edge.node import arguments, tensor
+from delegate.verdict import YES, Reason, Verdict, no
 
 _FLOAT = frozenset({torch.float32, torch.float16})
 _NUMBER = _FLOAT | {torch.int32}
@@ -17,22 +23,35 @@ _BOOL = frozenset({torch.bool})
 OPERATORS: Operators = {
     **dict.fromkeys(
         (
-            "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "AveragePool", "BatchNormalization", "Ceil", "Clip",
-            "Conv", "ConvTranspose", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu", "Gemm", "GlobalAveragePool",
-            "HardSigmoid", "HardSwish", "LayerNormalization", "LeakyRelu", "Log", "MatMul", "MaxPool", "Pad",
-            "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Resize", "Sigmoid", "Sin",
-            "Sinh", "Softmax", "Sqrt", "Tan", "Tanh",
+            "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "AveragePool", "BatchNormalization", "Ceil",
+            "Conv", "ConvTranspose", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "GatherElements", "Gelu",
+            "Gemm", "GlobalAveragePool", "HardSigmoid", "HardSwish", "InstanceNormalization", "LayerNormalization",
+            "LeakyRelu", "Log", "MatMul", "MaxPool", "Neg", "PRelu", "Reciprocal", "Relu", "Resize", "Sigmoid", "Sin",
+            "Sinh", "Slice", "Softmax", "Sqrt", "Tan", "Tanh", "TopK",
         ),
         _FLOAT,
     ),
-    **dict.fromkeys(("Abs", "Add", "Sub", "Mul", "Div", "Neg", "Pow", "Max", "Min"), _NUMBER),
-    **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Where"), _NUMBER | _BOOL),
-    **dict.fromkeys(("And", "Not"), _BOOL),
     **dict.fromkeys(
         (
-            "Cast", "Concat", "Expand", "Gather", "GatherND", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
-            "Unsqueeze",
+            "Add", "ArgMax", "ArgMin", "Clip", "Concat", "Div", "Equal", "GatherND", "Greater", "GreaterOrEqual",
+            "Less", "LessOrEqual", "Max", "Min", "Mul", "Pad", "Pow", "ReduceMax", "ReduceMean", "ReduceMin",
+            "ReduceProd", "ReduceSum", "ScatterElements", "ScatterND", "Split", "Squeeze", "Sub", "Tile", "Transpose",
+            "Where",
         ),
-        _NUMBER | _BOOL | {torch.int64},
+        _NUMBER,
     ),
+    **dict.fromkeys(("Expand", "Gather", "Unsqueeze"), _NUMBER | _BOOL),
+    **dict.fromkeys(("Cast", "Reshape"), _NUMBER | _BOOL | {torch.uint8}),
+    **dict.fromkeys(("And", "Not"), _BOOL),
 }  # fmt: skip
+
+
+def _flat_groups(node: Node) -> Verdict:
+    """Over 3 dimensions, no groups and not transposed."""
+    given = arguments(node)
+    if tensor(node).dim() < 5 or (given["groups"] == 1 and not given["transposed"]):
+        return YES
+    return no(Reason.ATTRIBUTE, f"groups={given['groups']}, transposed={given['transposed']} over 3 dimensions")
+
+
+LIMITS: Mapping[str, Callable[[Node], Verdict]] = {"aten.convolution.default": _flat_groups}

@@ -1,0 +1,85 @@
+"""Activations, kept whole where ONNX has them whole or where their parts would lose precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.fx import Node
+
+from delegate.backends.lowering import every
+from delegate.backends.onnx.translations.own import ints, ops, scalar
+from delegate.backends.onnx.translations.row import Translation, floating
+from delegate.edge.node import arguments
+from delegate.verdict import YES, Reason, Verdict, no
+
+_VANISHED = -30.0  # 1 + exp(-30) is 1 in float32; further down float16 units go astray
+
+
+def _softplus_threshold(node: Node) -> Verdict:
+    """The threshold, beyond which torch gives the input itself, is at least 15: no float32 tells the two apart."""
+    threshold = arguments(node)["threshold"]
+    return YES if threshold >= 15 else no(Reason.ATTRIBUTE, f"threshold={threshold}")
+
+
+def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
+    """log(1 + exp(beta x)) / beta, written so that nothing overflows."""
+    op = ops()
+    scaled = op.Mul(x, scalar(beta, x))
+    decay = op.Max(op.Neg(op.Abs(scaled)), scalar(_VANISHED, x))
+    tail = op.Log(op.Add(op.Exp(decay), scalar(1.0, x)))
+    return op.Div(op.Add(op.Relu(scaled), tail), scalar(beta, x))
+
+
+def mish(x: Any) -> Any:
+    """x tanh(softplus(x))."""
+    op = ops()
+    return op.Mul(x, op.Tanh(softplus(x)))
+
+
+def log_sigmoid(x: Any) -> Any:
+    """-softplus(-x): the exporter's log(sigmoid(x)) is -inf from -104 down."""
+    op = ops()
+    return op.Neg(softplus(op.Neg(x)))
+
+
+def celu(x: Any, alpha: float = 1.0) -> Any:
+    """alpha elu(x / alpha)."""
+    op = ops()
+    return op.Mul(op.Elu(op.Div(x, scalar(alpha, x))), scalar(alpha, x))
+
+
+def log_softmax(x: Any, dim: int, half_to_float: bool = False) -> Any:
+    """x - max - log(sum(exp(x - max))): hardly any GPU provider has LogSoftmax."""
+    op = ops()
+    shifted = op.Sub(x, op.ReduceMax(x, ints([dim])))
+    return op.Sub(shifted, op.Log(op.ReduceSum(op.Exp(shifted), ints([dim]))))
+
+
+_SOFTPLUS = ("Mul", "Abs", "Neg", "Max", "Exp", "Add", "Log", "Relu", "Div")
+_WHOLE: dict[str, tuple[str, ...]] = {
+    "gelu": ("Gelu",),
+    "silu": ("Sigmoid", "Mul"),
+    "hardswish": ("HardSwish",),
+    "hardsigmoid": ("HardSigmoid",),
+    "prelu": ("PRelu", "Reshape"),
+    "_prelu_kernel": ("PRelu", "Reshape"),
+    "glu": ("Split", "Sigmoid", "Mul"),
+}
+
+ROWS = (
+    Translation("aten.relu.default", ("Relu",), floating),
+    Translation("aten.leaky_relu.default", ("LeakyRelu",), floating),
+    Translation("aten.elu.default", ("Elu", "Mul"), floating),
+    Translation("aten.celu.default", ("Elu", "Div", "Mul"), floating, keep=True, translate=celu),
+    Translation("aten.hardtanh.default", ("Clip",), floating),
+    *(Translation(f"aten.{name}.default", onnx, floating, keep=True) for name, onnx in _WHOLE.items()),
+    Translation(
+        "aten.softplus.default", _SOFTPLUS, every(floating, _softplus_threshold), keep=True, translate=softplus
+    ),
+    Translation("aten.mish.default", (*_SOFTPLUS, "Tanh"), floating, keep=True, translate=mish),
+    Translation("aten.log_sigmoid.default", _SOFTPLUS, floating, keep=True, translate=log_sigmoid),
+    Translation("aten._softmax.default", ("Softmax",), floating),
+    Translation(
+        "aten._log_softmax.default", ("ReduceMax", "Sub", "Exp", "ReduceSum", "Log"), floating, translate=log_softmax
+    ),
+)

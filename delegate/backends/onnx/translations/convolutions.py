@@ -1,0 +1,8 @@
+"""Convolutions, plain and transposed, over one to three dimensions."""
+
+from __future__ import annotations
+
+from delegate.backends.lowering import every
+from delegate.backends.onnx.translations.row import Translation, floating, same_dtypes
+
+ROWS = (Translation("aten.convolution.default", ("Conv", "ConvTranspose"), every(floating, same_dtypes)),)

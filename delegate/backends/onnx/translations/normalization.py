@@ -1,0 +1,61 @@
+"""Normalisations, as inference runs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.fx import Node
+
+from delegate.backends.lowering import every
+from delegate.backends.onnx.translations.own import ints, ops
+from delegate.backends.onnx.translations.row import Translation, first_result_only, floating, plain
+from delegate.edge.node import is_static
+from delegate.verdict import YES, Reason, Verdict, no
+
+
+def _static(node: Node) -> Verdict:
+    """Its sizes are known before it runs."""
+    return YES if is_static(node) else no(Reason.DYNAMIC_SHAPE, "its sizes depend on the inputs")
+
+
+def group_norm(
+    x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-05, cudnn_enabled: bool = True
+) -> Any:
+    """Groups as instances, then weights per channel: providers have no GroupNormalization."""
+    import onnx_ir
+
+    op = ops()
+    plain_weight, plain_bias = (
+        op.CastLike(op.Constant(value=onnx_ir.tensor([number] * num_groups, dtype=onnx_ir.DataType.FLOAT)), x)
+        for number in (1.0, 0.0)
+    )
+    groups = op.Reshape(x, ints([x.shape[0], num_groups, -1]))
+    normal = op.Reshape(op.InstanceNormalization(groups, plain_weight, plain_bias, epsilon=eps), ints(x.shape))
+    per_channel = ints([-1, *(1 for _ in x.shape[2:])])
+    if weight is not None:
+        normal = op.Mul(normal, op.Reshape(weight, per_channel))
+    return normal if bias is None else op.Add(normal, op.Reshape(bias, per_channel))
+
+
+ROWS = (
+    Translation("aten.layer_norm.default", ("LayerNormalization",), floating, keep=True),
+    Translation("aten.native_layer_norm.default", ("LayerNormalization",), every(floating, first_result_only)),
+    Translation(
+        "aten.group_norm.default",
+        ("Reshape", "InstanceNormalization", "Mul", "Add"),
+        every(floating, _static),
+        keep=True,
+        translate=group_norm,
+    ),
+    Translation(
+        "aten.instance_norm.default",
+        ("InstanceNormalization",),
+        every(floating, plain(use_input_stats=True)),
+        keep=True,
+    ),
+    Translation(
+        "aten._native_batch_norm_legit_no_training.default",
+        ("BatchNormalization",),
+        every(floating, first_result_only),
+    ),
+)

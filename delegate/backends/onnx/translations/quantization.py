@@ -1,0 +1,41 @@
+"""Quantization, as PT2E leaves it in a program. Scales and zero points are constants of wider types."""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Node
+
+from delegate.backends.onnx.translations.row import Translation, anything
+from delegate.edge.node import arguments, is_constant, tensor
+from delegate.verdict import YES, Reason, Verdict, no
+
+
+def _whole_range(node: Node) -> Verdict:
+    """The range of values is all of the integer type.
+
+    ONNX's QuantizeLinear saturates at the type's ends and nowhere before.
+    """
+    given, info = arguments(node), torch.iinfo(tensor(node).dtype)
+    low, high = given["quant_min"], given["quant_max"]
+    if (low, high) == (info.min, info.max):
+        return YES
+    return no(Reason.ATTRIBUTE, f"values from {low} to {high}, where {info.dtype} has {info.min} to {info.max}")
+
+
+def _constant_parameters(node: Node) -> Verdict:
+    """Scales and zero points are constants."""
+    given = arguments(node)
+    moving = next((n for n in (given["scales"], given["zero_points"]) if n is not None and not is_constant(n)), None)
+    return YES if moving is None else no(Reason.ATTRIBUTE, f"{moving.name} is computed at run time")
+
+
+ROWS = (
+    Translation("quantized_decomposed.quantize_per_tensor.default", ("QuantizeLinear",), _whole_range),
+    Translation("quantized_decomposed.dequantize_per_tensor.default", ("DequantizeLinear",), anything),
+    Translation(
+        "quantized_decomposed.dequantize_per_channel.default",
+        ("DequantizeLinear",),
+        _constant_parameters,
+        beside=frozenset({torch.int64, torch.float64}),
+    ),
+)

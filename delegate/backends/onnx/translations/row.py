@@ -1,0 +1,117 @@
+"""A row of the translations, and the checks that rows of several families share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from delegate.edge.node import arguments, results_used, tensors
+from delegate.verdict import YES, Reason, Verdict, no
+
+Check = Callable[[Node], Verdict]
+
+BOOL = frozenset({torch.bool})
+INDICES = frozenset({torch.int64, torch.int32})
+FLOATS = frozenset({torch.float32, torch.float16})
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A row: it names every ONNX operator that the exporter may use for an operator.
+
+    A provider that runs all of these runs the operator.
+
+    Args:
+        op: e.g. "aten.relu.default".
+        onnx: the ONNX operators that it becomes.
+        check: where the exporter's translation holds, whatever the provider.
+        keep: the operator is not core ATen: it is kept whole, since the exporter knows a better one than its parts.
+        beside: dtypes that its tensors may have beside those of all these ONNX operators, such as a mask's.
+        between: ONNX operators that it uses on values in between, whose dtypes do not bind its own tensors.
+        translate: makes the ONNX nodes in place of the exporter's own function; see `own.py`.
+    """
+
+    op: str
+    onnx: tuple[str, ...]
+    check: Check
+    keep: bool = False
+    beside: frozenset[torch.dtype] = frozenset()
+    between: tuple[str, ...] = ()
+    translate: Callable[..., Any] | None = None
+
+
+def anything(node: Node) -> Verdict:
+    """Any arguments."""
+    return YES
+
+
+def floating(node: Node) -> Verdict:
+    """The result is floating point."""
+    if all(t.dtype.is_floating_point for t in tensors(node)):
+        return YES
+    return no(Reason.DTYPE, "torch divides and rounds integers otherwise than ONNX")
+
+
+def floating_inputs(node: Node) -> Verdict:
+    """The operands are floating point."""
+    for source in node.all_input_nodes:
+        if not all(t.dtype.is_floating_point for t in tensors(source)):
+            return no(Reason.DTYPE, f"{source.name} is not floating point")
+    return YES
+
+
+def same_dtypes(node: Node) -> Verdict:
+    """All operands have one dtype.
+
+    The exporter casts what torch promotes by rules of its own; only equal dtypes are sure.
+    """
+    given = {t.dtype for source in node.all_input_nodes for t in tensors(source)}
+    if len(given) <= 1:
+        return YES
+    names = ", ".join(sorted(str(d).removeprefix("torch.") for d in given))
+    return no(Reason.DTYPE, f"the operands have different dtypes: {names}")
+
+
+def numbers(node: Node) -> Verdict:
+    """The operands are numbers, not truth values."""
+    for source in node.all_input_nodes:
+        if any(t.dtype is torch.bool for t in tensors(source)):
+            return no(Reason.DTYPE, f"{source.name} is bool")
+    return YES
+
+
+def truths(node: Node) -> Verdict:
+    """The operands are truth values."""
+    for source in node.all_input_nodes:
+        if any(t.dtype is not torch.bool for t in tensors(source)):
+            return no(Reason.DTYPE, f"{source.name} is not bool")
+    return YES
+
+
+def first_result_only(node: Node) -> Verdict:
+    """Only the first result is used.
+
+    Norms and pools give statistics or indices beside it, which providers do not.
+    """
+    others = results_used(node) - {0}
+    if others:
+        return no(Reason.ATTRIBUTE, f"result {min(others)} is used, and only the first can be given")
+    return YES
+
+
+def plain(**wanted: object) -> Check:
+    """A check that arguments have these values."""
+
+    def check(node: Node) -> Verdict:
+        given = arguments(node)
+        for name, value in wanted.items():
+            if given[name] != value:
+                return no(Reason.ATTRIBUTE, f"{name}={given[name]}")
+        return YES
+
+    check.__doc__ = ", ".join(f"{name}={value}" for name, value in wanted.items()) + "."
+    return check
