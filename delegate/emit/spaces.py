@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from delegate.emit.pools import Pools
 from delegate.program.blocks import walk
@@ -57,19 +56,22 @@ def _readers(method: Method, spaces: Sequence[int]) -> dict[int, set[int]]:
     return found
 
 
-@dataclass
 class _Keeper:
     """Rewrites a method: `kept` values lie in memory spaces, and who cannot read them there gets a copy."""
 
-    _method: Method
-    _pools: Pools
-    _spaces: Sequence[int]
-    _kept: Mapping[int, int]
-    _readers: Mapping[int, set[int]]
+    def __init__(
+        self,
+        method: Method,
+        pools: Pools,
+        spaces: Sequence[int],
+        kept: Mapping[int, int],
+        readers: Mapping[int, set[int]],
+    ) -> None:
+        self._method, self._pools, self._spaces, self._kept, self._readers = method, pools, spaces, kept, readers
+        self._copies: dict[int, int] = {}
 
     def method(self) -> Method:
         values = list(self._method.values)
-        self._copies: dict[int, int] = {}
         for index, space in self._kept.items():
             value = values[index]
             if self._readers[index] - {space}:
