@@ -87,7 +87,7 @@ class CudaBackend(Backend):
             f"for {library.STAND_IN if target.is_host else target}, {why}",
             f"library of {len(code) / 2**20:.1f} MiB",
         ]
-        return PreprocessResult(blob, {**specs, **about}, tuple(notes))
+        return PreprocessResult(blob, {**specs, **about}, tuple(notes), "stand-in" if target.is_host else "cuda")
 
     def _target(self) -> tuple[Target, str]:
         """The architecture to compile for, and why."""

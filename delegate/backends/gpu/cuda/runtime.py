@@ -14,11 +14,12 @@ import numpy as np
 from delegate.backends.gpu.cuda import library
 from delegate.backends.gpu.cuda.blob import Weight, unpack
 from delegate.backends.gpu.cuda.library import CPU, CUDA, one_line
+from delegate.backends.gpu.cuda.memory import SPACES, TvmMemory, TvmTensor
 from delegate.backends.gpu.cuda.targets import Target
 from delegate.errors import BackendFailed
 from delegate.program.dtypes import DType
 from delegate.program.memory import ALIGNMENT
-from delegate.runtime.backend import Array, BackendRuntime, Delegate
+from delegate.runtime.backend import Array, BackendRuntime, Delegate, DeviceMemory
 
 _POOLED = 2  # TVM's code of the allocator that keeps memory for the next call
 
@@ -51,6 +52,9 @@ class CudaRuntime(BackendRuntime):
         except Exception as error:  # whatever TVM raises across its boundary
             raise BackendFailed("TVM does not load the library", where=one_line(error)) from error
 
+    def allocate(self, space: str, size: int) -> DeviceMemory | None:
+        return TvmMemory(space, size) if space in SPACES else None
+
 
 def _require(what: str, made: str, here: str) -> None:
     if made != here:
@@ -72,9 +76,9 @@ class Machine:
 
     def __init__(self, tvm_ffi: Any, code: memoryview, device: int) -> None:
         self._ffi, self._device = tvm_ffi, tvm_ffi.device(device, 0)
-        self._allocate, self._view, self._copy_in, self._copy_out = (
+        self._allocate, self._view, self._copy_in, self._copy_out, self._copy = (
             tvm_ffi.get_global_func(f"runtime.TVMTensor{name}")
-            for name in ("AllocWithScope", "CreateView", "CopyFromBytes", "CopyToBytes")
+            for name in ("AllocWithScope", "CreateView", "CopyFromBytes", "CopyToBytes", "CopyFromTo")
         )
         self._on_host = device == CPU
         with TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Windows keeps a library that is loaded
@@ -85,11 +89,13 @@ class Machine:
         self._machine["vm_initialization"](*(code for each in devices for code in (each, 0, _POOLED)))
         self._main = self._machine["main"]
 
-    def give(self, array: Array, dtype: DType) -> Any:
+    def give(self, array: Array | TvmTensor, dtype: DType) -> Any:
         """An array as a tensor: where it lies if this is the CPU and it is aligned as TVM's code wants it, else a copy.
 
-        What lies there must outlive the tensor.
+        What lies there must outlive the tensor. What is in the device's memory is used there.
         """
+        if isinstance(array, TvmTensor):
+            return array.view(dtype.name)
         shape, name = self._ffi.Shape(array.shape), self._ffi.dtype(dtype.name)
         if self._on_host and array.ctypes.data % ALIGNMENT == 0 and array.size:
             return self._view(self._ffi.from_dlpack(_bits(array)), shape, name, 0)
@@ -97,12 +103,15 @@ class Machine:
         self._copy_in(made, ctypes.c_void_p(array.ctypes.data), array.nbytes)
         return made
 
-    def run(self, tensors: Sequence[Any], outputs: Sequence[Array]) -> None:
+    def run(self, tensors: Sequence[Any], outputs: Sequence[Array | TvmTensor]) -> None:
         """Run the library on tensors that `give` made, and copy what it gives."""
         for result, array in zip(self._main(*tensors), outputs, strict=True):
             if tuple(result.shape) != array.shape:
                 raise BackendFailed(f"TVM gave a tensor of {tuple(result.shape)} where {array.shape} was planned")
-            self._copy_out(result, ctypes.c_void_p(array.ctypes.data), array.nbytes)
+            if isinstance(array, TvmTensor):
+                self._copy(result, array.view(str(result.dtype)))
+            else:
+                self._copy_out(result, ctypes.c_void_p(array.ctypes.data), array.nbytes)
 
 
 def _bits(array: Array) -> Array:
@@ -125,7 +134,7 @@ class CudaDelegate(Delegate):
         self._kept = weights  # the tensors are views of them
         self._weights = [machine.give(w.array, w.dtype) for w in weights]
 
-    def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+    def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         given = [self._machine.give(a, d) for a, d in zip(inputs, self._dtypes, strict=True)]
         try:
             self._machine.run([*given, *self._weights], outputs)
