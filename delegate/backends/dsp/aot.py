@@ -12,6 +12,7 @@ from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.dsp.info import PROVIDER, is_emulated, provider
 from delegate.backends.dsp.operators import LIMITS, OPERATORS
+from delegate.backends.dsp.rewrite import rewritten
 from delegate.backends.dsp.runtime import backend_options
 from delegate.backends.dsp.targets import DEFAULT, TARGETS, Target
 from delegate.backends.onnx.aot import OnnxBackend
@@ -85,6 +86,9 @@ class DspBackend(OnnxBackend):
         made = session_options(provider(), backend_options(self._specs()))
         made.graph_optimization_level = _optimizations()
         return made
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        return super().preprocess(rewritten(region))
 
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
         try:

@@ -66,6 +66,22 @@ def test_a_dynamic_batch_stays_off_the_dsp():
     assert {str(n.verdicts["dsp"].reason) for n in program.report.nodes} == {"dynamic shape"}
 
 
+class Gates(nn.Module):
+    """Where QNN's own operators are inexact or wrong; see delegate/backends/dsp/rewrite.py."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x * nn.functional.hardsigmoid(x), nn.functional.hardsigmoid(x + 1) * (x + 1), nn.functional.hardswish(x)
+
+
+def test_gates_are_as_exact_on_the_dsp_as_float16_is():
+    require("dsp")
+    x = torch.randn(1, 8, 16, 16, generator=torch.Generator().manual_seed(0)).half().float()
+    program = compiled(Gates(), (x,), backends="dsp")
+    assert {n.backend for n in program.report.nodes} == {"dsp"}
+    for actual, expected in zip(program(x), Gates()(x), strict=True):
+        assert (actual - expected).norm() < 4e-4 * expected.norm()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -11,10 +11,10 @@ from tests import zoo
 from tests.backends.onnx.test_rows import require
 from tests.lowering import relative_error
 
-# Model -> partitions, largest relative error. The HTP computes in float16, which small MobileNets feel most.
+# Model -> partitions, largest relative error. Of mobilenet_v2, float16 weights and values alone make 1.8e-2 in torch.
 DSP = {
     "mobilenet_v2": (1, 2e-2),
-    "mobilenet_v3_small": (1, 2e-2),
+    "mobilenet_v3_small": (1, 1e-2),
     "resnet18": (1, 1e-2),
     "vit_tiny": (1, 1e-2),
     "bert_mini": (1, 1e-2),
