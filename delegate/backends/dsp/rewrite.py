@@ -1,8 +1,8 @@
 """Rewrites of a region before it is lowered, where QNN computes an operator inexactly or wrongly.
 
-Measured on the emulator of onnxruntime-qnn 2.7.0: HardSwish in float16 scales by 1/6 rounded down, so that its error has
-one sign and grows from layer to layer; and x * hardsigmoid(x) is off by more than its own size unless hardsigmoid(x) is
-the first operand.
+Measured on the emulator of onnxruntime-qnn 2.7.0: HardSwish in float16 scales by 1/6 rounded down, so that its errors
+have one sign and grow from layer to layer; and x * hardsigmoid(x) is off by more than its own size unless
+hardsigmoid(x) is the first operand.
 """
 
 from __future__ import annotations

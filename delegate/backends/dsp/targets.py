@@ -1,7 +1,8 @@
 """Qualcomm's chips: what QNN has to know of one to compile for it, and which one this machine has.
 
-Models and architectures: QNN SDK, "Supported Snapdragon devices".
+Models and architectures: QNN SDK, "Supported Snapdragon devices", and Qualcomm's own table in ExecuTorch.
 https://docs.qualcomm.com/bundle/publicresource/topics/80-63442-50/overview.html
+https://github.com/pytorch/executorch/blob/main/backends/qualcomm/serialization/qc_schema.py
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ TARGETS: Mapping[str, Target] = {
     for t in (
         Target("SM8350", 68, 30),
         Target("SA8295", 68, 39),
+        Target("SA8540", 68, 62),
         Target("QCM6490", 68, 93),
         Target("SM8450", 69, 36),
         Target("SM8475", 69, 42),
@@ -43,11 +45,17 @@ TARGETS: Mapping[str, Target] = {
         Target("SM8550", 73, 43),
         Target("SA8255", 73, 52),
         Target("SSG2115P", 73, 46),
+        Target("SSG2125P", 73, 58),
+        Target("SXR1230P", 73, 45),
         Target("QCS9100", 73, 77),
         Target("SM8650", 75, 57),
         Target("SM8750", 79, 69),
         Target("SXR2330P", 79, 75),
         Target("SM8850", 81, 87),
+        Target("SM8845", 81, 97),
+        Target("SA8797", 81, 72),
+        Target("SAR2230P", 81, 95),
+        Target("SW6100", 81, 96),
     )
 }
 DEFAULT = TARGETS["SM8550"]

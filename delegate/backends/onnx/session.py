@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from delegate.backends.onnx.blob import OnnxModel
+from delegate.backends.onnx.blob import OnnxModel, Tensor
 from delegate.backends.onnx.memory import OrtTensor
 from delegate.backends.onnx.provider import Provider, lock, one_line
 from delegate.errors import BackendFailed
@@ -93,6 +93,7 @@ class OnnxDelegate(Delegate):
     def __init__(self, session: Any, model: OnnxModel, name: str) -> None:
         self._session, self._model, self._name = session, model, name
         self._binding, self._lock = session.io_binding(), lock(name)
+        self._bound: list[tuple[Any, ...] | None] = [None] * len(model.outputs)
 
     def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         try:
@@ -106,9 +107,13 @@ class OnnxDelegate(Delegate):
         for tensor, array in zip(model.inputs, inputs, strict=True):
             device, address = _place(array)
             binding.bind_input(tensor.name, device, 0, tensor.dtype, array.shape, address)
-        for tensor, array in zip(model.outputs, outputs, strict=True):
-            device, address = _place(array)
-            binding.bind_output(tensor.name, device, 0, tensor.dtype, array.shape, address)
+        for i, (tensor, array) in enumerate(zip(model.outputs, outputs, strict=True)):
+            place = (*_place(array), array.shape)
+            if place != self._bound[i]:  # results often come to lie where the last call's did
+                device, address, shape = place
+                self._bound[i] = None
+                binding.bind_output(tensor.name, device, 0, tensor.dtype, shape, address)
+                self._bound[i] = place
         self._session.run_with_iobinding(binding)
 
     def close(self) -> None:
