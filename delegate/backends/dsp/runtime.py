@@ -45,4 +45,4 @@ class DspRuntime(BackendRuntime):
             )
         model = unpack(blob, compile_specs)
         session = open_session(model, session_options(found, backend_options(compile_specs)), PROVIDER)
-        return OnnxDelegate(session, model, PROVIDER)
+        return OnnxDelegate(session, model, PROVIDER, in_place=True)

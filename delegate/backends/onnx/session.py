@@ -88,12 +88,14 @@ class OnnxDelegate(Delegate):
         session: of ONNX Runtime.
         model: what it runs; kept, for the session reads its weights.
         name: of the provider, for messages.
+        in_place: the provider reads inputs where the host has them; others copy them while they are bound.
     """
 
-    def __init__(self, session: Any, model: OnnxModel, name: str) -> None:
+    def __init__(self, session: Any, model: OnnxModel, name: str, *, in_place: bool = False) -> None:
         self._session, self._model, self._name = session, model, name
         self._binding, self._lock = session.io_binding(), lock(name)
-        self._bound: list[tuple[Any, ...] | None] = [None] * len(model.outputs)
+        self._inputs = [_Slot(t, self._binding.bind_input, in_place) for t in model.inputs]
+        self._outputs = [_Slot(t, self._binding.bind_output, True) for t in model.outputs]
 
     def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         try:
@@ -103,22 +105,41 @@ class OnnxDelegate(Delegate):
             raise BackendFailed(f"{self._name} failed at a partition", where=one_line(error)) from error
 
     def _run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        binding, model = self._binding, self._model
-        for tensor, array in zip(model.inputs, inputs, strict=True):
-            device, address = _place(array)
-            binding.bind_input(tensor.name, device, 0, tensor.dtype, array.shape, address)
-        for i, (tensor, array) in enumerate(zip(model.outputs, outputs, strict=True)):
-            place = (*_place(array), array.shape)
-            if place != self._bound[i]:  # results often come to lie where the last call's did
-                device, address, shape = place
-                self._bound[i] = None
-                binding.bind_output(tensor.name, device, 0, tensor.dtype, shape, address)
-                self._bound[i] = place
-        self._session.run_with_iobinding(binding)
+        for slot, array in zip(self._inputs, inputs, strict=True):
+            slot.bind(array)
+        for slot, array in zip(self._outputs, outputs, strict=True):
+            slot.bind(array)
+        self._session.run_with_iobinding(self._binding)
 
     def close(self) -> None:
         with self._lock:
+            self._inputs.clear()
+            self._outputs.clear()
             self._binding = self._session = None
+
+
+class _Slot:
+    """An input or output of a session, and where its array lay at the last call: arrays often come to lie there again.
+
+    Args:
+        tensor: its name and element type.
+        bind: the method of the session's binding.
+        lasting: binding the same place again would change nothing.
+    """
+
+    def __init__(self, tensor: Tensor, bind: Callable[..., None], lasting: bool) -> None:
+        self._tensor, self._bind, self._lasting = tensor, bind, lasting
+        self._place: tuple[Any, ...] | None = None
+
+    def bind(self, array: Any) -> None:
+        """Have the session read or write an array, or a tensor of a device, where it lies."""
+        device, address = _place(array)
+        place = (device, address, array.shape)
+        if self._lasting and place == self._place:
+            return
+        self._place = None  # until it has been bound
+        self._bind(self._tensor.name, device, 0, self._tensor.dtype, array.shape, address)
+        self._place = place
 
 
 def _place(tensor: Any) -> tuple[str, int]:
