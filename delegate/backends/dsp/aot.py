@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region
-from delegate.backends.dsp.info import PROVIDER, is_emulated, provider
+from delegate.backends.dsp.info import PROVIDER, is_emulated, provider, versions
 from delegate.backends.dsp.operators import LIMITS, OPERATORS
 from delegate.backends.dsp.rewrite import rewritten
 from delegate.backends.dsp.runtime import backend_options
@@ -103,7 +103,9 @@ class DspBackend(OnnxBackend):
         model = OnnxModel(context, (), b"", exported.model.inputs, exported.model.outputs)
         blob, specs = pack(model)
         notes = [f"for {self.options.target}", f"context binary of {len(context) / 2**20:.1f} MiB"]
-        return PreprocessResult(blob, {**specs, **self._specs()}, tuple(itertools.chain(notes, self._where())))
+        return PreprocessResult(
+            blob, {**specs, **self._specs(), "versions": versions()}, tuple(itertools.chain(notes, self._where()))
+        )
 
     def _where(self) -> list[str]:
         return ["emulated on this machine"] if is_emulated(provider()) else []

@@ -23,6 +23,11 @@ def _library() -> str:
     return str(onnxruntime_qnn.get_library_path())
 
 
+def versions() -> dict[str, str]:
+    """Of the libraries that make a context binary and run it."""
+    return {name: metadata.version(name) for name in ("onnxruntime", "onnxruntime-qnn")}
+
+
 def is_emulated(found: Provider) -> bool:
     """Whether what runs is the emulator: then ONNX Runtime lists a CPU where a device has an NPU."""
     return all(d.device.type.name != "NPU" for d in found.devices)
@@ -36,10 +41,9 @@ def probe() -> Availability:
         return Availability(ok=False, reason=f"{error.what}: {error.where}")
     if not found.devices:
         return Availability(ok=False, reason=f"{PROVIDER} finds no device that it runs on")
-    versions = {name: metadata.version(name) for name in ("onnxruntime", "onnxruntime-qnn")}
     emulated = is_emulated(found)
     device = f"Hexagon HTP{' (emulated)' if emulated else ''}"
-    return Availability(ok=True, versions=versions, devices=(device,), stand_in=emulated)
+    return Availability(ok=True, versions=versions(), devices=(device,), stand_in=emulated)
 
 
 INFO = BackendInfo(

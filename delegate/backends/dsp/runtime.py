@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from delegate.backends.dsp.info import INSTALL, PROVIDER, provider
+from delegate.backends.dsp.info import INSTALL, PROVIDER, provider, versions
 from delegate.backends.dsp.targets import Target, local_target
 from delegate.backends.onnx.blob import unpack
 from delegate.backends.onnx.session import OnnxDelegate, open_session, session_options
@@ -44,5 +44,20 @@ class DspRuntime(BackendRuntime):
                 remedy=f"lower it again with soc: {here.soc}",
             )
         model = unpack(blob, compile_specs)
-        session = open_session(model, session_options(found, backend_options(compile_specs)), PROVIDER)
+        settings = session_options(found, backend_options(compile_specs))
+        try:
+            session = open_session(model, settings, PROVIDER)
+        except BackendFailed as error:
+            made_by, installed = compile_specs.get("versions", {}), versions()
+            if made_by == installed:
+                raise
+            raise BackendFailed(
+                f"it was compiled by {_named(made_by)}, and here is {_named(installed)}: {error.what}",
+                where=error.where,
+                remedy="lower it again here, or install what it was compiled by",
+            ) from error
         return OnnxDelegate(session, model, PROVIDER, in_place=True)
+
+
+def _named(libraries: Mapping[str, str]) -> str:
+    return " and ".join(f"{name} {version}" for name, version in libraries.items()) or "unknown versions"

@@ -8,6 +8,7 @@ from torch import nn
 
 import delegate
 from delegate.backends.dsp import runtime
+from delegate.backends.dsp.info import versions
 from delegate.backends.dsp.targets import TARGETS, local_target
 from delegate.errors import BackendFailed, ConfigError
 from tests.backends.onnx.test_rows import require
@@ -105,6 +106,20 @@ def test_a_blob_for_another_chip(monkeypatch, tmp_path):
     monkeypatch.setattr(runtime, "local_target", lambda: TARGETS["SM8750"])
     with pytest.raises(BackendFailed, match=r"compiled for SM8550, and this machine is a SM8750.*soc: SM8750"):
         delegate.load(tmp_path / "dsp.dlg")
+
+
+def test_a_blob_of_another_library_version():
+    """Versions are named where a blob does not open; one that opens is taken whoever made it."""
+    require("dsp")
+    program = compiled(nn.Linear(6, 5), (torch.ones(2, 6),), backends="dsp").program
+    (spec,) = program.delegates
+    blob, specs = bytes(program.segments[spec.segment]), dict(spec.compile_specs)
+    assert specs["versions"] == versions()
+    specs["versions"] = {"onnxruntime": "1.0", "onnxruntime-qnn": "0.1"}
+    runtime.DspRuntime().init(memoryview(blob), specs).close()
+    damaged = blob[: specs["graph"] // 2] + bytes(len(blob) - specs["graph"] // 2)
+    with pytest.raises(BackendFailed, match=r"compiled by onnxruntime 1\.0 and onnxruntime-qnn 0\.1, and here is"):
+        runtime.DspRuntime().init(memoryview(damaged), specs)
 
 
 def test_the_chip_of_a_machine(tmp_path):
