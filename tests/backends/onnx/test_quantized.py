@@ -9,8 +9,9 @@ from torch import nn
 
 import delegate
 from examples.digits.model import digits, trained
+from tests import zoo
 from tests.backends.onnx.test_rows import require
-from tests.lowering import compiled
+from tests.lowering import compiled, relative_error
 
 pytest.importorskip("torchao", reason="torchao quantizes the programs of these tests")
 from tests.backends.onnx.quantizer import last_step, quantized
@@ -88,3 +89,16 @@ def test_what_the_library_refuses_runs_on_kernels_with_its_word():
     assert node.backend == "portable"
     assert "refused by the library: QNNExecutionProvider does not take QuantizeLinear" in str(node.verdicts["dsp"])
     assert torch.equal(program(x), Rounded()(x))
+
+
+@pytest.mark.slow
+def test_mobilenet_in_16_bits_is_one_partition():
+    """In 8 bits a network of random weights is ill-conditioned: a step at its start is many at its end."""
+    require("dsp")
+    module, inputs = zoo.make("mobilenet_v2")
+    eager, exported = quantized(module, [inputs], torch.uint16, per_channel=True)
+    program = delegate.to_backend(exported, "dsp")
+    assert len(program.report.partitions) == 1
+    assert {n.backend for n in program.report.nodes} == {"dsp"}
+    with torch.no_grad():
+        assert relative_error(program(*inputs), eager(*inputs)) < 1e-2
