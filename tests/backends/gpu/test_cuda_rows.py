@@ -16,8 +16,6 @@ from tests.lowering import relative_error
 
 pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
 
-# Operator -> why a case of it stays elsewhere.
-PORTABLE: dict[str, str] = {}
 WITHOUT_CASE = {
     "aten.add.Scalar", "aten.sub.Scalar", "aten.mul.Scalar", "aten.div.Scalar",  # exported as .Tensor with a number
     "aten.native_layer_norm.default", "aten._adaptive_avg_pool2d.default",  # what the kept operators decompose to
@@ -59,7 +57,7 @@ def lowered(module: nn.Module, args: tuple[torch.Tensor, ...], arch: str) -> Com
 def test_every_row_is_right(dtype, tolerance):
     module, args = Every(getattr(torch, dtype)).eval(), inputs(getattr(torch, dtype))
     program = lowered(module, args, "llvm")
-    assert {n.op for n in program.report.nodes if n.backend == "portable"} == set(PORTABLE)
+    assert {n.op for n in program.report.nodes if n.backend == "portable"} == set()
     with torch.no_grad():
         expected, actual = module(*args), program(*args)
     wrong = {}
@@ -76,7 +74,7 @@ def test_every_row_is_right(dtype, tolerance):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_every_row_compiles_for_a_gpu(dtype):
     program = lowered(Every(getattr(torch, dtype)), inputs(getattr(torch, dtype)), "sm_80")
-    assert {n.op for n in program.report.nodes if n.backend == "portable"} == set(PORTABLE)
+    assert {n.op for n in program.report.nodes if n.backend == "portable"} == set()
 
 
 def test_every_row_has_a_case():
