@@ -60,7 +60,7 @@ class BackendState:
         info: None where it is broken or blocked.
         availability: what its probe said; None where it was not asked.
         detail: one sentence on why it is not ok; empty where it is.
-        remedy: how to mend that.
+        remedy: how to mend that, or of one that is ok, what of it cannot be used.
         error: what a broken plugin raised.
     """
 
@@ -302,7 +302,7 @@ def _probed(info: BackendInfo, owner: str, version: str) -> BackendState:
     if not isinstance(availability, Availability):
         return _broken(info.name, owner, version, f"gives {type(availability).__name__}, not Availability, when probed")
     if availability.ok:
-        return BackendState(info.name, State.OK, owner, version, info, availability)
+        return BackendState(info.name, State.OK, owner, version, info, availability, remedy=availability.remedy)
     detail = f"backend {info.name!r} is not available here: {availability.reason}"
     return BackendState(
         info.name, State.UNAVAILABLE, owner, version, info, availability, detail, availability.remedy or info.install

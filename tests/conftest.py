@@ -9,3 +9,4 @@ _DRIVER = Path(__file__).parents[1] / ".gpu-software/usr/lib/chromium/vk_swiftsh
 
 if _DRIVER.exists() and "VK_DRIVER_FILES" not in os.environ:
     os.environ.update(ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER="1", VK_DRIVER_FILES=str(_DRIVER))
+    os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")  # where libwayland is installed it complains of its absence

@@ -55,11 +55,14 @@ def _timm(name: str) -> torch.nn.Module:
     return timm.create_model(name)
 
 
-def _bert_mini() -> torch.nn.Module:
+def _bert(**shape: int) -> torch.nn.Module:
     with libraries():
         from transformers import BertConfig, BertModel
-    shape = {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
-    return BertModel(BertConfig(**shape, vocab_size=2000), add_pooling_layer=False)
+    return BertModel(BertConfig(**shape), add_pooling_layer=False)
+
+
+def _bert_mini() -> torch.nn.Module:
+    return _bert(num_hidden_layers=4, hidden_size=256, num_attention_heads=4, intermediate_size=1024, vocab_size=2000)
 
 
 def _llama_mini() -> torch.nn.Module:
@@ -100,6 +103,10 @@ ZOO = {
     "llama_mini": Architecture(lambda _: _llama_mini(), _tokens, 128),
 }
 
+LARGE = {  # for machines with a GPU
+    "vit_b_16": Architecture(_torchvision, _image, 224),
+    "bert_base": Architecture(lambda _: _bert(), _tokens, 128),
+}
 QUICK = ("mobilenet_v3_small", "vit_tiny", "bert_mini", "llama_mini", "swin_t")  # for the default test run
 
 
@@ -123,7 +130,7 @@ def calibrate(module: torch.nn.Module, inputs: Inputs, samples: int = 2) -> torc
 
 def make(name: str) -> tuple[torch.nn.Module, Inputs]:
     """The module in eval mode, and example inputs: the same for every call, whatever was drawn before."""
-    architecture = ZOO[name]
+    architecture = (ZOO | LARGE)[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         inputs = architecture.inputs(architecture.size)

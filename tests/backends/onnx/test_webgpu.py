@@ -228,6 +228,5 @@ def test_a_vulkan_loader_without_driver(keep, tmp_path):
     listed = subprocess.run(
         [sys.executable, "-m", "delegate", "backends", "gpu"], env=without, capture_output=True, text=True, check=False
     )
-    assert "unavailable" in listed.stdout
     assert "libvulkan1" in listed.stdout
     assert "install" in listed.stdout

@@ -1,0 +1,147 @@
+"""Latency of real models on a GPU: this project's engines beside torch's, from host memory to host memory.
+
+python -m benchmarks.gpu [--models NAME ...] [--batches N ...] [--dtypes NAME ...] [--engines NAME ...]
+
+On a machine without a GPU torch runs on the CPU, and an engine runs on what plays a GPU there, which says how the
+benchmark is used and nothing of any GPU; the first line names the devices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+import delegate
+from benchmarks.engines import Engine, Local, leaves
+from benchmarks.models import relative_error
+from delegate.errors import DelegateError
+from delegate.registry import default_registry
+from tests import zoo
+
+DTYPES = ("float32", "float16", "bfloat16")
+MODELS = ("mobilenet_v2", "resnet50", "vit_b_16", "bert_base")
+ROUNDS = 5
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+Inputs = tuple[torch.Tensor, ...]
+Build = Callable[[torch.nn.Module, Inputs], Engine]
+
+
+def eager(module: torch.nn.Module, inputs: Inputs) -> Engine:
+    """torch as it is."""
+    return _torch(module.to(DEVICE), inputs)
+
+
+def inductor(module: torch.nn.Module, inputs: Inputs) -> Engine:
+    """torch.compile."""
+    return _torch(torch.compile(module.to(DEVICE)), inputs)
+
+
+def _torch(call: Callable[..., object], inputs: Inputs) -> Engine:
+    def run() -> list[torch.Tensor]:
+        with torch.no_grad():
+            return [t.cpu() for t in leaves(call(*(x.to(DEVICE) for x in inputs)))]
+
+    return Local(run)
+
+
+def webgpu(module: torch.nn.Module, inputs: Inputs) -> Engine:
+    """This project by ONNX Runtime's WebGPU plugin."""
+    return _delegate(module, inputs, "webgpu")
+
+
+def cuda(module: torch.nn.Module, inputs: Inputs) -> Engine:
+    """This project by TVM."""
+    return _delegate(module, inputs, "cuda")
+
+
+def _delegate(module: torch.nn.Module, inputs: Inputs, engine: str) -> Engine:
+    exported = torch.export.export(module.cpu(), inputs)
+    start = time.perf_counter()
+    options = {"engine": engine}
+    compiled = delegate.to_backend(exported, config={"backends": [{"name": "gpu", "options": options}]})
+    lowering = time.perf_counter() - start
+    with tempfile.TemporaryDirectory() as folder:
+        compiled.save(Path(folder) / "model.dlg")
+        program = delegate.load(Path(folder) / "model.dlg")
+    arrays = [x.numpy() for x in inputs]
+    made = Local(lambda: program(*arrays))
+    made.lowering, made.note = lowering, f"{len(compiled.report.partitions)} partitions"
+    return made
+
+
+ENGINES: dict[str, Build] = {"eager": eager, "inductor": inductor, "webgpu": webgpu, "cuda": cuda}
+
+
+def measure(model: str, batch: int, dtype: torch.dtype, names: Sequence[str], seconds: float) -> list[str]:
+    """A row of the table: per engine the median of the rounds (ms) over that of eager, or why there is none."""
+    module, single = zoo.make(model)
+    module = module.to(dtype)
+    inputs = tuple(_cast(x, dtype).repeat(batch, *[1] * (x.dim() - 1)) for x in single)
+    reference = eager(module, inputs).outputs()
+    engines: dict[str, Engine] = {}
+    cells = {}
+    for name in names:
+        try:
+            engines[name] = ENGINES[name](module, inputs)
+            error = relative_error(engines[name].outputs(), reference)
+            engines[name].run(seconds)
+        except DelegateError as problem:
+            engines.pop(name, None)
+            cells[name] = str(problem).partition("\n")[0]
+        else:
+            engines[name].note += f" {error:.0e}"
+    rounds: dict[str, list[float]] = {name: [] for name in engines}
+    for _ in range(ROUNDS):
+        for name, engine in engines.items():
+            rounds[name].append(engine.run(seconds))
+    for name, engine in engines.items():
+        ratio = ""
+        if "eager" in rounds:
+            ratio = f" ({statistics.median(a / b for a, b in zip(rounds[name], rounds['eager'], strict=True)):.2f})"
+        cells[name] = f"{statistics.median(rounds[name]) * 1e3:.2f}{ratio} {engine.note}".strip()
+    return [model, str(batch), str(dtype).removeprefix("torch."), *(cells[name] for name in names)]
+
+
+def _cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return x.to(dtype) if x.is_floating_point() else x
+
+
+def _devices() -> str:
+    found = default_registry().state("gpu")
+    names = found.availability.devices if found.availability else ()
+    here = torch.cuda.get_device_name() if DEVICE == "cuda" else "the CPU"
+    return f"torch {torch.__version__} on {here}; gpu: {', '.join(names) or found.detail}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=[*zoo.ZOO, *zoo.LARGE])
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 32])
+    parser.add_argument(
+        "--dtypes", nargs="+", default=["float32", "float16"], choices=["float32", "float16", "bfloat16"]
+    )
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=list(ENGINES))
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each engine in each round")
+    chosen = parser.parse_args()
+    print(f"{time.strftime('%Y-%m-%d')}; {_devices()}\n")
+    print("Milliseconds (over eager's), partitions, relative error\n")
+    print("| model | batch | dtype | " + " | ".join(chosen.engines) + " |")
+    print("|---" * (len(chosen.engines) + 3) + "|", flush=True)
+    for model, dtype, batch in itertools.product(chosen.models, chosen.dtypes, chosen.batches):
+        row = measure(model, batch, getattr(torch, dtype), chosen.engines, chosen.seconds)
+        print(f"| {' | '.join(row)} |", flush=True)
+        torch.compiler.reset()
+        gc.collect()
+
+
+if __name__ == "__main__":
+    main()
