@@ -183,7 +183,7 @@ class CompiledProgram(CompiledContext):
     @cached_property
     def loaded(self) -> LoadedProgram:
         """The same program in the runtime, called with NumPy arrays."""
-        return LoadedProgram(self.program, self._registry, self._kernels)
+        return LoadedProgram(self.program, self._registry, self._kernels, trust_code=True)  # it was compiled here
 
     def context(self) -> CompiledContext:
         """A new context: the same methods, whose states start anew and are shared with no other context."""

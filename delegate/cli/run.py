@@ -37,12 +37,16 @@ def run(
         Literal["allow", "warn", "error"] | None,
         typer.Option(help="Where a delegate fails and its partition was kept in kernels."),
     ] = None,
+    trust_code: Annotated[
+        bool,
+        typer.Option("--trust-code", help="Open partitions that are machine code, as TVM's: they run as this process."),
+    ] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Show how long every instruction takes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
 ) -> None:
     """Run a program file on .npy files, or on seeded random inputs, without torch."""
     with output.working(f"loading {path}"):
-        loaded = delegate.load(path, fallback=fallback, kernels=kernels)
+        loaded = delegate.load(path, fallback=fallback, kernels=kernels, trust_code=trust_code)
     with loaded as program:
         chosen = program.method(method or program.default_method)
         arrays = read_inputs(chosen.definition, inputs) if inputs else random_inputs(chosen.definition)

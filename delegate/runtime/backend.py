@@ -89,6 +89,13 @@ class BackendRuntime(ABC):
             BackendFailed: the library does not take the blob.
         """
 
+    def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
+        """Whether a blob with these specs is machine code, which `init` has this process run.
+
+        Program files are untrusted: such a blob is opened only where the caller of `load` trusts its origin.
+        """
+        return False
+
     def allocate(self, space: str, size: int) -> DeviceMemory | None:
         """Memory of a device, for tensors that pass between its partitions; None: arrays are given in their place.
 

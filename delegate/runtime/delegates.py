@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from delegate.errors import BackendFailed
 from delegate.program.model import DelegateSpec, Program
 from delegate.registry import Registry
 from delegate.runtime.backend import BackendRuntime, Delegate
@@ -15,7 +16,11 @@ if TYPE_CHECKING:
 
 
 def make_delegates(
-    program: Program, registry: Registry, fallbacks: Fallbacks | None, runtimes: dict[str, BackendRuntime]
+    program: Program,
+    registry: Registry,
+    fallbacks: Fallbacks | None,
+    runtimes: dict[str, BackendRuntime],
+    trust_code: bool,
 ) -> tuple[Delegate, ...]:
     """Make the delegate of every partition; if one fails, those made before are closed.
 
@@ -24,18 +29,20 @@ def make_delegates(
         registry: where backends are looked up.
         fallbacks: what partitions that have a fallback run on where their delegates fail; None: a failure is an error.
         runtimes: takes the runtime half of every backend that has made a delegate.
+        trust_code: open blobs of machine code too.
 
     Raises:
         BackendError: a backend cannot be used here, or does not take its blob.
         KernelError: neither can the fallback be used.
     """
+    init = _Init(program, registry, runtimes, trust_code)
     made: list[Delegate] = []
     try:
         for spec in program.delegates:
             if fallbacks is not None and spec.fallback >= 0:
-                made.append(_guarded(program, spec, registry, runtimes, fallbacks))
+                made.append(_guarded(init, spec, fallbacks))
             else:
-                made.append(_unguarded(program, spec, registry, runtimes))
+                made.append(_unguarded(init, spec))
     except BaseException:
         close_delegates(made)
         raise
@@ -48,27 +55,36 @@ def close_delegates(delegates: Iterable[Delegate]) -> None:
         delegate.close()
 
 
-def _unguarded(
-    program: Program, spec: DelegateSpec, registry: Registry, runtimes: dict[str, BackendRuntime]
-) -> Delegate:
+def _unguarded(init: _Init, spec: DelegateSpec) -> Delegate:
     try:
-        return _init(program, spec, registry, runtimes)
+        return init(spec)
     except Exception as error:  # a plugin may raise anything
         raise failed(spec, error) from error
 
 
-def _guarded(
-    program: Program, spec: DelegateSpec, registry: Registry, runtimes: dict[str, BackendRuntime], fallbacks: Fallbacks
-) -> Delegate:
+def _guarded(init: _Init, spec: DelegateSpec, fallbacks: Fallbacks) -> Delegate:
     try:
-        delegate = _init(program, spec, registry, runtimes)
+        delegate = init(spec)
     except (Exception, SystemExit) as error:
         return fallbacks.instead(spec, error)
     return fallbacks.guard(spec, delegate)
 
 
-def _init(program: Program, spec: DelegateSpec, registry: Registry, runtimes: dict[str, BackendRuntime]) -> Delegate:
-    runtime = runtimes.get(spec.backend) or registry.runtime(spec.backend)()
-    made = runtime.init(memoryview(program.segments[spec.segment]), spec.compile_specs)
-    runtimes[spec.backend] = runtime
-    return made
+class _Init(NamedTuple):
+    """Has a backend's runtime half make a delegate."""
+
+    program: Program
+    registry: Registry
+    runtimes: dict[str, BackendRuntime]
+    trust_code: bool
+
+    def __call__(self, spec: DelegateSpec) -> Delegate:
+        runtime = self.runtimes.get(spec.backend) or self.registry.runtime(spec.backend)()
+        if not self.trust_code and runtime.runs_code(spec.compile_specs):
+            raise BackendFailed(
+                "its blob is machine code, which this process would run",
+                remedy="load it with trust_code=True if you would run a library from where it comes",
+            )
+        made = runtime.init(memoryview(self.program.segments[spec.segment]), spec.compile_specs)
+        self.runtimes[spec.backend] = runtime
+        return made

@@ -39,6 +39,7 @@ def load(
     kernels: Wanted | None = None,
     fallback: Policy | None = None,
     platform: Platform = DEFAULT,
+    trust_code: bool = False,
 ) -> LoadedProgram:
     """Load a program file, checked whole, its delegates made, its methods bound.
 
@@ -50,6 +51,8 @@ def load(
             "portable".
         fallback: see `LoadedProgram`.
         platform: where memory, time and messages come from and go to.
+        trust_code: open partitions that are machine code too, such as those of TVM: it runs in this process, so give
+            True only for a file that comes from where you would take a library.
 
     Raises:
         ProgramError: the file is damaged, foreign, or of another version.
@@ -59,7 +62,14 @@ def load(
     """
     start = platform.clock()
     try:
-        made = LoadedProgram(file.load(source), default_registry(), kernels, fallback=fallback, platform=platform)
+        made = LoadedProgram(
+            file.load(source),
+            default_registry(),
+            kernels,
+            fallback=fallback,
+            platform=platform,
+            trust_code=trust_code,
+        )
     except DelegateError as error:
         platform.abort(error)
         raise
@@ -80,6 +90,7 @@ class LoadedProgram(Context):
             kernels. "allow": the partition runs on those from then on; "warn": so it does, with one RuntimeWarning;
             "error": the failure is raised. None: what was chosen when the program was lowered.
         platform: where memory, time and messages come from and go to.
+        trust_code: see `load`.
     """
 
     def __init__(
@@ -90,6 +101,7 @@ class LoadedProgram(Context):
         *,
         fallback: Policy | None = None,
         platform: Platform = DEFAULT,
+        trust_code: bool = False,
     ) -> None:
         self.program = program
         registry = registry or default_registry()
@@ -105,7 +117,7 @@ class LoadedProgram(Context):
         )
         self._fallbacks = _fallbacks(resources, program.on_fallback if fallback is None else fallback)
         runtimes: dict[str, BackendRuntime] = {}
-        delegates = make_delegates(program, registry, self._fallbacks, runtimes)
+        delegates = make_delegates(program, registry, self._fallbacks, runtimes, trust_code)
         guards = tuple(nullcontext() if d.thread_safe else Lock() for d in delegates)
         spaces = _spaces(program, runtimes, self._fallbacks)
         self._shared = resources._replace(delegates=delegates, guards=guards, spaces=spaces)

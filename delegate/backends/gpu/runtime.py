@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from delegate.backends.gpu.engines import ENGINE, ENGINES
+from delegate.backends.gpu.engines import ENGINE, ENGINES, Engine
 from delegate.errors import BackendFailed, did_you_mean
 from delegate.runtime.backend import BackendRuntime, Delegate, DeviceMemory
 
@@ -16,15 +16,22 @@ class GpuRuntime(BackendRuntime):
     def __init__(self) -> None:
         self._engines: dict[str, BackendRuntime] = {}
 
+    def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
+        engine = ENGINES.get(compile_specs[ENGINE])
+        return engine is not None and self._half(engine).runs_code(compile_specs)
+
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
         name = compile_specs[ENGINE]
         if name not in ENGINES:
             raise BackendFailed(
                 f"it was made by an engine {name!r}, which is unknown", remedy=did_you_mean(name, ENGINES)
             )
-        if name not in self._engines:
-            self._engines[name] = ENGINES[name].half("runtime")()
-        return self._engines[name].init(blob, compile_specs)
+        return self._half(ENGINES[name]).init(blob, compile_specs)
+
+    def _half(self, engine: Engine) -> BackendRuntime:
+        if engine.name not in self._engines:
+            self._engines[engine.name] = engine.half("runtime")()
+        return self._engines[engine.name]
 
     def allocate(self, space: str, size: int) -> DeviceMemory | None:
         """Memory of the engine that knows such."""

@@ -60,7 +60,7 @@ def test_calls_do_not_disturb_each_other():
 
 
 def test_inputs_may_be_read_only_and_lie_anywhere(saved):
-    with delegate.load(saved) as program:
+    with delegate.load(saved, trust_code=True) as program:
         expected = program(X.numpy())
         memory = np.frombuffer(b"\0" * 4 + X.numpy().tobytes(), np.float32)[1:].reshape(2, 6)
         assert not memory.flags.writeable
@@ -70,10 +70,18 @@ def test_inputs_may_be_read_only_and_lie_anywhere(saved):
 def test_a_program_runs_without_torch_and_without_the_compiler(saved):
     code = f"""
 import sys, numpy, delegate
-delegate.load({str(saved)!r})(numpy.ones((2, 6), numpy.float32))
+delegate.load({str(saved)!r}, trust_code=True)(numpy.ones((2, 6), numpy.float32))
 assert not {{"torch", "tvm"}} & set(sys.modules), "loaded"
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_machine_code_is_opened_only_where_it_is_trusted(saved, tmp_path):
+    with pytest.raises(BackendFailed, match=r"machine code.*trust_code=True"):
+        delegate.load(saved)
+    lowered("llvm", fallback=True).save(tmp_path / "kept.dlg")
+    with pytest.warns(RuntimeWarning, match="machine code"), delegate.load(tmp_path / "kept.dlg") as program:
+        assert program(X.numpy()).shape == (2, 64)
 
 
 def test_a_dynamic_batch():
@@ -107,7 +115,7 @@ def test_a_program_for_a_gpu_where_none_is(tmp_path):
     with pytest.raises(BackendUnavailable, match=r"NVIDIA's driver|nvidia-smi"):
         lowered("sm_90")(X)
     lowered("sm_90", fallback=True).save(program)
-    with pytest.warns(RuntimeWarning, match="portable"), delegate.load(program) as loaded:
+    with pytest.warns(RuntimeWarning, match="portable"), delegate.load(program, trust_code=True) as loaded:
         assert loaded(X.numpy()).shape == (2, 64)
 
 
@@ -139,14 +147,14 @@ def test_a_program_for_another_gpu(monkeypatch):
 def test_a_library_of_another_version(monkeypatch, saved):
     monkeypatch.setattr(library, "version", lambda: "0.31.2")
     with pytest.raises(BackendFailed, match=r"TVM 0\.27, and here is 0\.31.*lower it again"):
-        delegate.load(saved)
+        delegate.load(saved, trust_code=True)
 
 
 def test_tvm_is_absent(monkeypatch, saved):
     monkeypatch.setattr(library, "PACKAGE", "apache-tvm-that-is-not-here")
     assert library.probe() == Availability(ok=False, reason="apache-tvm-that-is-not-here is not installed")
     with pytest.raises(BackendUnavailable, match=r"pip install 'delegate\[cuda\]'"):
-        delegate.load(saved)
+        delegate.load(saved, trust_code=True)
 
 
 @pytest.mark.parametrize("size", [0, 100, -1])

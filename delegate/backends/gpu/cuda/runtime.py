@@ -32,6 +32,9 @@ def host() -> str:
 class CudaRuntime(BackendRuntime):
     """Opens what the AOT half compiled."""
 
+    def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
+        return True
+
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
         target = Target(compile_specs["target"])
         _require("TVM", _minor(compile_specs["tvm"]), _minor(library.version()))
