@@ -175,12 +175,16 @@ def lower_norm(builder: RegionBuilder, node: Node) -> None:
 
 @TABLE.lowers("aten.logsumexp.default", check=floats, keep=True)
 def lower_logsumexp(builder: RegionBuilder, node: Node) -> None:
-    """log(sum(exp(x - m))) + m with the finite m nearest to the maximum."""
+    """log(sum(exp(x - m))) + m with the finite m nearest to the maximum, and at least the maximum.
+
+    The latter changes infinity alone: its logarithm is finite in XNNPACK's kernel for CPUs without AVX-512.
+    """
     x, dims = builder.operand(source(node)), reduced(node)
     largest = reduce(builder, "REDUCE_MAX", x, dims, keepdim=True)
     m = binary(builder, "MAXIMUM", binary(builder, "MINIMUM", largest, LARGEST), -LARGEST)
     exponents = unary(builder, "EXP", binary(builder, "SUB", x, m))
     found = binary(builder, "ADD", unary(builder, "LOG", reduce(builder, "SUM", exponents, dims, keepdim=True)), m)
+    found = binary(builder, "MAXIMUM", found, largest)
     builder.set(
         node, found if arguments(node)["keepdim"] else builder.view(found, shape_of(node), without(x.order, dims))
     )
