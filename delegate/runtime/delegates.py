@@ -83,7 +83,7 @@ class _Init(NamedTuple):
         if not self.trust_code and runtime.runs_code(spec.compile_specs):
             raise BackendFailed(
                 "its blob is machine code, which this process would run",
-                remedy="load it with trust_code=True if you would run a library from where it comes",
+                remedy="load it with trust_code=True (--trust-code) if you would run a library from where it comes",
             )
         made = runtime.init(memoryview(self.program.segments[spec.segment]), spec.compile_specs)
         self.runtimes[spec.backend] = runtime

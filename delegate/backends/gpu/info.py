@@ -10,11 +10,11 @@ def probe() -> Availability:
     """Whether one of the engines can be used, and what each of them finds."""
     found = {name: engine.probe() for name, engine in ENGINES.items()}
     usable = [a for a in found.values() if a.ok]
-    absent = {name: a for name, a in found.items() if not a.ok}
+    lacking = {name: a for name, a in found.items() if a.reason}
     return Availability(
         ok=bool(usable),
-        reason="; ".join(f"{name}: {a.reason}" for name, a in absent.items()),
-        remedy=" or ".join(a.remedy or ENGINES[name].install for name, a in absent.items()),
+        reason="; ".join(f"{name}: {a.reason}" for name, a in lacking.items()),
+        remedy=" or ".join(a.remedy or ENGINES[name].install for name, a in lacking.items()),
         versions={library: version for a in usable for library, version in a.versions.items()},
         devices=tuple(device for a in usable for device in a.devices),
         stand_in=bool(usable) and all(a.stand_in for a in usable),

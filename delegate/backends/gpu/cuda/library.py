@@ -95,8 +95,10 @@ def probe() -> Availability:
     try:
         target, name = local_gpu()
     except BackendUnavailable as error:
-        reason = error.where or error.what
-        return Availability(ok=True, versions=versions, devices=(f"{STAND_IN}; no GPU: {reason}",), stand_in=True)
+        reason = f"no GPU: {error.where or error.what}"
+        return Availability(
+            ok=True, reason=reason, versions=versions, devices=(STAND_IN,), stand_in=True, remedy=error.remedy
+        )
     return Availability(ok=True, versions=versions, devices=(f"CUDA on {name} ({target})",))
 
 
