@@ -37,7 +37,12 @@ _IN_STEPS = frozenset({"remainder", "floor_divide", "logaddexp", "logaddexp2", "
 
 
 def _binary(ufunc: np.ufunc, a: Operand, b: Operand, *, out: Array) -> None:
-    ufunc(cast(a, out.dtype), cast(b, out.dtype), out=out)
+    dtype = out.dtype
+    if getattr(a, "dtype", None) is not dtype:  # most are of it, and a call of `cast` costs a fifth of a small ufunc
+        a = cast(a, dtype)
+    if getattr(b, "dtype", None) is not dtype:
+        b = cast(b, dtype)
+    ufunc(a, b, out=out)
 
 
 for _name, _ufunc in _PLAIN.items():
@@ -48,26 +53,25 @@ for _name, _ufunc in _PLAIN.items():
 @TABLE.kernel("aten.add.Tensor", "aten.add.Scalar", dtypes=REAL | COMPLEX, in_place=True)
 def add(a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) -> None:
     """a + alpha * b."""
-    _multiply_add(np.add, a, b, alpha, out)
+    _multiply_add(np.add, a, b, alpha, out=out)
 
 
 @TABLE.kernel("aten.sub.Tensor", "aten.sub.Scalar", dtypes=REAL | COMPLEX, in_place=True)
 def sub(a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) -> None:
     """a - alpha * b."""
-    _multiply_add(np.subtract, a, b, alpha, out)
+    _multiply_add(np.subtract, a, b, alpha, out=out)
 
 
 @TABLE.kernel("aten.rsub.Tensor", "aten.rsub.Scalar", dtypes=REAL | COMPLEX)
 def rsub(a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) -> None:
     """b - alpha * a."""
-    _multiply_add(np.subtract, b, a, alpha, out)
+    _multiply_add(np.subtract, b, a, alpha, out=out)
 
 
-def _multiply_add(ufunc: np.ufunc, a: Operand, b: Operand, alpha: int | float | complex, out: Array) -> None:
-    second = cast(b, out.dtype)
+def _multiply_add(ufunc: np.ufunc, a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) -> None:
     if alpha != 1:
-        second = np.multiply(second, cast(alpha, out.dtype), out=None if a is out else out)
-    ufunc(cast(a, out.dtype), second, out=out)
+        b = np.multiply(cast(b, out.dtype), cast(alpha, out.dtype), out=None if a is out else out)
+    _binary(ufunc, a, b, out=out)
 
 
 @TABLE.kernel("aten.div.Tensor_mode", "aten.div.Scalar_mode")
