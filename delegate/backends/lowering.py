@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+import torch
 from torch.fx import Node
 
 from delegate.backends.aot import Backend
-from delegate.edge.node import op_name
+from delegate.edge.node import op_name, results_used, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
 Context = TypeVar("Context")
@@ -89,6 +90,22 @@ def every(*checks: Callable[[Node], Verdict]) -> Callable[[Node], Verdict]:
 
     check.__doc__ = "\n".join(condition for one in checks for condition in conditions(one))
     return check
+
+
+def of_dtypes(node: Node, allowed: Set[torch.dtype], taker: str) -> Verdict:
+    """Whether all tensors that a node reads, and makes for others, have these dtypes; `taker` is for messages."""
+    for other in (node, *node.all_input_nodes):
+        for given in _used(other):
+            if given.dtype not in allowed:
+                name = str(given.dtype).removeprefix("torch.")
+                return no(Reason.DTYPE, f"{other.name} is {name}, which {taker} does not take here")
+    return YES
+
+
+def _used(node: Node) -> Iterator[torch.Tensor]:
+    """The tensors of a node that anything uses: of several results often only the first."""
+    given, picked = tensors(node), results_used(node)
+    return (t for i, t in enumerate(given) if len(given) == 1 or i in picked)
 
 
 class TableBackend(Backend):

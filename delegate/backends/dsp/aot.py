@@ -25,7 +25,6 @@ from delegate.errors import LoweringError, did_you_mean
 from delegate.verdict import Reason, Verdict, no
 
 _MAX_RANK = 5  # of the HTP's tensors
-_FATAL = 4  # ONNX Runtime's level of logging
 
 PerformanceMode = Literal[
     "burst", "balanced", "default", "high_performance", "high_power_saver", "low_balanced", "low_power_saver",
@@ -124,7 +123,6 @@ def _context_binary(exported: ExportedModel, settings: Any) -> bytes:
     """The model compiled whole; raises whatever ONNX Runtime's bindings raise if QNN does not take all of it."""
     import onnxruntime
 
-    settings.log_severity_level = _FATAL  # what fails is raised
     settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     add_weights(settings, exported.model)
     compiler = onnxruntime.ModelCompiler(

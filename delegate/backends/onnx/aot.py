@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from typing import ClassVar
 
 import torch
@@ -12,12 +12,12 @@ from torch.fx import Node
 
 from delegate.backends.aot import Backend, PreprocessResult, Region, RegionRefused
 from delegate.backends.exported import exported_program
-from delegate.backends.lowering import conditions
+from delegate.backends.lowering import conditions, of_dtypes
 from delegate.backends.onnx.assignment import left_to_cpu
 from delegate.backends.onnx.model import ExportedModel, to_onnx
 from delegate.backends.onnx.translations import TRANSLATIONS
 from delegate.backends.onnx.translations.row import Translation, anything
-from delegate.edge.node import op_name, results_used, tensors
+from delegate.edge.node import op_name
 from delegate.verdict import YES, Reason, Verdict, no
 
 Dtypes = frozenset[torch.dtype]
@@ -68,15 +68,7 @@ class OnnxBackend(Backend):
         if missing:
             return no(Reason.OPERATOR, f"{self.provider} does not run ONNX's {', '.join(missing)}")
         dtypes = frozenset.intersection(*(self.operators[o] for o in row.onnx)) | row.beside
-        return self._check_dtypes(node, dtypes) and row.check(node) and self.limits.get(row.op, anything)(node)
-
-    def _check_dtypes(self, node: Node, allowed: Dtypes) -> Verdict:
-        for other in (node, *node.all_input_nodes):
-            for tensor in _used(other):
-                if tensor.dtype not in allowed:
-                    name = str(tensor.dtype).removeprefix("torch.")
-                    return no(Reason.DTYPE, f"{other.name} is {name}, which {self.provider} does not take here")
-        return YES
+        return of_dtypes(node, dtypes, self.provider) and row.check(node) and self.limits.get(row.op, anything)(node)
 
     def preprocess(self, region: Region) -> PreprocessResult:
         return self.compile(to_onnx(exported_program(region), region.name), region)
@@ -94,9 +86,3 @@ class OnnxBackend(Backend):
     @abstractmethod
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
         """The blob of a model; raises RegionRefused unless the provider takes it whole."""
-
-
-def _used(node: Node) -> Iterator[torch.Tensor]:
-    """The tensors of a node that anything uses: of several results often only the first."""
-    given, picked = tensors(node), results_used(node)
-    return (t for i, t in enumerate(given) if len(given) == 1 or i in picked)

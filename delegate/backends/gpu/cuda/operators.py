@@ -7,14 +7,15 @@ own in `conversions.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from delegate.edge.node import arguments, results_used, tensor, tensors
+from delegate.backends.lowering import of_dtypes
+from delegate.edge.node import arguments, results_used, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 Check = Callable[[Node], Verdict]
@@ -103,18 +104,7 @@ class Row:
 
     def takes(self, node: Node) -> Verdict:
         """Whether this node is converted rightly, and if not, why."""
-        for other in (node, *node.all_input_nodes):
-            for given in _used(other):
-                if given.dtype not in self.dtypes:
-                    name = str(given.dtype).removeprefix("torch.")
-                    return no(Reason.DTYPE, f"{other.name} is {name}, which TVM does not take here")
-        return self.check(node)
-
-
-def _used(node: Node) -> Iterator[torch.Tensor]:
-    """The tensors of a node that anything uses: of several results often only the first."""
-    given, picked = tensors(node), results_used(node)
-    return (t for i, t in enumerate(given) if len(given) == 1 or i in picked)
+        return of_dtypes(node, self.dtypes, "TVM") and self.check(node)
 
 
 def _rows(*ops: str, **rest: Any) -> tuple[Row, ...]:
