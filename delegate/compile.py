@@ -23,13 +23,12 @@ from delegate.edge.sources import exported_programs
 from delegate.emit.copies import state_copies
 from delegate.emit.leftovers import compounds_without_kernel
 from delegate.emit.program import emit
-from delegate.errors import DelegateError, LoweringError, PartitionError
+from delegate.errors import LoweringError, PartitionError
 from delegate.kernels.libraries import Wanted
 from delegate.partitioner.cut import LoweredDelegate, LoweredProgram, lower, regions
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import Refusals, plan
 from delegate.partitioner.reporting import make_report
-from delegate.plugins import one_line
 from delegate.registry import default_registry
 from delegate.report import PORTABLE, Report
 from delegate.runtime.kernels import Kernels, kernels_of
@@ -172,11 +171,6 @@ class _Compiler:
             except RegionRefused as refusal:
                 reasons = {n: refusal.reasons[n.name] for n in partitions[name].nodes if n.name in refusal.reasons}
                 refused.setdefault(backend, {}).update(reasons)
-            except DelegateError:
-                raise
-            except Exception as error:  # a plugin may raise anything
-                what = f"backend {backend} failed to compile a partition: {one_line(error)}"
-                raise LoweringError(what, where=name, remedy="report it to the backend's author") from error
         return delegates, refused
 
 

@@ -49,6 +49,13 @@ class DelegateError(Exception):
         remedy = f": {self.remedy}" if self.remedy else ""
         return f"{self.what}{place}{remedy}"
 
+    def at(self, place: str, remedy: str = "") -> DelegateError:
+        """The same, of a class of this module, with a place before its own and another remedy after its own."""
+        kind = next(c for c in type(self).__mro__ if c.__module__ == __name__)
+        where = ", ".join(part for part in (place, " ".join(self.where.split())) if part)
+        made: DelegateError = kind(self.what, where=where, remedy="; or ".join(r for r in (self.remedy, remedy) if r))
+        return made
+
 
 class ExportError(DelegateError):
     """The model could not be taken from torch."""

@@ -40,6 +40,7 @@ IN_PROCESS = "this process"
 
 # The base class of each half by name: naming it keeps torch out of this module.
 _BASES = {"aot": ("delegate.backends.aot", "Backend"), "runtime": ("delegate.runtime.backend", "BackendRuntime")}
+_OPTIONS = ("delegate.backends.aot", "Options")
 _AOT_NEEDS = frozenset({"torch", "pydantic", "yaml"})
 _ERRORS: dict[State, type[BackendError]] = {
     State.BROKEN: BackendBroken,
@@ -243,6 +244,8 @@ class Registry:
             self._break(name, f"fails to import {path}: {one_line(error)}", error)
         if not (isinstance(found, type) and _BASES[half] in {(c.__module__, c.__qualname__) for c in found.__mro__}):
             self._break(name, f"gives {path}, which is no subclass of {'.'.join(_BASES[half])}")
+        if problem := _incomplete(found, half, name):
+            self._break(name, f"gives {path}, {problem}")
         return found
 
     def _break(self, name: str, problem: str, error: BaseException | None = None) -> NoReturn:
@@ -255,6 +258,19 @@ class Registry:
 def default_registry() -> Registry:
     """The registry that is used where none is given."""
     return Registry()
+
+
+def _incomplete(half: type, which: str, name: str) -> str:
+    """What a half lacks, if so."""
+    if missing := sorted(getattr(half, "__abstractmethods__", ())):
+        return f"which has no {' and no '.join(missing)}"
+    if which == "aot":
+        if (own := getattr(half, "name", None)) != name:
+            return f"whose name is {own!r}"
+        options = getattr(half, "Options", None)
+        if _OPTIONS not in {(c.__module__, c.__qualname__) for c in getattr(options, "__mro__", ())}:
+            return f"whose Options is no subclass of {'.'.join(_OPTIONS)}"
+    return ""
 
 
 def _refuse(state: BackendState) -> NoReturn:
@@ -303,7 +319,7 @@ def _probed(info: BackendInfo, owner: str, version: str) -> BackendState:
         return _broken(info.name, owner, version, f"gives {type(availability).__name__}, not Availability, when probed")
     if availability.ok:
         return BackendState(info.name, State.OK, owner, version, info, availability, remedy=availability.remedy)
-    detail = f"backend {info.name!r} is not available here: {availability.reason}"
+    detail = f"backend {info.name!r} is not available here: {' '.join(availability.reason.split())}"
     return BackendState(
         info.name, State.UNAVAILABLE, owner, version, info, availability, detail, availability.remedy or info.install
     )

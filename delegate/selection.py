@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from delegate.backends.aot import Backend
+from delegate.backends.guard import GuardedBackend
 from delegate.config import BackendChoice, Config, Fallback, backend_options, load_config
 from delegate.errors import BackendError, BackendNotFound, BackendUnavailable, ConfigError
 from delegate.kernels.libraries import Wanted
@@ -35,7 +35,7 @@ class Selection:
     """
 
     partitioners: tuple[Partitioner, ...]
-    backends: Mapping[str, Backend]
+    backends: Mapping[str, GuardedBackend]
     rules: PartitionRules
     on_portable: str
     notes: tuple[str, ...]
@@ -66,7 +66,7 @@ def select(request: Request, config: ConfigSource, registry: Registry, kernels: 
             "kernel libraries are named twice, in the call and in the configuration", remedy="name them in one place"
         )
     partitioners, notes = [], []
-    backends: dict[str, Backend] = {}
+    backends: dict[str, GuardedBackend] = {}
     for partitioner in _partitioners(request, settings, registry):
         name = partitioner.backend
         if name in backends:
@@ -77,7 +77,7 @@ def select(request: Request, config: ConfigSource, registry: Registry, kernels: 
             notes.append(_absent(error, settings.policy.unavailable))
             continue
         options = BackendChoice(name=name, options=dict(partitioner.options))
-        backends[name] = half(backend_options(options, registry))
+        backends[name] = GuardedBackend(name, half, backend_options(options, registry))
         partitioners.append(partitioner)
     return Selection(
         tuple(partitioners),

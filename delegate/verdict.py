@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from delegate.typed import expect
+
 
 class Reason(StrEnum):
     """Why a backend does not run a node."""
@@ -43,13 +45,19 @@ class Verdict:
     remedy: str = ""
     tag: str = ""
 
+    def __post_init__(self) -> None:
+        expect(self, "reason", self.reason is None or isinstance(self.reason, Reason), "a Reason, or None for yes")
+        for field in ("message", "remedy", "tag"):
+            expect(self, field, isinstance(getattr(self, field), str), "text")
+
     def __bool__(self) -> bool:
         return self.reason is None
 
     def __str__(self) -> str:
         if self.reason is None:
             return "yes"
-        return ": ".join(part for part in (str(self.reason), self.message, self.remedy) if part)
+        text = ": ".join(part for part in (str(self.reason), self.message, self.remedy) if part)
+        return " ".join(text.split())  # the words of a library may be of many lines
 
 
 YES = Verdict()

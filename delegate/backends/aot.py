@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from torch.fx import Graph, Node
 
 from delegate.edge.graphs import copy_node
+from delegate.typed import expect, is_texts
 from delegate.verdict import Verdict
 
 
@@ -60,7 +62,7 @@ class PreprocessResult:
 
     Args:
         blob: the vendor's own format, given unchanged to the runtime half.
-        compile_specs: plain JSON values for the runtime half.
+        compile_specs: plain JSON values for the runtime half, which gets what JSON makes of them: lists for tuples.
         notes: for the report, e.g. "3 transposes".
         space: the memory of the device that inputs and outputs may lie in besides the host's, as the runtime half knows
             it (`BackendRuntime.allocate`), e.g. "webgpu"; empty where it takes NumPy arrays alone.
@@ -70,6 +72,17 @@ class PreprocessResult:
     compile_specs: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     space: str = ""
+
+    def __post_init__(self) -> None:
+        expect(self, "blob", isinstance(self.blob, bytes | bytearray | memoryview), "bytes")
+        expect(self, "compile_specs", isinstance(self.compile_specs, Mapping), "a mapping")
+        try:
+            specs = json.loads(json.dumps(dict(self.compile_specs), allow_nan=False))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise TypeError(f"PreprocessResult.compile_specs should be plain JSON values: {error}") from error
+        object.__setattr__(self, "compile_specs", specs)
+        expect(self, "notes", is_texts(self.notes), "a tuple of texts")
+        expect(self, "space", isinstance(self.space, str), "text")
 
 
 class RegionRefused(Exception):
@@ -82,6 +95,8 @@ class RegionRefused(Exception):
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
         self.reasons = dict(reasons)
+        named = all(isinstance(text, str) for item in self.reasons.items() for text in item)
+        expect(self, "reasons", bool(self.reasons) and named, "names of nodes with the words on each")
         super().__init__("; ".join(f"{n}: {why}" for n, why in self.reasons.items()))
 
 

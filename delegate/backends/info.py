@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+from delegate.typed import expect, is_texts
 
 API_VERSION = (1, 0)  # (major, minor): a plugin of another major, or of a newer minor, is incompatible
 
@@ -27,6 +30,14 @@ class Availability:
     devices: tuple[str, ...] = ()
     stand_in: bool = False
     remedy: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("ok", "stand_in"):
+            expect(self, name, isinstance(getattr(self, name), bool), "True or False")
+        for name in ("reason", "remedy"):
+            expect(self, name, isinstance(getattr(self, name), str), "text")
+        expect(self, "versions", isinstance(self.versions, Mapping), "a mapping of libraries to versions")
+        expect(self, "devices", is_texts(self.devices), "a tuple of texts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +65,13 @@ class BackendInfo:
     api_version: tuple[int, int] = API_VERSION
     licence: str = ""
     preference: int = 0
+
+    def __post_init__(self) -> None:
+        for field_ in ("name", "description", "aot", "runtime", "install", "licence"):
+            expect(self, field_, isinstance(getattr(self, field_), str), "text")
+        expect(self, "name", re.fullmatch(r"\w[\w.-]*", self.name) is not None, "letters, digits, '_', '-' and '.'")
+        expect(self, "name", self.name != "portable", "another: so the project's own kernels are called")
+        version = self.api_version
+        pair = isinstance(version, tuple) and [type(part) for part in version] == [int, int]
+        expect(self, "api_version", pair, "two whole numbers, (major, minor)")
+        expect(self, "preference", isinstance(self.preference, int), "a whole number")

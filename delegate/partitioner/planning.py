@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from delegate.partitioner.partitioner import Check, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit
 from delegate.partitioner.rules import PORTABLE, PartitionRules, RuleBook, RulePattern
 from delegate.partitioner.submodules import subprograms
+from delegate.plugins import one_line
 from delegate.verdict import Reason, Verdict, no
 
 Refusals = Mapping[str, Mapping[Node, str]]  # backend -> node -> the words of the library that turned it down
@@ -165,12 +167,17 @@ class _GuardedCheck:
 
     def _ask(self, node: Node) -> Verdict:
         try:
-            return self._check(node)
+            verdict = self._check(node)
         except DelegateError:
             raise
-        except Exception as error:
-            what = f"the support check of backend {self._backend} failed with {type(error).__name__}: {error}"
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
+            what = f"the support check of backend {self._backend} failed with {one_line(error)}"
             raise PartitionError(what, where=describe(node), remedy="report it to the backend's author") from error
+        if not isinstance(verdict, Verdict):
+            what = f"the support check of backend {self._backend} answered {reprlib.repr(verdict)}"
+            remedy = "it should answer with a delegate.verdict.Verdict: report it to the backend's author"
+            raise PartitionError(what, where=describe(node), remedy=remedy)
+        return verdict
 
 
 def _not_for_delegates(node: Node) -> Verdict | None:

@@ -62,10 +62,10 @@ class Delegate(ABC):
         That is so only for partitions of a `PreprocessResult` with a `space`, and for each input and output by itself.
 
         Args:
-            inputs: C-contiguous arrays in the order and with the dtypes of the region's inputs; only read. Where the
-                region has dynamic dimensions the shapes may differ from call to call.
-            outputs: arrays to fill completely, C-contiguous, of the right shapes for these inputs. They may be others
-                at every call; do not keep them.
+            inputs: a tuple of C-contiguous arrays in the order and with the dtypes of the region's inputs; only read.
+                Where the region has dynamic dimensions the shapes may differ from call to call.
+            outputs: a tuple of arrays to fill completely, C-contiguous, of the right shapes for these inputs. They may
+                be others at every call; do not keep them.
 
         It should release the GIL during long work of the library, so that other threads go on.
 

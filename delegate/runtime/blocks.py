@@ -56,7 +56,7 @@ class _ControlStep:
     __slots__ = ("place",)
     place: str
 
-    def failed(self, error: Exception) -> DelegateError:
+    def failed(self, error: BaseException) -> DelegateError:
         """The error that tells the user which instruction failed."""
         if isinstance(error, DelegateError):
             return error

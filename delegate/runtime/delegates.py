@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from delegate.errors import BackendFailed
+from delegate.errors import BackendFailed, DelegateError
+from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec, Program
 from delegate.registry import Registry
 from delegate.runtime.backend import BackendRuntime, Delegate
-from delegate.runtime.steps import failed
+from delegate.runtime.steps import AUTHOR, failed
 
 if TYPE_CHECKING:
     from delegate.runtime.fallback import Fallbacks
@@ -44,21 +46,38 @@ def make_delegates(
             else:
                 made.append(_unguarded(init, spec))
     except BaseException:
-        close_delegates(made)
+        with suppress(BackendFailed):  # what stopped the load is the one to tell
+            close_delegates(program, made)
         raise
     return tuple(made)
 
 
-def close_delegates(delegates: Iterable[Delegate]) -> None:
-    """Free what the vendor libraries hold."""
-    for delegate in delegates:
-        delegate.close()
+def close_delegates(program: Program, delegates: Iterable[Delegate]) -> None:
+    """Free what the vendor libraries hold, of every delegate.
+
+    Args:
+        program: whose delegates, from the first one on, they are.
+
+    Raises:
+        BackendFailed: one could not be closed; all others are.
+    """
+    failure: DelegateError | None = None
+    for spec, delegate in zip(program.delegates, delegates, strict=False):
+        try:
+            delegate.close()
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
+            if failure is None:
+                what = f"it could not be closed: {one_line(error)}"
+                failure = BackendFailed(what, remedy=AUTHOR).at(f"partition {spec.name} of {spec.backend}")
+                failure.__cause__ = error
+    if failure is not None:
+        raise failure
 
 
 def _unguarded(init: _Init, spec: DelegateSpec) -> Delegate:
     try:
         return init(spec)
-    except Exception as error:  # a plugin may raise anything
+    except (Exception, SystemExit) as error:  # a plugin may raise anything
         raise failed(spec, error) from error
 
 
@@ -86,5 +105,8 @@ class _Init(NamedTuple):
                 remedy="load it with trust_code=True (--trust-code) if you would run a library from where it comes",
             )
         made = runtime.init(memoryview(self.program.segments[spec.segment]), spec.compile_specs)
+        if not isinstance(made, Delegate):
+            what = f"its init() gave a {type(made).__name__}, not a Delegate"
+            raise BackendFailed(what, remedy=AUTHOR)
         self.runtimes[spec.backend] = runtime
         return made

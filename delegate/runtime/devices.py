@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from delegate.errors import DelegateError
+from delegate.errors import BackendFailed, DelegateError
 from delegate.program.blocks import walk
 from delegate.program.memory import align
 from delegate.program.model import DelegateCall, DelegateSpec, Home, MemorySpace, Method, Program, Storage
 from delegate.runtime.backend import Array, BackendRuntime, DeviceMemory, DeviceTensor
-from delegate.runtime.steps import DelegateStep, failed
+from delegate.runtime.steps import AUTHOR, DelegateStep, failed, unfilled
 
 if TYPE_CHECKING:
     from delegate.runtime.fallback import Fallbacks
@@ -58,8 +58,12 @@ class Space:
         if self._runtime is None:
             return None
         try:
-            return self._runtime.allocate(self._space.name, align(max(size, 1)))
-        except Exception as error:  # a plugin may raise anything
+            made = self._runtime.allocate(self._space.name, align(max(size, 1)))
+            if not (made is None or isinstance(made, DeviceMemory)):
+                what = f"its allocate() gave a {type(made).__name__}, not a DeviceMemory"
+                raise BackendFailed(what, remedy=AUTHOR)
+            return made
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
             if self._fallbacks is None or spec.fallback < 0:
                 raise failed(spec, error) from error
             self._fallbacks.note(spec, "memory", error)
@@ -123,7 +127,8 @@ class DeviceStep(DelegateStep):
 
     def __call__(self) -> None:
         with self.guard:
-            self.delegate.execute([_current(t) for t in self.inputs], self.outputs)
+            if self.delegate.execute(tuple([_current(t) for t in self.inputs]), tuple(self.outputs)) is not None:
+                raise unfilled()
 
 
 def _current(tensor: Any) -> Any:
@@ -141,7 +146,7 @@ class FetchStep:
     def __call__(self) -> None:
         np.copyto(self.outs[0], self.source.fetch())
 
-    def failed(self, error: Exception) -> DelegateError:
+    def failed(self, error: BaseException) -> DelegateError:
         """The error that names the partition that made the tensor."""
         return failed(self.spec, error)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from delegate.runtime.backend import Array
-from delegate.runtime.steps import DelegateStep
+from delegate.runtime.steps import DelegateStep, unfilled
 
 
 class DirectCall:
@@ -30,7 +30,8 @@ class DirectCall:
         outputs = [self._empty(shape, dtype) for shape, dtype in self._made]
         try:
             with self._guard:
-                self._execute(inputs, outputs)
-        except Exception as error:
+                if self._execute(tuple(inputs), tuple(outputs)) is not None:
+                    raise unfilled()
+        except (Exception, SystemExit) as error:
             raise self._step.failed(error) from error
         return outputs

@@ -19,6 +19,7 @@ from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Delegate, DeviceTensor
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
+from delegate.runtime.steps import unfilled
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,8 @@ class _Guarded(Delegate):
     def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         execute = self._execute
         try:
-            execute(inputs, outputs)
+            if execute(inputs, outputs) is not None:
+                raise unfilled()
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             if execute is not self._own:
                 raise

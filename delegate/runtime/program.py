@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property
 from threading import Lock
@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, get_args
 from weakref import WeakSet
 
-from delegate.errors import ConfigError, DelegateError, ProgramError, did_you_mean
+from delegate.errors import BackendFailed, ConfigError, DelegateError, ProgramError, did_you_mean
 from delegate.program import file
 from delegate.program.model import Constant, Program, State
 from delegate.registry import Registry, default_registry
@@ -125,7 +125,8 @@ class LoadedProgram(Context):
         try:
             super().__init__(self._shared)
         except DelegateError:
-            close_delegates(delegates)
+            with suppress(BackendFailed):
+                close_delegates(program, delegates)
             raise
 
     def context(self) -> Context:
@@ -157,12 +158,16 @@ class LoadedProgram(Context):
         return Report.from_json(self.program.report)
 
     def close(self) -> None:
-        """Free what the vendor libraries hold. Neither the program nor a context of it can be called afterwards."""
+        """Free what the vendor libraries hold. Neither the program nor a context of it can be called afterwards.
+
+        Raises:
+            BackendFailed: a delegate could not be closed; all others are.
+        """
         for context in list(self._contexts):
             context.close()
         super().close()
         delegates, self._shared = self._shared.delegates, self._shared._replace(delegates=())
-        close_delegates(delegates)
+        close_delegates(self.program, delegates)
 
     def __enter__(self) -> Self:
         return self

@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from delegate.kernels.table import Kernel
 
 
+AUTHOR = "report it to the backend's author"  # the remedy for a fault of a plugin
+
+
 class Step(Protocol):
     """One step of a bound method."""
 
     def __call__(self) -> None:
         """Run it."""
 
-    def failed(self, error: Exception) -> DelegateError:
+    def failed(self, error: BaseException) -> DelegateError:
         """The error that tells the user what failed, in place of the one that the step raised."""
 
 
@@ -33,7 +36,7 @@ def run_steps(steps: Iterable[Step]) -> None:
     try:
         for step in steps:
             step()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a plugin may raise anything
         assert step is not None
         failure = step.failed(error)
         if failure is error:
@@ -53,7 +56,7 @@ class KernelStep:
     def __call__(self) -> None:
         self.function(*self.args, out=self.outs[0] if self.single else tuple(self.outs))
 
-    def failed(self, error: Exception) -> DelegateError:
+    def failed(self, error: BaseException) -> DelegateError:
         """The error that tells the user which instruction failed."""
         if isinstance(error, DelegateError):
             return error
@@ -110,8 +113,16 @@ def kernel_step(kernel: Kernel, args: list[Any], outs: list[Any], place: str) ->
     return (CopiedViewStep if kernel.is_view else KernelStep)(kernel.function, args, outs, place)
 
 
+def unfilled() -> BackendFailed:
+    """The error where `Delegate.execute` gives something back: its results, most likely, which no array then holds."""
+    return BackendFailed("its execute() should fill `outputs` and give nothing, but gave something", remedy=AUTHOR)
+
+
 class DelegateStep:
-    """Runs a delegate, holding its guard: other contexts run the same delegate."""
+    """Runs a delegate, holding its guard: other contexts run the same delegate.
+
+    It is given tuples: a list would take `outputs[0] = result`, which fills no array.
+    """
 
     __slots__ = ("delegate", "guard", "inputs", "outputs", "spec")
 
@@ -127,23 +138,19 @@ class DelegateStep:
 
     def __call__(self) -> None:
         with self.guard:
-            self.delegate.execute(self.inputs, self.outputs)
+            if self.delegate.execute(tuple(self.inputs), tuple(self.outputs)) is not None:
+                raise unfilled()
 
-    def failed(self, error: Exception) -> DelegateError:
+    def failed(self, error: BaseException) -> DelegateError:
         """The error that tells the user which partition failed."""
         return failed(self.spec, error)
 
 
-def failed(spec: DelegateSpec, error: Exception) -> DelegateError:
+def failed(spec: DelegateSpec, error: BaseException) -> DelegateError:
     """The error that names the partition; of the error's own class where it is one of this project's."""
     if not isinstance(error, DelegateError):
-        error = BackendFailed(one_line(error), remedy="report it to the backend's author")
-    place = f"partition {spec.name} of {spec.backend}"
-    where = ", ".join(part for part in (place, " ".join(error.where.split())) if part)
-    remedy = "; or ".join(part for part in (error.remedy, _fallback_remedy(spec, error)) if part)
-    kind = next(c for c in type(error).__mro__ if c.__module__ == DelegateError.__module__)
-    made: DelegateError = kind(error.what, where=where, remedy=remedy)
-    return made
+        error = BackendFailed(one_line(error), remedy=AUTHOR)
+    return error.at(f"partition {spec.name} of {spec.backend}", _fallback_remedy(spec, error))
 
 
 def _fallback_remedy(spec: DelegateSpec, error: DelegateError) -> str:
@@ -165,6 +172,6 @@ class CompactStep:
     def __call__(self) -> None:
         np.copyto(self.target, self.source[0])
 
-    def failed(self, error: Exception) -> DelegateError:
+    def failed(self, error: BaseException) -> DelegateError:
         """The error that tells the user that the copy failed."""
         return KernelError(f"a copy failed: {error}")

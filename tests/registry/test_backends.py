@@ -219,6 +219,54 @@ def test_register(site: Site) -> None:
         registry.register("adder")  # type: ignore[arg-type]
 
 
+ODD_INFOS: dict[str, tuple[dict[str, object], str]] = {
+    "name of another type": ({"name": 5}, "BackendInfo.name should be text, not 5"),
+    "no name": ({"name": ""}, "BackendInfo.name should be letters, digits"),
+    "name of two lines": ({"name": "odd\nodd"}, "BackendInfo.name should be letters, digits"),
+    "name of the kernels": ({"name": "portable"}, "BackendInfo.name should be another"),
+    "pair for a path": ({"aot": ("a", "B")}, "BackendInfo.aot should be text"),
+    "no install hint": ({"install": None}, "BackendInfo.install should be text, not None"),
+    "version as text": ({"api_version": "1.0"}, "BackendInfo.api_version should be two whole numbers"),
+    "version of texts": ({"api_version": ("1", "0")}, "BackendInfo.api_version should be two whole numbers"),
+    "preference": ({"preference": "high"}, "BackendInfo.preference should be a whole number, not 'high'"),
+}
+ODD_PROBES: dict[str, tuple[dict[str, object], str]] = {
+    "ok as text": ({"ok": "no"}, "Availability.ok should be True or False, not 'no'"),
+    "no reason": ({"ok": False, "reason": None}, "Availability.reason should be text, not None"),
+    "versions": ({"ok": True, "versions": None}, "Availability.versions should be a mapping"),
+    "devices as text": ({"ok": True, "devices": "CPU"}, "Availability.devices should be a tuple of texts"),
+    "devices as numbers": ({"ok": True, "devices": (0, 1)}, "Availability.devices should be a tuple of texts"),
+    "stand-in": ({"ok": True, "stand_in": 1}, "Availability.stand_in should be True or False, not 1"),
+}
+
+
+@pytest.mark.parametrize("name", ODD_INFOS)
+def test_odd_infos(site: Site, name: str) -> None:
+    fields, sentence = ODD_INFOS[name]
+    given = {"name": "odd", "description": "", "aot": "a:B", "runtime": "a:C", "probe": None, "install": "", **fields}
+    site.module("odd_plugin", f"from delegate.backends.info import BackendInfo\nINFO = BackendInfo(**{given!r})")
+    site.distribution("odd-dist", "1.0", {"odd": "odd_plugin:INFO"})
+    state = Registry().state("odd")
+    assert state.state is State.BROKEN
+    assert f"backend 'odd' of odd-dist 1.0 is broken: it fails to import: TypeError: {sentence}" in state.detail
+    assert "odd_plugin.py" in state.traceback
+
+
+@pytest.mark.parametrize("name", ODD_PROBES)
+def test_odd_probes(name: str) -> None:
+    fields, sentence = ODD_PROBES[name]
+    registry = Registry()
+    odd = BackendInfo("odd", "", "a:B", "a:C", lambda: Availability(**fields), "")  # type: ignore[arg-type]
+    registry.register(odd)
+    assert f"it fails when it is probed: TypeError: {sentence}" in registry.state("odd").detail
+
+
+def test_a_reason_of_several_lines_is_told_on_one() -> None:
+    registry = Registry()
+    registry.register(BackendInfo("odd", "", "a:B", "a:C", lambda: Availability(False, "no\n  driver"), "install it"))
+    assert registry.state("odd").detail == "backend 'odd' is not available here: no driver"
+
+
 def test_registry_is_free_of_torch_and_pydantic() -> None:
     code = (
         "import sys, delegate.registry as r; r.default_registry().states(); r.default_registry().kernel_tables();"

@@ -1,0 +1,76 @@
+"""An AOT half behind a guard: whatever a plugin raises or answers becomes an error that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch.fx import Node
+
+from delegate.backends.aot import Backend, Options, PreprocessResult, Region, RegionRefused
+from delegate.errors import BackendBroken, DelegateError, LoweringError
+from delegate.plugins import one_line
+from delegate.verdict import Verdict
+
+_REMEDY = "report it to the backend's author"
+
+
+class GuardedBackend:
+    """The AOT half of a backend, made with its options.
+
+    Args:
+        name: of the backend.
+        half: its class.
+        options: checked.
+
+    Attributes:
+        preserve_ops: what the half says.
+
+    Raises:
+        BackendBroken: it cannot be made, or says nonsense of itself.
+    """
+
+    def __init__(self, name: str, half: type[Backend], options: Options) -> None:
+        self._name = name
+        try:
+            self._half = half(options)
+            self.preserve_ops = _names(self._half.preserve_ops)
+        except DelegateError:
+            raise
+        except (Exception, SystemExit) as error:
+            what = f"the AOT half of backend {name!r} fails when it is made: {one_line(error)}"
+            raise BackendBroken(what, where=f"{half.__module__}.{half.__qualname__}", remedy=_REMEDY) from error
+
+    def check(self, node: Node) -> Verdict:
+        """What the half says of a node; the planner guards that."""
+        return self._half.check(node)
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        """What the half makes of a region.
+
+        Raises:
+            RegionRefused: it turns down nodes of the region.
+            DelegateError: it failed.
+        """
+        place = f"{region.name} of {self._name}"
+        try:
+            result = self._half.preprocess(region)
+        except RegionRefused as refusal:
+            if any(node.name in refusal.reasons for node in region.graph.nodes if node.op == "call_function"):
+                raise
+            what = f"backend {self._name} refused a partition, but no node of it: {refusal}"
+            raise LoweringError(what, where=place, remedy=_REMEDY) from refusal
+        except DelegateError as error:
+            raise error if region.name in error.where else error.at(f"partition {place}") from error
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
+            what = f"backend {self._name} failed to compile a partition: {one_line(error)}"
+            raise LoweringError(what, where=region.name, remedy=_REMEDY) from error
+        if not isinstance(result, PreprocessResult):
+            what = f"backend {self._name} compiled a partition to a {type(result).__name__}, not a PreprocessResult"
+            raise LoweringError(what, where=region.name, remedy=_REMEDY)
+        return result
+
+
+def _names(operators: Iterable[str]) -> frozenset[str]:
+    if isinstance(operators, str) or not all(isinstance(op, str) for op in operators):
+        raise TypeError("preserve_ops should be a set of names of operators")
+    return frozenset(operators)

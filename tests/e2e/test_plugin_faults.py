@@ -1,0 +1,287 @@
+"""Backends of other people that do wrong: what they raise, answer or give is an error that names them and the place."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.backends.aot import Backend, PreprocessResult, RegionRefused
+from delegate.backends.info import Availability, BackendInfo
+from delegate.errors import BackendBroken, BackendFailed, ConfigError, LoweringError, PartitionError
+from delegate.program.file import serialize
+from delegate.registry import default_registry
+from delegate.runtime.backend import BackendRuntime, Delegate
+from delegate.verdict import YES, Reason, Verdict, no
+
+MODULE = types.ModuleType("tests_faulty_backend")
+
+
+class Net(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(torch.relu(a + b)) * 2
+
+
+ONLY_ADDS = no(Reason.OPERATOR, "it\nonly adds")
+ARGS = (torch.arange(6.0).reshape(2, 3) - 3, torch.full((2, 3), 0.5))
+EXPECTED = Net()(*ARGS).numpy()
+
+
+class Sum(Delegate):
+    def execute(self, inputs, outputs):
+        np.add(*inputs, out=outputs[0])
+
+
+class Runtime(BackendRuntime):
+    def init(self, blob, compile_specs):
+        return Sum()
+
+
+class Adder(Backend):
+    name = "faulty"
+
+    def check(self, node):
+        return YES if str(node.target) == "aten.add.Tensor" else ONLY_ADDS
+
+    def preprocess(self, region):
+        return PreprocessResult(b"sum")
+
+
+class Checks(Backend):
+    name = "faulty"
+
+    def check(self, node):
+        return YES
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(sys.modules, MODULE.__name__, MODULE)
+    default_registry.cache_clear()
+    paths = (f"{MODULE.__name__}:Aot", f"{MODULE.__name__}:Runtime")
+    default_registry().register(BackendInfo("faulty", "", *paths, lambda: Availability(True), "pip install faulty"))
+    yield
+    default_registry.cache_clear()
+
+
+def bang(*args: object) -> NoReturn:
+    raise RuntimeError("bang\nin two lines")
+
+
+def leave(*args: object) -> NoReturn:
+    sys.exit(3)
+
+
+def refuse(reasons: Any) -> Callable[[Any, Any], NoReturn]:
+    def preprocess(self: Any, region: Any) -> NoReturn:
+        raise RegionRefused(reasons)
+
+    return preprocess
+
+
+def fails(kind: type[Exception], text: str) -> Callable[[Any, Any], NoReturn]:
+    def preprocess(self: Any, region: Any) -> NoReturn:
+        raise kind(text)
+
+    return preprocess
+
+
+def circular() -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    made["self"] = made
+    return made
+
+
+def gives(*args: Any) -> dict[str, Any]:
+    """A half that compiles to what these arguments make."""
+    return {"preprocess": lambda self, region: PreprocessResult(*args)}
+
+
+def lowered(aot: type = Adder, runtime: type = Runtime, keep: bool = False) -> delegate.LoadedProgram:
+    """A net on the backend, saved and loaded."""
+    MODULE.Aot, MODULE.Runtime = aot, runtime
+    config = {"backends": ["faulty"], "fallback": {"keep": keep}}
+    program = delegate.to_backend(torch.export.export(Net(), ARGS), config=config)
+    assert [p.nodes for p in program.report.partitions] in ([], [("add",)])
+    assert "it only adds" in str(program.report)
+    return delegate.load(serialize(program.program))
+
+
+def run(program: delegate.LoadedProgram) -> np.ndarray:
+    with program:
+        result: np.ndarray = program(*(a.numpy().copy() for a in ARGS))
+    return result
+
+
+def test_without_a_fault():
+    np.testing.assert_allclose(run(lowered()), EXPECTED, rtol=1e-6)
+
+
+AOT_FAULTS = {
+    "check gives True": ({"check": lambda s, n: True}, PartitionError, "backend faulty answered True (node add"),
+    "check gives None": ({"check": lambda s, n: None}, PartitionError, "backend faulty answered None"),
+    "check raises": ({"check": bang}, PartitionError, "RuntimeError: bang in two lines (node add"),
+    "check exits": ({"check": leave}, PartitionError, "failed with SystemExit: 3 (node add"),
+    "reason": ({"check": lambda s, n: Verdict("why")}, PartitionError, "Verdict.reason should be a Reason"),  # type: ignore[arg-type]
+    "message": ({"check": lambda s, n: no(Reason.DTYPE, 17)}, PartitionError, "Verdict.message should be text"),  # type: ignore[arg-type]
+    "tag": ({"check": lambda s, n: Verdict(tag=["a"])}, PartitionError, "Verdict.tag should be text"),  # type: ignore[arg-type]
+    "compiles to None": ({"preprocess": lambda s, r: None}, LoweringError, "to a NoneType, not a PreprocessResult"),
+    "compiles to bytes": ({"preprocess": lambda s, r: b""}, LoweringError, "to a bytes, not a PreprocessResult"),
+    "compiler raises": ({"preprocess": bang}, LoweringError, "backend faulty failed to compile a partition"),
+    "compiler exits": ({"preprocess": leave}, LoweringError, "SystemExit: 3 (faulty_0)"),
+    "compiler raises ours": (
+        {"preprocess": fails(LoweringError, "no licence")}, LoweringError, "no licence (partition faulty_0 of faulty)",
+    ),
+    "blob": (gives("text"), LoweringError, "PreprocessResult.blob should be bytes, not 'text' (faulty_0)"),
+    "specs of None": (gives(b"", None), LoweringError, "compile_specs should be a mapping"),
+    "specs of a list": (gives(b"", [1]), LoweringError, "compile_specs should be a mapping"),
+    "specs with a number of NumPy": (gives(b"", {"a": np.int64(3)}), LoweringError, "should be plain JSON"),
+    "specs with NaN": (gives(b"", {"a": float("nan")}), LoweringError, "compile_specs should be plain JSON"),
+    "specs in a circle": (gives(b"", circular()), LoweringError, "compile_specs should be plain JSON"),
+    "notes as text": (gives(b"", {}, "three"), LoweringError, "PreprocessResult.notes should be a tuple of texts"),
+    "notes of numbers": (gives(b"", {}, (1,)), LoweringError, "PreprocessResult.notes should be a tuple of texts"),
+    "space": (gives(b"", {}, (), 5), LoweringError, "PreprocessResult.space should be text, not 5"),
+    "refuses nothing": ({"preprocess": refuse({})}, LoweringError, "RegionRefused.reasons should be names"),
+    "refuses others": ({"preprocess": refuse({"x": "no"})}, LoweringError, "but no node of it: x: no"),
+    "refuses with numbers": ({"preprocess": refuse({"add": 3})}, LoweringError, "reasons should be names"),
+    "cannot be made": ({"__init__": bang}, BackendBroken, "'faulty' fails when it is made: RuntimeError"),
+    "keeps None": ({"preserve_ops": None}, BackendBroken, "fails when it is made: TypeError"),
+    "keeps a text": ({"preserve_ops": "aten.gelu.default"}, BackendBroken, "preserve_ops should be a set of names"),
+    "keeps operators": (
+        {"preserve_ops": {torch.ops.aten.gelu.default}}, BackendBroken, "preserve_ops should be a set of names",
+    ),
+    "no options": ({"Options": None}, ConfigError, "backend 'faulty' of this process is broken: it gives"),
+    "other options": ({"Options": dict}, ConfigError, "whose Options is no subclass of delegate.backends.aot.Options"),
+    "no name": ({"name": None}, ConfigError, "whose name is None"),
+    "another name": ({"name": "other"}, ConfigError, "whose name is 'other'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AOT_FAULTS)
+def test_ahead_of_time(name):
+    attributes, kind, words = AOT_FAULTS[name]
+    with pytest.raises(kind) as caught:
+        lowered(type("Faulty", (Adder,), attributes))
+    assert words in str(caught.value)
+    assert "faulty" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_half_of_a_half():
+    with pytest.raises(ConfigError, match="Aot, which has no preprocess"):
+        lowered(Checks)
+
+
+def test_specs_are_the_same_before_and_after_saving():
+    seen: list[Any] = []
+    runtime = type("Seeing", (Runtime,), {"init": lambda s, blob, specs: (seen.append(dict(specs)), Sum())[1]})
+    run(lowered(type("Given", (Adder,), gives(b"", {"a": (1, 2), 3: "b"})), runtime))
+    assert seen == [{"a": [1, 2], "3": "b"}]
+
+
+def execute(function: Callable[..., Any]) -> type[BackendRuntime]:
+    """A runtime half whose delegate executes this."""
+    made = type("Faulty", (Sum,), {"execute": lambda self, inputs, outputs: function(inputs, outputs)})
+    return type("FaultyRuntime", (Runtime,), {"init": lambda self, blob, specs: made()})
+
+
+def rebind(inputs: Any, outputs: Any) -> None:
+    outputs[0] = inputs[0] + inputs[1]
+
+
+RUNTIME_FAULTS = {
+    "cannot be made": (type("R", (Runtime,), {"__init__": bang}), "RuntimeError: bang in two lines"),
+    "init gives None": (type("R", (Runtime,), {"init": lambda *args: None}), "its init() gave a NoneType"),
+    "init raises": (type("R", (Runtime,), {"init": bang}), "RuntimeError: bang in two lines"),
+    "init exits": (type("R", (Runtime,), {"init": leave}), "SystemExit: 3"),
+    "runs_code raises": (type("R", (Runtime,), {"runs_code": bang}), "RuntimeError: bang in two lines"),
+    "raises": (execute(bang), "RuntimeError: bang in two lines"),
+    "exits": (execute(leave), "SystemExit: 3"),
+    "wrong shape": (execute(lambda i, o: np.copyto(o[0], np.ones((5, 7)))), "could not broadcast"),
+    "one output too many": (execute(lambda i, o: np.copyto(o[1], 1)), "IndexError"),
+    "gives its results": (execute(lambda i, o: [i[0] + i[1]]), "its execute() should fill `outputs` and give nothing"),
+    "rebinds its outputs": (execute(rebind), "does not support item assignment"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNTIME_FAULTS)
+def test_at_run_time(name):
+    runtime, words = RUNTIME_FAULTS[name]
+    with pytest.raises(BackendFailed) as caught:
+        run(lowered(runtime=runtime))
+    assert words in str(caught.value)
+    assert "(partition faulty_0 of faulty): report it to the backend's author" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in RUNTIME_FAULTS if name != "runs_code raises"])
+def test_fallbacks_answer_instead(name):
+    runtime, words = RUNTIME_FAULTS[name]
+    with pytest.warns(RuntimeWarning, match="faulty_0 runs on portable kernels") as caught:
+        result = run(lowered(runtime=runtime, keep=True))
+    assert words in str(caught[0].message)
+    np.testing.assert_allclose(result, EXPECTED, rtol=1e-6)
+
+
+def test_all_are_closed_though_one_fails():
+    closed: list[str] = []
+
+    def close(self: Any) -> None:
+        closed.append("closed")
+        bang()
+
+    made = type("Faulty", (Sum,), {"close": close})
+    runtime = type("R", (Runtime,), {"init": lambda self, blob, specs: made()})
+    MODULE.Aot, MODULE.Runtime = Adder, runtime
+    methods = {name: torch.export.export(Net(), ARGS) for name in ("one", "two")}
+    program = delegate.load(serialize(delegate.to_backend(methods, "faulty").program))
+    with pytest.raises(BackendFailed, match=r"not be closed: RuntimeError: bang in two lines \(partition faulty_0"):
+        program.close()
+    assert closed == ["closed"] * 2
+    program.close()  # nothing is left to close
+
+
+class Doubling(Delegate):
+    def execute(self, inputs, outputs):
+        np.add(*inputs, out=outputs[0]) if len(inputs) > 1 else np.maximum(inputs[0], 0, out=outputs[0])
+
+
+SPACES = {
+    "bytes": (lambda self, space, size: bytearray(size), "its allocate() gave a bytearray, not a DeviceMemory"),
+    "raises": (bang, "RuntimeError: bang in two lines"),
+    "exits": (leave, "SystemExit: 3"),
+}
+
+
+@pytest.mark.parametrize("keep", [False, True], ids=["alone", "with fallbacks"])
+@pytest.mark.parametrize("name", SPACES)
+def test_memory_of_devices(name, keep):
+    allocate, words = SPACES[name]
+    taken = ("aten.add.Tensor", "aten.relu.default")
+    aot = type(
+        "Tagging", (Adder,),
+        {
+            "check": lambda s, n: Verdict(tag=n.name) if str(n.target) in taken else ONLY_ADDS,
+            **gives(b"", {}, (), "memory"),
+        },
+    )  # fmt: skip
+    MODULE.Aot = aot
+    MODULE.Runtime = type("R", (Runtime,), {"allocate": allocate, "init": lambda self, blob, specs: Doubling()})
+    config = {"backends": ["faulty"], "fallback": {"keep": keep, "policy": "allow"}}
+    data = serialize(delegate.to_backend(torch.export.export(Net(), ARGS), config=config).program)
+    if not keep:
+        with pytest.raises(BackendFailed) as caught:
+            run(delegate.load(data))
+        assert words in str(caught.value)
+        assert "partition faulty_0 of faulty" in str(caught.value)
+        return
+    program = delegate.load(data)
+    np.testing.assert_allclose(run(program), EXPECTED, rtol=1e-6)
+    assert [(e.when, words in e.reason) for e in program.events] == [("memory", True)]
