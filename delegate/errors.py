@@ -13,6 +13,7 @@
     |   |-- BackendIncompatible   its plugin speaks another API version
     |   |-- BackendUnavailable    its library or its device is absent here
     |   `-- BackendFailed         it accepted the work and then failed at it
+    |       `-- DeviceLost        what it left in its device's memory cannot be had any more
     `-- ExecutionError
         |-- InputError            the caller's inputs do not fit the method
         `-- KernelError           a kernel is missing or failed
@@ -103,6 +104,10 @@ class BackendUnavailable(BackendError):
 
 class BackendFailed(BackendError):
     """A backend accepted the work and then failed at it."""
+
+
+class DeviceLost(BackendFailed):
+    """What a backend left in its device's memory cannot be had any more."""
 
 
 class ExecutionError(DelegateError):

@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from delegate.errors import DelegateError, DeviceLost
+from delegate.plugins import one_line
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -31,8 +34,14 @@ class DeviceTensor(ABC):
         """A copy on the host of what a delegate has written; raises BackendFailed where the device fails."""
 
     def fetch(self) -> Array:
-        """What it holds, on the host; raises as `read` does."""
-        return self.read() if self.host is None else self.host
+        """What it holds, on the host; raises DeviceLost where it cannot be read."""
+        if self.host is not None:
+            return self.host
+        try:
+            return self.read()
+        except Exception as error:  # a plugin may raise anything
+            what, where = (error.what, error.where) if isinstance(error, DelegateError) else (one_line(error), "")
+            raise DeviceLost(what, where=where) from error
 
 
 class DeviceMemory(ABC):

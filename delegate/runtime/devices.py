@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from delegate.errors import BackendFailed, DelegateError
+from delegate.errors import BackendFailed, DelegateError, DeviceLost
 from delegate.program.blocks import walk
 from delegate.program.memory import align
 from delegate.program.model import DelegateCall, DelegateSpec, Home, MemorySpace, Method, Program, Storage
@@ -29,13 +29,20 @@ class Space:
     """A memory space of a loaded program.
 
     Args:
+        number: of the space, 1 for the first.
         space: of the program.
         runtime: of its backend, which has made a delegate; None: values lie in the host's memory.
         fallbacks: of the program; None: a device without memory is an error.
     """
 
-    def __init__(self, space: MemorySpace, runtime: BackendRuntime | None, fallbacks: Fallbacks | None) -> None:
-        self._space, self._runtime, self._fallbacks = space, runtime, fallbacks
+    def __init__(
+        self, number: int, space: MemorySpace, runtime: BackendRuntime | None, fallbacks: Fallbacks | None
+    ) -> None:
+        self._number, self._space, self._runtime, self._fallbacks = number, space, runtime, fallbacks
+
+    def leave(self, error: DeviceLost) -> bool:
+        """Have its partitions run on their fallbacks from now on; whether that changes anything."""
+        return self._fallbacks is not None and self._fallbacks.leave(self._number, error)
 
     def blocks(self, wanted: Mapping[int, tuple[int, DelegateSpec]]) -> dict[int, DeviceMemory] | None:
         """A block of memory per offset; None where the values have to lie in the host's memory.
@@ -74,7 +81,19 @@ def make_spaces(
     program: Program, runtimes: Mapping[str, BackendRuntime], fallbacks: Fallbacks | None
 ) -> tuple[Space, ...]:
     """The memory spaces of a program, where `runtimes` are those that have made a delegate."""
-    return tuple(Space(s, runtimes.get(s.backend), fallbacks) for s in program.spaces)
+    return tuple(Space(n, s, runtimes.get(s.backend), fallbacks) for n, s in enumerate(program.spaces, 1))
+
+
+def can_do_without(resources: Resources, method: Method, error: DeviceLost) -> bool:
+    """Have all partitions on lost devices run on their fallbacks; whether the call that met that may be run again.
+
+    It may not where a state, or an input that the module writes to, has its new value in part.
+    """
+    left = [space.leave(error) for space in resources.spaces]  # all of them
+    if not any(left):
+        return False
+    written = (method.values[o].storage.home for call in walk(method.instructions) for o in call.outputs)
+    return not {Home.STATE, Home.INPUT} & set(written)
 
 
 def make_arenas(

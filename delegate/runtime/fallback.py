@@ -57,6 +57,7 @@ class Fallbacks:
     def __init__(self, resources: Resources, *, warn: bool) -> None:
         self.events: list[FallbackEvent] = []
         self._resources, self._warn = resources, warn
+        self._guarded: list[_Guarded] = []
 
     def instead(self, spec: DelegateSpec, error: BaseException) -> Delegate:
         """What runs a partition whose delegate could not be made; raises KernelError where a kernel is missing."""
@@ -66,7 +67,14 @@ class Fallbacks:
 
     def guard(self, spec: DelegateSpec, delegate: Delegate) -> Delegate:
         """The delegate, replaced by its fallback at the first call that fails."""
-        return _Guarded(spec, delegate, self)
+        made = _Guarded(spec, delegate, self)
+        self._guarded.append(made)
+        return made
+
+    def leave(self, space: int, error: BaseException) -> bool:
+        """Have all partitions of a memory space run on their fallbacks; whether that changes anything."""
+        left = [g.leave(error) for g in self._guarded if g.spec.space == space]  # all of them
+        return any(left)
 
     def delegate(self, spec: DelegateSpec) -> Delegate:
         """The fallback of a partition, bound."""
@@ -105,7 +113,7 @@ class _Guarded(Delegate):
     """A delegate until it fails, then its fallback."""
 
     def __init__(self, spec: DelegateSpec, delegate: Delegate, fallbacks: Fallbacks) -> None:
-        self._spec, self._delegate, self._fallbacks = spec, delegate, fallbacks
+        self.spec, self._delegate, self._fallbacks = spec, delegate, fallbacks
         self._own = self._execute = delegate.execute
         self._lock = threading.Lock()
         self.thread_safe = delegate.thread_safe
@@ -118,14 +126,17 @@ class _Guarded(Delegate):
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             if execute is not self._own:
                 raise
-            self._replace(error)
+            self.leave(error)
             self._execute(inputs, outputs)
 
     def close(self) -> None:
         self._delegate.close()
 
-    def _replace(self, error: BaseException) -> None:
+    def leave(self, error: BaseException) -> bool:
+        """Use the fallback from now on, because of an error; whether it was not used before."""
         with self._lock:  # calls of several threads may fail at once
-            if self._execute is self._own:
-                self._execute = self._fallbacks.delegate(self._spec).execute
-                self._fallbacks.note(self._spec, "run", error)
+            if self._execute is not self._own:
+                return False
+            self._execute = self._fallbacks.delegate(self.spec).execute
+            self._fallbacks.note(self.spec, "run", error)
+            return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from delegate.errors import DelegateError, InputError
+from delegate.errors import DelegateError, DeviceLost, InputError
 from delegate.program import model
 from delegate.program.model import Input, Tree
 from delegate.program.written import written_inputs
@@ -79,11 +79,12 @@ class Method:
         symbols = {} if self._only is not None else self._checker.symbols(arrays)
         try:
             with self._lock:
-                if self._only is not None:
-                    results = self._only.run(arrays)
-                else:
-                    assert self._bound is not None
-                    results = self._bound.run(arrays, symbols)
+                try:
+                    results = self._once(arrays, symbols)
+                except DeviceLost as error:
+                    if not self._can_do_without_device(error):
+                        raise
+                    results = self._once(arrays, symbols)
         except InputError:  # sizes that do not go together, or that the data gives
             raise
         except DelegateError as error:
@@ -92,6 +93,17 @@ class Method:
         if own:
             give_back(own, self.written, arrays)
         return results
+
+    def _once(self, arrays: Sequence[Any], symbols: dict[int, int]) -> list[Any]:
+        if self._only is not None:
+            return self._only.run(arrays)
+        assert self._bound is not None
+        return self._bound.run(arrays, symbols)
+
+    def _can_do_without_device(self, error: DeviceLost) -> bool:
+        from delegate.runtime.devices import can_do_without
+
+        return can_do_without(self._resources, self.definition, error)
 
     def watch(self, profile: Profile | None) -> None:
         """Have a profile watch the instructions from now on; None: nobody."""

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import delegate
 from delegate.cli.app import app
 from delegate.compiled import CompiledProgram
-from delegate.errors import BackendFailed, ProgramError
+from delegate.errors import BackendFailed, DeviceLost, ProgramError
 from delegate.program.file import serialize
 from delegate.program.memory import Lifetime, align, plan_buffers
 from delegate.program.model import FETCH, Home, Method, Ref, Storage, Value
@@ -244,13 +244,31 @@ def test_both_fail_in_turn():
     assert len(caught) == 2
 
 
-def test_a_lost_device_is_an_error_once():
-    """What lies on a device that is lost within a call cannot be had any more; the next call does without."""
-    program = LoadedProgram(lowered(Residual(), keep="allow").program)
+@pytest.mark.parametrize("module", [Residual(), Shared(), Chain()], ids=lambda m: type(m).__name__)
+def test_a_device_that_is_lost_within_a_call(module):
+    """What lies there cannot be had any more: the call begins again, on kernels."""
+    program = LoadedProgram(lowered(module, keep="allow").program)
     device_backend.FAULTS.update({"execute toy_1", "read"})
-    with pytest.raises(BackendFailed, match=r"the device is lost.*partition toy_1"):
+    for seed in range(2):
+        assert relative_error(_first(program(x(seed=seed).numpy())), _first(module(x(seed=seed)))) < 1e-6
+    assert {e.partition for e in program.events} == {d.name for d in program.program.delegates}
+
+
+def test_a_call_that_writes_states_is_not_run_again():
+    program = LoadedProgram(lowered(Stateful(), keep="allow").program)
+    device_backend.FAULTS.update({"execute toy_1", "execute toy_2", "read"})
+    with pytest.raises(DeviceLost, match=r"the device is lost.*partition toy_[12]"):
         program(x().numpy())
-    device_backend.FAULTS.add("execute toy_0")
+    program.reset()
+    assert relative_error(program(x().numpy()), Stateful()(x())) < 1e-6
+
+
+def test_a_lost_device_without_fallback():
+    program = LoadedProgram(lowered(Residual()).program)
+    device_backend.FAULTS.add("execute toy_1")
+    with pytest.raises(BackendFailed, match="partition toy_1"):
+        program(x().numpy())
+    device_backend.FAULTS.clear()
     assert relative_error(program(x().numpy()), Residual()(x())) < 1e-6
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from delegate.backends.dsp.info import INSTALL, PROVIDER, provider, versions
 from delegate.backends.dsp.targets import Target, local_target
-from delegate.backends.onnx.blob import unpack
+from delegate.backends.onnx.blob import OnnxModel, unpack
 from delegate.backends.onnx.session import OnnxDelegate, open_session, session_options
 from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.runtime.backend import BackendRuntime, Delegate
@@ -34,8 +35,7 @@ class DspRuntime(BackendRuntime):
     """Opens what the AOT half compiled."""
 
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
-        found = provider()
-        if not found.devices:
+        if not provider().devices:
             raise BackendUnavailable(f"{PROVIDER} finds no device that it runs on", remedy=INSTALL)
         made_for, here = Target(*compile_specs["target"]), local_target()
         if here is not None and here.htp_arch != made_for.htp_arch:
@@ -44,9 +44,8 @@ class DspRuntime(BackendRuntime):
                 remedy=f"lower it again with soc: {here.soc}",
             )
         model = unpack(blob, compile_specs)
-        settings = session_options(found, backend_options(compile_specs))
         try:
-            session = open_session(model, settings, PROVIDER)
+            return OnnxDelegate(partial(_open, model, compile_specs), model, PROVIDER, in_place=True)
         except BackendFailed as error:
             made_by, installed = compile_specs.get("versions", {}), versions()
             if made_by == installed:
@@ -56,7 +55,10 @@ class DspRuntime(BackendRuntime):
                 where=error.where,
                 remedy="lower it again here, or install what it was compiled by",
             ) from error
-        return OnnxDelegate(session, model, PROVIDER, in_place=True)
+
+
+def _open(model: OnnxModel, specs: Mapping[str, Any]) -> Any:
+    return open_session(model, session_options(provider(), backend_options(specs)), PROVIDER)
 
 
 def _named(libraries: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from delegate.backends.onnx.model import ExportedModel
-from delegate.backends.onnx.provider import lock, one_line
+from delegate.backends.onnx.provider import device, one_line
 from delegate.backends.onnx.session import add_weights
 from delegate.errors import LoweringError
 
@@ -27,7 +27,7 @@ def left_to_cpu(exported: ExportedModel, settings: Any, name: str) -> Mapping[st
     settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     add_weights(settings, exported.model)
     try:
-        with lock(name):
+        with device(name).lock:
             session = onnxruntime.InferenceSession(exported.model.graph, settings, enable_fallback=0)
             parts = session.get_provider_graph_assignment_info()
             del session

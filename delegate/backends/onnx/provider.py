@@ -1,12 +1,16 @@
-"""Execution providers of ONNX Runtime that come as libraries of their own: registered once, their devices found."""
+"""Execution providers of ONNX Runtime that come as libraries of their own: registered once, their devices found.
+
+A device that is lost comes back only when nothing of the process is left on it; see `Device`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from threading import Lock
-from typing import Any
+from threading import RLock
+from typing import Any, Protocol
+from weakref import WeakSet
 
 from delegate.errors import BackendUnavailable
 
@@ -62,10 +66,39 @@ def _register(onnxruntime: Any, name: str, path: str) -> None:
         onnxruntime.set_default_logger_severity(_WARNINGS)
 
 
+class Tenant(Protocol):
+    """A session or memory on a device."""
+
+    def leave(self) -> None:
+        """Give up what it has there, and get it anew when it is needed again; called with the device's lock held."""
+
+
+class Device:
+    """What all sessions of this process on one provider share, and who has something there.
+
+    Attributes:
+        lock: held while anything works there: two at once crash WebGPU's plugin.
+    """
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self._tenants: WeakSet[Tenant] = WeakSet()
+
+    def add(self, tenant: Tenant) -> None:
+        """Somebody who has something there from now on."""
+        self._tenants.add(tenant)
+
+    def clear(self) -> None:
+        """Have all tenants leave, so that the library begins anew, with the device that is there then."""
+        with self.lock:
+            for tenant in tuple(self._tenants):
+                tenant.leave()
+
+
 @cache
-def lock(name: str) -> Lock:
-    """Held while anything of a provider works: its sessions share one device, and two at once crash WebGPU's plugin."""
-    return Lock()
+def device(name: str) -> Device:
+    """The device of a provider."""
+    return Device()
 
 
 def one_line(error: Exception) -> str:

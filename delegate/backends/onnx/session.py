@@ -9,8 +9,8 @@ import numpy as np
 
 from delegate.backends.onnx.blob import OnnxModel, Tensor
 from delegate.backends.onnx.memory import OrtTensor
-from delegate.backends.onnx.provider import Provider, lock, one_line
-from delegate.errors import BackendFailed
+from delegate.backends.onnx.provider import Provider, device, one_line
+from delegate.errors import BackendFailed, DelegateError
 from delegate.runtime.backend import Delegate
 
 # ONNX's code of an element type -> the NumPy dtype of the same size that is bound for it (bfloat16: its bits).
@@ -19,6 +19,7 @@ _DTYPES: Mapping[int, type[np.generic]] = {
     1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_,
     10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64, 16: np.uint16,
 }  # fmt: skip
+_HOST = "cpu"  # the host's memory, as ONNX Runtime names it
 _FATAL = 4  # ONNX Runtime's level of logging: warnings are for its own developers, and errors are raised
 
 
@@ -39,7 +40,7 @@ def open_session(model: OnnxModel, settings: Any, name: str) -> Any:
     settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     add_weights(settings, model)
     try:
-        with lock(name):
+        with device(name).lock:
             # enable_fallback is of the Python bindings: they would try again without the provider.
             return onnxruntime.InferenceSession(model.graph, settings, enable_fallback=0)
     except Exception as error:  # the bindings raise classes of their own that share no base but Exception
@@ -82,40 +83,76 @@ def add_weights(settings: Any, model: OnnxModel) -> None:
 
 
 class OnnxDelegate(Delegate):
-    """One session. Inputs are read from, and results written to, what is given: nothing is copied here.
+    """A model on a provider. Inputs are read from, and results written to, what is given: nothing is copied here.
+
+    A session that has failed is not used again: the next call makes another one.
 
     Args:
-        session: of ONNX Runtime.
+        open_: makes a session; the first at once, and whatever that raises passes.
         model: what it runs; kept, for the session reads its weights.
         name: of the provider, for messages.
         in_place: the provider reads inputs where the host has them; others copy them while they are bound.
+        lost: whether the device is lost, asked when a session has failed: then all on it have to leave.
     """
 
-    def __init__(self, session: Any, model: OnnxModel, name: str, *, in_place: bool = False) -> None:
-        self._session, self._model, self._name = session, model, name
-        self._binding, self._lock = session.io_binding(), lock(name)
-        self._inputs = [_Slot(t, self._binding.bind_input, in_place) for t in model.inputs]
-        self._outputs = [_Slot(t, self._binding.bind_output, True) for t in model.outputs]
+    def __init__(
+        self,
+        open_: Callable[[], Any],
+        model: OnnxModel,
+        name: str,
+        *,
+        in_place: bool = False,
+        lost: Callable[[], bool] | None = None,
+    ) -> None:
+        self._open, self._model, self._name, self._in_place, self._lost = open_, model, name, in_place, lost
+        self._device = device(name)
+        self._bound: _Bound | None = self._bind()
+        self._device.add(self)
 
     def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        try:
-            with self._lock:  # binding copies inputs to the device
-                self._run(inputs, outputs)
-        except Exception as error:  # see open_session
-            raise BackendFailed(f"{self._name} failed at a partition", where=one_line(error)) from error
+        with self._device.lock:  # binding copies inputs to the device
+            try:
+                if self._bound is None:
+                    self._bound = self._bind()
+                self._bound.run(inputs, outputs)
+            except Exception as error:  # see open_session
+                error.with_traceback(None)  # which would keep the session
+                self._begin_anew()
+                if isinstance(error, DelegateError):
+                    raise
+                raise BackendFailed(f"{self._name} failed at a partition", where=one_line(error)) from error
 
-    def _run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def _bind(self) -> _Bound:
+        return _Bound(self._open(), self._model, self._in_place)
+
+    def _begin_anew(self) -> None:
+        self.leave()
+        if self._lost is not None and self._lost():
+            self._device.clear()
+
+    def leave(self) -> None:
+        """Close the session; the next call makes another one."""
+        self._bound = None
+
+    def close(self) -> None:
+        with self._device.lock:
+            self.leave()
+
+
+class _Bound:
+    """A session and the binding of its inputs and outputs."""
+
+    def __init__(self, session: Any, model: OnnxModel, in_place: bool) -> None:
+        self._session, self._binding = session, session.io_binding()
+        self._inputs = [_Slot(t, self._binding.bind_input, _source, in_place) for t in model.inputs]
+        self._outputs = [_Slot(t, self._binding.bind_output, _target, True) for t in model.outputs]
+
+    def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         for slot, array in zip(self._inputs, inputs, strict=True):
             slot.bind(array)
         for slot, array in zip(self._outputs, outputs, strict=True):
             slot.bind(array)
         self._session.run_with_iobinding(self._binding)
-
-    def close(self) -> None:
-        with self._lock:
-            self._inputs.clear()
-            self._outputs.clear()
-            self._binding = self._session = None
 
 
 class _Slot:
@@ -124,26 +161,34 @@ class _Slot:
     Args:
         tensor: its name and element type.
         bind: the method of the session's binding.
-        lasting: binding the same place again would change nothing.
+        place: gives the device of an array or a tensor, as ONNX Runtime names it, and the address.
+        lasting: binding the same place on the host again would change nothing.
     """
 
-    def __init__(self, tensor: Tensor, bind: Callable[..., None], lasting: bool) -> None:
-        self._tensor, self._bind, self._lasting = tensor, bind, lasting
+    def __init__(
+        self, tensor: Tensor, bind: Callable[..., None], place: Callable[[Any], tuple[str, int]], lasting: bool
+    ) -> None:
+        self._tensor, self._bind, self._place_of, self._lasting = tensor, bind, place, lasting
         self._place: tuple[Any, ...] | None = None
 
     def bind(self, array: Any) -> None:
         """Have the session read or write an array, or a tensor of a device, where it lies."""
-        device, address = _place(array)
-        place = (device, address, array.shape)
-        if self._lasting and place == self._place:
+        where, address = self._place_of(array)
+        place = (where, address, array.shape)
+        if place == self._place and (self._lasting or where != _HOST):
             return
         self._place = None  # until it has been bound
-        self._bind(self._tensor.name, device, 0, self._tensor.dtype, array.shape, address)
+        self._bind(self._tensor.name, where, 0, self._tensor.dtype, array.shape, address)
         self._place = place
 
 
-def _place(tensor: Any) -> tuple[str, int]:
-    """The device of an array or a tensor of a device, as ONNX Runtime names it, and the address."""
+def _source(tensor: Any) -> tuple[str, int]:
     if type(tensor) is OrtTensor:
-        return tensor.device, tensor.address
-    return "cpu", tensor.ctypes.data
+        return tensor.device, tensor.source()
+    return _HOST, tensor.ctypes.data
+
+
+def _target(tensor: Any) -> tuple[str, int]:
+    if type(tensor) is OrtTensor:
+        return tensor.device, tensor.target()
+    return _HOST, tensor.ctypes.data

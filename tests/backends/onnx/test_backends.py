@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from delegate.backends.dsp import runtime
 from delegate.backends.dsp.info import versions
 from delegate.backends.dsp.targets import TARGETS, local_target
 from delegate.errors import BackendFailed, ConfigError
+from delegate.runtime.program import LoadedProgram
 from tests.backends.onnx.test_rows import require
 from tests.lowering import compiled, relative_error
 
@@ -58,6 +60,20 @@ def test_calls_do_not_disturb_each_other(backend):
     for scale in (1.0, -2.0, 3.0):
         x.fill_(scale)  # in one place: what lies there must be read anew
         assert relative_error(program(x), module(x)) < 5e-3
+
+
+@pytest.mark.parametrize("backend", ["gpu", "dsp"])
+def test_a_session_that_has_failed_is_made_anew(backend):
+    require(backend)
+    module, x = nn.Linear(6, 5), torch.ones(2, 6)
+    program = LoadedProgram(compiled(module, (x,), backends=backend).program)
+    (opened,) = program._shared.delegates
+    first, result = opened._bound, np.empty((2, 5), np.float32)
+    with pytest.raises(BackendFailed, match="failed at a partition"):
+        opened.execute([np.ones((3, 7), np.float32)], [result])
+    for _ in range(2):
+        assert relative_error(program(x.numpy()), module(x)) < 5e-3
+    assert opened._bound is not first
 
 
 def test_a_dynamic_batch_stays_off_the_dsp():

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from threading import Lock
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import delegate
+from delegate.backends.gpu.webgpu import provider
 from delegate.backends.onnx.memory import OrtMemory
 from delegate.errors import BackendFailed
 from delegate.program.model import Home
@@ -84,7 +83,7 @@ def test_a_partition_that_falls_back_hands_over_on_the_host():
         x = image(batch=2)
         assert relative_error(loaded(x.numpy()), module(x)) < 1e-4
         for number, guarded in enumerate(d for d in loaded._shared.delegates if "Onnx" in type(d._delegate).__name__):
-            guarded._delegate._session = None  # what runs on the device is gone
+            guarded._delegate._bound = guarded._delegate._open = None  # what runs on the device is gone
             assert relative_error(loaded(x.numpy()), module(x)) < 1e-4
             assert len(loaded.events) == number + 1
 
@@ -92,7 +91,7 @@ def test_a_partition_that_falls_back_hands_over_on_the_host():
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.bool_])
 def test_memory(dtype):
     require("gpu")
-    memory = OrtMemory("webgpu", 256, Lock())
+    memory = OrtMemory(provider.copier(), 256)
     tensor = memory.tensor((3, 5), np.dtype(dtype))
     assert tensor.read().shape == (3, 5)
     assert tensor.read().dtype == dtype
@@ -101,4 +100,4 @@ def test_memory(dtype):
 def test_more_memory_than_there_is(capfd):
     require("gpu")
     with pytest.raises(BackendFailed, match="no 1099511627776 bytes of webgpu memory"):
-        OrtMemory("webgpu", 1 << 40, Lock())
+        OrtMemory(provider.copier(), 1 << 40)

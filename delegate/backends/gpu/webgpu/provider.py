@@ -12,7 +12,8 @@ import numpy as np
 from delegate.backends.gpu.webgpu.vulkan import Adapter, adapters
 from delegate.backends.info import Availability
 from delegate.backends.onnx.blob import OnnxModel
-from delegate.backends.onnx.provider import Provider, lock, one_line, register
+from delegate.backends.onnx.memory import Copier
+from delegate.backends.onnx.provider import Provider, device, one_line, register
 from delegate.backends.onnx.session import open_session, session_options
 from delegate.errors import DelegateError
 
@@ -46,8 +47,8 @@ def missing(dtype: int) -> str:
     graph = _ADD % b"".join(_VALUE % (field, name, dtype) for field, name in ((b"Z", b"x"), (b"b", b"y")))
     x = np.ones(1, np.float32 if dtype == FLOAT else np.float16)
     try:
-        session = open_session(OnnxModel(graph, (), b"", (), ()), session_options(provider(), {}), PROVIDER)
-        with lock(PROVIDER):
+        session = _open(graph)
+        with device(PROVIDER).lock:
             session.run(None, {"x": x})
             del session
     except DelegateError as error:
@@ -55,6 +56,11 @@ def missing(dtype: int) -> str:
     except Exception as error:  # see open_session
         return one_line(error)
     return ""
+
+
+def _open(graph: bytes) -> Any:
+    """A session of a model without weights."""
+    return open_session(OnnxModel(graph, (), b"", (), ()), session_options(provider(), {}), PROVIDER)
 
 
 def no_device() -> str:
@@ -74,6 +80,11 @@ def settings(specs: Mapping[str, Any]) -> Any:
         threads=specs.get("threads", 0),
         memory_pattern=specs.get("memory_pattern", True),
     )
+
+
+def copier() -> Copier:
+    """What makes and copies memory of the device."""
+    return Copier(PROVIDER, SPACE, _open)
 
 
 # https://onnxruntime.ai/docs/execution-providers/WebGPU-ExecutionProvider.html

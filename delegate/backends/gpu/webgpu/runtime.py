@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from delegate.backends.gpu.webgpu import provider
-from delegate.backends.onnx.blob import unpack
+from delegate.backends.onnx.blob import OnnxModel, unpack
 from delegate.backends.onnx.memory import OrtMemory
-from delegate.backends.onnx.provider import lock
 from delegate.backends.onnx.session import OnnxDelegate, open_session
 from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.runtime.backend import BackendRuntime, Delegate, DeviceMemory
@@ -17,6 +17,9 @@ from delegate.runtime.backend import BackendRuntime, Delegate, DeviceMemory
 class WebGpuRuntime(BackendRuntime):
     """Opens what the AOT half made."""
 
+    def __init__(self) -> None:
+        self._copier = provider.copier()
+
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
         reason = provider.no_device()
         if reason:
@@ -24,8 +27,11 @@ class WebGpuRuntime(BackendRuntime):
         if compile_specs.get("float16") and (reason := provider.missing(provider.FLOAT16)):
             raise BackendFailed("the GPU here has no float16", where=reason, remedy="lower a float32 program for it")
         model = unpack(blob, compile_specs)
-        session = open_session(model, provider.settings(compile_specs), provider.PROVIDER)
-        return OnnxDelegate(session, model, provider.PROVIDER)
+        return OnnxDelegate(partial(_open, model, compile_specs), model, provider.PROVIDER, lost=self._copier.lost)
 
     def allocate(self, space: str, size: int) -> DeviceMemory | None:
-        return OrtMemory(space, size, lock(provider.PROVIDER)) if space == provider.SPACE else None
+        return OrtMemory(self._copier, size) if space == provider.SPACE else None
+
+
+def _open(model: OnnxModel, specs: Mapping[str, Any]) -> Any:
+    return open_session(model, provider.settings(specs), provider.PROVIDER)
