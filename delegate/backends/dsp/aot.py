@@ -13,13 +13,13 @@ from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.dsp.info import PROVIDER, is_emulated, provider, versions
 from delegate.backends.dsp.operators import LIMITS, OPERATORS
 from delegate.backends.dsp.rewrite import rewritten
-from delegate.backends.dsp.runtime import backend_options
+from delegate.backends.dsp.runtime import OPTIONS, settings
 from delegate.backends.dsp.targets import DEFAULT, TARGETS, Target
 from delegate.backends.onnx.aot import OnnxBackend
 from delegate.backends.onnx.blob import OnnxModel, pack
 from delegate.backends.onnx.model import ExportedModel
 from delegate.backends.onnx.provider import one_line
-from delegate.backends.onnx.session import add_weights, session_options
+from delegate.backends.onnx.session import add_weights
 from delegate.edge.node import is_static, tensors
 from delegate.errors import LoweringError, did_you_mean
 from delegate.verdict import Reason, Verdict, no
@@ -27,8 +27,8 @@ from delegate.verdict import Reason, Verdict, no
 _MAX_RANK = 5  # of the HTP's tensors
 
 PerformanceMode = Literal[
-    "burst", "balanced", "default", "high_performance", "high_power_saver", "low_balanced", "low_power_saver",
-    "power_saver", "sustained_high_performance",
+    "burst", "balanced", "default", "extreme_power_saver", "high_performance", "high_power_saver", "low_balanced",
+    "low_power_saver", "power_saver", "sustained_high_performance",
 ]  # fmt: skip
 
 
@@ -45,6 +45,15 @@ class DspOptions(aot.Options):
     vtcm_mb: NonNegativeInt = Field(default=0, description="MiB of the HTP's fast memory; 0: QNN decides.")
     optimization_level: int = Field(
         default=0, ge=0, le=3, description="How long QNN optimises the graph: 0 its default, 1 fastest, 3 longest."
+    )
+    priority: Literal["low", "normal", "normal_high", "high"] = Field(
+        default="normal", description="Of the partition among all that wants the HTP."
+    )
+    rpc_control_latency: NonNegativeInt = Field(
+        default=0, description="Microseconds of latency that calls from the CPU to the HTP ask for; 0: QNN decides."
+    )
+    clamp_overflow: bool = Field(
+        default=False, description="The HTP gives float16's largest number where a result is beyond it, not infinity."
     )
 
     @model_validator(mode="after")
@@ -82,7 +91,7 @@ class DspBackend(OnnxBackend):
         return super().check(node)
 
     def settings(self) -> Any:
-        made = session_options(provider(), backend_options(self._specs()))
+        made = settings(self._specs())
         made.graph_optimization_level = _optimizations()
         return made
 
@@ -113,9 +122,7 @@ class DspBackend(OnnxBackend):
         options, target = self.options, self.options.target
         return {
             "target": [target.soc, target.htp_arch, target.soc_model],
-            "performance_mode": options.performance_mode,
-            "vtcm_mb": options.vtcm_mb,
-            "optimization_level": options.optimization_level,
+            **{name: getattr(options, name) for name in OPTIONS},
         }
 
 

@@ -1,8 +1,8 @@
-"""Rewrites of a region before it is lowered, where QNN computes an operator inexactly or wrongly.
+"""Rewrites of a region before it is lowered, where QNN computes an operator inexactly, wrongly or not at all.
 
 Measured on the emulator of onnxruntime-qnn 2.7.0: HardSwish in float16 scales by 1/6 rounded down, so that its errors
-have one sign and grow from layer to layer; and x * hardsigmoid(x) is off by more than its own size unless
-hardsigmoid(x) is the first operand.
+have one sign and grow from layer to layer; x * hardsigmoid(x) is off by more than its own size unless hardsigmoid(x) is
+the first operand; and norms and products of two activations are taken in uint16, but not in int16.
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.aot import Region
-from delegate.edge.node import op_name
+from delegate.edge.node import arguments, op_name, tensor
 
 aten = torch.ops.aten
+_QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
+_DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
 
 
 def rewritten(region: Region) -> Region:
-    """The region with hardswish in float as hardsigmoid(x) * x, and every such product in this order."""
+    """The region with hardswish in float as hardsigmoid(x) * x, such products in this order, and uint16 for int16."""
     made = region.copy()
     for node in list(made.graph.nodes):
         if op_name(node) == "aten.hardswish.default" and not _is_quantized(node):
             _spell_out(node)
         elif op_name(node) == "aten.mul.Tensor":
             _order(node)
+        elif op_name(node) == _QUANTIZE and _is_hidden_int16(node):
+            _make_unsigned(node)
     return made
 
 
@@ -44,3 +48,18 @@ def _order(node: Node) -> None:
     first, second = node.args
     if isinstance(second, Node) and op_name(second) == "aten.hardsigmoid.default" and second.args[0] is first:
         node.args = (second, first)
+
+
+def _is_hidden_int16(node: Node) -> bool:
+    """Whether a node quantizes to int16, and nothing but its decoding reads that."""
+    return arguments(node)["dtype"] is torch.int16 and all(op_name(user) == _DEQUANTIZE for user in node.users)
+
+
+def _make_unsigned(quantize: Node) -> None:
+    """The same steps in uint16: its whole range and the zero point lie higher by 2**15."""
+    wide = torch.iinfo(torch.uint16)
+    quantize.meta = {**quantize.meta, "val": tensor(quantize).to(torch.uint16)}
+    for node in (quantize, *quantize.users):
+        source, scale, zero_point = node.args[:3]
+        assert isinstance(zero_point, int)  # per tensor, it is a number
+        node.args = (source, scale, zero_point + 2**15, wide.min, wide.max, torch.uint16)

@@ -13,22 +13,37 @@ from delegate.backends.onnx.session import OnnxDelegate, open_session, session_o
 from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.runtime.backend import BackendRuntime, Delegate
 
+# Option of the backend -> QNN's provider's own name of it.
+_NAMES: Mapping[str, str] = {
+    "performance_mode": "htp_performance_mode",
+    "optimization_level": "htp_graph_finalization_optimization_mode",
+    "vtcm_mb": "vtcm_mb",
+    "priority": "qnn_context_priority",
+    "rpc_control_latency": "rpc_control_latency",
+    "clamp_overflow": "enable_htp_fp16_clamp_overflow",
+}
+OPTIONS = tuple(_NAMES)
+
 
 def backend_options(specs: Mapping[str, Any]) -> dict[str, str]:
     """Options of QNN's provider, in its own words, from the compile specs of a delegate."""
     import onnxruntime_qnn
 
     _, arch, model = specs["target"]
-    options = {
+    given = {name: specs[option] for option, name in _NAMES.items() if specs.get(option)}  # 0 and false: QNN decides
+    return {
         "backend_path": str(onnxruntime_qnn.get_qnn_htp_path()),
         "htp_arch": str(arch),
         "soc_model": str(model),
-        "htp_performance_mode": specs["performance_mode"],
-        "htp_graph_finalization_optimization_mode": str(specs["optimization_level"]),
         "enable_htp_fp16_precision": "1",
         "offload_graph_io_quantization": "0",  # else the first and last q/dq are for the CPU
+        **{name: value if isinstance(value, str) else str(int(value)) for name, value in given.items()},
     }
-    return options | ({"vtcm_mb": str(specs["vtcm_mb"])} if specs["vtcm_mb"] else {})
+
+
+def settings(specs: Mapping[str, Any]) -> Any:
+    """Options of a session for what compile specs say; one thread of the host, for all work is the HTP's."""
+    return session_options(provider(), backend_options(specs), threads=1)
 
 
 class DspRuntime(BackendRuntime):
@@ -58,7 +73,7 @@ class DspRuntime(BackendRuntime):
 
 
 def _open(model: OnnxModel, specs: Mapping[str, Any]) -> Any:
-    return open_session(model, session_options(provider(), backend_options(specs)), PROVIDER)
+    return open_session(model, settings(specs), PROVIDER)
 
 
 def _named(libraries: Mapping[str, str]) -> str:

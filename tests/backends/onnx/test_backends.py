@@ -11,6 +11,7 @@ import delegate
 from delegate.backends.dsp import runtime
 from delegate.backends.dsp.info import versions
 from delegate.backends.dsp.targets import TARGETS, local_target
+from delegate.backends.onnx import session
 from delegate.errors import BackendFailed, ConfigError
 from delegate.runtime.program import LoadedProgram
 from tests.backends.onnx.test_rows import require
@@ -107,12 +108,40 @@ def test_gates_are_as_exact_on_the_dsp_as_float16_is():
         ({"htp_arch": 75}, "must be given together"),
         ({"performance_mode": "fast"}, "burst"),
         ({"optimization_level": 4}, "less than or equal to 3"),
+        ({"priority": "urgent"}, "normal_high"),
+        ({"rpc_control_latency": -1}, "rpc_control_latency.*greater than or equal to 0"),
+        ({"clamp_overflow": "often"}, "clamp_overflow"),
     ],
 )
 def test_wrong_options(options, message):
     require("dsp")
     with pytest.raises(ConfigError, match=message):
         compiled(nn.ReLU(), (torch.ones(2),), config={"backends": [{"name": "dsp", "options": options}]})
+
+
+@pytest.mark.parametrize(
+    ("options", "heard"),
+    [
+        ({"performance_mode": "extreme_power_saver"}, "Updating htp performance mode to: extreme_power_saver"),
+        ({"optimization_level": 3}, "HTP graph finalization optimization mode: 3"),
+        ({"vtcm_mb": 4}, "vtcm_mb: 4"),
+        ({"priority": "high"}, "QNN context priority: high"),
+        ({"rpc_control_latency": 100}, "Updating rpc control latency to: 100us"),
+        ({"clamp_overflow": True}, "enable_htp_fp16_clamp_overflow: 1"),
+        ({"soc": "SM8650"}, "User specified soc_model: 57"),
+    ],
+)
+def test_options_reach_the_library_and_run(options, heard, monkeypatch, capfd):
+    """QNN's provider tells what it was given in its log, and some of it to whom it passed that on."""
+    require("dsp")
+    monkeypatch.setattr(session, "_FATAL", 0)  # every line
+    x = torch.ones(2, 6)
+    program = compiled(nn.ReLU(), (x,), config={"backends": [{"name": "dsp", "options": options}]})
+    compiling = "".join(capfd.readouterr())
+    with LoadedProgram(program.program) as loaded:
+        assert relative_error(loaded(x.numpy()), x) < 1e-3
+    assert heard in compiling
+    assert heard in "".join(capfd.readouterr())
 
 
 def test_a_blob_for_another_chip(monkeypatch, tmp_path):
