@@ -17,19 +17,21 @@ import torch.utils._pytree as pytree
 from delegate.edge.node import torch_dtype
 from delegate.errors import InputError
 from delegate.kernels.libraries import Wanted
+from delegate.plugins import one_line
 from delegate.program import file
 from delegate.program.dtypes import DType
 from delegate.program.model import Program, Ref
 from delegate.registry import Registry
 from delegate.report import Report
 from delegate.runtime.backend import Array
+from delegate.runtime.closed import Bound
 from delegate.runtime.context import Context
 from delegate.runtime.method import Method
 from delegate.runtime.profile import Profile
 from delegate.runtime.program import LoadedProgram
 
 
-class CompiledMethod:
+class CompiledMethod(Bound):
     """One method of a compiled program, called with torch tensors in the module's own pytree.
 
     Args:
@@ -50,18 +52,15 @@ class CompiledMethod:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on CPU tensors; gives what the module would give, without gradients.
 
+        Keyword arguments may be positional ones of the export, in any order.
+
         Raises:
             InputError: the arguments have another structure, shape or dtype than the exported ones.
         """
-        kwargs = {k: kwargs[k] for k in self._kwarg_order(kwargs)}
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        if spec != self._in_spec:
-            raise InputError(
-                f"method {self.name} was exported with other arguments",
-                where=f"given {_signature(spec)}, expected {_signature(self._in_spec)}",
-                remedy="give the structure of the example inputs",
-            )
-        arrays = [_to_array(leaf) for leaf in leaves]
+        if spec != self._in_spec:  # in another order, by other names, in other containers, or wrong
+            leaves = self._method.leaves(args, kwargs)
+        arrays = [_to_array(leaf, given.name) for leaf, given in zip(leaves, self._method.inputs, strict=True)]
         results = self._method.run(arrays)
         for number in self._method.written:
             _give_back(arrays[number], leaves[number])
@@ -69,13 +68,8 @@ class CompiledMethod:
             [_to_tensor(r, d) for r, d in zip(results, self._dtypes, strict=True)], self._out_spec
         )
 
-    def _kwarg_order(self, kwargs: Mapping[str, Any]) -> list[str]:
-        """The keywords in the order of the export; unknown ones last, to be refused with the rest."""
-        known = [k for k in self._in_spec.child(1).context if k in kwargs]
-        return [*known, *(k for k in kwargs if k not in known)]
 
-
-class CompiledContext(ABC):
+class CompiledContext(Bound, ABC):
     """A context of a compiled program: methods that share states with each other alone, called with torch tensors.
 
     Args:
@@ -132,7 +126,7 @@ class CompiledContext(ABC):
         Raises:
             InputError: names, dtypes or shapes are not those of the states; they are then as they were.
         """
-        self.loaded.restore({name: _to_array(tensor) for name, tensor in snapshot.items()})
+        self.loaded.restore({name: _to_array(tensor, name) for name, tensor in snapshot.items()})
 
 
 class _MoreContext(CompiledContext):
@@ -201,11 +195,15 @@ class CompiledProgram(CompiledContext):
         return str(self.report)
 
 
-def _to_array(leaf: Any) -> Any:
+def _to_array(leaf: Any, name: str) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
-    tensor = leaf.detach().cpu().contiguous()
-    return tensor.view(torch.uint16).numpy() if tensor.dtype is torch.bfloat16 else tensor.numpy()
+    try:
+        tensor = leaf.detach().cpu().contiguous()
+        return tensor.view(torch.uint16).numpy() if tensor.dtype is torch.bfloat16 else tensor.numpy()
+    except (RuntimeError, TypeError) as error:  # of a sparse, quantized, nested, meta or fake tensor
+        what = f"input {name!r} cannot be read as an array: {one_line(error)}"
+        raise InputError(what, remedy="give a dense tensor that holds data") from error
 
 
 def _to_tensor(result: Any, dtype: DType | None) -> Any:
@@ -220,8 +218,3 @@ def _give_back(array: Array, tensor: torch.Tensor) -> None:
     if array.ctypes.data != tensor.data_ptr():
         made = torch.from_numpy(array)
         tensor.detach().copy_(made.view(torch.bfloat16) if tensor.dtype is torch.bfloat16 else made)
-
-
-def _signature(spec: Any) -> str:
-    """A pytree spec of (args, kwargs) on one line."""
-    return " ".join(str(spec).replace("TreeSpec", "").split())

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import re
+import stat
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,8 @@ def save(program: Program, path: str | os.PathLike[str]) -> None:
     Raises:
         ProgramError: the program is not valid, or the file cannot be written. The old file is then untouched.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ProgramError(f"a program cannot be saved to a {type(path).__name__}", remedy="give the path of a file")
     parts = _parts(program)
     target = os.fspath(path)
     try:
@@ -184,6 +187,8 @@ def _replace(target: str, parts: Iterator[memoryview | bytes]) -> None:
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
+        with contextlib.suppress(OSError):  # who may read the old file may read the new one, and nobody else
+            os.chmod(temporary, stat.S_IMODE(os.stat(target).st_mode))
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -83,7 +83,10 @@ class Delegate(ABC):
         """
 
     def close(self) -> None:  # noqa: B027 - most delegates have nothing to free
-        """Free what the vendor library holds. Called at most once; `execute` is not called afterwards."""
+        """Free what the vendor library holds. Called at most once; `execute` is not called afterwards.
+
+        The runtime waits for the call that runs. A class that says `thread_safe` waits for all of them itself.
+        """
 
 
 class BackendRuntime(ABC):

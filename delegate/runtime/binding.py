@@ -18,6 +18,7 @@ from delegate.runtime.arrays import Arrays, Slot
 from delegate.runtime.backend import Array, DeviceTensor
 from delegate.runtime.direct import DirectCall
 from delegate.runtime.kernels import place
+from delegate.runtime.platform import no_memory
 from delegate.runtime.resources import Resources
 from delegate.runtime.steps import CompactStep, DelegateStep, Step, kernel_step, run_steps
 from delegate.runtime.storage import call_view
@@ -98,10 +99,13 @@ class Binding:
         for slots, array in zip(self._input_slots, inputs, strict=True):
             for entries, i in slots:
                 entries[i] = array
-        for shape, dtype, slots in self._fresh:
-            made = self._empty(shape, dtype)
-            for entries, i in slots:
-                entries[i] = made
+        try:
+            for shape, dtype, slots in self._fresh:
+                made = self._empty(shape, dtype)
+                for entries, i in slots:
+                    entries[i] = made
+        except (MemoryError, ValueError) as error:
+            raise no_memory([shape for shape, _, _ in self._fresh], error) from error
         try:
             for view in self._call_views:
                 view()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from delegate.errors import ProgramError, did_you_mean
 from delegate.program.dtypes import DType
 from delegate.runtime.backend import Array
+from delegate.runtime.closed import Bound, closed_error
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
 from delegate.runtime.states import States
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from delegate.runtime.profile import Profile
 
 
-class Context:
+class Context(Bound):
     """An independent use of a program, such as one conversation: methods that share states with each other alone.
 
     Contexts of one program share its constants, its delegates and its plans; states and working memory are their own.
@@ -44,7 +45,9 @@ class Context:
         return tuple(self._methods)
 
     def method(self, name: str) -> Method:
-        """A method by name; raises ProgramError for an unknown one."""
+        """A method by name; raises ProgramError for an unknown one, or where the program is closed."""
+        if not self._methods:
+            raise closed_error()
         if name not in self._methods:
             raise ProgramError(f"no method {name!r} in this program", remedy=did_you_mean(name, self._methods))
         return self._methods[name]
@@ -114,7 +117,8 @@ class Context:
                 method.watch(None)
 
     def close(self) -> None:
-        """Give its memory back. It cannot be called afterwards."""
-        with self._lock:
-            self._methods = {}
-            self.__dict__.pop("_default", None)
+        """Wait for the call that runs, and give its memory back. It cannot be called afterwards."""
+        methods, self._methods = self._methods, {}
+        self.__dict__.pop("_default", None)
+        for method in methods.values():
+            method.close()

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from delegate.runtime.backend import Array
+from delegate.runtime.closed import Closed
+from delegate.runtime.platform import no_memory
 from delegate.runtime.steps import DelegateStep, unfilled
 
 
@@ -24,10 +26,14 @@ class DirectCall:
 
     def __init__(self, step: DelegateStep, made: Sequence[tuple[Any, Any]], empty: Callable[..., Array]) -> None:
         self._step, self._made, self._empty = step, tuple(made), empty
-        self._execute, self._guard = step.delegate.execute, step.guard
+        self._execute: Callable[[Any, Any], None] = step.delegate.execute
+        self._guard = step.guard
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
-        outputs = [self._empty(shape, dtype) for shape, dtype in self._made]
+        try:
+            outputs = [self._empty(shape, dtype) for shape, dtype in self._made]
+        except (MemoryError, ValueError) as error:
+            raise no_memory([shape for shape, _ in self._made], error) from error
         try:
             with self._guard:
                 if self._execute(tuple(inputs), tuple(outputs)) is not None:
@@ -35,3 +41,8 @@ class DirectCall:
         except (Exception, SystemExit) as error:
             raise self._step.failed(error) from error
         return outputs
+
+    def close(self, closed: Closed) -> None:
+        """Wait for the call that runs, unless the delegate takes several at once, and refuse all later ones."""
+        with self._guard:
+            self._execute = closed.execute

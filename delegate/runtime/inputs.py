@@ -83,7 +83,7 @@ class InputChecker:
         if array.dtype != value.dtype.numpy:
             raise InputError(
                 f"input {given.name!r} is {array.dtype}, but the program takes {_numpy_name(value.dtype)}",
-                remedy=f"convert it with .astype({str(value.dtype.numpy)!r})",
+                remedy=f"convert it to {value.dtype.numpy} first",
             )
         if len(array.shape) != len(value.shape) or any(
             size != wanted
@@ -135,7 +135,9 @@ def _as_number(leaf: Any, name: str) -> Array:
 
 def _as_array(leaf: Any, dtype: DType, name: str) -> Array:
     if isinstance(leaf, np.ndarray):
-        return leaf
+        if np.ma.isMaskedArray(leaf):
+            raise InputError(f"input {name!r} is a masked array", remedy="fill what is masked, with .filled()")
+        return np.asarray(leaf)  # a matrix or another subclass has rules of its own
     if hasattr(leaf, "__dlpack__"):
         try:
             return np.from_dlpack(leaf)
@@ -144,7 +146,7 @@ def _as_array(leaf: Any, dtype: DType, name: str) -> Array:
     if isinstance(leaf, bool | int | float | complex | list | tuple | np.generic):
         try:
             return np.asarray(leaf, dtype=None if isinstance(leaf, np.generic) else dtype.numpy)
-        except (ValueError, TypeError, OverflowError) as error:
+        except (ValueError, TypeError, OverflowError, RuntimeError) as error:
             raise InputError(f"input {name!r} cannot be made a tensor of {dtype.name}: {error}") from error
     raise InputError(f"input {name!r} is a {type(leaf).__name__}", remedy=f"give an array of {dtype.name}")
 

@@ -11,6 +11,7 @@ from delegate.program.model import Input, Tree
 from delegate.program.written import written_inputs
 from delegate.runtime.binding import Binding
 from delegate.runtime.bindings import Bindings
+from delegate.runtime.closed import Bound, Closed
 from delegate.runtime.inputs import InputChecker
 from delegate.runtime.platform import DEFAULT
 from delegate.runtime.resources import Resources
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from delegate.runtime.stages import Staged
 
 
-class Method:
+class Method(Bound):
     """One entry point of a program.
 
     Calls from several threads are safe; those of the methods of one context run one after another, because they share
@@ -35,7 +36,9 @@ class Method:
 
     def __init__(self, resources: Resources, definition: model.Method) -> None:
         self.definition = definition
-        self._checker = InputChecker(definition)
+        self._checker: InputChecker | Closed = InputChecker(definition)
+        self._only: Binding | Closed | None
+        self._bound: Bindings | Staged | Closed | None
         self._lock = resources.lock
         self.written = written_inputs(resources.program, definition)
         self._positional = _only_positional_leaves(definition.in_tree)
@@ -65,10 +68,13 @@ class Method:
         """
         leaves: Sequence[Any] = args
         if kwargs or len(args) != self._positional:
-            args, kwargs = self._bind_names(args, kwargs)
-            leaves = flatten(self.definition.in_tree, (args, kwargs))
+            leaves = self.leaves(args, kwargs)
         results = self.run(leaves)
         return results[0] if self._gives_leaf else unflatten(self.definition.out_tree, results)
+
+    def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """The flat leaves of the arguments; raises InputError where their structure is not that of the export."""
+        return flatten(self.definition.in_tree, self._bind_names(args, kwargs))
 
     def run(self, leaves: Sequence[Any]) -> list[Any]:
         """Run on the flat leaves of the arguments; gives the flat leaves of the result."""
@@ -110,10 +116,19 @@ class Method:
         with self._lock:
             self._bind(self._resources._replace(profile=profile))
 
+    def close(self) -> None:
+        """Wait for the call that runs, and refuse all later ones."""
+        closed = Closed()
+        with self._lock:
+            self._checker = self._only = self._bound = closed
+        if self._direct is not None:
+            self._direct.close(closed)
+
     def _bind(self, resources: Resources) -> None:
         self._resources = resources
-        self._only = None if self.definition.symbols else Binding(resources, self.definition, {})
-        self._direct = self._only.direct if self._only is not None and resources.platform is DEFAULT else None
+        only = None if self.definition.symbols else Binding(resources, self.definition, {})
+        self._direct = only.direct if only is not None and resources.platform is DEFAULT else None
+        self._only = only
         self._bound = _bound(resources, self.definition) if self.definition.symbols else None
 
     def _bind_names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

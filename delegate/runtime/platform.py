@@ -46,6 +46,12 @@ def abort(error: DelegateError) -> None:
     """Nothing: the error is raised."""
 
 
+def no_memory(shapes: object, error: Exception) -> ExecutionError:
+    """The error where results of these shapes cannot be allocated."""
+    problem = f"no memory for results of {shapes}: {one_line(error)}"
+    return ExecutionError(problem, remedy="free some, or give smaller inputs")
+
+
 class Platform(NamedTuple):
     """The hooks of a program; each may be called from any thread.
 

@@ -11,11 +11,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, get_args
 from weakref import WeakSet
 
-from delegate.errors import BackendFailed, ConfigError, DelegateError, ProgramError, did_you_mean
+from delegate.errors import BackendFailed, ConfigError, DelegateError, did_you_mean
 from delegate.program import file
 from delegate.program.model import Constant, Program, State
 from delegate.registry import Registry, default_registry
 from delegate.runtime.backend import Array, BackendRuntime
+from delegate.runtime.closed import closed_error
 from delegate.runtime.context import Context
 from delegate.runtime.delegates import close_delegates, make_delegates
 from delegate.runtime.kernels import kernels_of
@@ -136,7 +137,7 @@ class LoadedProgram(Context):
             ProgramError: the program is closed.
         """
         if not self._methods:
-            raise ProgramError("the program is closed", remedy="load it again")
+            raise closed_error()
         made = Context(self._shared)
         self._contexts.add(made)
         return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import struct
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,8 @@ INPUTS = {
     "too many": ((np.ones((2, 3), np.float32),) * 3, ("image, shift",)),
     "text": (("a", np.ones(3, np.float32)), ("'image'", "str")),
     "nothing": ((None, np.ones(3, np.float32)), ("'image'", "NoneType")),
+    "masked": ((np.ma.masked_array(np.ones((2, 3), np.float32), True), np.ones(3)), ("'image'", "masked", ".filled()")),
+    "tensors that require gradients, in a list": (([torch.ones(3, requires_grad=True)] * 2, np.ones(3)), ("'image'",)),
 }
 
 
@@ -144,6 +147,59 @@ def test_inputs(program, name):
     with pytest.raises(InputError) as caught:
         program.loaded(*args)
     one_line(caught.value, *words)
+
+
+TENSORS = {
+    "meta": (torch.ones(2, 3, device="meta"), ("'image'", "no data", "give a dense tensor")),
+    "sparse": (torch.ones(2, 3).to_sparse(), ("'image'", "give a dense tensor")),
+    "dtype": (torch.ones(2, 3).double(), ("'image'", "float64", "convert it to float32")),
+    "list of a tensor": ([torch.ones(2, 3)], ("'image'", "[1, 2, 3]")),
+    "dict": ({"a": torch.ones(2, 3)}, ("'image'", "dict")),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_tensors(program, name):
+    given, words = TENSORS[name]
+    with pytest.raises(InputError) as caught:
+        program(given, ARGS[1])
+    one_line(caught.value, *words)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "words"),
+    [
+        (ARGS[:1], {}, ("takes (image, shift)", "missing shift")),
+        (ARGS * 2, {}, ("takes (image, shift)", "4 positional")),
+        (ARGS[:1], {"shit": ARGS[1]}, ("missing shift", "unknown shit")),
+    ],
+)
+def test_structures(program, args, kwargs, words):
+    with pytest.raises(InputError) as caught:
+        program(*args, **kwargs)
+    one_line(caught.value, *words)
+
+
+def test_arguments_by_name_in_any_order(program):
+    for given in ({"image": ARGS[0], "shift": ARGS[1]}, {"shift": ARGS[1], "image": ARGS[0]}):
+        assert torch.equal(program(**given), Net()(*ARGS))
+    assert torch.equal(program(ARGS[0], shift=ARGS[1]), Net()(*ARGS))
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+@pytest.mark.parametrize("backends", ["xnnpack", []], ids=["xnnpack", "portable"])
+def test_matrices_are_arrays(backends):
+    """A matrix of NumPy multiplies and selects otherwise than an array."""
+
+    class Rows(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return x[0] * x[1], x * x, x.sum(0)
+
+    given = torch.arange(9.0).reshape(3, 3)
+    program = delegate.to_backend(torch.export.export(Rows(), (given,)), backends)
+    for result, expected in zip(program.loaded(np.matrix(given.numpy())), Rows()(given), strict=True):
+        assert type(result) is np.ndarray
+        np.testing.assert_allclose(result, expected.numpy())
 
 
 def _altered(data: bytes, position: int) -> bytes:
@@ -246,6 +302,19 @@ def test_places_that_take_no_file(program, tmp_path, path, words):
         program.save(f"{tmp_path}/{path}")
     one_line(caught.value, *words)
     only(tmp_path)
+
+
+@pytest.mark.parametrize("place", [None, 3, b"net.dlg", io.BytesIO()])
+def test_what_is_no_path(program, place):
+    with pytest.raises(ProgramError) as caught:
+        program.save(place)
+    one_line(caught.value, type(place).__name__, "give the path of a file")
+
+
+def test_who_may_read_the_old_file_may_read_the_new_one(program, saved):
+    saved.chmod(0o600)
+    program.save(saved)
+    assert saved.stat().st_mode & 0o777 == 0o600
 
 
 def test_full_disk_keeps_the_old_file(program, saved, monkeypatch):

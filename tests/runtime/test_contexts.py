@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.errors import DelegateError, InputError
+from delegate.errors import DelegateError, InputError, ProgramError
 from delegate.kernels.portable import TABLE
 from delegate.kernels.table import KernelTable
 from delegate.program.file import serialize
@@ -126,12 +127,52 @@ def test_snapshots_that_do_not_fit_change_nothing(name):
 def test_a_closed_program_closes_its_contexts():
     program = delegate.load(serialize(PROGRAMS["xnnpack"].program))
     context = program.context()
+    kept = program.method("forward")
     program.close()
-    for call in (program, context):
-        with pytest.raises(DelegateError, match="no method"):
+    for call in (program, context, kept, lambda _: program.context()):
+        with pytest.raises(ProgramError, match="the program is closed: load it again"):
             call(INPUTS[0].numpy())
-    with pytest.raises(DelegateError, match="closed"):
-        program.context()
+
+
+class Slow(nn.Module):
+    """One partition of XNNPACK that is the whole method."""
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(a)
+
+
+@pytest.mark.parametrize("name", ["one partition", "partition and kernels"])
+def test_closing_waits_for_calls_that_run(name):
+    """A delegate that is freed while it executes would take the process down."""
+    module, given = (Slow(), torch.randn(400, 400)) if name == "one partition" else (MODULE, INPUTS[0])
+    compiled = delegate.to_backend(torch.export.export(module, (given,)), "xnnpack")
+    data = serialize(compiled.program)
+    for _ in range(5):
+        program = delegate.load(data)
+        said: list[str] = []
+
+        def call(program: Any = program, said: list[str] = said) -> None:
+            try:
+                while True:
+                    program(given.numpy())
+            except DelegateError as error:
+                said.append(error.what)
+
+        threads = [threading.Thread(target=call) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        program.close()
+        for thread in threads:
+            thread.join(20)
+        assert set(said) == {"the program is closed"}
+
+
+@pytest.mark.parametrize("act", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_what_is_bound_is_not_pickled(act):
+    program = PROGRAMS["xnnpack"]
+    for bound in (program, program.loaded, program.method("forward"), program.loaded.method("forward")):
+        with pytest.raises(TypeError, match=f"a {type(bound).__name__} cannot be pickled or copied: it holds memory"):
+            act(bound)
 
 
 def in_threads(work: Any, count: int = 4) -> None:

@@ -175,7 +175,7 @@ WRONG = {
     "too large": ((x(17, 6),), "batch|1 to 16"),
     "wrong fixed size": ((x(4, 5),), r"'input' has the shape \[4, 5\]"),
     "wrong rank": ((x(6),), r"shape \[6\]"),
-    "wrong dtype": ((x(4, 6).double(),), r"float64.*takes float32.*astype"),
+    "wrong dtype": ((x(4, 6).double(),), r"float64.*takes float32: convert it to float32"),
     "missing": ((), "other arguments|missing"),
     "one too many": ((x(4, 6), x(1)), "other arguments|positional"),
     "not a tensor": (("text",), "is a str"),
