@@ -13,7 +13,7 @@
     |   |-- BackendIncompatible   its plugin speaks another API version
     |   |-- BackendUnavailable    its library or its device is absent here
     |   `-- BackendFailed         it accepted the work and then failed at it
-    |       `-- DeviceLost        what it left in its device's memory cannot be had any more
+    |       `-- DeviceLost        its device's memory cannot be read or written any more
     `-- ExecutionError
         |-- InputError            the caller's inputs do not fit the method
         `-- KernelError           a kernel is missing or failed
@@ -107,7 +107,7 @@ class BackendFailed(BackendError):
 
 
 class DeviceLost(BackendFailed):
-    """What a backend left in its device's memory cannot be had any more."""
+    """The memory of a backend's device cannot be read or written any more."""
 
 
 class ExecutionError(DelegateError):

@@ -10,13 +10,13 @@ from delegate.partitioner.cost import nbytes
 from delegate.partitioner.cut import LoweredProgram
 from delegate.program.blocks import walk
 from delegate.program.lifetimes import reads
-from delegate.program.model import FETCH, DelegateCall, Home, KernelCall, Method, Program
+from delegate.program.model import COPY_ACROSS, DelegateCall, Home, KernelCall, Method, Program
 from delegate.program.stages import depends_on_data
 from delegate.report import PartitionReport, Report
 
 
 def state_copies(report: Report, program: Program, lowered: Iterable[LoweredProgram]) -> Report:
-    """The report with the copies of every partition on a device.
+    """The report with the copies of every partition on a device; what several share counts for the first.
 
     Args:
         report: of the program.
@@ -29,29 +29,34 @@ def state_copies(report: Report, program: Program, lowered: Iterable[LoweredProg
     partitions, notes = {p.name: p for p in report.partitions}, list(report.notes)
     for method in program.methods:
         calls = list(walk(method.instructions))
-        fetched = {i for c in calls if isinstance(c, KernelCall) and _is_fetch(program, c) for i in reads(c)}
+        copies = [c for c in calls if isinstance(c, KernelCall) and program.operators[c.operator] == COPY_ACROSS]
+        fetched = {i for c in copies for i in reads(c)}
+        uploaded = {o for c in copies for o in c.outputs if _stays(method, o)}
         on_device = [c for c in calls if isinstance(c, DelegateCall) and program.delegates[c.delegate].space]
         for call in on_device:
             spec = program.delegates[call.delegate]
-            stated = _stated(partitions[spec.name], method, call, regions[spec.name], fetched)
+            stated = _stated(partitions[spec.name], method, call, regions[spec.name], fetched, uploaded)
+            uploaded.difference_update(call.inputs)
             partitions[spec.name] = replace(stated, space=program.spaces[spec.space - 1].name)
         if len(on_device) > 1 and depends_on_data(method):
             notes.append(f"{method.name}: tensors between partitions pass through the host, for sizes depend on data")
     return replace(report, partitions=tuple(partitions.values()), notes=tuple(notes))
 
 
-def _is_fetch(program: Program, call: KernelCall) -> bool:
-    return program.operators[call.operator] == FETCH
-
-
 def _stated(
-    partition: PartitionReport, method: Method, call: DelegateCall, region: Region, fetched: set[int]
+    partition: PartitionReport,
+    method: Method,
+    call: DelegateCall,
+    region: Region,
+    fetched: set[int],
+    uploaded: set[int],
 ) -> PartitionReport:
+    """The partition with its copies, where `fetched` values go to the host and `uploaded` ones come for it."""
     inputs = list(zip(region.inputs, call.inputs, strict=True))
     outputs = list(zip(region.outputs, call.outputs, strict=True))
     return replace(
         partition,
-        copied_in=sum(nbytes(n) for n, i in inputs if not _stays(method, i)),
+        copied_in=sum(nbytes(n) for n, i in inputs if i in uploaded or not _stays(method, i)),
         copied_out=sum(nbytes(n) for n, i in outputs if i in fetched or not _stays(method, i)),
         stays=tuple(n.name for n, i in inputs + outputs if _stays(method, i)),
     )

@@ -1,15 +1,19 @@
-"""Tensors that pass between partitions of one device stay in its memory; what the host reads too is copied out once."""
+"""Tensors that pass between partitions of one device stay in its memory, and what crosses its border does so once.
+
+What the host reads too is copied out behind the partition that makes it; what several partitions read is copied in
+before the first of them.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from delegate.emit.pools import Pools
 from delegate.program.blocks import walk
 from delegate.program.lifetimes import reads, refs
 from delegate.program.model import (
-    FETCH,
+    COPY_ACROSS,
     Block,
     DelegateCall,
     Home,
@@ -38,9 +42,10 @@ def keep_on_devices(method: Method, pools: Pools) -> Method:
     readers = _readers(method, spaces)
     made = {o: spaces[c.delegate] for c in walk(method.instructions) if isinstance(c, DelegateCall) for o in c.outputs}
     kept = {o: s for o, s in made.items() if s and s in readers[o] and method.values[o].storage == UNPLANNED}
-    if not kept:
+    shared = _shared(method, spaces, kept)
+    if not kept and not shared:
         return method
-    return _Keeper(method, pools, spaces, kept, readers).method()
+    return _Keeper(method, pools, spaces, kept, shared, readers).method()
 
 
 def _readers(method: Method, spaces: Sequence[int]) -> dict[int, set[int]]:
@@ -56,8 +61,31 @@ def _readers(method: Method, spaces: Sequence[int]) -> dict[int, set[int]]:
     return found
 
 
+def _shared(method: Method, spaces: Sequence[int], kept: Mapping[int, int]) -> list[tuple[int, int]]:
+    """The values that several delegates of a memory space read and that do not lie there, each with the space."""
+    calls = list(walk(method.instructions))
+    made = {o for c in calls for o in c.outputs}
+    wanted = Counter(
+        (i, spaces[c.delegate])
+        for c in calls
+        if isinstance(c, DelegateCall) and spaces[c.delegate]
+        for i in dict.fromkeys(c.inputs)
+    )
+    return [
+        (index, space)
+        for (index, space), count in wanted.items()
+        if count > 1
+        and kept.get(index) != space
+        and (method.values[index].storage.home is Home.INPUT) != (index in made)  # not one that the module writes to
+        and method.values[index].storage.home in (Home.INPUT, UNPLANNED.home)
+    ]
+
+
 class _Keeper:
-    """Rewrites a method: `kept` values lie in memory spaces, and who cannot read them there gets a copy."""
+    """Rewrites a method: `kept` values lie in memory spaces, and who cannot read them there gets a copy.
+
+    Of `shared` values there are copies in memory spaces.
+    """
 
     def __init__(
         self,
@@ -65,10 +93,13 @@ class _Keeper:
         pools: Pools,
         spaces: Sequence[int],
         kept: Mapping[int, int],
+        shared: Iterable[tuple[int, int]],
         readers: Mapping[int, set[int]],
     ) -> None:
         self._method, self._pools, self._spaces, self._kept, self._readers = method, pools, spaces, kept, readers
+        self._shared = tuple(shared)
         self._copies: dict[int, int] = {}
+        self._uploads: dict[tuple[int, int], int] = {}
 
     def method(self) -> Method:
         values = list(self._method.values)
@@ -78,33 +109,48 @@ class _Keeper:
                 self._copies[index] = len(values)
                 values.append(Value(f"{value.name} (on the host)", value.dtype, value.shape, UNPLANNED))
             values[index] = value._replace(storage=Storage(Home.ARENA, space, -1))
+        for index, space in self._shared:
+            self._uploads[index, space] = len(values)
+            name = f"{values[index].name} (on the device)"
+            values.append(values[index]._replace(name=name, storage=Storage(Home.ARENA, space, -1)))
+        used = {*self._kept.values(), *(space for _, space in self._shared)}
+        given = [i for i, v in enumerate(self._method.values) if v.storage.home is Home.INPUT]
         return self._method._replace(
             values=tuple(values),
-            instructions=self._instructions(self._method.instructions),
+            instructions=(*self._uploaded(given), *self._instructions(self._method.instructions)),
             outputs=tuple(renumbered_arg(o, self._on_host) for o in self._method.outputs),
-            arenas=(-1,) * (1 + max(self._kept.values())),
+            arenas=(-1,) * (1 + max(used)),
         )
 
     def _on_host(self, index: int) -> int:
         return self._copies.get(index, index)
 
+    def _reachable(self, index: int, space: int) -> int:
+        """What a delegate of a memory space reads for a value."""
+        return index if self._kept.get(index) == space else self._uploads.get((index, space), self._on_host(index))
+
     def _instructions(self, calls: Iterable[Instruction]) -> tuple[Instruction, ...]:
         made: list[Instruction] = []
         for call in calls:
             made.append(self._instruction(call))
-            made += [self._fetch(o) for o in call.outputs if o in self._copies]
+            made += [self._copy(o, self._copies[o]) for o in call.outputs if o in self._copies]
+            made += self._uploaded(call.outputs)
         return tuple(made)
 
-    def _fetch(self, index: int) -> KernelCall:
-        return KernelCall(self._pools.operator(FETCH), (Ref(index), None), (self._copies[index],))
+    def _uploaded(self, values: Iterable[int]) -> list[KernelCall]:
+        """The copies of these values to devices."""
+        wanted = set(values)
+        return [self._copy(self._on_host(i), copy) for (i, _), copy in self._uploads.items() if i in wanted]
+
+    def _copy(self, source: int, target: int) -> KernelCall:
+        return KernelCall(self._pools.operator(COPY_ACROSS), (Ref(source), None), (target,))
 
     def _instruction(self, call: Instruction) -> Instruction:
         if isinstance(call, KernelCall):
             return renumbered(call, self._on_host)
         if isinstance(call, DelegateCall):
             space = self._spaces[call.delegate]
-            inputs = tuple(i if self._kept.get(i) == space else self._on_host(i) for i in call.inputs)
-            return call._replace(inputs=inputs)
+            return call._replace(inputs=tuple(self._reachable(i, space) for i in call.inputs))
         blocks = tuple(
             Block(b.inputs, tuple(map(self._on_host, b.outputs)), self._instructions(b.instructions))
             for b in call.blocks

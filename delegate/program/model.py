@@ -19,7 +19,7 @@ from delegate.program.dtypes import DType
 from delegate.program.expr import Dim, Expr
 
 FORMAT_VERSION = 2
-FETCH = "aten.clone.default"  # of a tensor in the memory of a device: copies it to the host
+COPY_ACROSS = "aten.clone.default"  # between the memory of a device and the host's, in either direction
 UNBOUNDED_BELOW = -(2**63)  # the minimum of a symbol that has none
 
 
@@ -238,7 +238,7 @@ class State(NamedTuple):
 
 
 class MemorySpace(NamedTuple):
-    """Memory of a device: tensors that pass between partitions of it lie there, and never leave it but by `FETCH`.
+    """Memory of a device: tensors that pass between partitions of it lie there, and come and go by `COPY_ACROSS` alone.
 
     Values of one offset share a block of it; blocks have nothing else in common.
 

@@ -15,7 +15,7 @@ from delegate.program.expr import Dim, Expr, Op, operands
 from delegate.program.lifetimes import check_memory
 from delegate.program.memory import ALIGNMENT
 from delegate.program.model import (
-    FETCH,
+    COPY_ACROSS,
     FORMAT_VERSION,
     Arg,
     Block,
@@ -279,11 +279,18 @@ class _MethodVerifier:
         self._index(call.operator, self._program.operators, "operator")
         if call.source != -1:
             self._index(call.source, self._method.sources, "source")
-        fetched = int(self._program.operators[call.operator] == FETCH)
+        across = self._program.operators[call.operator] == COPY_ACROSS
+        uploads = across and any(self._on_device(o) for o in call.outputs)
+        fetched = int(across and not uploads)
         self._args(call.args[:fetched], None)
         self._args(call.args[fetched:])
         if written_input(self._program, self._method, call) is None:
-            self._make(call.outputs, aliases=True)
+            self._make(call.outputs, aliases=True, space=None if uploads else 0)
+
+    def _on_device(self, index: int) -> bool:
+        self._index(index, self._method.values, "value")
+        storage = self._method.values[index].storage
+        return storage.home is Home.ARENA and storage.index > 0
 
     def _delegate_call(self, call: DelegateCall) -> None:
         if self._is_fallback:
@@ -373,14 +380,14 @@ class _MethodVerifier:
             self._index(index, self._method.values, "value")
             if not self._readable[index]:
                 self._fail(f"value %{index} {self._method.values[index].name!r} is read before it is made here")
-            if space is not None:
-                self._check_reach(index, space)
+            self._check_reach(index, space)
 
-    def _check_reach(self, index: int, space: int) -> None:
-        """What reaches the host's memory and a memory space of a device reaches no other device."""
+    def _check_reach(self, index: int, space: int | None) -> None:
+        """What reaches the host's memory and a memory space of a device reaches no other device; None: all."""
         storage = self._method.values[index].storage
         if (
-            storage.home is Home.ARENA
+            space is not None
+            and storage.home is Home.ARENA
             and storage.index not in (0, space)
             and storage.index <= len(self._program.spaces)
         ):
@@ -388,7 +395,7 @@ class _MethodVerifier:
             name = f"value %{index} {self._method.values[index].name!r}"
             self._fail(f"{name} lies in {device.backend}'s memory {device.name!r}, which is out of reach here")
 
-    def _make(self, values: Iterable[int], *, aliases: bool, space: int = 0) -> None:
+    def _make(self, values: Iterable[int], *, aliases: bool, space: int | None = 0) -> None:
         for index in values:
             self._index(index, self._method.values, "value")
             value = self._method.values[index]

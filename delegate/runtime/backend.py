@@ -22,7 +22,7 @@ class DeviceTensor(ABC):
         dtype: of the array that would hold it; bfloat16 is uint16.
 
     Attributes:
-        host: what it holds, where a fallback computed that on the host; else None.
+        host: what it holds, where that lies on the host in its place; else None.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
@@ -33,6 +33,10 @@ class DeviceTensor(ABC):
     def read(self) -> Array:
         """A copy on the host of what a delegate has written; raises BackendFailed where the device fails."""
 
+    @abstractmethod
+    def write(self, array: Array) -> None:
+        """Copy an array of its shape and dtype there; raises BackendFailed where the device fails."""
+
     def fetch(self) -> Array:
         """What it holds, on the host; raises DeviceLost where it cannot be read."""
         if self.host is not None:
@@ -40,8 +44,21 @@ class DeviceTensor(ABC):
         try:
             return self.read()
         except Exception as error:  # a plugin may raise anything
-            what, where = (error.what, error.where) if isinstance(error, DelegateError) else (one_line(error), "")
-            raise DeviceLost(what, where=where) from error
+            raise _lost(error) from error
+
+    def store(self, array: Array) -> None:
+        """Have it hold what an array does; raises DeviceLost where it cannot be written."""
+        self.host = None
+        try:
+            self.write(array)
+        except Exception as error:  # a plugin may raise anything
+            raise _lost(error) from error
+
+
+def _lost(error: Exception) -> DeviceLost:
+    if isinstance(error, DelegateError):
+        return DeviceLost(error.what, where=error.where)
+    return DeviceLost(one_line(error))
 
 
 class DeviceMemory(ABC):

@@ -170,6 +170,9 @@ class Binding:
         if self._resources.spaces and args and isinstance(args[0], DeviceTensor):
             self._bind_fetch(call, args[0], outs)
             return
+        if self._resources.spaces and outs and isinstance(outs[0], DeviceTensor):
+            self._bind_upload(call, args, outs[0])
+            return
         copies: list[Step] = []
         if not kernel.is_view and not self._may_write(kernel, call):
             for i, out in enumerate(outs):
@@ -236,10 +239,19 @@ class Binding:
 
     def _bind_fetch(self, call: KernelCall, source: DeviceTensor, outs: list[Any]) -> None:
         """A tensor in a device's memory is copied by its backend, not by a kernel."""
-        from delegate.runtime.devices import FetchStep, maker
+        from delegate.runtime.devices import FetchStep, partition_of
 
         (index,) = refs(call.args)
-        self.steps.append(FetchStep(source, outs, maker(self._resources.program, self._method, index)))
+        self.steps.append(FetchStep(source, outs, partition_of(self._resources.program, self._method, index)))
+
+    def _bind_upload(self, call: KernelCall, args: list[Any], target: DeviceTensor) -> None:
+        """So is one that several partitions of a device read."""
+        from delegate.runtime.devices import UploadStep, partition_of
+
+        (index,) = call.outputs
+        space = self._resources.spaces[self._arrays.storage[index].index - 1]
+        spec = partition_of(self._resources.program, self._method, index)
+        self.steps.append(UploadStep(args, target, space, spec))
 
     def _compact_per_call(self, index: int, inputs: list[Any], i: int) -> None:
         """A view of the caller's array may be strided: the delegate gets a row-major copy of it."""

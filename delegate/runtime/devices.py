@@ -39,10 +39,13 @@ class Space:
         self, number: int, space: MemorySpace, runtime: BackendRuntime | None, fallbacks: Fallbacks | None
     ) -> None:
         self._number, self._space, self._runtime, self._fallbacks = number, space, runtime, fallbacks
+        self.left = False  # whether its partitions run on their fallbacks, for the device is lost
 
     def leave(self, error: DeviceLost) -> bool:
         """Have its partitions run on their fallbacks from now on; whether that changes anything."""
-        return self._fallbacks is not None and self._fallbacks.leave(self._number, error)
+        changed = self._fallbacks is not None and self._fallbacks.leave(self._number, error)
+        self.left = self.left or changed
+        return changed
 
     def blocks(self, wanted: Mapping[int, tuple[int, DelegateSpec]]) -> dict[int, DeviceMemory] | None:
         """A block of memory per offset; None where the values have to lie in the host's memory.
@@ -123,11 +126,11 @@ def make_arenas(
 def _wanted(
     resources: Resources, method: Method, storages: Sequence[Storage], sizes: Sequence[int], number: int
 ) -> dict[int, tuple[int, DelegateSpec]]:
-    """The blocks of a memory space: by offset, the size of the largest value there, and who makes that."""
+    """The blocks of a memory space: by offset, the size of the largest value there, and who makes or reads that."""
     found: dict[int, tuple[int, DelegateSpec]] = {}
     for call in walk(method.instructions):
         if isinstance(call, DelegateCall):
-            for index in call.outputs:
+            for index in (*call.outputs, *call.inputs):
                 storage = storages[index]
                 if (storage.home, storage.index) == (Home.ARENA, number):
                     spec = resources.program.delegates[call.delegate]
@@ -170,7 +173,29 @@ class FetchStep:
         return failed(self.spec, error)
 
 
-def maker(program: Program, method: Method, index: int) -> DelegateSpec:
-    """The delegate that makes a value."""
+class UploadStep:
+    """Copies an array to a device, once for all delegates there that read it.
+
+    `args` begins with the array, which a call may exchange. Partitions that have left the device get a host's copy.
+    """
+
+    __slots__ = ("args", "space", "spec", "target")
+
+    def __init__(self, args: list[Any], target: DeviceTensor, space: Space, spec: DelegateSpec) -> None:
+        self.args, self.target, self.space, self.spec = args, target, space, spec
+
+    def __call__(self) -> None:
+        if self.space.left:
+            self.target.host = np.array(self.args[0], order="C")
+        else:
+            self.target.store(self.args[0])
+
+    def failed(self, error: BaseException) -> DelegateError:
+        """The error that names the first partition that reads the tensor."""
+        return failed(self.spec, error)
+
+
+def partition_of(program: Program, method: Method, index: int) -> DelegateSpec:
+    """The first delegate that makes or reads a value."""
     calls = (c for c in walk(method.instructions) if isinstance(c, DelegateCall))
-    return next(program.delegates[c.delegate] for c in calls if index in c.outputs)
+    return next(program.delegates[c.delegate] for c in calls if index in c.outputs or index in c.inputs)

@@ -1,6 +1,7 @@
 """A backend for tests with memory of its own: that of `vector_backend`, its tensors no arrays.
 
-`FAULTS` says what of the device fails: "allocate", "read", or "execute" of the partitions that are named with it.
+`FAULTS` says what of the device fails: "allocate", "read", "write", or "execute" of the partitions that are
+named with it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tests.e2e import vector_backend
 
 FAULTS: set[str] = set()
 ALLOCATED: list[int] = []  # bytes of the blocks
+WRITTEN: list[int] = []  # bytes of what was written outside of executions
 EXECUTED: list[tuple[str, str]] = []  # of every execution, what each input and output was: "a" array, "d" device
 
 
@@ -40,6 +42,12 @@ class ToyTensor(DeviceTensor):
         if "read" in FAULTS:
             raise BackendFailed("the device is lost")
         return self.on_device().copy()
+
+    def write(self, array: np.ndarray) -> None:
+        if "write" in FAULTS:
+            raise BackendFailed("the device is lost")
+        WRITTEN.append(array.nbytes)
+        self.on_device()[...] = array
 
 
 class ToyMemory(DeviceMemory):

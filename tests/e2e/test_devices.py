@@ -21,7 +21,7 @@ from delegate.compiled import CompiledProgram
 from delegate.errors import BackendFailed, DeviceLost, ProgramError
 from delegate.program.file import serialize
 from delegate.program.memory import Lifetime, align, plan_buffers
-from delegate.program.model import FETCH, Home, Method, Ref, Storage, Value
+from delegate.program.model import COPY_ACROSS, Home, Method, Ref, Storage
 from delegate.program.verifier import verify
 from delegate.registry import default_registry
 from delegate.report import Report
@@ -37,7 +37,7 @@ def toy() -> Iterator[None]:
     default_registry().register(device_backend.info())
     default_registry().register(vector_backend.INFO)
     yield
-    for record in (device_backend.FAULTS, device_backend.ALLOCATED, device_backend.EXECUTED):
+    for record in (device_backend.FAULTS, device_backend.ALLOCATED, device_backend.EXECUTED, device_backend.WRITTEN):
         record.clear()
     default_registry.cache_clear()
 
@@ -95,6 +95,21 @@ class Stateful(nn.Module):
         return self.total + kept
 
 
+class Alone(nn.Module):
+    """Two partitions that share the caller's tensor alone."""
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(torch.neg(torch.cumsum(torch.tanh(a), 0)) + a, 0)
+
+
+class Twice(nn.Module):
+    """Three partitions: two read the caller's tensor, and two one that a kernel makes."""
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        summed = torch.cumsum(torch.tanh(a), 0)
+        return torch.cumsum(torch.neg(summed), 0) * torch.neg(a) + summed
+
+
 def x(rows: int = 3, seed: int = 0) -> torch.Tensor:
     return torch.randn(rows, 4, generator=torch.Generator().manual_seed(seed))
 
@@ -112,7 +127,7 @@ def on_device(method: Method) -> list[str]:
 
 def fetches(program: Any) -> int:
     return sum(
-        program.operators[c.operator] == FETCH for c in program.methods[0].instructions if hasattr(c, "operator")
+        program.operators[c.operator] == COPY_ACROSS for c in program.methods[0].instructions if hasattr(c, "operator")
     )
 
 
@@ -143,6 +158,32 @@ def test_what_passes_between_partitions_stays(module, kept, fetched, kinds):
 
 def _first(result: Any) -> torch.Tensor:
     return result[0] if isinstance(result, tuple) else result
+
+
+@pytest.mark.parametrize(
+    ("module", "shared", "copied_in"),
+    [(Alone(), 1, [48, 48]), (Twice(), 2, [48, 48, 48])],
+    ids=lambda p: type(p).__name__ if isinstance(p, nn.Module) else "",
+)
+@pytest.mark.parametrize("rows", [(3, 3), (3, 6, 2)], ids=["static", "dynamic"])
+def test_what_several_partitions_read_is_copied_in_once(module, shared, copied_in, rows):
+    shapes = ({0: Dim("rows", max=6)},) if 6 in rows else None
+    program = lowered(module, keep="allow", dynamic_shapes=shapes)
+    assert [p.copied_in for p in program.report.partitions] == copied_in
+    assert "a" in program.report.partitions[-1].stays
+    for seed, count in enumerate(rows):
+        assert_same(program(x(count, seed)), module(x(count, seed)))
+    assert sum(device_backend.WRITTEN) == sum(shared * x(count).nbytes for count in rows)
+    device_backend.FAULTS.add("write")
+    with LoadedProgram(program.program) as loaded:
+        for seed in range(2):
+            assert relative_error(loaded(x(seed=seed).numpy()), module(x(seed=seed))) < 1e-6
+        assert [e.partition for e in loaded.events] == [d.name for d in program.program.delegates]
+    with pytest.raises(DeviceLost, match="partition toy_0 of toy"):
+        LoadedProgram(program.program, fallback="error")(x().numpy())
+    default_registry.cache_clear()
+    default_registry().register(device_backend.info("OldRuntime"))
+    assert relative_error(LoadedProgram(program.program)(x().numpy()), module(x())) < 1e-6
 
 
 def test_the_host_has_no_room_for_it():
@@ -317,16 +358,17 @@ def altered(what: str) -> Any:
     (method,) = program.methods
     (kept,) = (i for i, v in enumerate(method.values) if v.name in on_device(method))
     values = list(method.values)
+    fetch = next(i for i, c in enumerate(method.instructions) if getattr(c, "args", ())[:1] == (Ref(kept),))
     if what == "a kernel reads it":
-        fetch = next(i for i, c in enumerate(method.instructions) if getattr(c, "args", ())[:1] == (Ref(kept),))
         calls = list(method.instructions)
         calls[fetch] = calls[fetch]._replace(operator=program.operators.index("aten.cumsum.default"))
         return program._replace(methods=(method._replace(instructions=tuple(calls)),))
     if what == "the caller gets it":
         return program._replace(methods=(method._replace(outputs=(method.outputs[0], Ref(kept))),))
-    if what == "a kernel makes it":
-        index = next(i for i, v in enumerate(values) if v.storage.home is Home.ARENA and not v.storage.index)
-        values[index] = Value(*values[index][:3], Storage(Home.ARENA, 1, 0))
+    if what in ("a kernel makes it", "from device to device"):
+        made = next(i for i, v in enumerate(values) if v.storage.home is Home.ARENA and not v.storage.index)
+        index = made if what == "a kernel makes it" else method.instructions[fetch].outputs[0]
+        values[index] = values[index]._replace(storage=Storage(Home.ARENA, 1, 0))
         return program._replace(methods=(method._replace(values=tuple(values)),))
     if what == "no such space":
         return program._replace(delegates=tuple(d._replace(space=3) for d in program.delegates))
@@ -340,6 +382,7 @@ def altered(what: str) -> Any:
     ("what", "message"),
     [
         ("a kernel reads it", "lies in toy's memory 'sram', which is out of reach here"),
+        ("from device to device", "out of reach here"),
         ("the caller gets it", "out of reach here.*outputs"),
         ("a kernel makes it", "out of reach here"),
         ("no such space", "there is no memory space 2, only 1"),

@@ -26,6 +26,31 @@ class Residual(nn.Module):
         return self.last(self.pinned(kept if self.shared else torch.relu(kept)) + kept)
 
 
+class TwoReaders(nn.Module):
+    """Two partitions, with a node between them that is pinned to kernels, take the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.pinned, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.pinned(self.first(x)) + x)
+
+
+def test_an_input_of_two_partitions_is_copied_in_once():
+    torch.manual_seed(0)
+    module, rows = TwoReaders().eval(), torch.export.Dim("rows", max=8)
+    backend = {"name": "gpu", "options": {"engine": "cuda", "cuda": {"arch": "llvm"}}}
+    config = {"backends": [backend], "partitioning": {"pins": {"pinned*": "portable"}}}
+    program = compiled(module, (torch.ones(5, 6),), config=config, dynamic_shapes=({0: rows},))
+    size = 5 * 6 * 4
+    assert [p.copied_in for p in program.report.partitions] == [size, size]
+    with LoadedProgram(program.program, trust_code=True) as loaded:
+        for n in (5, 8, 2):
+            x = torch.randn(n, 6)
+            assert relative_error(loaded(x.numpy()), module(x)) < 1e-5
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_residual_stays_with_tvm(shared):
     torch.manual_seed(0)

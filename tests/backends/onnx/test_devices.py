@@ -32,6 +32,17 @@ class Residual(nn.Module):
         return self.last(self.pinned(kept if self.shared else torch.relu(kept)) + kept)
 
 
+class TwoReaders(nn.Module):
+    """Two partitions, with a node between them that is pinned elsewhere, take the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.pinned = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.pinned(self.first(x)) + x)
+
+
 def image(seed: int = 0, batch: int = 1) -> torch.Tensor:
     return torch.randn(batch, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
 
@@ -68,6 +79,23 @@ def test_a_residual_stays_on_the_gpu(pin, shared, tmp_path):
             x = image(seed, 2)
             for used in (loaded, context):
                 assert relative_error(used(x.numpy()), module(x)) < 1e-4
+
+
+def test_an_input_of_two_partitions_is_copied_in_once(monkeypatch):
+    require("gpu")
+    written: list[int] = []
+    write = OrtMemory.write
+    monkeypatch.setattr(OrtMemory, "write", lambda m, words: (written.append(words.nbytes), write(m, words)))
+    torch.manual_seed(0)
+    module = TwoReaders().eval()
+    config = {"backends": ["gpu"], "partitioning": {"pins": {"pinned*": "portable"}}}
+    program = compiled(module, (image(),), config=config)
+    size = 3 * 16 * 16 * 4
+    assert [p.copied_in for p in program.report.partitions] == [size, size]
+    assert all(p.stays == ("x",) for p in program.report.partitions)
+    for seed in range(3):
+        assert relative_error(program(image(seed)), module(image(seed))) < 1e-5
+    assert written == [size] * 3
 
 
 def test_a_dynamic_batch():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,9 @@ class TvmMemory(DeviceMemory):
         except Exception as error:  # whatever TVM raises across its boundary
             raise BackendFailed(f"no {size} bytes of {space} memory", where=one_line(error)) from error
         self._ffi, self._view = tvm_ffi, tvm_ffi.get_global_func("runtime.TVMTensorCreateView")
-        self._copy_out = tvm_ffi.get_global_func("runtime.TVMTensorCopyToBytes")
+        self._copy_out, self._copy_in = (
+            tvm_ffi.get_global_func(f"runtime.TVMTensorCopy{name}Bytes") for name in ("To", "From")
+        )
 
     def tensor(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> TvmTensor:
         return TvmTensor(self, shape, dtype)
@@ -46,10 +49,17 @@ class TvmMemory(DeviceMemory):
 
     def copy_out(self, array: Array) -> None:
         """Fill an array with the bytes at the start of the block."""
+        self._transfer(self._copy_out, array)
+
+    def copy_in(self, array: Array) -> None:
+        """Fill the start of the block with the bytes of a row-major array."""
+        self._transfer(self._copy_in, array)
+
+    def _transfer(self, copy: Callable[..., None], array: Array) -> None:
         try:
-            self._copy_out(self.view((array.nbytes,), "uint8"), ctypes.c_void_p(array.ctypes.data), array.nbytes)
+            copy(self.view((array.nbytes,), "uint8"), ctypes.c_void_p(array.ctypes.data), array.nbytes)
         except Exception as error:  # whatever TVM raises across its boundary
-            raise BackendFailed("the GPU's memory cannot be read", where=one_line(error)) from error
+            raise BackendFailed("the GPU's memory cannot be used", where=one_line(error)) from error
 
 
 class TvmTensor(DeviceTensor):
@@ -67,3 +77,6 @@ class TvmTensor(DeviceTensor):
         made = np.empty(self.shape, self.dtype)
         self._memory.copy_out(made)
         return made
+
+    def write(self, array: Array) -> None:
+        self._memory.copy_in(np.ascontiguousarray(array))
