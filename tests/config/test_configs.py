@@ -12,7 +12,7 @@ from torch import nn
 
 from delegate.config import load_config
 
-DEVICES = {"preference", "everywhere"}  # backends that may be absent here, and one that computes in float16
+DEVICES = {"preference", "everywhere", "dsp"}  # backends that may be absent here, and one that computes in float16
 KEPT = {"fallback", "everywhere", "cuda"}
 FILES = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 

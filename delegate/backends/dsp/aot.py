@@ -12,6 +12,7 @@ from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.dsp.info import PROVIDER, is_emulated, provider, versions
 from delegate.backends.dsp.operators import LIMITS, OPERATORS
+from delegate.backends.dsp.precision import in_integers
 from delegate.backends.dsp.rewrite import rewritten
 from delegate.backends.dsp.runtime import OPTIONS, settings
 from delegate.backends.dsp.targets import DEFAULT, TARGETS, Target
@@ -41,6 +42,11 @@ class DspOptions(aot.Options):
         description="Architecture of the HTP, with soc_model in place of soc: for chips without a name here.",
     )
     soc_model: PositiveInt | None = Field(default=None, description="QNN's number of the chip, with htp_arch.")
+    precision: Literal["float16", "integer"] = Field(
+        default="float16",
+        description="float16: float operators are computed in it. integer: they are left to others, and only what is "
+        "quantized is taken.",
+    )
     performance_mode: PerformanceMode = Field(default="default", description="Clock and power of the HTP.")
     vtcm_mb: NonNegativeInt = Field(default=0, description="MiB of the HTP's fast memory; 0: QNN decides.")
     optimization_level: int = Field(
@@ -88,7 +94,8 @@ class DspBackend(OnnxBackend):
             rank = max((t.dim() for t in tensors(other)), default=0)
             if rank > _MAX_RANK:
                 return no(Reason.RANK, f"{other.name} has {rank} dimensions, and the HTP takes {_MAX_RANK} at most")
-        return super().check(node)
+        verdict = super().check(node)
+        return in_integers(node) if verdict and self.options.precision == "integer" else verdict
 
     def settings(self) -> Any:
         made = settings(self._specs())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e import MinMaxObserver, PerChannelMinMaxObserver
@@ -24,9 +25,11 @@ class EveryValue(Quantizer):
     Args:
         dtype: of activations.
         per_channel: whether weights have a scale per channel.
+        floats: operators that stay float.
     """
 
-    def __init__(self, dtype: torch.dtype, *, per_channel: bool) -> None:
+    def __init__(self, dtype: torch.dtype, *, per_channel: bool, floats: Set[OpOverload]) -> None:
+        self.floats = floats
         info = torch.iinfo(dtype)
         self.value = QuantizationSpec(
             dtype, MinMaxObserver.with_args(eps=2**-20), info.min, info.max, torch.per_tensor_affine
@@ -40,7 +43,7 @@ class EveryValue(Quantizer):
 
     def annotate(self, model: GraphModule) -> GraphModule:
         for node in model.graph.nodes:
-            if node.op == "call_function" and _is_float(node):
+            if node.op == "call_function" and _is_float(node) and node.target not in self.floats:
                 node.meta["quantization_annotation"] = QuantizationAnnotation(
                     input_qspec_map=dict(self._inputs(node)),
                     output_qspec=None if _goes_on(node) else self.value,
@@ -62,13 +65,19 @@ class EveryValue(Quantizer):
 
 
 def quantized(
-    module: torch.nn.Module, batches: Sequence[tuple[torch.Tensor, ...]], dtype: torch.dtype, *, per_channel: bool
+    module: torch.nn.Module,
+    batches: Sequence[tuple[torch.Tensor, ...]],
+    dtype: torch.dtype,
+    *,
+    per_channel: bool,
+    floats: Set[OpOverload] = frozenset(),
 ) -> tuple[torch.nn.Module, ExportedProgram]:
     """A module quantized by what these batches show, as PT2E gives it, and exported."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of torchao about itself
         prepared = prepare_pt2e(
-            torch.export.export(module.eval(), batches[0]).module(), EveryValue(dtype, per_channel=per_channel)
+            torch.export.export(module.eval(), batches[0]).module(),
+            EveryValue(dtype, per_channel=per_channel, floats=floats),
         )
         for batch in batches:
             prepared(*batch)

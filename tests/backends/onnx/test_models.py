@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.utils._pytree as pytree
@@ -11,7 +13,7 @@ from tests import zoo
 from tests.backends.onnx.test_rows import require
 from tests.lowering import relative_error
 
-# Model -> partitions, largest relative error. Of mobilenet_v2, float16 weights and values alone make 1.8e-2 in torch.
+# Model -> partitions, largest relative error. In torch too, float16 makes 1.1e-2 to 1.9e-2 of mobilenet_v2.
 DSP = {
     "mobilenet_v2": (1, 2e-2),
     "mobilenet_v3_small": (1, 1e-2),
@@ -26,6 +28,7 @@ GPU = {
     "vit_tiny": (1, 1e-3),
     "bert_mini": (1, 1e-3),
 }
+CONFIG = Path(__file__).parents[3] / "configs/dsp.yaml"
 ROWS = [("dsp", name, *row) for name, row in DSP.items()] + [("gpu", name, *row) for name, row in GPU.items()]
 
 
@@ -41,3 +44,14 @@ def test_model(backend, name, partitions, tolerance, tmp_path):
         actual = loaded.method("forward").run([x.numpy() for x in inputs])
         expected = pytree.tree_leaves(module(*inputs))
     assert max(relative_error(a, e) for a, e in zip(actual, expected, strict=True)) <= tolerance
+
+
+@pytest.mark.slow
+def test_the_first_blocks_in_float32():
+    """The error of mobilenet_v2 on the DSP is that of its first blocks, enlarged by the others."""
+    require("dsp")
+    module, inputs = zoo.make("mobilenet_v2")
+    program = delegate.to_backend(zoo.export("mobilenet_v2"), config=CONFIG)
+    assert [p.backend for p in program.report.partitions] == ["xnnpack", "dsp"]
+    with torch.no_grad():
+        assert relative_error(program(*inputs), module(*inputs)) <= 1e-2

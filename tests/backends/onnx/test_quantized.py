@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.graph import CodeGen
 
 import delegate
+from delegate.compile import explain
 from examples.digits.model import digits, trained
 from tests import zoo
 from tests.backends.onnx.test_rows import require
@@ -19,6 +20,8 @@ from tests.lowering import compiled, relative_error
 
 pytest.importorskip("torchao", reason="torchao quantizes the programs of these tests")
 from tests.backends.onnx.quantizer import last_step, quantized
+
+aten = torch.ops.aten
 
 
 class Block(nn.Module):
@@ -134,6 +137,45 @@ def test_every_operator_alone_is_within_a_step():
     assert len(steps.off) == 7
     assert all(off.max() <= 1 for off in steps.off.values())
     assert all((off > 0).float().mean() < 0.05 for off in steps.off.values() if off.numel() > 100)
+
+
+class Partly(nn.Module):
+    """Quantized layers, and float operators between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = perceptron(), nn.Linear(5, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(nn.functional.gelu(self.first(x)).tanh())
+
+
+FLOATS = {aten.gelu.default, aten.tanh.default}
+
+
+@pytest.mark.parametrize(("precision", "left"), [("float16", set()), ("integer", {"gelu", "tanh"})])
+def test_precision_of_what_is_not_quantized(precision, left):
+    require("dsp")
+    torch.manual_seed(0)
+    batches = samples(2, 16)
+    module, exported = quantized(Partly(), batches, torch.uint16, per_channel=False, floats=FLOATS)
+    config = {"backends": [{"name": "dsp", "options": {"precision": precision}}]}
+    program = delegate.to_backend(exported, config=config)
+    elsewhere = [n for n in program.report.nodes if n.backend != "dsp"]
+    assert {n.name for n in elsewhere} == left
+    assert all("which the HTP computes in float16: quantize it" in str(n.verdicts["dsp"]) for n in elsewhere)
+    with torch.no_grad():
+        assert relative_error(program(*batches[0]), module(*batches[0])) < 2e-3
+
+
+@pytest.mark.parametrize("build", [perceptron, Block, Bottleneck])
+def test_a_quantized_program_is_whole_in_integers(build):
+    require("dsp")
+    torch.manual_seed(0)
+    batches = {perceptron: samples(2, 16), Block: samples(1, 8, 32), Bottleneck: samples(1, 16, 8, 8)}[build]
+    exported = quantized(build(), batches, torch.uint8, per_channel=True)[1]
+    config = {"backends": [{"name": "dsp", "options": {"precision": "integer"}}]}
+    assert {n.backend for n in explain(exported, config=config).nodes} == {"dsp"}
 
 
 class Rounded(nn.Module):

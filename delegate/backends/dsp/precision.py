@@ -1,0 +1,53 @@
+"""Which nodes of a program the HTP computes in integers; all other numbers it computes in float16."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+
+from torch.fx import Node
+
+from delegate.edge.node import is_constant, op_name, tensors
+from delegate.verdict import YES, Reason, Verdict, no
+
+_CODING = "quantized_decomposed."
+_CLAMPS = frozenset({"aten.relu.default", "aten.hardtanh.default"})  # QNN makes them one with what stands before them
+
+
+def in_integers(node: Node) -> Verdict:
+    """Yes where no float16 arithmetic is needed: what reads decoded integers and is encoded again, and the coding."""
+    if op_name(node).startswith(_CODING) or not any(_is_float(n) for n in (node, *node.all_input_nodes)):
+        return YES
+    float_ = next((n for n in _operands(node) if not _is_decoded(n)), None) or next(_readers_of_floats(node), None)
+    if float_ is None:
+        return YES
+    return no(
+        Reason.INACCURATE,
+        f"{float_.name} is float beside it, which the HTP computes in float16",
+        "quantize it, or set precision: float16",
+    )
+
+
+def _operands(node: Node) -> list[Node]:
+    """What the node reads; of a clamp, what that before it reads."""
+    (first, *others) = node.all_input_nodes or [node]
+    if op_name(node) in _CLAMPS and len(first.users) == 1 and not _is_decoded(first):
+        return [*first.all_input_nodes, *others]
+    return [first, *others]
+
+
+def _readers_of_floats(node: Node) -> Iterator[Node]:
+    """What reads the node's floats as they are: neither encodes them nor clamps them before they are encoded."""
+    for user in node.users:
+        if user.target is operator.getitem or (op_name(user) in _CLAMPS and len(node.users) == 1):
+            yield from (u for u in user.users if not op_name(u).startswith(_CODING))
+        elif not op_name(user).startswith(_CODING):
+            yield user
+
+
+def _is_decoded(node: Node) -> bool:
+    return op_name(node).startswith(_CODING) or is_constant(node) or not _is_float(node)
+
+
+def _is_float(node: Node) -> bool:
+    return any(t.dtype.is_floating_point for t in tensors(node))
