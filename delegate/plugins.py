@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from delegate.entry_points import entry_points
 
+PORTABLE = "portable"  # the project's own kernel library: asked last, never blocked
 BLOCK_VARIABLE = "DELEGATE_BLOCK_PLUGINS"  # environment variable: names separated by commas, or "*" for all
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from delegate.plugins import PORTABLE
 from delegate.typed import expect, is_texts
 
 API_VERSION = (1, 0)  # (major, minor): a plugin of another major, or of a newer minor, is incompatible
@@ -70,7 +71,7 @@ class BackendInfo:
         for field_ in ("name", "description", "aot", "runtime", "install", "licence"):
             expect(self, field_, isinstance(getattr(self, field_), str), "text")
         expect(self, "name", re.fullmatch(r"\w[\w.-]*", self.name) is not None, "letters, digits, '_', '-' and '.'")
-        expect(self, "name", self.name != "portable", "another: so the project's own kernels are called")
+        expect(self, "name", self.name != PORTABLE, "another: so the project's own kernels are called")
         version = self.api_version
         pair = isinstance(version, tuple) and [type(part) for part in version] == [int, int]
         expect(self, "api_version", pair, "two whole numbers, (major, minor)")

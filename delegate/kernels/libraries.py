@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from delegate.errors import KernelError, did_you_mean
 from delegate.kernels.table import Kernel, KernelTable
-from delegate.plugins import BLOCK_VARIABLE, Plugin, State, full_traceback, is_blocked, one_line
+from delegate.plugins import BLOCK_VARIABLE, PORTABLE, Plugin, State, full_traceback, is_blocked, one_line
 
-PORTABLE = "portable"  # the project's own library: asked last, never blocked
 Wanted = str | KernelTable | Sequence[str | KernelTable]  # libraries in order of preference
 ON_DEMAND = {"aten": "torch"}  # libraries that are used where they are named alone -> the module that they run on
 
@@ -76,7 +75,8 @@ def in_preferred_order(
         KernelError: a library is unknown, cannot be used or is named twice.
     """
     tables: dict[str, KernelTable] = {}
-    items = [wanted] if isinstance(wanted, str | KernelTable) else wanted
+    several = isinstance(wanted, Iterable) and not isinstance(wanted, str | KernelTable)
+    items: Iterable[str | KernelTable] = wanted if several else [wanted]  # type: ignore[assignment,list-item]
     chosen = [item if isinstance(item, KernelTable) else _required(item, known, library) for item in items]
     if all(table.library != PORTABLE for table in chosen):
         chosen.append(_required(PORTABLE, known, library))

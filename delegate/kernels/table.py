@@ -114,6 +114,7 @@ class KernelTable:
 
         Raises:
             ValueError: a kernel of the table claims the same operator, dtype and layout, or a name is no operator's.
+            TypeError: the function is none, or a dtype is no `DType`.
         """
         return self._register(ops, dtypes, is_view=False, contiguous=contiguous, whole=whole, in_place=in_place)
 
@@ -139,8 +140,12 @@ class KernelTable:
         self, ops: Sequence[str], dtypes: Iterable[DType], is_view: bool, **properties: Any
     ) -> Callable[[F], F]:
         taken = frozenset(dtypes)
+        if odd := [dtype for dtype in taken if not isinstance(dtype, DType)]:
+            raise TypeError(f"the dtypes of a kernel should be of delegate.DType, not {odd[0]!r}")
 
         def register(function: F) -> F:
+            if not callable(function):
+                raise TypeError(f"a kernel of {', '.join(ops)} should be a function, not {function!r}")
             for op in map(operator_name, ops):
                 self.add(Kernel(op, function, taken, is_view, self.library, **properties))
             return function

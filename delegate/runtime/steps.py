@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from delegate.errors import BackendError, BackendFailed, DelegateError, KernelError
-from delegate.plugins import one_line
+from delegate.plugins import PORTABLE, one_line
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Array, Delegate
 
@@ -63,6 +63,18 @@ class KernelStep:
         return KernelError(f"the kernel failed: {one_line(error)}", where=self.place)
 
 
+class ForeignStep(KernelStep):
+    """Runs a kernel of somebody else, and says so where it gives its results instead of filling `out`."""
+
+    __slots__ = ()
+
+    def __call__(self) -> None:
+        out = self.outs[0] if self.single else tuple(self.outs)
+        given = self.function(*self.args, out=out)
+        if given is not None and given is not out:
+            raise KernelError(f"the kernel gave a {type(given).__name__}; it should fill `out`", where=self.place)
+
+
 class ConvertedStep(KernelStep):
     """Runs a kernel that takes other things than NumPy arrays, which `convert` makes of them.
 
@@ -110,7 +122,8 @@ def kernel_step(kernel: Kernel, args: list[Any], outs: list[Any], place: str) ->
     """The step that runs a kernel on these arguments and results."""
     if kernel.convert is not None:
         return ConvertedStep(kernel, args, outs, place)
-    return (CopiedViewStep if kernel.is_view else KernelStep)(kernel.function, args, outs, place)
+    own = KernelStep if kernel.library == PORTABLE else ForeignStep
+    return (CopiedViewStep if kernel.is_view else own)(kernel.function, args, outs, place)
 
 
 def unfilled() -> BackendFailed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -75,6 +77,8 @@ def scale_all(parts: list[torch.Tensor], factor: float) -> None:
 
 # The kernels, as a user would write them, in a module that knows nothing of torch.
 KERNELS = """
+import sys
+
 import numpy as np
 from delegate import KernelTable
 
@@ -142,6 +146,8 @@ def test_like_eager(module, kernels):
 
 
 RUN = """
+import sys
+
 import numpy as np
 import delegate
 x, y = np.load(sys.argv[2]), np.load(sys.argv[3])
@@ -243,3 +249,27 @@ def test_overrides_by_dtype_and_layout():
     program = compiled(Relu(), inputs, kernels=[own, "aten"])
     assert_same(program(*inputs), Relu()(*inputs), tolerance=0)
     assert calls == [(3, 2)]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        (lambda x, *, out: x + 1, "the kernel gave a ndarray; it should fill `out`"),
+        (lambda x, *, out: 1 / 0, "the kernel failed: ZeroDivisionError"),
+        (lambda x, *, out: sys.exit(3), "the kernel failed: SystemExit: 3"),
+        (lambda x: None, "the kernel failed: TypeError"),
+        (lambda x, *, out: np.tanh(x, out=out), ""),
+    ],
+)
+def test_kernels_that_do_wrong(kernel, words):
+    table = KernelTable("wrong")
+    table.kernel("aten.tanh.default", dtypes={DType.float32})(kernel)
+    given = torch.ones(2)
+    program = delegate.to_backend(torch.export.export(nn.Tanh(), (given,)), kernels=[table], backends=[])
+    if not words:
+        assert_same(program(given), torch.tanh(given))
+        return
+    with pytest.raises(KernelError) as caught:
+        program(given)
+    assert words in str(caught.value)
+    assert "(method forward, tanh, at " in str(caught.value)

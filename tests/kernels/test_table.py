@@ -37,6 +37,19 @@ def doubling(table: KernelTable, factor: int, **kwargs: object) -> None:
         np.multiply(x, factor, out=out)
 
 
+@pytest.mark.parametrize(
+    ("dtypes", "function", "words"),
+    [
+        ({"float32"}, np.copyto, "should be of delegate.DType, not 'float32'"),
+        ({np.float32}, np.copyto, "should be of delegate.DType"),
+        ({DType.float32}, None, "a kernel of mylib::scale should be a function, not None"),
+    ],
+)
+def test_what_is_no_kernel(dtypes, function, words):
+    with pytest.raises(TypeError, match=words):
+        KernelTable("mylib").kernel("mylib::scale", dtypes=dtypes)(function)
+
+
 def test_two_claims():
     table = KernelTable("own")
     doubling(table, 2)

@@ -128,6 +128,7 @@ def test_preference(site: Site) -> None:
         (["portable", "portable"], "kernel library 'portable' is named twice"),
         ([KernelTable("own"), KernelTable("own")], "kernel library 'own' is named twice"),
         ([7], "a int is no kernel library"),
+        (7, "a int is no kernel library"),
         (["bad"], "kernel library 'bad' of bad-dist 1.0 is broken: it fails to import: ZeroDivisionError"),
     ],
 )

@@ -1,0 +1,255 @@
+"""BackendTests: what the interface demands of a backend, as tests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+import torch.utils._pytree as pytree
+
+import delegate
+from delegate.backends.aot import Region
+from delegate.edge.export import to_edge
+from delegate.edge.node import describe, is_compute
+from delegate.edge.passes.pipeline import optimize
+from delegate.partitioner.cut import regions
+from delegate.partitioner.planning import plan
+from delegate.plugins import State
+from delegate.program.file import load, serialize
+from delegate.registry import IN_PROCESS, default_registry
+from delegate.runtime.platform import Platform
+from delegate.runtime.program import LoadedProgram
+from delegate.selection import Selection, select
+from delegate.testing.cases import AWKWARD, Case
+from delegate.verdict import Verdict
+
+# In a process of its own: the info, then programs that are saved, then blobs that are spoiled.
+_STATE = """
+import sys
+from delegate.registry import Registry
+state = Registry().state(sys.argv[1])
+heavy = sorted({"torch", "pydantic", "rich", "yaml"} & set(sys.modules))
+print(state.detail or f"with {heavy} imported" if heavy or state.detail else "ok")
+"""
+_RUN = """
+import sys
+import numpy as np
+import delegate
+program = delegate.load(sys.argv[1], trust_code=True)
+given = np.load(sys.argv[2], allow_pickle=False)
+results = program.method("forward").run([given[name] for name in given.files])
+np.savez(sys.argv[3], *results)
+assert "torch" not in sys.modules, "the runtime half imports torch"
+"""
+_SPOIL = """
+import json, sys
+from delegate.registry import default_registry
+runtime = default_registry().runtime(sys.argv[1])()
+blob, specs = open(sys.argv[2], "rb").read(), json.loads(sys.argv[3])
+for spoilt in (b"", b"\\0" * 64, b"nonsense" * 64, blob[: len(blob) // 2]):
+    try:
+        runtime.init(memoryview(spoilt), specs).close()
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+class BackendTests:
+    """Tests of a backend that is installed or registered: subclass it in a test file, under a name that pytest finds.
+
+    Attributes:
+        backend: its name.
+        cases: modules that it runs, at least in part, by a name for the test.
+        options: of the backend.
+        tolerance: the largest absolute error over the largest absolute value.
+    """
+
+    backend: ClassVar[str]
+    cases: ClassVar[Mapping[str, Case]]
+    options: ClassVar[Mapping[str, Any]] = {}
+    tolerance: ClassVar[float] = 1e-4
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """A test per case, and of those that every backend meets too."""
+        for name, cases in (("case", self.cases), ("awkward", AWKWARD)):
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(name, list(cases.values()), ids=list(cases))
+
+    @pytest.fixture(autouse=True)
+    def _available(self) -> None:
+        state = default_registry().state(self.backend)
+        if state.state in (State.UNAVAILABLE, State.BLOCKED):
+            pytest.skip(f"{state.detail}: {state.remedy}")
+        assert state.state is State.OK, state.detail
+
+    def test_its_info_is_cheap_and_needs_no_torch(self) -> None:
+        self._installed()
+        assert _process(_STATE, self.backend) == "ok\n"
+
+    def test_its_options_have_a_schema(self) -> None:
+        schema = default_registry().aot(self.backend).Options.model_json_schema()
+        assert schema["type"] == "object"
+        assert schema.get("additionalProperties") is False, "unknown options should be refused"
+
+    def test_checks_answer_with_reasons(self, case: Case) -> None:
+        self._check(case)
+
+    def test_checks_of_whatever_may_come(self, awkward: Case) -> None:
+        self._check(awkward)
+
+    def test_something_of_it_runs_there(self, case: Case) -> None:
+        report = self._lowered(case).report
+        assert report.partitions, f"{self.backend} takes nothing of it:\n{report}"
+
+    def test_two_plans_are_the_same(self, case: Case) -> None:
+        first, second = (self._lowered(case).report for _ in range(2))
+        assert first.nodes == second.nodes
+        assert [p.nodes for p in first.partitions] == [p.nodes for p in second.partitions]
+
+    def test_answers_are_those_of_eager(self, case: Case) -> None:
+        self._compare(case)
+
+    def test_answers_to_whatever_may_come(self, awkward: Case) -> None:
+        self._compare(awkward)
+
+    def test_all_outputs_are_filled(self, case: Case) -> None:
+        """What memory held before makes no difference, and inputs are left alone."""
+        data, results = self._saved(case), []
+        for byte in (0x00, 0x5A, 0xFF):
+            arrays = _arrays(case.args)
+            for array in arrays:
+                array.flags.writeable = False
+            with LoadedProgram(load(data), platform=Platform(allocate=_filled_with(byte)), trust_code=True) as program:
+                results.append(program.method("forward").run(arrays))
+            for array, given in zip(arrays, _arrays(case.args), strict=True):
+                assert np.array_equal(array, given, equal_nan=array.dtype.kind in "fc"), "it changed an input"
+        for other in results[1:]:
+            for left, right in zip(results[0], other, strict=True):
+                assert left.tobytes() == right.tobytes(), "an output is not filled whole, or the second run differs"
+
+    def test_a_region_is_left_as_it_is(self, case: Case) -> None:
+        """Its fallback, and the next plan, are made of the same one; constants are shared."""
+        selection, cut = self._regions(case)
+        for region in cut.values():
+            before = _description(region)
+            selection.backends[self.backend].preprocess(region)
+            assert _description(region) == before, "preprocess() changed its region: work on region.copy()"
+
+    def test_contexts_and_threads(self, case: Case) -> None:
+        with delegate.load(self._saved(case), trust_code=True) as program:
+            arrays = _arrays(case.args)
+            expected = [r.tobytes() for r in program.method("forward").run(arrays)]
+            contexts = [program.context() for _ in range(4)]
+            with ThreadPoolExecutor(4) as pool:
+                runs = [pool.submit(c.method("forward").run, arrays) for c in contexts * 5]
+            assert all([r.tobytes() for r in run.result()] == expected for run in runs)
+
+    def test_it_closes_and_opens_again(self, case: Case) -> None:
+        data = self._saved(case)
+        for _ in range(3):
+            with delegate.load(data, trust_code=True) as program:
+                program.method("forward").run(_arrays(case.args))
+
+    def test_it_runs_without_torch(self, case: Case, tmp_path: Path) -> None:
+        self._installed()
+        (tmp_path / "case.dlg").write_bytes(self._saved(case))
+        np.savez(tmp_path / "inputs.npz", *_arrays(case.args))
+        _process(_RUN, *(str(tmp_path / name) for name in ("case.dlg", "inputs.npz", "results.npz")))
+        with np.load(tmp_path / "results.npz") as saved:
+            self._same([saved[n] for n in saved.files], case, case.args)
+
+    def test_spoilt_blobs_do_no_harm(self, case: Case, tmp_path: Path) -> None:
+        """They may raise what they like at load, but must not take the process down."""
+        self._installed()
+        program = load(self._saved(case))
+        for spec in program.delegates:
+            if not default_registry().runtime(self.backend)().runs_code(spec.compile_specs):
+                (tmp_path / "blob").write_bytes(program.segments[spec.segment])
+                _process(_SPOIL, self.backend, str(tmp_path / "blob"), json.dumps(spec.compile_specs))
+
+    def _installed(self) -> None:
+        if default_registry().state(self.backend).owner == IN_PROCESS:
+            pytest.skip("it is registered in this process alone: another one does not know it")
+
+    @cached_property
+    def _config(self) -> dict[str, Any]:
+        return {"backends": [{"name": self.backend, "options": dict(self.options)}]}
+
+    def _lowered(self, case: Case) -> delegate.CompiledProgram:
+        return delegate.to_backend(case.export(), config=self._config)
+
+    def _saved(self, case: Case) -> bytes:
+        return serialize(self._lowered(case).program)
+
+    def _regions(self, case: Case) -> tuple[Selection, dict[str, Region]]:
+        selection = select(None, self._config, default_registry())
+        edge = optimize(to_edge(case.export(), preserve_ops=selection.preserve_ops))
+        checks = {name: half.check for name, half in selection.backends.items()}
+        return selection, regions(plan(edge, selection.partitioners, checks, selection.rules))
+
+    def _check(self, case: Case) -> None:
+        selection = select(None, self._config, default_registry())
+        edge = optimize(to_edge(case.export(), preserve_ops=selection.preserve_ops))
+        before = str(edge.graph)
+        for node in filter(is_compute, edge.graph.nodes):
+            first, second = (selection.backends[self.backend].check(node) for _ in range(2))
+            assert isinstance(first, Verdict), f"check() gave {first!r} (node {describe(node)})"
+            assert first == second, f"check() changed its mind (node {describe(node)})"
+            assert first or first.message, f"a refusal without a sentence (node {describe(node)})"
+        assert str(edge.graph) == before, "check() changed the graph"
+
+    def _compare(self, case: Case) -> None:
+        program = self._lowered(case)
+        with delegate.load(serialize(program.program), trust_code=True) as loaded:
+            for args in (case.args, *case.others):
+                self._same(loaded.method("forward").run(_arrays(args)), case, args)
+
+    def _same(self, results: list[Any], case: Case, args: tuple[Any, ...]) -> None:
+        with torch.no_grad():
+            expected = _arrays(case.module(*args))
+        for got, wanted in zip(results, expected, strict=True):
+            assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
+            tolerance = self.tolerance if case.tolerance is None else case.tolerance
+            scale = np.abs(wanted[np.isfinite(wanted)]).max(initial=0) if wanted.dtype.kind in "fc" else 0
+            np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance * float(scale))
+
+
+def _arrays(values: Any) -> list[Any]:
+    """The leaves as arrays of their own; bfloat16 as its bits."""
+    leaves = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    raw = [leaf.detach().clone().contiguous() for leaf in leaves]
+    return [(t.view(torch.uint16) if t.dtype is torch.bfloat16 else t).numpy() for t in raw]
+
+
+def _filled_with(byte: int) -> Any:
+    """Memory that holds the same byte everywhere, at a multiple of 64."""
+
+    def allocate(size: int) -> Any:
+        raw = np.full(size + 64, byte, np.uint8)
+        start = -raw.ctypes.data % 64
+        return raw[start : start + size]
+
+    return allocate
+
+
+def _description(region: Region) -> tuple[Any, ...]:
+    """All of a region that a backend might change."""
+    constants = {n.name: (t.shape, t.dtype, _arrays(t)[0].tobytes()) for n, t in region.constants.items()}
+    return str(region.graph), [n.name for n in region.inputs], [n.name for n in region.outputs], constants
+
+
+def _process(code: str, *args: str) -> str:
+    """What code prints in a process of its own."""
+    command = [sys.executable, "-c", code, *args]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, f"the process ended with {done.returncode}:\n{done.stderr[-3000:]}"
+    return done.stdout

@@ -1,0 +1,79 @@
+"""Modules with their inputs: those of a backend's author, and the awkward ones that every backend meets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
+
+
+@dataclass(frozen=True)
+class Case:
+    """A module that a backend runs.
+
+    Args:
+        module: in eval mode.
+        args: example inputs.
+        dynamic_shapes: of `torch.export.export`.
+        others: inputs of other sizes, where sizes are dynamic.
+        tolerance: largest absolute error over the largest absolute value; None: that of the test class.
+    """
+
+    module: torch.nn.Module
+    args: tuple[Any, ...]
+    dynamic_shapes: Any = None
+    others: tuple[tuple[Any, ...], ...] = ()
+    tolerance: float | None = None
+
+    def export(self) -> ExportedProgram:
+        """The module exported."""
+        return torch.export.export(self.module, self.args, dynamic_shapes=self.dynamic_shapes)
+
+
+class _Module(torch.nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
+
+
+def _case(function: Callable[[Any], Any], x: Tensor, *others: Tensor) -> Case:
+    dynamic = {"x": {0: Dim("n", min=1, max=64)}} if others else None
+    return Case(_Module(function), (x,), dynamic, tuple((other,) for other in others))
+
+
+def _floats(*shape: int) -> Tensor:
+    """Numbers that differ, of both signs, the same on every machine."""
+    count = int(torch.Size(shape).numel())
+    return torch.linspace(-2, 3, count).reshape(shape) if count else torch.empty(shape)
+
+
+AWKWARD: Mapping[str, Case] = {
+    "numbers of no dimension": _case(lambda x: (torch.relu(x + 1), x * x), torch.tensor(1.5)),
+    "nothing in a dimension": _case(lambda x: (torch.relu(x + 1), x.sum(), x @ torch.ones(3, 2)), _floats(0, 3)),
+    "six dimensions": _case(lambda x: torch.relu(x + x.permute(5, 4, 3, 2, 1, 0)), _floats(2, 1, 3, 3, 1, 2)),
+    "float64": _case(lambda x: torch.tanh(x * 2 + x), _floats(2, 3).double()),
+    "float16": _case(lambda x: torch.relu(x * 2 + x), _floats(2, 3).half()),
+    "bfloat16": _case(lambda x: torch.relu(x * 2 + x), _floats(2, 3).bfloat16()),
+    "int64 beyond 32 bits": _case(lambda x: (x + 2**40, x * 3, torch.maximum(x, -x)), torch.tensor([-7, 0, 2**33])),
+    "int8 that wraps": _case(lambda x: (x + x, x * x, -x), torch.tensor([-128, -100, 3, 127], dtype=torch.int8)),
+    "truth values": _case(lambda x: (x > 0, (x > 0) & (x < 1), (x > 0).any()), _floats(2, 3)),
+    "complex numbers": _case(lambda x: (x * x).abs() + x.real, torch.complex(_floats(4), _floats(4).flip(0))),
+    "infinities and NaN": _case(
+        lambda x: (x + 1, x * 2, torch.maximum(x, x.neg())),
+        torch.tensor([1.0, -1.0, 0.0, 2.0]) / 0,
+    ),
+    "several results, one unused": _case(lambda x: torch.max(x, 1)[0] + torch.topk(x, 1)[0].squeeze(1), _floats(3, 4)),
+    "an input given back": _case(lambda x: (x, torch.relu(x)), _floats(2, 3)),
+    "one result twice": _case(lambda x: [torch.relu(x + 1)] * 2, _floats(2, 3)),
+    "views as results": _case(lambda x: (torch.relu(x).t(), torch.relu(x)[:, ::2]), _floats(4, 6)),
+    "a number for a tensor": _case(lambda x: torch.add(x, 1.5, alpha=2) - 3, _floats(2, 3)),
+    "broadcast": _case(lambda x: x + x[:1] * x[:, :1], _floats(3, 3)),
+    "a dynamic size": _case(lambda x: torch.relu(x + x.sum(0)) * x.shape[0], *(_floats(n, 3) for n in (4, 1, 9))),
+}

@@ -1,0 +1,42 @@
+"""The kit for backends of other people, on one of this project."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import nn
+from torch.export import Dim
+
+from delegate.testing import BackendTests, Case
+
+torch.manual_seed(0)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5))
+
+    def forward(self, image: torch.Tensor) -> dict[str, torch.Tensor]:
+        scores = self.layers(image)
+        return {"scores": scores, "shares": torch.softmax(scores, 1)}
+
+
+class Sums(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(a + b) * 2
+
+
+class TestXnnpack(BackendTests):
+    backend = "xnnpack"
+    options: ClassVar = {"threads": 1}
+    cases: ClassVar = {
+        "net": Case(Net().eval(), (torch.randn(1, 3, 8, 8),)),
+        "dynamic": Case(
+            Sums(),
+            (torch.randn(2, 3), torch.randn(2, 3)),
+            {"a": {0: Dim("n", max=32)}, "b": {0: Dim("n", max=32)}},
+            others=((torch.randn(7, 3), torch.randn(7, 3)),),
+        ),
+    }

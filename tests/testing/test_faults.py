@@ -1,0 +1,125 @@
+"""The kit finds what is wrong with a backend: one fault at a time, and the test that must see it."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from delegate.backends import aot
+from delegate.backends.aot import Backend, PreprocessResult
+from delegate.backends.info import Availability, BackendInfo
+from delegate.errors import BackendFailed
+from delegate.registry import default_registry
+from delegate.runtime.backend import BackendRuntime, Delegate
+from delegate.testing import BackendTests, Case
+from delegate.verdict import YES, Reason, Verdict, no
+
+MODULE = types.ModuleType("tests_faulty_half")
+
+
+class Net(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(a + b, 0) * 2
+
+
+class Sum(Delegate):
+    def execute(self, inputs, outputs):
+        np.add(*inputs, out=outputs[0])
+
+
+class Runtime(BackendRuntime):
+    def init(self, blob, compile_specs):
+        return Sum()
+
+
+class Adder(Backend):
+    name = "faulty"
+
+    def check(self, node):
+        if str(node.target) != "aten.add.Tensor":
+            return no(Reason.OPERATOR, "it only adds")
+        two = len(node.all_input_nodes) == 2 and not node.kwargs
+        return YES if two else no(Reason.ATTRIBUTE, "it adds two tensors")
+
+    def preprocess(self, region):
+        return PreprocessResult(b"sum")
+
+
+class Kit(BackendTests):
+    __test__ = False
+    backend = "faulty"
+    cases: ClassVar = {"net": Case(Net(), (torch.ones(2, 3), torch.full((2, 3), 0.5)))}
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(sys.modules, MODULE.__name__, MODULE)
+    default_registry.cache_clear()
+    paths = (f"{MODULE.__name__}:Aot", f"{MODULE.__name__}:Runtime")
+    default_registry().register(BackendInfo("faulty", "", *paths, lambda: Availability(True), "pip install faulty"))
+    yield
+    default_registry.cache_clear()
+
+
+def executes(function: Any) -> type[BackendRuntime]:
+    made = type("Faulty", (Sum,), {"execute": lambda self, inputs, outputs: function(inputs, outputs)})
+    return type("FaultyRuntime", (Runtime,), {"init": lambda self, blob, specs: made()})
+
+
+def renames(self: Any, node: torch.fx.Node) -> Verdict:
+    node.name = f"{node.name}_seen"
+    return YES
+
+
+def alters(self: Any, region: aot.Region) -> PreprocessResult:
+    for node in region.graph.nodes:
+        if node.op == "call_function":
+            node.target = torch.ops.aten.sub.Tensor
+    return PreprocessResult(b"sum")
+
+
+class Anything(aot.Options):
+    model_config: ClassVar = {"extra": "allow"}
+
+
+COUNTER = itertools.count()
+REFUSAL = no(Reason.OPERATOR, "no")
+ANSWERS, CHECKS, OUTPUTS = "answers_are_those_of_eager", "checks_answer_with_reasons", "all_outputs_are_filled"
+FAULTS: dict[str, tuple[dict[str, Any], type[BackendRuntime], str, str]] = {
+    "takes nothing": ({"check": lambda s, n: REFUSAL}, Runtime, "something_of_it_runs_there", "takes nothing"),
+    "takes what it cannot": ({"check": lambda s, n: YES}, Runtime, ANSWERS, ""),
+    "refuses without a word": ({"check": lambda s, n: no(Reason.DTYPE)}, Runtime, CHECKS, "refusal without a sentence"),
+    "changes its mind": (
+        {"check": lambda s, n: YES if next(COUNTER) % 2 else REFUSAL}, Runtime, CHECKS, "changed its mind",
+    ),
+    "changes the graph": ({"check": renames}, Runtime, CHECKS, "changed the graph"),
+    "changes its region": ({"preprocess": alters}, Runtime, "a_region_is_left_as_it_is", "changed its region"),
+    "takes any option": ({"Options": Anything}, Runtime, "its_options_have_a_schema", "unknown options"),
+    "adds wrongly": ({}, executes(lambda i, o: np.copyto(o[0], i[0] - i[1])), ANSWERS, ""),
+    "fills nothing": ({}, executes(lambda i, o: None), OUTPUTS, "not filled whole"),
+    "fills a half": ({}, executes(lambda i, o: np.copyto(o[0][:1], i[0][:1])), OUTPUTS, "not filled whole"),
+    "writes to inputs": ({}, executes(lambda i, o: np.copyto(i[0], 1)), OUTPUTS, "read-only"),
+}  # fmt: skip
+
+
+def run(name: str, aot_half: type, runtime: type) -> None:
+    MODULE.Aot, MODULE.Runtime = aot_half, runtime
+    test = getattr(Kit(), f"test_{name}")
+    test() if name == "its_options_have_a_schema" else test(Kit.cases["net"])
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults(name):
+    attributes, runtime, test, words = FAULTS[name]
+    run(test, Adder, Runtime)
+    with pytest.raises((AssertionError, BackendFailed)) as caught:
+        run(test, type("Faulty", (Adder,), attributes), runtime)
+    assert words in str(caught.value)
