@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import warnings
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from delegate.edge.sources import exported_programs
 from delegate.emit.copies import state_copies
 from delegate.emit.leftovers import compounds_without_kernel
 from delegate.emit.program import emit
-from delegate.errors import LoweringError, PartitionError
+from delegate.errors import PartitionError
 from delegate.kernels.libraries import Wanted
 from delegate.partitioner.cut import LoweredDelegate, LoweredProgram, lower, regions
 from delegate.partitioner.plan import Plan
@@ -36,7 +37,7 @@ from delegate.selection import ConfigSource, Request, Selection, select
 
 # Writes of a part that torch would decompose into work on the whole tensor; the kernels of these write the part alone.
 _WRITES = frozenset({"aten.select_scatter.default"})
-_MAX_ROUNDS = 20  # of planning again without what a library refused, before giving up
+_PATIENCE = 20  # rounds of planning again without what a library refused, before its partitions are given up whole
 
 Exported = ExportedProgram | str | os.PathLike[str]
 Model = Exported | Mapping[str, Exported] | Module
@@ -129,21 +130,17 @@ class _Compiler:
         """Plan a method and compile its partitions, planning again without the nodes that a library turns down."""
         edge = self.edge(name, ep)
         refusals: dict[str, dict[Node, str]] = {}
-        for _ in range(_MAX_ROUNDS):
+        for turn in itertools.count():
             made = self.plan(edge, refusals)
-            delegates, refused = self._preprocess(made)
+            delegates, refused = self._preprocess(made, whole=turn >= _PATIENCE)
             if not refused:
-                self.notes.update((name, d.result.notes) for name, d in delegates.items())
-                return lower(made, delegates)
+                break
             self.plans.remove(made)
             edge = made.program
             for backend, reasons in refused.items():
                 refusals.setdefault(backend, {}).update(reasons)
-        raise LoweringError(
-            f"the libraries keep refusing nodes after {_MAX_ROUNDS} plans",
-            where=f"method {name}, {', '.join(refusals)}",
-            remedy="report this to the backend's author; exclude the operators meanwhile",
-        )
+        self.notes.update((name, d.result.notes) for name, d in delegates.items())
+        return lower(made, delegates)
 
     def report(self) -> Report:
         """Who runs what, and why not elsewhere."""
@@ -158,8 +155,13 @@ class _Compiler:
         portable = {n.node for n in made.nodes if n.backend is None}
         return [n for n in compounds_without_kernel(made.program.graph, self.kernels) if n in portable]
 
-    def _preprocess(self, made: Plan) -> tuple[dict[str, LoweredDelegate], dict[str, dict[Node, str]]]:
-        """The compiled partitions, and what the libraries refused: backend -> node -> reason."""
+    def _preprocess(self, made: Plan, *, whole: bool) -> tuple[dict[str, LoweredDelegate], dict[str, dict[Node, str]]]:
+        """The compiled partitions, and what the libraries refused: backend -> node -> reason.
+
+        Args:
+            made: the plan.
+            whole: a partition of which a node is refused is given up with all its nodes.
+        """
         partitions = {p.name: p for part in made.walk() for p in part.partitions}
         delegates: dict[str, LoweredDelegate] = {}
         refused: dict[str, dict[Node, str]] = {}
@@ -169,7 +171,9 @@ class _Compiler:
                 result = self.selection.backends[backend].preprocess(region)
                 delegates[name] = LoweredDelegate(backend, result, region)
             except RegionRefused as refusal:
-                reasons = {n: refusal.reasons[n.name] for n in partitions[name].nodes if n.name in refusal.reasons}
+                others = str(refusal) if whole else ""
+                told = {n: refusal.reasons.get(n.name, others) for n in partitions[name].nodes}
+                reasons = {n: reason for n, reason in told.items() if reason}
                 refused.setdefault(backend, {}).update(reasons)
         return delegates, refused
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -55,6 +55,29 @@ class Region:
             tuple(copies[n] for n in self.outputs),
         )
 
+    def part(self, nodes: Sequence[Node]) -> Region:
+        """Some of its nodes as a region, in the order of the graph, with all its inputs: they may tell sizes.
+
+        Nodes that give tuples must be there together with their getitems.
+        """
+        inside, graph, copies = set(nodes), Graph(), dict[Node, Node]()
+        used = (s for node in nodes for s in node.all_input_nodes if s not in inside)
+        for source in dict.fromkeys((*self.inputs, *used)):
+            copies[source] = graph.create_node("placeholder", source.name, name=source.name)
+            copies[source].meta = dict(source.meta)
+        given = tuple(copies.items())
+        for node in nodes:
+            copies[node] = copy_node(graph, node, copies)
+        outputs = tuple(copies[n] for n in nodes if any(user not in inside for user in n.users))
+        graph.output(outputs)
+        return Region(
+            self.name,
+            graph,
+            tuple(copied for node, copied in given if node not in self.constants),
+            {copied: self.constants[node] for node, copied in given if node in self.constants},
+            outputs,
+        )
+
 
 @dataclass(frozen=True)
 class PreprocessResult:
@@ -100,6 +123,19 @@ class RegionRefused(Exception):
         super().__init__("; ".join(f"{n}: {why}" for n, why in self.reasons.items()))
 
 
+class RegionFailed(Exception):
+    """Raised by `preprocess` when the vendor library does not take a region and does not say because of which nodes:
+    they are found by compiling parts of it.
+
+    Args:
+        reason: the library's own words.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
 class Backend(ABC):
     """The AOT half. One object serves one `to_backend` call.
 
@@ -131,4 +167,5 @@ class Backend(ABC):
 
     @abstractmethod
     def preprocess(self, region: Region) -> PreprocessResult:
-        """Compile a region; raises RegionRefused for nodes that the library turns down, LoweringError for a fault."""
+        """Compile a region; raises RegionRefused for nodes that the library turns down, RegionFailed where it does not
+        name them, LoweringError for a fault."""

@@ -24,10 +24,9 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_aggregate
 from torch.utils._sympy import functions as F
 
-from delegate.backends.aot import Region
+from delegate.backends.aot import Region, RegionRefused
 from delegate.edge.graphs import copy_node
 from delegate.edge.program import META_VALUE
-from delegate.errors import LoweringError
 
 _OPERATORS: Mapping[Any, Callable[..., Any]] = {
     sympy.Add: operator.add,
@@ -50,7 +49,7 @@ def exported_program(region: Region, parameters: Set[Node] = frozenset()) -> Exp
         parameters: the constants that are parameters instead, for an importer that tells them apart.
 
     Raises:
-        LoweringError: a size in it is no sum, product or quotient of the sizes of its inputs.
+        RegionRefused: a size that a node is told is no sum, product or quotient of the sizes of its inputs.
     """
     graph, copies = Graph(), dict[Node, Node]()
     for node in (*region.constants, *region.inputs):
@@ -59,10 +58,13 @@ def exported_program(region: Region, parameters: Set[Node] = frozenset()) -> Exp
     for node in region.graph.nodes:
         if node.op == "call_function":
             copies[node] = copy_node(graph, node, copies)
-            with graph.inserting_before(copies[node]):
-                copies[node].target = _FREE_OF_STRIDES.get(node.target, node.target)
-                copies[node].args = map_aggregate(copies[node].args, sizes.of)
-                copies[node].kwargs = map_aggregate(copies[node].kwargs, sizes.of)
+            copies[node].target = _FREE_OF_STRIDES.get(node.target, node.target)
+            try:
+                with graph.inserting_before(copies[node]):
+                    copies[node].args = map_aggregate(copies[node].args, sizes.of)
+                    copies[node].kwargs = map_aggregate(copies[node].kwargs, sizes.of)
+            except _UnknownSize as unknown:
+                raise RegionRefused({node.name: str(unknown)}) from None
     graph.output(tuple(copies[n] for n in region.outputs))
     module, values = torch.nn.Module(), dict[str, torch.Tensor]()
     for node, value in region.constants.items():
@@ -107,6 +109,10 @@ def _call(region: Region, copies: Mapping[Node, Node]) -> ModuleCallEntry:
     return ModuleCallEntry("", ModuleCallSignature([], [], in_spec, out_spec, names))
 
 
+class _UnknownSize(Exception):
+    """A size that no inputs tell."""
+
+
 class _Sizes:
     """Symbolic sizes among arguments as nodes that compute them from the shapes of the inputs."""
 
@@ -131,10 +137,7 @@ class _Sizes:
         if expr.is_Symbol and expr in self._homes:
             return self._made(torch.ops.aten.sym_size.int, self._homes[expr], expr, size)
         if type(expr) not in _OPERATORS:
-            raise LoweringError(
-                f"the size {expr} does not follow from the sizes of a partition's inputs",
-                remedy="exclude the operators that use it from this backend",
-            )
+            raise _UnknownSize(f"the size {expr} does not follow from the sizes of a partition's inputs")
         combine = _OPERATORS[type(expr)]
         parts = [self._of(part, size) for part in expr.args]
         return reduce(lambda left, right: self._made(combine, (left, right), None, size), parts)

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from torch.fx import Node
 
-from delegate.backends.aot import Backend, Options, PreprocessResult, Region, RegionRefused
+from delegate.backends.aot import Backend, Options, PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backends.culprits import culprits
 from delegate.errors import BackendBroken, DelegateError, LoweringError
 from delegate.plugins import one_line
 from delegate.verdict import Verdict
@@ -53,7 +54,7 @@ class GuardedBackend:
         """
         place = f"{region.name} of {self._name}"
         try:
-            result = self._half.preprocess(region)
+            result = self._compiled(region)
         except RegionRefused as refusal:
             if any(node.name in refusal.reasons for node in region.graph.nodes if node.op == "call_function"):
                 raise
@@ -68,6 +69,12 @@ class GuardedBackend:
             what = f"backend {self._name} compiled a partition to a {type(result).__name__}, not a PreprocessResult"
             raise LoweringError(what, where=region.name, remedy=_REMEDY)
         return result
+
+    def _compiled(self, region: Region) -> PreprocessResult:
+        try:
+            return self._half.preprocess(region)
+        except RegionFailed as failure:
+            raise RegionRefused(culprits(region, failure.reason, self._half.preprocess)) from failure
 
 
 def _names(operators: Iterable[str]) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -17,4 +18,15 @@ def main() -> None:
         raise SystemExit(1) from None
     from delegate.cli.app import app
 
+    _keep_stdout()
     app(prog_name="delegate")
+
+
+def _keep_stdout() -> None:
+    """What vendors' libraries print goes to stderr: on stdout are results alone, which other programs read."""
+    if sys.stdout is None:  # closed by whoever started this
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = open(kept, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)  # noqa: SIM115

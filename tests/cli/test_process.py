@@ -48,6 +48,18 @@ def test_missing_torch_is_one_line(site: Site, tmp_path: Path) -> None:
     assert done.stderr == "error: this command needs torch, which is not installed: pip install 'delegate[aot]'\n"
 
 
+def test_what_libraries_print_is_no_result(site: Site, program: str) -> None:
+    chatter = "import os, atexit; atexit.register(os.write, 1, b'late')"
+    quiet = start(site, "inspect", program, "--json")
+    noisy = start(site, "inspect", program, "--json", before=chatter)
+    assert noisy.stdout == quiet.stdout
+    assert "late" in noisy.stderr
+
+
+def test_no_stdout_at_all(site: Site, program: str) -> None:
+    assert start(site, "inspect", program, before="sys.stdout = None").stdout == ""
+
+
 @pytest.mark.parametrize("library", ["typer", "rich"])
 def test_missing_cli_library_is_one_line(site: Site, library: str) -> None:
     done = start(site, "backends", before=f"sys.modules[{library!r}] = None")

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from torch.fx import Node
 
 from delegate.backends import aot
-from delegate.backends.aot import PreprocessResult, Region
+from delegate.backends.aot import PreprocessResult, Region, RegionFailed
 from delegate.backends.dsp.info import PROVIDER, is_emulated, provider, versions
 from delegate.backends.dsp.operators import LIMITS, OPERATORS
 from delegate.backends.dsp.precision import in_integers
@@ -26,6 +26,15 @@ from delegate.errors import LoweringError, did_you_mean
 from delegate.verdict import Reason, Verdict, no
 
 _MAX_RANK = 5  # of the HTP's tensors
+# y = relu(x) of 8 numbers as a ModelProto: what any target compiles.
+_TRIAL = OnnxModel(
+    b'\x08\n:3\n\x0c\n\x01x\x12\x01y"\x04Relu\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x08'
+    b"b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x08B\x04\n\x00\x10\x15",
+    weights=(),
+    data=b"",
+    inputs=(),
+    outputs=(),
+)
 
 PerformanceMode = Literal[
     "burst", "balanced", "default", "extreme_power_saver", "high_performance", "high_power_saver", "low_balanced",
@@ -107,20 +116,29 @@ class DspBackend(OnnxBackend):
 
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
         try:
-            context = _context_binary(exported, self.settings())
+            context = _context_binary(exported.model, self.settings())
         except Exception as error:  # the bindings raise classes of their own that share no base but Exception
+            self._require_target()
             self.refuse_leftovers(exported)  # asked only now, since it takes as long as compiling
-            raise LoweringError(
-                "QNN does not compile a partition",
-                where=f"{region.name}: {one_line(error)}",
-                remedy="exclude operators of it",
-            ) from error
+            raise RegionFailed(f"QNN does not compile it: {one_line(error)}") from error
         model = OnnxModel(context, (), b"", exported.model.inputs, exported.model.outputs)
         blob, specs = pack(model)
         notes = [f"for {self.options.target}", f"context binary of {len(context) / 2**20:.1f} MiB"]
         return PreprocessResult(
             blob, {**specs, **self._specs(), "versions": versions()}, tuple(itertools.chain(notes, self._where()))
         )
+
+    def _require_target(self) -> None:
+        """Raises LoweringError if QNN compiles nothing at all for the target with these options."""
+        try:
+            _context_binary(_TRIAL, self.settings())
+        except Exception as error:  # see above
+            vtcm = f" with {self.options.vtcm_mb} MiB of VTCM" if self.options.vtcm_mb else ""
+            raise LoweringError(
+                f"QNN compiles nothing for {self.options.target}{vtcm}",
+                where=one_line(error),
+                remedy=f"name a chip that QNN knows, e.g. soc: {DEFAULT}, and no vtcm_mb beyond what it has",
+            ) from error
 
     def _where(self) -> list[str]:
         return ["emulated on this machine"] if is_emulated(provider()) else []
@@ -133,15 +151,15 @@ class DspBackend(OnnxBackend):
         }
 
 
-def _context_binary(exported: ExportedModel, settings: Any) -> bytes:
+def _context_binary(given: OnnxModel, settings: Any) -> bytes:
     """The model compiled whole; raises whatever ONNX Runtime's bindings raise if QNN does not take all of it."""
     import onnxruntime
 
     settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    add_weights(settings, exported.model)
+    add_weights(settings, given)
     compiler = onnxruntime.ModelCompiler(
         settings,
-        exported.model.graph,
+        given.graph,
         embed_compiled_data_into_model=True,
         graph_optimization_level=_optimizations(),
     )

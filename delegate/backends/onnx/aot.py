@@ -71,7 +71,7 @@ class OnnxBackend(Backend):
         return of_dtypes(node, dtypes, self.provider) and row.check(node) and self.limits.get(row.op, anything)(node)
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        return self.compile(to_onnx(exported_program(region), region.name), region)
+        return self.compile(to_onnx(exported_program(region)), region)
 
     def refuse_leftovers(self, exported: ExportedModel) -> None:
         """Ask the library what it would leave to the CPU; raises RegionRefused if that is anything."""

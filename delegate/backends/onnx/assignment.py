@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from delegate.backends.aot import RegionFailed
 from delegate.backends.onnx.model import ExportedModel
 from delegate.backends.onnx.provider import device, one_line
 from delegate.backends.onnx.session import add_weights
-from delegate.errors import LoweringError
 
 
 def left_to_cpu(exported: ExportedModel, settings: Any, name: str) -> Mapping[str, str]:
@@ -20,7 +20,7 @@ def left_to_cpu(exported: ExportedModel, settings: Any, name: str) -> Mapping[st
         name: of the provider, for messages.
 
     Raises:
-        LoweringError: the library does not load the model at all, or leaves only nodes of unknown origin.
+        RegionFailed: the library does not load the model at all, or leaves only nodes of unknown origin.
     """
     import onnxruntime
 
@@ -32,14 +32,14 @@ def left_to_cpu(exported: ExportedModel, settings: Any, name: str) -> Mapping[st
             parts = session.get_provider_graph_assignment_info()
             del session
     except Exception as error:  # the bindings raise classes of their own that share no base but Exception
-        raise LoweringError(f"{name} does not load a partition's model", where=one_line(error)) from error
+        raise RegionFailed(f"{name} does not load it: {one_line(error)}") from error
     left = [node for part in parts if part.ep_name != name for node in part.get_nodes()]
     reasons = {
-        exported.sources[node.name]: f"{name} does not take {node.op_type} here"
+        source: f"{name} does not take {node.op_type} here"
         for node in left
-        if node.name in exported.sources
+        for source in exported.sources.get(node.name, ())
     }
     if left and not reasons:
         made = ", ".join(sorted({node.op_type for node in left}))
-        raise LoweringError(f"{name} leaves operators to the CPU whose origin is unknown: {made}")
+        raise RegionFailed(f"{name} leaves {made} to the CPU")
     return reasons

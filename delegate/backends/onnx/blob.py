@@ -1,7 +1,7 @@
 """The blob of a backend on ONNX Runtime: the serialized graph, then the weights that it names as external data.
 
 What lies where stands in `compile_specs`, as plain JSON: "graph" (bytes), "weights" (name, element type, shape, offset,
-bytes), "inputs" and "outputs" (name, element type); element types in ONNX's codes.
+bytes), "inputs" and "outputs" (name, element type); element types in ONNX's codes. "shapes" are further inputs.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ class Tensor:
     dtype: int
 
 
+# An input of int64 that holds a shape: each size is a number, or the number of an input and the dimension of it.
+Shape = tuple[int | tuple[int, int], ...]
+
+
 @dataclass(frozen=True)
 class OnnxModel:
     """A model and its weights.
@@ -48,6 +52,7 @@ class OnnxModel:
         weights: where each of these lies in `data`.
         data: the bytes of the weights.
         inputs, outputs: in the order of the delegate's.
+        shapes: what the inputs hold that come last, and that the delegate is not given.
     """
 
     graph: bytes
@@ -55,6 +60,7 @@ class OnnxModel:
     data: memoryview | bytes
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    shapes: tuple[Shape, ...] = ()
 
 
 def pack(model: OnnxModel) -> tuple[bytes, dict[str, Any]]:
@@ -65,6 +71,7 @@ def pack(model: OnnxModel) -> tuple[bytes, dict[str, Any]]:
         "weights": [[w.name, w.dtype, list(w.shape), w.offset, w.size] for w in model.weights],
         "inputs": _rows(model.inputs),
         "outputs": _rows(model.outputs),
+        "shapes": [list(shape) for shape in model.shapes],
     }
     return b"".join((model.graph, padding, model.data)), specs
 
@@ -82,7 +89,9 @@ def unpack(blob: memoryview, specs: Mapping[str, Any]) -> OnnxModel:
     data = blob[align(size) :]
     if size > blob.nbytes or any(w.offset < 0 or w.offset + w.size > data.nbytes for w in weights):
         raise ValueError("the blob is shorter than its compile specs say")
-    return OnnxModel(bytes(blob[:size]), tuple(weights), data, _tensors(specs["inputs"]), _tensors(specs["outputs"]))
+    shapes = tuple(tuple(s if isinstance(s, int) else (s[0], s[1]) for s in row) for row in specs.get("shapes", ()))
+    inputs, outputs = _tensors(specs["inputs"]), _tensors(specs["outputs"])
+    return OnnxModel(bytes(blob[:size]), tuple(weights), data, inputs, outputs, shapes)
 
 
 def _rows(tensors: Sequence[Tensor]) -> list[list[Any]]:

@@ -15,12 +15,15 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.fx import Node
 
+from delegate.backends.aot import RegionFailed
 from delegate.backends.onnx.blob import OnnxModel, Tensor, Weight
-from delegate.backends.onnx.sizes import fix_reshapes
+from delegate.backends.onnx.sizes import fix_shapes
 from delegate.backends.onnx.translations import TRANSLATIONS
 from delegate.edge.node import op_name
-from delegate.errors import BackendUnavailable, LoweringError
+from delegate.edge.program import META_VALUE
+from delegate.errors import BackendUnavailable
 from delegate.program.memory import align
 
 INSTALL = "pip install 'delegate[onnx]'"
@@ -36,27 +39,26 @@ class ExportedModel:
     Args:
         model: with its weights.
         operators: ONNX node -> its operator.
-        sources: ONNX node -> the node of the program's graph that it comes from, where the exporter says so.
+        sources: ONNX node -> the nodes of the region that it comes from, where the exporter says so.
     """
 
     model: OnnxModel
     operators: Mapping[str, str]
-    sources: Mapping[str, str]
+    sources: Mapping[str, tuple[str, ...]]
 
 
-def to_onnx(program: ExportedProgram, name: str) -> ExportedModel:
+def to_onnx(program: ExportedProgram) -> ExportedModel:
     """Export a program.
 
     Args:
         program: what `exported_program` made of a region.
-        name: of the region, for messages.
 
     Raises:
         BackendUnavailable: the exporter's libraries are not installed.
-        LoweringError: torch's exporter does not take the program.
+        RegionFailed: torch's exporter does not take the program.
     """
-    model = _export(program, name)
-    fix_reshapes(model)
+    model = _export(program)
+    shapes = fix_shapes(model)
     weights, data = _take_weights(model)
     import onnx_ir
 
@@ -67,13 +69,14 @@ def to_onnx(program: ExportedProgram, name: str) -> ExportedModel:
             data=data,
             inputs=tuple(_tensor(v) for v in model.graph.inputs),
             outputs=tuple(_tensor(v) for v in model.graph.outputs),
+            shapes=shapes,
         ),
         operators={str(node.name): str(node.op_type) for node in model.graph},
-        sources=dict(_sources(model)),
+        sources=dict(_sources(model, program)),
     )
 
 
-def _export(program: ExportedProgram, name: str) -> Any:
+def _export(program: ExportedProgram) -> Any:
     """The exporter's model in onnx_ir; its warnings and log lines are for its own developers."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
@@ -96,9 +99,7 @@ def _export(program: ExportedProgram, name: str) -> Any:
         ) from error
     except Exception as error:  # the exporter wraps whatever its translations raise
         reason = " ".join(str(error.__cause__ or error).split())[:300]
-        raise LoweringError(
-            f"torch cannot export a partition to ONNX: {reason}", where=name, remedy="exclude the operator it names"
-        ) from error
+        raise RegionFailed(f"torch does not export it to ONNX: {reason}") from error
     finally:
         logger.setLevel(level)
     assert made is not None  # only an export to a file gives nothing
@@ -134,8 +135,18 @@ def _tensor(value: Any) -> Tensor:
     return Tensor(str(value.name), int(value.dtype))
 
 
-def _sources(model: Any) -> Iterator[tuple[str, str]]:
+def _sources(model: Any, program: ExportedProgram) -> Iterator[tuple[str, tuple[str, ...]]]:
+    made_for = {node.name: tuple(_made_for(node)) for node in program.graph.nodes}
     for node in model.graph:
         found = _FX_NODE.match(node.metadata_props.get("pkg.torch.onnx.fx_node", ""))
-        if found:
-            yield str(node.name), found[1]
+        if found and found[1] in made_for:
+            yield str(node.name), made_for[found[1]]
+
+
+def _made_for(node: Node) -> Iterator[str]:
+    """The node itself, or those of the region that use the size that it computes."""
+    if not isinstance(node.meta.get(META_VALUE), torch.SymInt):
+        yield node.name
+        return
+    for user in node.users:
+        yield from _made_for(user)

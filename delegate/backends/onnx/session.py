@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from delegate.backends.onnx.blob import OnnxModel, Tensor
+from delegate.backends.onnx.blob import OnnxModel, Shape, Tensor
 from delegate.backends.onnx.memory import OrtTensor
 from delegate.backends.onnx.provider import Provider, device, one_line
 from delegate.errors import BackendFailed, DelegateError
-from delegate.runtime.backend import Delegate
+from delegate.runtime.backend import Array, Delegate
 
 # ONNX's code of an element type -> the NumPy dtype of the same size that is bound for it (bfloat16: its bits).
 # https://onnx.ai/onnx/repo-docs/IR.html, TensorProto.DataType
@@ -143,12 +143,13 @@ class _Bound:
     """A session and the binding of its inputs and outputs."""
 
     def __init__(self, session: Any, model: OnnxModel, in_place: bool) -> None:
-        self._session, self._binding = session, session.io_binding()
+        self._session, self._binding, self._shapes = session, session.io_binding(), model.shapes
         self._inputs = [_Slot(t, self._binding.bind_input, _source, in_place) for t in model.inputs]
         self._outputs = [_Slot(t, self._binding.bind_output, _target, True) for t in model.outputs]
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        for slot, array in zip(self._inputs, inputs, strict=True):
+        given = (*inputs, *(_sizes(shape, inputs) for shape in self._shapes))
+        for slot, array in zip(self._inputs, given, strict=True):
             slot.bind(array)
         for slot, array in zip(self._outputs, outputs, strict=True):
             slot.bind(array)
@@ -180,6 +181,10 @@ class _Slot:
         self._place = None  # until it has been bound
         self._bind(self._tensor.name, where, 0, self._tensor.dtype, array.shape, address)
         self._place = place
+
+
+def _sizes(shape: Shape, inputs: Sequence[Any]) -> Array:
+    return np.array([s if isinstance(s, int) else inputs[s[0]].shape[s[1]] for s in shape], np.int64)
 
 
 def _source(tensor: Any) -> tuple[str, int]:

@@ -94,7 +94,10 @@ OWN: dict[str, list[Case]] = {
     "aten.slice_scatter.default": [(lambda x, y: torch.slice_scatter(x, y[:, :3], 1, 1, 4), (MATRIX, OTHER))],
     "aten.tril.default": [(torch.tril, (MATRIX,))],
     "aten.triu.default": [(lambda x: x.triu(1), (MATRIX,))],
-    "aten.masked_fill.Scalar": [(lambda x: x.masked_fill(x > 0, 0.5), (MATRIX,))],
+    "aten.masked_fill.Scalar": [
+        (lambda x, mask: x.masked_fill(mask, 0.5), (MATRIX, BITS)),
+        (lambda x, mask: x.masked_fill(mask, float("-inf")).relu(), (MATRIX, BITS)),
+    ],
 }  # fmt: skip
 
 _FIRST: dict[str, Case] = {}  # the first case of each operator; those after it try what ONNX's providers differ at

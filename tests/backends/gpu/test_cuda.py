@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import delegate
@@ -21,7 +22,7 @@ from delegate.backends.gpu.cuda.targets import Target
 from delegate.backends.info import Availability
 from delegate.errors import BackendFailed, BackendUnavailable, ConfigError, LoweringError
 from delegate.program.dtypes import DType
-from tests.lowering import compiled, relative_error
+from tests.lowering import assert_same, compiled, relative_error
 
 pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
 
@@ -93,6 +94,57 @@ def test_a_dynamic_batch():
     assert {n.backend for n in program.report.nodes} == {"gpu"}
     for batch in (4, 2, 3):
         assert relative_error(program(image[:batch]), module(image[:batch])) < 1e-6
+
+
+class Quarters(nn.Module):
+    def forward(self, x):
+        return F.avg_pool2d(x, 4).relu(), x.exp()
+
+
+class Last(nn.Module):
+    def forward(self, x):
+        return x[..., 1:].sin(), x[..., :-1]
+
+
+@pytest.mark.parametrize(
+    ("module", "size", "reasons"),
+    [
+        (Last(), torch.export.Dim("n", min=3, max=40), set()),
+        (Quarters(), 4 * torch.export.Dim("n", max=40), {"TVM takes no input of size 4*"}),
+    ],
+)
+def test_dynamic_sizes_that_tvm_has_trouble_with(module, size, reasons):
+    x = torch.linspace(-1, 1, 2 * 4 * 16).view(2, 4, 16)
+    program = lowered("llvm", module=module, args=(x,), dynamic_shapes=({2: size},))
+    left = {n.verdicts["gpu"].message.rstrip("s0123456789") for n in program.report.nodes if n.backend == "portable"}
+    assert left == reasons
+    for n in (16, 8, 24):
+        assert_same(program(x.repeat(1, 1, 2)[..., :n]), module(x.repeat(1, 1, 2)[..., :n]))
+
+
+def test_what_tvm_does_not_compile_stays_elsewhere(monkeypatch):
+    """It says nothing of nodes when its passes fail: they are found."""
+    from delegate.backends.gpu.cuda import conversions
+
+    def wrong(importer, node):
+        from tvm import relax
+
+        return importer.block_builder.emit(
+            relax.op.full_like(importer.env[node.args[0]], relax.const(float("inf"), "float32"))
+        )
+
+    monkeypatch.setitem(conversions.CONVERSIONS, "sin.default", wrong)
+    module = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), _Sine(), nn.Linear(8, 4), nn.Sigmoid())
+    program = lowered("llvm", module=module)
+    (left,) = (n for n in program.report.nodes if n.backend == "portable")
+    assert left.op == "aten.sin.default"
+    assert "TVM does not compile it for llvm: argument of type" in str(left.verdicts["gpu"])
+    assert relative_error(program(X), module(X)) < 1e-6
+
+
+class _Sine(nn.Module):
+    def forward(self, x):
+        return x.sin()
 
 
 @pytest.mark.parametrize(
@@ -172,7 +224,7 @@ def test_a_library_that_is_damaged():
 
 def test_no_compiler(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name, *_: None)
-    with pytest.raises(LoweringError, match=r"neither nvcc nor NVRTC is here to compile for sm_80: install"):
+    with pytest.raises(LoweringError, match=r"neither nvcc nor NVRTC is here to compile for sm_80.*install"):
         lowered("sm_80")
 
 

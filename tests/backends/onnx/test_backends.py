@@ -12,7 +12,7 @@ from delegate.backends.dsp import runtime
 from delegate.backends.dsp.info import versions
 from delegate.backends.dsp.targets import TARGETS, local_target
 from delegate.backends.onnx import session
-from delegate.errors import BackendFailed, ConfigError
+from delegate.errors import BackendFailed, ConfigError, LoweringError
 from delegate.runtime.program import LoadedProgram
 from tests.backends.onnx.test_rows import require
 from tests.lowering import compiled, relative_error
@@ -142,6 +142,19 @@ def test_options_reach_the_library_and_run(options, heard, monkeypatch, capfd):
         assert relative_error(loaded(x.numpy()), x) < 1e-3
     assert heard in compiling
     assert heard in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"htp_arch": 99, "soc_model": 9999}, r"nothing for htp_arch 99, soc_model 9999.*name a chip.*soc: SM8550"),
+        ({"vtcm_mb": 9999}, r"nothing for SM8550 with 9999 MiB of VTCM.*no vtcm_mb beyond"),
+    ],
+)
+def test_a_target_that_qnn_does_not_know(options, message):
+    require("dsp")
+    with pytest.raises(LoweringError, match=message):
+        compiled(nn.ReLU(), (torch.ones(2),), config={"backends": [{"name": "dsp", "options": options}]})
 
 
 def test_a_blob_for_another_chip(monkeypatch, tmp_path):

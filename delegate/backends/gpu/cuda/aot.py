@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Set
+from typing import Any
 
 import torch
 from pydantic import Field, field_validator
 from torch.fx import Node
 
 from delegate.backends import aot
-from delegate.backends.aot import Backend, PreprocessResult, Region
+from delegate.backends.aot import Backend, PreprocessResult, Region, RegionRefused
 from delegate.backends.exported import exported_program
 from delegate.backends.gpu.cuda import library
 from delegate.backends.gpu.cuda.blob import Weight, pack
@@ -74,8 +75,9 @@ class CudaBackend(Backend):
 
     def preprocess(self, region: Region) -> PreprocessResult:
         target, why = self._target()
+        _require_known_sizes(region)
         parameters = {n: value for n, value in region.constants.items() if value.nbytes >= _INLINE}
-        code = compile_library(to_relax(exported_program(region, parameters.keys())), target, region.name)
+        code = compile_library(to_relax(exported_program(region, parameters.keys())), target)
         blob, specs = pack(code, [_weight(n, value) for n, value in parameters.items()])
         about = {
             "target": target.arch,
@@ -97,6 +99,17 @@ class CudaBackend(Backend):
             return library.local_gpu()[0], "the GPU here"
         except BackendUnavailable:
             return Target(HOST), "no GPU is here"
+
+
+def _require_known_sizes(region: Region) -> None:
+    """Every symbol is a size of an input by itself: TVM does not solve `4*s` for s."""
+    given: list[Any] = [size for n in region.inputs for size in tensor(n).shape]
+    sizes = [size.node.expr for size in given if isinstance(size, torch.SymInt)]
+    known = {expr for expr in sizes if expr.is_Symbol}
+    lost = next((expr for expr in sizes if not expr.free_symbols <= known), None)
+    if lost is not None:
+        reason = f"TVM takes no input of size {lost}"
+        raise RegionRefused({n.name: reason for n in region.graph.nodes if n.op == "call_function"})
 
 
 def _dtype(node: Node) -> DType:

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from delegate.backends.aot import RegionFailed
 from delegate.backends.gpu.cuda.library import one_line
 from delegate.backends.gpu.cuda.targets import Target
 from delegate.errors import LoweringError
@@ -22,16 +23,16 @@ _EXACT = {
 }
 
 
-def compile_library(module: Any, target: Target, name: str) -> bytes:
+def compile_library(module: Any, target: Target) -> bytes:
     """Compile a module.
 
     Args:
         module: of Relax, from `to_relax`.
         target: what for.
-        name: of the region, for messages.
 
     Raises:
-        LoweringError: a compiler is missing, or one of them does not take the module.
+        LoweringError: a compiler is missing.
+        RegionFailed: TVM does not take the module.
     """
     import tvm
     from tvm import relax
@@ -44,11 +45,7 @@ def compile_library(module: Any, target: Target, name: str) -> bytes:
             with words:
                 relax.build(module, words, relax_pipeline=relax.get_default_pipeline(words)).export_library(str(path))
         except Exception as error:  # whatever TVM raises across its boundary
-            raise LoweringError(
-                f"TVM does not compile a partition for {target}",
-                where=f"{name}: {one_line(error)}",
-                remedy="exclude operators of it, or name another arch",
-            ) from error
+            raise RegionFailed(f"TVM does not compile it for {target}: {one_line(error)}") from error
         return path.read_bytes()
 
 

@@ -1,7 +1,8 @@
 """Conversions that TVM's importer lacks, or has wrong: ATen operator -> a function on the importer and the node.
 
 The importer's `take` reads beyond a tensor where an index is negative, and its attention drops `scale` and takes no
-boolean mask (0.27).
+boolean mask; what it fills with a number, and slices of dynamic sizes counted from the last dimension, do not compile
+(0.27).
 """
 
 from __future__ import annotations
@@ -84,12 +85,28 @@ def _attention(importer: Any, node: Node) -> Any:
     return emit(relax.op.permute_dims(made, [0, 2, 1, 3]))
 
 
+def _slice(importer: Any, node: Node) -> Any:
+    given = arguments(node)
+    node.args = (given["self"], given["dim"] % len(importer.env[given["self"]].ty.shape), *node.args[2:])
+    return importer._slice(node)
+
+
+def _masked_fill(importer: Any, node: Node) -> Any:
+    from tvm import relax
+
+    given = arguments(node)
+    data, mask = importer.env[given["self"]], importer.env[given["mask"]]
+    return importer.block_builder.emit(relax.op.where(mask, relax.const(given["value"], str(data.ty.dtype)), data))
+
+
 CONVERSIONS: Mapping[str, Conversion] = {
     "index.Tensor": _index,
     "index_select.default": _index_select,
     "embedding.default": _embedding,
     "select.int": _select,
+    "slice.Tensor": _slice,
     "amax.default": _amax,
     "amin.default": _amin,
+    "masked_fill.Scalar": _masked_fill,
     "scaled_dot_product_attention.default": _attention,
 }

@@ -1,0 +1,64 @@
+"""A library that fails on a region without saying why: the nodes are found, the rest stays with it."""
+
+from __future__ import annotations
+
+import operator
+from typing import ClassVar
+
+import pytest
+import torch
+from torch.fx import Graph
+
+from delegate.backends.aot import PreprocessResult, Region, RegionFailed
+from delegate.backends.culprits import culprits
+from delegate.edge.node import op_name
+
+
+def chain(*operators: str) -> Region:
+    """A region of these operators, each on the result of the one before; "topk" gives two."""
+    graph = Graph()
+    node = start = graph.placeholder("x")
+    for i, name in enumerate(operators):
+        target = getattr(torch.ops.aten, name).default
+        node = graph.create_node("call_function", target, (node, 1) if name == "topk" else (node,), name=f"n{i}")
+        if name == "topk":
+            node = graph.create_node("call_function", operator.getitem, (node, 0), name=f"pick{i}")
+    graph.output((node,))
+    return Region("toy_0", graph, (start,), {}, (node,))
+
+
+class Picky:
+    """Fails where it is given certain operators, or two of a kind together."""
+
+    never: ClassVar[set[str]] = {"aten.exp.default", "aten.topk.default"}
+
+    def __init__(self) -> None:
+        self.tried = 0
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        self.tried += 1
+        names = [op_name(n) for n in region.graph.nodes if n.op == "call_function"]
+        if self.never & set(names):
+            raise RegionFailed("not that")
+        if names.count("aten.tanh.default") > 1:
+            raise RegionFailed("too much tanh")
+        return PreprocessResult(b"")
+
+
+@pytest.mark.parametrize(
+    ("operators", "found", "most"),
+    [
+        (["relu", "exp", "relu", "relu", "relu", "relu", "relu", "relu"], {"n1"}, 6),
+        (["exp"], {"n0"}, 0),
+        (["relu", "topk", "relu", "relu"], {"n1", "pick1"}, 4),
+        (["exp", "relu", "relu", "exp"], {"n0", "n3"}, 6),
+        (["relu", "tanh", "relu", "tanh"], {"n2"}, 2),
+        (["exp"] * 100, {f"n{i}" for i in range(100)}, 34),
+    ],
+)
+def test_culprits(operators, found, most):
+    picky = Picky()
+    reasons = culprits(chain(*operators), "not that", picky.preprocess)
+    assert set(reasons) == found
+    assert set(reasons.values()) <= {"not that", "too much tanh"}
+    assert picky.tried <= most
