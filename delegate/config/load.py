@@ -37,6 +37,9 @@ def load_config(
     if isinstance(source, Config):
         raise_all(_semantics(source, Source(None), registry))
         return source
+    if not isinstance(source, str | os.PathLike | Mapping):
+        what = f"a {type(source).__name__} is no configuration"
+        raise ConfigError(what, remedy="give the path of a YAML file, a dict, or a delegate.config.Config")
     written = Source(source) if isinstance(source, Mapping) else read_yaml(FilePath(source))
     if not isinstance(written.data, Mapping):
         what = f"a configuration is a mapping (key: value), not {type(written.data).__name__}"
@@ -95,6 +98,10 @@ def _semantics(config: Config, source: Source, registry: Registry) -> Iterator[C
 
 
 def _backend(choice: BackendChoice, path: Path, source: Source, registry: Registry) -> Iterator[ConfigError]:
+    if choice.name == PORTABLE:
+        what = f"{dotted(path)}: {PORTABLE!r} is no backend: its kernels run whatever no backend takes"
+        yield ConfigError(what, where=source.where((*path, "name")), remedy="take it out; [] means it alone")
+        return
     try:
         if registry.state(choice.name).state is State.BLOCKED:
             return  # its options stay unread; `policy.unavailable` says what happens

@@ -54,10 +54,12 @@ def read_yaml(file: FilePath) -> Source:
     """
     try:
         text = file.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise ConfigError(f"there is no configuration file {str(file)!r}", remedy="check the path") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"the configuration is not UTF-8 text: byte {error.start}", where=str(file)) from None
+    except ValueError as error:  # of a path with a null byte
+        raise ConfigError(f"cannot read the configuration {str(file)!r}: {error}", remedy="check the path") from None
+    except FileNotFoundError:
+        raise ConfigError(f"there is no configuration file {str(file)!r}", remedy="check the path") from None
     except OSError as error:
         raise ConfigError(f"cannot read the configuration: {error.strerror}", where=str(file)) from None
     try:
@@ -74,6 +76,9 @@ def read_yaml(file: FilePath) -> Source:
         raise ConfigError(f"no valid YAML: {error}", where=str(file)) from None
     except RecursionError:
         raise ConfigError("no valid configuration: too deeply nested", where=str(file)) from None
+
+
+_PLAIN = frozenset({"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
 
 
 class _Loader(yaml.SafeLoader):
@@ -111,6 +116,8 @@ class _Reader:
 
     def read(self, node: Node, path: Path) -> Any:
         self.values[path] = _place(node)
+        if not isinstance(node, ScalarNode) and node.tag not in _PLAIN:
+            raise yaml.MarkedYAMLError(problem=f"the tag {node.tag!r} is not supported", problem_mark=node.start_mark)
         if isinstance(node, SequenceNode):
             return [self.read(child, (*path, i)) for i, child in enumerate(node.value)]
         if isinstance(node, MappingNode):

@@ -97,6 +97,13 @@ def is_static(node: Node) -> bool:
     return all(isinstance(s, int) for t in tensors(node) for s in t.shape)
 
 
+def is_empty(node: Node) -> bool:
+    """Whether it gives a tensor that is used and holds nothing, whatever its dynamic sizes."""
+    given = tensors(node)
+    empty = {i for i, t in enumerate(given) if any(isinstance(s, int) and s == 0 for s in t.shape)}
+    return bool(empty if len(given) == 1 else empty and empty & results_used(node))
+
+
 def arguments(node: Node) -> dict[str, Any]:
     """All arguments by the names of the operator's schema, keyword-only ones and defaults included, in its order."""
     target = overload(node)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from torch.fx import Node
 
-from delegate.edge.node import describe, is_compute, op_name, tensors
+from delegate.edge.node import describe, is_compute, is_empty, op_name, tensors
 from delegate.edge.program import EdgeProgram
 from delegate.errors import DelegateError, PartitionError
 from delegate.partitioner.assign import Stretch, Verdicts, assign
@@ -78,10 +78,11 @@ class _Planner:
         backends = [p.backend for p in self.partitioners]
         inner = [n for n in program.graph.nodes if n.op not in ("placeholder", "output")]
         computing = [n for n in inner if is_compute(n) and not is_size_arithmetic(n)]
+        empty = frozenset(filter(is_empty, program.graph.nodes))
         pins = {n: pin for n in computing if (pin := self.book.pin(n)) is not None}
         verdicts: dict[Node, Verdicts] = {n: {} for n in computing}
         for partitioner in self.partitioners:
-            self._collect(partitioner, program, pins, verdicts)
+            self._collect(partitioner, program, pins, verdicts, empty)
         pinned = frozenset(n for n, pin in pins.items() if pin.place != PORTABLE)
         notes = _broken_pins(pins, verdicts)
         stretches = assign(inner, verdicts, backends, self.rules.min_partition_size, pinned)
@@ -98,10 +99,11 @@ class _Planner:
         program: EdgeProgram,
         pins: Mapping[Node, RulePattern],
         verdicts: Mapping[Node, Verdicts],
+        empty: frozenset[Node],
     ) -> None:
         """Add one backend's verdicts."""
         name = partitioner.backend
-        check = _GuardedCheck(name, self.checks[name], self.book, pins, self.refusals.get(name, {}))
+        check = _GuardedCheck(name, self.checks[name], self.book, pins, self.refusals.get(name, {}), empty)
         answers = partitioner.partition(program, check)
         missing = no(Reason.EXCLUDED, f"{type(partitioner).__name__} gave no verdict on it")
         for node, by_backend in verdicts.items():
@@ -141,8 +143,10 @@ class _GuardedCheck:
         book: RuleBook,
         pins: Mapping[Node, RulePattern],
         refusals: Mapping[Node, str],
+        empty: frozenset[Node],
     ) -> None:
         self._backend, self._check, self._book, self._pins, self._refusals = backend, check, book, pins, refusals
+        self._empty = empty
         self._known: dict[Node, Verdict] = {}
 
     def __call__(self, node: Node) -> Verdict:
@@ -163,6 +167,8 @@ class _GuardedCheck:
             return excluded
         if node in self._refusals:
             return no(Reason.REFUSED, self._refusals[node])
+        if self._empty and not self._empty.isdisjoint((node, *node.all_input_nodes)):
+            return no(Reason.OPERATOR, "it works on a tensor without elements, which vendor libraries do not expect")
         return _not_for_delegates(node)
 
     def _ask(self, node: Node) -> Verdict:

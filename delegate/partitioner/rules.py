@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from fnmatch import translate
 
 from torch.fx import Node
@@ -94,10 +95,13 @@ class RuleBook:
         self._nodes = [RulePattern("node_pins", p, "node", place) for p, place in rules.node_pins.items()]
         self._by_operator: dict[tuple[str, str], Verdict | None] = {}
         self._by_module: dict[str, RulePattern | None] = {}
+        self._node_names: set[str] = set()
 
     def pin(self, node: Node) -> RulePattern | None:
         """The pin that decides on a node; its `place` is the name of a backend or "portable"."""
         by_node = _first(self._nodes, (node.name,))
+        if self._nodes:
+            self._node_names.add(node.name)
         path = module_path(node) if self._modules else ""
         if path not in self._by_module:
             self._by_module[path] = _first(self._modules, _with_parents(path)) if path else None
@@ -111,7 +115,7 @@ class RuleBook:
         return self._by_operator[key]
 
     def _look_up(self, op: str, backend: str) -> Verdict | None:
-        names = (op, op.rpartition(".")[0])
+        names = _names(op)
         refusals: list[str] = []
         for patterns in (self._exclude, self._own_exclude.get(backend, [])):
             refusals += [str(p) for p in patterns if p.matches(names)]
@@ -124,11 +128,28 @@ class RuleBook:
         """A note for every pattern that has matched nothing."""
         own = [p for patterns in (*self._own_include.values(), *self._own_exclude.values()) for p in patterns]
         patterns = [*self._include, *self._exclude, *own, *self._modules, *self._nodes]
-        return [f"{p} matches no {p.kind} of this method" for p in patterns if not p.used]
+        known = {
+            "operator": {name for op, _ in self._by_operator for name in _names(op)},
+            "module": {name for path in self._by_module for name in _with_parents(path)},
+            "node": self._node_names,
+        }
+        return [
+            f"{p} matches no {p.kind} of this method{_hint(p.pattern, known[p.kind])}" for p in patterns if not p.used
+        ]
+
+
+def _names(op: str) -> tuple[str, str]:
+    """An operator's name with and without its overload."""
+    return op, op.rpartition(".")[0]
+
+
+def _hint(pattern: str, known: Iterable[str]) -> str:
+    near = get_close_matches(pattern, sorted(known), n=1)
+    return f": did you mean {near[0]!r}?" if near else ""
 
 
 def _operators(patterns: Iterable[str], option: str) -> list[RulePattern]:
-    return [RulePattern(option, pattern, "operator") for pattern in patterns]
+    return [RulePattern(option, pattern.replace("::", "."), "operator") for pattern in patterns]
 
 
 def _first(patterns: list[RulePattern], texts: tuple[str, ...]) -> RulePattern | None:

@@ -70,6 +70,14 @@ MESSAGES = {
         "no valid YAML: could not determine a constructor for the tag 'tag:yaml.org,2002:python/name:os.system' "
         "(FILE:1:4)"
     ),
+    "backends: !!python/object/apply:os.system ['ls']": (
+        "no valid YAML: the tag 'tag:yaml.org,2002:python/object/apply:os.system' is not supported (FILE:1:11)"
+    ),
+    "backends: !!set {adder}": "no valid YAML: the tag 'tag:yaml.org,2002:set' is not supported (FILE:1:11)",
+    "backends: [adder, portable]": (
+        "backends[1]: 'portable' is no backend: its kernels run whatever no backend takes (FILE:1:19): "
+        "take it out; [] means it alone"
+    ),
     "a: 1\n---\nb: 2": (
         "no valid YAML: expected a single document in the stream but found another document (FILE:2:1)"
     ),
@@ -209,3 +217,18 @@ def test_a_backend_that_is_not_installed_waits_for_the_policy(registry: Registry
     config = load_config({"backends": ["nobody", "adder"], "policy": {"unavailable": policy}}, registry=registry)
     assert config.backends is not None
     assert [c.name for c in config.backends] == ["nobody", "adder"]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (3, "a int is no configuration: give the path of a YAML file"),
+        (["adder"], "a list is no configuration"),
+        (b"c.yaml", "a bytes is no configuration"),
+        ("a\0b", "cannot read the configuration 'a\\x00b'"),
+    ],
+)
+def test_what_is_no_configuration(registry: Registry, source: object, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(source, registry=registry)  # type: ignore[arg-type]
+    assert words in str(caught.value)

@@ -134,6 +134,38 @@ def test_a_pattern_that_matches_nothing_is_noted(rules: PartitionRules) -> None:
     assert "matches no" in notes[0]
 
 
+@pytest.mark.parametrize(
+    ("rules", "nearest"),
+    [
+        (PartitionRules(exclude=("aten.rel",)), "did you mean 'aten.relu'?"),
+        (PartitionRules(backend_exclude={"a": ("aten::relu.defalt",)}), "did you mean 'aten.relu.default'?"),
+        (PartitionRules(node_pins={"rel": "portable"}), "did you mean 'relu'?"),
+        (PartitionRules(node_pins={"nothing": "portable"}), "matches no node of this method"),
+    ],
+)
+def test_a_pattern_that_matches_nothing_is_told_the_nearest_name(rules: PartitionRules, nearest: str) -> None:
+    assert planned(chain(RELU), {"a": without()}, rules).notes[0].endswith(nearest)
+
+
+def test_tensors_without_elements_stay_portable() -> None:
+    """QNN divides by zero there, and takes the process down."""
+
+    class Empty(torch.nn.Module):
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            return torch.relu(a[:0]) + torch.relu(a).sum(0)
+
+    program = edge(Empty(), torch.ones(2, 3))
+    made = places(planned(program, {"a": without()}))
+    assert {name for name, place in made.items() if place is None} == {"slice_1", "relu", "add"}
+
+
+def test_operators_may_be_written_as_torch_registers_them() -> None:
+    assert places(planned(chain(RELU, SIN), {"a": without()}, PartitionRules(exclude=("aten::sin",)))) == {
+        "relu": "a",
+        "sin": None,
+    }
+
+
 def test_a_pin_that_cannot_be_kept_leaves_the_node_portable_and_is_noted() -> None:
     rules = PartitionRules(node_pins={"sin": "a"})
     made = planned(chain(RELU, SIN), {"a": without("aten.sin"), "b": without()}, rules)
