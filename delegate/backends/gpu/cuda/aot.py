@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Set
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, NonNegativeInt, field_validator
 from torch.fx import Node
 
 from delegate.backends import aot
@@ -16,10 +18,11 @@ from delegate.backends.exported import exported_program
 from delegate.backends.gpu.cuda import library
 from delegate.backends.gpu.cuda.blob import Weight, pack
 from delegate.backends.gpu.cuda.compiling import compile_library
-from delegate.backends.gpu.cuda.importing import to_relax
+from delegate.backends.gpu.cuda.importing import factors, to_relax
 from delegate.backends.gpu.cuda.operators import OPERATORS
 from delegate.backends.gpu.cuda.runtime import host
 from delegate.backends.gpu.cuda.targets import ARCHITECTURES, HOST, Target
+from delegate.backends.gpu.cuda.tuning import Tuner
 from delegate.backends.lowering import conditions
 from delegate.edge.node import dtype_of, op_name, tensor
 from delegate.errors import BackendUnavailable, did_you_mean
@@ -27,6 +30,15 @@ from delegate.program.dtypes import DType
 from delegate.verdict import YES, Reason, Verdict, no
 
 _INLINE = 1024  # bytes; smaller constants stay in the library, where TVM folds them
+
+
+class TuningOptions(aot.Options):
+    """How the fastest schedules of a program's functions are found."""
+
+    trials: NonNegativeInt = Field(
+        default=0, description="Measurements to make at most, on the target itself; 0: use what the database knows."
+    )
+    database: Path = Field(description="File that keeps what was measured, as JSON lines.")
 
 
 class CudaOptions(aot.Options):
@@ -37,6 +49,15 @@ class CudaOptions(aot.Options):
         description="GPU to compile for, e.g. sm_80, sm_90; llvm: the host's CPU, a stand-in. "
         "Without it: the GPU that is here, else llvm.",
     )
+    precision: Literal["float32", "tf32", "float16", "bfloat16"] = Field(
+        default="float32",
+        description="What operands of products (linear, matmul, convolution, attention) in float32 are rounded to; "
+        "sums and everything else stay in float32, as in torch.autocast. tf32: not with TVM 0.27.",
+    )
+
+    tuning: TuningOptions | None = Field(
+        default=None, description="Find the fastest schedules by measuring; without it, TVM's default ones."
+    )
 
     @field_validator("arch")
     @classmethod
@@ -45,12 +66,23 @@ class CudaOptions(aot.Options):
             raise ValueError(f"there is no architecture {arch!r}: {did_you_mean(arch, ARCHITECTURES)}")
         return arch
 
+    @field_validator("precision")
+    @classmethod
+    def _computed(cls, precision: str) -> str:
+        if precision == "tf32":
+            raise ValueError("TVM 0.27 has no instructions of tensor cores for tf32: take bfloat16, float16 or float32")
+        return precision
+
 
 class CudaBackend(Backend):
     """NVIDIA's GPUs by TVM."""
 
     name = "gpu"
     Options = CudaOptions
+
+    def __init__(self, options: CudaOptions) -> None:
+        super().__init__(options)
+        self._tuner: Tuner | None = None
 
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:
@@ -76,20 +108,33 @@ class CudaBackend(Backend):
     def preprocess(self, region: Region) -> PreprocessResult:
         target, why = self._target()
         _require_known_sizes(region)
+        precision = self.options.precision
+        region = replace(region, constants={n: _rounded(n, v, precision) for n, v in region.constants.items()})
         parameters = {n: value for n, value in region.constants.items() if value.nbytes >= _INLINE}
-        code = compile_library(to_relax(exported_program(region, parameters.keys())), target)
-        blob, specs = pack(code, [_weight(n, value) for n, value in parameters.items()])
+        module = to_relax(exported_program(region, parameters.keys()), precision)
+        tuner = self._tuner_for(target)
+        code = compile_library(module, target, None if tuner is None else tuner.schedule)
+        blob, specs = pack(code, [_weight(value) for value in parameters.values()])
         about = {
             "target": target.arch,
             "tvm": library.version(),
             "host": host(),
-            "inputs": [_dtype(n).name for n in region.inputs],
+            "inputs": [_dtype(tensor(n)).name for n in region.inputs],
         }
         notes = [
+            *([] if precision == "float32" else [f"products of {precision}, summed up in float32"]),
             f"for {library.STAND_IN if target.is_host else target}, {why}",
             f"library of {len(code) / 2**20:.1f} MiB",
         ]
+        if tuner is not None:
+            notes.append(f"tuned by {tuner.path}, {tuner.measured} schedules measured so far")
         return PreprocessResult(blob, {**specs, **about}, tuple(notes), "stand-in" if target.is_host else "cuda")
+
+    def _tuner_for(self, target: Target) -> Tuner | None:
+        """One for all partitions: they share the trials."""
+        if self._tuner is None and self.options.tuning is not None:
+            self._tuner = Tuner(target, self.options.tuning.trials, self.options.tuning.database)
+        return self._tuner
 
     def _target(self) -> tuple[Target, str]:
         """The architecture to compile for, and why."""
@@ -112,12 +157,19 @@ def _require_known_sizes(region: Region) -> None:
         raise RegionRefused({n.name: reason for n in region.graph.nodes if n.op == "call_function"})
 
 
-def _dtype(node: Node) -> DType:
-    found = dtype_of(tensor(node).dtype)
+def _rounded(constant: Node, value: torch.Tensor, precision: str) -> torch.Tensor:
+    """A constant as the file holds it: in the precision of products where it goes into nothing else."""
+    if value.dtype is torch.float32 and all(constant in factors(user) for user in constant.users):
+        return value.to(getattr(torch, precision))
+    return value
+
+
+def _dtype(value: torch.Tensor) -> DType:
+    found = dtype_of(value.dtype)
     assert found is not None  # the checks let no other pass
     return found
 
 
-def _weight(node: Node, value: torch.Tensor) -> Weight:
-    dtype, raw = _dtype(node), value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+def _weight(value: torch.Tensor) -> Weight:
+    dtype, raw = _dtype(value), value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
     return Weight(dtype, raw.view(dtype.numpy).reshape(value.shape))

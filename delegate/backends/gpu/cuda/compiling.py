@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +14,7 @@ from typing import Any
 from delegate.backends.aot import RegionFailed
 from delegate.backends.gpu.cuda.library import one_line
 from delegate.backends.gpu.cuda.targets import Target
-from delegate.errors import LoweringError
+from delegate.errors import DelegateError, LoweringError
 
 # What TVM reads from the environment alone. Its own choice is fast and wrong in the last digits: exp and the like.
 _EXACT = {
@@ -23,19 +23,22 @@ _EXACT = {
 }
 
 
-def compile_library(module: Any, target: Target) -> bytes:
+Scheduler = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+def compile_library(module: Any, target: Target, scheduler: Scheduler | None = None) -> bytes:
     """Compile a module.
 
     Args:
         module: of Relax, from `to_relax`.
         target: what for.
+        scheduler: decides how the loops of its functions run; without it, by the default rules.
 
     Raises:
         LoweringError: a compiler is missing.
         RegionFailed: TVM does not take the module.
     """
     import tvm
-    from tvm import relax
 
     words = tvm.target.Target(dict(target.for_tvm()), host="llvm")
     _require_linker()
@@ -43,10 +46,39 @@ def compile_library(module: Any, target: Target) -> bytes:
         path = Path(folder, "library.so")
         try:
             with words:
-                relax.build(module, words, relax_pipeline=relax.get_default_pipeline(words)).export_library(str(path))
+                _built(module, words, target, scheduler).export_library(str(path))
+        except DelegateError:
+            raise
         except Exception as error:  # whatever TVM raises across its boundary
             raise RegionFailed(f"TVM does not compile it for {target}: {one_line(error)}") from error
         return path.read_bytes()
+
+
+def _built(module: Any, words: Any, target: Target, scheduler: Scheduler | None) -> Any:
+    """TVM's default passes for the target, with schedules of ours in place of its own."""
+    import tvm
+    from tvm import relax
+
+    from delegate.backends.gpu.cuda.raising import raise_operands
+    from delegate.backends.gpu.cuda.schedules import by_default
+
+    backend = relax.backend.cpu_generic.pipeline if target.is_host else relax.backend.cuda.pipeline
+    fuse = (
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+    )
+    if target.is_host:
+        module = raise_operands(module)
+    module = tvm.transform.Sequential([*backend.library_dispatch_passes(words), *fuse])(module)
+    scheduler = scheduler or (lambda functions: [by_default(f, target) for f in functions])
+    functions = {n: f for n, f in module.functions_items() if isinstance(f, tvm.tirx.PrimFunc)}
+    for name, function in zip(functions, scheduler([*functions.values()]), strict=True):
+        module[name] = function
+    lower = [*backend.dataflow_lower_passes(words), *backend.finalize_passes(words)]
+    return relax.build(module, words, relax_pipeline=tvm.transform.Sequential(lower))
 
 
 def _require_linker() -> None:

@@ -1,8 +1,8 @@
 """Conversions that TVM's importer lacks, or has wrong: ATen operator -> a function on the importer and the node.
 
-The importer's `take` reads beyond a tensor where an index is negative, and its attention drops `scale` and takes no
-boolean mask; what it fills with a number, and slices of dynamic sizes counted from the last dimension, do not compile
-(0.27).
+The importer's `take` reads beyond a tensor where an index is negative, its baddbmm sums up in the operands' own dtype,
+and its attention drops `scale` and takes no boolean mask; what it fills with a number, and slices of dynamic sizes
+counted from the last dimension, do not compile (0.27).
 """
 
 from __future__ import annotations
@@ -65,24 +65,37 @@ def _amin(importer: Any, node: Node) -> Any:
     return _reduced(importer, node, "min")
 
 
+def _baddbmm(importer: Any, node: Node) -> Any:
+    """With the product summed up in float32, as the importer does it elsewhere."""
+    from tvm import relax
+
+    given, env, emit = arguments(node), importer.env, importer.block_builder.emit
+    product = emit(relax.op.matmul(env[given["batch1"]], env[given["batch2"]], "float32"))
+    parts = ((product, given["alpha"]), (env[given["self"]], given["beta"]))
+    product, bias = (emit(relax.op.multiply(x, relax.const(float(factor), "float32"))) for x, factor in parts)
+    return emit(relax.op.add(bias, product))
+
+
 def _attention(importer: Any, node: Node) -> Any:
-    """In float32, on (batch, heads, length, channels); TVM's own wants heads and lengths the other way round."""
+    """On (batch, heads, length, channels), in operators of its own: each product gets the schedule of a product."""
     from tvm import relax
 
     given, emit = arguments(node), importer.block_builder.emit
-    query, key, value = (
-        emit(relax.op.permute_dims(importer.env[given[name]], [0, 2, 1, 3])) for name in ("query", "key", "value")
-    )
-    mask, bias = given["attn_mask"] and importer.env[given["attn_mask"]], None
-    if mask is not None:
-        length = [query.ty.shape[1], key.ty.shape[1]]
-        bias = mask
+    query, key, value = (importer.env[given[name]] for name in ("query", "key", "value"))
+    scale = int(query.ty.shape[3]) ** -0.5 if given["scale"] is None else given["scale"]
+    scores = emit(relax.op.matmul(query, emit(relax.op.permute_dims(key, [0, 1, 3, 2])), "float32"))
+    scores = emit(relax.op.multiply(scores, relax.const(scale, "float32")))
+    never = relax.const(float("-inf"), "float32")
+    if given["is_causal"]:
+        lengths = [query.ty.shape[2], key.ty.shape[2]]
+        scores = emit(relax.op.add(scores, emit(relax.op.triu(emit(relax.op.broadcast_to(never, lengths)), 1))))
+    elif given["attn_mask"] is not None:
+        mask = importer.env[given["attn_mask"]]
         if str(mask.ty.dtype) == "bool":
-            bias = emit(relax.op.where(mask, relax.const(0.0, "float32"), relax.const(float("-inf"), "float32")))
-        bias = emit(relax.op.broadcast_to(bias, [query.ty.shape[0], query.ty.shape[2], *length]))
-    causal = "TopLeft" if given["is_causal"] else None
-    made = emit(relax.op.nn.attention(query, key, value, bias, given["scale"], causal))
-    return emit(relax.op.permute_dims(made, [0, 2, 1, 3]))
+            mask = emit(relax.op.where(mask, relax.const(0.0, "float32"), never))
+        scores = emit(relax.op.add(scores, mask))
+    weights = emit(relax.op.astype(emit(relax.op.nn.softmax(scores, -1)), str(value.ty.dtype)))
+    return emit(relax.op.matmul(weights, value, "float32"))
 
 
 def _slice(importer: Any, node: Node) -> Any:
@@ -108,5 +121,6 @@ CONVERSIONS: Mapping[str, Conversion] = {
     "amax.default": _amax,
     "amin.default": _amin,
     "masked_fill.Scalar": _masked_fill,
+    "baddbmm.default": _baddbmm,
     "scaled_dot_product_attention.default": _attention,
 }

@@ -1,7 +1,9 @@
 """ExportedProgram -> TVM's Relax, by TVM's importer for torch, around every conversion of which stands a guard.
 
 The guard sees to three things. A fault names its node. What the importer gives has the shape and dtype that torch
-planned. And numbers of 16 bits are raised to float32, and rounded at the end of each operator, as torch does it.
+planned. And numbers of 16 bits are raised to float32, and rounded at the end of each operator, as torch does it. Only
+what is multiplied and summed up stays in 16 bits, or is rounded to them where option `precision` says so: the importer
+has all products summed up in float32, and both together is what tensor cores do.
 """
 
 from __future__ import annotations
@@ -18,13 +20,17 @@ from delegate.backends.aot import RegionRefused
 from delegate.backends.gpu.cuda.conversions import CONVERSIONS
 from delegate.backends.gpu.cuda.library import one_line
 from delegate.backends.gpu.cuda.operators import OPERATORS
-from delegate.edge.node import op_name, tensors
+from delegate.edge.node import arguments, op_name, tensors
 
 _WIDE = "float32"
 
 
-def to_relax(program: ExportedProgram) -> Any:
+def to_relax(program: ExportedProgram, precision: str) -> Any:
     """Import a program; its function `main` takes the inputs, then the parameters, and gives a tuple.
+
+    Args:
+        program: its parameters may be of `precision` already where nothing but products takes them.
+        precision: the dtype that the operands of products in float32 are rounded to.
 
     Raises:
         RegionRefused: the importer does not take a node.
@@ -34,7 +40,7 @@ def to_relax(program: ExportedProgram) -> Any:
     importer = ExportedProgramImporter()
     given: Mapping[str, Callable[[Node], Any]] = importer.convert_map
     own: Mapping[str, Callable[[Node], Any]] = {name: _Own(importer, convert) for name, convert in CONVERSIONS.items()}
-    importer.convert_map = {name: _Guard(importer, convert) for name, convert in {**given, **own}.items()}
+    importer.convert_map = {name: _Guard(importer, convert, precision) for name, convert in {**given, **own}.items()}
     return importer.from_exported_program(
         program,
         keep_params_as_input=True,
@@ -61,17 +67,25 @@ class _Guard:
 
     importer: Any
     convert: Callable[[Node], Any]
+    precision: str
 
     def __call__(self, node: Node) -> Any:
-        env, raised = self.importer.env, _raised(node)
-        before = {n: env[n] for n in raised}
+        env = self.importer.env
+        before = {n: env[n] for n in _computed(node)}
         try:
-            env.update({n: self._cast(env[n], _WIDE) for n in raised})
+            env.update({n: self._cast(value, self._dtype(node, n)) for n, value in before.items()})
             return self._as_planned(node, self.convert(node))
         except Exception as error:  # TVM raises errors of many kinds, AssertionError among them
             raise RegionRefused({node.name: f"TVM: {one_line(error) or type(error).__name__}"}) from error
         finally:
             env.update(before)
+
+    def _dtype(self, node: Node, operand: Node) -> str:
+        """What an operand is computed with in."""
+        if operand not in factors(node):
+            return _WIDE
+        given = str(self.importer.env[operand].ty.dtype)
+        return self.precision if given == _WIDE else given
 
     def _cast(self, value: Any, dtype: str) -> Any:
         from tvm import relax
@@ -99,8 +113,17 @@ class _Guard:
         return self._cast(made, dtype)
 
 
-def _raised(node: Node) -> list[Node]:
-    """The operands that are computed with in float32."""
+def factors(node: Node) -> tuple[Node, ...]:
+    """The operands that are multiplied with each other and summed up."""
+    row = OPERATORS.get(op_name(node))
+    if row is None or not row.products:
+        return ()
+    given = arguments(node)
+    return tuple(given[name] for name in row.products)
+
+
+def _computed(node: Node) -> list[Node]:
+    """The operands that are computed with, and not only moved."""
     row = OPERATORS.get(op_name(node))
     if row is None or row.moves:
         return []

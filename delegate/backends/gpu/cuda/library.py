@@ -28,6 +28,11 @@ def version() -> str:
         raise BackendUnavailable(f"{PACKAGE} is not installed", remedy=INSTALL) from error
 
 
+def tensorizes() -> bool:
+    """Whether TVM's tensorize works: it copies IR as JSON, where tvm-ffi 0.1.15 ends the process."""
+    return not metadata.version("apache-tvm-ffi").startswith("0.1.15")
+
+
 def runtime(device: int) -> Any:
     """The module tvm_ffi, with TVM's runtime for a device loaded.
 

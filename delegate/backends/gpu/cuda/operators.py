@@ -94,6 +94,7 @@ class Row:
         check: whether the conversion of this node is right.
         keep: the operator is not core ATen: it is kept whole, since TVM has it.
         moves: it only moves elements, without arithmetic.
+        products: its operands that are multiplied with each other and summed up, which option `precision` is about.
     """
 
     op: str
@@ -101,6 +102,7 @@ class Row:
     check: Check = _anything
     keep: bool = False
     moves: bool = False
+    products: tuple[str, ...] = ()
 
     def takes(self, node: Node) -> Verdict:
         """Whether this node is converted rightly, and if not, why."""
@@ -123,7 +125,7 @@ _ROWS = (
             "default", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "clamp", "cos", "cosh",
             "cumsum", "erf", "exp", "floor", "hardtanh", "leaky_relu", "log", "log10", "log2", "reciprocal", "relu",
             "round", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "amax", "amin", "_softmax",
-            "_log_softmax", "mm", "bmm", "addmm", "convolution", "_adaptive_avg_pool2d",
+            "_log_softmax", "_adaptive_avg_pool2d",
         ),
         "mul.Scalar", "div.Tensor", "div.Scalar", "fmod.Tensor", "fmod.Scalar", "remainder.Tensor", "remainder.Scalar",
         "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "clamp.Tensor", "sum.dim_IntList", "mean.dim",
@@ -131,8 +133,8 @@ _ROWS = (
     ),
     *_rows(
         *_named(
-            "default", "adaptive_avg_pool2d", "baddbmm", "gelu", "hardsigmoid", "hardswish", "layer_norm", "linear",
-            "matmul", "prelu", "silu", "softplus",
+            "default", "adaptive_avg_pool2d", "gelu", "hardsigmoid", "hardswish", "layer_norm", "prelu", "silu",
+            "softplus",
         ),
         *_named("vec", "upsample_bilinear2d", "upsample_bicubic2d"),
         keep=True,
@@ -153,7 +155,16 @@ _ROWS = (
     ),
     *_rows(*_named("Tensor", "bitwise_and", "bitwise_or", "bitwise_xor"), dtypes=_BOOL | _INTS),
     *_rows("elu.default", check=_unscaled),
-    *_rows("scaled_dot_product_attention.default", dtypes=_FLOATS | _BOOL, check=_attention, keep=True),
+    *_rows("mm.default", "bmm.default", products=("self", "mat2")),
+    *_rows("addmm.default", products=("mat1", "mat2")),
+    *_rows("baddbmm.default", products=("batch1", "batch2"), keep=True),
+    *_rows("matmul.default", products=("self", "other"), keep=True),
+    *_rows("linear.default", products=("input", "weight"), keep=True),
+    *_rows("convolution.default", products=("input", "weight")),
+    *_rows(
+        "scaled_dot_product_attention.default",
+        products=("query", "key", "value"), dtypes=_FLOATS | _BOOL, check=_attention, keep=True,
+    ),
     *_rows("avg_pool2d.default", check=_own_divisor),
     *_rows(
         *_named(

@@ -31,6 +31,12 @@ class Target:
         """Whether it is the CPU of the host, in place of a GPU."""
         return self.arch == HOST
 
+    @property
+    def has_tensor_cores(self) -> bool:
+        """Whether it has tensor cores for bfloat16, and shared memory enough for their schedule: sm_80 and later."""
+        found = _ARCH.fullmatch(self.arch)
+        return found is not None and int(found[1]) >= 8
+
     def runs_on(self, gpu: Target) -> bool:
         """Whether machine code for this one runs on a GPU: of the same major and a minor as high, or higher.
 

@@ -1,0 +1,102 @@
+"""What was measured of schedules: a file of JSON lines, one per measurement, kept from compilation to compilation."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from delegate.errors import LoweringError
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A measurement.
+
+    Args:
+        function: its structural hash in TVM, and so its shapes and dtypes.
+        target: architecture that it was measured on.
+        tvm: version of TVM.
+        schedule: a name of `schedules.rules`.
+        seconds: that a call took; None where it did not compile or run.
+    """
+
+    function: str
+    target: str
+    tvm: str
+    schedule: str
+    seconds: float | None
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "function": (str,), "target": (str,), "tvm": (str,), "schedule": (str,), "seconds": (float, int, type(None)),
+}  # fmt: skip
+
+
+class Database:
+    """The records of a file; a file that is not there yet has none.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        LoweringError: it cannot be read, or a line of it is no record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._records = list(_read(path)) if path.exists() else []
+
+    def times(self, function: str, target: str, tvm: str) -> dict[str, float | None]:
+        """What is known of a function: schedule -> seconds, of the last measurement of each."""
+        return {
+            r.schedule: r.seconds for r in self._records if (r.function, r.target, r.tvm) == (function, target, tvm)
+        }
+
+    def add(self, record: Record) -> None:
+        self._records.append(record)
+
+    def save(self) -> None:
+        """Put the file in place of the old one, at once; raises LoweringError where that cannot be."""
+        temporary = self.path.with_name(f".{self.path.name}-{secrets.token_hex(8)}.tmp")
+        try:
+            temporary.write_text("".join(f"{json.dumps(asdict(r))}\n" for r in self._records), encoding="utf-8")
+            os.replace(temporary, self.path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise _unusable(self.path, error) from error
+
+
+def _read(path: Path) -> list[Record]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unusable(path, error) from error
+    return [_record(line, f"{path}:{number}") for number, line in enumerate(text.splitlines(), 1)]
+
+
+def _record(line: str, where: str) -> Record:
+    try:
+        given: Any = json.loads(line)
+    except ValueError:
+        given = None
+    names = [f.name for f in fields(Record)]
+    if (
+        not isinstance(given, dict)
+        or sorted(given) != sorted(names)
+        or not all(isinstance(given[name], _TYPES[name]) for name in names)
+    ):
+        raise LoweringError("a line of the tuning database is no record", where=where, remedy="delete that line")
+    return Record(**given)
+
+
+def _unusable(path: Path, error: Exception) -> LoweringError:
+    return LoweringError(
+        "the tuning database cannot be read or written",
+        where=f"{path}: {error}",
+        remedy="give the path of a file in a directory where you may write",
+    )

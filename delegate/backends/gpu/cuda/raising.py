@@ -1,0 +1,36 @@
+"""For the host's CPU: operands of products in float16 are raised to float32 once, not by a call at every use.
+
+bfloat16 is raised by a shift, and has to stay: TVM rounds nothing where one function makes it and raises it again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+_NARROW, _WIDE = "float16", "float32"
+
+
+def raise_operands(module: Any) -> Any:
+    """A module of Relax whose products in float32 take operands in float32; what is computed stays the same."""
+    made = tvm.IRModule(dict(module.functions_items()))
+    raiser = _Raiser(made)
+    for name, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            raiser.builder_.update_func(name, raiser.visit_expr(function))
+    return raiser.builder_.get()
+
+
+@mutator
+class _Raiser(PyExprMutator):  # type: ignore[misc]  # TVM has no types
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        if str(getattr(call.attrs, "out_dtype", "")) != _WIDE:
+            return call
+        return relax.Call(call.op, [self._raised(a) for a in call.args], call.attrs)
+
+    def _raised(self, value: Any) -> Any:
+        return self.builder_.emit(relax.op.astype(value, _WIDE)) if str(value.ty.dtype) == _NARROW else value
