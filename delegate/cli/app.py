@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 import warnings
 from typing import Annotated, Any
@@ -28,12 +29,16 @@ class Commands(TyperGroup):
         with warnings.catch_warnings():
             warnings.showwarning = output.show_warning
             try:
-                return super().invoke(ctx)
+                result = super().invoke(ctx)
+                sys.stdout.flush()  # a full disk is an error of the command, not of the interpreter's end
+                return result
             except (typer.Exit, typer.Abort):
                 raise
             except Exception as error:
                 if hasattr(error, "show"):  # wrong usage: exit code 2
                     raise
+                if isinstance(error, OSError):
+                    output.drop()
                 if isinstance(error, BrokenPipeError):  # the reader of our output has gone
                     raise typer.Exit(1) from None
                 if ctx.params.get("debug"):

@@ -25,6 +25,7 @@ def main() -> None:
 def _keep_stdout() -> None:
     """What vendors' libraries print goes to stderr: on stdout are results alone, which other programs read."""
     if sys.stdout is None:  # closed by whoever started this
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process
         return
     sys.stdout.flush()
     kept = os.dup(1)

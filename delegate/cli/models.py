@@ -71,7 +71,7 @@ def _call(text: str) -> ExportedProgram:
     function = _function(text)
     try:
         made = function()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ExportError(f"{text} failed: {one_line(error)}", remedy="`--debug` shows the traceback") from error
     if isinstance(made, ExportedProgram):
         return made
@@ -100,7 +100,7 @@ def _function(text: str) -> Callable[[], Any]:
             what = f"there is no module {missing!r}, for model {text}"
             raise ExportError(what, remedy="it is looked for in this directory and in the installed packages") from None
         raise ExportError(f"importing {module_name} failed: {one_line(error)}", remedy="install it") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         what = f"importing {module_name} failed: {one_line(error)}"
         raise ExportError(what, remedy="`--debug` shows the traceback") from error
     function = getattr(module, function_name, None)

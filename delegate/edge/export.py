@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Node
@@ -51,6 +52,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         module, signature, ranges = _thorough(ep, decomposer, name)
     signature = _with_lasting_names(module, signature, [spec.arg.name for spec in ep.graph_signature.input_specs])
     drop_unused(module.graph)
+    _refuse_absent_data(signature)
     _refuse_shared_states(signature, module.graph)
     program = EdgeProgram(
         name=name,
@@ -69,6 +71,15 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         placeholder.meta[META_CONSTANT] = program.is_constant(placeholder)
     verify(program, decomposer.preserve_ops)
     return program
+
+
+def _refuse_absent_data(signature: Signature) -> None:
+    """A model that was made on the meta device, or with fake tensors, has no weights to compile."""
+    for placeholder, value in signature.constants.items():
+        if value.is_meta or isinstance(value, FakeTensor):
+            kind = "a fake tensor" if isinstance(value, FakeTensor) else "on the meta device"
+            name = signature.constant_names.get(placeholder, placeholder)
+            raise ExportError(f"{name} is {kind} and holds no data", remedy="load the weights before the export")
 
 
 def _refuse_shared_states(signature: Signature, graph: Graph) -> None:

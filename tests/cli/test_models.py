@@ -31,6 +31,7 @@ def good(): return Net().train(), (torch.ones(2),)
 def exported(): return torch.export.export(Net(), (torch.ones(2),))
 def bad(): return Bad(), (torch.ones(2),)
 def raising(): raise RuntimeError("no\\n weights")
+def leaving(): raise SystemExit(7)
 def nothing(): return None
 def three(): return 1, 2, 3
 def tensor(): return Net(), torch.ones(2)
@@ -65,6 +66,7 @@ def test_functions(name: str) -> None:
         ("goood", "module my_models has no function 'goood' ("),
         ("number", "my_models:number is a int, not a function"),
         ("raising", "my_models:raising failed: RuntimeError: no weights"),
+        ("leaving", "my_models:leaving failed: SystemExit: 7"),
         ("nothing", "my_models:nothing returned a NoneType: return (module, example_inputs)"),
         ("three", "my_models:three returned a tuple of 3"),
         ("tensor", "my_models:tensor returned inputs that are a Tensor, not a tuple"),

@@ -57,7 +57,21 @@ def test_what_libraries_print_is_no_result(site: Site, program: str) -> None:
 
 
 def test_no_stdout_at_all(site: Site, program: str) -> None:
-    assert start(site, "inspect", program, before="sys.stdout = None").stdout == ""
+    for command in (["inspect", program], ["backends"]):
+        done = start(site, *command, before="sys.stdout = None")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), command
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_disk_that_is_full(site: Site, program: str) -> None:
+    done = start(
+        site,
+        "inspect",
+        program,
+        before="sys.stdout = open('/dev/full', 'w'); import os; os.dup2(sys.stdout.fileno(), 1)",
+    )
+    assert done.returncode == 1
+    assert done.stderr == "error: OSError: [Errno 28] No space left on device: `--debug` shows the traceback\n"
 
 
 @pytest.mark.parametrize("library", ["typer", "rich"])

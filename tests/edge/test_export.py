@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim
 
 from delegate.edge.export import to_edge
@@ -298,3 +299,18 @@ def chosen(x):
 )
 def test_compound_modules(module):
     both(module.eval(), (torch.randn(4, 3, generator=torch.manual_seed(0)),))
+
+
+def _fake():
+    with FakeTensorMode():
+        return torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),))
+
+
+def _meta():
+    return torch.export.export(nn.Linear(2, 2, device="meta"), (torch.ones(1, 2, device="meta"),))
+
+
+@pytest.mark.parametrize(("make", "kind"), [(_fake, "a fake tensor"), (_meta, "on the meta device")])
+def test_weights_without_data_are_refused(make, kind):
+    with pytest.raises(ExportError, match=f"weight is {kind} and holds no data: load the weights before the export"):
+        to_edge(make())
