@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.aot import Backend
-from delegate.edge.node import op_name, results_used, tensors
+from delegate.edge.node import arguments, op_name, results_used, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
 Context = TypeVar("Context")
@@ -90,6 +90,30 @@ def every(*checks: Callable[[Node], Verdict]) -> Callable[[Node], Verdict]:
 
     check.__doc__ = "\n".join(condition for one in checks for condition in conditions(one))
     return check
+
+
+def anything(node: Node) -> Verdict:
+    """Any arguments."""
+    return YES
+
+
+def first_result_only(node: Node) -> Verdict:
+    """Only the first result is used.
+
+    Norms and pools give statistics or indices beside it, which few libraries do.
+    """
+    others = results_used(node) - {0}
+    if others:
+        return no(Reason.ATTRIBUTE, f"result {min(others)} is used, and only the first can be given")
+    return YES
+
+
+def one_index(node: Node) -> Verdict:
+    """One tensor of integer indices."""
+    indices = [i for i in arguments(node)["indices"] if i is not None]
+    if len(indices) == 1 and not any(t.dtype.itemsize == 1 for t in tensors(indices[0])):
+        return YES
+    return no(Reason.ATTRIBUTE, "only one tensor of integer indices is taken")
 
 
 def of_dtypes(node: Node, allowed: Set[torch.dtype], taker: str) -> Verdict:

@@ -63,9 +63,9 @@ AUTO = "auto"
 
 def choose() -> tuple[Engine, str]:
     """The engine that `auto` means on this machine, and why."""
-    cuda_here, webgpu_here = ENGINES["cuda"].probe(), ENGINES["webgpu"].probe()
+    cuda_here = ENGINES["cuda"].probe()
     if cuda_here.ok and not cuda_here.stand_in:
         return ENGINES["cuda"], "an NVIDIA GPU and TVM are here"
-    if webgpu_here.ok or not cuda_here.ok:
+    if not cuda_here.ok or ENGINES["webgpu"].probe().ok:
         return ENGINES["webgpu"], "no NVIDIA GPU is here with TVM"
     return ENGINES["cuda"], "no GPU is here"

@@ -12,11 +12,11 @@ from torch.fx import Node
 
 from delegate.backends.aot import Backend, PreprocessResult, Region, RegionRefused
 from delegate.backends.exported import exported_program
-from delegate.backends.lowering import conditions, of_dtypes
+from delegate.backends.lowering import anything, conditions, of_dtypes
 from delegate.backends.onnx.assignment import left_to_cpu
 from delegate.backends.onnx.model import ExportedModel, to_onnx
 from delegate.backends.onnx.translations import TRANSLATIONS
-from delegate.backends.onnx.translations.row import Translation, anything
+from delegate.backends.onnx.translations.row import Translation
 from delegate.edge.node import op_name
 from delegate.verdict import YES, Reason, Verdict, no
 

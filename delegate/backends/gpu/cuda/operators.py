@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import of_dtypes
-from delegate.edge.node import arguments, results_used, tensor
+from delegate.backends.lowering import anything, first_result_only, of_dtypes, one_index
+from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 Check = Callable[[Node], Verdict]
@@ -23,17 +23,6 @@ _FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _INTS = frozenset({torch.int32, torch.int64})
 _BOOL = frozenset({torch.bool})
 _ANY = _FLOATS | _INTS | _BOOL
-
-
-def _anything(node: Node) -> Verdict:
-    """Any arguments."""
-    return YES
-
-
-def _first_result_only(node: Node) -> Verdict:
-    """Only the first result is used."""
-    others = results_used(node) - {0}
-    return no(Reason.ATTRIBUTE, f"result {min(others)} is used, and only the first is right") if others else YES
 
 
 def _no_alpha(node: Node) -> Verdict:
@@ -64,14 +53,6 @@ def _whole_factor(node: Node) -> Verdict:
     return no(Reason.ATTRIBUTE, f"{list(given)} to {list(made)} is no whole factor, and rounds otherwise than torch")
 
 
-def _one_index(node: Node) -> Verdict:
-    """One tensor of integer indices."""
-    indices = [i for i in arguments(node)["indices"] if i is not None]
-    if len(indices) == 1 and tensor(indices[0]).dtype in _INTS:
-        return YES
-    return no(Reason.ATTRIBUTE, "it takes one tensor of integer indices")
-
-
 def _attention(node: Node) -> Verdict:
     """Four dimensions, without dropout and groups of heads."""
     given = arguments(node)
@@ -99,7 +80,7 @@ class Row:
 
     op: str
     dtypes: frozenset[torch.dtype] = _FLOATS
-    check: Check = _anything
+    check: Check = anything
     keep: bool = False
     moves: bool = False
     products: tuple[str, ...] = ()
@@ -171,7 +152,7 @@ _ROWS = (
             "default", "max_pool2d_with_indices", "native_layer_norm", "native_group_norm",
             "_native_batch_norm_legit_no_training",
         ),
-        check=_first_result_only,
+        check=first_result_only,
     ),
     *_rows("upsample_nearest2d.vec", check=_whole_factor, keep=True),
     *_rows(
@@ -183,7 +164,7 @@ _ROWS = (
         dtypes=_ANY,
         moves=True,
     ),
-    *_rows("index.Tensor", dtypes=_ANY, check=_one_index, moves=True),
+    *_rows("index.Tensor", dtypes=_ANY, check=one_index, moves=True),
     *_rows("tril.default", "triu.default", dtypes=_FLOATS | _INTS, keep=True, moves=True),
     *_rows("masked_fill.Scalar", dtypes=_FLOATS | _BOOL, keep=True, moves=True),
 )  # fmt: skip

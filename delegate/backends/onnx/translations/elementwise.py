@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from delegate.backends.lowering import every
+from delegate.backends.lowering import anything, every
 from delegate.backends.onnx.translations.row import (
     BOOL,
     Translation,
-    anything,
     floating,
     floating_inputs,
     numbers,

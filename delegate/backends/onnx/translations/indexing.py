@@ -5,20 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch.fx import Node
-
+from delegate.backends.lowering import anything, one_index
 from delegate.backends.onnx.translations.own import ops
-from delegate.backends.onnx.translations.row import INDICES, Translation, anything
-from delegate.edge.node import arguments, tensors
-from delegate.verdict import YES, Reason, Verdict, no
-
-
-def _one_index(node: Node) -> Verdict:
-    """One tensor of integer indices."""
-    indices = [i for i in arguments(node)["indices"] if i is not None]
-    if len(indices) == 1 and not any(t.dtype.itemsize == 1 for t in tensors(indices[0])):
-        return YES
-    return no(Reason.ATTRIBUTE, "only one tensor of integer indices is translated faithfully")
+from delegate.backends.onnx.translations.row import INDICES, Translation
 
 
 def index(x: Any, indices: Sequence[Any]) -> Any:
@@ -34,7 +23,7 @@ def index_select(x: Any, dim: int, chosen: Any) -> Any:
 
 ROWS = (
     Translation("aten.embedding.default", ("Gather",), anything, beside=INDICES),
-    Translation("aten.index.Tensor", ("Gather",), _one_index, beside=INDICES, translate=index),
+    Translation("aten.index.Tensor", ("Gather",), one_index, beside=INDICES, translate=index),
     Translation("aten.index_select.default", ("Gather",), anything, beside=INDICES, translate=index_select),
     Translation("aten.gather.default", ("GatherElements",), anything, beside=INDICES),
 )

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch.fx import Node
 
-from delegate.backends.lowering import every
+from delegate.backends.lowering import anything, every
 from delegate.backends.onnx.translations.own import ints, ops
-from delegate.backends.onnx.translations.row import Translation, anything, floating, same_dtypes
+from delegate.backends.onnx.translations.row import Translation, floating, same_dtypes
 from delegate.edge.node import arguments
 from delegate.verdict import YES, Reason, Verdict, no
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch.fx import Node
 
-from delegate.backends.lowering import every
+from delegate.backends.lowering import every, first_result_only
 from delegate.backends.onnx.translations.own import ints, ops
-from delegate.backends.onnx.translations.row import Translation, first_result_only, floating, plain
+from delegate.backends.onnx.translations.row import Translation, floating, plain
 from delegate.edge.node import is_static
 from delegate.verdict import YES, Reason, Verdict, no
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch.fx import Node
 
-from delegate.backends.lowering import every
+from delegate.backends.lowering import every, first_result_only
 from delegate.backends.onnx.translations.own import ops
-from delegate.backends.onnx.translations.row import Translation, first_result_only, floating, floating_inputs
+from delegate.backends.onnx.translations.row import Translation, floating, floating_inputs
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

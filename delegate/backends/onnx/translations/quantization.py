@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from delegate.backends.onnx.translations.row import Translation, anything
+from delegate.backends.lowering import anything
+from delegate.backends.onnx.translations.row import Translation
 from delegate.edge.node import arguments, is_constant, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

@@ -8,16 +8,9 @@ from typing import Any
 
 from torch.fx import Node
 
-from delegate.backends.lowering import every
+from delegate.backends.lowering import every, first_result_only
 from delegate.backends.onnx.translations.own import ints, ops, scalar
-from delegate.backends.onnx.translations.row import (
-    INDICES,
-    Translation,
-    first_result_only,
-    floating,
-    floating_inputs,
-    truths,
-)
+from delegate.backends.onnx.translations.row import INDICES, Translation, floating, floating_inputs, truths
 from delegate.edge.node import arguments, is_static, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from delegate.edge.node import arguments, results_used, tensors
+from delegate.edge.node import arguments, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
 Check = Callable[[Node], Verdict]
@@ -42,11 +42,6 @@ class Translation:
     beside: frozenset[torch.dtype] = frozenset()
     between: tuple[str, ...] = ()
     translate: Callable[..., Any] | None = None
-
-
-def anything(node: Node) -> Verdict:
-    """Any arguments."""
-    return YES
 
 
 def floating(node: Node) -> Verdict:
@@ -89,17 +84,6 @@ def truths(node: Node) -> Verdict:
     for source in node.all_input_nodes:
         if any(t.dtype is not torch.bool for t in tensors(source)):
             return no(Reason.DTYPE, f"{source.name} is not bool")
-    return YES
-
-
-def first_result_only(node: Node) -> Verdict:
-    """Only the first result is used.
-
-    Norms and pools give statistics or indices beside it, which providers do not.
-    """
-    others = results_used(node) - {0}
-    if others:
-        return no(Reason.ATTRIBUTE, f"result {min(others)} is used, and only the first can be given")
     return YES
 
 
