@@ -103,6 +103,8 @@ class DspBackend(OnnxBackend):
             rank = max((t.dim() for t in tensors(other)), default=0)
             if rank > _MAX_RANK:
                 return no(Reason.RANK, f"{other.name} has {rank} dimensions, and the HTP takes {_MAX_RANK} at most")
+            if any(0 in t.shape for t in tensors(other)):
+                return no(Reason.ATTRIBUTE, f"{other.name} holds nothing, and QNN divides by its size")
         verdict = super().check(node)
         return in_integers(node) if verdict and self.options.precision == "integer" else verdict
 

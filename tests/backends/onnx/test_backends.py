@@ -15,7 +15,7 @@ from delegate.backends.onnx import session
 from delegate.errors import BackendFailed, ConfigError, LoweringError
 from delegate.runtime.program import LoadedProgram
 from tests.backends.onnx.test_rows import require
-from tests.lowering import compiled, relative_error
+from tests.lowering import assert_same, compiled, relative_error
 
 
 class Stages(nn.Module):
@@ -83,6 +83,20 @@ def test_a_dynamic_batch_stays_off_the_dsp():
         nn.Linear(6, 5), (torch.ones(2, 6),), backends="dsp", dynamic_shapes=({0: torch.export.Dim("batch", max=8)},)
     )
     assert {str(n.verdicts["dsp"].reason) for n in program.report.nodes} == {"dynamic shape"}
+
+
+class _Nothing(nn.Module):
+    def forward(self, x):
+        return x.relu(), x.sum(0)
+
+
+@pytest.mark.parametrize("backend", ["gpu", "dsp"])
+def test_tensors_that_hold_nothing(backend):
+    """QNN's compiler ends the process where it meets one."""
+    require(backend)
+    x = torch.empty(0, 4)
+    program = compiled(_Nothing(), (x,), backends=backend)
+    assert_same(program(x), _Nothing()(x))
 
 
 class Gates(nn.Module):
