@@ -26,6 +26,8 @@ def rewritten(region: Region) -> Region:
             _spell_out(node)
         elif op_name(node) == "aten.mul.Tensor":
             _order(node)
+        elif op_name(node) == "aten.pow.Tensor_Scalar" and node.args[1] == 2:
+            node.target, node.args = aten.mul.Tensor, (node.args[0], node.args[0])
         elif op_name(node) == _QUANTIZE and _is_hidden_int16(node):
             _make_unsigned(node)
     return made

@@ -115,6 +115,28 @@ def test_gates_are_as_exact_on_the_dsp_as_float16_is():
         assert (actual - expected).norm() < 4e-4 * expected.norm()
 
 
+class RmsNorm(nn.Module):
+    """As T5 and Llama have it."""
+
+    def __init__(self, first: bool) -> None:
+        super().__init__()
+        self.first, self.weight, self.linear = first, nn.Parameter(torch.rand(64) + 0.5), nn.Linear(64, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normal = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.linear(self.weight * normal if self.first else normal * self.weight)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_root_mean_square_norms_compile_for_the_dsp(first):
+    require("dsp")
+    torch.manual_seed(0)
+    module, x = RmsNorm(first), torch.randn(1, 16, 64)
+    program = compiled(module, (x,), backends="dsp")
+    assert {n.backend for n in program.report.nodes} == {"dsp"}
+    assert relative_error(program(x), module(x)) < 3e-3
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
