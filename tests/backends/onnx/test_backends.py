@@ -115,6 +115,29 @@ def test_gates_are_as_exact_on_the_dsp_as_float16_is():
         assert (actual - expected).norm() < 4e-4 * expected.norm()
 
 
+class Behind(nn.Module):
+    """An activation behind products, sums and convolutions, into which QNN would draw it."""
+
+    def __init__(self, activation) -> None:
+        super().__init__()
+        self.activation, self.linear, self.conv = activation, nn.Linear(16, 16), nn.Conv2d(3, 8, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        product, image = self.linear(x), self.conv(x)
+        return tuple(self.activation(y) for y in (product, product + x, image))
+
+
+@pytest.mark.parametrize("activation", [torch.tanh, torch.sigmoid])
+def test_activations_behind_products_are_as_exact_as_float16(activation):
+    require("dsp")
+    torch.manual_seed(0)
+    module, x = Behind(activation), torch.randn(1, 3, 16, 16)
+    program = compiled(module, (x,), backends="dsp")
+    assert {n.backend for n in program.report.nodes} == {"dsp"}
+    for actual, expected in zip(program(x), module(x), strict=True):
+        assert relative_error(actual, expected) < 2e-3
+
+
 class RmsNorm(nn.Module):
     """As T5 and Llama have it."""
 
