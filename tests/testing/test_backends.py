@@ -1,9 +1,10 @@
-"""The kit for backends of other people, on one of this project."""
+"""The kit for backends of other people, on those of this project."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+import pytest
 import torch
 from torch import nn
 from torch.export import Dim
@@ -40,3 +41,29 @@ class TestXnnpack(BackendTests):
             others=((torch.randn(7, 3), torch.randn(7, 3)),),
         ),
     }
+
+
+NET = {"net": Case(Net().eval(), (torch.randn(1, 3, 8, 8),))}
+
+
+@pytest.mark.slow
+class TestWebgpu(BackendTests):
+    backend = "gpu"
+    options: ClassVar = {"engine": "webgpu"}
+    cases: ClassVar = NET
+    tolerance = 1e-3
+
+
+@pytest.mark.slow
+class TestTvm(BackendTests):
+    backend = "gpu"
+    options: ClassVar = {"engine": "cuda", "cuda": {"arch": "llvm"}}
+    cases: ClassVar = NET
+
+
+@pytest.mark.slow
+class TestDsp(BackendTests):
+    backend = "dsp"
+    cases: ClassVar = NET
+    tolerance = 1e-2
+    exceptions: ClassVar = {"infinities and NaN": "the HTP computes in float16, which saturates there"}
