@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 import delegate
+from benchmarks import device_calls
 from benchmarks.engines import median_latency, onnx_bytes
 from tests import zoo
 
@@ -125,6 +126,7 @@ def main() -> None:
     torch.set_num_threads(2)
     print(time.strftime("%Y-%m-%d"))
     call_overhead()
+    device_calls.main()
     loading()
     dispatch()
 

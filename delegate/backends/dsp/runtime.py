@@ -60,7 +60,7 @@ class DspRuntime(BackendRuntime):
             )
         model = unpack(blob, compile_specs)
         try:
-            return OnnxDelegate(partial(_open, model, compile_specs), model, PROVIDER, in_place=True)
+            return OnnxDelegate(partial(_open, model, compile_specs), model, PROVIDER)
         except BackendFailed as error:
             made_by, installed = compile_specs.get("versions", {}), versions()
             if made_by == installed:

@@ -157,8 +157,15 @@ class OrtTensor(DeviceTensor):
 
     def __init__(self, memory: OrtMemory, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         super().__init__(shape, dtype)
-        self.device, self.source, self.target = memory.name, memory.source, memory.target
         self._memory, self._bytes = memory, dtype.itemsize * int(np.prod(shape))
+
+    def source(self) -> tuple[str, int]:
+        """The device, and the address to read from what was written."""
+        return self._memory.name, self._memory.source()
+
+    def target(self) -> tuple[str, int]:
+        """The device, and the address to write to."""
+        return self._memory.name, self._memory.target()
 
     def read(self) -> Array:
         words = self._words()

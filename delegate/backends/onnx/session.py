@@ -91,7 +91,6 @@ class OnnxDelegate(Delegate):
         open_: makes a session; the first at once, and whatever that raises passes.
         model: what it runs; kept, for the session reads its weights.
         name: of the provider, for messages.
-        in_place: the provider reads inputs where the host has them; others copy them while they are bound.
         lost: whether the device is lost, asked when a session has failed: then all on it have to leave.
     """
 
@@ -101,20 +100,19 @@ class OnnxDelegate(Delegate):
         model: OnnxModel,
         name: str,
         *,
-        in_place: bool = False,
         lost: Callable[[], bool] | None = None,
     ) -> None:
-        self._open, self._model, self._name, self._in_place, self._lost = open_, model, name, in_place, lost
+        self._open, self._model, self._name, self._lost = open_, model, name, lost
         self._device = device(name)
-        self._bound: _Bound | None = self._bind()
+        self._session: _Session | None = self._opened()
         self._device.add(self)
 
     def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        with self._device.lock:  # binding copies inputs to the device
+        with self._device.lock:
             try:
-                if self._bound is None:
-                    self._bound = self._bind()
-                self._bound.run(inputs, outputs)
+                if self._session is None:
+                    self._session = self._opened()
+                self._session.run(inputs, outputs)
             except Exception as error:  # see open_session
                 error.with_traceback(None)  # which would keep the session
                 self._begin_anew()
@@ -122,8 +120,8 @@ class OnnxDelegate(Delegate):
                     raise
                 raise BackendFailed(f"{self._name} failed at a partition", where=one_line(error)) from error
 
-    def _bind(self) -> _Bound:
-        return _Bound(self._open(), self._model, self._in_place)
+    def _opened(self) -> _Session:
+        return _Session(self._open(), self._model)
 
     def _begin_anew(self) -> None:
         self.leave()
@@ -132,68 +130,52 @@ class OnnxDelegate(Delegate):
 
     def leave(self) -> None:
         """Close the session; the next call makes another one."""
-        self._bound = None
+        self._session = None
 
     def close(self) -> None:
         with self._device.lock:
             self.leave()
 
 
-class _Bound:
-    """A session and the binding of its inputs and outputs."""
+class _Session:
+    """A session, and what its calls have in common."""
 
-    def __init__(self, session: Any, model: OnnxModel, in_place: bool) -> None:
-        self._session, self._binding, self._shapes = session, session.io_binding(), model.shapes
-        self._inputs = [_Slot(t, self._binding.bind_input, _source, in_place) for t in model.inputs]
-        self._outputs = [_Slot(t, self._binding.bind_output, _target, True) for t in model.outputs]
+    def __init__(self, session: Any, model: OnnxModel) -> None:
+        from onnxruntime import RunOptions
+        from onnxruntime.capi import _pybind_state
+
+        self._session, self._model, self._bindings = session, model, _pybind_state
+        self._inputs, self._outputs = ([t.name for t in tensors] for tensors in (model.inputs, model.outputs))
+        device = _pybind_state.OrtDevice
+        self._options, host = RunOptions(), device(device.cpu(), device.default_memory(), 0)
+        self._hosts = [host] * len(self._outputs)
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        given = (*inputs, *(_sizes(shape, inputs) for shape in self._shapes))
-        for slot, array in zip(self._inputs, given, strict=True):
-            slot.bind(array)
-        for slot, array in zip(self._outputs, outputs, strict=True):
-            slot.bind(array)
-        self._session.run_with_iobinding(self._binding)
-
-
-class _Slot:
-    """An input or output of a session, and where its array lay at the last call: arrays often come to lie there again.
-
-    Args:
-        tensor: its name and element type.
-        bind: the method of the session's binding.
-        place: gives the device of an array or a tensor, as ONNX Runtime names it, and the address.
-        lasting: binding the same place on the host again would change nothing.
-    """
-
-    def __init__(
-        self, tensor: Tensor, bind: Callable[..., None], place: Callable[[Any], tuple[str, int]], lasting: bool
-    ) -> None:
-        self._tensor, self._bind, self._place_of, self._lasting = tensor, bind, place, lasting
-        self._place: tuple[Any, ...] | None = None
-
-    def bind(self, array: Any) -> None:
-        """Have the session read or write an array, or a tensor of a device, where it lies."""
-        where, address = self._place_of(array)
-        place = (where, address, array.shape)
-        if place == self._place and (self._lasting or where != _HOST):
+        """Run once on arrays, and on tensors of the device, where they lie."""
+        given = (*inputs, *(_sizes(shape, inputs) for shape in self._model.shapes))
+        if OrtTensor in map(type, (*given, *outputs)):
+            self._run_bound(given, outputs)
             return
-        self._place = None  # until it has been bound
-        self._bind(self._tensor.name, where, 0, self._tensor.dtype, array.shape, address)
-        self._place = place
+        # An IOBinding would copy inputs to the device at once and one by one, which takes a small call a third longer.
+        values, made = self._values(self._model.inputs, given), self._values(self._model.outputs, outputs)
+        self._session.run_with_ortvaluevector(self._options, self._inputs, values, self._outputs, made, self._hosts)
+
+    def _values(self, tensors: Sequence[Tensor], arrays: Sequence[Any]) -> Any:
+        made = self._bindings.OrtValueVector()
+        for tensor, array in zip(tensors, arrays, strict=True):
+            made.push_back(self._bindings.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.dtype))
+        return made
+
+    def _run_bound(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        binding = self._session.io_binding()
+        for tensor, given in zip(self._model.inputs, inputs, strict=True):
+            device, address = given.source() if type(given) is OrtTensor else (_HOST, given.ctypes.data)
+            binding.bind_input(tensor.name, device, 0, tensor.dtype, given.shape, address)
+        for tensor, made in zip(self._model.outputs, outputs, strict=True):
+            device, address = made.target() if type(made) is OrtTensor else (_HOST, made.ctypes.data)
+            binding.bind_output(tensor.name, device, 0, tensor.dtype, made.shape, address)
+        self._session.run_with_iobinding(binding)
 
 
 def _sizes(shape: Shape, inputs: Sequence[Any]) -> Array:
     return np.array([s if isinstance(s, int) else inputs[s[0]].shape[s[1]] for s in shape], np.int64)
-
-
-def _source(tensor: Any) -> tuple[str, int]:
-    if type(tensor) is OrtTensor:
-        return tensor.device, tensor.source()
-    return _HOST, tensor.ctypes.data
-
-
-def _target(tensor: Any) -> tuple[str, int]:
-    if type(tensor) is OrtTensor:
-        return tensor.device, tensor.target()
-    return _HOST, tensor.ctypes.data

@@ -69,12 +69,12 @@ def test_a_session_that_has_failed_is_made_anew(backend):
     module, x = nn.Linear(6, 5), torch.ones(2, 6)
     program = LoadedProgram(compiled(module, (x,), backends=backend).program)
     (opened,) = program._shared.delegates
-    first, result = opened._bound, np.empty((2, 5), np.float32)
+    first, result = opened._session, np.empty((2, 5), np.float32)
     with pytest.raises(BackendFailed, match="failed at a partition"):
         opened.execute([np.ones((3, 7), np.float32)], [result])
     for _ in range(2):
         assert relative_error(program(x.numpy()), module(x)) < 5e-3
-    assert opened._bound is not first
+    assert opened._session is not first
 
 
 def test_a_dynamic_batch_stays_off_the_dsp():

@@ -111,7 +111,7 @@ def test_a_partition_that_falls_back_hands_over_on_the_host():
         x = image(batch=2)
         assert relative_error(loaded(x.numpy()), module(x)) < 1e-4
         for number, guarded in enumerate(d for d in loaded._shared.delegates if "Onnx" in type(d._delegate).__name__):
-            guarded._delegate._bound = guarded._delegate._open = None  # what runs on the device is gone
+            guarded._delegate._session = guarded._delegate._open = None  # what runs on the device is gone
             assert relative_error(loaded(x.numpy()), module(x)) < 1e-4
             assert len(loaded.events) == number + 1
 
