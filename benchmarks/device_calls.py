@@ -20,7 +20,7 @@ import torch
 
 import delegate
 from delegate.backends.onnx.blob import unpack
-from delegate.backends.onnx.session import open_session, session_options
+from delegate.backends.onnx.session import open_session
 from delegate.errors import DelegateError
 from delegate.program.model import DelegateSpec
 from delegate.runtime.program import LoadedProgram
@@ -41,11 +41,10 @@ def webgpu(spec: DelegateSpec, blob: memoryview, x: np.ndarray) -> Calls:
 
 def dsp(spec: DelegateSpec, blob: memoryview, x: np.ndarray) -> Calls:
     """ONNX Runtime's own calls."""
-    from delegate.backends.dsp.info import PROVIDER, provider
-    from delegate.backends.dsp.runtime import backend_options
+    from delegate.backends.dsp.info import PROVIDER
+    from delegate.backends.dsp.runtime import settings
 
-    settings = session_options(provider(), backend_options(spec.compile_specs))
-    return _onnx(open_session(unpack(blob, spec.compile_specs), settings, PROVIDER), x)
+    return _onnx(open_session(unpack(blob, spec.compile_specs), settings(spec.compile_specs), PROVIDER), x)
 
 
 def _onnx(session: Any, x: np.ndarray) -> Calls:
