@@ -1,6 +1,6 @@
 """Latency of real models on a GPU: this project's engines beside torch's, from host memory to host memory.
 
-python -m benchmarks.gpu [--models NAME ...] [--batches N ...] [--dtypes NAME ...] [--engines NAME ...]
+python -m benchmarks.gpu [--models NAME ...] [--batches N ...] [--dtypes NAME ...] [--engines NAME ...] [--cuda OPTIONS]
 
 On a machine without a GPU torch runs on the CPU, and an engine runs on what plays a GPU there, which says how the
 benchmark is used and nothing of any GPU; the first line names the devices.
@@ -14,10 +14,13 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+import yaml
 
 import delegate
 from benchmarks.engines import Engine, Local, leaves
@@ -58,15 +61,15 @@ def webgpu(module: torch.nn.Module, inputs: Inputs) -> Engine:
     return _delegate(module, inputs, "webgpu")
 
 
-def cuda(module: torch.nn.Module, inputs: Inputs) -> Engine:
-    """This project by TVM."""
-    return _delegate(module, inputs, "cuda")
+def cuda(module: torch.nn.Module, inputs: Inputs, given: Mapping[str, Any] | None = None) -> Engine:
+    """This project by TVM, with options of the engine."""
+    return _delegate(module, inputs, "cuda", cuda=given or {})
 
 
-def _delegate(module: torch.nn.Module, inputs: Inputs, engine: str) -> Engine:
+def _delegate(module: torch.nn.Module, inputs: Inputs, engine: str, **given: Any) -> Engine:
     exported = torch.export.export(module.cpu(), inputs)
     start = time.perf_counter()
-    options = {"engine": engine}
+    options = {"engine": engine, **given}
     compiled = delegate.to_backend(exported, config={"backends": [{"name": "gpu", "options": options}]})
     lowering = time.perf_counter() - start
     with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +84,7 @@ def _delegate(module: torch.nn.Module, inputs: Inputs, engine: str) -> Engine:
 ENGINES: dict[str, Build] = {"eager": eager, "inductor": inductor, "webgpu": webgpu, "cuda": cuda}
 
 
-def measure(model: str, batch: int, dtype: torch.dtype, names: Sequence[str], seconds: float) -> list[str]:
+def measure(model: str, batch: int, dtype: torch.dtype, builds: Mapping[str, Build], seconds: float) -> list[str]:
     """A row of the table: per engine the median of the rounds (ms) over that of eager, or why there is none."""
     module, single = zoo.make(model)
     module = module.to(dtype)
@@ -89,9 +92,9 @@ def measure(model: str, batch: int, dtype: torch.dtype, names: Sequence[str], se
     reference = eager(module, inputs).outputs()
     engines: dict[str, Engine] = {}
     cells = {}
-    for name in names:
+    for name, build in builds.items():
         try:
-            engines[name] = ENGINES[name](module, inputs)
+            engines[name] = build(module, inputs)
             error = relative_error(engines[name].outputs(), reference)
             engines[name].run(seconds)
         except DelegateError as problem:
@@ -108,7 +111,7 @@ def measure(model: str, batch: int, dtype: torch.dtype, names: Sequence[str], se
         if "eager" in rounds:
             ratio = f" ({statistics.median(a / b for a, b in zip(rounds[name], rounds['eager'], strict=True)):.2f})"
         cells[name] = f"{statistics.median(rounds[name]) * 1e3:.2f}{ratio} {engine.note}".strip()
-    return [model, str(batch), str(dtype).removeprefix("torch."), *(cells[name] for name in names)]
+    return [model, str(batch), str(dtype).removeprefix("torch."), *(cells[name] for name in builds)]
 
 
 def _cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -131,13 +134,21 @@ def main() -> None:
     )
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=list(ENGINES))
     parser.add_argument("--seconds", type=float, default=0.5, help="of each engine in each round")
+    parser.add_argument(
+        "--cuda",
+        type=yaml.safe_load,
+        default={},
+        metavar="OPTIONS",
+        help="of the engine cuda, e.g. '{precision: float16, tuning: {trials: 1000, database: gpu.jsonl}}'",
+    )
     chosen = parser.parse_args()
+    builds = {name: partial(cuda, given=chosen.cuda) if name == "cuda" else ENGINES[name] for name in chosen.engines}
     print(f"{time.strftime('%Y-%m-%d')}; {_devices()}\n")
     print("Milliseconds (over eager's), partitions, relative error\n")
     print("| model | batch | dtype | " + " | ".join(chosen.engines) + " |")
     print("|---" * (len(chosen.engines) + 3) + "|", flush=True)
     for model, dtype, batch in itertools.product(chosen.models, chosen.dtypes, chosen.batches):
-        row = measure(model, batch, getattr(torch, dtype), chosen.engines, chosen.seconds)
+        row = measure(model, batch, getattr(torch, dtype), builds, chosen.seconds)
         print(f"| {' | '.join(row)} |", flush=True)
         torch.compiler.reset()
         gc.collect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -133,6 +134,12 @@ def test_programs_in_16_bits_stay_as_they_are(dtype):
 def test_tf32_is_refused():
     with pytest.raises(ConfigError, match=r"TVM 0.27 has no instructions.*tf32: take bfloat16, float16 or float32"):
         lowered(torch.mm, (X[0], Y[0]), "tf32")
+
+
+def test_tensor_cores_are_left_alone_where_tvm_would_crash(monkeypatch):
+    rules = schedules.rules(Target("sm_80"))
+    monkeypatch.setattr(metadata, "version", lambda package: "0.1.15.post2")
+    assert {n for n in rules if n.startswith("tensor cores")} == set(rules) - set(schedules.rules(Target("sm_80")))
 
 
 PRODUCTS = {
