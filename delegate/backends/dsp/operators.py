@@ -25,11 +25,11 @@ _QUANTIZED = frozenset({torch.int8, torch.uint8, torch.int16, torch.uint16})
 OPERATORS: Operators = {
     **dict.fromkeys(
         (
-            "Add", "Atan", "AveragePool", "BatchNormalization", "Ceil", "Conv", "ConvTranspose", "Cos", "Elu",
-            "Exp", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "HardSigmoid", "HardSwish", "InstanceNormalization",
-            "LayerNormalization", "LeakyRelu", "Log", "MatMul", "MaxPool", "Mul", "Neg", "PRelu", "Pad", "Pow",
-            "Reciprocal", "ReduceMean", "Relu", "Resize", "Round", "Sigmoid", "Sign", "Sin", "Softmax", "Sqrt", "Sub",
-            "Tanh", "TopK",
+            "Add", "Atan", "AveragePool", "BatchNormalization", "Ceil", "Conv", "ConvTranspose", "Cos", "CumSum", "Elu",
+            "Exp", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "GridSample", "HardSigmoid", "HardSwish",
+            "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "MatMul", "MaxPool", "Mul", "Neg",
+            "PRelu", "Pad", "Pad(reflect)", "Pow", "Reciprocal", "ReduceL2", "ReduceMean", "Relu", "Resize", "Round",
+            "ScatterND(add)", "ScatterND(mul)", "Sigmoid", "Sign", "Sin", "Softmax", "Sqrt", "Sub", "Tanh", "TopK",
         ),
         _FLOAT,
     ),
@@ -64,11 +64,6 @@ def _plain_transposed(node: Node) -> Verdict:
     return no(Reason.ATTRIBUTE, f"transposed with {what}")
 
 
-def _wrong_edges(node: Node) -> Verdict:
-    """Never: what QNN repeats at the edges is garbage on the emulator."""
-    return no(Reason.INACCURATE, "QNN repeats edges wrongly")
-
-
 def _plain_pool(node: Node) -> Verdict:
     """Over 2 dimensions, not dilated."""
     source = node.all_input_nodes[0]
@@ -78,13 +73,25 @@ def _plain_pool(node: Node) -> Verdict:
     return YES if all(d == 1 for d in dilation) else no(Reason.ATTRIBUTE, f"dilation={list(dilation)}")
 
 
+def _no_infinity(node: Node) -> Verdict:
+    """Never: the HTP has neither NaN nor infinity, only its largest numbers."""
+    return no(Reason.INACCURATE, "the HTP has neither NaN nor infinity")
+
+
+def _no_cubic(node: Node) -> Verdict:
+    """Not bicubic."""
+    mode = arguments(node)["interpolation_mode"]
+    return YES if mode != 2 else no(Reason.ATTRIBUTE, "QNN does not sample bicubic")
+
+
 _POOLS = (
     "avg_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_avg_pool1d", "adaptive_avg_pool3d",
-    "_adaptive_avg_pool3d",
+    "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d",
 )  # fmt: skip
 LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
     "aten.convolution.default": _plain_transposed,
     "aten.addmm.default": plain(beta=1, alpha=1),
+    "aten.grid_sampler_2d.default": _no_cubic,
     **dict.fromkeys((f"aten.{name}.default" for name in _POOLS), _plain_pool),
-    **{f"aten.replication_pad{n}d.default": _wrong_edges for n in (1, 2, 3)},
+    **dict.fromkeys((f"aten.{name}.default" for name in ("isnan", "isinf", "fmax", "fmin")), _no_infinity),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Set
+from functools import cache
 from typing import ClassVar
 
 import torch
@@ -15,19 +16,21 @@ from delegate.backends.exported import exported_program
 from delegate.backends.lowering import anything, conditions, of_dtypes
 from delegate.backends.onnx.assignment import left_to_cpu
 from delegate.backends.onnx.model import ExportedModel, to_onnx
-from delegate.backends.onnx.translations import TRANSLATIONS
+from delegate.backends.onnx.translations import TRANSLATIONS, rows_of
 from delegate.backends.onnx.translations.row import Translation
 from delegate.edge.node import op_name
 from delegate.verdict import YES, Reason, Verdict, no
 
 Dtypes = frozenset[torch.dtype]
-Operators = Mapping[str, Dtypes]  # the ONNX operators that a provider runs, and the dtypes of all their tensors
+# The ONNX operators that a provider runs, and the dtypes of all their tensors. Of an operator whose modes differ, those
+# beyond the plain one have entries of their own: "Pad(edge)", "ScatterElements(max)".
+Operators = Mapping[str, Dtypes]
 
 
 class OnnxBackend(Backend):
     """A backend on one provider of ONNX Runtime.
 
-    It takes an operator if its row in `translations.TRANSLATIONS` says that the exporter is right, and `operators` has
+    It takes an operator if a row in `translations.TRANSLATIONS` says that the exporter is right, and `operators` has
     every ONNX operator of that row. The provider has the last word on each region: what it would leave to the CPU is
     planned elsewhere.
     """
@@ -38,13 +41,19 @@ class OnnxBackend(Backend):
 
     @property
     def preserve_ops(self) -> Set[str]:
-        return frozenset(row.op for row in TRANSLATIONS.values() if row.keep and not self._missing(row))
+        return frozenset(row.op for row in self.rows().values() if row.keep)
+
+    @classmethod
+    @cache
+    def rows(cls) -> Mapping[str, Translation]:
+        """What each operator becomes that the provider runs."""
+        return rows_of(cls.operators)
 
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:
         """What the exporter makes of the operator, on which dtypes the provider runs it, and what the row asks."""
-        row = TRANSLATIONS.get(op)
-        if row is None or cls._missing(row):
+        row = cls.rows().get(op)
+        if row is None:
             return None
         dtypes = frozenset.intersection(*(cls.operators[o] for o in row.onnx)) | row.beside
         names = ", ".join(sorted(str(d).removeprefix("torch.") for d in dtypes))
@@ -53,25 +62,23 @@ class OnnxBackend(Backend):
         asked = () if limit is None else conditions(limit)
         return (made, f"All tensors are of {names}.", *conditions(row.check), *asked)
 
-    @classmethod
-    def _missing(cls, row: Translation) -> list[str]:
-        """What the provider does not run of an operator's ONNX operators."""
-        return [o for o in (*row.onnx, *row.between) if o not in cls.operators]
-
     def check(self, node: Node) -> Verdict:
         if node.target is operator.getitem:
             return YES
-        row = TRANSLATIONS.get(op_name(node))
+        row = self.rows().get(op_name(node))
         if row is None:
-            return no(Reason.OPERATOR, f"{self.name} has no lowering of {op_name(node)}")
-        missing = self._missing(row)
-        if missing:
-            return no(Reason.OPERATOR, f"{self.provider} does not run ONNX's {', '.join(missing)}")
+            return self._no_row(op_name(node))
         dtypes = frozenset.intersection(*(self.operators[o] for o in row.onnx)) | row.beside
         return of_dtypes(node, dtypes, self.provider) and row.check(node) and self.limits.get(row.op, anything)(node)
 
+    def _no_row(self, op: str) -> Verdict:
+        if op not in TRANSLATIONS:
+            return no(Reason.OPERATOR, f"{self.name} has no lowering of {op}")
+        missing = sorted(TRANSLATIONS[op][0].needs - self.operators.keys())
+        return no(Reason.OPERATOR, f"{self.provider} does not run ONNX's {', '.join(missing)}")
+
     def preprocess(self, region: Region) -> PreprocessResult:
-        return self.compile(to_onnx(exported_program(region)), region)
+        return self.compile(to_onnx(exported_program(region), self.rows()), region)
 
     def refuse_leftovers(self, exported: ExportedModel) -> None:
         """Ask the library what it would leave to the CPU; raises RegionRefused if that is anything."""

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import Node
 
 from delegate.backends.aot import RegionFailed
 from delegate.backends.onnx.blob import OnnxModel, Tensor, Weight
+from delegate.backends.onnx.outputs import replace_identities
 from delegate.backends.onnx.sizes import fix_shapes
-from delegate.backends.onnx.translations import TRANSLATIONS
-from delegate.edge.node import op_name
+from delegate.backends.onnx.translations.row import Translation
 from delegate.edge.program import META_VALUE
 from delegate.errors import BackendUnavailable
 from delegate.program.memory import align
@@ -47,18 +48,20 @@ class ExportedModel:
     sources: Mapping[str, tuple[str, ...]]
 
 
-def to_onnx(program: ExportedProgram) -> ExportedModel:
+def to_onnx(program: ExportedProgram, rows: Mapping[str, Translation]) -> ExportedModel:
     """Export a program.
 
     Args:
         program: what `exported_program` made of a region.
+        rows: what operators become.
 
     Raises:
         BackendUnavailable: the exporter's libraries are not installed.
         RegionFailed: torch's exporter does not take the program.
     """
-    model = _export(program)
+    model = _export(program, rows)
     shapes = fix_shapes(model)
+    replace_identities(model)
     weights, data = _take_weights(model)
     import onnx_ir
 
@@ -76,7 +79,7 @@ def to_onnx(program: ExportedProgram) -> ExportedModel:
     )
 
 
-def _export(program: ExportedProgram) -> Any:
+def _export(program: ExportedProgram, rows: Mapping[str, Translation]) -> Any:
     """The exporter's model in onnx_ir; its warnings and log lines are for its own developers."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
@@ -91,7 +94,7 @@ def _export(program: ExportedProgram) -> Any:
                 verbose=False,
                 optimize=True,
                 opset_version=_OPSET,
-                custom_translation_table=_translations(program),
+                custom_translation_table=_translations(program, rows),
             )
     except ImportError as error:
         raise BackendUnavailable(
@@ -106,10 +109,17 @@ def _export(program: ExportedProgram) -> Any:
     return made.model
 
 
-def _translations(program: ExportedProgram) -> dict[Callable[..., Any], Callable[..., Any]]:
-    """The operators of a program that the exporter is not to translate itself."""
-    rows = {node.target: TRANSLATIONS.get(op_name(node)) for node in program.graph.nodes if node.op == "call_function"}
-    return {target: row.translate for target, row in rows.items() if row is not None and row.translate is not None}
+def _translations(
+    program: ExportedProgram, rows: Mapping[str, Translation]
+) -> dict[Callable[..., Any], Callable[..., Any]]:
+    """The operators of a program that the exporter is not to translate itself.
+
+    All overloads of them: the exporter's own passes turn some into others.
+    """
+    used = {node.target.overloadpacket for node in program.graph.nodes if isinstance(node.target, OpOverload)}
+    overloads = [getattr(packet, name) for packet in used for name in packet.overloads()]
+    made = {overload: rows.get(str(overload)) for overload in overloads}
+    return {target: row.translate for target, row in made.items() if row is not None and row.translate is not None}
 
 
 def _take_weights(model: Any) -> tuple[tuple[Weight, ...], bytes]:

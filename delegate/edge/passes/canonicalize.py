@@ -62,6 +62,8 @@ def _spell(node: Node) -> None:
         node.target, node.args = aten.permute.default, (node.args[0], permutation(rank, node))
     elif op_name(node) in _RESHAPES and all(isinstance(s, int) for s in tensor(node).shape):
         node.target, node.args = aten.view.default, (node.args[0], list(tensor(node).shape))
+    elif op_name(node) == "aten.clamp.default" and tensor(node).dtype.is_floating_point:
+        node.args = (node.args[0], *(float(b) if type(b) is int else b for b in node.args[1:]))
     elif op_name(node) == "aten.permute.default":
         order = node.args[1]
         assert isinstance(order, list | tuple)

@@ -28,6 +28,12 @@ NUMBERS, NUMBERS_2 = torch.randint(-9, 9, (5, 7)).int(), torch.randint(1, 9, (5,
 LARGE = torch.tensor([2**31 - 1, -(2**31), 2**24 + 1, 123456789, -7], dtype=torch.int32)
 HALVES = torch.tensor([0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.3, -0.3])
 
+BRINKS = torch.tensor([0.9, -0.9, 6.0, -6.0, 2.5, -2.5, 0.0])  # whole multiples of 0.3 and their neighbours
+SMALL = torch.tensor([1e-6, -1e-6, 1e-3, 0.3, -0.3, 0.51, 3.0, -0.7])
+WEIRD = torch.tensor([1.0, float("nan"), float("inf"), -float("inf"), 0.0, -2.5])
+PLACES = torch.randint(0, 5, (5, 7), generator=torch.Generator().manual_seed(2))
+GRID = torch.rand(2, 4, 5, 2, generator=torch.Generator().manual_seed(3)) * 2.4 - 1.2
+
 # Steps, so that float16 rounds none of them elsewhere than float32.
 STEPS = torch.arange(-16, 19).view(5, 7) * 0.25
 INTEGERS = torch.arange(-120, 119, 7).to(torch.int8)[:35].view(5, 7)
@@ -35,11 +41,11 @@ quantized = torch.ops.quantized_decomposed
 
 _UNARY = {
     "acosh": POSITIVE + 1,
-    **dict.fromkeys(("acos", "asin", "atanh"), UNIT),
+    **dict.fromkeys(("acos", "asin", "atanh", "tan"), UNIT),
     **dict.fromkeys(("log", "log2", "log10", "reciprocal", "rsqrt", "sqrt"), POSITIVE),
     **dict.fromkeys(
         ("abs", "asinh", "atan", "ceil", "cos", "cosh", "erf", "exp", "exp2", "floor", "neg", "relu", "round",
-         "sigmoid", "sign", "sin", "sinh", "tan", "tanh", "trunc"),
+         "sigmoid", "sign", "sin", "sinh", "tanh", "trunc"),
         X,
     ),
 }  # fmt: skip
@@ -72,6 +78,22 @@ def _quantized_linear(
     return _in_16_bits(F.linear(_in_16_bits(x), decoded))
 
 
+def _written(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    x = x.clone()
+    x[1:3, 2] = values[1:3, 0]
+    return x
+
+
+def _put(index: Callable[[torch.Tensor], Any], x: torch.Tensor, values: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    x = x.clone()
+    x[index(i)] = values
+    return x
+
+
+def _rounded(mode: str | None, x: torch.Tensor, y: Any) -> torch.Tensor:
+    return torch.div(x, y, rounding_mode=mode)
+
+
 class Constant(nn.Module):
     """A function of its input and of weights, which are constants of the program."""
 
@@ -99,6 +121,38 @@ _RESIZED = {
     }.items()
 }
 
+_INTERPOLATED = {
+    f"aten.{name}.vec, {what}": (partial(F.interpolate, **{"mode": mode, "scale_factor": 2.0, **options}), (x,))
+    for name, mode, x, cases in (
+        ("upsample_linear1d", "linear", LINE, {"twice": {}}),
+        ("upsample_trilinear3d", "trilinear", VOLUME, {"twice": {}}),
+        ("upsample_bicubic2d", "bicubic", X, {
+            "twice": {}, "smaller": {"size": (3, 4), "scale_factor": None},
+            "corners": {"scale_factor": 1.5, "align_corners": True},
+        }),
+        ("_upsample_bilinear2d_aa", "bilinear", X, {"smaller": {"scale_factor": 0.6, "antialias": True}}),
+        ("_upsample_bicubic2d_aa", "bicubic", X, {"smaller": {"scale_factor": 0.6, "antialias": True}}),
+        ("upsample_nearest1d", "nearest", LINE, {"1.5 times": {"scale_factor": 1.5}}),
+        ("upsample_nearest3d", "nearest", VOLUME, {"twice": {}}),
+        ("_upsample_nearest_exact1d", "nearest-exact", LINE, {"twice": {}}),
+        ("_upsample_nearest_exact2d", "nearest-exact", X, {
+            "twice": {}, "smaller": {"size": (4, 3), "scale_factor": None},
+        }),
+        ("_upsample_nearest_exact3d", "nearest-exact", VOLUME, {"twice": {}}),
+    )
+    for what, options in cases.items()
+}  # fmt: skip
+_SAMPLED = {
+    f"aten.grid_sampler_2d.default, {mode} {padding}": (
+        partial(F.grid_sample, mode=mode, padding_mode=padding, align_corners=False),
+        (X, GRID),
+    )
+    for mode, padding in (
+        ("bilinear", "zeros"), ("bilinear", "border"),
+        ("bilinear", "reflection"), ("nearest", "zeros"), ("bicubic", "zeros"),
+    )
+}  # fmt: skip
+
 FAMILIES: dict[str, dict[str, Case]] = {
     "elementwise": {
         **{f"aten.{name}.default": (getattr(torch, name), (x,)) for name, x in _UNARY.items()},
@@ -120,8 +174,48 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.sub.Tensor, from a number": (lambda x: 3 - x, (MATRIX,)),
         **{f"aten.{n}.Tensor": (getattr(torch, n), (MATRIX, OTHER)) for n in _COMPARE},
         **{f"aten.{n}.Scalar": (partial(_with_half, getattr(torch, n)), (MATRIX,)) for n in _COMPARE},
-        "aten.remainder.Scalar": (lambda x: x % 0.75, (MATRIX,)),
-        "aten.remainder.Tensor": (torch.remainder, (MATRIX, OTHER)),
+        **{
+            f"aten.{n}.Tensor{what}": (getattr(torch, n), operands)
+            for n in ("remainder", "fmod")
+            for what, operands in {
+                "": (STEPS, STEPS.flip(0) + 0.125),
+                ", integers": (NUMBERS, NUMBERS_2 * NUMBERS.sign().add(NUMBERS == 0)),
+                ", broadcast": (STEPS, STEPS[:, :1].abs() + 0.5),
+            }.items()
+        },
+        "aten.remainder.Scalar": (lambda x: x % 0.75, (STEPS,)),
+        "aten.remainder.Scalar, integers": (lambda x: x % -3, (NUMBERS,)),
+        "aten.remainder.Scalar_Tensor": (lambda x: torch.remainder(2.5, x), (STEPS + 0.125,)),
+        "aten.fmod.Scalar": (lambda x: torch.fmod(x, -0.75), (STEPS,)),
+        **{
+            f"aten.div.Tensor_mode, {mode}{what}": (partial(_rounded, mode), operands)
+            for mode in ("floor", "trunc")
+            for what, operands in {
+                "": (STEPS, STEPS.flip(0) + 0.125),
+                " integers": (NUMBERS, NUMBERS_2 * NUMBERS.sign().add(NUMBERS == 0)),
+            }.items()
+        },
+        "aten.div.Tensor_mode, brinks": (partial(_rounded, "floor"), (BRINKS, torch.tensor(0.3))),
+        "aten.div.Tensor_mode, a number": (lambda x: x // 3, (NUMBERS,)),
+        "aten.expm1.default": (torch.expm1, (SMALL,)),
+        "aten.log1p.default": (torch.log1p, (SMALL,)),
+        "aten.expm1.default, relative": (lambda x: torch.expm1(x) / x, (SMALL,)),
+        "aten.log1p.default, relative": (lambda x: torch.log1p(x) / x, (SMALL,)),
+        "aten.erfc.default": (torch.erfc, (X,)),
+        "aten.erfc.default, relative": (lambda x: torch.erfc(x) * torch.exp(x * x), (POSITIVE,)),
+        "aten.atan2.default": (torch.atan2, (MATRIX, OTHER)),
+        "aten.atan2.default, axes": (
+            torch.atan2, (torch.tensor([0.0, 1, -1, 0, 0, 2]), torch.tensor([1.0, 0, 0, 0, -1, -2])),
+        ),
+        "aten.hypot.default": (torch.hypot, (MATRIX, OTHER * (OTHER > 0))),
+        "aten.isnan.default": (torch.isnan, (WEIRD,)),
+        "aten.isinf.default": (torch.isinf, (WEIRD,)),
+        "aten.fmax.default": (torch.fmax, (WEIRD[[0, 1, 4]], WEIRD[[1, 5, 0]])),
+        "aten.fmin.default": (torch.fmin, (WEIRD[[0, 1, 4]], WEIRD[[1, 5, 0]])),
+        "aten.mul.Tensor, by truth values": (lambda x, y: x * (y > 0), (MATRIX, OTHER)),
+        "aten.mul.Tensor, of truth values": (lambda x, y: (x > 0) * (y > 0), (MATRIX, OTHER)),
+        "aten.full_like.default": (lambda x: torch.full_like(x, 2.5) * x, (MATRIX,)),
+        "aten.copy.default": (_written, (MATRIX, OTHER)),
         **{f"aten.pow.Tensor_Scalar, {e}": (partial(torch.pow, exponent=e), (POSITIVE,)) for e in (2, 3, 0.5, -1, 1.7)},
         "aten.pow.Tensor_Scalar, of negatives": (lambda x: x**3, (X,)),
         "aten.pow.Tensor_Tensor": (torch.pow, (POSITIVE, X)),
@@ -133,14 +227,19 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.clamp.default": (lambda x: x.clamp(-0.5, 1.0), (X,)),
         "aten.clamp.default, below": (lambda x: x.clamp(min=0.1), (X,)),
         "aten.clamp.default, above": (lambda x: torch.clamp_max(x, 0.1), (X,)),
+        "aten.clamp.default, an integer beside": (lambda x: x.clamp(-1, 0.5), (X,)),
+        "aten.clamp.default, integers": (lambda x: x.clamp(-3, 3), (NUMBERS,)),
         "aten.clamp.Tensor": (lambda x, y: x.clamp(y - 1, y + 1), (MATRIX, OTHER)),
         "aten.where.self": (lambda x, y: torch.where(x > 0, x, y), (MATRIX, OTHER)),
         "aten.where.self, numbers": (lambda x: torch.where(x > 0, 1.0, x), (MATRIX,)),
         "aten.where.self, integers": (lambda x, y: torch.where(x > 0, x, y), (NUMBERS, NUMBERS_2)),
+        "aten.where.self, truth values": (lambda x, y: torch.where(x > 0, y > 0, x > 1), (MATRIX, OTHER)),
         "aten.where.self, masked_fill": (lambda x, y: x.masked_fill(y > 0, -5.0), (MATRIX, OTHER)),
         "aten._to_copy.default, int32": (lambda x: (x * 10).int(), (MATRIX,)),
         "aten._to_copy.default, from int32": (lambda x: x.float() / 2, (NUMBERS,)),
         "aten._to_copy.default, from bool": (lambda x: (x > 0).float(), (MATRIX,)),
+        "aten._to_copy.default, bool": (lambda x: (x * (x > 0)).bool(), (MATRIX,)),
+        "aten._to_copy.default, bool from int32": (lambda x: x.bool(), (NUMBERS,)),
         "aten._to_copy.default, from uint8": (lambda x: x.float() / 2, (NUMBERS_2.byte(),)),
     },
     "truth values": {
@@ -154,6 +253,14 @@ FAMILIES: dict[str, dict[str, Case]] = {
             f"aten.bitwise_{n}.Tensor": (partial(_of_signs, getattr(torch, f"bitwise_{n}")), (OTHER, MATRIX + 1))
             for n in _TRUTHS
         },
+        "aten.eq.Tensor, truth values": (partial(_of_signs, torch.eq), (MATRIX, OTHER)),
+        "aten.ne.Tensor, truth values": (partial(_of_signs, torch.ne), (MATRIX, OTHER)),
+        "aten.logical_not.default, numbers": (torch.logical_not, (NUMBERS,)),
+        **{
+            f"aten.logical_{n}.default, numbers": (getattr(torch, f"logical_{n}"), (NUMBERS, STEPS[0]))
+            for n in _TRUTHS
+        },
+        "aten.any.dim, numbers": (lambda x: (x * (x > 0)).any(1, keepdim=True), (MATRIX,)),
         "aten.any.default": (partial(_of_signs, torch.any), (MATRIX - 1,)),
         "aten.any.dim": (partial(_of_signs, partial(torch.any, dim=-1)), (MATRIX - 1,)),
         "aten.any.dims": (partial(_of_signs, partial(torch.any, dim=(0, 1), keepdim=True)), (MATRIX - 9,)),
@@ -191,6 +298,8 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.amax.default": (lambda x: x.amax(1), (X,)),
         "aten.amax.default, all": (lambda x: x.amax(), (X,)),
         "aten.amin.default": (lambda x: x.amin(-1, keepdim=True), (X,)),
+        "aten.amax.default, integers": (lambda x: x.amax((0, 1)), (NUMBERS,)),
+        "aten.max.default, integers": (lambda x: x.max(), (NUMBERS,)),
         "aten.max.default": (lambda x: x.max(), (MATRIX,)),
         "aten.min.default": (lambda x: x.min(), (MATRIX,)),
         "aten.max.dim": (lambda x: x.max(1)[0], (MATRIX,)),
@@ -200,6 +309,22 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.var.correction": (lambda x: x.var((2, 3), correction=0, keepdim=True), (X,)),
         "aten.var.correction, one": (lambda x: torch.std(x, -1), (X,)),
         "aten.var.correction, all": (lambda x: x.var(), (MATRIX,)),
+        "aten.max.dim, places": (lambda x: x.max(-1, keepdim=True), (MATRIX,)),
+        "aten.min.dim, places": (lambda x: x.min(0), (MATRIX,)),
+        "aten.argmax.default, all": (lambda x: x.argmax(), (MATRIX,)),
+        "aten.argmax.default, all kept": (lambda x: x.argmax(None, keepdim=True), (MATRIX,)),
+        "aten.argmax.default, integers": (lambda x: x.argmax(1), (NUMBERS,)),
+        "aten.var_mean.correction": (lambda x: torch.var_mean(x, (2, 3), correction=0, keepdim=True), (X,)),
+        **{
+            f"aten.linalg_vector_norm.default, {p}": (lambda x, p=p: torch.linalg.vector_norm(x, p, -1), (MATRIX,))
+            for p in (0, 1, 2, 3, float("inf"), -float("inf"))
+        },
+        "aten.linalg_vector_norm.default, all": (lambda x: torch.linalg.vector_norm(x, keepdim=True), (MATRIX,)),
+        "aten.dist.default": (torch.dist, (MATRIX, OTHER)),
+        "aten._cdist_forward.default": (torch.cdist, (MATRIX, OTHER)),
+        "aten._cdist_forward.default, sums": (lambda x: torch.cdist(x, x[:, :2], 1), (BATCHED,)),
+        "aten.cumsum.default": (lambda x: x.cumsum(-1), (MATRIX,)),
+        "aten.cumsum.default, first": (lambda x: x.cumsum(0), (BATCHED,)),
         "aten.argmax.default": (lambda x: x.argmax(-1), (MATRIX,)),
         "aten.argmax.default, ties": (lambda x: x.argmax(0, keepdim=True), (HALVES.view(2, 4).round(),)),
         "aten.argmin.default": (lambda x: x.argmin(0, keepdim=True), (MATRIX,)),
@@ -280,6 +405,9 @@ FAMILIES: dict[str, dict[str, Case]] = {
             lambda x, y: torch.addmm(x[:, :5], x, y.t(), beta=0.5, alpha=2.0),
             (MATRIX, OTHER),
         ),
+        "aten.addmv.default": (lambda x, y: torch.addmv(x[:, 0], x, y[1], beta=0.5), (MATRIX, OTHER)),
+        "aten.addbmm.default": (lambda x: torch.addbmm(x[0, :, :5], x, x.transpose(1, 2), alpha=2), (BATCHED,)),
+        "aten._trilinear.default": (Constant(F.bilinear, weight(3, 7, 7), weight(3)), (MATRIX, OTHER)),
         "aten.mm.default": (lambda x, y: torch.mm(x, y.t()), (MATRIX, OTHER)),
         "aten.bmm.default": (lambda x: torch.bmm(x, x.transpose(1, 2)), (BATCHED,)),
         "aten.bmm.default, baddbmm": (
@@ -313,6 +441,22 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.max_pool2d_with_indices.default, dilated": (lambda x: F.max_pool2d(x, 2, 1, 0, 2), (X,)),
         "aten.max_pool2d_with_indices.default, 1-D": (lambda x: F.max_pool1d(x, 3, 2, 1), (LINE,)),
         "aten.max_pool3d_with_indices.default": (lambda x: F.max_pool3d(x, 2), (VOLUME,)),
+        "aten.avg_pool2d.default, divisor": (lambda x: F.avg_pool2d(x, 3, 2, 1, divisor_override=5), (X,)),
+        "aten.avg_pool2d.default, ceil_mode pads not counted": (
+            lambda x: F.avg_pool2d(x, 3, 2, 1, True, False),
+            (X[..., :5],),
+        ),
+        "aten.avg_pool2d.default, ceil_mode beyond": (lambda x: F.avg_pool2d(x, 2, 3, 1, True), (X[..., :5],)),
+        "aten.max_pool2d_with_indices.default, ceil_mode padded": (
+            lambda x: F.max_pool2d(x - 9, 3, 2, 1, ceil_mode=True),
+            (X[..., :5],),
+        ),
+        "aten.adaptive_max_pool2d.default": (lambda x: F.adaptive_max_pool2d(x, 1), (X,)),
+        "aten.adaptive_max_pool2d.default, 3": (lambda x: F.adaptive_max_pool2d(x, (3, 2)), (X,)),
+        "aten.adaptive_max_pool2d.default, 1-D": (lambda x: F.adaptive_max_pool1d(x, 4), (LINE,)),
+        "aten.adaptive_max_pool3d.default": (lambda x: F.adaptive_max_pool3d(x, 2), (VOLUME,)),
+        "aten.adaptive_avg_pool2d.default, uneven": (lambda x: F.adaptive_avg_pool2d(x, (4, 5)), (X,)),
+        "aten.adaptive_avg_pool3d.default, uneven": (lambda x: F.adaptive_avg_pool3d(x, (4, 3, 5)), (VOLUME,)),
         "aten.adaptive_avg_pool2d.default": (lambda x: F.adaptive_avg_pool2d(x, 1), (X,)),
         "aten.adaptive_avg_pool2d.default, 3": (lambda x: F.adaptive_avg_pool2d(x, (3, 2)), (X,)),
         "aten.adaptive_avg_pool1d.default": (lambda x: F.adaptive_avg_pool1d(x, 4), (LINE,)),
@@ -338,6 +482,7 @@ FAMILIES: dict[str, dict[str, Case]] = {
             Constant(lambda x, w, b: F.group_norm(x, 2, w, b), weight(8), weight(8)),
             (LINE,),
         ),
+        "aten._native_batch_norm_legit.no_stats": (nn.BatchNorm2d(8, track_running_stats=False).eval(), (X,)),
         "aten.instance_norm.default": (F.instance_norm, (X,)),
         "aten.instance_norm.default, weights": (
             Constant(lambda x, w, b: F.instance_norm(x, weight=w, bias=b), weight(8), weight(8)),
@@ -360,6 +505,8 @@ FAMILIES: dict[str, dict[str, Case]] = {
     },
     "resizing": {
         **_RESIZED,
+        **_INTERPOLATED,
+        **_SAMPLED,
         "aten.pixel_shuffle.default": (lambda x: F.pixel_shuffle(x, 2), (X,)),
         "aten.pixel_unshuffle.default": (lambda x: F.pixel_unshuffle(x, 2), (X,)),
     },
@@ -382,6 +529,9 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.repeat.default": (lambda x: x.repeat(2, 1, 3) * 2, (MATRIX,)),
         "aten.flip.default": (lambda x: x.flip(1, -1) * 2, (BATCHED,)),
         "aten.roll.default": (lambda x: torch.roll(x, (1, -2), (1, -1)) * 2, (BATCHED,)),
+        "aten.roll.default, flat": (lambda x: torch.roll(x, 3) * 2, (MATRIX,)),
+        "aten.constant_pad_nd.default, cut": (lambda x: F.pad(x, (-1, 2, 1, -2), value=1.5) * 2, (X,)),
+        "aten.constant_pad_nd.default, integers": (lambda x: F.pad(x, (1, 2), value=3) + 0, (NUMBERS,)),
         "aten.constant_pad_nd.default": (lambda x: F.pad(x, (1, 2, 0, 1)) * 2, (X,)),
         "aten.constant_pad_nd.default, value": (lambda x: F.pad(x, (1, 2), value=2.5) * 2, (X,)),
         **{
@@ -389,6 +539,9 @@ FAMILIES: dict[str, dict[str, Case]] = {
             for name, mode in (("reflection", "reflect"), ("replication", "replicate"))
             for n, x in ((1, LINE), (2, X), (3, VOLUME))
         },
+        "aten.reflection_pad2d.default, cut": (lambda x: F.pad(x, (-1, 2, 1, 0), mode="reflect"), (X,)),
+        "aten.replication_pad2d.default, cut": (lambda x: F.pad(x, (3, -1, 0, 2), mode="replicate"), (X,)),
+        "aten._pad_circular.default": (partial(F.pad, pad=(1, 2, 0, 1), mode="circular"), (X,)),
     },
     "indexing": {
         "aten.embedding.default": (Constant(lambda i, w: F.embedding(i, w) * 2, weight(3, 7)), (INDEX,)),
@@ -403,7 +556,62 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.index.Tensor, negative": (Constant(lambda x, i: x[:, i] * 2, INDEX - 2), (MATRIX,)),
         "aten.index.Tensor, negative given": (lambda x, i: x[:, i] * 2, (X, INDEX - 2)),
         "aten.index_select.default": (Constant(lambda x, i: x.index_select(1, i) * 2, INDEX), (MATRIX,)),
+        "aten.index.Tensor, two": (lambda x, i: x[:, i, i] * 2, (X, INDEX)),
+        "aten.index.Tensor, two apart": (Constant(lambda x, i: x[:, i, :, i - 3] * 2, INDEX), (X,)),
+        "aten.index.Tensor, broadcast": (Constant(lambda x, i: x[i[:, None], i] * 2, INDEX), (MATRIX,)),
+        "aten.diagonal.default": (lambda x: x.diagonal(1) * 2, (MATRIX,)),
+        "aten.diagonal.default, inner": (lambda x: x.diagonal(-1, 1, 3) * 2, (X,)),
+        "aten.as_strided.default": (lambda x: x.as_strided((3, 3), (7, 2), 1) * 2, (MATRIX,)),
+        "aten.unfold.default": (lambda x: x.unfold(0, 3, 2) * 2, (MATRIX,)),
+        "aten.im2col.default": (lambda x: F.unfold(x, (3, 2), padding=1, stride=2), (X,)),
         "aten.gather.default": (lambda x, i: x.gather(1, i) * 2, (MATRIX, INDEX.repeat(5, 1))),
+    },
+    "writing": {
+        "aten.scatter.src": (lambda x, y, i: x.scatter(-1, i, y), (MATRIX, OTHER, INDEX[:3].expand(5, 3).clone())),
+        "aten.scatter.src, less": (lambda x, y, i: x.scatter(0, i, y), (MATRIX, OTHER, INDEX[None, :3])),
+        "aten.scatter.value": (lambda x, i: x.scatter(1, i, 2.5), (MATRIX, PLACES)),
+        "aten.scatter_add.default": (lambda x, y, i: x.scatter_add(1, i, y), (MATRIX, OTHER, PLACES)),
+        "aten.scatter_add.default, first": (lambda x, y, i: x.scatter_add(-2, i, y), (MATRIX, OTHER, PLACES)),
+        **{
+            f"aten.scatter_reduce.two, {how}{'' if kept else ' anew'}": (
+                lambda x, y, i, how=how, kept=kept: x.scatter_reduce(1, i, y, how, include_self=kept),
+                (MATRIX, OTHER, PLACES),
+            )
+            for how in ("sum", "prod", "amax", "amin")
+            for kept in (True, False)
+        },
+        "aten.index_put.default": (lambda x, y, i: x.index_put((i,), y[:3]), (MATRIX, OTHER, INDEX[:3])),
+        "aten.index_put.default, sums": (
+            lambda x, y, i: x.index_put((i,), y[:4], accumulate=True), (MATRIX, OTHER, INDEX),
+        ),
+        "aten.index_put.default, negative": (
+            Constant(lambda x, y, i: x.index_put((i,), y[:3]), INDEX[:3] - 5), (MATRIX, OTHER),
+        ),
+        "aten.index_put.default, second": (
+            partial(_put, lambda i: (slice(None), i)),
+            (MATRIX, OTHER[:, :3], INDEX[:3]),
+        ),
+        "aten.index_put.default, two apart": (
+            partial(_put, lambda i: (slice(None), i, slice(None), i)),
+            (X, X[0, 0, :3, :2].reshape(3, 2, 1), INDEX[:3]),
+        ),
+        "aten.index_put.default, a mask": (lambda x, y: x.index_put((y > 0,), x.new_full((), 2.5)), (MATRIX, OTHER)),
+        "aten.index_put.default, a mask of rows": (
+            lambda x, y: x.index_put((y[:, 0] > 0,), x.new_full((1,), 2.5)), (MATRIX, OTHER),
+        ),
+        "aten.slice_scatter.default": (lambda x, y: x.slice_scatter(y[:, :2], 1, 2, 4), (MATRIX, OTHER)),
+        "aten.slice_scatter.default, step": (lambda x, y: x.slice_scatter(y[:2], 0, -4, 5, 2), (MATRIX, OTHER)),
+        "aten.select_scatter.default": (lambda x, y: x.select_scatter(y[:, 0], -1, -2), (MATRIX, OTHER)),
+    },
+    "sorting": {
+        "aten.topk.default": (lambda x: x.topk(3), (MATRIX,)),
+        "aten.topk.default, smallest": (lambda x: x.topk(2, 0, largest=False), (MATRIX,)),
+        "aten.sort.default": (lambda x: x.sort(), (MATRIX,)),
+        "aten.sort.default, down": (lambda x: x.sort(0, descending=True), (MATRIX,)),
+        "aten.sort.stable": (lambda x: torch.sort(x.round(), stable=True), (MATRIX,)),
+        "aten.sort.stable, down": (lambda x: torch.sort(x.round(), stable=True, descending=True, dim=0), (MATRIX,)),
+        "aten.kthvalue.default": (lambda x: x.kthvalue(3), (MATRIX,)),
+        "aten.kthvalue.default, kept": (lambda x: x.kthvalue(2, 0, keepdim=True), (MATRIX,)),
     },
     "quantization": {
         "quantized_decomposed.quantize_per_tensor.default": (

@@ -29,7 +29,7 @@ class Stages(nn.Module):
         self.third = nn.Linear(8, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.third(self.second(self.first(x)).mean((2, 3))).cumsum(1)
+        return self.third(self.second(self.first(x)).mean((2, 3))).logcumsumexp(1)
 
 
 def image() -> torch.Tensor:

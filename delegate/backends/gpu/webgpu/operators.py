@@ -1,8 +1,8 @@
 """The ONNX operators that ONNX Runtime's WebGPU provider runs, with the dtypes that it takes for all their tensors.
 
 https://github.com/microsoft/onnxruntime, js/web/docs/webgpu-operators.md, and what the plugin 0.4 answered when it was
-asked which of them it takes on which dtype. It leaves to the CPU: Round, Sign, Mod, Or, Xor, IsNaN, IsInf and
-LogSoftmax. Of int64 it is given indices alone.
+asked which of them it takes on which dtype. It leaves to the CPU: Round, Sign, Mod, Or, Xor, IsNaN, IsInf,
+LogSoftmax, and GridSample of later opsets than 16. Its int64 has 32 bits, so of int64 it is given indices alone.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ OPERATORS: Operators = {
             "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "AveragePool", "BatchNormalization", "Ceil",
             "Conv", "ConvTranspose", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "GatherElements", "Gelu",
             "Gemm", "GlobalAveragePool", "HardSigmoid", "HardSwish", "InstanceNormalization", "LayerNormalization",
-            "LeakyRelu", "Log", "MatMul", "MaxPool", "Neg", "PRelu", "Reciprocal", "Relu", "Resize", "Sigmoid", "Sin",
-            "Sinh", "Slice", "Softmax", "Sqrt", "Tan", "Tanh", "TopK",
+            "LeakyRelu", "Log", "MatMul", "MaxPool", "Neg", "PRelu", "Pad(edge)", "Pad(reflect 5-D)", "Pad(reflect)",
+            "Pad(wrap)", "Reciprocal", "ReduceL2", "Relu", "Resize", "Sigmoid", "Sin", "Sinh", "Slice", "Softmax",
+            "Sqrt", "Tan", "Tanh", "TopK", "TopK(stable)",
         ),
         _FLOAT,
     ),
     **dict.fromkeys(
         (
-            "Add", "ArgMax", "ArgMin", "Clip", "Concat", "Div", "Equal", "GatherND", "Greater", "GreaterOrEqual",
-            "Less", "LessOrEqual", "Max", "Min", "Mul", "Pad", "Pow", "ReduceMax", "ReduceMean", "ReduceMin",
-            "ReduceProd", "ReduceSum", "ScatterElements", "ScatterND", "Split", "Squeeze", "Sub", "Tile", "Transpose",
-            "Where",
+            "Add", "ArgMax", "ArgMin", "Clip", "Concat", "CumSum", "Div", "Equal", "GatherND", "Greater",
+            "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mul", "Pad", "Pow", "ReduceMax", "ReduceMean",
+            "ReduceMin", "ReduceProd", "ReduceSum", "ScatterElements", "ScatterElements(max)", "ScatterElements(min)",
+            "ScatterND", "ScatterND(add)", "ScatterND(mul)", "Split", "Squeeze", "Sub", "Tile", "Transpose", "Where",
         ),
         _NUMBER,
     ),

@@ -1,29 +1,41 @@
-"""What torch's ONNX exporter makes of an operator: one row per operator that the backends on ONNX Runtime take.
+"""What an operator becomes in ONNX: rows of all operators that the backends on ONNX Runtime take, a file per family.
 
-The rows stand in one file per family and are put together here.
+Most operators have one row. Where providers differ, an operator has several, the better first: a provider gets the
+first whose ONNX operators it runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import groupby
+from operator import attrgetter
 
 from delegate.backends.onnx.translations import (
     activations,
     convolutions,
+    division,
     elementwise,
     indexing,
+    logic,
     moving,
     normalization,
+    padding,
     pooling,
     products,
     quantization,
     reductions,
     resizing,
+    scattering,
+    sorting,
+    trigonometry,
 )
 from delegate.backends.onnx.translations.row import Translation
 
 _FAMILIES = (
     elementwise,
+    trigonometry,
+    division,
+    logic,
     activations,
     reductions,
     convolutions,
@@ -32,8 +44,20 @@ _FAMILIES = (
     normalization,
     resizing,
     moving,
+    padding,
     indexing,
+    scattering,
+    sorting,
     quantization,
 )
 
-TRANSLATIONS: Mapping[str, Translation] = {row.op: row for family in _FAMILIES for row in family.ROWS}
+_ROWS = sorted((row for family in _FAMILIES for row in family.ROWS), key=attrgetter("op"))
+TRANSLATIONS: Mapping[str, tuple[Translation, ...]] = {
+    op: tuple(rows) for op, rows in groupby(_ROWS, key=attrgetter("op"))
+}
+
+
+def rows_of(operators: Collection[str]) -> Mapping[str, Translation]:
+    """The row of each operator that a provider with these ONNX operators runs."""
+    found = ((op, next((r for r in rows if r.needs <= set(operators)), None)) for op, rows in TRANSLATIONS.items())
+    return {op: row for op, row in found if row is not None}

@@ -1,14 +1,14 @@
-"""Element by element: arithmetic, comparisons, truth values, conversions.
-
-Missing on purpose: expm1 and log1p, whose precision near 0 the exporter's exp(x) - 1 and log(1 + x) lose; fmod and
-floor division, which ONNX rounds otherwise.
-"""
+"""Element by element: arithmetic, comparisons, conversions."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from torch.fx import Node
 
 from delegate.backends.lowering import anything, every
+from delegate.backends.onnx.translations.logic import truth
+from delegate.backends.onnx.translations.own import cast_like, ops, scalar
 from delegate.backends.onnx.translations.row import (
     BOOL,
     Translation,
@@ -16,68 +16,149 @@ from delegate.backends.onnx.translations.row import (
     floating_inputs,
     numbers,
     same_dtypes,
-    truths,
 )
-from delegate.edge.node import arguments, tensor
+from delegate.edge.node import tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 
 def _bounds(node: Node) -> Verdict:
-    """Bounds of one kind: the exporter finds no overload for an integer beside a float."""
-    given = arguments(node)
-    kinds = {type(b) for b in (given["min"], given["max"]) if b is not None}
-    return YES if len(kinds) == 1 else no(Reason.ATTRIBUTE, f"min={given['min']} and max={given['max']}")
+    """Bounds do not change the dtype."""
+    made = tensor(node).dtype
+    if tensor(node.all_input_nodes[0]).dtype is made:
+        return YES
+    return no(Reason.DTYPE, f"the bounds make it {str(made).removeprefix('torch.')}")
 
 
-def _number_result(node: Node) -> Verdict:
-    """The result is not of truth values."""
-    return YES if tensor(node).dtype not in BOOL else no(Reason.DTYPE, "ONNX Runtime chooses among numbers alone")
+def clamp(x: Any, min: float | None = None, max: float | None = None) -> Any:
+    """Bounds in the dtype of x."""
+    return ops().Clip(x, *(None if bound is None else scalar(bound, x) for bound in (min, max)))
 
 
+def sign(x: Any) -> Any:
+    """1 above 0, less 1 below 0."""
+    op, zero = ops(), scalar(0.0, x)
+    return op.Sub(*(cast_like(compare(x, zero), x) for compare in (op.Greater, op.Less)))
+
+
+def trunc(x: Any) -> Any:
+    """Towards 0."""
+    op = ops()
+    return op.Where(op.Less(x, scalar(0.0, x)), op.Ceil(x), op.Floor(x))
+
+
+def rounded(x: Any) -> Any:
+    """To the nearest whole number, of two to the even one."""
+    op, half = ops(), scalar(0.5, x)
+    low = op.Floor(x)
+    above = op.Sub(x, low)
+    odd = op.Sub(low, op.Mul(op.Floor(op.Mul(low, half)), scalar(2.0, x)))
+    up = cast_like(op.Greater(above, half), x)
+    return op.Add(low, op.Where(op.Equal(above, half), odd, up))
+
+
+def expm1(x: Any) -> Any:
+    """exp(x) - 1; near 0, where that would lose digits, its series."""
+    op, series = ops(), scalar(1.0, x)
+    for divisor in range(9, 1, -1):
+        series = op.Add(op.Mul(op.Mul(series, x), scalar(1 / divisor, x)), scalar(1.0, x))
+    is_small = op.Less(op.Abs(x), scalar(0.5, x))
+    return op.Where(is_small, op.Mul(series, x), op.Sub(op.Exp(x), scalar(1.0, x)))
+
+
+def log1p(x: Any) -> Any:
+    """log(1 + x); near 0, where that would lose digits, 2 atanh(x / (x + 2)) as a series."""
+    op = ops()
+    is_small = op.Less(op.Abs(x), scalar(0.5, x))
+    s = op.Div(x, op.Add(x, scalar(2.0, x)))
+    square, series = op.Mul(s, s), scalar(1 / 15, x)
+    for odd in range(13, 0, -2):
+        series = op.Add(op.Mul(series, square), scalar(1 / odd, x))
+    return op.Where(is_small, op.Mul(op.Add(s, s), series), op.Log(op.Add(x, scalar(1.0, x))))
+
+
+def erfc(x: Any) -> Any:
+    """By a polynomial whose relative error is below 1.2e-7 everywhere (Numerical Recipes in C, 6.2)."""
+    op = ops()
+    size = op.Abs(x)
+    t = op.Reciprocal(op.Add(op.Mul(size, scalar(0.5, x)), scalar(1.0, x)))
+    series = scalar(_ERFC[-1], x)
+    for factor in reversed(_ERFC[:-1]):
+        series = op.Add(op.Mul(series, t), scalar(factor, x))
+    tail = op.Mul(t, op.Exp(op.Sub(series, op.Mul(size, size))))
+    return op.Where(op.Less(x, scalar(0.0, x)), op.Sub(scalar(2.0, x), tail), tail)
+
+
+def erf(x: Any) -> Any:
+    """1 - erfc(x)."""
+    return ops().Sub(scalar(1.0, x), erfc(x))
+
+
+def converted(x: Any, *, dtype: int, **_: Any) -> Any:
+    """A cast; to truth values by comparing, since QNN's cast of integers is wrong."""
+    import onnx_ir
+
+    return truth(x) if dtype == onnx_ir.DataType.BOOL else ops().Cast(x, to=dtype)
+
+
+_ERFC = (
+    -1.26551223,
+    1.00002368,
+    0.37409196,
+    0.09678418,
+    -0.18628806,
+    0.27886807,
+    -1.13520398,
+    1.48851587,
+    -0.82215223,
+    0.17087277,
+)
 _UNARY = {
     "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
     "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "exp": "Exp", "floor": "Floor", "log": "Log",
     "neg": "Neg", "reciprocal": "Reciprocal", "round": "Round", "sigmoid": "Sigmoid", "sign": "Sign", "sin": "Sin",
     "sinh": "Sinh", "sqrt": "Sqrt", "tan": "Tan", "tanh": "Tanh",
 }  # fmt: skip
-_COMPARE = {"eq": "Equal", "ne": "Equal", "gt": "Greater", "lt": "Less", "ge": "GreaterOrEqual", "le": "LessOrEqual"}
-_TRUTHS = {"and": "And", "or": "Or", "xor": "Xor"}
+_ORDER = {"gt": "Greater", "lt": "Less", "ge": "GreaterOrEqual", "le": "LessOrEqual"}
 _COMPARABLE = every(numbers, same_dtypes)
+_POLYNOMIAL = ("Abs", "Mul", "Add", "Sub", "Where")
 
 ROWS = (
     *(Translation(f"aten.{name}.default", (onnx,), floating) for name, onnx in _UNARY.items()),
+    Translation("aten.sign.default", ("Sub",), floating, translate=sign, between=("Greater", "Less", "Cast")),
+    Translation(
+        "aten.round.default", ("Floor", "Sub", "Mul", "Add", "Where"), floating, translate=rounded,
+        between=("Greater", "Equal", "Cast"),
+    ),
+    Translation("aten.trunc.default", ("Where", "Ceil", "Floor"), floating, translate=trunc, between=("Less",)),
+    Translation("aten.expm1.default", (*_POLYNOMIAL, "Exp"), floating, translate=expm1, between=("Less",)),
+    Translation("aten.log1p.default", (*_POLYNOMIAL, "Log", "Div"), floating, translate=log1p, between=("Less",)),
+    Translation("aten.erfc.default", (*_POLYNOMIAL, "Reciprocal", "Exp"), floating, translate=erfc, between=("Less",)),
+    Translation("aten.erf.default", (*_POLYNOMIAL, "Reciprocal", "Exp"), floating, translate=erf, between=("Less",)),
     Translation("aten.exp2.default", ("Pow",), floating),
     Translation("aten.log2.default", ("Log", "Div"), floating),
     Translation("aten.log10.default", ("Log", "Div"), floating),
     Translation("aten.rsqrt.default", ("Sqrt", "Reciprocal"), floating),
-    Translation("aten.trunc.default", ("Abs", "Floor", "Sign", "Mul"), floating),
     *(
         Translation(f"aten.{name}.{overload}", (onnx,), every(numbers, same_dtypes))
-        for name, onnx in {"add": "Add", "sub": "Sub", "mul": "Mul"}.items()
+        for name, onnx in {"add": "Add", "sub": "Sub"}.items()
         for overload in ("Tensor", "Scalar")
     ),
+    Translation("aten.mul.Scalar", ("Mul",), _COMPARABLE),
     Translation("aten.div.Scalar", ("Div",), every(floating, floating_inputs)),
     Translation("aten.div.Tensor", ("Div",), every(floating, floating_inputs, same_dtypes)),
-    Translation("aten.remainder.Scalar", ("Div", "Floor", "Mul", "Sub"), floating),
-    Translation("aten.remainder.Tensor", ("Div", "Floor", "Mul", "Sub"), every(floating, same_dtypes)),
     Translation("aten.pow.Tensor_Scalar", ("Pow", "Mul", "Sqrt", "Reciprocal"), floating),
     Translation("aten.pow.Tensor_Tensor", ("Pow",), every(floating, same_dtypes)),
     Translation("aten.pow.Scalar", ("Pow",), floating),
     Translation("aten.maximum.default", ("Max",), _COMPARABLE),
     Translation("aten.minimum.default", ("Min",), _COMPARABLE),
-    Translation("aten.clamp.default", ("Clip",), every(floating, _bounds)),
+    Translation("aten.clamp.default", ("Clip",), every(numbers, _bounds), translate=clamp),
     Translation("aten.clamp.Tensor", ("Max", "Min"), _COMPARABLE),
+    Translation("aten.eq.Scalar", ("Equal",), _COMPARABLE, beside=BOOL),
+    Translation("aten.ne.Scalar", ("Equal",), _COMPARABLE, beside=BOOL, between=("Not",)),
     *(
-        Translation(
-            f"aten.{name}.{overload}", (onnx,), _COMPARABLE, beside=BOOL, between=("Not",) if name == "ne" else ()
-        )
-        for name, onnx in _COMPARE.items()
+        Translation(f"aten.{name}.{overload}", (onnx,), _COMPARABLE, beside=BOOL)
+        for name, onnx in _ORDER.items()
         for overload in ("Tensor", "Scalar")
     ),
-    Translation("aten.logical_not.default", ("Not",), truths),
-    Translation("aten.bitwise_not.default", ("Not",), truths),
-    *(Translation(f"aten.logical_{name}.default", (onnx,), truths) for name, onnx in _TRUTHS.items()),
-    *(Translation(f"aten.bitwise_{name}.Tensor", (onnx,), truths) for name, onnx in _TRUTHS.items()),
-    Translation("aten.where.self", ("Where",), _number_result, beside=BOOL),
-    Translation("aten._to_copy.default", ("Cast",), anything),
-)
+    Translation("aten._to_copy.default", ("Cast",), anything, translate=converted, between=("Equal", "Not")),
+)  # fmt: skip

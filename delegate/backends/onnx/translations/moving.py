@@ -1,43 +1,51 @@
-"""What moves data and computes nothing: views, permutations, slices, joins, pads, repetitions."""
+"""What moves data and computes nothing: views, permutations, slices, joins, repetitions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import anything, every
-from delegate.backends.onnx.translations.own import ints, ops
-from delegate.backends.onnx.translations.row import Translation, floating, same_dtypes
-from delegate.edge.node import arguments
+from delegate.backends.onnx.translations.own import END, ints, ops, scalar, taken
+from delegate.backends.onnx.translations.row import Translation, same_dtypes, static
+from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
-_END = 2**31 - 1  # where a slice ends that has no end
 
-
-def _named_dims(node: Node) -> Verdict:
-    """Dimensions are named."""
-    return YES if arguments(node)["dims"] else no(Reason.ATTRIBUTE, "rolled as if it had one dimension")
-
-
-def _no_cut(node: Node) -> Verdict:
-    """No size is cut."""
-    pad = arguments(node)["pad"]
-    return YES if all(p >= 0 for p in pad) else no(Reason.ATTRIBUTE, f"pad={list(pad)}")
+def _flat_or_named(node: Node) -> Verdict:
+    """Without dimensions, all sizes are known before it runs."""
+    return YES if arguments(node)["dims"] else static(node)
 
 
 def roll(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
-    """The last elements before the others, one dimension after the other."""
+    """The last elements before the others, one dimension after the other; without dimensions, as if it had one."""
     op = ops()
+    if not dims:
+        flat = taken(op.Reshape(x, ints([-1])), 0, torch.arange(math.prod(x.shape)).roll(tuple(shifts)))
+        return op.Reshape(flat, ints(list(x.shape)))
     for shift, dim in zip(shifts, dims, strict=True):
         axes, cut = ints([dim]), -(shift % x.shape[dim])
         if cut:
-            last = op.Slice(x, ints([cut]), ints([_END]), axes)
+            last = op.Slice(x, ints([cut]), ints([END]), axes)
             first = op.Slice(x, ints([0]), ints([cut]), axes)
             shape, x = x.shape, op.Concat(last, first, axis=dim)
             x.shape = shape
     return x
+
+
+def filled(x: Any, value: float, **_: Any) -> Any:
+    """A number in the shape of another tensor."""
+    return ops().Expand(scalar(value, x), ints(list(x.shape)))
+
+
+def _same_dtype(node: Node) -> Verdict:
+    """The dtype is that of the other tensor."""
+    made = tensor(node).dtype
+    return YES if tensor(node.all_input_nodes[0]).dtype is made else no(Reason.DTYPE, f"made as {made}")
 
 
 _SHAPE = ("Reshape", "Concat", "Expand", "Squeeze", "Unsqueeze")
@@ -54,11 +62,9 @@ ROWS = (
     Translation("aten.split_with_sizes.default", ("Split",), anything),
     Translation("aten.repeat.default", ("Tile",), anything),
     Translation("aten.flip.default", ("Slice",), anything),
-    Translation("aten.roll.default", ("Slice", "Concat"), _named_dims, keep=True, translate=roll),
-    Translation("aten.constant_pad_nd.default", ("Pad",), every(floating, _no_cut)),
-    *(
-        Translation(f"aten.{mode}_pad{n}d.default", ("Pad",), floating, keep=True)
-        for mode in ("reflection", "replication")
-        for n in (1, 2, 3)
+    Translation(
+        "aten.roll.default", ("Slice", "Concat"), _flat_or_named, keep=True, translate=roll,
+        between=("Reshape", "Gather"),
     ),
-)
+    Translation("aten.full_like.default", ("Expand",), every(static, _same_dtype), translate=filled),
+)  # fmt: skip

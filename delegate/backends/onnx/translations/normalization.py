@@ -7,7 +7,7 @@ from typing import Any
 from torch.fx import Node
 
 from delegate.backends.lowering import every, first_result_only
-from delegate.backends.onnx.translations.own import ints, ops
+from delegate.backends.onnx.translations.own import ints, ops, scalar
 from delegate.backends.onnx.translations.row import Translation, floating, plain
 from delegate.edge.node import is_static
 from delegate.verdict import YES, Reason, Verdict, no
@@ -37,6 +37,24 @@ def group_norm(
     return normal if bias is None else op.Add(normal, op.Reshape(bias, per_channel))
 
 
+def native_group_norm(
+    x: Any, weight: Any, bias: Any, batch: int, channels: int, pixels: int, groups: int, eps: float
+) -> Any:
+    """The first result of what torch decomposes group_norm to."""
+    return (group_norm(x, groups, weight, bias, eps),)
+
+
+def batch_norm_of_the_batch(x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
+    """Normalised by the statistics of the batch itself."""
+    op, axes = ops(), [axis for axis in range(len(x.shape)) if axis != 1]
+    centred = op.Sub(x, op.ReduceMean(x, ints(axes)))
+    spread = op.Sqrt(op.Add(op.ReduceMean(op.Mul(centred, centred), ints(axes)), scalar(eps, x)))
+    normal, per_channel = op.Div(centred, spread), ints([-1, *(1 for _ in x.shape[2:])])
+    if weight is not None:
+        normal = op.Mul(normal, op.Reshape(weight, per_channel))
+    return (normal if bias is None else op.Add(normal, op.Reshape(bias, per_channel)),)
+
+
 ROWS = (
     Translation("aten.layer_norm.default", ("LayerNormalization",), floating, keep=True),
     Translation("aten.native_layer_norm.default", ("LayerNormalization",), every(floating, first_result_only)),
@@ -46,6 +64,18 @@ ROWS = (
         every(floating, _static),
         keep=True,
         translate=group_norm,
+    ),
+    Translation(
+        "aten.native_group_norm.default",
+        ("Reshape", "InstanceNormalization", "Mul", "Add"),
+        every(floating, _static, first_result_only),
+        translate=native_group_norm,
+    ),
+    Translation(
+        "aten._native_batch_norm_legit.no_stats",
+        ("ReduceMean", "Sub", "Mul", "Sqrt", "Add", "Div", "Reshape"),
+        every(floating, first_result_only),
+        translate=batch_norm_of_the_batch,
     ),
     Translation(
         "aten.instance_norm.default",

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
+
+import torch
+
+END = 2**31 - 1  # where a slice ends that has no end
 
 
 def ops() -> Any:
@@ -17,9 +22,82 @@ def scalar(number: float, like: Any) -> Any:
     """A constant without dimensions, of the dtype of another value."""
     import onnx_ir
 
-    return ops().Constant(value=onnx_ir.tensor(number, dtype=like.dtype))
+    made = ops().Constant(value=onnx_ir.tensor(number, dtype=like.dtype))
+    made.dtype = like.dtype
+    return made
+
+
+def operand(given: Any, like: Any) -> Any:
+    """An argument that may be a number, as a value."""
+    return scalar(given, like) if isinstance(given, bool | int | float) else given
 
 
 def ints(values: Sequence[int]) -> Any:
     """A constant of sizes, axes or the like."""
     return ops().Constant(value_ints=list(values))
+
+
+def constant(values: torch.Tensor, like: Any = None) -> Any:
+    """A constant tensor; of floats, in the dtype of another value."""
+    import onnx_ir
+
+    if like is not None and like.dtype.name == "FLOAT16":
+        values = values.half()
+    return ops().Constant(value=onnx_ir.tensor(values.contiguous().numpy()))
+
+
+def cast(x: Any, dtype: str) -> Any:
+    """A value as another element type, e.g. "FLOAT", in ONNX's words."""
+    import onnx_ir
+
+    return ops().Cast(x, to=onnx_ir.DataType[dtype])
+
+
+def cast_like(x: Any, other: Any) -> Any:
+    """A value as the element type of another one."""
+    return ops().Cast(x, to=other.dtype)
+
+
+def is_bool(x: Any) -> bool:
+    """Whether a value is of truth values."""
+    return bool(x.dtype.name == "BOOL")
+
+
+def is_integer(x: Any) -> bool:
+    """Whether a value is of integers."""
+    return bool(x.dtype.name.removeprefix("U").startswith("INT"))
+
+
+def axis_of(dim: int, x: Any) -> int:
+    """A dimension counted from the front."""
+    return dim % max(len(x.shape), 1)
+
+
+def weighted(x: Any, axis: int, weights: torch.Tensor, shape: Sequence[Any], like: Any) -> Any:
+    """The product of constant weights (made, given) with one of the dimensions; the others keep theirs.
+
+    Args:
+        shape: of x, whose sizes behind the first are known.
+        like: a value of the dtype.
+    """
+    op, rank = ops(), len(shape)
+    if rank <= 4 and axis == rank - 1:
+        return op.MatMul(x, constant(weights.t(), like))
+    if rank <= 4 and axis == rank - 2:
+        return op.MatMul(constant(weights, like), x)
+    flat = op.Reshape(x, ints([0, -1, shape[axis], math.prod(shape[axis + 1 :])]))  # DSPs multiply up to 4 dimensions
+    made = op.MatMul(constant(weights, like), flat)
+    return op.Reshape(made, ints([0, *shape[1:axis], len(weights), *shape[axis + 1 :]]))
+
+
+def taken(x: Any, axis: int, places: torch.Tensor) -> Any:
+    """What lies at constant places of a dimension, which becomes the dimensions of `places`."""
+    return ops().Gather(x, constant(places), axis=axis)
+
+
+def shaped(x: Any, shape: Sequence[Any], dtype: Any) -> Any:
+    """The same value: what is known of its shape is noted, where it is only an intermediate result."""
+    import onnx_ir
+
+    x.shape, x.dtype = onnx_ir.Shape(shape), dtype
+    return x

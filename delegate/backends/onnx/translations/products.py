@@ -2,15 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from delegate.backends.lowering import every
 from delegate.backends.onnx import attention
+from delegate.backends.onnx.translations.own import ints, ops, scalar
 from delegate.backends.onnx.translations.row import BOOL, Translation, floating, same_dtypes
+
+
+def row_products(x: Any, matrix: Any, vector: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    """beta x + alpha (matrix @ vector)."""
+    return _sum(x, ops().MatMul(matrix, vector), beta, alpha)
+
+
+def summed_products(x: Any, first: Any, second: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    """beta x + alpha (the sum of the batch's products)."""
+    op = ops()
+    return _sum(x, op.ReduceSum(op.MatMul(first, second), ints([0]), keepdims=0), beta, alpha)
+
+
+def _sum(x: Any, product: Any, beta: float, alpha: float) -> Any:
+    op = ops()
+    scaled = product if alpha == 1 else op.Mul(product, scalar(alpha, x))
+    return op.Add(x if beta == 1 else op.Mul(x, scalar(beta, x)), scaled)
+
+
+def trilinear(
+    first: Any,
+    second: Any,
+    third: Any,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> Any:
+    """The product of three, each with dimensions of 1 added, summed over some."""
+    op = ops()
+    wide = [
+        op.Unsqueeze(x, ints(list(added))) if added else x
+        for x, added in zip((first, second, third), (expand1, expand2, expand3), strict=True)
+    ]
+    return op.ReduceSum(op.Mul(op.Mul(wide[0], wide[1]), wide[2]), ints(list(sumdim)), keepdims=0)  # fmt: skip
+
 
 _PRODUCT = every(floating, same_dtypes)
 
 ROWS = (
     Translation("aten.linear.default", ("Gemm", "MatMul", "Transpose", "Add"), _PRODUCT, keep=True),
     Translation("aten.addmm.default", ("Gemm",), _PRODUCT),
+    Translation("aten.addmv.default", ("MatMul", "Mul", "Add"), _PRODUCT, translate=row_products),
+    Translation("aten.addbmm.default", ("MatMul", "ReduceSum", "Mul", "Add"), _PRODUCT, translate=summed_products),
+    Translation("aten._trilinear.default", ("Mul", "ReduceSum", "Unsqueeze"), _PRODUCT, translate=trilinear),
     Translation("aten.mm.default", ("MatMul",), _PRODUCT),
     Translation("aten.bmm.default", ("MatMul",), _PRODUCT),
     Translation("aten.matmul.default", ("MatMul",), _PRODUCT, keep=True),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from delegate.edge.node import arguments, tensors
+from delegate.edge.node import arguments, is_static, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
 Check = Callable[[Node], Verdict]
@@ -27,7 +27,7 @@ class Translation:
 
     Args:
         op: e.g. "aten.relu.default".
-        onnx: the ONNX operators that it becomes.
+        onnx: the ONNX operators that it becomes, in the words of the providers' tables: "Pad", "Pad(edge)".
         check: where the exporter's translation holds, whatever the provider.
         keep: the operator is not core ATen: it is kept whole, since the exporter knows a better one than its parts.
         beside: dtypes that its tensors may have beside those of all these ONNX operators, such as a mask's.
@@ -42,6 +42,11 @@ class Translation:
     beside: frozenset[torch.dtype] = frozenset()
     between: tuple[str, ...] = ()
     translate: Callable[..., Any] | None = None
+
+    @property
+    def needs(self) -> Set[str]:
+        """All the ONNX operators."""
+        return {*self.onnx, *self.between}
 
 
 def floating(node: Node) -> Verdict:
@@ -71,6 +76,15 @@ def same_dtypes(node: Node) -> Verdict:
     return no(Reason.DTYPE, f"the operands have different dtypes: {names}")
 
 
+def promoted(node: Node) -> Verdict:
+    """A number among the operands does not change the dtype."""
+    made = tensors(node)[0].dtype
+    for source in node.all_input_nodes:
+        if any(t.dtype is not made for t in tensors(source)):
+            return no(Reason.DTYPE, f"{source.name} becomes {str(made).removeprefix('torch.')}")
+    return YES
+
+
 def numbers(node: Node) -> Verdict:
     """The operands are numbers, not truth values."""
     for source in node.all_input_nodes:
@@ -84,6 +98,14 @@ def truths(node: Node) -> Verdict:
     for source in node.all_input_nodes:
         if any(t.dtype is not torch.bool for t in tensors(source)):
             return no(Reason.DTYPE, f"{source.name} is not bool")
+    return YES
+
+
+def static(node: Node) -> Verdict:
+    """All sizes are known before it runs."""
+    for other in (node, *node.all_input_nodes):
+        if not is_static(other):
+            return no(Reason.DYNAMIC_SHAPE, f"{other.name} has sizes that depend on the inputs")
     return YES
 
 

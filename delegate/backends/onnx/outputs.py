@@ -1,0 +1,24 @@
+"""Results that are the same as others: the exporter copies them by Identity, which providers take for few dtypes.
+
+A Reshape to the shape that a value has copies every dtype that they have at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def replace_identities(model: Any) -> None:
+    """Have every Identity of an onnx_ir model be a Reshape."""
+    import onnx_ir
+
+    for node in list(model.graph):
+        if node.op_type != "Identity":
+            continue
+        shape = node.outputs[0].shape or node.inputs[0].shape
+        same = onnx_ir.tensor([0] * len(shape or ()), dtype=onnx_ir.DataType.INT64)  # 0: as it is
+        constant = onnx_ir.node("Constant", [], {"value": same})
+        model.graph.insert_before(node, constant)
+        node.op_type = "Reshape"
+        node.resize_inputs(2)
+        node.replace_input_with(1, constant.outputs[0])
