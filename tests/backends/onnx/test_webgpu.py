@@ -64,12 +64,24 @@ def _convnet() -> nn.Module:
     )
 
 
+class Pixels(nn.Module):
+    """Pads, pools and resizing by constant places and weights."""
+
+    def forward(self, x):
+        x = F.pad(x, (1, 2, 0, 1), mode="circular") + F.pad(x, (1, 2, 0, 1), mode="replicate")
+        x = F.adaptive_avg_pool2d(F.max_pool2d(x, 3, 2, ceil_mode=True), (4, 3))
+        x = F.interpolate(F.avg_pool2d(x, 2, 2, 1, ceil_mode=True), scale_factor=1.5, mode="bicubic")
+        values, places = x.flatten(1).topk(3)
+        return values.cumsum(1), places, torch.linalg.vector_norm(x, dim=(2, 3))
+
+
 def _tokens(batch: int, length: int) -> torch.Tensor:
     return torch.randint(0, 50, (batch, length))
 
 
 DYNAMIC = {
     "batch": (_convnet, lambda b, _: (torch.randn(b, 3, 8, 8),), ({0: BATCH},)),
+    "pixels": (Pixels, lambda b, _: (torch.randn(b, 3, 8, 8),), ({0: BATCH},)),
     "masked": (
         Block,
         lambda b, n: (_tokens(b, n), torch.arange(n).expand(b, n) < n - 1),
@@ -93,6 +105,20 @@ def test_dynamic_sizes(case):
         given = inputs(*sizes)
         with torch.no_grad():
             assert_same(program(*given), module(*given))
+
+
+class _Twice(nn.Module):
+    def forward(self, x, y):
+        return x != y, torch.logical_not(x == y), (x != y).any()
+
+
+def test_a_value_that_is_two_results():
+    """The exporter finds that both are one, and copies it by Identity, which WebGPU has for no truth values."""
+    require("gpu")
+    given = torch.tensor([1.0, 2, 3]), torch.tensor([1.0, 0, 3])
+    program = compiled(_Twice(), given, backends="gpu")
+    assert {n.backend for n in program.report.nodes} == {"gpu"}
+    assert [r.tolist() for r in program(*given)] == [[False, True, False]] * 2 + [True]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
