@@ -145,8 +145,8 @@ def test_tensor_cores_are_left_alone_where_tvm_would_crash(monkeypatch):
 PRODUCTS = {
     "linear": (frozen(nn.Linear(384, 512)), (torch.randn(197, 384),)),
     "convolution": (frozen(nn.Conv2d(96, 128, 3, padding=1)), (torch.randn(1, 96, 28, 28),)),
-    "bmm": (torch.bmm, (torch.randn(6, 197, 80), torch.randn(6, 80, 197))),
-    "too small to gain": (torch.mm, (torch.randn(128, 64), torch.randn(64, 128))),
+    "attention": (F.scaled_dot_product_attention, tuple(torch.randn(1, 3, 197, 64) for _ in range(3))),
+    "too small to gain": (torch.mm, (torch.randn(128, 64), torch.randn(64, 32))),
 }
 
 
@@ -154,12 +154,12 @@ PRODUCTS = {
 @pytest.mark.parametrize(
     ("name", "precision", "arch", "cores"),
     [
-        ("linear", "float16", "sm_80", True),
-        ("linear", "float32", "sm_80", False),
-        ("linear", "float16", "sm_75", False),
-        ("convolution", "bfloat16", "sm_90a", True),
-        ("bmm", "bfloat16", "sm_80", True),
-        ("too small to gain", "float16", "sm_80", False),
+        ("linear", "float16", "sm_80", 1),
+        ("linear", "float32", "sm_80", 0),
+        ("linear", "float16", "sm_75", 0),
+        ("convolution", "bfloat16", "sm_90a", 1),
+        ("attention", "bfloat16", "sm_80", 2),
+        ("too small to gain", "float16", "sm_80", 0),
     ],
 )
 def test_products_run_on_tensor_cores(monkeypatch, name, precision, arch, cores):
@@ -172,6 +172,6 @@ def test_products_run_on_tensor_cores(monkeypatch, name, precision, arch, cores)
 
     monkeypatch.setattr(schedules, "by_default", spy)
     lowered(*PRODUCTS[name], precision, arch)
-    assert any("tvm_mma_sync" in script for script in made) is cores
+    assert sum("tvm_mma_sync" in script for script in made) == cores
     assert all("threadIdx.x" in script for script in made)
     assert cores or any("threadIdx.y" in script for script in made)  # a product's own schedule, not any function's

@@ -79,7 +79,6 @@ _MATMUL = {
 def _for_gpu(target: Target) -> Rules:
     tensor_cores = {
         "tensor cores 4x4": TensorCores(),
-        "tensor cores 2x4": TensorCores(warps=2),
         "tensor cores 2x2": TensorCores(warps=2, depth=2),
     }
     return {

@@ -21,7 +21,6 @@ from tvm.s_tir.dlight.gpu.matmul import (
 from delegate.backends.gpu.cuda.wmma import TILE, intrinsics
 
 _WARP, _VECTOR = 32, 4
-_SMALL = 64  # where rows, columns or what is summed up are no more, padding to whole tiles costs more than it gains
 _DTYPES = ("float16", "bfloat16")
 
 
@@ -46,14 +45,20 @@ class TensorCores:
             return None
         block = _as_product(schedule, found[0])
         sizes = [v.dom.extent for v in schedule.get(block).iter_vars[1:]]
-        if any(isinstance(size, tirx.IntImm) and size.value <= _SMALL for size in sizes):
-            return None
+        if any(isinstance(n, tirx.IntImm) and 2 * n.value <= m for n, m in zip(sizes, self._block, strict=True)):
+            return None  # padding to a whole block would at least double the work
         self._schedule(schedule, block, str(schedule.get(block).reads[0].source.dtype))
         return schedule
 
+    @property
+    def _block(self) -> tuple[int, int, int]:
+        """Rows and columns that a block of threads makes, and what it sums up between two loads."""
+        side = TILE * 2 * self.warps
+        return side, side, TILE * self.depth
+
     def _schedule(self, schedule: Any, block: Any, dtype: str) -> None:
-        names, side = intrinsics(dtype), TILE * 2 * self.warps
-        schedule.pad_einsum(block, [1, side, side, TILE * self.depth])
+        names = intrinsics(dtype)
+        schedule.pad_einsum(block, [1, *self._block])
         batch, i, j, k = schedule.get_loops(block)
         (i, i_in), (j, j_in), (k, k_in) = (schedule.split(loop, [None, TILE]) for loop in (i, j, k))
         schedule.reorder(i, j, k, i_in, j_in, k_in)
