@@ -5,13 +5,15 @@ have one sign and grow from layer to layer; x * hardsigmoid(x) is off by more th
 the first operand; and products of two activations are taken in uint16, but not in int16. Tanh, sigmoid, GELU and SiLU
 behind a product, convolution or sum become part of it and are off by 7e-3, 4e-3, 5e-3 and 4e-3, mostly to one side, ten
 times what float16 makes them: a clamp that changes nothing keeps them apart. Of the root mean square norms of T5 and
-Llama, weights first, the compiler runs out of memory; it knows them by their pow(x, 2).
+Llama, weights first, the compiler runs out of memory; it knows them by their pow(x, 2). A layer norm
+behind a sum whose operand is broadcast is wrong from the second of a batch on: there the operand is expanded first.
 """
 
 from __future__ import annotations
 
 import torch
 from torch.fx import Node
+from torch.fx.node import Argument
 
 from delegate.backends.aot import Region
 from delegate.edge.node import arguments, op_name, tensor
@@ -41,6 +43,8 @@ def rewritten(region: Region) -> Region:
             node.target, node.args = aten.mul.Tensor, (node.args[0], node.args[0])
         elif op_name(node) in _JOINED and not _is_quantized(node):
             _keep_apart(node, _JOINED[op_name(node)])
+        elif op_name(node) == "aten.add.Tensor" and not _is_quantized(node) and _is_normalized(node):
+            node.args = tuple(_expanded(operand, node) for operand in node.args)
         elif op_name(node) == _QUANTIZE and _is_hidden_int16(node):
             _make_unsigned(node)
     return made
@@ -57,6 +61,21 @@ def _spell_out(node: Node) -> None:
         gate = node.graph.call_function(aten.hardsigmoid.default, (source,))
     gate.meta = dict(node.meta)
     node.target, node.args = aten.mul.Tensor, (gate, source)
+
+
+def _is_normalized(node: Node) -> bool:
+    return any(op_name(user) in ("aten.layer_norm.default", "aten.native_layer_norm.default") for user in node.users)
+
+
+def _expanded(operand: Argument, node: Node) -> Argument:
+    """An operand of a node in the shape of its result."""
+    shape = tensor(node).shape
+    if not isinstance(operand, Node) or tensor(operand).shape == shape:
+        return operand
+    with node.graph.inserting_before(node):
+        made = node.graph.call_function(aten.expand.default, (operand, list(shape)))
+    made.meta = dict(node.meta)
+    return made
 
 
 def _keep_apart(node: Node, bound: float) -> None:

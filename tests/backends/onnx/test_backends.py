@@ -140,6 +140,27 @@ def test_activations_behind_products_are_as_exact_as_float16(activation):
         assert (actual - expected).mean().abs() < 1e-3 * expected.abs().mean()  # neither too high nor too low
 
 
+class Positions(nn.Module):
+    """A layer norm behind a sum with what is the same for the whole batch, as BERT begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions, self.norm = nn.Parameter(torch.randn(1, 16, 64)), nn.LayerNorm(64)
+
+    def forward(self, x: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.norm(x + self.positions), self.norm(row + x), self.norm(x + x.flip(0))
+
+
+def test_layer_norms_behind_sums_are_right_for_a_whole_batch():
+    require("dsp")
+    torch.manual_seed(0)
+    module, given = Positions(), (torch.randn(3, 16, 64), torch.randn(64))
+    program = compiled(module, given, backends="dsp")
+    assert {n.backend for n in program.report.nodes} == {"dsp"}
+    for actual, expected in zip(program(*given), module(*given), strict=True):
+        assert relative_error(actual, expected) < 3e-3
+
+
 class RmsNorm(nn.Module):
     """As T5 and Llama have it."""
 
