@@ -25,9 +25,10 @@ def main() -> None:
 def _keep_stdout() -> None:
     """What vendors' libraries print goes to stderr: on stdout are results alone, which other programs read."""
     if sys.stdout is None:  # closed by whoever started this
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process
+        sys.stdout = open(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         return
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
-    sys.stdout = open(kept, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)  # noqa: SIM115
+    # Open as long as the process: closefd=False keeps Python from warning of that at its end.
+    sys.stdout = open(kept, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, closefd=False)  # noqa: SIM115

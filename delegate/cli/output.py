@@ -38,7 +38,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def drop() -> None:
     """Print no results any more: what cannot be written now would fail again when the process ends."""
-    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process
+    sys.stdout = open(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
 def error(text: str) -> None:

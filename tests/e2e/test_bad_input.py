@@ -96,6 +96,13 @@ LOWERING = {
         ConfigError,
         ("treads", "threads"),
     ),
+    "more threads than any machine has": (
+        lambda: delegate.to_backend(
+            exported(), config={"backends": [{"name": "xnnpack", "options": {"threads": 10**20}}]}
+        ),
+        ConfigError,
+        ("threads", "less than or equal to 1024"),
+    ),
     "unknown place of a pin": (
         lambda: delegate.to_backend(exported(), "xnnpack", config={"partitioning": {"pins": {"a": "xnnpak"}}}),
         DelegateError,

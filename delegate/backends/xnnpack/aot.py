@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
-from pydantic import PositiveInt
+from pydantic import Field
 from torch._ops import OpOverload
 from torch.fx import Node
 
@@ -31,7 +31,7 @@ class XnnpackOptions(aot.Options):
         threads: how many to run with; None for as many as the machine that runs the program has cores.
     """
 
-    threads: PositiveInt | None = None
+    threads: int | None = Field(default=None, gt=0, le=1024)
 
 
 class XnnpackBackend(TableBackend):
@@ -82,6 +82,10 @@ class XnnpackBackend(TableBackend):
 
 def _notes(builder: RegionBuilder) -> Iterator[str]:
     count = Counter(builder.model.operators)
-    yield f"{sum(count.values())} operators"
+    yield _counted(sum(count.values()), "operator")
     if count["TRANSPOSE"]:
-        yield f"{count['TRANSPOSE']} transposes"
+        yield _counted(count["TRANSPOSE"], "transpose")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
