@@ -19,6 +19,7 @@ from delegate.backends.gpu.cuda import library
 from delegate.backends.gpu.cuda.blob import Weight, pack
 from delegate.backends.gpu.cuda.compiling import compile_library
 from delegate.backends.gpu.cuda.importing import factors, to_relax
+from delegate.backends.gpu.cuda.layout import with_transposed_weights
 from delegate.backends.gpu.cuda.operators import OPERATORS
 from delegate.backends.gpu.cuda.runtime import host
 from delegate.backends.gpu.cuda.targets import ARCHITECTURES, HOST, Target
@@ -108,7 +109,7 @@ class CudaBackend(Backend):
     def preprocess(self, region: Region) -> PreprocessResult:
         target, why = self._target()
         _require_known_sizes(region)
-        precision = self.options.precision
+        precision, region = self.options.precision, with_transposed_weights(region)
         region = replace(region, constants={n: _rounded(n, v, precision) for n, v in region.constants.items()})
         parameters = {n: value for n, value in region.constants.items() if value.nbytes >= _INLINE}
         module = to_relax(exported_program(region, parameters.keys()), precision)

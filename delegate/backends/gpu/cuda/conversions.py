@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.fx import Node
 
+from delegate.backends.gpu.cuda.layout import META_TRANSPOSED
 from delegate.edge.node import arguments
 
 Conversion = Callable[[Any, Node], Any]
@@ -63,6 +64,18 @@ def _amax(importer: Any, node: Node) -> Any:
 
 def _amin(importer: Any, node: Node) -> Any:
     return _reduced(importer, node, "min")
+
+
+def _linear(importer: Any, node: Node) -> Any:
+    """With the weight as `layout.py` left it."""
+    from tvm import relax
+
+    given, env, emit = arguments(node), importer.env, importer.block_builder.emit
+    weight = env[given["weight"]]
+    if not node.meta.get(META_TRANSPOSED):
+        weight = emit(relax.op.permute_dims(weight))
+    product = emit(relax.op.matmul(env[given["input"]], weight, "float32"))
+    return product if given["bias"] is None else emit(relax.op.add(product, env[given["bias"]]))
 
 
 def _baddbmm(importer: Any, node: Node) -> Any:
@@ -121,6 +134,7 @@ CONVERSIONS: Mapping[str, Conversion] = {
     "amax.default": _amax,
     "amin.default": _amin,
     "masked_fill.Scalar": _masked_fill,
+    "linear.default": _linear,
     "baddbmm.default": _baddbmm,
     "scaled_dot_product_attention.default": _attention,
 }
