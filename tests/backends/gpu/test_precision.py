@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from importlib import metadata
 from typing import Any
 
@@ -14,14 +15,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from delegate.backends.gpu.cuda.operators import OPERATORS
 from delegate.backends.gpu.cuda.targets import Target
-from delegate.errors import ConfigError
+from delegate.errors import LoweringError
 from tests.backends.gpu.cases import frozen
 from tests.backends.onnx.cases import Constant
 from tests.lowering import compiled, relative_error
 
 pytest.importorskip("tvm", reason="TVM is not installed: pip install 'delegate[cuda]'")
+import tvm_ffi
 
-from delegate.backends.gpu.cuda import schedules
+from delegate.backends.gpu.cuda import rounding, schedules, wmma
 from delegate.backends.gpu.cuda.schedules import by_default
 
 torch.manual_seed(0)
@@ -43,21 +45,29 @@ CASES = {
     "more than products": (frozen(nn.Sequential(nn.Linear(64, 96), nn.LayerNorm(96), nn.GELU())), (X,)),
 }
 DTYPES = ("float16", "bfloat16")
+PRECISIONS = (*DTYPES, "tf32")
 nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc is here")
+
+
+def rounded(value: torch.Tensor, precision: str) -> torch.Tensor:
+    if precision != "tf32":
+        return value.to(getattr(torch, precision)).float()
+    mantissa, exponent = torch.frexp(value.double())  # of 11 bits, with the first one, which no number holds
+    return torch.ldexp((mantissa.abs() * 2**11 + 0.5).floor() * mantissa.sign(), exponent - 11).float()
 
 
 class Rounded(TorchDispatchMode):
     """Has torch round the operands of products, and compute in float32 as ever."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, precision: str) -> None:
         super().__init__()
-        self._dtype = dtype
+        self._precision = precision
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         row = OPERATORS.get(str(func))
         names = row.products if row is not None else ()
         given = [
-            value.to(self._dtype).float() if argument.name in names else value
+            rounded(value, self._precision) if argument.name in names else value
             for argument, value in zip(func._schema.arguments, args, strict=False)
         ]
         return func(*given, **(kwargs or {}))
@@ -79,29 +89,26 @@ def lowered(function: Any, args: tuple[torch.Tensor, ...], precision: str, arch:
     return program
 
 
-@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", CASES)
 def test_operands_are_rounded_and_sums_are_not(name, precision):
     function, args = CASES[name]
-    with torch.no_grad(), Rounded(getattr(torch, precision)):
+    with torch.no_grad(), Rounded(precision):
         expected = function(*args)
     assert relative_error(expected, function(*args)) > 1e-5  # else nothing is rounded
     assert relative_error(lowered(function, args, precision)(*args), expected) < 2e-6
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("float16", 1e-3), ("bfloat16", 8e-3)])
+@pytest.mark.parametrize(("precision", "tolerance"), [("float16", 1e-3), ("bfloat16", 8e-3), ("tf32", 1e-3)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention(precision, tolerance, causal):
-    def narrow(x):
-        return x.to(getattr(torch, precision)).float()
-
-    query, key, value = map(narrow, HEADS)
+    query, key, value = (rounded(x, precision) for x in HEADS)
     scores = query @ key.mT / 4
     if causal:
         scores += torch.full((20, 20), -torch.inf).triu(1)
-    expected = narrow(scores.softmax(-1)) @ value
+    expected = rounded(scores.softmax(-1), precision) @ value
     program = lowered(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal), HEADS, precision)
-    # a weight at the border between two numbers of 16 bits may be rounded otherwise
+    # a weight at the border between two narrow numbers may be rounded otherwise
     assert relative_error(program(*HEADS), expected) < tolerance
     assert relative_error(program(*HEADS), F.scaled_dot_product_attention(*HEADS, is_causal=causal)) > 1e-5
 
@@ -116,12 +123,13 @@ def test_weights_of_products_take_half_of_the_file(precision, tmp_path):
     assert sizes["float32"] - sizes[precision] == pytest.approx(weight.nbytes / 2, rel=0.05)
 
 
-def test_a_weight_that_is_used_elsewhere_stays_as_it_is():
+@pytest.mark.parametrize("precision", ["bfloat16", "tf32"])
+def test_a_weight_that_is_used_elsewhere_stays_as_it_is(precision):
     weight = torch.randn(64, 64)
     function = Constant(lambda x, w: x @ w + w.exp(), weight)
-    with torch.no_grad(), Rounded(torch.bfloat16):
+    with torch.no_grad(), Rounded(precision):
         expected = function(X[0, :1])
-    assert relative_error(lowered(function, (X[0, :1],), "bfloat16")(X[0, :1]), expected) < 2e-6
+    assert relative_error(lowered(function, (X[0, :1],), precision)(X[0, :1]), expected) < 2e-6
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -131,9 +139,27 @@ def test_programs_in_16_bits_stay_as_they_are(dtype):
     assert torch.equal(plain, other)
 
 
-def test_tf32_is_refused():
-    with pytest.raises(ConfigError, match=r"TVM 0.27 has no instructions.*tf32: take bfloat16, float16 or float32"):
-        lowered(torch.mm, (X[0], Y[0]), "tf32")
+def test_numbers_at_the_borders_of_tf32():
+    nan, inf, step = torch.nan, torch.inf, 2.0**-10
+    given = [0.0, 1 + step / 2, 1 + step * 0.49, -1 - step * 1.5, 2.0**-140, inf, -inf, nan]
+    expected = [0.0, 1 + step, 1.0, -1 - 2 * step, 0.0, inf, -inf, nan]
+    x, one = torch.tensor([given]).T, torch.ones(1, 1)
+    for made in (lowered(torch.mm, (x, one), "tf32")(x, one), rounding.constant(x, "tf32")):
+        torch.testing.assert_close(made, torch.tensor([expected]).T, rtol=0, atol=0, equal_nan=True)
+
+
+def test_weights_are_rounded_to_tf32_when_compiled(monkeypatch):
+    later: list[Any] = []
+    monkeypatch.setattr(rounding, "factor", lambda importer, value: later.append(value) or value)
+    lowered(frozen(nn.Linear(64, 96)), (X,), "tf32")
+    assert [[int(size) for size in value.ty.shape] for value in later] == [[3, 32, 64]]
+
+
+def test_tf32_is_refused_before_sm_80():
+    with pytest.raises(
+        LoweringError, match=r"sm_75 cannot multiply in tf32: .*from sm_80 on.*: give precision: float16"
+    ):
+        lowered(torch.mm, (X[0], Y[0]), "tf32", "sm_75")
 
 
 def test_tensor_cores_are_left_alone_where_tvm_would_crash(monkeypatch):
@@ -160,6 +186,8 @@ PRODUCTS = {
         ("convolution", "bfloat16", "sm_90a", 1),
         ("attention", "bfloat16", "sm_80", 2),
         ("too small to gain", "float16", "sm_80", 0),
+        ("linear", "tf32", "sm_80", 1),
+        ("attention", "tf32", "sm_120", 2),
     ],
 )
 def test_products_run_on_tensor_cores(monkeypatch, name, precision, arch, cores):
@@ -175,3 +203,16 @@ def test_products_run_on_tensor_cores(monkeypatch, name, precision, arch, cores)
     assert sum("tvm_mma_sync" in script for script in made) == cores
     assert all("threadIdx.x" in script for script in made)
     assert cores or any("threadIdx.y" in script for script in made)  # a product's own schedule, not any function's
+
+
+@nvcc
+@pytest.mark.parametrize("name", ["convolution", "linear"])
+def test_the_instructions_are_those_of_tf32(monkeypatch, tmp_path, name):
+    sources: list[str] = []
+    correct = wmma._corrected
+    monkeypatch.setattr(wmma, "_corrected", lambda *given: sources.append(correct(*given)) or sources[-1])
+    lowered(*PRODUCTS[name], "tf32", "sm_80")
+    assert tvm_ffi.get_global_func(wmma._POSTPROC, allow_missing=True) is None
+    (tmp_path / "made.cu").write_text(sources[0])
+    subprocess.run(["nvcc", "-ptx", "-arch=sm_80", "-o", "made.ptx", "made.cu"], cwd=tmp_path, check=True)
+    assert "wmma.mma.sync.aligned.row.col.m16n16k8.f32.tf32.tf32.f32" in (tmp_path / "made.ptx").read_text()

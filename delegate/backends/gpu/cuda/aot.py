@@ -15,7 +15,7 @@ from torch.fx import Node
 from delegate.backends import aot
 from delegate.backends.aot import Backend, PreprocessResult, Region, RegionRefused
 from delegate.backends.exported import exported_program
-from delegate.backends.gpu.cuda import library
+from delegate.backends.gpu.cuda import library, rounding
 from delegate.backends.gpu.cuda.blob import Weight, pack
 from delegate.backends.gpu.cuda.compiling import compile_library
 from delegate.backends.gpu.cuda.importing import factors, to_relax
@@ -26,7 +26,7 @@ from delegate.backends.gpu.cuda.targets import ARCHITECTURES, HOST, Target
 from delegate.backends.gpu.cuda.tuning import Tuner
 from delegate.backends.lowering import conditions
 from delegate.edge.node import dtype_of, op_name, tensor
-from delegate.errors import BackendUnavailable, did_you_mean
+from delegate.errors import BackendUnavailable, LoweringError, did_you_mean
 from delegate.program.dtypes import DType
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -53,7 +53,7 @@ class CudaOptions(aot.Options):
     precision: Literal["float32", "tf32", "float16", "bfloat16"] = Field(
         default="float32",
         description="What operands of products (linear, matmul, convolution, attention) in float32 are rounded to; "
-        "sums and everything else stay in float32, as in torch.autocast. tf32: not with TVM 0.27.",
+        "sums and everything else stay in float32, as in torch.autocast. tf32: from sm_80 on.",
     )
 
     tuning: TuningOptions | None = Field(
@@ -66,13 +66,6 @@ class CudaOptions(aot.Options):
         if arch is not None and arch not in ARCHITECTURES:
             raise ValueError(f"there is no architecture {arch!r}: {did_you_mean(arch, ARCHITECTURES)}")
         return arch
-
-    @field_validator("precision")
-    @classmethod
-    def _computed(cls, precision: str) -> str:
-        if precision == "tf32":
-            raise ValueError("TVM 0.27 has no instructions of tensor cores for tf32: take bfloat16, float16 or float32")
-        return precision
 
 
 class CudaBackend(Backend):
@@ -108,6 +101,8 @@ class CudaBackend(Backend):
 
     def preprocess(self, region: Region) -> PreprocessResult:
         target, why = self._target()
+        target = replace(target, tf32=self.options.precision == rounding.TF32)
+        _require_tf32(target)
         _require_known_sizes(region)
         precision, region = self.options.precision, with_transposed_weights(region)
         region = replace(region, constants={n: _rounded(n, v, precision) for n, v in region.constants.items()})
@@ -147,6 +142,13 @@ class CudaBackend(Backend):
             return Target(HOST), "no GPU is here"
 
 
+def _require_tf32(target: Target) -> None:
+    if target.tf32 and not (target.is_host or target.has_tensor_cores):
+        raise LoweringError(
+            f"{target} cannot multiply in tf32: GPUs can from sm_80 on", remedy="give precision: float16 or float32"
+        )
+
+
 def _require_known_sizes(region: Region) -> None:
     """Every symbol is a size of an input by itself: TVM does not solve `4*s` for s."""
     given: list[Any] = [size for n in region.inputs for size in tensor(n).shape]
@@ -161,7 +163,7 @@ def _require_known_sizes(region: Region) -> None:
 def _rounded(constant: Node, value: torch.Tensor, precision: str) -> torch.Tensor:
     """A constant as the file holds it: in the precision of products where it goes into nothing else."""
     if value.dtype is torch.float32 and all(constant in factors(user) for user in constant.users):
-        return value.to(getattr(torch, precision))
+        return rounding.constant(value, precision)
     return value
 
 

@@ -40,9 +40,11 @@ def compile_library(module: Any, target: Target, scheduler: Scheduler | None = N
     """
     import tvm
 
+    from delegate.backends.gpu.cuda.wmma import with_tf32
+
     words = tvm.target.Target(dict(target.for_tvm()), host="llvm")
     _require_linker()
-    with TemporaryDirectory() as folder, _environment(_device_compiler(target)):
+    with TemporaryDirectory() as folder, _environment(_device_compiler(target)), with_tf32():
         path = Path(folder, "library.so")
         try:
             with words:

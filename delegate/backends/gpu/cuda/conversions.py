@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.fx import Node
 
+from delegate.backends.gpu.cuda import rounding
 from delegate.backends.gpu.cuda.layout import META_TRANSPOSED
 from delegate.edge.node import arguments
 
@@ -107,7 +108,7 @@ def _attention(importer: Any, node: Node) -> Any:
         if str(mask.ty.dtype) == "bool":
             mask = emit(relax.op.where(mask, relax.const(0.0, "float32"), never))
         scores = emit(relax.op.add(scores, mask))
-    weights = emit(relax.op.astype(emit(relax.op.nn.softmax(scores, -1)), str(value.ty.dtype)))
+    weights = rounding.cast(importer, emit(relax.op.nn.softmax(scores, -1)), rounding.of(importer, value))
     return emit(relax.op.matmul(weights, value, "float32"))
 
 

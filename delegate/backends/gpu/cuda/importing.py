@@ -8,7 +8,7 @@ has all products summed up in float32, and both together is what tensor cores do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from delegate.backends.aot import RegionRefused
+from delegate.backends.gpu.cuda import rounding
 from delegate.backends.gpu.cuda.conversions import CONVERSIONS
 from delegate.backends.gpu.cuda.library import one_line
 from delegate.backends.gpu.cuda.operators import OPERATORS
@@ -30,7 +31,7 @@ def to_relax(program: ExportedProgram, precision: str) -> Any:
 
     Args:
         program: its parameters may be of `precision` already where nothing but products takes them.
-        precision: the dtype that the operands of products in float32 are rounded to.
+        precision: what the operands of products in float32 are rounded to.
 
     Raises:
         RegionRefused: the importer does not take a node.
@@ -38,9 +39,13 @@ def to_relax(program: ExportedProgram, precision: str) -> Any:
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     importer = ExportedProgramImporter()
+    importer.precision = precision  # for conversions that make products of their own
+    done = frozenset(
+        name for name, value in program.state_dict.items() if precision == rounding.TF32 and rounding.is_rounded(value)
+    )
     given: Mapping[str, Callable[[Node], Any]] = importer.convert_map
     own: Mapping[str, Callable[[Node], Any]] = {name: _Own(importer, convert) for name, convert in CONVERSIONS.items()}
-    importer.convert_map = {name: _Guard(importer, convert, precision) for name, convert in {**given, **own}.items()}
+    importer.convert_map = {name: _Guard(importer, convert, done) for name, convert in {**given, **own}.items()}
     return importer.from_exported_program(
         program,
         keep_params_as_input=True,
@@ -67,32 +72,24 @@ class _Guard:
 
     importer: Any
     convert: Callable[[Node], Any]
-    precision: str
+    done: Set[str]
 
     def __call__(self, node: Node) -> Any:
         env = self.importer.env
         before = {n: env[n] for n in _computed(node)}
         try:
-            env.update({n: self._cast(value, self._dtype(node, n)) for n, value in before.items()})
+            env.update({n: self._operand(node, n, value) for n, value in before.items()})
             return self._as_planned(node, self.convert(node))
         except Exception as error:  # TVM raises errors of many kinds, AssertionError among them
             raise RegionRefused({node.name: f"TVM: {one_line(error) or type(error).__name__}"}) from error
         finally:
             env.update(before)
 
-    def _dtype(self, node: Node, operand: Node) -> str:
-        """What an operand is computed with in."""
+    def _operand(self, node: Node, operand: Node, value: Any) -> Any:
+        """An operand in what it is computed with."""
         if operand not in factors(node):
-            return _WIDE
-        given = str(self.importer.env[operand].ty.dtype)
-        return self.precision if given == _WIDE else given
-
-    def _cast(self, value: Any, dtype: str) -> Any:
-        from tvm import relax
-
-        if str(value.ty.dtype) == dtype:
-            return value
-        return self.importer.block_builder.emit(relax.op.astype(value, dtype))
+            return rounding.cast(self.importer, value, _WIDE)
+        return value if operand.name in self.done else rounding.factor(self.importer, value)
 
     def _as_planned(self, node: Node, made: Any) -> Any:
         """The result in torch's dtype; raises ValueError where it is not what torch planned."""
@@ -110,7 +107,7 @@ class _Guard:
             return made
         if not (planned.is_floating_point() and "float" in str(made.ty.dtype)):
             raise ValueError(f"it makes {made.ty.dtype} where torch makes {dtype}")
-        return self._cast(made, dtype)
+        return rounding.cast(self.importer, made, dtype)
 
 
 def factors(node: Node) -> tuple[Node, ...]:

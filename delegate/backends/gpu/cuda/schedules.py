@@ -17,7 +17,7 @@ from tvm.s_tir import dlight
 from delegate.backends.gpu.cuda import library
 from delegate.backends.gpu.cuda.loops import Parallel, Tiled
 from delegate.backends.gpu.cuda.targets import Target
-from delegate.backends.gpu.cuda.tensor_cores import TensorCores
+from delegate.backends.gpu.cuda.tensor_cores import TF32, TensorCores
 
 Rules = Mapping[str, Any]
 
@@ -81,6 +81,11 @@ def _for_gpu(target: Target) -> Rules:
         "tensor cores 4x4": TensorCores(),
         "tensor cores 2x2": TensorCores(warps=2, depth=2),
     }
+    if target.tf32:
+        tensor_cores |= {  # 4x4 takes 100 KiB of shared memory, more than sm_86 has
+            "tensor cores 4x2 tf32": TensorCores(depth=2, dtypes=TF32),
+            "tensor cores 2x4 tf32": TensorCores(warps=2, dtypes=TF32),
+        }
     return {
         **(tensor_cores if target.has_tensor_cores and library.tensorizes() else {}),
         "matmul 8x16": _Matmul({}),

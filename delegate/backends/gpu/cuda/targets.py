@@ -22,9 +22,11 @@ class Target:
 
     Args:
         arch: one of ARCHITECTURES, or what a GPU says of itself.
+        tf32: operands of products in float32 are rounded to TF32, so that tensor cores may multiply them.
     """
 
     arch: str
+    tf32: bool = False
 
     @property
     def is_host(self) -> bool:

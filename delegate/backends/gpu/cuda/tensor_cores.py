@@ -18,10 +18,10 @@ from tvm.s_tir.dlight.gpu.matmul import (
     get_reduction_blocks,
 )
 
-from delegate.backends.gpu.cuda.wmma import TILE, intrinsics
+from delegate.backends.gpu.cuda.wmma import TILE, Intrinsics, intrinsics
 
 _WARP, _VECTOR = 32, 4
-_DTYPES = ("float16", "bfloat16")
+TF32 = ("float32",)
 
 
 @dataclass(frozen=True)
@@ -31,36 +31,39 @@ class TensorCores:
     Args:
         warps: to a side of the square.
         depth: tiles that are summed up between two loads from global memory.
+        dtypes: of the operands; float32 is taken as TF32.
     """
 
     warps: int = 4
     depth: int = 4
+    dtypes: tuple[str, ...] = ("float16", "bfloat16")
 
     def apply(self, function: Any, target: Any, tunable: bool) -> Any:
         """The function scheduled; None where it is no such product."""
         del target, tunable  # dlight's form
         schedule = s_tir.Schedule(function)
         found = get_reduction_blocks(schedule, schedule.get_child_blocks(get_root_block(schedule)))
-        if found is None or not _fits(schedule.get(found[0])):
+        if found is None or not self._fits(schedule.get(found[0])):
             return None
         block = _as_product(schedule, found[0])
+        names = intrinsics(str(schedule.get(block).reads[0].source.dtype))
         sizes = [v.dom.extent for v in schedule.get(block).iter_vars[1:]]
-        if any(isinstance(n, tirx.IntImm) and 2 * n.value <= m for n, m in zip(sizes, self._block, strict=True)):
+        if any(isinstance(n, tirx.IntImm) and 2 * n.value <= m for n, m in zip(sizes, self._block(names), strict=True)):
             return None  # padding to a whole block would at least double the work
-        self._schedule(schedule, block, str(schedule.get(block).reads[0].source.dtype))
+        self._schedule(schedule, block, names)
         return schedule
 
-    @property
-    def _block(self) -> tuple[int, int, int]:
+    def _block(self, names: Intrinsics) -> tuple[int, int, int]:
         """Rows and columns that a block of threads makes, and what it sums up between two loads."""
         side = TILE * 2 * self.warps
-        return side, side, TILE * self.depth
+        return side, side, names.summed * self.depth
 
-    def _schedule(self, schedule: Any, block: Any, dtype: str) -> None:
-        names = intrinsics(dtype)
-        schedule.pad_einsum(block, [1, *self._block])
+    def _schedule(self, schedule: Any, block: Any, names: Intrinsics) -> None:
+        schedule.pad_einsum(block, [1, *self._block(names)])
         batch, i, j, k = schedule.get_loops(block)
-        (i, i_in), (j, j_in), (k, k_in) = (schedule.split(loop, [None, TILE]) for loop in (i, j, k))
+        (i, i_in), (j, j_in), (k, k_in) = (
+            schedule.split(loop, [None, size]) for loop, size in ((i, TILE), (j, TILE), (k, names.summed))
+        )
         schedule.reorder(i, j, k, i_in, j_in, k_in)
         outer = schedule.blockize(i_in)
 
@@ -82,20 +85,21 @@ class TensorCores:
             schedule.bind(loop, axis)
 
         for index in (0, 1):
-            auto_inline_producers(schedule, self._fetch(schedule, outer, index, k0))
+            auto_inline_producers(schedule, self._fetch(schedule, outer, index, k0, names.summed))
         left, right = (schedule.cache_read(outer, n, f"wmma.matrix_{name}") for n, name in enumerate("ab"))
         for fragment in (left, right):
             schedule.compute_at(fragment, k1)
+            schedule.unsafe_set_dtype(fragment, 0, names.fragment)
 
         shared = schedule.cache_write(outer, 0, "shared.dyn")
         schedule.storage_align(shared, 0, -2, 16, 4)
         store = schedule.cache_write(outer, 0, "wmma.accumulator")
         for written in (store, shared):
             schedule.reverse_compute_at(written, warp)
-        tile = _tiled(schedule, store, unroll=False)
+        tile = _tiled(schedule, store, TILE, unroll=False)
         (fill,) = schedule.get_child_blocks(schedule.decompose_reduction(outer, k0))
-        schedule.tensorize(_tiled(schedule, left), names.load_a)
-        schedule.tensorize(_tiled(schedule, right), names.load_b)
+        schedule.tensorize(_tiled(schedule, left, names.summed), names.load_a)
+        schedule.tensorize(_tiled(schedule, right, names.summed), names.load_b)
         schedule.tensorize(schedule.get_loops(fill)[-2], names.fill)
         schedule.tensorize(tile, names.store)
         schedule.tensorize(schedule.get_loops(block)[-3], names.multiply)
@@ -107,8 +111,15 @@ class TensorCores:
         schedule.bind(lane, "threadIdx.x")
         schedule.vectorize(vector)
 
-    def _fetch(self, schedule: Any, block: Any, index: int, at: Any) -> Any:
-        """All threads of a block bring what it reads to shared memory."""
+    def _fits(self, block: Any) -> bool:
+        """Whether a block multiplies numbers of these dtypes, sums up in float32, and has the form of a product."""
+        if len(block.reads) != 2 or get_index_map(block) is None:
+            return False
+        left, right = (str(region.source.dtype) for region in block.reads)
+        return left == right and left in self.dtypes and str(block.writes[0].source.dtype) == "float32"
+
+    def _fetch(self, schedule: Any, block: Any, index: int, at: Any, columns: int) -> Any:
+        """All threads of a block bring what it reads to shared memory, in rows that begin in other banks."""
         fetched = schedule.cache_read(block, index, "shared.dyn")
         schedule.compute_at(fetched, at)
         fused = schedule.fuse(*schedule.get_loops(fetched)[-2:])
@@ -116,18 +127,10 @@ class TensorCores:
         schedule.bind(lane, "threadIdx.x")
         schedule.bind(warp, "threadIdx.y")
         schedule.vectorize(vector)
-        schedule.storage_align(fetched, 0, axis=-2, factor=16, offset=8)
+        schedule.storage_align(fetched, 0, axis=-2, factor=columns, offset=columns // 2)
         schedule.annotate(fetched, "tirx.manifest_shared_memory_local_stage", 1)
         schedule.annotate(fetched, "double_buffer_scope", 0)
         return fetched
-
-
-def _fits(block: Any) -> bool:
-    """Whether a block multiplies numbers of 16 bits, sums up in float32, and has the form of a matrix product."""
-    if len(block.reads) != 2 or get_index_map(block) is None:
-        return False
-    left, right = (str(region.source.dtype) for region in block.reads)
-    return left == right and left in _DTYPES and str(block.writes[0].source.dtype) == "float32"
 
 
 def _as_product(schedule: Any, block: Any) -> Any:
@@ -140,10 +143,10 @@ def _as_product(schedule: Any, block: Any) -> Any:
     return block
 
 
-def _tiled(schedule: Any, block: Any, unroll: bool = True) -> Any:
+def _tiled(schedule: Any, block: Any, columns: int, unroll: bool = True) -> Any:
     """Split the two inner loops of a block into tiles; the loop that is one tile."""
     i, j = schedule.get_loops(block)[-2:]
-    (i, inner), (j, last) = (schedule.split(loop, [None, TILE]) for loop in (i, j))
+    (i, inner), (j, last) = (schedule.split(loop, [None, size]) for loop, size in ((i, TILE), (j, columns)))
     schedule.reorder(i, j, inner, last)
     if unroll:
         schedule.unroll(i)
