@@ -49,16 +49,19 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._records = list(_read(path)) if path.exists() else []
+        self._records: list[Record] = []
+        self._times: dict[tuple[str, str, str], dict[str, float | None]] = {}
+        for record in _read(path) if path.exists() else ():
+            self.add(record)
 
-    def times(self, function: str, target: str, tvm: str) -> dict[str, float | None]:
+    def times(self, function: str, target: str, tvm: str) -> Mapping[str, float | None]:
         """What is known of a function: schedule -> seconds, of the last measurement of each."""
-        return {
-            r.schedule: r.seconds for r in self._records if (r.function, r.target, r.tvm) == (function, target, tvm)
-        }
+        return self._times.get((function, target, tvm), {})
 
     def add(self, record: Record) -> None:
         self._records.append(record)
+        of_function = self._times.setdefault((record.function, record.target, record.tvm), {})
+        of_function[record.schedule] = record.seconds
 
     def save(self) -> None:
         """Put the file in place of the old one, at once; raises LoweringError where that cannot be."""
