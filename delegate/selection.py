@@ -73,11 +73,11 @@ def select(request: Request, config: ConfigSource, registry: Registry, kernels: 
             raise ConfigError(f"backend {name!r} is named twice", remedy="name every backend once")
         try:
             half = registry.aot(name)
+            options = BackendChoice(name=name, options=dict(partitioner.options))
+            backends[name] = GuardedBackend(name, half, backend_options(options, registry))
         except (BackendNotFound, BackendUnavailable) as error:
             notes.append(_absent(error, settings.policy.unavailable))
             continue
-        options = BackendChoice(name=name, options=dict(partitioner.options))
-        backends[name] = GuardedBackend(name, half, backend_options(options, registry))
         partitioners.append(partitioner)
     return Selection(
         tuple(partitioners),

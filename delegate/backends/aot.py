@@ -139,6 +139,8 @@ class RegionFailed(Exception):
 class Backend(ABC):
     """The AOT half. One object serves one `to_backend` call.
 
+    It may raise BackendUnavailable when it is made, where what its options ask for is not here.
+
     A backend on a table of lowerings subclasses `delegate.backends.lowering.TableBackend` instead.
     """
 

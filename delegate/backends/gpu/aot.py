@@ -12,8 +12,9 @@ from torch.fx import Node
 from delegate.backends import aot
 from delegate.backends.aot import Backend, PreprocessResult, Region
 from delegate.backends.gpu.cuda.aot import CudaOptions
-from delegate.backends.gpu.engines import AUTO, ENGINE, ENGINES, choose
+from delegate.backends.gpu.engines import AUTO, ENGINE, ENGINES, Engine, choose
 from delegate.backends.gpu.webgpu.aot import WebGpuOptions
+from delegate.errors import BackendUnavailable
 from delegate.verdict import Verdict
 
 
@@ -26,7 +27,11 @@ class GpuOptions(aot.Options):
 
 
 class GpuBackend(Backend):
-    """GPUs, by one of the engines."""
+    """GPUs, by one of the engines.
+
+    Raises:
+        BackendUnavailable: the engine that the options name cannot be used here.
+    """
 
     name = "gpu"
     Options = GpuOptions
@@ -36,7 +41,7 @@ class GpuBackend(Backend):
         if options.engine == AUTO:
             self._engine, why = choose()
         else:
-            self._engine, why = ENGINES[options.engine], "as asked"
+            self._engine, why = _required(ENGINES[options.engine]), "as asked"
         self._why = f"engine {self._engine.name}: {why}"
         half: type[Backend] = self._engine.half("aot")
         self._half = half(getattr(options, self._engine.name))
@@ -60,3 +65,13 @@ class GpuBackend(Backend):
         made = self._half.preprocess(region)
         specs = {ENGINE: self._engine.name, **made.compile_specs}
         return replace(made, compile_specs=specs, notes=(self._why, *made.notes))
+
+
+def _required(engine: Engine) -> Engine:
+    found = engine.probe()
+    if not found.ok:
+        raise BackendUnavailable(
+            f"engine {engine.name} of backend 'gpu' is unavailable: {found.reason}",
+            remedy=found.remedy or engine.install,
+        )
+    return engine

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -260,3 +261,25 @@ def test_what_auto_takes(monkeypatch, cuda, webgpu, engine):
 def test_without_an_arch_it_is_what_is_here():
     (partition,) = lowered(None).report.partitions
     assert "for host CPU by TVM (stand-in), no GPU is here" in partition.notes
+
+
+NO_DRIVER = Availability(ok=False, reason="no GPU is here", remedy="install the driver")
+
+
+@pytest.mark.parametrize("policy", ["error", "warn", "skip"])
+def test_an_engine_that_is_asked_for_and_not_here(monkeypatch, policy):
+    engine = replace(engines.ENGINES["webgpu"], probe=lambda: NO_DRIVER)
+    monkeypatch.setattr("delegate.backends.gpu.aot.ENGINES", {**engines.ENGINES, "webgpu": engine})
+    config = {
+        "backends": [{"name": "gpu", "options": {"engine": "webgpu"}}],
+        "policy": {"unavailable": policy},
+    }
+    what = "engine webgpu of backend 'gpu' is unavailable: no GPU is here"
+    if policy == "error":
+        with pytest.raises(BackendUnavailable, match=f"{what}: install the driver"):
+            compiled(nn.ReLU(), (X,), config=config)
+        return
+    with pytest.warns(RuntimeWarning, match=what) if policy == "warn" else nullcontext():
+        program = compiled(nn.ReLU(), (X,), config=config)
+    assert what in str(program.report)
+    assert_same(program(X), X.relu())
