@@ -260,9 +260,9 @@ FAMILIES: dict[str, dict[str, Case]] = {
             f"aten.logical_{n}.default, numbers": (getattr(torch, f"logical_{n}"), (NUMBERS, STEPS[0]))
             for n in _TRUTHS
         },
-        "aten.any.dim, numbers": (lambda x: (x * (x > 0)).any(1, keepdim=True), (MATRIX,)),
         "aten.any.default": (partial(_of_signs, torch.any), (MATRIX - 1,)),
         "aten.any.dim": (partial(_of_signs, partial(torch.any, dim=-1)), (MATRIX - 1,)),
+        "aten.any.dim, numbers": (lambda x: (x * (x > 0)).any(1, keepdim=True), (MATRIX,)),
         "aten.any.dims": (partial(_of_signs, partial(torch.any, dim=(0, 1), keepdim=True)), (MATRIX - 9,)),
         "aten.any.dim, all": (partial(_of_signs, partial(torch.all, dim=0)), (MATRIX + 1,)),
     },
