@@ -30,8 +30,9 @@ from delegate.partitioner.cut import LoweredDelegate, LoweredProgram, lower, reg
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import Refusals, plan
 from delegate.partitioner.reporting import make_report
+from delegate.plugins import PORTABLE
 from delegate.registry import default_registry
-from delegate.report import PORTABLE, Report
+from delegate.report import Report
 from delegate.runtime.kernels import Kernels, kernels_of
 from delegate.selection import ConfigSource, Request, Selection, select
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from delegate.entry_points import entry_points
 
-PORTABLE = "portable"  # the project's own kernel library: asked last, never blocked
+PORTABLE = "portable"  # the project's own kernel library, asked last, never blocked; the place where a node runs on it
+AUTHOR = "report it to the backend's author"  # the remedy for a fault of a plugin
 BLOCK_VARIABLE = "DELEGATE_BLOCK_PLUGINS"  # environment variable: names separated by commas, or "*" for all
 
 

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from delegate.errors import ProgramError
+from delegate.plugins import PORTABLE
 from delegate.verdict import Reason, Verdict
 
-PORTABLE = "portable"
 _FORMAT = 1  # of the JSON
 _NAMED = 2  # so many nodes of a group are named with their source line
 

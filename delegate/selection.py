@@ -13,7 +13,8 @@ from delegate.config import BackendChoice, Config, Fallback, backend_options, lo
 from delegate.errors import BackendError, BackendNotFound, BackendUnavailable, ConfigError
 from delegate.kernels.libraries import Wanted
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
-from delegate.partitioner.rules import PORTABLE, PartitionRules
+from delegate.partitioner.rules import PartitionRules
+from delegate.plugins import PORTABLE
 from delegate.registry import Registry
 
 Request = str | Partitioner | Sequence[str | Partitioner] | None

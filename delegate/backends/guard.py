@@ -9,10 +9,8 @@ from torch.fx import Node
 from delegate.backends.aot import Backend, Options, PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.culprits import culprits
 from delegate.errors import BackendBroken, DelegateError, LoweringError
-from delegate.plugins import one_line
+from delegate.plugins import AUTHOR, one_line
 from delegate.verdict import Verdict
-
-_REMEDY = "report it to the backend's author"
 
 
 class GuardedBackend:
@@ -39,7 +37,7 @@ class GuardedBackend:
             raise
         except (Exception, SystemExit) as error:
             what = f"the AOT half of backend {name!r} fails when it is made: {one_line(error)}"
-            raise BackendBroken(what, where=f"{half.__module__}.{half.__qualname__}", remedy=_REMEDY) from error
+            raise BackendBroken(what, where=f"{half.__module__}.{half.__qualname__}", remedy=AUTHOR) from error
 
     def check(self, node: Node) -> Verdict:
         """What the half says of a node; the planner guards that."""
@@ -59,15 +57,15 @@ class GuardedBackend:
             if any(node.name in refusal.reasons for node in region.graph.nodes if node.op == "call_function"):
                 raise
             what = f"backend {self._name} refused a partition, but no node of it: {refusal}"
-            raise LoweringError(what, where=place, remedy=_REMEDY) from refusal
+            raise LoweringError(what, where=place, remedy=AUTHOR) from refusal
         except DelegateError as error:
             raise error if region.name in error.where else error.at(f"partition {place}") from error
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             what = f"backend {self._name} failed to compile a partition: {one_line(error)}"
-            raise LoweringError(what, where=region.name, remedy=_REMEDY) from error
+            raise LoweringError(what, where=region.name, remedy=AUTHOR) from error
         if not isinstance(result, PreprocessResult):
             what = f"backend {self._name} compiled a partition to a {type(result).__name__}, not a PreprocessResult"
-            raise LoweringError(what, where=region.name, remedy=_REMEDY)
+            raise LoweringError(what, where=region.name, remedy=AUTHOR)
         return result
 
     def _compiled(self, region: Region) -> PreprocessResult:

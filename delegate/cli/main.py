@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from delegate.cli import output
+
 
 def main() -> None:
     """Run the command line with the arguments of the process, and exit."""
@@ -25,7 +27,7 @@ def main() -> None:
 def _keep_stdout() -> None:
     """What vendors' libraries print goes to stderr: on stdout are results alone, which other programs read."""
     if sys.stdout is None:  # closed by whoever started this
-        sys.stdout = open(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        output.drop()
         return
     sys.stdout.flush()
     kept = os.dup(1)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from delegate.config.model import PORTABLE, BackendChoice, Config
+from delegate.config.model import BackendChoice, Config
 from delegate.config.problems import problems, raise_all
 from delegate.config.source import Path, Source, dotted, read_yaml
 from delegate.errors import BackendError, ConfigError, did_you_mean
-from delegate.plugins import State
+from delegate.plugins import PORTABLE, State
 from delegate.registry import Registry, default_registry
 
 if TYPE_CHECKING:

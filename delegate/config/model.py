@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from delegate.partitioner.rules import PartitionRules
     from delegate.registry import Registry
 
-PORTABLE = "portable"  # the place of a pin that keeps nodes from all backends
 
 # YAML writes lists; strict mode would take tuples alone.
 Patterns = Annotated[tuple[str, ...], Field(strict=False)]

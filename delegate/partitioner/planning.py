@@ -17,9 +17,9 @@ from delegate.partitioner.collector import paused_collector
 from delegate.partitioner.numbers import is_size_arithmetic, unknown_number
 from delegate.partitioner.partitioner import Check, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit
-from delegate.partitioner.rules import PORTABLE, PartitionRules, RuleBook, RulePattern
+from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
 from delegate.partitioner.submodules import subprograms
-from delegate.plugins import one_line
+from delegate.plugins import AUTHOR, PORTABLE, one_line
 from delegate.verdict import Reason, Verdict, no
 
 Refusals = Mapping[str, Mapping[Node, str]]  # backend -> node -> the words of the library that turned it down
@@ -178,10 +178,10 @@ class _GuardedCheck:
             raise
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             what = f"the support check of backend {self._backend} failed with {one_line(error)}"
-            raise PartitionError(what, where=describe(node), remedy="report it to the backend's author") from error
+            raise PartitionError(what, where=describe(node), remedy=AUTHOR) from error
         if not isinstance(verdict, Verdict):
             what = f"the support check of backend {self._backend} answered {reprlib.repr(verdict)}"
-            remedy = "it should answer with a delegate.verdict.Verdict: report it to the backend's author"
+            remedy = f"it should answer with a delegate.verdict.Verdict: {AUTHOR}"
             raise PartitionError(what, where=describe(node), remedy=remedy)
         return verdict
 

@@ -12,7 +12,8 @@ from delegate.edge.node import is_compute, module_path, source_line, tensors
 from delegate.partitioner.cost import nbytes, work
 from delegate.partitioner.cut import Cutter
 from delegate.partitioner.plan import NodePlan, Partition, Plan
-from delegate.report import PORTABLE, NodeReport, PartitionReport, Report
+from delegate.plugins import PORTABLE
+from delegate.report import NodeReport, PartitionReport, Report
 
 
 def make_report(

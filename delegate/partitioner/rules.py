@@ -12,9 +12,8 @@ from torch.fx import Node
 
 from delegate.edge.node import module_path
 from delegate.errors import PartitionError, did_you_mean
+from delegate.plugins import PORTABLE
 from delegate.verdict import Reason, Verdict, no
-
-PORTABLE = "portable"  # where a node runs that no backend takes
 
 
 @dataclass(frozen=True, slots=True)

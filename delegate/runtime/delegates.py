@@ -7,11 +7,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from delegate.errors import BackendFailed, DelegateError
-from delegate.plugins import one_line
+from delegate.plugins import AUTHOR, one_line
 from delegate.program.model import DelegateSpec, Program
 from delegate.registry import Registry
 from delegate.runtime.backend import BackendRuntime, Delegate
-from delegate.runtime.steps import AUTHOR, failed
+from delegate.runtime.steps import failed
 
 if TYPE_CHECKING:
     from delegate.runtime.fallback import Fallbacks

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from delegate.errors import BackendFailed, DelegateError, DeviceLost
+from delegate.plugins import AUTHOR
 from delegate.program.blocks import walk
 from delegate.program.memory import align
 from delegate.program.model import DelegateCall, DelegateSpec, Home, MemorySpace, Method, Program, Storage
 from delegate.runtime.backend import Array, BackendRuntime, DeviceMemory, DeviceTensor
-from delegate.runtime.steps import AUTHOR, DelegateStep, failed, unfilled
+from delegate.runtime.steps import DelegateStep, failed, unfilled
 
 if TYPE_CHECKING:
     from delegate.runtime.fallback import Fallbacks

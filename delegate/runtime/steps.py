@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from delegate.errors import BackendError, BackendFailed, DelegateError, KernelError
-from delegate.plugins import PORTABLE, one_line
+from delegate.plugins import AUTHOR, PORTABLE, one_line
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Array, Delegate
 
 if TYPE_CHECKING:
     from delegate.kernels.table import Kernel
-
-
-AUTHOR = "report it to the backend's author"  # the remedy for a fault of a plugin
 
 
 class Step(Protocol):

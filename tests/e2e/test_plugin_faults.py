@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,14 +13,11 @@ from torch import nn
 
 import delegate
 from delegate.backends.aot import Backend, PreprocessResult, RegionRefused
-from delegate.backends.info import Availability, BackendInfo
 from delegate.errors import BackendBroken, BackendFailed, ConfigError, LoweringError, PartitionError
 from delegate.program.file import serialize
-from delegate.registry import default_registry
-from delegate.runtime.backend import BackendRuntime, Delegate
+from delegate.runtime.backend import Delegate
 from delegate.verdict import YES, Reason, Verdict, no
-
-MODULE = types.ModuleType("tests_faulty_backend")
+from tests.faulty import MODULE, Runtime, Sum, executes, registry  # noqa: F401 - a fixture among them
 
 
 class Net(nn.Module):
@@ -32,16 +28,6 @@ class Net(nn.Module):
 ONLY_ADDS = no(Reason.OPERATOR, "it\nonly adds")
 ARGS = (torch.arange(6.0).reshape(2, 3) - 3, torch.full((2, 3), 0.5))
 EXPECTED = Net()(*ARGS).numpy()
-
-
-class Sum(Delegate):
-    def execute(self, inputs, outputs):
-        np.add(*inputs, out=outputs[0])
-
-
-class Runtime(BackendRuntime):
-    def init(self, blob, compile_specs):
-        return Sum()
 
 
 class Adder(Backend):
@@ -59,16 +45,6 @@ class Checks(Backend):
 
     def check(self, node):
         return YES
-
-
-@pytest.fixture(autouse=True)
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(sys.modules, MODULE.__name__, MODULE)
-    default_registry.cache_clear()
-    paths = (f"{MODULE.__name__}:Aot", f"{MODULE.__name__}:Runtime")
-    default_registry().register(BackendInfo("faulty", "", *paths, lambda: Availability(True), "pip install faulty"))
-    yield
-    default_registry.cache_clear()
 
 
 def bang(*args: object) -> NoReturn:
@@ -186,12 +162,6 @@ def test_specs_are_the_same_before_and_after_saving():
     assert seen == [{"a": [1, 2], "3": "b"}]
 
 
-def execute(function: Callable[..., Any]) -> type[BackendRuntime]:
-    """A runtime half whose delegate executes this."""
-    made = type("Faulty", (Sum,), {"execute": lambda self, inputs, outputs: function(inputs, outputs)})
-    return type("FaultyRuntime", (Runtime,), {"init": lambda self, blob, specs: made()})
-
-
 def rebind(inputs: Any, outputs: Any) -> None:
     outputs[0] = inputs[0] + inputs[1]
 
@@ -202,12 +172,12 @@ RUNTIME_FAULTS = {
     "init raises": (type("R", (Runtime,), {"init": bang}), "RuntimeError: bang in two lines"),
     "init exits": (type("R", (Runtime,), {"init": leave}), "SystemExit: 3"),
     "runs_code raises": (type("R", (Runtime,), {"runs_code": bang}), "RuntimeError: bang in two lines"),
-    "raises": (execute(bang), "RuntimeError: bang in two lines"),
-    "exits": (execute(leave), "SystemExit: 3"),
-    "wrong shape": (execute(lambda i, o: np.copyto(o[0], np.ones((5, 7)))), "could not broadcast"),
-    "one output too many": (execute(lambda i, o: np.copyto(o[1], 1)), "IndexError"),
-    "gives its results": (execute(lambda i, o: [i[0] + i[1]]), "its execute() should fill `outputs` and give nothing"),
-    "rebinds its outputs": (execute(rebind), "does not support item assignment"),
+    "raises": (executes(bang), "RuntimeError: bang in two lines"),
+    "exits": (executes(leave), "SystemExit: 3"),
+    "wrong shape": (executes(lambda i, o: np.copyto(o[0], np.ones((5, 7)))), "could not broadcast"),
+    "one output too many": (executes(lambda i, o: np.copyto(o[1], 1)), "IndexError"),
+    "gives its results": (executes(lambda i, o: [i[0] + i[1]]), "its execute() should fill `outputs` and give nothing"),
+    "rebinds its outputs": (executes(rebind), "does not support item assignment"),
 }  # fmt: skip
 
 

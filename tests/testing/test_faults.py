@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
-import types
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,29 +12,16 @@ from torch import nn
 
 from delegate.backends import aot
 from delegate.backends.aot import Backend, PreprocessResult
-from delegate.backends.info import Availability, BackendInfo
 from delegate.errors import BackendFailed
-from delegate.registry import default_registry
-from delegate.runtime.backend import BackendRuntime, Delegate
+from delegate.runtime.backend import BackendRuntime
 from delegate.testing import BackendTests, Case
 from delegate.verdict import YES, Reason, Verdict, no
-
-MODULE = types.ModuleType("tests_faulty_half")
+from tests.faulty import MODULE, Runtime, executes, registry  # noqa: F401 - a fixture among them
 
 
 class Net(nn.Module):
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.cumsum(a + b, 0) * 2
-
-
-class Sum(Delegate):
-    def execute(self, inputs, outputs):
-        np.add(*inputs, out=outputs[0])
-
-
-class Runtime(BackendRuntime):
-    def init(self, blob, compile_specs):
-        return Sum()
 
 
 class Adder(Backend):
@@ -57,21 +41,6 @@ class Kit(BackendTests):
     __test__ = False
     backend = "faulty"
     cases: ClassVar = {"net": Case(Net(), (torch.ones(2, 3), torch.full((2, 3), 0.5)))}
-
-
-@pytest.fixture(autouse=True)
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(sys.modules, MODULE.__name__, MODULE)
-    default_registry.cache_clear()
-    paths = (f"{MODULE.__name__}:Aot", f"{MODULE.__name__}:Runtime")
-    default_registry().register(BackendInfo("faulty", "", *paths, lambda: Availability(True), "pip install faulty"))
-    yield
-    default_registry.cache_clear()
-
-
-def executes(function: Any) -> type[BackendRuntime]:
-    made = type("Faulty", (Sum,), {"execute": lambda self, inputs, outputs: function(inputs, outputs)})
-    return type("FaultyRuntime", (Runtime,), {"init": lambda self, blob, specs: made()})
 
 
 def renames(self: Any, node: torch.fx.Node) -> Verdict:

@@ -21,7 +21,7 @@ from delegate.backends.onnx.blob import OnnxModel, pack
 from delegate.backends.onnx.model import ExportedModel
 from delegate.backends.onnx.provider import one_line
 from delegate.backends.onnx.session import add_weights
-from delegate.edge.node import is_empty, is_static, tensors
+from delegate.edge.node import is_static, tensors
 from delegate.errors import LoweringError, did_you_mean
 from delegate.verdict import Reason, Verdict, no
 
@@ -103,8 +103,6 @@ class DspBackend(OnnxBackend):
             rank = max((t.dim() for t in tensors(other)), default=0)
             if rank > _MAX_RANK:
                 return no(Reason.RANK, f"{other.name} has {rank} dimensions, and the HTP takes {_MAX_RANK} at most")
-            if is_empty(other):
-                return no(Reason.ATTRIBUTE, f"{other.name} holds nothing, and QNN divides by its size")
         verdict = super().check(node)
         return in_integers(node) if verdict and self.options.precision == "integer" else verdict
 

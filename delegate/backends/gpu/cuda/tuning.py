@@ -42,8 +42,9 @@ class Tuner:
         """Every function by the fastest schedule that is known of it, or the default one."""
         from delegate.backends.gpu.cuda.schedules import applied, by_default, rules
 
-        for function in sorted(functions, key=_work, reverse=True):
-            self._measure(function)
+        if self._left:
+            for function in sorted(functions, key=_work, reverse=True):
+                self._measure(function)
         table, made = rules(self._target), []
         for function in functions:
             times = {name: t for name, t in self._times(function).items() if t is not None and name in table}
@@ -58,14 +59,14 @@ class Tuner:
         """Try the schedules that were not tried yet, as long as there are trials left."""
         from delegate.backends.gpu.cuda.schedules import applied, rules
 
-        known, before = self._times(function), self.measured
         if not _is_static(function):
             return
+        known, before, hashed = self._times(function), self.measured, _name(function)
         for name, rule in rules(self._target).items():
             scheduled = None if name in known or not self._left else applied(rule, function, self._target)
             if scheduled is not None:
                 seconds = _seconds(scheduled, self._target)
-                self._database.add(Record(_name(function), self._target.arch, self._version, name, seconds))
+                self._database.add(Record(hashed, self._target.arch, self._version, name, seconds))
                 self._left -= 1
                 self.measured += 1
         if self.measured > before:

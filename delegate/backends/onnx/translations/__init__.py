@@ -59,5 +59,6 @@ TRANSLATIONS: Mapping[str, tuple[Translation, ...]] = {
 
 def rows_of(operators: Collection[str]) -> Mapping[str, Translation]:
     """The row of each operator that a provider with these ONNX operators runs."""
-    found = ((op, next((r for r in rows if r.needs <= set(operators)), None)) for op, rows in TRANSLATIONS.items())
+    runs = frozenset(operators)
+    found = ((op, next((r for r in rows if r.needs <= runs), None)) for op, rows in TRANSLATIONS.items())
     return {op: row for op, row in found if row is not None}
