@@ -18,6 +18,7 @@ from torch.fx.passes.operator_support import create_op_support
 
 from delegate.backends.aot import PreprocessResult
 from delegate.edge.program import EdgeInput, EdgeProgram
+from delegate.partitioner.capability import Capability
 from delegate.partitioner.cut import LoweredDelegate, lower, regions
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Plan
@@ -81,8 +82,8 @@ def main() -> int:
     print(f"{columns}  {'cut and rebuild s':>18}  {'torch.fx s':>10}")
     for size in SIZES:
         program = build(size)
-        made = plan(program, [CapabilityPartitioner("toy")], {"toy": check})
-        planning = seconds(lambda p=program: plan(p, [CapabilityPartitioner("toy")], {"toy": check}))
+        made = plan(program, [CapabilityPartitioner("toy")], {"toy": Capability(check)})
+        planning = seconds(lambda p=program: plan(p, [CapabilityPartitioner("toy")], {"toy": Capability(check)}))
         rebuild = seconds(lambda m=made: lowered(m))
         other = f"{seconds(lambda p=program: torch_fx(p)):10.3f}" if size <= COMPARED else f"{'-':>10}"
         per_node = planning / size * 1e6

@@ -16,17 +16,19 @@ from torch.nn import Module
 from delegate.backends.aot import RegionRefused
 from delegate.compiled import CompiledProgram
 from delegate.edge.control_flow import CONTROL_FLOW
-from delegate.edge.decompose import decompose
 from delegate.edge.export import to_edge
+from delegate.edge.identity import identify
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
 from delegate.edge.sources import exported_programs
 from delegate.emit.copies import state_copies
-from delegate.emit.leftovers import compounds_without_kernel
 from delegate.emit.program import emit
+from delegate.emit.whole import has_kernel
 from delegate.errors import PartitionError
 from delegate.kernels.libraries import Wanted
-from delegate.partitioner.cut import LoweredDelegate, LoweredProgram, lower, regions
+from delegate.partitioner.candidates import Artifacts, Candidate, candidates, refused_parts
+from delegate.partitioner.cut import LoweredDelegate, LoweredProgram, lower
+from delegate.partitioner.forms import Forms
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import Refusals, plan
 from delegate.partitioner.reporting import make_report
@@ -79,7 +81,7 @@ def to_backend(
     exported = exported_programs(model, example_inputs)
     lowered = [compiler.lower(name, ep) for name, ep in exported.items()]
     report = compiler.report()
-    _apply_policy(report, selection)
+    _warn_of_portable(report, selection)
     keep, policy = selection.fallback.keep, selection.fallback.policy
     program = emit(lowered, compiler.kernels, keep_fallbacks=keep, on_fallback=policy)
     report = state_copies(report, program, lowered)
@@ -102,38 +104,54 @@ def explain(
 
 @dataclass
 class _Compiler:
-    """Lowers the methods of one program; partition names are unique among them."""
+    """Lowers the methods of one program; partition names are unique among them.
+
+    A method goes from its edge program, every operator in the form that the user's module has where anybody wants it so,
+    to a plan, from that to candidates, from these to artifacts, and then the partitions are cut out.
+    """
 
     selection: Selection
     kernels: Kernels
     plans: list[Plan] = field(default_factory=list)
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    artifacts: Artifacts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.artifacts = Artifacts({name: b.preprocess for name, b in self.selection.backends.items()})
+
+    @property
+    def preserve_ops(self) -> frozenset[str]:
+        """The compound operators that a backend, or a kernel, wants whole. Each is asked in the form that suits it."""
+        wanted = (op for c in self.selection.capabilities.values() for op in c.preserve_ops)
+        return frozenset((*wanted, *self.kernels.torch_free.whole_ops, *_WRITES))
 
     def edge(self, name: str, ep: ExportedProgram) -> EdgeProgram:
-        """The optimised edge program of a method, with the operators whole that backends, or else kernels, want so.
-
-        A backend may run the parts of what kernels run faster whole: where there are backends, theirs alone count.
-        """
-        preserve_ops = self.selection.preserve_ops if self.selection.backends else self.kernels.torch_free.whole_ops
-        return optimize(to_edge(ep, name=name, preserve_ops=preserve_ops | _WRITES))
+        """The optimised edge program of a method."""
+        return identify(optimize(to_edge(ep, name=name, preserve_ops=self.preserve_ops)))
 
     def plan(self, edge: EdgeProgram, refusals: Refusals | None = None) -> Plan:
-        """The plan of a method. Compound operators that no backend took and no kernel runs are decomposed first."""
+        """The plan of a method. Compound operators that nobody runs whole, nor any backend in parts, are taken apart."""
+        forms = Forms(self.preserve_ops)
         while True:
             made = self._plan(edge, refusals or {})
-            leftover = [n for p in made.walk() for n in self._to_decompose(p)]
-            if not leftover:
+            apart = [node for part in made.walk() for node in part.to_take_apart]
+            if not apart:
                 self.plans.append(made)
                 return made
-            edge = optimize(decompose(edge, leftover))
+            edge = identify(optimize(forms.apart(edge, apart)))
 
     def lower(self, name: str, ep: ExportedProgram) -> LoweredProgram:
-        """Plan a method and compile its partitions, planning again without the nodes that a library turns down."""
+        """Plan a method and compile its partitions, planning again without the nodes that a library turns down.
+
+        Raises:
+            PartitionError: nodes stay portable, and the policy forbids that.
+        """
         edge = self.edge(name, ep)
         refusals: dict[str, dict[Node, str]] = {}
         for turn in itertools.count():
             made = self.plan(edge, refusals)
-            delegates, refused = self._preprocess(made, whole=turn >= _PATIENCE)
+            _refuse_portable(made, self.selection)
+            delegates, refused = self._compile(candidates(made, self.selection.capabilities), whole=turn >= _PATIENCE)
             if not refused:
                 break
             self.plans.remove(made)
@@ -148,46 +166,60 @@ class _Compiler:
         return make_report(self.plans, self.notes, self.selection.notes)
 
     def _plan(self, edge: EdgeProgram, refusals: Refusals) -> Plan:
-        checks = {name: b.check for name, b in self.selection.backends.items()}
-        taken = [p.name for done in self.plans for part in done.walk() for p in part.partitions]
-        return plan(edge, self.selection.partitioners, checks, self.selection.rules, refusals=refusals, taken=taken)
+        return plan(
+            edge,
+            self.selection.partitioners,
+            self.selection.capabilities,
+            self.selection.rules,
+            refusals=refusals,
+            taken=[p.name for done in self.plans for part in done.walk() for p in part.partitions],
+            has_kernel=lambda node: has_kernel(node, self.kernels),
+        )
 
-    def _to_decompose(self, made: Plan) -> list[Node]:
-        portable = {n.node for n in made.nodes if n.backend is None}
-        return [n for n in compounds_without_kernel(made.program.graph, self.kernels) if n in portable]
-
-    def _preprocess(self, made: Plan, *, whole: bool) -> tuple[dict[str, LoweredDelegate], dict[str, dict[Node, str]]]:
-        """The compiled partitions, and what the libraries refused: backend -> node -> reason.
+    def _compile(
+        self, found: list[Candidate], *, whole: bool
+    ) -> tuple[dict[str, LoweredDelegate], dict[str, dict[Node, str]]]:
+        """The compiled partitions by name, and what backends refused: backend -> node -> reason.
 
         Args:
-            made: the plan.
+            found: the candidates of a plan.
             whole: a partition of which a node is refused is given up with all its nodes.
         """
-        partitions = {p.name: p for part in made.walk() for p in part.partitions}
         delegates: dict[str, LoweredDelegate] = {}
         refused: dict[str, dict[Node, str]] = {}
-        for name, region in regions(made).items():
-            backend = partitions[name].backend
-            try:
-                result = self.selection.backends[backend].preprocess(region)
-                delegates[name] = LoweredDelegate(backend, result, region)
-            except RegionRefused as refusal:
-                others = str(refusal) if whole else ""
-                told = {n: refusal.reasons.get(n.name, others) for n in partitions[name].nodes}
-                reasons = {n: reason for n, reason in told.items() if reason}
-                refused.setdefault(backend, {}).update(reasons)
+        for candidate in found:
+            partition = candidate.partition
+            reasons = refused_parts(candidate, self.selection.backends[partition.backend].check)
+            if not reasons:
+                try:
+                    delegates[partition.name] = self.artifacts.delegate(candidate)
+                    continue
+                except RegionRefused as refusal:
+                    named = ((candidate.origins.get(name), why) for name, why in refusal.reasons.items())
+                    reasons = {node: why for node, why in named if node is not None}
+                    if whole or not reasons:
+                        reasons = dict.fromkeys(partition.nodes, str(refusal)) | reasons
+            refused.setdefault(partition.backend, {}).update(reasons)
         return delegates, refused
 
 
-def _apply_policy(report: Report, selection: Selection) -> None:
-    """What the configuration wants of nodes that stay portable though backends were asked for.
+def _refuse_portable(made: Plan, selection: Selection) -> None:
+    """Before anything is compiled: what the policy says of nodes that stay portable though backends were asked for."""
+    nodes = [n for part in made.walk() for n in part.nodes if n.backend is None and n.op not in CONTROL_FLOW]
+    if selection.on_portable == "error" and nodes and selection.backends:
+        remedy = "`delegate explain` says why; or set policy.portable to allow"
+        raise PartitionError(_portable_message([n.node.name for n in nodes]), where=made.program.name, remedy=remedy)
+
+
+def _warn_of_portable(report: Report, selection: Selection) -> None:
+    """What the policy says of nodes that stay portable, where it is no error.
 
     Control flow itself is no such node: the runtime runs it, and no kernel does.
     """
     names = [n.name for n in report.nodes if n.backend == PORTABLE and n.op not in CONTROL_FLOW]
-    if selection.on_portable == "allow" or not names or not selection.backends:
-        return
-    message = f"{len(names)} nodes stay on portable kernels: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
-    if selection.on_portable == "error":
-        raise PartitionError(message, remedy="`delegate explain` says why; or set policy.portable to allow")
-    warnings.warn(message, RuntimeWarning, stacklevel=3)
+    if selection.on_portable == "warn" and names and selection.backends:
+        warnings.warn(_portable_message(names), RuntimeWarning, stacklevel=3)
+
+
+def _portable_message(names: list[str]) -> str:
+    return f"{len(names)} nodes stay on portable kernels: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"

@@ -236,7 +236,9 @@ def _node(data: Mapping[str, Any]) -> NodeReport:
 
 def _verdict(data: Mapping[str, Any]) -> Verdict:
     reason = None if data["reason"] is None else Reason(data["reason"])
-    return Verdict(reason, str(data["message"]), str(data["remedy"]), str(data["tag"]))
+    cost = data.get("cost")
+    texts = (str(data[key]) for key in ("message", "remedy", "tag"))
+    return Verdict(reason, *texts, bool(data.get("in_parts", False)), None if cost is None else float(cost))
 
 
 def _partition(data: Mapping[str, Any]) -> PartitionReport:

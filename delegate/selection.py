@@ -12,6 +12,7 @@ from delegate.backends.guard import GuardedBackend
 from delegate.config import BackendChoice, Config, Fallback, backend_options, load_config
 from delegate.errors import BackendError, BackendNotFound, BackendUnavailable, ConfigError
 from delegate.kernels.libraries import Wanted
+from delegate.partitioner.capability import Capability
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.rules import PartitionRules
 from delegate.plugins import PORTABLE
@@ -44,9 +45,9 @@ class Selection:
     kernels: Wanted | None = None
 
     @property
-    def preserve_ops(self) -> frozenset[str]:
-        """The operators that one of the backends wants whole."""
-        return frozenset(op for b in self.backends.values() for op in b.preserve_ops)
+    def capabilities(self) -> Mapping[str, Capability]:
+        """What each of the backends can do."""
+        return {name: Capability(b.check, b.preserve_ops, b.claims) for name, b in self.backends.items()}
 
 
 def select(request: Request, config: ConfigSource, registry: Registry, kernels: Wanted | None = None) -> Selection:

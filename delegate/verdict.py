@@ -25,6 +25,7 @@ class Reason(StrEnum):
     CYCLE = "would form a cycle"
     REFUSED = "refused by the library"
     UNAVAILABLE = "device absent"
+    BORDER = "view at the border"
     SLOWER = "slower"
     INACCURATE = "inaccurate"
 
@@ -38,24 +39,30 @@ class Verdict:
         message: a sentence about this node, e.g. "groups=3 does not divide 8 channels".
         remedy: what would make it a yes, where that is known.
         tag: of a yes: nodes with different tags never share a partition. Most backends leave it empty.
+        in_parts: of a yes: it runs the operators that this one is made of. The planner says so, not the backend.
+        cost: seconds that the node takes there, measured or estimated, where that is known.
     """
 
     reason: Reason | None = None
     message: str = ""
     remedy: str = ""
     tag: str = ""
+    in_parts: bool = False
+    cost: float | None = None
 
     def __post_init__(self) -> None:
         expect(self, "reason", self.reason is None or isinstance(self.reason, Reason), "a Reason, or None for yes")
         for field in ("message", "remedy", "tag"):
             expect(self, field, isinstance(getattr(self, field), str), "text")
+        expect(self, "in_parts", isinstance(self.in_parts, bool), "True or False")
+        expect(self, "cost", self.cost is None or isinstance(self.cost, float), "seconds, or None")
 
     def __bool__(self) -> bool:
         return self.reason is None
 
     def __str__(self) -> str:
         if self.reason is None:
-            return "yes"
+            return "yes, in parts" if self.in_parts else "yes"
         text = ": ".join(part for part in (str(self.reason), self.message, self.remedy) if part)
         return " ".join(text.split())  # the words of a library may be of many lines
 

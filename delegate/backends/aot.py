@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import torch
 from pydantic import BaseModel, ConfigDict
-from torch.fx import Graph, Node
+from torch.fx import Node
 
-from delegate.edge.graphs import copy_node
+from delegate.backends.region import ClaimedPattern, Region
 from delegate.typed import expect, is_texts
-from delegate.verdict import Verdict
+from delegate.verdict import YES, Verdict
+
+__all__ = [
+    "Backend", "Claim", "ClaimedPattern", "Options", "PreprocessResult", "Region", "RegionFailed", "RegionRefused",
+]  # fmt: skip
 
 
 class Options(BaseModel):
@@ -23,60 +26,26 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-@dataclass(frozen=True)
-class Region:
-    """A partition cut out of its program, as the backend gets it.
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Nodes that a backend would run as one, or why a pattern that almost fits does not.
 
     Args:
-        name: unique in the program, e.g. "xnnpack_0"; used for the delegate and in messages.
-        graph: a graph of its own: placeholders (inputs, then constants), call_function nodes in topological order,
-            and one output node whose argument is the tuple of results. Every node keeps its name and `meta`.
-        inputs: the placeholders that are given at run time, in the order of the delegate's inputs.
-        constants: placeholder -> its tensor, contiguous or not.
-        outputs: the nodes whose values leave, in the order of the delegate's outputs; each gives one tensor.
+        name: of the pattern, for reports and for the region that holds it, e.g. "linear, relu".
+        nodes: all of it in any order, the node around which it was looked for among them. They come into one partition
+            together, or not at all; values in between may be used by others too.
+        verdict: yes; or no with the reason, which stands in the report where the backend does not take the node alone.
     """
 
     name: str
-    graph: Graph
-    inputs: tuple[Node, ...]
-    constants: Mapping[Node, torch.Tensor]
-    outputs: tuple[Node, ...]
+    nodes: tuple[Node, ...]
+    verdict: Verdict = YES
 
-    def copy(self) -> Region:
-        """The same with a graph of its own, for a backend that rewrites it: the one that it was given must stay."""
-        graph, copies = Graph(), dict[Node, Node]()
-        for node in self.graph.nodes:
-            copies[node] = copy_node(graph, node, copies)
-        return Region(
-            self.name,
-            graph,
-            tuple(copies[n] for n in self.inputs),
-            {copies[n]: value for n, value in self.constants.items()},
-            tuple(copies[n] for n in self.outputs),
-        )
-
-    def part(self, nodes: Sequence[Node]) -> Region:
-        """Some of its nodes as a region, in the order of the graph, with all its inputs: they may tell sizes.
-
-        Nodes that give tuples must be there together with their getitems.
-        """
-        inside, graph, copies = set(nodes), Graph(), dict[Node, Node]()
-        used = (s for node in nodes for s in node.all_input_nodes if s not in inside)
-        for source in dict.fromkeys((*self.inputs, *used)):
-            copies[source] = graph.create_node("placeholder", source.name, name=source.name)
-            copies[source].meta = dict(source.meta)
-        given = tuple(copies.items())
-        for node in nodes:
-            copies[node] = copy_node(graph, node, copies)
-        outputs = tuple(copies[n] for n in nodes if any(user not in inside for user in n.users))
-        graph.output(outputs)
-        return Region(
-            self.name,
-            graph,
-            tuple(copied for node, copied in given if node not in self.constants),
-            {copied: self.constants[node] for node, copied in given if node in self.constants},
-            outputs,
-        )
+    def __post_init__(self) -> None:
+        expect(self, "name", isinstance(self.name, str), "text")
+        given = isinstance(self.nodes, tuple) and all(isinstance(n, Node) and n.op == "call_function" for n in self.nodes)
+        expect(self, "nodes", given and bool(self.nodes), "a tuple of nodes that call operators")
+        expect(self, "verdict", isinstance(self.verdict, Verdict), "a Verdict")
 
 
 @dataclass(frozen=True)
@@ -160,12 +129,24 @@ class Backend(ABC):
 
     @property
     def preserve_ops(self) -> Set[str]:
-        """Operators (such as "aten.linear.default") to keep whole until partitioning has been decided."""
+        """Compound operators (such as "aten.linear.default") that it wants to be offered whole.
+
+        One that it refuses whole, and every other compound operator, is offered in parts. What one backend wants
+        changes nothing for another.
+        """
         return frozenset()
 
     @abstractmethod
     def check(self, node: Node) -> Verdict:
         """Whether it can run this node of an edge graph, and if not, why. Must not change the graph."""
+
+    def claims(self, node: Node) -> Sequence[Claim]:
+        """Patterns of several nodes around this one that it runs as one, the preferred first. Must not change the graph.
+
+        It is called once for every node that calls an operator. Nodes of a claim need not be accepted by `check`.
+        Where an accepted claim shares nodes with another of the same backend, both come into one partition.
+        """
+        return ()
 
     @abstractmethod
     def preprocess(self, region: Region) -> PreprocessResult:

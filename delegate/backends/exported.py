@@ -25,7 +25,7 @@ from torch.fx.node import map_aggregate
 from torch.utils._sympy import functions as F
 
 from delegate.backends.aot import Region, RegionRefused
-from delegate.edge.graphs import copy_node
+from delegate.edge.graphs import extracted
 from delegate.edge.program import META_VALUE
 
 _OPERATORS: Mapping[Any, Callable[..., Any]] = {
@@ -51,21 +51,17 @@ def exported_program(region: Region, parameters: Set[Node] = frozenset()) -> Exp
     Raises:
         RegionRefused: a size that a node is told is no sum, product or quotient of the sizes of its inputs.
     """
-    graph, copies = Graph(), dict[Node, Node]()
-    for node in (*region.constants, *region.inputs):
-        copies[node] = copy_node(graph, node, copies)
+    graph, copies = extracted((*region.constants, *region.inputs), region.calls, region.outputs)
     sizes = _Sizes(graph, {n: copies[n] for n in region.inputs})
-    for node in region.graph.nodes:
-        if node.op == "call_function":
-            copies[node] = copy_node(graph, node, copies)
-            copies[node].target = _FREE_OF_STRIDES.get(node.target, node.target)
-            try:
-                with graph.inserting_before(copies[node]):
-                    copies[node].args = map_aggregate(copies[node].args, sizes.of)
-                    copies[node].kwargs = map_aggregate(copies[node].kwargs, sizes.of)
-            except _UnknownSize as unknown:
-                raise RegionRefused({node.name: str(unknown)}) from None
-    graph.output(tuple(copies[n] for n in region.outputs))
+    for node in region.calls:
+        copied = copies[node]
+        copied.target = _FREE_OF_STRIDES.get(node.target, node.target)
+        try:
+            with graph.inserting_before(copied):
+                copied.args = map_aggregate(copied.args, sizes.of)
+                copied.kwargs = map_aggregate(copied.kwargs, sizes.of)
+        except _UnknownSize as unknown:
+            raise RegionRefused({node.name: str(unknown)}) from None
     module, values = torch.nn.Module(), dict[str, torch.Tensor]()
     for node, value in region.constants.items():
         name, plain = copies[node].name, value.contiguous()

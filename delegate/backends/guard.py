@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torch.fx import Node
-
 from delegate.backends.aot import Backend, Options, PreprocessResult, Region, RegionFailed, RegionRefused
-from delegate.backends.culprits import culprits
 from delegate.errors import BackendBroken, DelegateError, LoweringError
 from delegate.plugins import AUTHOR, one_line
-from delegate.verdict import Verdict
 
 
 class GuardedBackend:
@@ -22,7 +18,8 @@ class GuardedBackend:
         options: checked.
 
     Attributes:
-        preserve_ops: what the half says.
+        check, preserve_ops: the half's own; the planner guards its answers.
+        claims: the half's own; None where it has no patterns.
 
     Raises:
         BackendBroken: it cannot be made, or says nonsense of itself.
@@ -33,26 +30,27 @@ class GuardedBackend:
         try:
             self._half = half(options)
             self.preserve_ops = _names(self._half.preserve_ops)
+            self.check = self._half.check
+            self.claims = None if type(self._half).claims is Backend.claims else self._half.claims
         except DelegateError:
             raise
         except (Exception, SystemExit) as error:
             what = f"the AOT half of backend {name!r} fails when it is made: {one_line(error)}"
             raise BackendBroken(what, where=f"{half.__module__}.{half.__qualname__}", remedy=AUTHOR) from error
 
-    def check(self, node: Node) -> Verdict:
-        """What the half says of a node; the planner guards that."""
-        return self._half.check(node)
-
     def preprocess(self, region: Region) -> PreprocessResult:
         """What the half makes of a region.
 
         Raises:
             RegionRefused: it turns down nodes of the region.
+            RegionFailed: it does not take the region, and does not say why.
             DelegateError: it failed.
         """
         place = f"{region.name} of {self._name}"
         try:
-            result = self._compiled(region)
+            result = self._half.preprocess(region)
+        except RegionFailed:
+            raise
         except RegionRefused as refusal:
             if any(node.name in refusal.reasons for node in region.graph.nodes if node.op == "call_function"):
                 raise
@@ -67,12 +65,6 @@ class GuardedBackend:
             what = f"backend {self._name} compiled a partition to a {type(result).__name__}, not a PreprocessResult"
             raise LoweringError(what, where=region.name, remedy=AUTHOR)
         return result
-
-    def _compiled(self, region: Region) -> PreprocessResult:
-        try:
-            return self._half.preprocess(region)
-        except RegionFailed as failure:
-            raise RegionRefused(culprits(region, failure.reason, self._half.preprocess)) from failure
 
 
 def _names(operators: Iterable[str]) -> frozenset[str]:

@@ -1,84 +1,162 @@
-"""The table of a backend: one row per operator holds its support check and its lowering."""
+"""The table of a backend: one row per operator, or per pattern of several, holds its support check and its lowering."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch.fx import Node
 
-from delegate.backends.aot import Backend
+from delegate.backends.aot import Backend, Claim
 from delegate.edge.node import arguments, op_name, results_used, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
-Context = TypeVar("Context")
+How = TypeVar("How")
+Check = Callable[[Node], Verdict]
+Match = Callable[[Node], Sequence[Node] | Verdict | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Lowering(Generic[Context]):
-    """A row of the table.
+class Lowering(Generic[How]):
+    """A row of the table: one operator.
 
     Args:
         op: e.g. "aten.linear.default".
         check: whether this node can be lowered, with the reason if not; it must say no to whatever `lower` cannot do.
-        lower: adds the node to the vendor's model that the context builds.
-        keep: the operator is not core ATen: it is kept whole for this row while partitioning is decided.
+        lower: what the backend makes the vendor's form with, most often a function of its builder and the node.
+        keep: the operator is not core ATen: this row wants it whole.
+        dtypes: that the tensors of the node may have; None where `check` says.
     """
 
     op: str
-    check: Callable[[Node], Verdict]
-    lower: Callable[[Context, Node], None]
+    check: Check
+    lower: How
     keep: bool = False
+    dtypes: frozenset[torch.dtype] | None = None
 
 
-class LoweringTable(Generic[Context]):
-    """The rows of a backend, each operator at most once."""
+@dataclass(frozen=True, slots=True)
+class Pattern(Generic[How]):
+    """A row of the table: several nodes that are lowered as one.
 
-    def __init__(self) -> None:
-        self._rows: dict[str, Lowering[Context]] = {}
+    Args:
+        name: for people, and for the backend to find its row by, e.g. "linear, relu".
+        around: the operators at which it is looked for.
+        match: the nodes of the pattern around a node of these operators; a refusal where it almost fits; else None.
+        lower: as in `Lowering`, for all its nodes.
+    """
 
-    def add(self, row: Lowering[Context]) -> None:
+    name: str
+    around: tuple[str, ...]
+    match: Match
+    lower: How
+
+
+class LoweringTable(Generic[How]):
+    """The rows of a backend, each operator and each name of a pattern at most once."""
+
+    def __init__(self, rows: Iterable[Lowering[How]] = ()) -> None:
+        self._rows: dict[str, Lowering[How]] = {}
+        self._patterns: dict[str, Pattern[How]] = {}
+        self._around: dict[str, list[Pattern[How]]] = {}
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Lowering[How]) -> None:
         """Add a row; raises ValueError if the operator has one."""
         if row.op in self._rows:
             raise ValueError(f"two lowerings of {row.op}")
         self._rows[row.op] = row
 
-    def lowers(
-        self, *ops: str, check: Callable[[Node], Verdict], keep: bool = False
-    ) -> Callable[[Callable[[Context, Node], None]], Callable[[Context, Node], None]]:
+    def add_pattern(self, pattern: Pattern[How]) -> None:
+        """Add a pattern, which is asked after those that were added before; raises ValueError if there is one so named."""
+        if pattern.name in self._patterns:
+            raise ValueError(f"two patterns {pattern.name!r}")
+        self._patterns[pattern.name] = pattern
+        for op in pattern.around:
+            self._around.setdefault(op, []).append(pattern)
+
+    def lowers(self, *ops: str, check: Check, keep: bool = False) -> Callable[[How], How]:
         """Decorator: the function lowers these operators where `check` says yes."""
 
-        def register(function: Callable[[Context, Node], None]) -> Callable[[Context, Node], None]:
+        def register(function: How) -> How:
             for op in ops:
                 self.add(Lowering(op, check, function, keep))
             return function
 
         return register
 
-    def get(self, op: str) -> Lowering[Context] | None:
+    def lowers_pattern(self, name: str, *around: str, match: Match) -> Callable[[How], How]:
+        """Decorator: the function lowers the nodes that `match` finds around these operators."""
+
+        def register(function: How) -> How:
+            self.add_pattern(Pattern(name, around, match, function))
+            return function
+
+        return register
+
+    def get(self, op: str) -> Lowering[How] | None:
         """The row of an operator."""
         return self._rows.get(op)
 
-    def __getitem__(self, op: str) -> Lowering[Context]:
+    def pattern(self, name: str) -> Pattern[How]:
+        """The pattern of a name; raises KeyError."""
+        return self._patterns[name]
+
+    def check(self, node: Node, taker: str) -> Verdict | None:
+        """What the row of a node's operator says of it; None where there is no row. `taker` is for messages."""
+        row = self._rows.get(op_name(node))
+        if row is None:
+            return None
+        return row.check(node) if row.dtypes is None else of_dtypes(node, row.dtypes, taker) and row.check(node)
+
+    def claims(self, node: Node) -> list[Claim]:
+        """The patterns around a node, those that almost fit among them."""
+        found = ((p.name, p.match(node)) for p in self._around.get(op_name(node), ()))
+        return [
+            Claim(name, (node,), match) if isinstance(match, Verdict) else Claim(name, tuple(match))
+            for name, match in found
+            if match is not None
+        ]
+
+    def conditions(self, op: str) -> tuple[str, ...] | None:
+        """On which dtypes, and under which other conditions an operator is taken; None where it has no row."""
+        row = self._rows.get(op)
+        if row is None:
+            return None
+        dtypes = () if row.dtypes is None else (f"All tensors are of {dtype_names(row.dtypes)}.",)
+        return (*dtypes, *conditions(row.check))
+
+    @property
+    def preserve_ops(self) -> frozenset[str]:
+        """The compound operators that rows want whole."""
+        return frozenset(row.op for row in self if row.keep)
+
+    def __getitem__(self, op: str) -> Lowering[How]:
         return self._rows[op]
 
-    def __iter__(self) -> Iterator[Lowering[Context]]:
+    def __iter__(self) -> Iterator[Lowering[How]]:
         return iter(self._rows.values())
 
     def __len__(self) -> int:
         return len(self._rows)
 
 
-def conditions(check: Callable[[Node], Verdict]) -> tuple[str, ...]:
+def dtype_names(dtypes: Iterable[torch.dtype]) -> str:
+    """E.g. "float16, float32"."""
+    return ", ".join(sorted(str(d).removeprefix("torch.") for d in dtypes))
+
+
+def conditions(check: Check) -> tuple[str, ...]:
     """What a check asks of a node, for people: the first paragraph of its docstring, a condition a line."""
     first, _, _ = inspect.cleandoc(check.__doc__ or "").partition("\n\n")
     return tuple(first.splitlines())
 
 
-def every(*checks: Callable[[Node], Verdict]) -> Callable[[Node], Verdict]:
+def every(*checks: Check) -> Check:
     """A check that says yes where all of these do; else the first refusal."""
 
     def check(node: Node) -> Verdict:
@@ -136,19 +214,24 @@ class TableBackend(Backend):
     """A backend whose support checks and lowerings are rows of `table`."""
 
     table: ClassVar[LoweringTable[Any]]
+    library: ClassVar[str] = ""  # what takes or refuses a tensor's dtype, for messages; empty for the backend's name
 
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:
-        """What the check of the operator's row says in its docstring."""
-        row = cls.table.get(op)
-        return None if row is None else conditions(row.check)
+        """What the operator's row says of dtypes, and its check in its docstring."""
+        return cls.table.conditions(op)
 
     @property
     def preserve_ops(self) -> Set[str]:
-        return frozenset(row.op for row in self.table if row.keep)
+        return self.table.preserve_ops
 
     def check(self, node: Node) -> Verdict:
-        row = self.table.get(op_name(node))
-        if row is None:
-            return no(Reason.OPERATOR, f"{self.name} has no lowering of {op_name(node)}")
-        return row.check(node)
+        verdict = self.table.check(node, self.library or self.name)
+        return self.no_row(op_name(node)) if verdict is None else verdict
+
+    def claims(self, node: Node) -> Sequence[Claim]:
+        return self.table.claims(node)
+
+    def no_row(self, op: str) -> Verdict:
+        """The refusal of an operator that the table lacks."""
+        return no(Reason.OPERATOR, f"{self.name} has no lowering of {op}")

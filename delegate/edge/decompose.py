@@ -20,7 +20,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
 from torch.fx.node import map_arg
 
-from delegate.edge.graphs import CHECKS, KEPT_METADATA
+from delegate.edge.build import inherited
+from delegate.edge.graphs import CHECKS
 from delegate.edge.node import describe
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import LoweringError
@@ -75,7 +76,7 @@ class Decomposer:
         return made
 
     def _trace(self, node: Node, leaves: list[Node]) -> Graph:
-        key = _key(node)
+        key = trace_key(node)
         body = self._traced.get(key) if key is not None else None
         if body is not None:
             return body
@@ -160,7 +161,7 @@ def _writes(body: Graph) -> bool:
     return any(isinstance(n.target, OpOverload) and n.target._schema.is_mutable for n in body.nodes)
 
 
-def _key(node: Node) -> Any:
+def trace_key(node: Node) -> Any:
     """What the traced body depends on; None where that cannot be told."""
     order: dict[Node, int] = {}
     flat: list[Any] = [node.target]
@@ -210,14 +211,14 @@ def _symbols(values: Any) -> set[Any]:
 def _inline(body: Graph, node: Node, leaves: list[Node]) -> tuple[tuple[Node, ...], Any]:
     """Copy a traced body before a node; gives the new nodes and the body's result in terms of them."""
     env: dict[Node, Node] = dict(zip(body.find_nodes(op="placeholder"), leaves, strict=True))
-    inherited = {k: node.meta[k] for k in KEPT_METADATA if k in node.meta and k != META_VALUE}
+    kept = inherited(node)
     made: list[Node] = []
     with node.graph.inserting_before(node):
         for inner in body.nodes:
             if inner.op not in ("call_function", "get_attr") or not (inner.users or _keeps(inner)):
                 continue
             env[inner] = _copy(inner, env, node.graph, body)
-            env[inner].meta = {**inherited, META_VALUE: inner.meta.get(META_VALUE)}
+            env[inner].meta = {**kept, META_VALUE: inner.meta.get(META_VALUE)}
             made.append(env[inner])
     return tuple(made), map_arg(body.output_node().args[0], env.__getitem__)
 

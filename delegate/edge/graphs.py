@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,7 +29,9 @@ CHECKS = frozenset(
         "aten._linalg_check_errors.default",  # that a factorisation succeeded; the kernels check that themselves
     }
 )
-KEPT_METADATA = (META_VALUE, "nn_module_stack", "stack_trace", "custom")
+META_IDENTITY = "identity"  # node.meta key of the name that stays the same from run to run, see `edge.identity`
+META_ORIGIN = "origin"  # node.meta key of nodes that a whole operator was taken apart into: the name of its node
+KEPT_METADATA = (META_VALUE, "nn_module_stack", "stack_trace", "custom", META_IDENTITY, META_ORIGIN)
 
 
 def graph_modules(root: GraphModule) -> Iterator[GraphModule]:
@@ -97,3 +99,24 @@ def copy_node(graph: Graph, node: Node, mapping: Mapping[Node, Any]) -> Node:
     made.kwargs = map_arg(node.kwargs, mapping.__getitem__)
     made.meta = copy.copy(node.meta)
     return made
+
+
+def extracted(
+    placeholders: Iterable[Node], nodes: Iterable[Node], results: Iterable[Node], numbers: Mapping[Node, Any] | None = None
+) -> tuple[Graph, dict[Node, Any]]:
+    """Some nodes as a graph of their own, and for each of them its copy, which keeps name and `meta`.
+
+    Args:
+        placeholders: whose values the graph is given, in order, whatever they are where they come from.
+        nodes: to copy, in topological order.
+        results: that the graph gives, as one tuple.
+        numbers: nodes among arguments that become plain or symbolic numbers.
+    """
+    graph, copies = Graph(), dict[Node, Any](numbers or {})
+    for node in placeholders:
+        copies[node] = graph.create_node("placeholder", node.name, name=node.name)
+        copies[node].meta = copy.copy(node.meta)
+    for node in nodes:
+        copies[node] = copy_node(graph, node, copies)
+    graph.output(tuple(copies[node] for node in results))
+    return graph, copies

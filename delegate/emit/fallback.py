@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch.utils._pytree as pytree
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule
 
 from delegate.backends.aot import Region
 from delegate.edge.decompose import decompose
-from delegate.edge.graphs import copy_node, drop_unused
+from delegate.edge.graphs import drop_unused, extracted
 from delegate.edge.program import EdgeInput, EdgeProgram
-from delegate.emit.leftovers import compounds_without_kernel
+from delegate.emit.whole import compounds_without_kernel
 from delegate.emit.method import emit_method
 from delegate.emit.pools import Pools
 from delegate.errors import LoweringError
@@ -47,11 +47,7 @@ def emit_fallback(region: Region, ranges: Mapping[Any, Any], pools: Pools, kerne
 
 def _program(region: Region, ranges: Mapping[Any, Any]) -> EdgeProgram:
     """A copy of the region as a program: constants first, as in every program."""
-    graph = Graph()
-    copied: dict[Node, Node] = {}
-    body = (n for n in region.graph.nodes if n.op != "placeholder")
-    for node in (*region.constants, *region.inputs, *body):
-        copied[node] = copy_node(graph, node, copied)
+    graph, _ = extracted((*region.constants, *region.inputs), region.calls, region.outputs)
     return EdgeProgram(
         name=region.name,
         graph_module=GraphModule({}, graph),

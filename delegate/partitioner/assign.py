@@ -1,159 +1,259 @@
-"""Assignment: every node to the first backend that takes it, then to partitions that are worth their call."""
+"""Assignment by preference: each backend in turn forms its partitions of what those before it have left.
+
+What a backend gets depends on those before it alone. A partition, once formed, is one unit for those behind.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 
 from torch.fx import Node
 
+from delegate.backends.aot import Claim
 from delegate.edge.node import is_compute
-from delegate.partitioner.cost import is_layout
+from delegate.partitioner.border import Border, views_at_the_border
+from delegate.partitioner.cost import call_seconds, is_layout, kernel_seconds, nbytes, work
 from delegate.partitioner.numbers import is_number
-from delegate.partitioner.scheduling import HOST, Run, schedule
-from delegate.verdict import Reason, Verdict, no
+from delegate.partitioner.scheduling import HOST, schedule
+from delegate.partitioner.units import Dependencies, merged, ordered
+from delegate.verdict import YES, Reason, Verdict, no
 
-MAX_ROUNDS = 16  # of giving partitions back; what is still too small after them is given back in place
+MAX_ROUNDS = 16  # of giving partitions back; what is still too small after them is given back for good
+SMALL_SHARE = 0.01  # of a method's work: a partition with more stands, whatever its call costs
+SMALL_NODES = 8  # a partition with more nodes that compute pays for its call by what their kernels' dispatch takes
+
+_TAKEN = 1  # the colour of the backend whose turn it is; HOST is that of all others
 
 Verdicts = dict[str, Verdict]  # backend -> its verdict on one node
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A run of the schedule.
+    """Nodes that run together.
 
     Args:
         backend: None for nodes that stay on the host.
         nodes: in topological order.
+        patterns: that the backend claimed among them.
     """
 
     backend: str | None
     nodes: tuple[Node, ...]
+    patterns: tuple[Claim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """When a partition is worth its call.
+
+    Args:
+        min_size: see `PartitionRules.min_partition_size`; at 0 every partition is.
+        pinned: nodes whose partition is kept whatever its size.
+        has_kernel: whether a kernel runs a node as it stands.
+    """
+
+    min_size: int
+    pinned: Set[Node]
+    has_kernel: Callable[[Node], bool]
 
 
 def assign(
     nodes: Sequence[Node],
     verdicts: Mapping[Node, Verdicts],
+    claims: Mapping[str, Sequence[Claim]],
     backends: Sequence[str],
-    min_size: int,
-    pinned: Set[Node],
+    worth: Worth,
 ) -> list[Stretch]:
     """Stretches that hold every node once, in an order that may run; each one of a backend is a partition.
 
-    Where a partition is too small it is given back: its nodes go to the next backend that takes them, else to the
-    host, their verdicts become `Reason.TOO_SMALL`, and the graph is scheduled again. The most preferred backend
-    gives back first, since its nodes may complete a partition of another.
+    A partition that is not worth its call is given back: its nodes go to the next backend that takes them, else to the
+    host, and their verdicts say so. So are views at its border that the runtime does for nothing.
 
     Args:
         nodes: of a graph, in its order, without placeholders and output.
-        verdicts: of the nodes that compute; changed where a partition is given back.
+        verdicts: of the nodes that compute; changed where nodes are given back.
+        claims: backend -> the patterns that it takes.
         backends: in order of preference.
-        min_size: see `PartitionRules.min_partition_size`.
-        pinned: nodes whose partition is kept whatever its size.
+        worth: when a partition is worth its call.
     """
-    palette = _Palette(verdicts, backends)
-    edges = _Edges(nodes)
-    colours = _colours(nodes, palette)
-    for _ in range(MAX_ROUNDS):
-        runs = schedule(colours, edges.predecessors(colours))
-        small = [run for run in runs if run.colour != HOST and _too_small(nodes, run, min_size, pinned)]
-        if not small:
-            break
-        first = min(run.colour for run in small)
-        for run in small:
-            if run.colour == first:
-                palette.give_back([nodes[i] for i in run.nodes], first, min_size)
-        colours = _colours(nodes, palette)
-    else:
-        runs = _settle(nodes, schedule(colours, edges.predecessors(colours)), palette, min_size, pinned)
-    return [Stretch(palette.backend(run.colour), tuple(nodes[i] for i in run.nodes)) for run in runs]
+    table = _Assignment(nodes, verdicts, worth)
+    for backend in backends:
+        tags = sorted({v.tag for by_name in verdicts.values() if (v := by_name[backend]).reason is None})
+        own = claims.get(backend, ())
+        for tag in dict.fromkeys((*tags, *(claim.verdict.tag for claim in own))):
+            table.take(backend, tag, [claim for claim in own if claim.verdict.tag == tag])
+    return table.stretches()
 
 
-def _colours(nodes: Sequence[Node], palette: _Palette) -> list[int]:
-    """The colour of every node; one that picks a result of another (getitem) has the colour of that other."""
-    found: dict[Node, int] = {}
-    for node in nodes:
-        if node.target is operator.getitem and node.args[0] in found:
-            found[node] = HOST if is_number(node) else found[node.args[0]]  # type: ignore[index]
-        else:
-            found[node] = palette.colour(node)
-    return list(found.values())
+@dataclass(slots=True)
+class _Unit:
+    members: tuple[int, ...]
+    backend: str | None = None
+    patterns: tuple[Claim, ...] = ()
 
 
-def _too_small(nodes: Sequence[Node], run: Run, min_size: int, pinned: Set[Node]) -> bool:
-    """Whether a partition holds too few nodes that do work, and none that was pinned to it."""
-    members = [nodes[i] for i in run.nodes]
-    if not pinned.isdisjoint(members):
-        return False
-    return sum(is_compute(n) and not is_layout(n) for n in members) < min_size
+@dataclass(slots=True)
+class _Assignment:
+    """The units of one graph in an order that may run, as backend after backend takes its own."""
 
+    nodes: Sequence[Node]
+    verdicts: Mapping[Node, Verdicts]
+    worth: Worth
+    units: list[_Unit] = field(init=False)
+    _index: dict[Node, int] = field(init=False)
+    _edges: Dependencies = field(init=False)
+    _delegated: set[Node] = field(default_factory=set)
+    _total: float | None = None
 
-def _settle(
-    nodes: Sequence[Node], runs: Sequence[Run], palette: _Palette, min_size: int, pinned: Set[Node]
-) -> list[Run]:
-    """The runs with those that are too small left to the host where they stand, which keeps the order valid."""
-    settled: list[Run] = []
-    for run in runs:
-        if run.colour == HOST or not _too_small(nodes, run, min_size, pinned):
-            settled.append(run)
-            continue
-        members = [nodes[i] for i in run.nodes]
-        while any(palette.colour(node) != HOST for node in members):
-            palette.give_back(members, max(palette.colour(node) for node in members), min_size)
-        settled.append(Run(HOST, run.nodes))
-    return settled
+    def __post_init__(self) -> None:
+        self._index = {node: i for i, node in enumerate(self.nodes)}
+        self._edges = Dependencies(self.nodes)
+        self.units = [_Unit((i,)) for i in range(len(self.nodes))]
 
+    def stretches(self) -> list[Stretch]:
+        """The result, neighbours on the host joined."""
+        found: list[Stretch] = []
+        host: list[Node] = []
+        for unit in self.units:
+            members = tuple(self.nodes[i] for i in unit.members)
+            if unit.backend is None:
+                host += members
+                continue
+            if host:
+                found.append(Stretch(None, tuple(host)))
+                host = []
+            found.append(Stretch(unit.backend, members, unit.patterns))
+        return [*found, Stretch(None, tuple(host))] if host else found
 
-class _Palette:
-    """The colours: one per backend and tag, numbered by preference; HOST for what no backend takes."""
+    def take(self, backend: str, tag: str, claims: Sequence[Claim]) -> None:
+        """Form the partitions of one backend and tag out of what is left."""
+        free = {i for unit in self.units if unit.backend is None for i in unit.members}
+        wanted = [c for c in claims if all(self._index.get(n) in free for n in c.nodes)]
+        for last in [False] * MAX_ROUNDS + [True]:
+            units, glued = self._glued(wanted, backend)
+            taken = self._taken(units, glued, backend, tag)
+            host = {p for p, unit in enumerate(units) if unit.backend is None and p not in taken}
+            colours = [_TAKEN if p in taken else HOST for p in range(len(units))]
+            runs = schedule(colours, self._edges.between([u.members for u in units], host))
+            members = [sorted(i for p in run.nodes for i in units[p].members) for run in runs]
+            ours = [i for i, run in enumerate(runs) if run.colour == _TAKEN]
+            small = {i: why for i in ours if (why := self._too_small(members[i])) is not None}
+            if last or not small:
+                break
+            given = {node for i in small for m in members[i] if (node := self.nodes[m]) in self.verdicts}
+            for i, why in small.items():
+                self._give_back((self.nodes[m] for m in members[i]), backend, tag, why)
+            wanted = [c for c in wanted if given.isdisjoint(c.nodes)]
+        self._delegated |= {self.nodes[m] for i in ours for m in members[i]}
+        self.units = []
+        for i, run in enumerate(runs):
+            if run.colour == HOST:
+                self.units += [units[p] for p in run.nodes]
+            else:
+                self._settle(backend, members[i], wanted)
 
-    def __init__(self, verdicts: Mapping[Node, Verdicts], backends: Sequence[str]) -> None:
-        self._verdicts, self._names = verdicts, tuple(backends)
-        ranks = {name: rank for rank, name in enumerate(backends)}
-        self._keys = sorted({(ranks[name], v.tag) for by_name in verdicts.values() for name, v in by_name.items() if v})
-        self._numbers = {(backends[rank], tag): HOST + 1 + i for i, (rank, tag) in enumerate(self._keys)}
+    def _settle(self, backend: str, members: Sequence[int], claims: Iterable[Claim]) -> None:
+        """Add a partition, with the views at its border as units of the host before and behind it."""
+        inside = {self.nodes[i] for i in members}
+        patterns = tuple(c for c in claims if inside.issuperset(c.nodes))
+        claimed = {n: c for c in patterns for n in c.nodes}
+        for node in claimed.keys() & self.verdicts.keys():
+            self.verdicts[node][backend] = claimed[node].verdict
+        kept = self.worth.pinned | claimed.keys()
+        nodes = [self.nodes[i] for i in members]
+        border = views_at_the_border(nodes, kept, self._delegated) if self.worth.min_size else Border()
+        outside = (*border.before, *border.behind)
+        self._delegated.difference_update(outside)
+        for node in outside:
+            self.verdicts[node][backend] = no(Reason.BORDER, "the runtime does it without a copy")
+        left = {self._index[n] for n in outside}
+        self.units += [_Unit((self._index[n],)) for n in border.before]
+        self.units.append(_Unit(tuple(i for i in members if i not in left), backend, patterns))
+        self.units += [_Unit((self._index[n],)) for n in border.behind]
 
-    def backend(self, colour: int) -> str | None:
-        """The backend of a colour."""
-        return None if colour == HOST else self._names[self._keys[colour - HOST - 1][0]]
+    def _glued(self, claims: Sequence[Claim], backend: str) -> tuple[list[_Unit], set[int]]:
+        """The units with those of each claim as one, in an order that may run, and which these are.
 
-    def colour(self, node: Node) -> int:
-        """The colour of the most preferred backend that takes a node."""
-        verdicts = self._verdicts.get(node)
-        if verdicts:
-            for name in self._names:
-                if (verdict := verdicts[name]).reason is None:
-                    return self._numbers[name, verdict.tag]
-        return HOST
+        A claim that would form a cycle is dropped, and its nodes say so.
+        """
+        if not claims:
+            return self.units, set()
+        while True:
+            groups = merged([self._index[n] for n in claim.nodes] for claim in claims)
+            inside = {i for group in groups for i in group}
+            single = [u for u in self.units if u.backend is not None or u.members[0] not in inside]
+            units = [*single, *(_Unit(tuple(group)) for group in groups)]
+            host = set(range(len(single)))
+            edges = self._edges.between([u.members for u in units], host)
+            order, cycles = ordered(edges, [u.members[0] for u in units])
+            if not cycles:
+                break
+            broken = {i for p in cycles if p >= len(single) for i in units[p].members}
+            for claim in [c for c in claims if self._index[c.nodes[0]] in broken]:
+                claims.remove(claim)  # type: ignore[attr-defined]
+                self._dissolve(claim, backend)
+        place = {p: at for at, p in enumerate(order)}
+        return [units[p] for p in order], {place[p] for p in range(len(single), len(units))}
 
-    def give_back(self, nodes: Sequence[Node], colour: int, min_size: int) -> None:
-        """Turn the verdicts of a colour's backend on these nodes into refusals."""
-        name = self.backend(colour)
-        verdict = no(Reason.TOO_SMALL, f"the partition would hold fewer than {min_size} nodes that compute")
+    def _dissolve(self, claim: Claim, backend: str) -> None:
+        for node in claim.nodes:
+            verdict = self.verdicts.get(node, {}).get(backend, YES)
+            if not verdict:
+                self.verdicts[node][backend] = no(Reason.CYCLE, f"as part of {claim.name!r}")
+
+    def _taken(self, units: Sequence[_Unit], glued: Set[int], backend: str, tag: str) -> set[int]:
+        """The units of the host that the backend takes; one that picks a result of another goes with that other."""
+        taken = set(glued)
+        home: set[int] = {i for p in glued for i in units[p].members}
+        for position, unit in enumerate(units):
+            if unit.backend is not None or position in glued:
+                continue
+            (i,) = unit.members
+            node = self.nodes[i]
+            if node.target is operator.getitem and node.args[0] in self._index:
+                mine = self._index[node.args[0]] in home and not is_number(node)  # type: ignore[index]
+            else:
+                verdict = self.verdicts.get(node, {}).get(backend)
+                mine = verdict is not None and verdict.reason is None and verdict.tag == tag
+            if mine:
+                taken.add(position)
+                home.add(i)
+        return taken
+
+    def _too_small(self, members: Sequence[int]) -> Verdict | None:
+        """Why a partition is not worth its call, if so: it holds too few nodes that do work, or too little of it."""
+        if not self.worth.pinned.isdisjoint(self.nodes[i] for i in members):
+            return None
+        working = [n for i in members if is_compute(n := self.nodes[i]) and not is_layout(n)]
+        least = self.worth.min_size
+        if len(working) < least:
+            what = "nothing that computes" if least == 1 else f"fewer than {least} nodes that compute"
+            return no(Reason.TOO_SMALL, f"the partition would hold {what}")
+        if not least or len(working) > SMALL_NODES or not all(map(self.worth.has_kernel, working)):
+            return None
+        return self._too_cheap([self.nodes[i] for i in members], working)
+
+    def _too_cheap(self, members: Sequence[Node], working: Sequence[Node]) -> Verdict | None:
+        kernels = sum(map(kernel_seconds, working))
+        inside = set(members)
+        sources = {s for n in members for s in n.all_input_nodes if s not in inside and not s.meta.get("constant")}
+        results = [n for n in members if any(user not in inside for user in n.users)]
+        call = call_seconds(sum(map(nbytes, (*sources, *results))))
+        if kernels >= call or sum(map(work, working)) >= SMALL_SHARE * self._all_work():
+            return None
+        what = f"its call would take about {call * 1e6:.0f} us, and kernels {kernels * 1e6:.0f} us for its nodes"
+        return no(Reason.TOO_SMALL, what)
+
+    def _all_work(self) -> float:
+        if self._total is None:
+            self._total = float(sum(work(n) for n in self.nodes if n in self.verdicts))
+        return self._total
+
+    def _give_back(self, nodes: Iterable[Node], backend: str, tag: str, why: Verdict) -> None:
+        """Turn the yes of a backend on these nodes into a refusal."""
         for node in nodes:
-            if name is not None and node in self._verdicts and self.colour(node) == colour:
-                self._verdicts[node][name] = verdict
-
-
-class _Edges:
-    """Which nodes must run before which. Numbers order the nodes of the host only: regions do not take them."""
-
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        index = {node: i for i, node in enumerate(nodes)}
-        self._tensors: list[list[int]] = []
-        self._numbers: dict[int, list[int]] = {}
-        numbers = {node for node in nodes if is_number(node)}
-        for i, node in enumerate(nodes):
-            sources = node.all_input_nodes
-            self._tensors.append([index[s] for s in sources if s in index and s not in numbers])
-            if not numbers.isdisjoint(sources):
-                self._numbers[i] = [index[s] for s in sources if s in numbers]
-
-    def predecessors(self, colours: Sequence[int]) -> list[list[int]]:
-        """Per node, its predecessors under these colours."""
-        found = list(self._tensors)
-        for i, numbers in self._numbers.items():
-            if colours[i] == HOST:
-                found[i] = found[i] + numbers
-        return found
+            verdict = self.verdicts.get(node, {}).get(backend)
+            if verdict is not None and verdict.reason is None and verdict.tag == tag:
+                self.verdicts[node][backend] = why

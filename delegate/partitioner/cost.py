@@ -52,6 +52,30 @@ def nbytes(node: Node) -> int:
     return sum(elements(t) * t.element_size() for t in tensors(node))
 
 
+def traffic(node: Node) -> int:
+    """Bytes of the tensors that a node reads and gives."""
+    return sum(map(nbytes, node.all_input_nodes)) + nbytes(node)
+
+
+# Seconds, on one core of a server of 2025 as `benchmarks.overhead` and `benchmarks.portable` measured them, rounded: what
+# a delegate's call and a kernel's dispatch take, what a byte takes that a call copies or a kernel streams, and a
+# multiply-add. Only their ratios matter, and these within a factor of two or three.
+_CALL, _DISPATCH, _BYTE, _MULTIPLY_ADD = 4e-6, 1e-6, 1.5e-10, 2e-11
+
+
+def kernel_seconds(node: Node) -> float:
+    """What a portable kernel takes for a node, estimated."""
+    if is_layout(node) and op_name(node) in _VIEW_OPERATORS:
+        return 0.0
+    found = _MULTIPLY_ADDS.get(op_name(node))
+    return _DISPATCH + _BYTE * traffic(node) + (_MULTIPLY_ADD * found(node) if found is not None else 0.0)
+
+
+def call_seconds(crossing: int) -> float:
+    """What the call of a delegate takes besides its work, estimated, where so many bytes go in and out."""
+    return _CALL + _BYTE * crossing
+
+
 def work(node: Node) -> int:
     """Estimated operations: 2 per multiply-add where the operator is built on them, else one per element read or
     written, and none for a view or for control flow, whose graphs have work of their own."""

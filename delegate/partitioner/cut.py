@@ -11,11 +11,12 @@ from typing import Any, NoReturn
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from delegate.backends.aot import PreprocessResult, Region
-from delegate.edge.graphs import copy_node
+from delegate.backends.aot import Claim, ClaimedPattern, PreprocessResult, Region
+from delegate.edge.graphs import copy_node, extracted
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import LoweringError
-from delegate.partitioner.collector import paused_collector
+from delegate.partitioner.forms import Forms, formed
+from delegate.partitioner.garbage import collection_paused
 from delegate.partitioner.numbers import is_number
 from delegate.partitioner.plan import Partition, Plan
 
@@ -109,32 +110,47 @@ class Cutter:
                 outputs.append(node)
         return Boundary(tuple(inputs), tuple(constants), tuple(outputs))
 
-    def cut(self, partition: Partition) -> Region:
-        """One of the plan's partitions as a graph of its own. Symbolic numbers among arguments become their values."""
+    def cut(self, partition: Partition, forms: Forms | None = None) -> Region:
+        """One of the plan's partitions as a graph of its own. Symbolic numbers among arguments become their values.
+
+        Args:
+            partition: of the plan.
+            forms: of its backend; needed where it takes operators in parts.
+        """
         border = self.boundary(partition)
-        graph = Graph()
-        inside: dict[Node, Any] = {}
-        for node in (*border.inputs, *border.constants):
-            inside[node] = graph.create_node("placeholder", node.name, name=node.name)
-            inside[node].meta = copy.copy(node.meta)
-        for node in partition.nodes:
-            for source in node.all_input_nodes:
-                if source not in inside and is_number(source):
-                    inside[source] = source.meta[META_VALUE]
-            inside[node] = copy_node(graph, node, inside)
-        graph.output(tuple(inside[n] for n in border.outputs))
+        numbers = dict.fromkeys(s for n in partition.nodes for s in n.all_input_nodes if is_number(s))
+        constants = {n: self.plan.program.constants[n.name] for n in border.constants}
+        placeholders = (*border.inputs, *border.constants)
+        if partition.in_parts and forms is not None:
+            graph, copies = extracted((*placeholders, *numbers), partition.nodes, border.outputs)
+            inside = {copies[n]: value for n, value in constants.items()}
+            made = formed(graph, inside, [copies[n] for n in partition.in_parts], forms)
+            graph, by_name = made.graph, {n.name: n for n in made.graph.find_nodes(op="placeholder")}
+            found = {by_name[name]: value for name, value in made.constants.items()}
+            inputs = tuple(copies[n] for n in border.inputs if copies[n].users)
+            for unused in (n for n in by_name.values() if n not in found and n not in inputs):
+                graph.erase_node(unused)
+        else:
+            values = {n: n.meta[META_VALUE] for n in numbers}
+            graph, copies = extracted(placeholders, partition.nodes, border.outputs, values)
+            found, inputs = {copies[n]: value for n, value in constants.items()}, tuple(copies[n] for n in border.inputs)
+        outputs = graph.output_node().args[0]
         return Region(
             name=partition.name,
             graph=graph,
-            inputs=tuple(inside[n] for n in border.inputs),
-            constants={inside[n]: self.plan.program.constants[n.name] for n in border.constants},
-            outputs=tuple(inside[n] for n in border.outputs),
+            inputs=inputs,
+            constants=found,
+            outputs=tuple(outputs),  # type: ignore[arg-type]
+            patterns=_patterns(partition, copies, graph),
         )
 
-    def replace(self) -> tuple[Graph, dict[str, torch.Tensor]]:
+    def replace(self, delegates: Mapping[str, LoweredDelegate]) -> tuple[Graph, dict[str, torch.Tensor]]:
         """The graph with calls in place of the partitions, and the constants that it still uses.
 
         A graph of control flow keeps all its placeholders, since its callers hand in a value for each.
+
+        Args:
+            delegates: by the names of the partitions.
         """
         program, graph = self.plan.program, Graph()
         lowered: dict[Node, Node] = {}
@@ -148,15 +164,16 @@ class Cutter:
                 lowered[node] = copy_node(graph, node, lowered)
         for unit in self.plan.order:
             if isinstance(unit, Partition):
-                self._call(graph, unit, lowered)
+                self._call(graph, unit, lowered, delegates[unit.name].region)
             elif unit not in self._idle:
                 lowered[unit] = copy_node(graph, unit, lowered)
         copy_node(graph, program.graph.output_node(), lowered)
         return graph, constants
 
-    def _call(self, graph: Graph, partition: Partition, lowered: dict[Node, Node]) -> None:
+    def _call(self, graph: Graph, partition: Partition, lowered: dict[Node, Node], region: Region) -> None:
         border = self.boundary(partition)
-        inputs = tuple(lowered[n] for n in border.inputs)
+        taken = {node.target for node in region.inputs}  # not all that the plan knows of, where it takes parts
+        inputs = tuple(lowered[n] for n in border.inputs if n.name in taken)
         call = graph.create_node("call_function", call_delegate, (partition.name, *inputs), name=partition.name)
         call.meta[META_VALUE] = tuple(n.meta[META_VALUE] for n in border.outputs)
         for position, node in enumerate(border.outputs):
@@ -164,14 +181,27 @@ class Cutter:
             lowered[node].meta = copy.copy(node.meta)
 
 
-def regions(plan: Plan) -> dict[str, Region]:
-    """All partitions of a plan and of those nested in it, cut out, by name."""
+def regions(plan: Plan, forms: Mapping[str, Forms] | None = None) -> dict[str, Region]:
+    """All partitions of a plan and of those nested in it, cut out, by name; `forms` by name of a backend."""
     found: dict[str, Region] = {}
-    with paused_collector():
+    with collection_paused():
         for part in plan.walk():
             cutter = Cutter(part)
-            found.update((p.name, cutter.cut(p)) for p in part.partitions)
+            found.update((p.name, cutter.cut(p, (forms or {}).get(p.backend))) for p in part.partitions)
     return found
+
+
+def _patterns(partition: Partition, copies: Mapping[Node, Node], graph: Graph) -> tuple[ClaimedPattern, ...]:
+    """What the backend claimed as one, in the graph of the region; not where taking others apart has touched it."""
+    if not partition.patterns:
+        return ()
+    place = {node: i for i, node in enumerate(partition.nodes)}
+    alive = set(graph.nodes)
+    found = (
+        ClaimedPattern(claim.name, tuple(copies[n] for n in sorted(claim.nodes, key=place.__getitem__)))
+        for claim in partition.patterns
+    )
+    return tuple(pattern for pattern in found if alive.issuperset(pattern.nodes))
 
 
 def lower(plan: Plan, delegates: Mapping[str, LoweredDelegate]) -> LoweredProgram:
@@ -188,16 +218,16 @@ def lower(plan: Plan, delegates: Mapping[str, LoweredDelegate]) -> LoweredProgra
         for partition in part.partitions:
             if partition.name not in delegates:
                 raise LoweringError(f"partition {partition.name} has no delegate", where=part.program.name)
-    with paused_collector():
-        return LoweredProgram(_lowered(plan), dict(delegates))
+    with collection_paused():
+        return LoweredProgram(_lowered(plan, delegates), dict(delegates))
 
 
-def _lowered(plan: Plan) -> EdgeProgram:
-    graph, constants = Cutter(plan).replace()
+def _lowered(plan: Plan, delegates: Mapping[str, LoweredDelegate]) -> EdgeProgram:
+    graph, constants = Cutter(plan).replace(delegates)
     module = plan.program.graph_module
     root: dict[str, Any] = {
         str(n.target): getattr(module, str(n.target)) for n in plan.program.graph.nodes if n.op == "get_attr"
     }
-    root |= {target: _lowered(part).graph_module for target, part in plan.nested.items()}
+    root |= {target: _lowered(part, delegates).graph_module for target, part in plan.nested.items()}
     names = {name: full for name, full in plan.program.constant_names.items() if name in constants}
     return replace(plan.program, graph_module=GraphModule(root, graph), constants=constants, constant_names=names)

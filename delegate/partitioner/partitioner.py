@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch.fx import Node
 
 from delegate.edge.node import is_compute
 from delegate.edge.program import EdgeProgram
+from delegate.partitioner.capability import Check
 from delegate.verdict import Verdict
-
-Check = Callable[[Node], Verdict]
 
 
 class Partitioner(ABC):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from torch.fx import Node
 
+from delegate.backends.aot import Claim
 from delegate.edge.program import EdgeProgram
 from delegate.verdict import Verdict
 
@@ -20,11 +21,15 @@ class Partition:
         name: unique in the plan and the plans of its control flow, e.g. "xnnpack_0".
         backend: that runs it.
         nodes: in topological order, with the getitem nodes that pick results of its members.
+        in_parts: those of them that the backend takes in parts.
+        patterns: those that the backend claimed as one.
     """
 
     name: str
     backend: str
     nodes: tuple[Node, ...]
+    in_parts: tuple[Node, ...] = ()
+    patterns: tuple[Claim, ...] = ()
 
 
 Unit = Node | Partition
@@ -62,6 +67,8 @@ class Plan:
         notes: for people, e.g. patterns of the configuration that matched nothing.
         nested: plans of the graphs of control flow, by the target of their get_attr node.
         is_nested: whether it is itself such a plan.
+        to_take_apart: compound nodes that must be taken apart before anything can be lowered: nobody runs them as they
+            stand. The graph is planned again then.
     """
 
     program: EdgeProgram
@@ -72,6 +79,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     nested: Mapping[str, Plan] = field(default_factory=dict)
     is_nested: bool = False
+    to_take_apart: tuple[Node, ...] = ()
 
     def walk(self) -> Iterator[Plan]:
         """This plan and all that are nested in it, outermost first."""

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch.fx import Node
 
-from delegate.edge.node import describe, is_compute, is_empty, op_name, tensors
+from delegate.backends.aot import Claim
+from delegate.edge.node import describe, is_empty, op_name
 from delegate.edge.program import EdgeProgram
-from delegate.errors import DelegateError, PartitionError
-from delegate.partitioner.assign import Stretch, Verdicts, assign
-from delegate.partitioner.collector import paused_collector
-from delegate.partitioner.numbers import is_size_arithmetic, unknown_number
-from delegate.partitioner.partitioner import Check, Partitioner
+from delegate.errors import PartitionError
+from delegate.partitioner.assign import Stretch, Verdicts, Worth, assign
+from delegate.partitioner.capability import Capability
+from delegate.partitioner.forms import is_compound
+from delegate.partitioner.garbage import collection_paused
+from delegate.partitioner.offer import Offer, computing
+from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit
 from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
 from delegate.partitioner.submodules import subprograms
-from delegate.plugins import AUTHOR, PORTABLE, one_line
-from delegate.verdict import Reason, Verdict, no
+from delegate.plugins import PORTABLE
+from delegate.verdict import YES, Reason, Verdict, no
 
 Refusals = Mapping[str, Mapping[Node, str]]  # backend -> node -> the words of the library that turned it down
+HasKernel = Callable[[Node], bool]
 
 NAMED = 3  # so many nodes are named in a note that speaks of several
 
@@ -30,21 +33,23 @@ NAMED = 3  # so many nodes are named in a note that speaks of several
 def plan(
     program: EdgeProgram,
     partitioners: Sequence[Partitioner],
-    checks: Mapping[str, Check],
+    capabilities: Mapping[str, Capability],
     rules: PartitionRules | None = None,
     *,
     refusals: Refusals | None = None,
     taken: Iterable[str] = (),
+    has_kernel: HasKernel = lambda node: True,
 ) -> Plan:
     """Plan one method and the graphs of its control flow.
 
     Args:
         program: the method, in edge dialect. It is not changed.
         partitioners: in order of preference, one per backend.
-        checks: name of a backend -> its support check.
+        capabilities: name of a backend -> what it can do.
         rules: of the configuration.
         refusals: backend -> nodes that its library turned down after all -> the library's own words.
         taken: names of partitions of other methods, which this plan must not use again.
+        has_kernel: whether a kernel runs a node as it stands.
 
     Raises:
         PartitionError: the rules do not fit the backends, or a partitioner or a check failed.
@@ -52,11 +57,12 @@ def plan(
     rules = rules or PartitionRules()
     names = [p.backend for p in partitioners]
     for name, count in Counter(names).items():
-        if count > 1 or name not in checks:
+        if count > 1 or name not in capabilities:
             what = f"backend {name} is asked for {count} times" if count > 1 else f"backend {name} has no support check"
             raise PartitionError(what, where=program.name, remedy="name every backend once")
-    planner = _Planner(partitioners, checks, rules, RuleBook(rules, names), refusals or {}, set(taken))
-    with paused_collector():
+    book = RuleBook(rules, names)
+    planner = _Planner(partitioners, capabilities, rules, book, refusals or {}, set(taken), has_kernel)
+    with collection_paused():
         made = planner.plan(program)
     return replace(made, notes=(*made.notes, *planner.book.unused()))
 
@@ -66,138 +72,117 @@ class _Planner:
     """What the plans of one method have in common."""
 
     partitioners: Sequence[Partitioner]
-    checks: Mapping[str, Check]
+    capabilities: Mapping[str, Capability]
     rules: PartitionRules
     book: RuleBook
     refusals: Refusals
     taken: set[str]
+    has_kernel: HasKernel
     numbering: Counter[str] = field(default_factory=Counter)
 
     def plan(self, program: EdgeProgram, *, is_nested: bool = False) -> Plan:
         """The plan of one graph and of those below it."""
         backends = [p.backend for p in self.partitioners]
         inner = [n for n in program.graph.nodes if n.op not in ("placeholder", "output")]
-        computing = [n for n in inner if is_compute(n) and not is_size_arithmetic(n)]
-        empty = frozenset(filter(is_empty, program.graph.nodes))
-        pins = {n: pin for n in computing if (pin := self.book.pin(n)) is not None}
-        verdicts: dict[Node, Verdicts] = {n: {} for n in computing}
-        for partitioner in self.partitioners:
-            self._collect(partitioner, program, pins, verdicts, empty)
+        asked = computing(inner)
+        pins = {n: pin for n in asked if (pin := self.book.pin(n)) is not None}
+        verdicts: dict[Node, Verdicts] = {n: {} for n in asked}
+        offers = self._offers(program, pins)
+        claims = {
+            p.backend: self._collect(p, offer, program, verdicts)
+            for p, offer in zip(self.partitioners, offers, strict=True)
+        }
+        apart = self._to_take_apart(asked, verdicts, offers, claims)
+        for node in apart:
+            verdicts[node] = {name: v and no(Reason.OPERATOR, "it is taken apart") for name, v in verdicts[node].items()}
         pinned = frozenset(n for n, pin in pins.items() if pin.place != PORTABLE)
+        worth = Worth(self.rules.min_partition_size, pinned, self.has_kernel)
+        stretches = assign(inner, verdicts, claims, backends, worth)
         notes = _broken_pins(pins, verdicts)
-        stretches = assign(inner, verdicts, backends, self.rules.min_partition_size, pinned)
-        order = tuple(self._units(stretches))
+        order = tuple(self._units(stretches, verdicts))
         partitions = tuple(u for u in order if isinstance(u, Partition))
         home = {n: p for p in partitions for n in p.nodes}
-        nodes = tuple(_node_plan(n, verdicts[n], home.get(n)) for n in computing)
+        nodes = tuple(_node_plan(n, verdicts[n], home.get(n)) for n in asked)
         nested = {name: self.plan(sub, is_nested=True) for name, sub in subprograms(program).items()}
-        return Plan(program, tuple(backends), nodes, partitions, order, tuple(notes), nested, is_nested)
+        apart += [n for n in asked if n not in home and n not in apart and self._is_left_over(n)]
+        return Plan(
+            program, tuple(backends), nodes, partitions, order, tuple(notes), nested, is_nested, tuple(apart)
+        )
+
+    def _offers(self, program: EdgeProgram, pins: Mapping[Node, RulePattern]) -> list[Offer]:
+        empty = frozenset(filter(is_empty, program.graph.nodes))
+        return [
+            Offer(name, self.capabilities[name], self.book, pins, self.refusals.get(name, {}), empty, self.has_kernel)
+            for name in (p.backend for p in self.partitioners)
+        ]
 
     def _collect(
-        self,
-        partitioner: Partitioner,
-        program: EdgeProgram,
-        pins: Mapping[Node, RulePattern],
-        verdicts: Mapping[Node, Verdicts],
-        empty: frozenset[Node],
-    ) -> None:
-        """Add one backend's verdicts."""
+        self, partitioner: Partitioner, offer: Offer, program: EdgeProgram, verdicts: Mapping[Node, Verdicts]
+    ) -> list[Claim]:
+        """Add one backend's verdicts; gives the patterns that it takes."""
         name = partitioner.backend
-        check = _GuardedCheck(name, self.checks[name], self.book, pins, self.refusals.get(name, {}), empty)
-        answers = partitioner.partition(program, check)
+        claims, almost = offer.claims(verdicts)
+        claimed = {n for claim in claims for n in claim.nodes}
+        answers = partitioner.partition(program, lambda node: YES if node in claimed else offer.check(node))
         missing = no(Reason.EXCLUDED, f"{type(partitioner).__name__} gave no verdict on it")
+        kept = set(claimed)
         for node, by_backend in verdicts.items():
             answer = answers.get(node, missing)
             if not isinstance(answer, Verdict):
                 what = f"{type(partitioner).__name__} answered {answer!r}"
                 raise PartitionError(what, where=describe(node), remedy="answer with a delegate.verdict.Verdict")
-            own = check(node) if answer else None
-            by_backend[name] = answer if own is None or own else own
+            own = offer.check(node) if answer else answer  # of one that is claimed, what is said of it alone
+            if own and own.in_parts and not answer.in_parts:
+                answer = replace(answer, in_parts=True)
+            if not answer:
+                kept.discard(node)
+            by_backend[name] = answer if own else almost.get(node, own) if own.reason is Reason.OPERATOR else own
+        return [claim for claim in claims if kept.issuperset(n for n in claim.nodes if n in verdicts)]
 
-    def _units(self, stretches: Iterable[Stretch]) -> Iterator[Unit]:
+    def _to_take_apart(
+        self,
+        nodes: Iterable[Node],
+        verdicts: Mapping[Node, Verdicts],
+        offers: Sequence[Offer],
+        claims: Mapping[str, Sequence[Claim]],
+    ) -> list[Node]:
+        """Compound nodes without a kernel of which a backend wants some parts before any takes the whole.
+
+        It would get them if it were asked alone, since no kernel runs the whole; so it gets them here.
+        """
+        if not any(offer.partly for offer in offers):
+            return []
+        claimed = {name: {n for claim in own for n in claim.nodes} for name, own in claims.items()}
+        found = []
+        for node in nodes:
+            for offer in offers:
+                if verdicts[node][offer.backend] or node in claimed[offer.backend]:
+                    break
+                if node in offer.partly and not self.has_kernel(node):
+                    found.append(node)
+                    break
+        return found
+
+    def _is_left_over(self, node: Node) -> bool:
+        return is_compound(node) and not self.has_kernel(node)
+
+    def _units(self, stretches: Iterable[Stretch], verdicts: Mapping[Node, Verdicts]) -> Iterator[Unit]:
         """The order of the plan: nodes of the host, and partitions with their names."""
         for stretch in stretches:
-            if stretch.backend is None:
+            backend = stretch.backend
+            if backend is None:
                 yield from stretch.nodes
-            else:
-                yield Partition(self._name(stretch.backend), stretch.backend, stretch.nodes)
+                continue
+            claimed = {n for claim in stretch.patterns for n in claim.nodes}
+            rest = (n for n in stretch.nodes if n in verdicts and n not in claimed)
+            in_parts = tuple(n for n in rest if verdicts[n][backend].in_parts)
+            yield Partition(self._name(backend), backend, stretch.nodes, in_parts, stretch.patterns)
 
     def _name(self, backend: str) -> str:
         while (name := f"{backend}_{self.numbering[backend]}") in self.taken:
             self.numbering[backend] += 1
         self.numbering[backend] += 1
         return name
-
-
-class _GuardedCheck:
-    """A backend's support check behind the rules; asks the backend once per node.
-
-    Raises:
-        PartitionError: the backend's check failed.
-    """
-
-    def __init__(
-        self,
-        backend: str,
-        check: Check,
-        book: RuleBook,
-        pins: Mapping[Node, RulePattern],
-        refusals: Mapping[Node, str],
-        empty: frozenset[Node],
-    ) -> None:
-        self._backend, self._check, self._book, self._pins, self._refusals = backend, check, book, pins, refusals
-        self._empty = empty
-        self._known: dict[Node, Verdict] = {}
-
-    def __call__(self, node: Node) -> Verdict:
-        verdict = self._known.get(node)
-        if verdict is None:
-            verdict = self._forbidden(node)  # not "or": a refusal is false
-            if verdict is None:
-                verdict = self._ask(node)
-            self._known[node] = verdict
-        return verdict
-
-    def _forbidden(self, node: Node) -> Verdict | None:
-        pin = self._pins.get(node)
-        if pin is not None and pin.place != self._backend:
-            return Verdict(Reason.PINNED, f"by {pin}")
-        excluded = self._book.excluded(op_name(node), self._backend)
-        if excluded is not None:
-            return excluded
-        if node in self._refusals:
-            return no(Reason.REFUSED, self._refusals[node])
-        if self._empty and not self._empty.isdisjoint((node, *node.all_input_nodes)):
-            return no(Reason.OPERATOR, "it works on a tensor without elements, which vendor libraries do not expect")
-        return _not_for_delegates(node)
-
-    def _ask(self, node: Node) -> Verdict:
-        try:
-            verdict = self._check(node)
-        except DelegateError:
-            raise
-        except (Exception, SystemExit) as error:  # a plugin may raise anything
-            what = f"the support check of backend {self._backend} failed with {one_line(error)}"
-            raise PartitionError(what, where=describe(node), remedy=AUTHOR) from error
-        if not isinstance(verdict, Verdict):
-            what = f"the support check of backend {self._backend} answered {reprlib.repr(verdict)}"
-            remedy = f"it should answer with a delegate.verdict.Verdict: {AUTHOR}"
-            raise PartitionError(what, where=describe(node), remedy=remedy)
-        return verdict
-
-
-def _not_for_delegates(node: Node) -> Verdict | None:
-    """Why no backend whatever can run a node, if so."""
-    sources = node.all_input_nodes
-    if any(source.op == "get_attr" for source in sources):
-        return no(Reason.OPERATOR, "control flow is run by the runtime, which may delegate the graphs inside it")
-    if not tensors(node):
-        return no(Reason.OPERATOR, "it gives no tensor")
-    number = unknown_number(node)
-    if number is not None:
-        what = f"its argument {number.name} is a number that the shapes of its tensors do not tell"
-        return no(Reason.DYNAMIC_SHAPE, what, "make that size static")
-    return None
 
 
 def _broken_pins(pins: Mapping[Node, RulePattern], verdicts: Mapping[Node, Verdicts]) -> list[str]:

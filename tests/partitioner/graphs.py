@@ -13,7 +13,8 @@ from delegate.edge.export import to_edge
 from delegate.edge.node import op_name
 from delegate.edge.program import EdgeInput, EdgeProgram
 from delegate.partitioner.cut import LoweredDelegate, LoweredProgram, call_delegate, lower, regions
-from delegate.partitioner.partitioner import CapabilityPartitioner, Check
+from delegate.partitioner.capability import Capability, Check
+from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan
 from delegate.partitioner.rules import PartitionRules
@@ -60,7 +61,12 @@ def planned(
     program: EdgeProgram, checks: Mapping[str, Check], rules: PartitionRules | None = None, **more: Any
 ) -> Plan:
     """A plan with the default partitioner for every backend."""
-    return plan(program, [CapabilityPartitioner(name) for name in checks], checks, rules, **more)
+    return plan(program, [CapabilityPartitioner(name) for name in checks], capable(checks), rules, **more)
+
+
+def capable(checks: Mapping[str, Check]) -> dict[str, Capability]:
+    """Backends that have a check alone."""
+    return {name: Capability(check) for name, check in checks.items()}
 
 
 def members(made: Plan) -> dict[str, list[str]]:

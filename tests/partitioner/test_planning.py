@@ -16,7 +16,7 @@ from delegate.partitioner.planning import plan
 from delegate.partitioner.rules import PartitionRules
 from delegate.partitioner.submodules import subprograms
 from delegate.verdict import YES, Reason, Verdict
-from tests.partitioner.graphs import Function, chain, edge, lowered, members, only, planned, program_of, run, without
+from tests.partitioner.graphs import Function, capable, chain, edge, lowered, members, only, planned, program_of, run, without
 
 aten = torch.ops.aten
 RELU, SIN, COS, EXP, CLONE = (getattr(aten, n).default for n in ("relu", "sin", "cos", "exp", "clone"))
@@ -224,7 +224,7 @@ class Bool(Partitioner):
 
 
 def test_a_partitioner_narrows_and_cannot_widen() -> None:
-    made = plan(chain(RELU, SIN, COS), [EverySecond("a")], {"a": without("aten.cos")})
+    made = plan(chain(RELU, SIN, COS), [EverySecond("a")], capable({"a": without("aten.cos")}))
     assert reasons(made, "a") == {"relu": None, "sin": Reason.EXCLUDED, "cos": Reason.OPERATOR}
     assert made.nodes[1].verdicts["a"].message == "EverySecond gave no verdict on it"
 
@@ -249,7 +249,7 @@ def failing_well(node: Node) -> Verdict:
 )
 def test_faults(partitioners, checks, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        plan(chain(RELU), partitioners, checks)
+        plan(chain(RELU), partitioners, capable(checks))
 
 
 def test_results_of_a_node_stay_with_it() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch.fx import Graph
 
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed
-from delegate.backends.culprits import culprits
+from delegate.backends.bisection import failing_nodes
 from delegate.edge.node import op_name
 
 
@@ -56,9 +56,9 @@ class Picky:
         (["exp"] * 100, {f"n{i}" for i in range(100)}, 34),
     ],
 )
-def test_culprits(operators, found, most):
+def test_failing_nodes(operators, found, most):
     picky = Picky()
-    reasons = culprits(chain(*operators), "not that", picky.preprocess)
+    reasons = failing_nodes(chain(*operators), "not that", picky.preprocess)
     assert set(reasons) == found
     assert set(reasons.values()) <= {"not that", "too much tanh"}
     assert picky.tried <= most

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def paused_collector() -> Iterator[None]:
+def collection_paused() -> Iterator[None]:
     """Pause the cyclic collector, which else walks the whole graph again and again while new objects pile up.
 
     Of planning 100,000 nodes it took two fifths of the time, and it would find nothing: what is made here stays.

@@ -12,7 +12,7 @@ from delegate.backends.aot import PreprocessResult, Region, RegionFailed, Region
 _MOST = 32  # parts that are tried; where more would be needed, the nodes that are left are all given up
 
 
-def culprits(region: Region, reason: str, preprocess: Callable[[Region], PreprocessResult]) -> dict[str, str]:
+def failing_nodes(region: Region, reason: str, preprocess: Callable[[Region], PreprocessResult]) -> dict[str, str]:
     """Nodes without which the rest may be taken -> the library's words.
 
     Args:

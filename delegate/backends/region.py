@@ -1,0 +1,82 @@
+"""Region: a partition cut out of its program, as its backend gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch.fx import Graph, Node
+
+from delegate.edge.graphs import extracted
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedPattern:
+    """Nodes of a region that its backend claimed as one.
+
+    Args:
+        name: of the pattern, as the backend's claim called it.
+        nodes: of the region's graph, in its order.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Region:
+    """A partition cut out of its program, as the backend gets it: every operator in the form that the backend took.
+
+    Args:
+        name: unique in the program, e.g. "xnnpack_0"; used for the delegate and in messages.
+        graph: a graph of its own: placeholders (inputs, then constants), call_function nodes in topological order,
+            and one output node whose argument is the tuple of results. Every node keeps its name and `meta`. A size
+            among arguments that depends on the inputs is a torch.SymInt, never a node.
+        inputs: the placeholders that are given at run time, in the order of the delegate's inputs; each is used.
+        constants: placeholder -> its tensor, contiguous or not.
+        outputs: the nodes whose values leave, in the order of the delegate's outputs; each gives one tensor.
+        patterns: what was claimed as one.
+    """
+
+    name: str
+    graph: Graph
+    inputs: tuple[Node, ...]
+    constants: Mapping[Node, torch.Tensor]
+    outputs: tuple[Node, ...]
+    patterns: tuple[ClaimedPattern, ...] = ()
+
+    @property
+    def calls(self) -> tuple[Node, ...]:
+        """The nodes that call something, in the order of the graph."""
+        return tuple(node for node in self.graph.nodes if node.op == "call_function")
+
+    def copy(self) -> Region:
+        """The same with a graph of its own, for a backend that rewrites it: the one that it was given must stay."""
+        placeholders = (*self.inputs, *self.constants)
+        return self._with(*extracted(placeholders, self.calls, self.outputs), self.inputs, self.outputs)
+
+    def part(self, nodes: Sequence[Node]) -> Region:
+        """Some of its nodes as a region, in the order of the graph, with all its inputs: they may tell sizes.
+
+        Nodes that give tuples must be there together with their getitems.
+        """
+        inside = set(nodes)
+        outside = dict.fromkeys(s for node in nodes for s in node.all_input_nodes if s not in inside)
+        inputs = tuple(dict.fromkeys((*self.inputs, *(n for n in outside if n not in self.constants))))
+        constants = tuple(n for n in outside if n in self.constants)
+        outputs = tuple(n for n in nodes if any(user not in inside for user in n.users))
+        return self._with(*extracted((*inputs, *constants), nodes, outputs), inputs, outputs)
+
+    def _with(
+        self, graph: Graph, copies: Mapping[Node, Node], inputs: Sequence[Node], outputs: Sequence[Node]
+    ) -> Region:
+        whole = (p for p in self.patterns if all(n in copies for n in p.nodes))
+        return replace(
+            self,
+            graph=graph,
+            inputs=tuple(copies[n] for n in inputs),
+            constants={copies[n]: value for n, value in self.constants.items() if n in copies},
+            outputs=tuple(copies[n] for n in outputs),
+            patterns=tuple(replace(p, nodes=tuple(copies[n] for n in p.nodes)) for p in whole),
+        )

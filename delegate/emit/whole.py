@@ -1,0 +1,21 @@
+"""Whether kernels run a node as it stands."""
+
+from __future__ import annotations
+
+from torch.fx import Graph, Node
+
+from delegate.edge.decompose import compound_nodes
+from delegate.edge.node import dtype_of, op_name, tensors
+from delegate.runtime.kernels import Kernels
+
+
+def has_kernel(node: Node, kernels: Kernels) -> bool:
+    """Whether a kernel that needs no torch runs the node's operator on its dtypes."""
+    dtypes = {d for n in (node, *node.all_input_nodes) for t in tensors(n) if (d := dtype_of(t.dtype))}
+    find, op = kernels.torch_free.find, op_name(node)
+    return find(op, dtypes) is not None or find(op, dtypes, allocates=True) is not None
+
+
+def compounds_without_kernel(graph: Graph, kernels: Kernels) -> list[Node]:
+    """The nodes that no kernel runs and that can be decomposed."""
+    return [n for n in compound_nodes(graph) if not has_kernel(n, kernels)]

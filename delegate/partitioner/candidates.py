@@ -1,0 +1,149 @@
+"""Candidates: regions in the forms of their backends, what the libraries made of them, and what they turned down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backends.bisection import failing_nodes
+from delegate.edge.graphs import META_ORIGIN
+from delegate.edge.node import is_compute, tensors
+from delegate.edge.program import META_VALUE
+from delegate.partitioner.capability import Capability, Check
+from delegate.partitioner.cut import Cutter, LoweredDelegate
+from delegate.partitioner.forms import Forms
+from delegate.partitioner.garbage import collection_paused
+from delegate.partitioner.plan import Partition, Plan
+from delegate.verdict import Reason, Verdict
+
+Compile = Callable[[Region], PreprocessResult]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A partition of a plan and its region in the form of its backend: what can be compiled, and measured.
+
+    Args:
+        partition: of the plan.
+        region: cut out of it.
+        origins: names of nodes of the region -> the nodes of the plan that they come of.
+    """
+
+    partition: Partition
+    region: Region
+    origins: Mapping[str, Node]
+
+
+def candidates(plan: Plan, capabilities: Mapping[str, Capability]) -> list[Candidate]:
+    """The partitions of a plan and of those nested in it, each with its region."""
+    forms = {name: Forms(capability.preserve_ops) for name, capability in capabilities.items()}
+    found: list[Candidate] = []
+    with collection_paused():
+        for part in plan.walk():
+            cutter = Cutter(part)
+            found += (_candidate(cutter, p, forms[p.backend]) for p in part.partitions)
+    return found
+
+
+def _candidate(cutter: Cutter, partition: Partition, forms: Forms) -> Candidate:
+    region = cutter.cut(partition, forms)
+    own = {node.name: node for node in partition.nodes}
+    names = {n.name: n.meta.get(META_ORIGIN, n.name) for n in region.calls}
+    return Candidate(partition, region, {name: own[of] for name, of in names.items() if of in own})
+
+
+def refused_parts(candidate: Candidate, check: Check) -> dict[Node, str]:
+    """What the backend does not take after all of a region whose operators were taken apart and simplified.
+
+    Gives the nodes of the plan with the reasons.
+    """
+    if not candidate.partition.in_parts:
+        return {}
+    claimed = {n for p in candidate.region.patterns for n in p.nodes}
+    asked = (n for n in candidate.region.calls if is_compute(n) and n not in claimed)
+    refused = ((n, verdict) for n in asked if not (verdict := check(n)))
+    return {candidate.origins[n.name]: _in_words(n, verdict) for n, verdict in refused if n.name in candidate.origins}
+
+
+def _in_words(node: Node, verdict: Verdict) -> str:
+    reason = verdict.reason or Reason.OPERATOR
+    return f"in parts, {node.name}: {verdict.message or reason}"
+
+
+@dataclass(slots=True)
+class Artifacts:
+    """What backends made of regions, each region compiled once.
+
+    Args:
+        compilers: backend -> what compiles a region, with its options.
+    """
+
+    compilers: Mapping[str, Compile]
+    _made: dict[Hashable, PreprocessResult | RegionRefused | RegionFailed] = field(default_factory=dict)
+
+    def compile(self, backend: str, region: Region) -> PreprocessResult:
+        """What a backend makes of a region.
+
+        Raises:
+            RegionRefused: its library turns down nodes of the region. Where it does not say which, halves are compiled.
+            DelegateError: it failed.
+        """
+        try:
+            return self._compile(backend, region)
+        except RegionFailed as failure:
+            reasons = failing_nodes(region, failure.reason, partial(self._compile, backend))
+            raise RegionRefused(reasons) from failure
+
+    def _compile(self, backend: str, region: Region) -> PreprocessResult:
+        key = (backend, structure(region))
+        if key not in self._made:
+            try:
+                self._made[key] = self.compilers[backend](region)
+            except (RegionRefused, RegionFailed) as refusal:
+                self._made[key] = refusal
+        made = self._made[key]
+        if isinstance(made, RegionRefused | RegionFailed):
+            raise made
+        return made
+
+    def delegate(self, candidate: Candidate) -> LoweredDelegate:
+        """A candidate with its artifact; raises as `compile` does."""
+        backend = candidate.partition.backend
+        return LoweredDelegate(backend, self.compile(backend, candidate.region), candidate.region)
+
+
+def structure(region: Region) -> Hashable:
+    """What an artifact depends on: operators, arguments, shapes, dtypes, borders, the very constants. Not its name.
+
+    Names of nodes count, since refusals speak of them.
+    """
+    place: dict[Node, int] = {}
+    flat: list[Hashable] = []
+    for node in region.graph.nodes:
+        place[node] = len(place)
+        constant = region.constants.get(node)
+        flat.append((node.op, node.name, node.target if node.op == "call_function" else None))
+        flat.append((_plain(node.args, place), _plain(tuple(sorted(node.kwargs.items())), place)))
+        flat.append(_shapes(node) if constant is None else (id(constant), constant.data_ptr()))
+    patterns = tuple((p.name, tuple(place[n] for n in p.nodes)) for p in region.patterns)
+    return (tuple(flat), tuple(place[n] for n in region.inputs), tuple(place[n] for n in region.outputs), patterns)
+
+
+def _shapes(node: Node) -> Hashable:
+    return tuple((t.dtype, tuple(map(str, t.shape))) for t in tensors(node)) if META_VALUE in node.meta else None
+
+
+def _plain(value: Any, place: Mapping[Node, int]) -> Hashable:
+    if isinstance(value, Node):
+        return ("node", place[value])
+    if isinstance(value, list | tuple):
+        return tuple(_plain(item, place) for item in value)
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return ("size", str(value))
+    return (type(value), repr(value))

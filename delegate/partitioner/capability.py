@@ -1,0 +1,29 @@
+"""Capability: what one backend can do, as the planner asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+
+from torch.fx import Node
+
+from delegate.backends.aot import Claim
+from delegate.verdict import Verdict
+
+Check = Callable[[Node], Verdict]
+Claims = Callable[[Node], Sequence[Claim]]
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """What one backend can do.
+
+    Args:
+        check: its verdict on one node; see `Backend.check`.
+        preserve_ops: the compound operators that it wants whole.
+        claims: its patterns around one node; None where it has none.
+    """
+
+    check: Check
+    preserve_ops: Set[str] = frozenset()
+    claims: Claims | None = None

@@ -1,0 +1,202 @@
+"""Offer: every operator put to one backend, whole or in parts as it wants it, behind the rules of the configuration."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+
+from torch.fx import Node
+
+from delegate.backends.aot import Claim
+from delegate.edge.node import describe, is_compute, is_empty, op_name, tensors
+from delegate.errors import DelegateError, LoweringError, PartitionError
+from delegate.partitioner.capability import Capability
+from delegate.partitioner.cost import is_layout, traffic
+from delegate.partitioner.forms import Forms, is_compound
+from delegate.partitioner.numbers import is_size_arithmetic, unknown_number
+from delegate.partitioner.rules import RuleBook, RulePattern
+from delegate.plugins import AUTHOR, one_line
+from delegate.verdict import YES, Reason, Verdict, no
+
+# Parts that move so many times the bytes of the whole operator are slower than its kernel: bicubic resizing in 16
+# gathers took 5 times the kernel's time on XNNPACK, at 40 times the bytes.
+MOST_TRAFFIC = 24
+
+
+@dataclass(slots=True)
+class Offer:
+    """One backend's answers on the nodes of one graph; it is asked once about each.
+
+    Args:
+        backend: its name.
+        capability: what is asked.
+        book: the rules.
+        pins: of the nodes of this graph.
+        refusals: nodes that its library turned down -> the library's words.
+        empty: nodes that give tensors without elements.
+        has_kernel: whether a kernel runs a node as it stands.
+
+    Attributes:
+        partly: compound nodes that it refuses, but not all of their parts.
+    """
+
+    backend: str
+    capability: Capability
+    book: RuleBook
+    pins: Mapping[Node, RulePattern]
+    refusals: Mapping[Node, str]
+    empty: Set[Node]
+    has_kernel: Callable[[Node], bool]
+    partly: set[Node] = field(default_factory=set)
+    forms: Forms = field(init=False)
+    _known: dict[Node, Verdict] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.forms = Forms(self.capability.preserve_ops)
+
+    def check(self, node: Node) -> Verdict:
+        """Its verdict on one node, in the form that it wants.
+
+        Raises:
+            PartitionError: the backend's check failed.
+        """
+        verdict = self._known.get(node)
+        if verdict is None:
+            verdict = self._forbidden(node)  # not "or": a refusal is false
+            if verdict is None:
+                verdict = self._offered(node)
+            self._known[node] = verdict
+        return verdict
+
+    def claims(self, nodes: Iterable[Node]) -> tuple[list[Claim], dict[Node, Verdict]]:
+        """The patterns that it takes, the first around each node, and what it says of those that almost fit.
+
+        Raises:
+            PartitionError: the backend's claims failed.
+        """
+        taken: list[Claim] = []
+        almost: dict[Node, Verdict] = {}
+        if self.capability.claims is None:
+            return taken, almost
+        for node in nodes:
+            for claim in self._claims(node):
+                verdict = claim.verdict and self._all_allowed(claim)
+                if verdict:
+                    taken.append(claim)
+                    break
+                almost.setdefault(node, verdict)
+        return taken, almost
+
+    def _all_allowed(self, claim: Claim) -> Verdict:
+        refused = (v for n in claim.nodes if is_compute(n) and (v := self._forbidden(n)) is not None)
+        return next(refused, YES)
+
+    def _forbidden(self, node: Node) -> Verdict | None:
+        pin = self.pins.get(node)
+        if pin is not None and pin.place != self.backend:
+            return Verdict(Reason.PINNED, f"by {pin}")
+        if node in self.refusals:
+            return no(Reason.REFUSED, self.refusals[node])
+        return self._not_offered(node)
+
+    def _not_offered(self, node: Node) -> Verdict | None:
+        """Why the backend is not asked, whether the node stands in the graph or is part of one."""
+        excluded = self.book.excluded(op_name(node), self.backend)
+        if excluded is not None:
+            return excluded
+        if self.empty and not self.empty.isdisjoint((node, *node.all_input_nodes)):
+            return no(Reason.OPERATOR, "it works on a tensor without elements, which vendor libraries do not expect")
+        return _not_for_delegates(node)
+
+    def _offered(self, node: Node) -> Verdict:
+        whole = self._ask(node) if self.forms.wants_whole(node) else no(Reason.OPERATOR)
+        if whole or not is_compound(node):
+            return whole
+        verdict = self._in_parts(node)
+        if verdict or whole.reason is Reason.OPERATOR:
+            return verdict
+        return replace(whole, message=f"{whole.message}; and {verdict.message}" if verdict.message else whole.message)
+
+    def _in_parts(self, node: Node) -> Verdict:
+        try:
+            parts = self.forms.parts(node)
+        except LoweringError as error:
+            return no(Reason.OPERATOR, error.what)
+        if not parts:
+            return no(Reason.OPERATOR, "it has no parts that compute")
+        verdicts = [self._part(part) for part in parts]
+        refused = next(((p, v) for p, v in zip(parts, verdicts, strict=True) if not v), None)
+        if refused is None and len({v.tag for v in verdicts}) > 1:
+            refused = parts[0], no(Reason.OPERATOR, "its parts cannot share a partition")
+        if refused is None:
+            slower = self._slower(node, parts)
+            return replace(verdicts[0], in_parts=True, message="", remedy="") if slower is None else slower
+        if any(v and not is_layout(p) for p, v in zip(parts, verdicts, strict=True)):
+            self.partly.add(node)
+        part, why = refused
+        return replace(why, message=f"in parts, {op_name(part)}: {why.message or why.reason}")
+
+    def _part(self, node: Node) -> Verdict:
+        verdict = self._not_offered(node)
+        if verdict is None and is_empty(node):
+            verdict = no(Reason.OPERATOR, "it gives a tensor without elements")
+        return self._ask(node) if verdict is None else verdict
+
+    def _slower(self, node: Node, parts: Iterable[Node]) -> Verdict | None:
+        """Why a kernel of the whole operator is faster than its parts, if so."""
+        if not self.has_kernel(node):
+            return None
+        factor = sum(traffic(p) for p in parts if not is_layout(p)) / max(traffic(node), 1)
+        if factor <= MOST_TRAFFIC:
+            return None
+        return no(Reason.SLOWER, f"its parts move {factor:.0f} times the bytes that a kernel of the whole does")
+
+    def _ask(self, node: Node) -> Verdict:
+        try:
+            verdict = self.capability.check(node)
+        except DelegateError:
+            raise
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
+            what = f"the support check of backend {self.backend} failed with {one_line(error)}"
+            raise PartitionError(what, where=describe(node), remedy=AUTHOR) from error
+        if not isinstance(verdict, Verdict):
+            what = f"the support check of backend {self.backend} answered {reprlib.repr(verdict)}"
+            remedy = f"it should answer with a delegate.verdict.Verdict: {AUTHOR}"
+            raise PartitionError(what, where=describe(node), remedy=remedy)
+        return verdict
+
+    def _claims(self, node: Node) -> tuple[Claim, ...]:
+        assert self.capability.claims is not None
+        try:
+            claims = tuple(self.capability.claims(node))
+        except DelegateError:
+            raise
+        except (Exception, SystemExit) as error:
+            what = f"the claims of backend {self.backend} failed with {one_line(error)}"
+            raise PartitionError(what, where=describe(node), remedy=AUTHOR) from error
+        for claim in claims:
+            if not isinstance(claim, Claim) or node not in claim.nodes or any(n.graph is not node.graph for n in claim.nodes):
+                what = f"backend {self.backend} claims {reprlib.repr(claim)}"
+                remedy = f"give delegate.backends.aot.Claims of nodes of the graph, the asked one among them: {AUTHOR}"
+                raise PartitionError(what, where=describe(node), remedy=remedy)
+        return claims
+
+
+def _not_for_delegates(node: Node) -> Verdict | None:
+    """Why no backend whatever can run a node, if so."""
+    sources = node.all_input_nodes
+    if any(source.op == "get_attr" for source in sources):
+        return no(Reason.OPERATOR, "control flow is run by the runtime, which may delegate the graphs inside it")
+    if not tensors(node):
+        return no(Reason.OPERATOR, "it gives no tensor")
+    number = unknown_number(node)
+    if number is not None:
+        what = f"its argument {number.name} is a number that the shapes of its tensors do not tell"
+        return no(Reason.DYNAMIC_SHAPE, what, "make that size static")
+    return None
+
+
+def computing(nodes: Iterable[Node]) -> list[Node]:
+    """Those that backends are asked about: they compute, and more than sizes."""
+    return [n for n in nodes if is_compute(n) and not is_size_arithmetic(n)]
