@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -120,29 +120,21 @@ class Cutter:
         border = self.boundary(partition)
         numbers = dict.fromkeys(s for n in partition.nodes for s in n.all_input_nodes if is_number(s))
         constants = {n: self.plan.program.constants[n.name] for n in border.constants}
-        placeholders = (*border.inputs, *border.constants)
-        if partition.in_parts and forms is not None:
-            graph, copies = extracted((*placeholders, *numbers), partition.nodes, border.outputs)
-            inside = {copies[n]: value for n, value in constants.items()}
-            made = formed(graph, inside, [copies[n] for n in partition.in_parts], forms)
-            graph, by_name = made.graph, {n.name: n for n in made.graph.find_nodes(op="placeholder")}
-            found = {by_name[name]: value for name, value in made.constants.items()}
-            inputs = tuple(copies[n] for n in border.inputs if copies[n].users)
-            for unused in (n for n in by_name.values() if n not in found and n not in inputs):
-                graph.erase_node(unused)
-        else:
+        if not partition.in_parts or forms is None:
             values = {n: n.meta[META_VALUE] for n in numbers}
-            graph, copies = extracted(placeholders, partition.nodes, border.outputs, values)
-            found, inputs = {copies[n]: value for n, value in constants.items()}, tuple(copies[n] for n in border.inputs)
-        outputs = graph.output_node().args[0]
-        return Region(
-            name=partition.name,
-            graph=graph,
-            inputs=inputs,
-            constants=found,
-            outputs=tuple(outputs),  # type: ignore[arg-type]
-            patterns=_patterns(partition, copies, graph),
-        )
+            graph, copies = extracted((*border.inputs, *constants), partition.nodes, border.outputs, values)
+            return _region(partition, graph, copies, (border.inputs, constants), copies)
+        graph, copies = extracted((*border.inputs, *constants, *numbers), partition.nodes, border.outputs)
+        inside = {copies[n]: value for n, value in constants.items()}
+        made = formed(graph, inside, [copies[n] for n in partition.in_parts], forms)
+        used = {n.name: n for n in made.graph.find_nodes(op="placeholder") if n.users}
+        given = tuple(copies[n] for n in border.inputs if copies[n].users)
+        held = {used[name]: value for name, value in made.constants.items() if name in used}
+        calls = [n for n in made.graph.nodes if n.op == "call_function"]
+        results: Any = made.graph.output_node().args[0]
+        graph, lasting = extracted((*given, *held), calls, results)
+        members = {node: lasting[copied] for node, copied in copies.items() if copied in lasting}
+        return _region(partition, graph, lasting, (given, held), members)
 
     def replace(self, delegates: Mapping[str, LoweredDelegate]) -> tuple[Graph, dict[str, torch.Tensor]]:
         """The graph with calls in place of the partitions, and the constants that it still uses.
@@ -172,7 +164,7 @@ class Cutter:
 
     def _call(self, graph: Graph, partition: Partition, lowered: dict[Node, Node], region: Region) -> None:
         border = self.boundary(partition)
-        taken = {node.target for node in region.inputs}  # not all that the plan knows of, where it takes parts
+        taken = {node.name for node in region.inputs}  # not all that the plan knows of, where it takes parts
         inputs = tuple(lowered[n] for n in border.inputs if n.name in taken)
         call = graph.create_node("call_function", call_delegate, (partition.name, *inputs), name=partition.name)
         call.meta[META_VALUE] = tuple(n.meta[META_VALUE] for n in border.outputs)
@@ -191,17 +183,39 @@ def regions(plan: Plan, forms: Mapping[str, Forms] | None = None) -> dict[str, R
     return found
 
 
-def _patterns(partition: Partition, copies: Mapping[Node, Node], graph: Graph) -> tuple[ClaimedPattern, ...]:
-    """What the backend claimed as one, in the graph of the region; not where taking others apart has touched it."""
-    if not partition.patterns:
-        return ()
-    place = {node: i for i, node in enumerate(partition.nodes)}
-    alive = set(graph.nodes)
-    found = (
-        ClaimedPattern(claim.name, tuple(copies[n] for n in sorted(claim.nodes, key=place.__getitem__)))
-        for claim in partition.patterns
+def _region(
+    partition: Partition,
+    graph: Graph,
+    copies: Mapping[Node, Node],
+    given: tuple[Iterable[Node], Mapping[Node, torch.Tensor]],
+    members: Mapping[Node, Node],
+) -> Region:
+    """The region of a graph.
+
+    Args:
+        partition: that it is of.
+        graph: of the region.
+        copies: nodes that were copied -> their copies in the graph.
+        given: inputs, and constants with their tensors, before they were copied.
+        members: nodes of the partition -> those of the graph, where they are still there.
+    """
+    inputs, constants = given
+    outputs: Any = graph.output_node().args[0]
+    return Region(
+        name=partition.name,
+        graph=graph,
+        inputs=tuple(copies[n] for n in inputs),
+        constants={copies[n]: value for n, value in constants.items()},
+        outputs=outputs,
+        patterns=_patterns(partition, members),
     )
-    return tuple(pattern for pattern in found if alive.issuperset(pattern.nodes))
+
+
+def _patterns(partition: Partition, members: Mapping[Node, Node]) -> tuple[ClaimedPattern, ...]:
+    """What the backend claimed as one; not where taking others apart has touched it."""
+    place = {node: i for i, node in enumerate(partition.nodes)} if partition.patterns else {}
+    whole = (c for c in partition.patterns if all(n in members for n in c.nodes))
+    return tuple(ClaimedPattern(c.name, tuple(members[n] for n in sorted(c.nodes, key=place.__getitem__))) for c in whole)
 
 
 def lower(plan: Plan, delegates: Mapping[str, LoweredDelegate]) -> LoweredProgram:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Set
 from functools import cache
 
 import torch
-import torch.utils._pytree as pytree
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
@@ -23,7 +22,7 @@ from delegate.edge.passes.fold_constants import ConstantFolding
 from delegate.edge.passes.fuse_views import FuseViews
 from delegate.edge.passes.no_ops import NoOpRemoval
 from delegate.edge.passes.pipeline import Pass, optimize
-from delegate.edge.program import META_VALUE, EdgeProgram
+from delegate.edge.program import META_VALUE, EdgeInput, EdgeProgram
 from delegate.partitioner.numbers import is_number, is_size_arithmetic
 
 _TRIED: tuple[Pass, ...] = (
@@ -116,9 +115,9 @@ def formed(
 
 
 def _program(name: str, graph: Graph, constants: Mapping[str, torch.Tensor]) -> EdgeProgram:
-    count = len(graph.output_node().args[0])  # type: ignore[arg-type]
-    specs = pytree.tree_structure(((), {})), pytree.tree_structure((0,) * count)
-    return EdgeProgram(name, GraphModule({}, graph), (), constants, {}, {}, (), *specs, {})
+    inputs = tuple(EdgeInput(n.name, n.name) for n in graph.find_nodes(op="placeholder") if n.name not in constants)
+    names = {name: name for name in constants}
+    return EdgeProgram(name, GraphModule({}, graph), inputs, constants, names, {}, (), None, None, {})
 
 
 def _assume_folded(graph: Graph) -> None:

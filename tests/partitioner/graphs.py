@@ -10,6 +10,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.edge.export import to_edge
+from delegate.edge.graphs import call
 from delegate.edge.node import op_name
 from delegate.edge.program import EdgeInput, EdgeProgram
 from delegate.partitioner.cut import LoweredDelegate, LoweredProgram, call_delegate, lower, regions
@@ -113,14 +114,14 @@ class Runner(Interpreter):
         if target is torch.ops.higher_order.cond:
             predicate, yes, no_, operands = args
             return Runner(yes if predicate else no_, self.delegates).run(*operands)
-        return super().call_function(target, args, kwargs)
+        return call(target, args, kwargs)
 
 
 def run_region(region: Region, inputs: Sequence[torch.Tensor]) -> Any:
     """The outputs of a region, by torch."""
     assert len(inputs) == len(region.inputs)
     assert all(isinstance(value, torch.Tensor) for value in inputs)
-    return Interpreter(GraphModule({}, region.graph)).run(*inputs, *region.constants.values())
+    return Runner(GraphModule({}, region.graph), {}).run(*inputs, *region.constants.values())
 
 
 def run(program: LoweredProgram, *inputs: torch.Tensor) -> Any:
