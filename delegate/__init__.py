@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from delegate.compiled import CompiledProgram as CompiledProgram
     from delegate.kernels.table import KernelTable as KernelTable
     from delegate.partitioner.partitioner import Partitioner as Partitioner
+    from delegate.partitioner.saved import SavedPlan as SavedPlan
     from delegate.program.dtypes import DType as DType
     from delegate.runtime.program import LoadedProgram as LoadedProgram
     from delegate.runtime.program import load as load
@@ -25,11 +26,12 @@ _PUBLIC = {
     "KernelTable": "delegate.kernels.table",
     "DType": "delegate.program.dtypes",
     "Partitioner": "delegate.partitioner.partitioner",
+    "SavedPlan": "delegate.partitioner.saved",
     "load": "delegate.runtime.program",
     "LoadedProgram": "delegate.runtime.program",
 }
 
-__all__ = ["CompiledProgram", "DType", "KernelTable", "LoadedProgram", "Partitioner", "load", "to_backend"]
+__all__ = ["CompiledProgram", "DType", "KernelTable", "LoadedProgram", "Partitioner", "SavedPlan", "load", "to_backend"]
 
 
 def __getattr__(name: str) -> Any:

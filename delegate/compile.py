@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,9 +29,12 @@ from delegate.kernels.libraries import Wanted
 from delegate.partitioner.candidates import Artifacts, Candidate, candidates, refused_parts
 from delegate.partitioner.cut import LoweredDelegate, LoweredProgram, lower
 from delegate.partitioner.forms import Forms
+from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Plan
-from delegate.partitioner.planning import Refusals, plan
+from delegate.partitioner.planning import Refusals
+from delegate.partitioner.planning import plan as plan_graph
 from delegate.partitioner.reporting import make_report
+from delegate.partitioner.saved import SavedPlan
 from delegate.plugins import PORTABLE
 from delegate.registry import default_registry
 from delegate.report import Report
@@ -53,6 +56,7 @@ def to_backend(
     config: ConfigSource = None,
     kernels: Wanted | None = None,
     example_inputs: tuple[Any, ...] | None = None,
+    plan: SavedPlan | str | os.PathLike[str] | None = None,
 ) -> CompiledProgram:
     """Find for every operator which backend can run it, lower the partitions, and compile what is left.
 
@@ -66,20 +70,25 @@ def to_backend(
             program does not hold them; torch's own ("aten") have no say in how it is compiled: it runs without them.
         example_inputs: positional arguments of a module, whose sizes the program will take; for dynamic sizes, export
             the module yourself.
+        plan: where nodes run, as `CompiledProgram.plan` of another lowering said, or the path of one that was saved.
+            Without it a node goes to the first backend that takes it.
 
     Raises:
         ExportError: the model is none of these, or cannot be brought to core ATen.
         ConfigError: the configuration is wrong.
         KernelError: a kernel library cannot be used.
         BackendError: a backend that was asked for cannot be used.
-        PartitionError: nodes stay portable and the policy forbids it.
+        PartitionError: nodes stay portable and the policy forbids it, or the plan cannot be kept.
         LoweringError: an operator is left that no kernel runs.
     """
     registry = default_registry()
     selection = select(backends, config, registry, kernels)
-    compiler = _Compiler(selection, kernels_of(registry, selection.kernels))
+    saved = SavedPlan.load(plan) if isinstance(plan, str | os.PathLike) else plan
+    compiler = _Compiler(selection, kernels_of(registry, selection.kernels), saved)
     exported = exported_programs(model, example_inputs)
     lowered = [compiler.lower(name, ep) for name, ep in exported.items()]
+    if saved is not None:
+        saved.require_kept(compiler.plans)
     report = compiler.report()
     _warn_of_portable(report, selection)
     keep, policy = selection.fallback.keep, selection.fallback.policy
@@ -87,7 +96,7 @@ def to_backend(
     report = state_copies(report, program, lowered)
     program = program._replace(report=report.to_json())
     specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in exported.items()}
-    return CompiledProgram(program, specs, report, registry, selection.kernels)
+    return CompiledProgram(program, specs, report, registry, selection.kernels, plan=SavedPlan.of(compiler.plans))
 
 
 def explain(
@@ -106,17 +115,21 @@ def explain(
 class _Compiler:
     """Lowers the methods of one program; partition names are unique among them.
 
-    A method goes from its edge program, every operator in the form that the user's module has where anybody wants it so,
-    to a plan, from that to candidates, from these to artifacts, and then the partitions are cut out.
+    A method goes from its edge program, where operators are whole that anybody wants so, to a plan, from that to
+    candidates, from these to artifacts; then the partitions are cut out.
     """
 
     selection: Selection
     kernels: Kernels
+    saved: SavedPlan | None = None
     plans: list[Plan] = field(default_factory=list)
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     artifacts: Artifacts = field(init=False)
+    partitioners: Sequence[Partitioner] = field(init=False)
 
     def __post_init__(self) -> None:
+        given = self.selection.partitioners
+        self.partitioners = given if self.saved is None else self.saved.partitioners(given)
         self.artifacts = Artifacts({name: b.preprocess for name, b in self.selection.backends.items()})
 
     @property
@@ -130,7 +143,7 @@ class _Compiler:
         return identify(optimize(to_edge(ep, name=name, preserve_ops=self.preserve_ops)))
 
     def plan(self, edge: EdgeProgram, refusals: Refusals | None = None) -> Plan:
-        """The plan of a method. Compound operators that nobody runs whole, nor any backend in parts, are taken apart."""
+        """The plan of a method. Compound operators that nobody runs, whole or in parts, are taken apart first."""
         forms = Forms(self.preserve_ops)
         while True:
             made = self._plan(edge, refusals or {})
@@ -166,9 +179,9 @@ class _Compiler:
         return make_report(self.plans, self.notes, self.selection.notes)
 
     def _plan(self, edge: EdgeProgram, refusals: Refusals) -> Plan:
-        return plan(
+        return plan_graph(
             edge,
-            self.selection.partitioners,
+            self.partitioners,
             self.selection.capabilities,
             self.selection.rules,
             refusals=refusals,

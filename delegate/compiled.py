@@ -17,6 +17,7 @@ import torch.utils._pytree as pytree
 from delegate.edge.node import torch_dtype
 from delegate.errors import InputError
 from delegate.kernels.libraries import Wanted
+from delegate.partitioner.saved import SavedPlan
 from delegate.plugins import one_line
 from delegate.program import file
 from delegate.program.dtypes import DType
@@ -154,6 +155,8 @@ class CompiledProgram(CompiledContext):
         report: who runs what, and why not elsewhere.
         registry: where backends and kernels are looked up.
         kernels: the kernel libraries to run on in this process; see `delegate.load`. They are not saved.
+        plan: which backend runs which nodes, as data: `plan.save(path)`, `plan.differences(other)`, and
+            `to_backend(..., plan=plan)` to have the same again.
     """
 
     def __init__(
@@ -163,9 +166,12 @@ class CompiledProgram(CompiledContext):
         report: Report,
         registry: Registry,
         kernels: Wanted | None = None,
+        *,
+        plan: SavedPlan,
     ) -> None:
         super().__init__(specs)
         self.program, self._planned, self._registry, self._kernels = program, report, registry, kernels
+        self.plan = plan
 
     @property
     def report(self) -> Report:

@@ -13,6 +13,10 @@ from delegate.plugins import PORTABLE
 from delegate.verdict import Reason, Verdict
 
 _FORMAT = 1  # of the JSON
+_Row = tuple[str, str, str, str, str, str, str]
+
+_SMALL = 0.01  # partitions with less of the work are told in one line, where there are several
+_LONGEST = 300  # characters of a refusal, which may hold sizes that are long expressions
 _NAMED = 2  # so many nodes of a group are named with their source line
 
 
@@ -165,29 +169,46 @@ def _refusals(backend: str, method: str, nodes: Sequence[NodeReport]) -> list[st
     ordered = sorted(groups.items(), key=lambda item: (-_work(item[1]), -len(item[1]), item[0][0]))
     lines = [f"{_count(len(nodes), 'node')} of {method} not on {backend}, most costly first:"]
     for (op, reason), members in ordered:
-        verdicts = {str(n.verdicts[backend]) for n in members}
+        verdicts = {_clip(str(n.verdicts[backend])) for n in members}
         why = verdicts.pop() if len(verdicts) == 1 else ""
         lines.append(f"  {op} ({len(members)}, {_percent(_work(members))} of the work): {why or reason}")
         for node in members[:_NAMED]:
-            own = "" if why else f": {node.verdicts[backend]}"
+            own = "" if why else f": {_clip(str(node.verdicts[backend]))}"
             lines.append(f"    {node.name} -> {node.result}{' at ' + node.source if node.source else ''}{own}")
         if len(members) > _NAMED:
             lines.append(f"    and {len(members) - _NAMED} more")
     return lines
 
 
+def _clip(text: str) -> str:
+    """A text for people; the JSON has all of it."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
 def _work(nodes: Iterable[NodeReport]) -> float:
     return sum(n.work for n in nodes)
 
 
-def _table(partitions: Iterable[PartitionReport]) -> list[str]:
-    rows = [("partition", "backend", "nodes", "work", "in", "out", "notes")]
-    for p in partitions:
-        notes = "; ".join(p.notes)
-        sizes = _bytes(p.bytes_in), _bytes(p.bytes_out)
-        rows.append((p.name, p.backend, str(len(p.nodes)), _percent(p.work), *sizes, notes))
+def _table(partitions: Sequence[PartitionReport]) -> list[str]:
+    """A row per partition; those that hold hardly any work have one row for each backend, at the end."""
+    small = [p for p in partitions if p.work < _SMALL]
+    counts = Counter(p.backend for p in small)
+    folded = {id(p) for p in small if counts[p.backend] > 1}
+    rows: list[_Row] = [("partition", "backend", "nodes", "work", "in", "out", "notes")]
+    rows += (_partition_row(p.name, [p], "; ".join(p.notes)) for p in partitions if id(p) not in folded)
+    for backend, count in counts.items():
+        if count > 1:
+            members = [p for p in small if p.backend == backend]
+            rows.append(_partition_row(f"{count} small ones", members, f"under {_SMALL:.0%} of the work each"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [_row(row, widths) for row in rows]
+
+
+def _partition_row(name: str, members: Sequence[PartitionReport], notes: str) -> _Row:
+    """The cells of one partition, or of several together."""
+    nodes, work = sum(len(p.nodes) for p in members), sum(p.work for p in members)
+    taken, given = sum(p.bytes_in for p in members), sum(p.bytes_out for p in members)
+    return name, members[0].backend, str(nodes), _percent(work), _bytes(taken), _bytes(given), notes
 
 
 def _copies(partitions: Iterable[PartitionReport]) -> Iterator[str]:
@@ -237,8 +258,14 @@ def _node(data: Mapping[str, Any]) -> NodeReport:
 def _verdict(data: Mapping[str, Any]) -> Verdict:
     reason = None if data["reason"] is None else Reason(data["reason"])
     cost = data.get("cost")
-    texts = (str(data[key]) for key in ("message", "remedy", "tag"))
-    return Verdict(reason, *texts, bool(data.get("in_parts", False)), None if cost is None else float(cost))
+    return Verdict(
+        reason,
+        str(data["message"]),
+        str(data["remedy"]),
+        str(data["tag"]),
+        bool(data.get("in_parts", False)),
+        None if cost is None else float(cost),
+    )
 
 
 def _partition(data: Mapping[str, Any]) -> PartitionReport:

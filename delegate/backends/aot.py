@@ -43,7 +43,9 @@ class Claim:
 
     def __post_init__(self) -> None:
         expect(self, "name", isinstance(self.name, str), "text")
-        given = isinstance(self.nodes, tuple) and all(isinstance(n, Node) and n.op == "call_function" for n in self.nodes)
+        given = isinstance(self.nodes, tuple) and all(
+            isinstance(n, Node) and n.op == "call_function" for n in self.nodes
+        )
         expect(self, "nodes", given and bool(self.nodes), "a tuple of nodes that call operators")
         expect(self, "verdict", isinstance(self.verdict, Verdict), "a Verdict")
 
@@ -141,9 +143,10 @@ class Backend(ABC):
         """Whether it can run this node of an edge graph, and if not, why. Must not change the graph."""
 
     def claims(self, node: Node) -> Sequence[Claim]:
-        """Patterns of several nodes around this one that it runs as one, the preferred first. Must not change the graph.
+        """Patterns of several nodes around this one that it runs as one, the preferred first.
 
-        It is called once for every node that calls an operator. Nodes of a claim need not be accepted by `check`.
+        It is called once for every node that calls an operator, and must not change the graph. Nodes of a claim need
+        not be accepted by `check`.
         Where an accepted claim shares nodes with another of the same backend, both come into one partition.
         """
         return ()

@@ -72,7 +72,7 @@ class LoweringTable(Generic[How]):
         self._rows[row.op] = row
 
     def add_pattern(self, pattern: Pattern[How]) -> None:
-        """Add a pattern, which is asked after those that were added before; raises ValueError if there is one so named."""
+        """Add a pattern, asked after those that are there; raises ValueError if one of them has its name."""
         if pattern.name in self._patterns:
             raise ValueError(f"two patterns {pattern.name!r}")
         self._patterns[pattern.name] = pattern

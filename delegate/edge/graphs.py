@@ -102,7 +102,10 @@ def copy_node(graph: Graph, node: Node, mapping: Mapping[Node, Any]) -> Node:
 
 
 def extracted(
-    placeholders: Iterable[Node], nodes: Iterable[Node], results: Iterable[Node], numbers: Mapping[Node, Any] | None = None
+    placeholders: Iterable[Node],
+    nodes: Iterable[Node],
+    results: Iterable[Node],
+    numbers: Mapping[Node, Any] | None = None,
 ) -> tuple[Graph, dict[Node, Any]]:
     """Some nodes as a graph of their own, and for each of them its copy, which keeps name and `meta`.
 

@@ -22,6 +22,8 @@ _DTYPES: dict[torch.dtype, DType] = {
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep  # frames in here are not the user's own
 
+LONGEST_SIZE = 24  # characters of a size in messages
+
 META_CONSTANT = "constant"  # node.meta key of placeholders: True where the value never changes
 
 
@@ -150,8 +152,15 @@ def _short(file: str) -> str:
     return tail if installed else file.removeprefix(os.getcwd() + os.sep)
 
 
+def shape_text(value: torch.Tensor) -> str:
+    """Dtype and shape for people, e.g. "float32[1, s0, 8]"; a size that is a long expression is cut."""
+    sizes = (str(size) for size in value.shape)
+    short = (size if len(size) <= LONGEST_SIZE else f"{size[: LONGEST_SIZE - 3]}..." for size in sizes)
+    return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(short)}]"
+
+
 def describe(node: Node) -> str:
     """A node for messages: name, operator, what it gives, and the user's line."""
-    shapes = ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors(node))
+    shapes = ", ".join(map(shape_text, tensors(node)))
     line = source_line(node)
     return f"node {node.name}, {op_name(node)} -> {shapes or 'number'}" + (f", at {line}" if line else "")

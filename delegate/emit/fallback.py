@@ -12,9 +12,9 @@ from delegate.backends.aot import Region
 from delegate.edge.decompose import decompose
 from delegate.edge.graphs import drop_unused, extracted
 from delegate.edge.program import EdgeInput, EdgeProgram
-from delegate.emit.whole import compounds_without_kernel
 from delegate.emit.method import emit_method
 from delegate.emit.pools import Pools
+from delegate.emit.whole import compounds_without_kernel
 from delegate.errors import LoweringError
 from delegate.partitioner.cut import LoweredProgram
 from delegate.program.model import Method

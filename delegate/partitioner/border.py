@@ -34,7 +34,7 @@ class Border:
 
 
 def views_at_the_border(members: Sequence[Node], kept: Set[Node], delegated: Set[Node]) -> Border:
-    """The views at the border of a partition that move fewer bytes across it, or no more, where they stay outside.
+    """The views at the border of a partition of which fewer bytes cross it where they stay outside.
 
     A view that others of the partition need stays, and so does one of a dynamic size, and one between two partitions,
     whose tensors may stay on a device.
@@ -63,22 +63,17 @@ def _is_free(node: Node, kept: Set[Node]) -> bool:
 
 
 def _moves_in(node: Node, inside: Set[Node], delegated: Set[Node]) -> bool:
-    """Whether it reads what the host gives, which nothing else inside reads, and makes no more bytes of it."""
+    """Whether it reads what the host gives, which nothing else inside reads, and makes fewer bytes of it."""
     (source,) = node.all_input_nodes
     if source in inside or (source in delegated and op_name(source) not in _FREE) or is_constant(source):
         return False
-    return nbytes(node) <= nbytes(source) and not any(u in inside and u is not node for u in source.users)
+    return nbytes(node) < nbytes(source) and not any(u in inside and u is not node for u in source.users)
 
 
 def _moves_out(node: Node, inside: Set[Node], delegated: Set[Node]) -> bool:
-    """Whether the host alone reads it, and what it reads, which is made inside, has no more bytes or leaves anyway.
-
-    Where the caller reads it, the delegate may as well write it: then there must be fewer bytes.
-    """
+    """Whether the host alone reads it, and what it reads, which is made inside, has fewer bytes or leaves anyway."""
     (source,) = node.all_input_nodes
     if source not in inside or any(user in inside or user in delegated for user in node.users):
         return False
-    if any(user not in inside and user is not node for user in source.users):
-        return True
-    is_result = any(user.op == "output" for user in node.users)
-    return nbytes(source) < nbytes(node) + (not is_result)
+    leaves = any(user not in inside and user is not node for user in source.users)
+    return leaves or nbytes(source) < nbytes(node)

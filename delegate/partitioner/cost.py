@@ -57,8 +57,8 @@ def traffic(node: Node) -> int:
     return sum(map(nbytes, node.all_input_nodes)) + nbytes(node)
 
 
-# Seconds, on one core of a server of 2025 as `benchmarks.overhead` and `benchmarks.portable` measured them, rounded: what
-# a delegate's call and a kernel's dispatch take, what a byte takes that a call copies or a kernel streams, and a
+# Seconds on one core of a server of 2025, as `benchmarks.overhead` and `benchmarks.portable` measured them, rounded:
+# what a delegate's call and a kernel's dispatch take, what a byte takes that a call copies or a kernel streams, and a
 # multiply-add. Only their ratios matter, and these within a factor of two or three.
 _CALL, _DISPATCH, _BYTE, _MULTIPLY_ADD = 4e-6, 1e-6, 1.5e-10, 2e-11
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from delegate.backends.aot import Claim, ClaimedPattern, PreprocessResult, Region
+from delegate.backends.aot import ClaimedPattern, PreprocessResult, Region
 from delegate.edge.graphs import copy_node, extracted
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import LoweringError
@@ -215,7 +215,9 @@ def _patterns(partition: Partition, members: Mapping[Node, Node]) -> tuple[Claim
     """What the backend claimed as one; not where taking others apart has touched it."""
     place = {node: i for i, node in enumerate(partition.nodes)} if partition.patterns else {}
     whole = (c for c in partition.patterns if all(n in members for n in c.nodes))
-    return tuple(ClaimedPattern(c.name, tuple(members[n] for n in sorted(c.nodes, key=place.__getitem__))) for c in whole)
+    return tuple(
+        ClaimedPattern(c.name, tuple(members[n] for n in sorted(c.nodes, key=place.__getitem__))) for c in whole
+    )
 
 
 def lower(plan: Plan, delegates: Mapping[str, LoweredDelegate]) -> LoweredProgram:

@@ -176,7 +176,11 @@ class Offer:
             what = f"the claims of backend {self.backend} failed with {one_line(error)}"
             raise PartitionError(what, where=describe(node), remedy=AUTHOR) from error
         for claim in claims:
-            if not isinstance(claim, Claim) or node not in claim.nodes or any(n.graph is not node.graph for n in claim.nodes):
+            if (
+                not isinstance(claim, Claim)
+                or node not in claim.nodes
+                or any(n.graph is not node.graph for n in claim.nodes)
+            ):
                 what = f"backend {self.backend} claims {reprlib.repr(claim)}"
                 remedy = f"give delegate.backends.aot.Claims of nodes of the graph, the asked one among them: {AUTHOR}"
                 raise PartitionError(what, where=describe(node), remedy=remedy)

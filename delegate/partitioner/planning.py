@@ -94,7 +94,9 @@ class _Planner:
         }
         apart = self._to_take_apart(asked, verdicts, offers, claims)
         for node in apart:
-            verdicts[node] = {name: v and no(Reason.OPERATOR, "it is taken apart") for name, v in verdicts[node].items()}
+            verdicts[node] = {
+                name: v and no(Reason.OPERATOR, "it is taken apart") for name, v in verdicts[node].items()
+            }
         pinned = frozenset(n for n, pin in pins.items() if pin.place != PORTABLE)
         worth = Worth(self.rules.min_partition_size, pinned, self.has_kernel)
         stretches = assign(inner, verdicts, claims, backends, worth)
@@ -105,9 +107,7 @@ class _Planner:
         nodes = tuple(_node_plan(n, verdicts[n], home.get(n)) for n in asked)
         nested = {name: self.plan(sub, is_nested=True) for name, sub in subprograms(program).items()}
         apart += [n for n in asked if n not in home and n not in apart and self._is_left_over(n)]
-        return Plan(
-            program, tuple(backends), nodes, partitions, order, tuple(notes), nested, is_nested, tuple(apart)
-        )
+        return Plan(program, tuple(backends), nodes, partitions, order, tuple(notes), nested, is_nested, tuple(apart))
 
     def _offers(self, program: EdgeProgram, pins: Mapping[Node, RulePattern]) -> list[Offer]:
         empty = frozenset(filter(is_empty, program.graph.nodes))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from torch.fx import Node
 
-from delegate.edge.node import is_compute, module_path, source_line, tensors
+from delegate.edge.node import is_compute, module_path, shape_text, source_line, tensors
 from delegate.partitioner.cost import nbytes, work
 from delegate.partitioner.cut import Cutter
 from delegate.partitioner.plan import NodePlan, Partition, Plan
 from delegate.plugins import PORTABLE
 from delegate.report import NodeReport, PartitionReport, Report
+from delegate.verdict import Reason
+
+_MOST = 0.5  # a share of the work that one reason keeps from a backend is worth a note of its own
+_OF_THE_MODEL = frozenset({Reason.DTYPE, Reason.NON_CONSTANT, Reason.DYNAMIC_SHAPE, Reason.LAYOUT})
 
 
 def make_report(
@@ -40,7 +44,25 @@ def make_report(
             nodes += [scribe.node(n) for n in part.nodes]
             partitions += [scribe.partition(p, (partition_notes or {}).get(p.name, ())) for p in part.partitions]
             all_notes += part.notes
+        all_notes += _lacking(plan.program.name, plan.backends, nodes)
     return Report(tuple(methods), tuple(nodes), tuple(partitions), tuple(dict.fromkeys(all_notes)))
+
+
+def _lacking(method: str, backends: Iterable[str], nodes: Iterable[NodeReport]) -> Iterator[str]:
+    """What keeps most of a method from a backend, where one reason does, in a sentence."""
+    own = [n for n in nodes if n.method == method]
+    for backend in backends:
+        shares: dict[tuple[Reason, str], list[NodeReport]] = {}
+        for node in own:
+            verdict = node.verdicts[backend]
+            if verdict.reason in _OF_THE_MODEL and node.backend == PORTABLE:
+                shares.setdefault((verdict.reason, node.result.partition("[")[0]), []).append(node)
+        for (reason, dtype), members in shares.items():
+            share = math.fsum(n.work for n in members)
+            if share >= _MOST:
+                costliest = max(members, key=lambda n: n.work).verdicts[backend]
+                said = "; ".join(part for part in (costliest.message, costliest.remedy) if part)
+                yield f"{method}: {share:.0%} of the work, on {dtype}, is not on {backend}: {reason}: {said}"
 
 
 def _prefix(method: Plan, part: Plan) -> str:
@@ -67,7 +89,7 @@ class _Scribe:
             backend=planned.backend or PORTABLE,
             partition=planned.partition or "",
             verdicts=planned.verdicts,
-            result=", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors(node)),
+            result=", ".join(map(shape_text, tensors(node))),
             source=source_line(node),
             module=module_path(node),
             work=self._share(node),

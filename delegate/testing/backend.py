@@ -21,7 +21,8 @@ from delegate.backends.aot import Region
 from delegate.edge.export import to_edge
 from delegate.edge.node import describe, is_compute
 from delegate.edge.passes.pipeline import optimize
-from delegate.partitioner.cut import regions
+from delegate.edge.program import EdgeProgram
+from delegate.partitioner.candidates import candidates
 from delegate.partitioner.planning import plan
 from delegate.plugins import State
 from delegate.program.file import load, serialize
@@ -195,14 +196,18 @@ class BackendTests:
         return serialize(self._lowered(case).program)
 
     def _regions(self, case: Case) -> tuple[Selection, dict[str, Region]]:
+        selection, edge = self._edge(case)
+        made = plan(edge, selection.partitioners, selection.capabilities, selection.rules)
+        return selection, {c.region.name: c.region for c in candidates(made, selection.capabilities)}
+
+    def _edge(self, case: Case) -> tuple[Selection, EdgeProgram]:
+        """The case with the operators whole that the backend wants so, the rest in parts."""
         selection = select(None, self._config, default_registry())
-        edge = optimize(to_edge(case.export(), preserve_ops=selection.preserve_ops))
-        checks = {name: half.check for name, half in selection.backends.items()}
-        return selection, regions(plan(edge, selection.partitioners, checks, selection.rules))
+        wanted = selection.backends[self.backend].preserve_ops
+        return selection, optimize(to_edge(case.export(), preserve_ops=wanted))
 
     def _check(self, case: Case) -> None:
-        selection = select(None, self._config, default_registry())
-        edge = optimize(to_edge(case.export(), preserve_ops=selection.preserve_ops))
+        selection, edge = self._edge(case)
         before = str(edge.graph)
         for node in filter(is_compute, edge.graph.nodes):
             first, second = (selection.backends[self.backend].check(node) for _ in range(2))

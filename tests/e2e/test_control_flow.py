@@ -296,7 +296,7 @@ CASES = [
         (({0: ROWS}, None),),
     ),
     Case("cond in while, with weights", Nested(), ((X,), (Y,)), None, 4),
-    Case("greedy decoding with a state", Decoder(), ((torch.tensor([1]),), (torch.tensor([5]),)), None, 2),
+    Case("greedy decoding with a state", Decoder(), ((torch.tensor([1]),), (torch.tensor([5]),)), None, 1),
     Case(
         "cond on a flag and on a buffer",
         Flagged(),

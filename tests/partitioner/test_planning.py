@@ -16,7 +16,19 @@ from delegate.partitioner.planning import plan
 from delegate.partitioner.rules import PartitionRules
 from delegate.partitioner.submodules import subprograms
 from delegate.verdict import YES, Reason, Verdict
-from tests.partitioner.graphs import Function, capable, chain, edge, lowered, members, only, planned, program_of, run, without
+from tests.partitioner.graphs import (
+    Function,
+    capable,
+    chain,
+    edge,
+    lowered,
+    members,
+    only,
+    planned,
+    program_of,
+    run,
+    without,
+)
 
 aten = torch.ops.aten
 RELU, SIN, COS, EXP, CLONE = (getattr(aten, n).default for n in ("relu", "sin", "cos", "exp", "clone"))

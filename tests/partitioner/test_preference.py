@@ -3,6 +3,7 @@ node lands once, in a program that gives eager's answers."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,8 +53,8 @@ STEPS: Sequence[Step] = (
 COMPOUND = ("gelu", "silu", "layer_norm", "softmax.int", "logsumexp", "hardswish", "matmul", "split.Tensor")
 CORE = (
     "add.Tensor", "mul.Tensor", "relu", "tanh", "sub.Tensor", "permute", "view", "cat", "gt.Tensor", "where.self", "mm",
-    "native_layer_norm", "_softmax", "split_with_sizes", "sigmoid", "erf", "expand", "exp", "log", "clamp", "sum.dim_IntList",
-    "amax", "mul.Scalar", "add.Scalar", "div.Tensor", "div.Scalar",
+    "native_layer_norm", "_softmax", "split_with_sizes", "sigmoid", "erf", "expand", "exp", "log", "clamp",
+    "sum.dim_IntList", "amax", "mul.Scalar", "add.Scalar", "div.Tensor", "div.Scalar",
 )  # fmt: skip
 
 
@@ -146,7 +147,9 @@ def case(seed: int) -> Case:
     inputs = (torch.randn(4, 6, generator=generator), torch.randn(4, 6, generator=generator))
     toys = {name: toy(rng) for name in "abc"}
     whole = frozenset(rng.sample([full(n) for n in COMPOUND], rng.randint(0, len(COMPOUND))))
-    return Case(Function(forward).eval(), inputs, toys, whole, PartitionRules(min_partition_size=rng.choice((0, 1, 1, 2))))
+    return Case(
+        Function(forward).eval(), inputs, toys, whole, PartitionRules(min_partition_size=rng.choice((0, 1, 1, 2)))
+    )
 
 
 def gotten(found: Sequence[Candidate], backend: str) -> Counter[str]:
@@ -161,7 +164,7 @@ def test_a_later_backend_changes_nothing_for_those_before_it(seed: int) -> None:
     order = list(made.toys)
     random.Random(seed).shuffle(order)
     results = [made.lowered(order[:count])[1] for count in (1, 2, 3)]
-    for fewer, more in zip(results, results[1:], strict=False):
+    for fewer, more in itertools.pairwise(results):
         for name in order[: len(order) - 1]:
             if any(c.partition.backend == name for c in fewer):
                 assert gotten(fewer, name) == gotten(more, name)

@@ -16,7 +16,9 @@ from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.edge.node import is_constant, op_name
 from delegate.verdict import YES, Reason, Verdict, no
 
-TABLE: LoweringTable[RegionBuilder] = LoweringTable()
+Lower = Callable[[RegionBuilder, Node], None]
+
+TABLE: LoweringTable[Lower] = LoweringTable()
 
 MAX_RANK = 6  # XNN_MAX_TENSOR_DIMS
 

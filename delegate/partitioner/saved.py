@@ -1,0 +1,187 @@
+"""A plan as data, to save, compare and apply: which backend runs which nodes, by identities that last."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch.fx import Node
+
+from delegate.edge.identity import identity
+from delegate.edge.node import is_compute
+from delegate.edge.program import EdgeProgram
+from delegate.errors import PartitionError
+from delegate.partitioner.capability import Check
+from delegate.partitioner.partitioner import Partitioner
+from delegate.partitioner.plan import Partition, Plan
+from delegate.verdict import Reason, Verdict, no
+
+_FORMAT = 1
+_NAMED = 3  # so many nodes are named in a message that speaks of several
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPartition:
+    """One partition.
+
+    Args:
+        graph: that it is in: the method, or a graph of its control flow, e.g. "forward" or "forward.true_graph_0".
+        name: of the partition.
+        backend: that runs it.
+        nodes: identities of its nodes that compute, e.g. "encoder.0:aten.linear.default#0", in order.
+    """
+
+    graph: str
+    name: str
+    backend: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPlan:
+    """Where the nodes of a program run. What it does not name runs on portable kernels.
+
+    Args:
+        partitions: in the order of methods and graphs.
+    """
+
+    partitions: tuple[SavedPartition, ...]
+
+    @classmethod
+    def of(cls, plans: Iterable[Plan]) -> SavedPlan:
+        """The data of plans, one per method."""
+        parts = (part for plan in plans for part in plan.walk())
+        return cls(tuple(_saved(part.program.name, p) for part in parts for p in part.partitions))
+
+    def to_json(self) -> str:
+        """As JSON, a partition a line; the same plan gives the same text."""
+        lines = ",\n".join(json.dumps(asdict(p), ensure_ascii=False) for p in self.partitions)
+        return f'{{"format": {_FORMAT}, "partitions": [\n{lines}\n]}}\n'
+
+    @classmethod
+    def from_json(cls, text: str, where: str = "") -> SavedPlan:
+        """The plan of such a text; raises PartitionError where it is none. `where` is for the message."""
+        try:
+            data = json.loads(text)
+            if data["format"] != _FORMAT:
+                raise ValueError(f"its format is {data['format']!r}, known is {_FORMAT}")
+            return cls(tuple(_partition(p) for p in data["partitions"]))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            what = f"the plan cannot be read, {type(error).__name__}: {error}"
+            raise PartitionError(what, where=where, remedy="save it again: `program.plan.save(path)`") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file."""
+        Path(path).write_text(self.to_json(), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SavedPlan:
+        """Read it from a file; raises PartitionError where there is no plan in it."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            remedy = "save one: `program.plan.save(path)`"
+            raise PartitionError(f"the plan cannot be read: {error}", where=str(path), remedy=remedy) from error
+        return cls.from_json(text, str(path))
+
+    def places(self) -> dict[tuple[str, str], str]:
+        """(graph, identity of a node) -> the backend that runs it."""
+        return {(p.graph, node): p.backend for p in self.partitions for node in p.nodes}
+
+    def differences(self, other: SavedPlan) -> tuple[str, ...]:
+        """What moved from this plan to another, a line per node. Names of partitions do not count."""
+        mine, others = self.places(), other.places()
+        moved = (
+            f"{graph}: {node}: {mine.get((graph, node), 'portable')} -> {others.get((graph, node), 'portable')}"
+            for graph, node in dict.fromkeys((*mine, *others))
+            if mine.get((graph, node)) != others.get((graph, node))
+        )
+        return tuple(moved)
+
+    def partitioners(self, partitioners: Iterable[Partitioner]) -> tuple[Partitioner, ...]:
+        """Partitioners that put every node where this plan has it.
+
+        Raises:
+            PartitionError: the plan names a backend that is not among them.
+        """
+        given = tuple(partitioners)
+        unknown = sorted({p.backend for p in self.partitions} - {p.backend for p in given})
+        if unknown:
+            remedy = "name it too, or lower without the plan"
+            raise PartitionError(
+                f"the plan runs nodes on {unknown[0]!r}, which is not among the backends", remedy=remedy
+            )
+        return tuple(AsPlanned(p, self) for p in given)
+
+    def require_kept(self, plans: Sequence[Plan]) -> None:
+        """Raise PartitionError where plans that were made by its partitioners put a node elsewhere."""
+        made = SavedPlan.of(plans).places()
+        lost = [(*key, backend) for key, backend in self.places().items() if made.get(key) != backend]
+        if lost:
+            named = "; ".join(f"{node} of {graph} on {backend}" for graph, node, backend in lost[:_NAMED])
+            more = f"; and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+            reasons = _reasons(plans, lost[0])
+            remedy = "lower without the plan and save it again: the model, the backends or their options have changed"
+            raise PartitionError(f"the plan cannot be kept: {named}{more}{reasons}", remedy=remedy)
+
+
+@dataclass(slots=True)
+class AsPlanned(Partitioner):
+    """What a saved plan gives to one backend: nodes of different partitions stay apart.
+
+    Args:
+        inner: the partitioner in whose place it stands.
+        saved: the plan.
+    """
+
+    inner: Partitioner
+    saved: SavedPlan
+    _homes: Mapping[tuple[str, str], str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        Partitioner.__init__(self, self.inner.backend, self.inner.options)
+        own = (p for p in self.saved.partitions if p.backend == self.inner.backend)
+        self._homes = {(p.graph, node): p.name for p in own for node in p.nodes}
+
+    def partition(self, program: EdgeProgram, check: Check) -> Mapping[Node, Verdict]:
+        return {n: self._verdict(program.name, n, check) for n in program.graph.nodes if is_compute(n)}
+
+    def _verdict(self, graph: str, node: Node, check: Check) -> Verdict:
+        home = self._homes.get((graph, identity(node)))
+        if home is None:
+            return no(Reason.PINNED, "by the plan")
+        verdict = check(node)
+        return Verdict(tag=f"{verdict.tag}{home}", in_parts=verdict.in_parts) if verdict else verdict
+
+
+def _saved(graph: str, partition: Partition) -> SavedPartition:
+    nodes = tuple(identity(n) for n in partition.nodes if is_compute(n))
+    return SavedPartition(graph, partition.name, partition.backend, nodes)
+
+
+def _partition(data: Mapping[str, Any]) -> SavedPartition:
+    texts = {key: data[key] for key in ("graph", "name", "backend")}
+    nodes = data["nodes"]
+    if not all(isinstance(t, str) for t in texts.values()) or not _is_texts(nodes):
+        raise TypeError("a partition has the texts graph, name and backend, and a list of nodes")
+    return SavedPartition(**texts, nodes=tuple(nodes))
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _reasons(plans: Iterable[Plan], lost: tuple[str, str, str]) -> str:
+    """Why the first of the lost nodes is not there."""
+    graph, node, backend = lost
+    nodes: Iterator[Any] = (
+        n for plan in plans for part in plan.walk() if part.program.name == graph for n in part.nodes
+    )
+    found = next((n for n in nodes if identity(n.node) == node), None)
+    if found is None:
+        return f": the method has no node {node}"
+    return f": {found.verdicts[backend]}" if not found.verdicts[backend] else ""

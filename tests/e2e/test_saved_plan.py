@@ -1,0 +1,99 @@
+"""Plans as data: saved, compared, applied again; and what is said where one cannot be kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.errors import PartitionError
+from delegate.registry import default_registry
+from tests.e2e import vector_backend
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.first(x)) + x
+        x = torch.cond(x.sum() > 0, lambda x: torch.tanh(x) * x, lambda x: x - 1, (x,))
+        return torch.sin(self.second(torch.cumsum(x, 1)))
+
+
+X = torch.linspace(-1, 1, 16).reshape(2, 8)
+
+
+@pytest.fixture(autouse=True)
+def _vector() -> Iterator[None]:
+    default_registry.cache_clear()
+    default_registry().register(vector_backend.INFO)
+    yield
+    default_registry.cache_clear()
+
+
+def export() -> torch.export.ExportedProgram:
+    torch.manual_seed(0)
+    return torch.export.export(Net().eval(), (X,))
+
+
+def places(program: delegate.CompiledProgram) -> list[tuple[str, str, str]]:
+    return [(n.name, n.backend, n.partition) for n in program.report.nodes]
+
+
+@pytest.mark.parametrize("backends", [["xnnpack"], ["vector", "xnnpack"], ["xnnpack", "vector"], []], ids=str)
+def test_a_plan_that_was_saved_is_kept(backends: list[str], tmp_path: Path) -> None:
+    first = delegate.to_backend(export(), backends)
+    first.plan.save(tmp_path / "plan.json")
+    again = delegate.to_backend(export(), backends[::-1], plan=tmp_path / "plan.json")
+    assert places(again) == places(first)
+    assert again.plan == first.plan == delegate.SavedPlan.load(tmp_path / "plan.json")
+    assert torch.equal(again(X), first(X))
+
+
+def test_differences_name_what_moved() -> None:
+    ours = delegate.to_backend(export(), ["vector", "xnnpack"]).plan
+    theirs = delegate.to_backend(export(), "xnnpack").plan
+    moved = ours.differences(theirs)
+    assert "forward: :aten.tanh.default#0: vector -> xnnpack" in moved
+    assert any(line.startswith("forward.true_graph_0: ") for line in moved)
+    assert ours.differences(ours) == ()
+    assert len(theirs.differences(ours)) == len(moved)
+
+
+def edited(plan: delegate.SavedPlan, old: str, new: str) -> delegate.SavedPlan:
+    return delegate.SavedPlan.from_json(plan.to_json().replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("first:aten.linear.default#0", "third:aten.linear.default#0", "the method has no node third:aten.linear"),
+        ('"xnnpack", "nodes"', '"vector", "nodes"', "vector has no aten.linear.default"),
+        ('"xnnpack", "nodes"', '"acme", "nodes"', "'acme', which is not among the backends"),
+    ],
+)
+def test_a_plan_that_cannot_be_kept_is_an_error(old: str, new: str, said: str) -> None:
+    plan = edited(delegate.to_backend(export(), ["xnnpack"]).plan, old, new)
+    with pytest.raises(PartitionError, match="plan") as caught:
+        delegate.to_backend(export(), ["xnnpack", "vector"], plan=plan)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"format": 2, "partitions": []}', '{"format": 1, "partitions": [{"graph": 1}]}',
+     json.dumps({"format": 1, "partitions": [{"graph": "f", "name": "a", "backend": "b", "nodes": "abc"}]})],
+)  # fmt: skip
+def test_what_is_no_plan_is_named_with_its_file(text: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(PartitionError, match=r"the plan cannot be read.*plan\.json"):
+        delegate.to_backend(export(), "xnnpack", plan=tmp_path / "plan.json")
+    with pytest.raises(PartitionError, match="absent"):
+        delegate.SavedPlan.load(tmp_path / "absent.json")
