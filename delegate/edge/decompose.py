@@ -55,8 +55,11 @@ class Decomposer:
 
     def applies(self, node: Node) -> bool:
         """Whether the node's operator is neither core ATen nor to be kept whole."""
-        target = node.target
-        if not isinstance(target, OpOverload) or str(target) in self.preserve_ops:
+        return isinstance(node.target, OpOverload) and self.applies_to(node.target)
+
+    def applies_to(self, target: OpOverload[..., Any]) -> bool:
+        """Whether an operator is neither core ATen nor to be kept whole."""
+        if str(target) in self.preserve_ops:
             return False
         return target in self.table or target.has_kernel_for_dispatch_key(_COMPOSITE)
 

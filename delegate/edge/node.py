@@ -34,6 +34,8 @@ def is_constant(node: Node) -> bool:
 
 def op_name(node: Node) -> str:
     """The operator's full name, e.g. "aten.add.Tensor"; of anything else the function's name."""
+    if type(node.target) is OpOverload:
+        return _overload_name(node.target)
     operator_ = overload(node)
     return getattr(node.target, "__name__", str(node.target)) if operator_ is None else _overload_name(operator_)
 

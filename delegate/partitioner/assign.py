@@ -105,7 +105,8 @@ class _Assignment:
     _index: dict[Node, int] = field(init=False)
     _edges: Dependencies = field(init=False)
     _delegated: set[Node] = field(default_factory=set)
-    _total: float | None = None
+    _counted: int = 0  # the work of nodes up to _place
+    _place: int = 0
 
     def __post_init__(self) -> None:
         self._index = {node: i for i, node in enumerate(self.nodes)}
@@ -147,17 +148,19 @@ class _Assignment:
                 self._give_back((self.nodes[m] for m in members[i]), backend, tag, why)
             wanted = [c for c in wanted if given.isdisjoint(c.nodes)]
         self._delegated |= {self.nodes[m] for i in ours for m in members[i]}
+        home = {self.nodes[m]: i for i in ours for m in members[i]} if wanted else {}
+        patterns: dict[int, list[Claim]] = {}
+        for claim in wanted:
+            patterns.setdefault(home[claim.nodes[0]], []).append(claim)
         self.units = []
         for i, run in enumerate(runs):
             if run.colour == HOST:
                 self.units += [units[p] for p in run.nodes]
             else:
-                self._settle(backend, members[i], wanted)
+                self._settle(backend, members[i], patterns.get(i, ()))
 
-    def _settle(self, backend: str, members: Sequence[int], claims: Iterable[Claim]) -> None:
+    def _settle(self, backend: str, members: Sequence[int], patterns: Sequence[Claim]) -> None:
         """Add a partition, with the views at its border as units of the host before and behind it."""
-        inside = {self.nodes[i] for i in members}
-        patterns = tuple(c for c in claims if inside.issuperset(c.nodes))
         claimed = {n: c for c in patterns for n in c.nodes}
         for node in claimed.keys() & self.verdicts.keys():
             self.verdicts[node][backend] = claimed[node].verdict
@@ -170,13 +173,13 @@ class _Assignment:
             self.verdicts[node][backend] = no(Reason.BORDER, "the runtime does it without a copy")
         left = {self._index[n] for n in outside}
         self.units += [_Unit((self._index[n],)) for n in border.before]
-        self.units.append(_Unit(tuple(i for i in members if i not in left), backend, patterns))
+        self.units.append(_Unit(tuple(i for i in members if i not in left), backend, tuple(patterns)))
         self.units += [_Unit((self._index[n],)) for n in border.behind]
 
-    def _glued(self, claims: Sequence[Claim], backend: str) -> tuple[list[_Unit], set[int]]:
+    def _glued(self, claims: list[Claim], backend: str) -> tuple[list[_Unit], set[int]]:
         """The units with those of each claim as one, in an order that may run, and which these are.
 
-        A claim that would form a cycle is dropped, and its nodes say so.
+        A claim that would form a cycle is taken out of the list, and its nodes say so.
         """
         if not claims:
             return self.units, set()
@@ -191,9 +194,12 @@ class _Assignment:
             if not cycles:
                 break
             broken = {i for p in cycles if p >= len(single) for i in units[p].members}
-            for claim in [c for c in claims if self._index[c.nodes[0]] in broken]:
-                claims.remove(claim)  # type: ignore[attr-defined]
-                self._dissolve(claim, backend)
+            for claim in claims:
+                if self._index[claim.nodes[0]] in broken:
+                    self._dissolve(claim, backend)
+            claims[:] = [c for c in claims if self._index[c.nodes[0]] not in broken]
+            if not claims:
+                return self.units, set()
         place = {p: at for at, p in enumerate(order)}
         return [units[p] for p in order], {place[p] for p in range(len(single), len(units))}
 
@@ -241,15 +247,18 @@ class _Assignment:
         sources = {s for n in members for s in n.all_input_nodes if s not in inside and not s.meta.get("constant")}
         results = [n for n in members if any(user not in inside for user in n.users)]
         call = call_seconds(sum(map(nbytes, (*sources, *results))))
-        if kernels >= call or sum(map(work, working)) >= SMALL_SHARE * self._all_work():
+        if kernels >= call or not self._is_small_share(sum(map(work, working))):
             return None
         what = f"its call would take about {call * 1e6:.0f} us, and kernels {kernels * 1e6:.0f} us for its nodes"
         return no(Reason.TOO_SMALL, what)
 
-    def _all_work(self) -> float:
-        if self._total is None:
-            self._total = float(sum(work(n) for n in self.nodes if n in self.verdicts))
-        return self._total
+    def _is_small_share(self, share: int) -> bool:
+        """Whether some work is a small share of the graph's, which is added up only as far as that takes."""
+        while share >= SMALL_SHARE * self._counted and self._place < len(self.nodes):
+            node = self.nodes[self._place]
+            self._counted += work(node) if node in self.verdicts else 0
+            self._place += 1
+        return share < SMALL_SHARE * self._counted
 
     def _give_back(self, nodes: Iterable[Node], backend: str, tag: str, why: Verdict) -> None:
         """Turn the yes of a backend on these nodes into a refusal."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping, Set
 from functools import cache
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -36,14 +37,14 @@ _TRIED: tuple[Pass, ...] = (
 _MADE: tuple[Pass, ...] = (*_TRIED[:2], ConstantFolding(), *_TRIED[2:])
 
 
-@cache
-def _core() -> Decomposer:
-    return Decomposer()
-
-
 def is_compound(node: Node) -> bool:
     """Whether the node's operator is not core ATen and torch can take it apart."""
-    return node.op == "call_function" and _core().applies(node)
+    return node.op == "call_function" and isinstance(node.target, OpOverload) and _is_compound(node.target)
+
+
+@cache
+def _is_compound(target: OpOverload[..., Any]) -> bool:
+    return Decomposer().applies_to(target)
 
 
 class Forms:
@@ -56,10 +57,14 @@ class Forms:
     def __init__(self, preserve_ops: Set[str]) -> None:
         self._preserve_ops = frozenset(preserve_ops)
         self._decomposers: dict[str, Decomposer] = {}
+        self._whole: dict[Any, bool] = {}
 
     def wants_whole(self, node: Node) -> bool:
         """Whether the backend is to be asked about the operator as it stands."""
-        return op_name(node) in self._preserve_ops or not is_compound(node)
+        found = self._whole.get(node.target)
+        if found is None:
+            found = self._whole[node.target] = op_name(node) in self._preserve_ops or not is_compound(node)
+        return found
 
     def parts(self, node: Node) -> list[Node]:
         """The nodes that compute, of those that a compound one is made of, in a graph of their own.

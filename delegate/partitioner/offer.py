@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from torch.fx import Node
@@ -34,7 +34,7 @@ class Offer:
         book: the rules.
         pins: of the nodes of this graph.
         refusals: nodes that its library turned down -> the library's words.
-        empty: nodes that give tensors without elements.
+        barred: nodes of this graph that no backend may take.
         has_kernel: whether a kernel runs a node as it stands.
 
     Attributes:
@@ -46,14 +46,16 @@ class Offer:
     book: RuleBook
     pins: Mapping[Node, RulePattern]
     refusals: Mapping[Node, str]
-    empty: Set[Node]
+    barred: Mapping[Node, Verdict]
     has_kernel: Callable[[Node], bool]
     partly: set[Node] = field(default_factory=set)
     forms: Forms = field(init=False)
+    _may_forbid: bool = field(init=False)
     _known: dict[Node, Verdict] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.forms = Forms(self.capability.preserve_ops)
+        self._may_forbid = bool(self.pins or self.refusals or self.book.restricts)
 
     def check(self, node: Node) -> Verdict:
         """Its verdict on one node, in the form that it wants.
@@ -63,8 +65,8 @@ class Offer:
         """
         verdict = self._known.get(node)
         if verdict is None:
-            verdict = self._forbidden(node)  # not "or": a refusal is false
-            if verdict is None:
+            verdict = self._forbidden(node) if self._may_forbid else self.barred.get(node)
+            if verdict is None:  # not "or": a refusal is false
                 verdict = self._offered(node)
             self._known[node] = verdict
         return verdict
@@ -98,20 +100,12 @@ class Offer:
             return Verdict(Reason.PINNED, f"by {pin}")
         if node in self.refusals:
             return no(Reason.REFUSED, self.refusals[node])
-        return self._not_offered(node)
-
-    def _not_offered(self, node: Node) -> Verdict | None:
-        """Why the backend is not asked, whether the node stands in the graph or is part of one."""
         excluded = self.book.excluded(op_name(node), self.backend)
-        if excluded is not None:
-            return excluded
-        if self.empty and not self.empty.isdisjoint((node, *node.all_input_nodes)):
-            return no(Reason.OPERATOR, "it works on a tensor without elements, which vendor libraries do not expect")
-        return _not_for_delegates(node)
+        return self.barred.get(node) if excluded is None else excluded
 
     def _offered(self, node: Node) -> Verdict:
         whole = self._ask(node) if self.forms.wants_whole(node) else no(Reason.OPERATOR)
-        if whole or not is_compound(node):
+        if whole.reason is None or not is_compound(node):
             return whole
         verdict = self._in_parts(node)
         if verdict or whole.reason is Reason.OPERATOR:
@@ -138,9 +132,9 @@ class Offer:
         return replace(why, message=f"in parts, {op_name(part)}: {why.message or why.reason}")
 
     def _part(self, node: Node) -> Verdict:
-        verdict = self._not_offered(node)
-        if verdict is None and is_empty(node):
-            verdict = no(Reason.OPERATOR, "it gives a tensor without elements")
+        verdict = self.book.excluded(op_name(node), self.backend)
+        if verdict is None:
+            verdict = not_for_delegates(node)
         return self._ask(node) if verdict is None else verdict
 
     def _slower(self, node: Node, parts: Iterable[Node]) -> Verdict | None:
@@ -187,9 +181,11 @@ class Offer:
         return claims
 
 
-def _not_for_delegates(node: Node) -> Verdict | None:
+def not_for_delegates(node: Node) -> Verdict | None:
     """Why no backend whatever can run a node, if so."""
     sources = node.all_input_nodes
+    if is_empty(node) or any(map(is_empty, sources)):
+        return no(Reason.OPERATOR, "it works on a tensor without elements, which vendor libraries do not expect")
     if any(source.op == "get_attr" for source in sources):
         return no(Reason.OPERATOR, "control flow is run by the runtime, which may delegate the graphs inside it")
     if not tensors(node):

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from torch.fx import Node
 
 from delegate.backends.aot import Claim
-from delegate.edge.node import describe, is_empty, op_name
+from delegate.edge.node import describe, op_name
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
 from delegate.partitioner.assign import Stretch, Verdicts, Worth, assign
 from delegate.partitioner.capability import Capability
 from delegate.partitioner.forms import is_compound
 from delegate.partitioner.garbage import collection_paused
-from delegate.partitioner.offer import Offer, computing
-from delegate.partitioner.partitioner import Partitioner
+from delegate.partitioner.offer import Offer, computing, not_for_delegates
+from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit
 from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
 from delegate.partitioner.submodules import subprograms
@@ -87,7 +87,7 @@ class _Planner:
         asked = computing(inner)
         pins = {n: pin for n in asked if (pin := self.book.pin(n)) is not None}
         verdicts: dict[Node, Verdicts] = {n: {} for n in asked}
-        offers = self._offers(program, pins)
+        offers = self._offers(asked, pins)
         claims = {
             p.backend: self._collect(p, offer, program, verdicts)
             for p, offer in zip(self.partitioners, offers, strict=True)
@@ -109,10 +109,10 @@ class _Planner:
         apart += [n for n in asked if n not in home and n not in apart and self._is_left_over(n)]
         return Plan(program, tuple(backends), nodes, partitions, order, tuple(notes), nested, is_nested, tuple(apart))
 
-    def _offers(self, program: EdgeProgram, pins: Mapping[Node, RulePattern]) -> list[Offer]:
-        empty = frozenset(filter(is_empty, program.graph.nodes))
+    def _offers(self, nodes: Iterable[Node], pins: Mapping[Node, RulePattern]) -> list[Offer]:
+        barred = {n: v for n in nodes if (v := not_for_delegates(n)) is not None}
         return [
-            Offer(name, self.capabilities[name], self.book, pins, self.refusals.get(name, {}), empty, self.has_kernel)
+            Offer(name, self.capabilities[name], self.book, pins, self.refusals.get(name, {}), barred, self.has_kernel)
             for name in (p.backend for p in self.partitioners)
         ]
 
@@ -122,6 +122,11 @@ class _Planner:
         """Add one backend's verdicts; gives the patterns that it takes."""
         name = partitioner.backend
         claims, almost = offer.claims(verdicts)
+        if type(partitioner) is CapabilityPartitioner:  # which only repeats what the backend says
+            for node, by_backend in verdicts.items():
+                own = offer.check(node)
+                by_backend[name] = almost.get(node, own) if own.reason is Reason.OPERATOR else own
+            return claims
         claimed = {n for claim in claims for n in claim.nodes}
         answers = partitioner.partition(program, lambda node: YES if node in claimed else offer.check(node))
         missing = no(Reason.EXCLUDED, f"{type(partitioner).__name__} gave no verdict on it")

@@ -90,6 +90,7 @@ class RuleBook:
         self._include, self._exclude = _operators(rules.include, "include"), _operators(rules.exclude, "exclude")
         self._own_include = {b: _operators(p, f"{b}.include") for b, p in rules.backend_include.items()}
         self._own_exclude = {b: _operators(p, f"{b}.exclude") for b, p in rules.backend_exclude.items()}
+        self.restricts = any((self._include, self._exclude, *self._own_include.values(), *self._own_exclude.values()))
         self._modules = [RulePattern("pins", p, "module", place) for p, place in rules.pins.items()]
         self._nodes = [RulePattern("node_pins", p, "node", place) for p, place in rules.node_pins.items()]
         self._by_operator: dict[tuple[str, str], Verdict | None] = {}
@@ -108,6 +109,8 @@ class RuleBook:
 
     def excluded(self, op: str, backend: str) -> Verdict | None:
         """The refusal of an operator for a backend, where a rule excludes it."""
+        if not self.restricts:
+            return None
         key = (op, backend)
         if key not in self._by_operator:
             self._by_operator[key] = self._look_up(op, backend)

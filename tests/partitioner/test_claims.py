@@ -240,7 +240,7 @@ def test_no_region_is_compiled_twice(compiler: Counting) -> None:
     for _ in range(3):
         for candidate in candidates(planned(chain(RELU, SIN, COS, EXP), {"a": capability}), {"a": capability}):
             if compiler.never or compiler.refused:
-                with pytest.raises(RegionRefused, match="^sin: "):
+                with pytest.raises(RegionRefused, match=r"^sin: "):
                     artifacts.delegate(candidate)
             else:
                 assert artifacts.delegate(candidate).result.blob == b"blob"
