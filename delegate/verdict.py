@@ -54,9 +54,9 @@ class Verdict:
     cost: float | None = None
 
     def __post_init__(self) -> None:
-        if type(self.reason) in _REASONS and type(self.message) is type(self.remedy) is type(self.tag) is str:
-            if self.in_parts is False and self.cost is None:
-                return  # graphs of 100,000 nodes have as many
+        texts = type(self.message) is type(self.remedy) is type(self.tag) is str
+        if texts and type(self.reason) in _REASONS and self.in_parts is False and self.cost is None:
+            return  # graphs of 100,000 nodes have as many verdicts
         expect(self, "reason", self.reason is None or isinstance(self.reason, Reason), "a Reason, or None for yes")
         for field in ("message", "remedy", "tag"):
             expect(self, field, isinstance(getattr(self, field), str), "text")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from delegate.plugins import PORTABLE
 from delegate.typed import expect, is_texts
 
-API_VERSION = (1, 0)  # (major, minor): a plugin of another major, or of a newer minor, is incompatible
+API_VERSION = (1, 1)  # (major, minor): a plugin of another major, or of a newer minor, is incompatible
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def test_unavailable(site: Site) -> None:
     ("api_version", "state", "remedy"),
     [
         ((1, 0), State.OK, ""),
-        ((1, 1), State.INCOMPATIBLE, "update delegate"),
+        ((1, 2), State.INCOMPATIBLE, "update delegate"),
         ((2, 0), State.INCOMPATIBLE, "update delegate"),
         ((0, 9), State.INCOMPATIBLE, "update other-dist"),
     ],

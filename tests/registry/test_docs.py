@@ -28,7 +28,7 @@ def registry(site: Site) -> Registry:
 
 
 def test_states_the_absent_library(registry: Registry) -> None:
-    assert set(BLOCKS) == {"info", "aot", "runtime"}
+    assert set(BLOCKS) == {"info", "aot", "patterns", "runtime"}
     assert registry.state("acme").state is State.UNAVAILABLE
     with pytest.raises(BackendUnavailable, match=r"acme-sdk cannot be imported.*pip install acme-sdk"):
         registry.runtime("acme")
@@ -52,3 +52,24 @@ def test_checks_and_lowers(registry: Registry) -> None:
     assert str(verdict) == "unsupported dtype: torch.int64 where Acme has float32"
     result = backend.preprocess(Region("acme_0", graph, (), {}, ()))
     assert (result.blob, result.compile_specs) == (b"aten.relu.default\naten.neg.default", {"threads": 3})
+
+
+def test_a_pattern_is_claimed(registry: Registry) -> None:
+    """As the documentation says: taken whole, or refused with the reason."""
+    from delegate.partitioner.capability import Capability
+    from delegate.partitioner.partitioner import CapabilityPartitioner
+    from delegate.partitioner.planning import plan
+    from tests.partitioner.graphs import Function, edge
+
+    module = __import__("acme_delegate.patterns").patterns
+    options = registry.aot("acme", absent_ok=True).Options()
+    backend = registry.aot("acme", absent_ok=True)(options)
+    given = {"acme": Capability(backend.check, backend.preserve_ops, backend.claims)}
+    x = torch.ones(2, 3)
+    for function, expected in (
+        (lambda x: torch.relu(x + x), [["add", "relu"]]),
+        (lambda x: (torch.relu(y := x + x), y.cos()), [["relu"]]),  # relu alone: the sum is used elsewhere
+    ):
+        made = plan(edge(Function(function), x), [CapabilityPartitioner("acme")], given)
+        assert [[n.name for n in p.nodes] for p in made.partitions] == expected
+    assert module.TABLE.pattern("add, relu").lower is module.add_relu
