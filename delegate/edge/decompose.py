@@ -63,12 +63,16 @@ class Decomposer:
             return False
         return target in self.table or target.has_kernel_for_dispatch_key(_COMPOSITE)
 
-    def expand(self, node: Node) -> tuple[Node, ...]:
-        """Replace a node by what its operator is made of; gives the new nodes, which may be none.
+    def expand(self, nodes: Iterable[Node]) -> list[tuple[Node, ...]]:
+        """Replace nodes by what their operators are made of; gives the new nodes of each, which may be none.
 
         Raises:
-            LoweringError: torch cannot trace the operator on these inputs.
+            LoweringError: torch cannot trace an operator on its inputs.
         """
+        with _override_composite_implicit_decomp(_kept_composites(self.preserve_ops)):  # takes as long as a trace
+            return [self._expand(node) for node in nodes]
+
+    def _expand(self, node: Node) -> tuple[Node, ...]:
         leaves: list[Node] = []
         map_arg((node.args, node.kwargs), leaves.append)
         leaves = list(dict.fromkeys(leaves))
@@ -103,14 +107,7 @@ class Decomposer:
         return body
 
     def _make(self, call: Callable[..., Any], values: list[Any], mode: contextlib.AbstractContextManager[Any]) -> Graph:
-        kept = _kept_composites(self.preserve_ops)
-        with (
-            without_mkldnn(),
-            mode,
-            torch.no_grad(),
-            enable_python_dispatcher(),
-            _override_composite_implicit_decomp(kept),
-        ):
+        with without_mkldnn(), mode, torch.no_grad(), enable_python_dispatcher():
             graph: Graph = make_fx(call, decomposition_table=dict(self.table))(*values).graph
         for node in graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided_.default):
             node.replace_all_uses_with(node.args[0])  # composites set strides with it, which mean nothing here
@@ -278,14 +275,12 @@ def decompose_node(node: Node, decomposer: Decomposer | None = None) -> tuple[No
     Raises:
         LoweringError: torch cannot trace the operator on these inputs.
     """
-    return (decomposer or Decomposer()).expand(node)
+    return (decomposer or Decomposer()).expand([node])[0]
 
 
 def decompose(program: EdgeProgram, nodes: Iterable[Node]) -> EdgeProgram:
     """Expand compound nodes of a program to core ATen, in place; equal ones are traced once."""
-    decomposer = Decomposer()
-    for node in nodes:
-        decomposer.expand(node)
+    Decomposer().expand(nodes)
     return program
 
 

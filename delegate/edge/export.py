@@ -110,8 +110,7 @@ def _quick(ep: ExportedProgram, decomposer: Decomposer) -> tuple[GraphModule, Si
     module = GraphModule(Module(), graph)
     remove_checks(module)
     signature = _with_writes(ep, signature, functionalize(module.graph), module)
-    for node in compound_nodes(module.graph, decomposer):
-        decomposer.expand(node)
+    decomposer.expand(compound_nodes(module.graph, decomposer))
     return module, signature
 
 

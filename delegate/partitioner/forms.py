@@ -88,11 +88,15 @@ class Forms:
         Raises:
             LoweringError: torch cannot take an operator apart.
         """
+        by_op: dict[str, list[Node]] = {}
         for node in nodes:
-            origin, own = node.name, identity(node)
-            for number, part in enumerate(self._decomposer(op_name(node)).expand(node)):
-                part.meta[META_ORIGIN] = origin
-                part.meta[META_IDENTITY] = f"{own}/{number}:{op_name(part)}"
+            by_op.setdefault(op_name(node), []).append(node)
+        for op, alike in by_op.items():
+            names = [(node.name, identity(node)) for node in alike]
+            for (origin, own), parts in zip(names, self._decomposer(op).expand(alike), strict=True):
+                for number, part in enumerate(parts):
+                    part.meta[META_ORIGIN] = origin
+                    part.meta[META_IDENTITY] = f"{own}/{number}:{op_name(part)}"
         return program
 
     def _decomposer(self, op: str) -> Decomposer:
