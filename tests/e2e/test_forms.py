@@ -16,7 +16,7 @@ from torch import nn
 import delegate
 from delegate.config import Config
 from delegate.edge.node import is_compute, op_name
-from delegate.errors import BackendFailed, ConfigError, LoweringError
+from delegate.errors import BackendFailed, ConfigError, LoweringError, PartitionError
 from delegate.program.file import serialize
 from delegate.registry import default_registry
 from delegate.report import Report
@@ -308,3 +308,11 @@ def test_path_of_an_exported_program(tmp_path):
     torch.export.save(torch.export.export(NET, (GIVEN,)), tmp_path / "net.pt2")
     for path in (tmp_path / "net.pt2", str(tmp_path / "net.pt2")):
         assert_same(delegate.to_backend(path, "xnnpack")(GIVEN), EXPECTED)
+
+
+def test_a_policy_against_portable_nodes_is_told_before_anything_is_compiled(monkeypatch) -> None:
+    monkeypatch.setattr(vector_backend.Vector, "preprocess", lambda self, region: pytest.fail("it was compiled"))
+    with pytest.raises(PartitionError, match="nodes stay on portable kernels"):
+        delegate.to_backend(
+            torch.export.export(NET, (GIVEN,)), config={"backends": ["vector"], "policy": {"portable": "error"}}
+        )
