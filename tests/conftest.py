@@ -1,9 +1,11 @@
-"""A GPU that software plays, where `make gpu-software` prepared one: found before any test asks for devices."""
+"""Surroundings of the tests: passes verified one by one, and a GPU that software plays, where one was prepared."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+os.environ.setdefault("DELEGATE_VERIFY_PASSES", "1")
 
 _DRIVER = Path(__file__).parents[1] / ".gpu-software/usr/lib/chromium/vk_swiftshader_icd.json"
 

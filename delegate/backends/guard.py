@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from delegate.backends.aot import Backend, Options, PreprocessResult, Region, RegionFailed, RegionRefused
@@ -57,7 +58,7 @@ class GuardedBackend:
             what = f"backend {self._name} refused a partition, but no node of it: {refusal}"
             raise LoweringError(what, where=place, remedy=AUTHOR) from refusal
         except DelegateError as error:
-            raise error if region.name in error.where else error.at(f"partition {place}") from error
+            raise error if _names_it(region.name, error.where) else error.at(f"partition {place}") from error
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             what = f"backend {self._name} failed to compile a partition: {one_line(error)}"
             raise LoweringError(what, where=region.name, remedy=AUTHOR) from error
@@ -65,6 +66,11 @@ class GuardedBackend:
             what = f"backend {self._name} compiled a partition to a {type(result).__name__}, not a PreprocessResult"
             raise LoweringError(what, where=region.name, remedy=AUTHOR)
         return result
+
+
+def _names_it(name: str, where: str) -> bool:
+    """Whether a place names a partition already: "gpu_1", and not "gpu_10"."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", where) is not None
 
 
 def _names(operators: Iterable[str]) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 import warnings
@@ -74,12 +75,16 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def root(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error, and verify the program after each pass.")
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
     ] = False,
 ) -> None:
     """Run an exported PyTorch model on several backends, from one file."""
+    if debug:
+        os.environ["DELEGATE_VERIFY_PASSES"] = "1"
 
 
 app.command("backends")(backends.backends)

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
+from delegate.edge.export import to_edge
 from delegate.edge.node import describe, op_name
 from delegate.edge.passes.common_subexpressions import CommonSubexpressionElimination
 from delegate.edge.passes.dead_code import DeadCodeElimination
@@ -13,6 +14,8 @@ from delegate.edge.passes.fold_constants import ConstantFolding
 from delegate.edge.passes.fuse_views import FuseViews
 from delegate.edge.passes.no_ops import NoOpRemoval
 from delegate.edge.passes.pipeline import DEFAULT_PASSES, optimize
+from delegate.edge.program import EdgeProgram
+from delegate.errors import DialectError
 from tests.edge.helpers import assert_same, both, edge, ops
 from tests.edge.test_export import Function
 
@@ -265,3 +268,14 @@ def test_listeners_hear_of_every_pass():
     passes = (NoOpRemoval(), FuseViews(), CommonSubexpressionElimination())
     optimize(edge(Table(), (X,)), passes, [lambda p, program, seconds: heard.append((p, seconds >= 0))])
     assert heard == [(p, True) for p in passes]
+
+
+def test_a_pass_at_fault_is_named(monkeypatch) -> None:
+    def spoil(program: EdgeProgram) -> EdgeProgram:
+        next(n for n in program.graph.nodes if n.op == "call_function").meta.pop("val")
+        return program
+
+    monkeypatch.setenv("DELEGATE_VERIFY_PASSES", "1")
+    exported = torch.export.export(torch.nn.ReLU(), (torch.ones(2),))
+    with pytest.raises(DialectError, match="after <function .*spoil"):
+        optimize(to_edge(exported), [spoil, DeadCodeElimination()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 
@@ -14,9 +15,12 @@ from delegate.edge.passes.fuse_views import FuseViews
 from delegate.edge.passes.no_ops import NoOpRemoval
 from delegate.edge.program import EdgeProgram
 from delegate.edge.verifier import verify
+from delegate.errors import DialectError
 
 Pass = Callable[[EdgeProgram], EdgeProgram]
 Listener = Callable[[Pass, EdgeProgram, float], None]  # the pass, what it made, seconds it took
+
+VERIFY_VARIABLE = "DELEGATE_VERIFY_PASSES"  # environment variable: "1" verifies the program after each pass
 
 DEFAULT_PASSES: tuple[Pass, ...] = (
     Canonicalize(),
@@ -33,15 +37,26 @@ DEFAULT_PASSES: tuple[Pass, ...] = (
 def optimize(
     program: EdgeProgram, passes: Sequence[Pass] = DEFAULT_PASSES, listeners: Sequence[Listener] = ()
 ) -> EdgeProgram:
-    """Run passes over a program, which they rewrite in place, and verify the result once.
+    """Run passes over a program, which they rewrite in place, and verify the result: once, or after each pass.
 
     Raises:
-        DialectError: the result is no edge program: a pass is at fault.
+        DialectError: the result is no edge program: a pass is at fault, which is named where each is verified.
     """
+    each = os.environ.get(VERIFY_VARIABLE) == "1"
     for rewrite in passes:
         start = time.perf_counter()
         program = rewrite(program)
         for listener in listeners:
             listener(rewrite, program, time.perf_counter() - start)
-    verify(program)
+        if each:
+            _verify_after(rewrite, program)
+    if not each:
+        verify(program)
     return program
+
+
+def _verify_after(rewrite: Pass, program: EdgeProgram) -> None:
+    try:
+        verify(program)
+    except DialectError as error:
+        raise error.at(f"after {rewrite}") from error
