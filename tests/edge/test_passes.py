@@ -277,5 +277,5 @@ def test_a_pass_at_fault_is_named(monkeypatch) -> None:
 
     monkeypatch.setenv("DELEGATE_VERIFY_PASSES", "1")
     exported = torch.export.export(torch.nn.ReLU(), (torch.ones(2),))
-    with pytest.raises(DialectError, match="after <function .*spoil"):
+    with pytest.raises(DialectError, match=r"after <function .*spoil"):
         optimize(to_edge(exported), [spoil, DeadCodeElimination()])
