@@ -15,7 +15,7 @@ import numpy as np
 
 from delegate.program.expr import Number, evaluate
 from delegate.program.model import Arg, Home, Method, Ref, Storage
-from delegate.runtime.backend import Array, DeviceTensor
+from delegate.runtime.backend import Array, DeviceTensor, TensorType
 from delegate.runtime.resources import Resources
 from delegate.runtime.storage import assign_storage, concrete
 
@@ -89,6 +89,10 @@ class Arrays:
     def dtype(self, index: int) -> np.dtype[Any]:
         """The dtype of a value's array."""
         return self._method.values[index].dtype.numpy
+
+    def types(self, indices: Iterable[int]) -> tuple[TensorType, ...]:
+        """Sizes and dtypes of values."""
+        return tuple(TensorType(self.shapes[i], self.dtype(i)) for i in indices)
 
     def room(self, index: int) -> Array:
         """New memory for what the value holds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,13 @@ from delegate.errors import DelegateError, DeviceLost
 from delegate.plugins import one_line
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class TensorType(NamedTuple):
+    """What is known of a tensor before there is one: its sizes, and the dtype of its array (bfloat16 is uint16)."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
 
 
 class DeviceTensor(ABC):
@@ -81,6 +88,21 @@ class Delegate(ABC):
 
     thread_safe: bool = False
 
+    def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:  # noqa: B027
+        """Check that the blob takes and gives such tensors, before calls with them.
+
+        A program file says on its own what a delegate takes and gives: where the blob says otherwise, a vendor library
+        may read or write beyond an array. Called when a method is bound, once for every combination of sizes, and never
+        while `execute` runs unless the delegate is `thread_safe`.
+
+        Args:
+            inputs: in the order that `execute` gets them.
+            outputs: likewise.
+
+        Raises:
+            BackendFailed: the blob takes or gives others.
+        """
+
     @abstractmethod
     def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Run once, on arrays; what passes between delegates of a device may be a `DeviceTensor` in its place.
@@ -107,7 +129,14 @@ class Delegate(ABC):
 
 
 class BackendRuntime(ABC):
-    """The runtime half. One object serves one loaded program."""
+    """The runtime half. One object serves one loaded program.
+
+    Attributes:
+        fork_safe: whether `init` works in a process that was forked from one where the library has been used. There the
+            runtime makes all delegates anew; those of the parent are neither run nor closed.
+    """
+
+    fork_safe: bool = True
 
     @abstractmethod
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:

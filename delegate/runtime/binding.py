@@ -138,11 +138,11 @@ class Binding:
         return DirectCall(step, [(self._arrays.shapes[o], self._arrays.dtype(o)) for o in outputs], self._empty)
 
     def _bind(self, instruction: Instruction) -> None:
-        first, profile = len(self.steps), self._resources.profile
+        first, watch = len(self.steps), self._resources.watch
         self._bind_unwatched(instruction)
-        if profile is not None:
+        if watch is not None:
             made = self.steps[first:]
-            self.steps[first:] = profile.watched(self._resources.program, self._method, instruction, made)
+            self.steps[first:] = watch.watched(self._resources.program, self._method, instruction, made)
 
     def _steps_of(self, instructions: Iterable[Instruction]) -> list[Step]:
         """The steps of a block."""
@@ -220,15 +220,15 @@ class Binding:
                 self.steps.append(CompactStep(array, inputs[i]))
             elif array is None and self._arrays.is_view(index):
                 self._compact_per_call(index, inputs, i)
-        self.steps.append(
-            self._delegate_step(inputs)(
-                self._resources.delegates[call.delegate],
-                self._resources.guards[call.delegate],
-                inputs,
-                self._arrays.entries(call.outputs),
-                program.delegates[call.delegate],
-            )
+        step = self._delegate_step(inputs)(
+            self._resources.delegates[call.delegate],
+            self._resources.guards[call.delegate],
+            inputs,
+            self._arrays.entries(call.outputs),
+            program.delegates[call.delegate],
         )
+        step.prepare(self._arrays.types(call.inputs), self._arrays.types(call.outputs))
+        self.steps.append(step)
 
     def _delegate_step(self, inputs: Iterable[Any]) -> type[DelegateStep]:
         if not self._resources.spaces or not any(isinstance(i, DeviceTensor) for i in inputs):

@@ -12,12 +12,14 @@ from delegate.errors import ProgramError, did_you_mean
 from delegate.program.dtypes import DType
 from delegate.runtime.backend import Array
 from delegate.runtime.closed import Bound, closed_error
+from delegate.runtime.forking import torn
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
 from delegate.runtime.states import States
 
 if TYPE_CHECKING:
     from delegate.runtime.profile import Profile
+    from delegate.runtime.program import LoadedProgram
 
 
 class Context(Bound):
@@ -38,6 +40,33 @@ class Context(Bound):
         self._states = States(program.states, resources.states, resources.platform)
         own = resources._replace(states=self._states.arrays, lock=self._lock)
         self._methods = {m.name: Method(own, m) for m in program.methods}
+        self._left: LoadedProgram | None = None  # whose methods have to be bound in this process first
+        self._torn = False
+        self._profiles: tuple[Profile, ...] = ()
+
+    def leave_behind(self, program: LoadedProgram) -> None:
+        """Wait for the first call in this process, which was forked: see `forking`."""
+        self._torn = self._lock.locked() and bool(self._states.arrays)
+        self._lock, self._left = threading.Lock(), program
+        for method in self._methods.values():
+            method.leave_behind(self, self._lock)
+
+    def make_ready(self) -> None:
+        """Bind the methods in this process, where it was forked since they were bound.
+
+        Raises:
+            ExecutionError: a call was writing the states then.
+            BackendError: a delegate cannot be made here.
+        """
+        with self._lock:
+            if self._left is None:
+                return
+            if self._torn:
+                raise torn()
+            own = self._left.ready()._replace(states=self._states.arrays, lock=self._lock)
+            for method in self._methods.values():
+                method.bind_anew(own)
+            self._left = None
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -82,10 +111,13 @@ class Context(Bound):
         """Set all states back to where they started."""
         with self._lock:
             self._states.reset()
+            self._torn = False
 
     def snapshot(self) -> dict[str, Array]:
         """A copy of all states by name, as they are between two calls; bfloat16 as its bits in uint16."""
         with self._lock:
+            if self._torn:
+                raise torn()
             return self._states.snapshot()
 
     def restore(self, snapshot: Mapping[str, Array]) -> None:
@@ -96,25 +128,33 @@ class Context(Bound):
         """
         with self._lock:
             self._states.restore(snapshot)
+            self._torn = False
 
     @contextmanager
     def profile(self) -> Iterator[Profile]:
         """Watch the calls of this context inside a `with` block: how often each instruction runs, and for how long.
 
-        Methods are bound anew when it begins and when it ends. Watching costs about a microsecond an instruction; while
-        nobody watches it costs nothing.
+        Several profiles may be taken at once, one within another or not: each counts all that runs meanwhile. Methods
+        are bound anew when it begins and when it ends. Watching costs about a microsecond an instruction; while nobody
+        watches it costs nothing.
         """
         from delegate.runtime.profile import Profile
 
-        watching = Profile(self._platform.clock)
-        methods = tuple(self._methods.values())
+        made = Profile()
+        self.make_ready()
         try:
-            for method in methods:
-                method.watch(watching)
-            yield watching
+            self._watch((*self._profiles, made))
+            yield made
         finally:
-            for method in methods:
-                method.watch(None)
+            self._watch(tuple(p for p in self._profiles if p is not made))
+
+    def _watch(self, profiles: tuple[Profile, ...]) -> None:
+        from delegate.runtime.profile import Watch
+
+        self._profiles = profiles
+        watch = Watch(profiles, self._platform.clock) if profiles else None
+        for method in self._methods.values():
+            method.watch(watch)
 
     def close(self) -> None:
         """Wait for the call that runs, and give its memory back. It cannot be called afterwards."""

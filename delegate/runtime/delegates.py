@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from delegate.errors import BackendFailed, DelegateError
 from delegate.plugins import AUTHOR, one_line
@@ -17,27 +17,21 @@ if TYPE_CHECKING:
     from delegate.runtime.fallback import Fallbacks
 
 
-def make_delegates(
-    program: Program,
-    registry: Registry,
-    fallbacks: Fallbacks | None,
-    runtimes: dict[str, BackendRuntime],
-    trust_code: bool,
-) -> tuple[Delegate, ...]:
+Init = Callable[[DelegateSpec], Delegate]  # makes the delegate of a partition, and raises whatever it likes
+
+
+def make_delegates(program: Program, init: Init, fallbacks: Fallbacks | None) -> tuple[Delegate, ...]:
     """Make the delegate of every partition; if one fails, those made before are closed.
 
     Args:
         program: verified.
-        registry: where backends are looked up.
+        init: makes one.
         fallbacks: what partitions that have a fallback run on where their delegates fail; None: a failure is an error.
-        runtimes: takes the runtime half of every backend that has made a delegate.
-        trust_code: open blobs of machine code too.
 
     Raises:
         BackendError: a backend cannot be used here, or does not take its blob.
         KernelError: neither can the fallback be used.
     """
-    init = _Init(program, registry, runtimes, trust_code)
     made: list[Delegate] = []
     try:
         for spec in program.delegates:
@@ -74,14 +68,14 @@ def close_delegates(program: Program, delegates: Iterable[Delegate]) -> None:
         raise failure
 
 
-def _unguarded(init: _Init, spec: DelegateSpec) -> Delegate:
+def _unguarded(init: Init, spec: DelegateSpec) -> Delegate:
     try:
         return init(spec)
     except (Exception, SystemExit) as error:  # a plugin may raise anything
         raise failed(spec, error) from error
 
 
-def _guarded(init: _Init, spec: DelegateSpec, fallbacks: Fallbacks) -> Delegate:
+def _guarded(init: Init, spec: DelegateSpec, fallbacks: Fallbacks) -> Delegate:
     try:
         delegate = init(spec)
     except (Exception, SystemExit) as error:
@@ -89,24 +83,49 @@ def _guarded(init: _Init, spec: DelegateSpec, fallbacks: Fallbacks) -> Delegate:
     return fallbacks.guard(spec, delegate)
 
 
-class _Init(NamedTuple):
-    """Has a backend's runtime half make a delegate."""
+class InProcess:
+    """Has the runtime halves of backends make delegates in this process.
 
-    program: Program
-    registry: Registry
-    runtimes: dict[str, BackendRuntime]
-    trust_code: bool
+    Args:
+        program: verified.
+        registry: where backends are looked up.
+        trust_code: open blobs of machine code too.
+        forked: whether this process was forked from one in which the program had delegates.
+
+    Attributes:
+        runtimes: the runtime half of every backend that has made a delegate.
+    """
+
+    def __init__(self, program: Program, registry: Registry, trust_code: bool, forked: bool = False) -> None:
+        self.runtimes: dict[str, BackendRuntime] = {}
+        self._program, self._registry, self._trust_code, self._forked = program, registry, trust_code, forked
 
     def __call__(self, spec: DelegateSpec) -> Delegate:
-        runtime = self.runtimes.get(spec.backend) or self.registry.runtime(spec.backend)()
-        if not self.trust_code and runtime.runs_code(spec.compile_specs):
+        runtime = self.runtimes.get(spec.backend) or self._registry.runtime(spec.backend)()
+        if self._forked and not runtime.fork_safe:
             raise BackendFailed(
-                "its blob is machine code, which this process would run",
-                remedy="load it with trust_code=True (--trust-code) if you would run a library from where it comes",
+                "its library does not work in a process that was forked from one that uses it",
+                remedy="load the program in the new process, started by spawn or forkserver",
             )
-        made = runtime.init(memoryview(self.program.segments[spec.segment]), spec.compile_specs)
-        if not isinstance(made, Delegate):
-            what = f"its init() gave a {type(made).__name__}, not a Delegate"
-            raise BackendFailed(what, remedy=AUTHOR)
+        blob = memoryview(self._program.segments[spec.segment])
+        made = open_blob(runtime, blob, spec.compile_specs, trust_code=self._trust_code)
         self.runtimes[spec.backend] = runtime
         return made
+
+    def close(self) -> None:
+        """Nothing is left when the delegates are closed."""
+
+
+def open_blob(
+    runtime: BackendRuntime, blob: memoryview, compile_specs: Mapping[str, Any], *, trust_code: bool
+) -> Delegate:
+    """Have a runtime half make a delegate; raises BackendFailed for code without trust, and what `init` does."""
+    if not trust_code and runtime.runs_code(compile_specs):
+        raise BackendFailed(
+            "its blob is machine code, which this process would run",
+            remedy="load it with trust_code=True (--trust-code) if you would run a library from where it comes",
+        )
+    made = runtime.init(blob, compile_specs)
+    if not isinstance(made, Delegate):
+        raise BackendFailed(f"its init() gave a {type(made).__name__}, not a Delegate", remedy=AUTHOR)
+    return made

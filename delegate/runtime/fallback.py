@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from delegate.errors import KernelError
 from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec
-from delegate.runtime.backend import Delegate, DeviceTensor
+from delegate.runtime.backend import Delegate, DeviceTensor, TensorType
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
 from delegate.runtime.steps import unfilled
@@ -71,6 +72,10 @@ class Fallbacks:
         self._guarded.append(made)
         return made
 
+    def begin_anew(self) -> None:
+        """Forget the delegates, which are made anew; what has happened stays told."""
+        self._guarded.clear()
+
     def leave(self, space: int, error: BaseException) -> bool:
         """Have all partitions of a memory space run on their fallbacks; whether that changes anything."""
         left = [g.leave(error) for g in self._guarded if g.spec.space == space]  # all of them
@@ -103,6 +108,9 @@ class _OnKernels(Delegate):
     def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         results = self._method.run([i.fetch() if isinstance(i, DeviceTensor) else i for i in inputs])
         for output, result in zip(outputs, results, strict=True):
+            if (result.shape, result.dtype) != (output.shape, output.dtype):
+                what = f"the fallback gives {result.dtype}{list(result.shape)} for {output.dtype}{list(output.shape)}"
+                raise KernelError(what, remedy="the file is damaged: lower the program again")
             if isinstance(output, DeviceTensor):
                 output.host = result  # not written there: the device may be the reason for all this
             else:
@@ -117,6 +125,13 @@ class _Guarded(Delegate):
         self._own = self._execute = delegate.execute
         self._lock = threading.Lock()
         self.thread_safe = delegate.thread_safe
+
+    def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
+        try:
+            if self._execute is self._own:
+                self._delegate.prepare(inputs, outputs)
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
+            self.leave(error)
 
     def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         execute = self._execute

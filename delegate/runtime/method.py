@@ -12,6 +12,7 @@ from delegate.program.written import written_inputs
 from delegate.runtime.binding import Binding
 from delegate.runtime.bindings import Bindings
 from delegate.runtime.closed import Bound, Closed
+from delegate.runtime.forking import Forked
 from delegate.runtime.inputs import InputChecker
 from delegate.runtime.platform import DEFAULT
 from delegate.runtime.resources import Resources
@@ -19,7 +20,10 @@ from delegate.runtime.tree import flatten, unflatten
 from delegate.runtime.written import give_back, own_arrays
 
 if TYPE_CHECKING:
-    from delegate.runtime.profile import Profile
+    from threading import Lock
+
+    from delegate.runtime.context import Context
+    from delegate.runtime.profile import Watch
     from delegate.runtime.stages import Staged
 
 
@@ -36,7 +40,7 @@ class Method(Bound):
 
     def __init__(self, resources: Resources, definition: model.Method) -> None:
         self.definition = definition
-        self._checker: InputChecker | Closed = InputChecker(definition)
+        self._checker: InputChecker | Closed | Forked = InputChecker(definition)
         self._only: Binding | Closed | None
         self._bound: Bindings | Staged | Closed | None
         self._lock = resources.lock
@@ -111,10 +115,23 @@ class Method(Bound):
 
         return can_do_without(self._resources, self.definition, error)
 
-    def watch(self, profile: Profile | None) -> None:
-        """Have a profile watch the instructions from now on; None: nobody."""
+    def check(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """An array per input, None for a literal; raises as `run` does where they do not fit."""
+        return self._checker.arrays(leaves)
+
+    def watch(self, watch: Watch | None) -> None:
+        """Have the instructions timed from now on; None: nobody watches."""
         with self._lock:
-            self._bind(self._resources._replace(profile=profile))
+            self._bind(self._resources._replace(watch=watch))
+
+    def leave_behind(self, context: Context, lock: Lock) -> None:
+        """Do nothing in this process, which was forked, until the first call has the context bind it anew."""
+        self._lock, self._checker = lock, Forked(context, self)
+
+    def bind_anew(self, resources: Resources) -> None:
+        """Run in this process, on the delegates of these resources."""
+        self._bind(resources._replace(watch=self._resources.watch))
+        self._checker = InputChecker(self.definition)
 
     def close(self) -> None:
         """Wait for the call that runs, and refuse all later ones."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from delegate.program.model import DelegateCall, Instruction, KernelCall, Method, Program
 from delegate.runtime.steps import CompactStep, Step
@@ -39,47 +39,30 @@ class Timing:
 
 
 class TimedStep:
-    """A step, and a watch over it."""
+    """A step, and watches over it."""
 
-    __slots__ = ("clock", "failed", "step", "timing")
+    __slots__ = ("clock", "failed", "step", "timings")
 
-    def __init__(self, step: Step, timing: Timing, clock: Callable[[], int]) -> None:
-        self.step, self.timing, self.clock, self.failed = step, timing, clock, step.failed
+    def __init__(self, step: Step, timings: Sequence[Timing], clock: Callable[[], int]) -> None:
+        self.step, self.timings, self.clock, self.failed = step, timings, clock, step.failed
 
     def __call__(self) -> None:
         start = self.clock()
         self.step()
-        self.timing.add(self.clock() - start)
+        spent = self.clock() - start
+        for timing in self.timings:
+            timing.add(spent)
 
 
 class Profile:
-    """Watches the instructions of methods; steps that are bound while nobody watches carry no trace of it.
+    """How often instructions of methods ran, and for how long.
 
     Views that cost nothing at run time are not among the timings. A copy that an instruction needs of an input or of a
     result is a timing of its own.
-
-    Args:
-        clock: nanoseconds.
     """
 
-    def __init__(self, clock: Callable[[], int]) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._timings: dict[tuple[str, str, tuple[int, ...], str], Timing] = {}
-
-    def watched(self, program: Program, method: Method, call: Instruction, steps: Iterable[Step]) -> list[Step]:
-        """The steps of an instruction, timed."""
-        return [
-            TimedStep(step, self._timing(program, method, call, isinstance(step, CompactStep)), self._clock)
-            for step in steps
-        ]
-
-    def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
-        """What the function of an instruction that is no step gives, timed."""
-        timing = self._timing(program, method, call)
-        start = self._clock()
-        made = function(*args)
-        timing.add(self._clock() - start)
-        return made
 
     @property
     def timings(self) -> tuple[Timing, ...]:
@@ -96,13 +79,46 @@ class Profile:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)).rstrip() for r in rows)
 
-    def _timing(self, program: Program, method: Method, call: Instruction, is_copy: bool = False) -> Timing:
+    def timing(self, program: Program, method: Method, call: Instruction, is_copy: bool = False) -> Timing:
+        """That of an instruction, or of the copy that it needs."""
         what, source = _described(program, method, call)
         if is_copy:
             what = f"copy for {what}"
         name = method.values[call.outputs[0]].name if call.outputs else ""
         made = Timing(method.name, name, what, source)
         return self._timings.setdefault((method.name, name, call.outputs, what), made)
+
+
+class Watch(NamedTuple):
+    """The profiles that are taken of a context. Steps that are bound while there are none carry no trace of them.
+
+    Args:
+        profiles: all of them count all that runs.
+        clock: nanoseconds.
+    """
+
+    profiles: tuple[Profile, ...]
+    clock: Callable[[], int]
+
+    def watched(self, program: Program, method: Method, call: Instruction, steps: Iterable[Step]) -> list[Step]:
+        """The steps of an instruction, timed."""
+        return [
+            TimedStep(
+                step,
+                [p.timing(program, method, call, isinstance(step, CompactStep)) for p in self.profiles],
+                self.clock,
+            )
+            for step in steps
+        ]
+
+    def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
+        """What the function of an instruction that is no step gives, timed."""
+        start = self.clock()
+        made = function(*args)
+        spent = self.clock() - start
+        for profile in self.profiles:
+            profile.timing(program, method, call).add(spent)
+        return made
 
 
 def _described(program: Program, method: Method, call: Instruction) -> tuple[str, str]:

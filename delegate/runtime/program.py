@@ -18,7 +18,8 @@ from delegate.registry import Registry, default_registry
 from delegate.runtime.backend import Array, BackendRuntime
 from delegate.runtime.closed import closed_error
 from delegate.runtime.context import Context
-from delegate.runtime.delegates import close_delegates, make_delegates
+from delegate.runtime.delegates import InProcess, close_delegates, make_delegates
+from delegate.runtime.forking import keep_for_ever, watch
 from delegate.runtime.kernels import kernels_of
 from delegate.runtime.platform import DEFAULT, Platform
 from delegate.runtime.resources import Resources, array_of
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from delegate.report import Report
     from delegate.runtime.devices import Space
     from delegate.runtime.fallback import FallbackEvent, Fallbacks
+    from delegate.runtime.isolation.process import Isolated
 
 Policy = Literal["allow", "warn", "error"]
 _POLICIES = get_args(Policy)
@@ -41,6 +43,7 @@ def load(
     fallback: Policy | None = None,
     platform: Platform = DEFAULT,
     trust_code: bool = False,
+    isolate: bool = False,
 ) -> LoadedProgram:
     """Load a program file, checked whole, its delegates made, its methods bound.
 
@@ -54,6 +57,9 @@ def load(
         platform: where memory, time and messages come from and go to.
         trust_code: open partitions that are machine code too, such as those of TVM: it runs in this process, so give
             True only for a file that comes from where you would take a library.
+        isolate: run the delegates in a process of their own, for a file from a stranger: vendor libraries parse what it
+            holds, and where one of them crashes, that is a BackendFailed, or the partition falls back. See
+            docs/security.md.
 
     Raises:
         ProgramError: the file is damaged, foreign, or of another version.
@@ -70,6 +76,7 @@ def load(
             fallback=fallback,
             platform=platform,
             trust_code=trust_code,
+            isolate=isolate,
         )
     except DelegateError as error:
         platform.abort(error)
@@ -91,7 +98,7 @@ class LoadedProgram(Context):
             kernels. "allow": the partition runs on those from then on; "warn": so it does, with one RuntimeWarning;
             "error": the failure is raised. None: what was chosen when the program was lowered.
         platform: where memory, time and messages come from and go to.
-        trust_code: see `load`.
+        trust_code, isolate: see `load`.
     """
 
     def __init__(
@@ -103,32 +110,32 @@ class LoadedProgram(Context):
         fallback: Policy | None = None,
         platform: Platform = DEFAULT,
         trust_code: bool = False,
+        isolate: bool = False,
     ) -> None:
         self.program = program
-        registry = registry or default_registry()
-        resources = Resources(
+        self._registry = registry or default_registry()
+        self._trust_code, self._isolate = trust_code, isolate
+        self._shared = Resources(
             program=program,
             constants=tuple(_array(program, c) for c in program.constants),
             delegates=(),
             guards=(),
-            kernels=kernels_of(registry, kernels),
+            kernels=kernels_of(self._registry, kernels),
             platform=platform,
             states=tuple(_array(program, s) for s in program.states),
             lock=Lock(),
         )
-        self._fallbacks = _fallbacks(resources, program.on_fallback if fallback is None else fallback)
-        runtimes: dict[str, BackendRuntime] = {}
-        delegates = make_delegates(program, registry, self._fallbacks, runtimes, trust_code)
-        guards = tuple(nullcontext() if d.thread_safe else Lock() for d in delegates)
-        spaces = _spaces(program, runtimes, self._fallbacks)
-        self._shared = resources._replace(delegates=delegates, guards=guards, spaces=spaces)
+        self._fallbacks = _fallbacks(self._shared, program.on_fallback if fallback is None else fallback)
         self._contexts: WeakSet[Context] = WeakSet()
+        self._making = Lock()
+        self._make_delegates(forked=False)
         try:
             super().__init__(self._shared)
-        except DelegateError:
+        except BaseException:  # kernels of a plugin may raise anything, too
             with suppress(BackendFailed):
-                close_delegates(program, delegates)
+                self._close_delegates()
             raise
+        watch(self)
 
     def context(self) -> Context:
         """A new context: the same methods, whose states start anew and are shared with no other context.
@@ -138,9 +145,53 @@ class LoadedProgram(Context):
         """
         if not self._methods:
             raise closed_error()
-        made = Context(self._shared)
+        made = Context(self.ready())
         self._contexts.add(made)
         return made
+
+    def ready(self) -> Resources:
+        """What its contexts share, with delegates that were made in this process."""
+        with self._making:
+            if self._forked:
+                self._make_delegates(forked=True)
+        return self._shared
+
+    def follow_fork(self) -> None:
+        """Leave locks and delegates to the parent; called in a process that was forked, before anything else there."""
+        if not self._methods:
+            return
+        keep_for_ever((self._shared, self._init))
+        self._shared = self._shared._replace(delegates=(), guards=(), spaces=())
+        if self._fallbacks is not None:
+            self._fallbacks.begin_anew()
+        self._forked, self._making = True, Lock()
+        for context in (self, *self._contexts):
+            context.leave_behind(self)
+
+    def _make_delegates(self, *, forked: bool) -> None:
+        program = self.program
+        if self._isolate:
+            from delegate.runtime.isolation.process import Isolated  # most programs do without it
+
+            self._init: InProcess | Isolated = Isolated(program, self._registry, self._trust_code)
+        else:
+            self._init = InProcess(program, self._registry, self._trust_code, forked)
+        try:
+            delegates = make_delegates(program, self._init, self._fallbacks)
+            guards = tuple(nullcontext() if d.thread_safe else Lock() for d in delegates)
+            spaces = _spaces(program, self._init.runtimes, self._fallbacks)
+        except BaseException:
+            self._init.close()
+            raise
+        self._shared = self._shared._replace(delegates=delegates, guards=guards, spaces=spaces)
+        self._forked = False
+
+    def _close_delegates(self) -> None:
+        delegates, self._shared = self._shared.delegates, self._shared._replace(delegates=())
+        try:
+            close_delegates(self.program, delegates)
+        finally:
+            self._init.close()
 
     @property
     def events(self) -> tuple[FallbackEvent, ...]:
@@ -167,8 +218,7 @@ class LoadedProgram(Context):
         for context in list(self._contexts):
             context.close()
         super().close()
-        delegates, self._shared = self._shared.delegates, self._shared._replace(delegates=())
-        close_delegates(self.program, delegates)
+        self._close_delegates()
 
     def __enter__(self) -> Self:
         return self

@@ -16,11 +16,11 @@ from delegate.runtime.platform import Platform
 
 if TYPE_CHECKING:
     from delegate.runtime.devices import Space
-    from delegate.runtime.profile import Profile
+    from delegate.runtime.profile import Watch
 
 
 class Resources(NamedTuple):
-    """What the bindings of one context share; all contexts of a program share all but states, lock and profile.
+    """What the bindings of one context share; all contexts of a program share all but states, lock and watch.
 
     Args:
         program: what they bind.
@@ -31,7 +31,7 @@ class Resources(NamedTuple):
         platform: gives memory.
         states: an array per state.
         lock: held during a call.
-        profile: watches the instructions; None where nobody does.
+        watch: times the instructions; None where nobody wants that.
         spaces: memory of devices, as `Program.spaces`.
     """
 
@@ -43,7 +43,7 @@ class Resources(NamedTuple):
     platform: Platform
     states: tuple[Array, ...]
     lock: Lock
-    profile: Profile | None = None
+    watch: Watch | None = None
     spaces: tuple[Space, ...] = ()
 
 

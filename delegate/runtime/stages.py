@@ -79,10 +79,10 @@ class Staged:
 
     def _watched(self, call: KernelCall, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, timed where somebody watches."""
-        profile = self._resources.profile
-        if profile is None:
+        watch = self._resources.watch
+        if watch is None:
             return function
-        return partial(profile.run, self._resources.program, self._method, call, function)
+        return partial(watch.run, self._resources.program, self._method, call, function)
 
     def _argument(self, arg: Arg, there: Mapping[int, Array], known: Mapping[int, Number]) -> Any:
         if isinstance(arg, tuple):

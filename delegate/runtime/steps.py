@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +11,7 @@ import numpy as np
 from delegate.errors import BackendError, BackendFailed, DelegateError, KernelError
 from delegate.plugins import AUTHOR, PORTABLE, one_line
 from delegate.program.model import DelegateSpec
-from delegate.runtime.backend import Array, Delegate
+from delegate.runtime.backend import Array, Delegate, TensorType
 
 if TYPE_CHECKING:
     from delegate.kernels.table import Kernel
@@ -145,6 +145,14 @@ class DelegateStep:
         spec: DelegateSpec,
     ) -> None:
         self.delegate, self.guard, self.inputs, self.outputs, self.spec = delegate, guard, inputs, outputs, spec
+
+    def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
+        """Have the delegate check what it will be given; raises what `failed` makes of its error."""
+        try:
+            with self.guard:
+                self.delegate.prepare(inputs, outputs)
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
+            raise self.failed(error) from error
 
     def __call__(self) -> None:
         with self.guard:

@@ -1,0 +1,67 @@
+"""Programs in a process that was forked from theirs.
+
+Threads of the parent are gone there, with the locks that they held and the calls that they were in, and vendor
+libraries miss threads and devices of their own. So locks are new, and delegates are made anew by the first call; those
+of the parent are neither run nor freed, for their libraries may wait for threads that are not there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakSet
+
+from delegate.errors import ExecutionError
+
+if TYPE_CHECKING:
+    from delegate.runtime.context import Context
+    from delegate.runtime.method import Method
+    from delegate.runtime.program import LoadedProgram
+
+_PROGRAMS = WeakSet["LoadedProgram"]()
+
+
+def watch(program: LoadedProgram) -> None:
+    """Have a program follow from now on where its process is forked."""
+    _PROGRAMS.add(program)
+
+
+def _follow() -> None:
+    for program in list(_PROGRAMS):
+        program.follow_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_follow)
+
+
+def keep_for_ever(value: object) -> None:
+    """Have something never be freed, not even at the end of the process."""
+    import ctypes  # few processes fork
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+
+
+def torn() -> ExecutionError:
+    """The error where a call was writing states while the process was forked."""
+    return ExecutionError(
+        "another thread was in a call when this process was forked, and its states may be written in part",
+        remedy="reset() them, or restore() a snapshot; or fork between calls",
+    )
+
+
+class Forked:
+    """Stands for the input checker of a method until its first call has it bound in this process."""
+
+    def __init__(self, context: Context, method: Method) -> None:
+        self._context, self._method = context, method
+
+    def arrays(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """Bind the method, and check its inputs."""
+        self._context.make_ready()
+        return self._method.check(leaves)
+
+    def symbols(self, arrays: Sequence[Any]) -> NoReturn:
+        """Never called: `arrays` comes first."""
+        raise AssertionError

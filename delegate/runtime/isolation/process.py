@@ -1,0 +1,272 @@
+"""The program's side: the process that runs its delegates, and what stands for each of them here."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import Lock
+from typing import Any
+
+from delegate import errors
+from delegate.errors import BackendError, BackendFailed, BackendUnavailable, DelegateError
+from delegate.plugins import one_line
+from delegate.program.model import DelegateSpec, Program
+from delegate.registry import Registry
+from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
+from delegate.runtime.isolation.channel import CLOSE, Channel, Tensors, shared_file
+
+# `-P` keeps the working directory out of the path; the program's own path has the same plugins.
+_START = (
+    "import sys; sys.path[:] = {path!r}; from delegate.runtime.isolation.worker import main; main({control}, {life})"
+)
+_PATIENCE = 5.0  # seconds that a worker gets to end, once it has closed its connections
+_SUSPECT = "the blob may be damaged or made to do harm, or the library has a fault"
+_KINDS = {
+    kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BackendError)
+}
+
+
+class Isolated:
+    """Makes the delegates of a program in a process of their own, which is started when the first one is wanted.
+
+    Args:
+        program: verified.
+        registry: where backends are looked up.
+        trust_code: open blobs of machine code too.
+
+    Attributes:
+        runtimes: none: tensors between delegates lie in the host's memory.
+    """
+
+    def __init__(self, program: Program, registry: Registry, trust_code: bool) -> None:
+        self.runtimes: dict[str, BackendRuntime] = {}
+        self._program, self._registry, self._trust_code = program, registry, trust_code
+        self._lock = Lock()
+        self._worker: Worker | None = None
+
+    def __call__(self, spec: DelegateSpec) -> Delegate:
+        half = self._registry.runtime(spec.backend)
+        if half.__module__ == "__main__":
+            what = "its runtime half is in __main__, which another process does not import"
+            raise BackendUnavailable(what, remedy="put it in a module, or load without isolate")
+        request = {
+            "runtime": f"{half.__module__}:{half.__qualname__}",
+            "compile_specs": dict(spec.compile_specs),
+            "trust_code": self._trust_code,
+        }
+        return IsolatedDelegate(partial(self._open, request, self._program.segments[spec.segment]))
+
+    def close(self) -> None:
+        """End the process."""
+        with self._lock:
+            if self._worker is not None:
+                self._worker.end()
+
+    def _open(self, request: Any, blob: memoryview | bytes) -> tuple[Worker, Channel]:
+        """A delegate in the process; one that has ended is started again."""
+        with self._lock:
+            if self._worker is None or self._worker.ended:
+                self._worker = Worker()
+            return self._worker, self._worker.open(request, blob)
+
+
+class Worker:
+    """A process that runs delegates. It ends with this object, and with this process, whatever ends that.
+
+    Raises:
+        BackendUnavailable: it cannot be started here.
+
+    Attributes:
+        ended: whether it runs no delegates any more.
+    """
+
+    def __init__(self) -> None:
+        if not hasattr(socket, "send_fds") or not sys.executable:
+            remedy = "load without isolate, a file that you trust"
+            raise BackendUnavailable(
+                "delegates in a process of their own need POSIX, and a Python to start", remedy=remedy
+            )
+        self.ended = False
+        self._control, theirs = Channel.pair()
+        read, self._life = os.pipe()
+        path = [os.path.abspath(entry) for entry in sys.path]
+        code = _START.format(path=path, control=theirs.fileno(), life=read)
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", code],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,  # results are printed by this process alone
+                    pass_fds=(theirs.fileno(), read),
+                    start_new_session=True,  # an interrupt at the terminal is the program's to handle
+                )
+        except OSError as error:
+            os.close(self._life)
+            self._control.close()
+            raise BackendUnavailable("no process for delegates can be started", where=one_line(error)) from error
+        finally:
+            os.close(read)
+        self._finalizer = weakref.finalize(self, _kill, self._process, self._life, self._control, os.getpid())
+        _WORKERS.add(self)
+
+    def open(self, request: Any, blob: memoryview | bytes) -> Channel:
+        """Make a delegate; gives the channel over which it runs. Raises BackendFailed, or what the backend did."""
+        channel, theirs = Channel.pair()
+        file = shared_file(len(blob))
+        try:
+            with theirs, open(file, "wb", closefd=False) as written:
+                written.write(blob)
+                written.flush()
+                self.ask(self._control, request, (file, theirs.fileno()))
+        except BaseException:
+            channel.close()
+            raise
+        finally:
+            os.close(file)
+        return channel
+
+    def ask(self, channel: Channel, message: Any = None, files: Sequence[int] = ()) -> None:
+        """Send a request and wait for the answer.
+
+        Raises:
+            BackendFailed: the process has ended, or says what makes no sense.
+            DelegateError: what the backend raised.
+        """
+        try:
+            channel.send(message, files)
+            answer = channel.receive()
+        except (OSError, ValueError, RecursionError) as error:
+            raise self._failed(error) from error
+        except BaseException:  # an interrupt: nobody waits for the answer any more
+            self.end()
+            raise
+        if answer is not None:
+            raise _told(answer)
+
+    def end(self) -> None:
+        """Kill it."""
+        self.ended = True
+        self._finalizer()
+
+    def abandon(self) -> None:
+        """Forget it, in a process forked from the one whose it is."""
+        self.ended = True
+        self._finalizer.detach()
+        self._process.returncode = 0  # not this process's child
+        os.close(self._life)
+        self._control.close()
+
+    def _failed(self, error: Exception) -> BackendFailed:
+        """End it; the error that says how it ended."""
+        if self.ended:
+            return BackendFailed("the process that runs it was ended because of another partition", remedy=_SUSPECT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0 if isinstance(error, ValueError | RecursionError) else _PATIENCE)
+        code = self._process.returncode
+        self.end()
+        return BackendFailed(f"the process that runs it {_ending(code)}", remedy=_SUSPECT)
+
+
+class IsolatedDelegate(Delegate):
+    """A delegate that runs in another process. Where that has ended, the next call starts it again.
+
+    Args:
+        open_: makes the delegate there.
+    """
+
+    def __init__(self, open_: Callable[[], tuple[Worker, Channel]]) -> None:
+        self._open = open_
+        self._worker, self._channel = open_()
+        self._shapes: list[tuple[int, ...]] | None = None
+        self._memory: mmap.mmap | None = None
+        self._inputs: list[Array] = []
+        self._outputs: list[Array] = []
+
+    def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
+        """Have both sides see such tensors in shared memory, and the delegate check them."""
+        if self._worker.ended:
+            self._channel.close()
+            self._worker, self._channel = self._open()
+            self._memory = None
+        self._shapes = None
+        tensors, files = Tensors([*inputs, *outputs]), list[int]()
+        try:
+            if self._memory is None or len(self._memory) < tensors.size:
+                files.append(shared_file(tensors.size))
+                self._memory = mmap.mmap(files[0], tensors.size)
+            self._worker.ask(self._channel, {"inputs": len(inputs), "tensors": tensors.to_json()}, files)
+        except BaseException:
+            self._memory = None
+            raise
+        finally:
+            for file in files:
+                os.close(file)
+        arrays = tensors.arrays(self._memory)
+        self._inputs, self._outputs = arrays[: len(inputs)], arrays[len(inputs) :]
+        self._shapes = [shape for shape, _ in tensors.types]
+
+    def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        if self._worker.ended or [a.shape for a in (*inputs, *outputs)] != self._shapes:
+            self.prepare(*([TensorType(a.shape, a.dtype) for a in arrays] for arrays in (inputs, outputs)))
+        for own, given in zip(self._inputs, inputs, strict=True):
+            own[...] = given
+        self._worker.ask(self._channel)
+        for given, own in zip(outputs, self._outputs, strict=True):
+            given[...] = own
+
+    def close(self) -> None:
+        try:
+            if not self._worker.ended:
+                self._worker.ask(self._channel, CLOSE)
+        finally:
+            self._channel.close()
+            self._inputs, self._outputs, self._memory = [], [], None
+
+
+def _told(answer: Any) -> DelegateError:
+    """The error that a worker tells."""
+    match answer:
+        case [str(kind), str(what), str(where), str(remedy)]:
+            return _KINDS.get(kind, BackendFailed)(what, where=where, remedy=remedy)
+        case _:
+            return BackendFailed("the process that runs it gave an answer that makes no sense", remedy=_SUSPECT)
+
+
+def _ending(code: int | None) -> str:
+    """How a process ended, for people."""
+    if code is None:
+        return "broke off the connection"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
+def _kill(process: subprocess.Popen[bytes], life: int, control: Channel, owner: int) -> None:
+    if os.getpid() == owner:
+        process.kill()
+        process.wait()
+        os.close(life)
+        control.close()
+
+
+_WORKERS = weakref.WeakSet[Worker]()
+
+
+def _abandon_all() -> None:
+    for worker in list(_WORKERS):
+        worker.abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_abandon_all)

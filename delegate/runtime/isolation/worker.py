@@ -1,0 +1,111 @@
+"""The process that runs the delegates of a program: it makes them, serves each in a thread, and ends with it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+from delegate.errors import BackendFailed, DelegateError
+from delegate.plugins import AUTHOR, load_object, one_line
+from delegate.runtime.backend import Array, BackendRuntime, Delegate
+from delegate.runtime.delegates import open_blob
+from delegate.runtime.isolation.channel import CLOSE, Channel, Tensors
+from delegate.runtime.steps import unfilled
+
+_LONGEST = 4000  # characters of each part of an error
+
+
+def main(control: int, life: int) -> None:
+    """Serve until the program is gone.
+
+    Args:
+        control: descriptor of the socket over which delegates are asked for.
+        life: descriptor of a pipe whose other end the program holds until its end.
+    """
+    _end_with(life)
+    requests, runtimes = Channel(socket.socket(fileno=control)), dict[str, BackendRuntime]()
+    with contextlib.suppress(OSError):
+        while True:
+            message, (blob, end) = requests.receive_with_files()
+            requests.send(_answer(partial(_open, runtimes, message, blob, end)))
+    os._exit(0)  # libraries that a file has confused get no chance to hang in their own ends
+
+
+def _end_with(life: int) -> None:
+    """Have the system kill this process when the other end of a pipe is closed, also while a library hangs."""
+    if hasattr(fcntl, "F_SETSIG"):  # Linux; elsewhere the process ends where it next waits for its program
+        fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is expected here, and its core is of no use
+
+
+def _open(runtimes: dict[str, BackendRuntime], message: Mapping[str, Any], blob: int, end: int) -> None:
+    """Make a delegate and serve it in a thread of its own."""
+    half = message["runtime"]
+    if half not in runtimes:
+        runtimes[half] = cast("Callable[[], BackendRuntime]", load_object(half))()
+    size = os.fstat(blob).st_size
+    data = memoryview(mmap.mmap(blob, size, access=mmap.ACCESS_READ)) if size else memoryview(b"")
+    os.close(blob)
+    made = open_blob(runtimes[half], data, message["compile_specs"], trust_code=message["trust_code"])
+    threading.Thread(target=_Server(made, Channel(socket.socket(fileno=end))).serve, daemon=True).start()
+
+
+class _Server:
+    """Runs a delegate as its program asks."""
+
+    def __init__(self, delegate: Delegate, channel: Channel) -> None:
+        self._delegate, self._channel = delegate, channel
+        self._memory: mmap.mmap
+        self._inputs: tuple[Array, ...] = ()
+        self._outputs: tuple[Array, ...] = ()
+
+    def serve(self) -> None:
+        """Answer until the program closes the channel."""
+        with contextlib.suppress(OSError):
+            while True:
+                message, files = self._channel.receive_with_files()
+                self._channel.send(_answer(partial(self._do, message, files)))
+
+    def _do(self, message: Any, files: Sequence[int]) -> None:
+        if message is None:
+            if self._delegate.execute(self._inputs, self._outputs) is not None:
+                raise unfilled()
+        elif message == CLOSE:
+            self._inputs = self._outputs = ()
+            self._delegate.close()
+        else:
+            self._lay_out(message["inputs"], Tensors.from_json(message["tensors"]), *files)
+
+    def _lay_out(self, count: int, tensors: Tensors, file: int | None = None) -> None:
+        """Have the arrays lie in the memory that the program sees too; a file is that of a new one."""
+        if file is not None:
+            self._memory = mmap.mmap(file, os.fstat(file).st_size)
+            os.close(file)
+        arrays = tensors.arrays(self._memory)
+        for array in arrays[:count]:
+            array.flags.writeable = False
+        self._inputs, self._outputs = tuple(arrays[:count]), tuple(arrays[count:])
+        self._delegate.prepare(tensors.types[:count], tensors.types[count:])
+
+
+def _answer(work: Callable[[], None]) -> Any:
+    """What to answer when work is done: nothing, or its error as plain JSON."""
+    try:
+        return work()
+    except (Exception, SystemExit) as error:  # a plugin may raise anything
+        told = error if isinstance(error, DelegateError) else BackendFailed(one_line(error), remedy=AUTHOR)
+        kind = told.at("")  # of a class that the program knows
+        return [type(kind).__name__, *(part[:_LONGEST] for part in (told.what, told.where, told.remedy))]
