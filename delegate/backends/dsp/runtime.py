@@ -49,6 +49,8 @@ def settings(specs: Mapping[str, Any]) -> Any:
 class DspRuntime(BackendRuntime):
     """Opens what the AOT half compiled."""
 
+    fork_safe = False  # QNN keeps its device for the process that opened it
+
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
         if not provider().devices:
             raise BackendUnavailable(f"{PROVIDER} finds no device that it runs on", remedy=INSTALL)

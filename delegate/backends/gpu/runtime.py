@@ -13,6 +13,8 @@ from delegate.runtime.backend import BackendRuntime, Delegate, DeviceMemory
 class GpuRuntime(BackendRuntime):
     """Opens what the AOT half made."""
 
+    fork_safe = False  # neither Vulkan nor CUDA is
+
     def __init__(self) -> None:
         self._engines: dict[str, BackendRuntime] = {}
 

@@ -87,7 +87,9 @@ def unpack(blob: memoryview, specs: Mapping[str, Any]) -> OnnxModel:
         Weight(name, dtype, tuple(shape), offset, bytes_) for name, dtype, shape, offset, bytes_ in specs["weights"]
     ]
     data = blob[align(size) :]
-    if size > blob.nbytes or any(w.offset < 0 or w.offset + w.size > data.nbytes for w in weights):
+    if not 0 <= size <= blob.nbytes or any(min(w.offset, w.size) < 0 for w in weights):
+        raise ValueError("its compile specs have negative sizes")
+    if any(w.offset + w.size > data.nbytes for w in weights):
         raise ValueError("the blob is shorter than its compile specs say")
     shapes = tuple(tuple(s if isinstance(s, int) else (s[0], s[1]) for s in row) for row in specs.get("shapes", ()))
     inputs, outputs = _tensors(specs["inputs"]), _tensors(specs["outputs"])

@@ -5,6 +5,7 @@ A device that is lost comes back only when nothing of the process is left on it;
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -99,6 +100,10 @@ class Device:
 def device(name: str) -> Device:
     """The device of a provider."""
     return Device()
+
+
+if hasattr(os, "register_at_fork"):  # a lock may be held by a thread that is not there any more
+    os.register_at_fork(after_in_child=device.cache_clear)
 
 
 def one_line(error: Exception) -> str:

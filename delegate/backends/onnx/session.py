@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from delegate.backends.onnx.blob import OnnxModel, Shape, Tensor
 from delegate.backends.onnx.memory import OrtTensor
 from delegate.backends.onnx.provider import Provider, device, one_line
 from delegate.errors import BackendFailed, DelegateError
-from delegate.runtime.backend import Array, Delegate
+from delegate.runtime.backend import Array, Delegate, TensorType
 
 # ONNX's code of an element type -> the NumPy dtype of the same size that is bound for it (bfloat16: its bits).
 # https://onnx.ai/onnx/repo-docs/IR.html, TensorProto.DataType
@@ -19,6 +20,7 @@ _DTYPES: Mapping[int, type[np.generic]] = {
     1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_,
     10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64, 16: np.uint16,
 }  # fmt: skip
+_DAMAGED = "the file is damaged: lower the program again"
 _HOST = "cpu"  # the host's memory, as ONNX Runtime names it
 _FATAL = 4  # ONNX Runtime's level of logging: warnings are for its own developers, and errors are raised
 
@@ -62,7 +64,7 @@ def session_options(
 
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = _FATAL
-    settings.intra_op_num_threads = threads
+    settings.intra_op_num_threads = min(threads, os.cpu_count() or 1)
     settings.enable_mem_pattern = memory_pattern
     settings.add_provider_for_devices(list(provider.devices), dict(options))
     return settings
@@ -106,6 +108,23 @@ class OnnxDelegate(Delegate):
         self._device = device(name)
         self._session: _Session | None = self._opened()
         self._device.add(self)
+
+    def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
+        """ONNX Runtime compares shapes on its own; it takes memory for what it is told it is."""
+        model = self._model
+        own = model.inputs[: len(model.inputs) - len(model.shapes)]
+        for what, tensors, types in (("inputs", own, inputs), ("outputs", model.outputs, outputs)):
+            if len(tensors) != len(types):
+                raise BackendFailed(
+                    f"the model has {len(tensors)} {what}, and the program {len(types)}", remedy=_DAMAGED
+                )
+            for tensor, given in zip(tensors, types, strict=True):
+                if given.dtype != _DTYPES.get(tensor.dtype):
+                    problem = f"{tensor.name!r} among the model's {what} is no {given.dtype}, which the program has"
+                    raise BackendFailed(problem, remedy=_DAMAGED)
+        for index, dim in (size for shape in model.shapes for size in shape if not isinstance(size, int)):
+            if not (0 <= index < len(inputs) and 0 <= dim < len(inputs[index].shape)):
+                raise BackendFailed(f"the model wants dimension {dim} of input {index}", remedy=_DAMAGED)
 
     def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         with self._device.lock:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from delegate.backends.xnnpack.info import INSTALL, threads
+from delegate.backends.xnnpack.quiet import make_first
+from delegate.backends.xnnpack.reader import Malformed
+from delegate.backends.xnnpack.verifier import Graph, verify
 from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.program.task import Task
-from delegate.runtime.backend import Array, BackendRuntime, Delegate
+from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
+
+_DAMAGED = "the file is damaged: lower the program again"
 
 
 def litert() -> Any:
@@ -20,7 +26,14 @@ def litert() -> Any:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError as error:
         raise BackendUnavailable("backend xnnpack needs ai-edge-litert", where=str(error), remedy=INSTALL) from error
+    with _FIRST:
+        if not _MADE:
+            make_first(Interpreter)
+            _MADE.append(True)
     return Interpreter
+
+
+_FIRST, _MADE = Lock(), list[bool]()
 
 
 def open_interpreter(model: bytes, num_threads: int) -> Any:
@@ -39,11 +52,13 @@ class XnnpackDelegate(Delegate):
     memory is planned anew.
     """
 
-    def __init__(self, interpreter: Any, inputs: Sequence[int], outputs: Sequence[int], dynamic: bool) -> None:
+    def __init__(
+        self, interpreter: Any, graph: Graph, inputs: Sequence[int], outputs: Sequence[int], dynamic: bool
+    ) -> None:
         self._owner = interpreter  # keeps the model's bytes alive
         self._wrapper = interpreter._interpreter
+        self._graph, self._dynamic = graph, dynamic
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
-        self._dynamic = dynamic
         self._shapes: tuple[tuple[int, ...], ...] = ()
         self._sources: list[Array] = []
         self._results: list[Array] = []
@@ -68,6 +83,16 @@ class XnnpackDelegate(Delegate):
         self._bind()
         self._shapes = shapes
 
+    def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
+        for what, tensors, types in (("inputs", self._graph.inputs, inputs), ("outputs", self._graph.outputs, outputs)):
+            if len(tensors) != len(types):
+                raise BackendFailed(f"it has {len(tensors)} {what}, and the program {len(types)}", remedy=_DAMAGED)
+            for tensor, (shape, dtype) in zip(tensors, types, strict=True):
+                own = tensor.signature if self._dynamic else tensor.shape
+                if dtype != np.float32 or len(own) != len(shape) or any(map(_differ, own, shape)):
+                    problem = f"the model's {what} are float32{list(own)}, where the program has {dtype}{list(shape)}"
+                    raise BackendFailed(problem, remedy=_DAMAGED)
+
     def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         try:
             if self._dynamic:
@@ -76,11 +101,13 @@ class XnnpackDelegate(Delegate):
                 shapes = tuple([x.shape for x in inputs])
                 if shapes != self._shapes:
                     self._resize(shapes)
-            for own, given in zip(self._sources, inputs):  # noqa: B905 - the program's verifier has counted them
+            for own, given in zip(self._sources, inputs):  # noqa: B905 - `prepare` has counted them
                 own[...] = given
             self._wrapper.Invoke()
             if self._dynamic:  # XNNPACK may move its outputs when sizes change
                 self._results = [self._look(i) for i in self._outputs]
+                if [x.shape for x in self._results] != [x.shape for x in outputs]:
+                    raise ValueError(f"it gives {[x.shape for x in self._results]}, not {[x.shape for x in outputs]}")
             for given, own in zip(outputs, self._results):  # noqa: B905
                 given[...] = own
         except (ValueError, RuntimeError) as error:
@@ -92,8 +119,14 @@ class XnnpackDelegate(Delegate):
         self._wrapper = self._owner = None
 
 
+def _differ(own: int, given: int) -> bool:
+    return own not in (-1, given)
+
+
 class _Number:
     """A tensor without dimensions, as the delegate uses arrays: filled by `x[...] = value`, read as an array."""
+
+    shape = ()
 
     def __init__(self, wrapper: Any, index: int) -> None:
         self._wrapper, self._index = wrapper, index
@@ -112,10 +145,14 @@ class XnnpackRuntime(BackendRuntime):
         # LiteRT takes nothing but bytes. `join` copies without holding Python's lock: meanwhile LiteRT is imported.
         model = Task(partial(b"".join, (blob,)))
         litert()
-        interpreter = open_interpreter(model.result(), compile_specs.get("threads") or threads())
+        inputs, outputs = compile_specs["inputs"], compile_specs["outputs"]
         try:
-            return XnnpackDelegate(
-                interpreter, compile_specs["inputs"], compile_specs["outputs"], compile_specs["dynamic"]
-            )
+            graph = verify(blob, inputs, outputs)
+        except Malformed as error:
+            what = "the model is not as this backend writes them"
+            raise BackendFailed(what, where=str(error), remedy=_DAMAGED) from error
+        interpreter = open_interpreter(model.result(), min(compile_specs.get("threads") or threads(), threads()))
+        try:
+            return XnnpackDelegate(interpreter, graph, inputs, outputs, compile_specs["dynamic"])
         except (ValueError, RuntimeError) as error:
             raise BackendFailed("LiteRT cannot prepare the model", where=str(error)) from error

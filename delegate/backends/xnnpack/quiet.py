@@ -1,0 +1,49 @@
+"""LiteRT tells on stderr, once a process, that it made XNNPACK's delegate, and has no switch for that."""
+
+from __future__ import annotations
+
+import base64
+import os
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_LINE = b"INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\n"
+_MODEL = zlib.decompress(  # y = -x for one number, as `tflite.Model` writes it
+    base64.b85decode(
+        "c-oU-U|<Mw^D$;%;A0SB5Mbb8-~fuS0C@~R9s`365I+H8W*}w+Vu&mVLiivxJaC;XKoTNm1H=wM?1H3@fq@Gw4^qbkHH!x-55o*t"
+        "_)Ji<Kz82y|NlQo3Z@q%S7L~)UJUFO2B`TEzz!6J7>%OO0M#ytUw9a}!Ac>1v4-fg1^}Js3hM"
+    )
+)
+
+
+def make_first(interpreter: Any) -> None:
+    """Have LiteRT make its first XNNPACK delegate, of a model of ours, and keep that one line from stderr.
+
+    What else comes there meanwhile, from any thread, is passed on.
+
+    Args:
+        interpreter: LiteRT's class of interpreters.
+    """
+    with _stderr_without(_LINE):
+        interpreter(model_content=_MODEL, num_threads=1)._interpreter.AllocateTensors()
+
+
+@contextmanager
+def _stderr_without(line: bytes) -> Iterator[None]:
+    try:
+        stderr = os.dup(2)
+    except OSError:  # there is none
+        yield
+        return
+    with tempfile.TemporaryFile() as kept:
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            kept.seek(0)
+            os.write(2, kept.read().replace(line, b""))

@@ -1,0 +1,124 @@
+"""A reader of flatbuffers that trusts nothing: every offset is checked, and fields that nobody expects are refused.
+
+LiteRT follows the offsets of a model wherever they lead. What is read here by the tables of `verifier` and found whole
+is all that there is: a table with another field is not read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+# The kind of a field: a scalar by its code in `struct`, or one of these.
+INTEGERS = "integers"  # a vector of int32
+BYTES = "bytes"  # a vector of bytes: where it starts, and how long it is; the bytes are not looked at
+TEXT = "text"  # likewise
+TABLE = "table"  # where it starts
+TABLES = "tables"  # where each of them starts
+
+
+class Field(NamedTuple):
+    """A field of a table.
+
+    Args:
+        slot: its number.
+        kind: what it holds.
+        default: where it is left out.
+    """
+
+    slot: int
+    kind: str
+    default: Any = None
+
+
+Fields = Mapping[str, Field]
+
+
+class Malformed(ValueError):
+    """Bytes that are no flatbuffer of the expected tables."""
+
+
+class Reader:
+    """The tables of a flatbuffer.
+
+    Args:
+        data: the whole buffer.
+
+    Raises:
+        Malformed: by every method; what is wrong, and where.
+    """
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._left = len(data)  # bytes of vectors that may still be read: they may share them, but not without end
+
+    def root(self, identifier: bytes) -> int:
+        """Where the root table starts, of a buffer with this identifier."""
+        if bytes(self._data[4:8]) != identifier:
+            raise Malformed(f"it does not begin as a file of {identifier.decode()} does")
+        return self._offset(0)
+
+    def table(self, start: int, fields: Fields) -> dict[str, Any]:
+        """The fields of a table by name; raises Malformed also for one that `fields` does not know."""
+        vtable = start - self._scalar("i", start)
+        size, length = self._scalar("H", vtable), self._scalar("H", vtable + 2)
+        if size < 4 or size % 2 or vtable % 2 or length < 4:
+            raise Malformed(f"the table at {start} has a wrong list of fields")
+        self._need(vtable, size)
+        self._need(start, length)
+        places = struct.unpack_from(f"<{(size - 4) // 2}H", self._data, vtable + 4)
+        found, known = {}, 0
+        for name, (slot, kind, default) in fields.items():
+            place = places[slot] if slot < len(places) else 0
+            if place:
+                known += 1
+                width = struct.calcsize(kind) if len(kind) == 1 else 4
+                if not 4 <= place <= length - width:
+                    raise Malformed(f"{name} of the table at {start} lies beyond it")
+                found[name] = self._value(kind, start + place)
+            else:
+                found[name] = default
+        if known != len(places) - places.count(0):
+            raise Malformed(f"the table at {start} has fields that are not known")
+        return found
+
+    def _value(self, kind: str, start: int) -> Any:
+        if len(kind) == 1:
+            return self._scalar(kind, start)
+        target = self._offset(start)
+        if kind == TABLE:
+            return target
+        count = self._scalar("I", target)
+        first, width = target + 4, 1 if kind in (BYTES, TEXT) else 4
+        self._need(first, count * width + (kind == TEXT))
+        if kind in (BYTES, TEXT):
+            if kind == TEXT and self._data[first + count]:
+                raise Malformed(f"the text at {target} has no end")
+            return first, count
+        self._left -= count * width
+        if self._left < 0:
+            raise Malformed("its vectors share their bytes too often")
+        numbers = np.frombuffer(self._data, np.dtype("<i4"), count, first).tolist()
+        return numbers if kind == INTEGERS else [self._offset(first + 4 * i) for i in range(count)]
+
+    def _offset(self, start: int) -> int:
+        """Where a reference leads; what lies there begins with 4 bytes."""
+        target: int = start + self._scalar("I", start)
+        if target % 4 or target == start:
+            raise Malformed(f"the reference at {start} leads nowhere")
+        self._need(target, 4)
+        return target
+
+    def _scalar(self, code: str, start: int) -> Any:
+        width = struct.calcsize(code)
+        self._need(start, width)
+        if start % width:
+            raise Malformed(f"a number at {start} is not aligned")
+        return struct.unpack_from("<" + code, self._data, start)[0]
+
+    def _need(self, start: int, size: int) -> None:
+        if start < 0 or start + size > len(self._data):
+            raise Malformed(f"{size} bytes at {start} lie beyond its end")

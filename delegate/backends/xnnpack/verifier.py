@@ -1,0 +1,333 @@
+"""Checks a TFLite model before LiteRT parses it: LiteRT takes files for trusted, and crashes where they are forged.
+
+What passes is a model as the AOT half writes it: one graph; the operators of its table, in an order that can run, each
+with as many inputs of the kinds that it takes, and with options in range; float32 and constant int32 alone. Weights are
+not looked at, so that the time goes with the number of tensors and operators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from delegate.backends.xnnpack.reader import BYTES, INTEGERS, TABLE, TABLES, TEXT, Field, Fields, Malformed, Reader
+
+_FLOAT, _INT = 0, 2  # TFLite's codes of float32 and int32
+_RANK = 6  # the largest that XNNPACK has
+_ALIGNMENT = 16  # of constants, which XNNPACK reads where they lie
+_LARGEST = 2**31 - 1
+
+_MODEL: Fields = {
+    "version": Field(0, "I", 0),
+    "codes": Field(1, TABLES, ()),
+    "graphs": Field(2, TABLES, ()),
+    "buffers": Field(4, TABLES, ()),
+}
+_CODE: Fields = {"old": Field(0, "b", 0), "version": Field(2, "i", 1), "code": Field(3, "i", 0)}
+_GRAPH: Fields = {
+    "tensors": Field(0, TABLES, ()),
+    "inputs": Field(1, INTEGERS, ()),
+    "outputs": Field(2, INTEGERS, ()),
+    "operators": Field(3, TABLES, ()),
+}
+_TENSOR: Fields = {
+    "shape": Field(0, INTEGERS, ()),
+    "type": Field(1, "b", 0),
+    "buffer": Field(2, "I", 0),
+    "name": Field(3, TEXT),
+    "signature": Field(7, INTEGERS),
+    "has_rank": Field(8, "B", 0),
+}
+_OPERATOR: Fields = {
+    "code": Field(0, "I", 0),
+    "inputs": Field(1, INTEGERS, ()),
+    "outputs": Field(2, INTEGERS, ()),
+    "options_type": Field(3, "B", 0),
+    "options": Field(4, TABLE),
+}
+_BUFFER: Fields = {"data": Field(0, BYTES)}
+
+
+class Option(NamedTuple):
+    """A number among the options of an operator; `least` to `most` are allowed."""
+
+    slot: int
+    kind: str = "b"
+    default: Any = 0
+    least: float = 0
+    most: float = 1
+
+
+def _window(first: int) -> dict[str, Option]:
+    return {n: Option(first + i, "i", 0, 1, _LARGEST) for i, n in enumerate(("stride_w", "stride_h"))}
+
+
+def _dilation(first: int) -> dict[str, Option]:
+    return {n: Option(first + i, "i", 1, 1, _LARGEST) for i, n in enumerate(("dilation_w", "dilation_h"))}
+
+
+def _activation(slot: int) -> dict[str, Option]:
+    return {"activation": Option(slot, most=3)}  # none, relu, relu_n1_to_1, relu6
+
+
+_PADDING = {"padding": Option(0)}  # same, valid
+_NUMBER = Option(0, "f", 0.0, -math.inf, math.inf)
+
+# Table of options -> its number in the union, and its fields.
+OPTIONS: Mapping[str, tuple[int, Mapping[str, Option]]] = {
+    "": (0, {}),
+    "AddOptions": (11, _activation(0)),
+    "MulOptions": (21, _activation(0)),
+    "SubOptions": (28, _activation(0)),
+    "DivOptions": (29, _activation(0)),
+    "BatchMatMulOptions": (101, {"adj_x": Option(0, "B"), "adj_y": Option(1, "B")}),
+    "ConcatenationOptions": (10, {"axis": Option(0, "i", 0, -_RANK, _RANK - 1), **_activation(1)}),
+    "Conv2DOptions": (1, {**_PADDING, **_window(1), **_activation(3), **_dilation(4)}),
+    "DepthwiseConv2DOptions": (
+        2,
+        {
+            **_PADDING,
+            **_window(1),
+            "multiplier": Option(3, "i", 0, 0, _LARGEST),
+            **_activation(4),
+            **_dilation(5),
+        },
+    ),
+    "FullyConnectedOptions": (8, {**_activation(0), "keep_num_dims": Option(2, "B")}),
+    "GeluOptions": (116, {"approximate": Option(0, "B")}),
+    "LeakyReluOptions": (75, {"alpha": _NUMBER}),
+    "PadOptions": (22, {}),
+    "Pool2DOptions": (
+        5,
+        {
+            **_PADDING,
+            **_window(1),
+            "width": Option(3, "i", 0, 1, _LARGEST),
+            "height": Option(4, "i", 0, 1, _LARGEST),
+            **_activation(5),
+        },
+    ),
+    "ReducerOptions": (27, {"keep_dims": Option(0, "B")}),
+    "ReshapeOptions": (17, {"shape": Option(0, INTEGERS, (), -1, _LARGEST)}),
+    "ResizeBilinearOptions": (15, {"align": Option(2, "B"), "half_pixel": Option(3, "B")}),
+    "SoftmaxOptions": (9, {"beta": _NUMBER}),
+    "SplitOptions": (35, {"splits": Option(0, "i", 0, 1, _LARGEST)}),
+    "StridedSliceOptions": (
+        32,
+        {n: Option(i, "i", 0, 0, 2**_RANK - 1) for i, n in enumerate(("begin", "end", "ellipsis", "new", "shrink"))},
+    ),
+    "TransposeConvOptions": (49, {**_PADDING, **_window(1), **_activation(3)}),
+    "TransposeOptions": (26, {}),
+}
+
+
+class Row(NamedTuple):
+    """An operator.
+
+    Args:
+        code: TFLite's.
+        inputs: what it takes, a letter each: x float32, w a float32 constant, i an int32 constant; a capital one may
+            be left out; "*": any number of x.
+        options: its table of options.
+    """
+
+    code: int
+    inputs: str = "x"
+    options: str = ""
+
+
+OPERATORS: Mapping[str, Row] = {
+    "ABS": Row(101),
+    "ADD": Row(0, "xx", "AddOptions"),
+    "AVERAGE_POOL_2D": Row(1, "x", "Pool2DOptions"),
+    "BATCH_MATMUL": Row(126, "xx", "BatchMatMulOptions"),
+    "CEIL": Row(104),
+    "CONCATENATION": Row(2, "*", "ConcatenationOptions"),
+    "CONV_2D": Row(3, "xwW", "Conv2DOptions"),
+    "COS": Row(108),
+    "DEPTHWISE_CONV_2D": Row(4, "xwW", "DepthwiseConv2DOptions"),
+    "DIV": Row(42, "xx", "DivOptions"),
+    "ELU": Row(111),
+    "EXP": Row(47),
+    "FLOOR": Row(8),
+    "FULLY_CONNECTED": Row(9, "xwW", "FullyConnectedOptions"),
+    "GELU": Row(150, "x", "GeluOptions"),
+    "HARD_SWISH": Row(117),
+    "LEAKY_RELU": Row(98, "x", "LeakyReluOptions"),
+    "LOG": Row(73),
+    "LOGISTIC": Row(14),
+    "MAXIMUM": Row(55, "xx"),
+    "MAX_POOL_2D": Row(17, "x", "Pool2DOptions"),
+    "MEAN": Row(40, "xi", "ReducerOptions"),
+    "MINIMUM": Row(57, "xx"),
+    "MUL": Row(18, "xx", "MulOptions"),
+    "NEG": Row(59),
+    "PAD": Row(34, "xi", "PadOptions"),
+    "PRELU": Row(54, "xw"),
+    "REDUCE_MAX": Row(82, "xi", "ReducerOptions"),
+    "REDUCE_MIN": Row(89, "xi", "ReducerOptions"),
+    "RELU": Row(19),
+    "RELU6": Row(21),
+    "RELU_N1_TO_1": Row(20),
+    "RESHAPE": Row(22, "xi", "ReshapeOptions"),
+    "RESIZE_BILINEAR": Row(23, "xi", "ResizeBilinearOptions"),
+    "ROUND": Row(116),
+    "RSQRT": Row(76),
+    "SIN": Row(66),
+    "SOFTMAX": Row(25, "x", "SoftmaxOptions"),
+    "SPLIT": Row(49, "ix", "SplitOptions"),
+    "SQRT": Row(75),
+    "SQUARE": Row(92),
+    "STRIDED_SLICE": Row(45, "xiii", "StridedSliceOptions"),
+    "SUB": Row(41, "xx", "SubOptions"),
+    "SUM": Row(74, "xi", "ReducerOptions"),
+    "TANH": Row(28),
+    "TRANSPOSE": Row(39, "xi", "TransposeOptions"),
+    "TRANSPOSE_CONV": Row(67, "iwxW", "TransposeConvOptions"),
+}
+_NAMES = {row.code: name for name, row in OPERATORS.items()}
+
+
+class Tensor(NamedTuple):
+    """A tensor of a model.
+
+    Args:
+        shape: its sizes; of a dynamic one an example.
+        signature: the same with -1 for dynamic ones.
+        is_float: whether it is float32, else int32.
+        is_constant: whether the model holds its elements.
+    """
+
+    shape: tuple[int, ...]
+    signature: tuple[int, ...]
+    is_float: bool
+    is_constant: bool
+
+
+class Graph(NamedTuple):
+    """What a model takes and gives."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+def verify(model: memoryview, inputs: Sequence[int], outputs: Sequence[int]) -> Graph:
+    """What a model takes and gives.
+
+    Args:
+        model: the whole file.
+        inputs, outputs: the tensors that the compile specs name.
+
+    Raises:
+        Malformed: it is not as the AOT half writes models.
+    """
+    return _Verifier(model).graph(list(inputs), list(outputs))
+
+
+class _Verifier:
+    def __init__(self, model: memoryview) -> None:
+        self._reader, self._size = Reader(model), len(model)
+
+    def graph(self, inputs: list[int], outputs: list[int]) -> Graph:
+        read = self._reader.table
+        model = read(self._reader.root(b"TFL3"), _MODEL)
+        _require(model["version"] == 3, f"it is of version {model['version']}, not 3")
+        _require(len(model["graphs"]) == 1, f"it has {len(model['graphs'])} graphs, not 1")
+        codes = [self._row(read(start, _CODE)) for start in model["codes"]]
+        buffers = [read(start, _BUFFER)["data"] for start in model["buffers"]]
+        _require(bool(buffers) and buffers[0] is None, "its first buffer is not empty")
+        graph = read(model["graphs"][0], _GRAPH)
+        tensors = [self._tensor(read(start, _TENSOR), buffers) for start in graph["tensors"]]
+        _require((graph["inputs"], graph["outputs"]) == (inputs, outputs), "it takes or gives others than are named")
+        there = {i for i, tensor in enumerate(tensors) if tensor.is_constant}
+        for index in inputs:
+            _require(_is_new(index, tensors, there), f"tensor {index} cannot be an input")
+            there.add(index)
+        for number, start in enumerate(graph["operators"]):
+            self._operator(number, read(start, _OPERATOR), codes, tensors, there)
+        for index in outputs:
+            _require(index in there and tensors[index].is_float, f"tensor {index}, an output, is never computed")
+        return Graph(tuple(tensors[i] for i in inputs), tuple(tensors[i] for i in outputs))
+
+    def _row(self, code: Mapping[str, int]) -> str:
+        name = _NAMES.get(code["code"], "")
+        _require(
+            bool(name) and code["version"] == 1, f"operator {code['code']} of version {code['version']} is unknown"
+        )
+        _require(code["old"] == min(code["code"], 127), f"operator {name} has two codes")
+        return name
+
+    def _tensor(self, tensor: Mapping[str, Any], buffers: Sequence[tuple[int, int] | None]) -> Tensor:
+        shape, signature = tuple(tensor["shape"]), tensor["signature"]
+        _require(tensor["type"] in (_FLOAT, _INT), f"a tensor has the type {tensor['type']}")
+        _require(len(shape) <= _RANK and all(0 <= size <= _LARGEST for size in shape), "a tensor has a wrong shape")
+        size = 4 * math.prod(shape)
+        _require(size <= _LARGEST, f"a tensor of {size} bytes is too large")
+        _require(tensor["buffer"] < len(buffers), f"buffer {tensor['buffer']} is missing")
+        data = buffers[tensor["buffer"]]
+        if data is not None:
+            _require(data[1] == size and data[0] % _ALIGNMENT == 0, "a constant has not the size of its tensor")
+            _require(signature is None, "a constant has dynamic sizes")
+        if signature is None:
+            signature = shape
+        same = len(signature) == len(shape) and all(s in (-1, d) for s, d in zip(signature, shape, strict=True))
+        _require(same, "a tensor has two shapes")
+        return Tensor(shape, tuple(signature), tensor["type"] == _FLOAT, data is not None)
+
+    def _operator(
+        self,
+        number: int,
+        operator: Mapping[str, Any],
+        codes: Sequence[str],
+        tensors: Sequence[Tensor],
+        there: set[int],
+    ) -> None:
+        """Check an operator, and add what it computes to what is there."""
+        _require(operator["code"] < len(codes), f"operator {number} has no code")
+        name = codes[operator["code"]]
+        row, inputs, outputs = OPERATORS[name], operator["inputs"], operator["outputs"]
+        letters = "x" * max(len(inputs), 1) if row.inputs == "*" else row.inputs
+        place = f"operator {number}, {name},"
+        least = sum(map(str.islower, letters))
+        _require(least <= len(inputs) <= len(letters), f"{place} has {len(inputs)} inputs")
+        for letter, index in zip(letters, inputs, strict=False):
+            if index == -1 and letter.isupper():
+                continue
+            _require(index in there, f"{place} reads tensor {index} before it is there")
+            _require(_fits(letter.lower(), tensors[index]), f"{place} does not take such a tensor as {index}")
+        options = self._options(place, operator, row.options)
+        _require(len(outputs) == options.get("splits", 1), f"{place} has {len(outputs)} outputs")
+        for index in outputs:
+            _require(_is_new(index, tensors, there), f"{place} cannot write tensor {index}")
+            there.add(index)
+
+    def _options(self, place: str, operator: Mapping[str, Any], wanted: str) -> dict[str, Any]:
+        code, fields = OPTIONS[wanted]
+        _require(operator["options_type"] == code, f"{place} has options of the type {operator['options_type']}")
+        _require((operator["options"] is None) == (code == 0), f"{place} has wrong options")
+        if code == 0:
+            return {}
+        known = {name: Field(o.slot, o.kind, o.default) for name, o in fields.items()}
+        found = self._reader.table(operator["options"], known)
+        for name, option in fields.items():
+            for value in _numbers(found[name]):
+                _require(option.least <= value <= option.most, f"{place} has the option {name}={value}")
+        return found
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    yield from value if isinstance(value, list | tuple) else (value,)
+
+
+def _fits(letter: str, tensor: Tensor) -> bool:
+    return tensor.is_float == (letter != "i") and (tensor.is_constant or letter == "x")
+
+
+def _is_new(index: int, tensors: Sequence[Tensor], there: set[int]) -> bool:
+    return 0 <= index < len(tensors) and index not in there and tensors[index].is_float
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise Malformed(otherwise)

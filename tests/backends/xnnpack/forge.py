@@ -1,0 +1,131 @@
+"""Forged TFLite models: real ones with numbers of their tables changed, and what comes of running them in a child."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import flatbuffers
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+
+from delegate.backends.xnnpack.tflite import _Buffer as AlignedBuffer
+from delegate.backends.xnnpack.verifier import OPERATORS
+
+Case = tuple[bytes, list[int], list[int]]  # a model, its inputs, its outputs
+
+NUMBERS = (-(2**31), -1000, -2, -1, 0, 1, 2, 3, 4, 5, 7, 8, 127, 128, 255, 1000, 65535, 2**20, 2**30, 2**31 - 1)
+CODES = [row.code for row in OPERATORS.values()]
+
+
+def forge(case: Case, rng: random.Random) -> Case:
+    """The model with one to three changes: of bytes anywhere, or of what its tables say."""
+    blob, inputs, outputs = case
+    if rng.random() < 0.3:
+        return _bytes(blob, rng), inputs, outputs
+    model = schema.ModelT.InitFromPackedBuf(blob, 0)
+    for _ in range(rng.randint(1, 3)):
+        _change(model, rng)
+    graph = model.subgraphs[0]
+    for buffer in model.buffers:
+        buffer.__class__ = AlignedBuffer
+    builder = flatbuffers.Builder(len(blob))
+    try:
+        builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+    except (struct.error, TypeError):  # a number that its field has no room for
+        return _bytes(blob, rng), inputs, outputs
+    return bytes(builder.Output()), [int(i) for i in graph.inputs], [int(i) for i in graph.outputs]
+
+
+def _bytes(blob: bytes, rng: random.Random) -> bytes:
+    made = bytearray(blob)
+    for _ in range(rng.randint(1, 3)):
+        place = rng.randrange(len(made) // 4) * 4
+        if rng.random() < 0.5:
+            struct.pack_into("<i", made, place, rng.choice(NUMBERS))
+        else:
+            made[place + rng.randrange(4)] = rng.randrange(256)
+    return bytes(made)
+
+
+def _change(model: Any, rng: random.Random) -> None:
+    graph = model.subgraphs[0]
+    operator, tensor = rng.choice(graph.operators), rng.choice(graph.tensors)
+    kind = rng.randrange(10)
+    if kind == 0:
+        code = rng.choice(model.operatorCodes)
+        code.builtinCode = rng.choice(CODES)
+        code.deprecatedBuiltinCode = min(code.builtinCode, 127)
+    elif kind in (1, 2) and len(tensor.shape):
+        tensor.shape = tensor.shape.copy()
+        tensor.shape[rng.randrange(len(tensor.shape))] = rng.choice((*NUMBERS[3:14], *tensor.shape))
+    elif kind == 3:
+        tensor.shape = np.array([rng.choice(NUMBERS[4:12]) for _ in range(rng.randrange(6))], np.int32)
+    elif kind in (4, 5):
+        operator.inputs = operator.inputs.copy()
+        operator.inputs[rng.randrange(len(operator.inputs))] = rng.randrange(-1, len(graph.tensors))
+    elif kind in (6, 7) and operator.builtinOptions is not None:
+        fields = [name for name, value in vars(operator.builtinOptions).items() if isinstance(value, int | float)]
+        if fields:
+            name = rng.choice(fields)
+            old = getattr(operator.builtinOptions, name)
+            setattr(operator.builtinOptions, name, not old if isinstance(old, bool) else type(old)(rng.choice(NUMBERS)))
+    elif kind == 8:
+        _change_constant(model, graph, rng)
+    else:
+        graph.outputs = graph.outputs.copy()
+        graph.outputs[rng.randrange(len(graph.outputs))] = rng.randrange(len(graph.tensors))
+
+
+def _change_constant(model: Any, graph: Any, rng: random.Random) -> None:
+    """A number among those that an operator reads as axes, sizes or places."""
+    found = [t.buffer for t in graph.tensors if t.type == schema.TensorType.INT32 and t.buffer]
+    if not found:
+        return
+    buffer = model.buffers[rng.choice(found)]
+    numbers = np.frombuffer(bytes(buffer.data), np.int32).copy()
+    if numbers.size:
+        numbers[rng.randrange(numbers.size)] = rng.choice(NUMBERS)
+        buffer.data = numbers.view(np.uint8)
+
+
+def crashes(cases: Sequence[Case], run: Callable[[Case], object], seconds: int = 10) -> Iterator[tuple[int, int]]:
+    """The cases that end the process that runs them: number, and signal or exit code.
+
+    Cases run one after another in a child, which is forked anew behind one that ended it. A case that takes too long
+    ends by SIGALRM.
+    """
+    start = 0
+    while start < len(cases):
+        told, tell = os.pipe()
+        if (child := os.fork()) == 0:
+            _serve(cases, start, run, tell, seconds)
+        os.close(tell)
+        with os.fdopen(told, "rb") as lines:
+            done = len(lines.read())
+        _, status = os.waitpid(child, 0)
+        if status == 0:
+            return
+        yield start + done, os.waitstatus_to_exitcode(status)
+        start += done + 1
+
+
+def _serve(cases: Sequence[Case], start: int, run: Callable[[Case], object], tell: int, seconds: int) -> None:
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        for case in cases[start:]:
+            signal.alarm(seconds)
+            run(case)
+            os.write(tell, b".")
+        os._exit(0)
+    finally:
+        os._exit(77)  # `run` raised what it should not
