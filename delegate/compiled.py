@@ -205,7 +205,7 @@ def _to_array(leaf: Any, name: str) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
     try:
-        tensor = leaf.detach().cpu().contiguous()
+        tensor = leaf.detach().cpu().contiguous().resolve_conj().resolve_neg()  # bits of torch's that NumPy has not
         return tensor.view(torch.uint16).numpy() if tensor.dtype is torch.bfloat16 else tensor.numpy()
     except (RuntimeError, TypeError) as error:  # of a sparse, quantized, nested, meta or fake tensor
         what = f"input {name!r} cannot be read as an array: {one_line(error)}"
@@ -215,7 +215,7 @@ def _to_array(leaf: Any, name: str) -> Any:
 def _to_tensor(result: Any, dtype: DType | None) -> Any:
     if not isinstance(result, np.ndarray):
         return result
-    tensor = torch.from_numpy(result)
+    tensor = torch.from_numpy(result if result.flags.writeable else result.copy())  # an expanded view is read-only
     return tensor.view(torch_dtype(dtype)) if dtype is DType.bfloat16 else tensor
 
 

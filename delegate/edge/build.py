@@ -68,7 +68,7 @@ class Constants:
             value: the tensor; stored contiguous.
             source: the name in the user's module, or of the node that was folded.
         """
-        value = value.detach().contiguous()
+        value = plain(value.detach()).contiguous()
         graph = self._program.graph
         with self._place():
             node = graph.placeholder(name)
@@ -88,6 +88,11 @@ class Constants:
     def done(self) -> EdgeProgram:
         """The program with the new constants."""
         return replace(self._program, constants=self.tensors, constant_names=self.names)
+
+
+def plain(value: torch.Tensor) -> torch.Tensor:
+    """The tensor without torch's bits that say "conjugate" or "negative" of memory that holds something else."""
+    return value.resolve_conj().resolve_neg()
 
 
 def is_pure(node: Node) -> bool:

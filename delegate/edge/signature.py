@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
+from delegate.edge.build import plain
 from delegate.edge.program import EdgeInput
 from delegate.errors import ExportError
 
@@ -135,7 +136,7 @@ def _constant(ep: ExportedProgram, target: str) -> torch.Tensor:
             f"the program's constant {target} is {type(value).__name__}, not a tensor",
             remedy="keep the model's state in parameters and buffers",
         )
-    return value.detach()
+    return plain(value.detach())
 
 
 def _mutations(ep: ExportedProgram, kind: OutputKind) -> dict[int, str]:

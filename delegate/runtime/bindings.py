@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,11 +33,11 @@ class Bindings:
         self._resources, self._method = resources, method
         self._uses = sorted(used_symbols(method))
         self._arenas = _arenas(resources, method) if is_planned(method) else []
-        self._kept: OrderedDict[tuple[Number, ...], Binding] = OrderedDict()
+        self._kept: OrderedDict[tuple[Number | bytes, ...], Binding] = OrderedDict()
 
     def run(self, inputs: Sequence[Array | None], symbols: Mapping[int, Number]) -> list[Any]:
         """Run the method where symbol i has the number `symbols[i]`; see `Binding.run`."""
-        key = tuple(symbols[i] for i in self._uses)
+        key = tuple([_key(symbols[i]) for i in self._uses])
         found = self._kept.get(key)
         if found is None:
             found = self._kept[key] = self._bind(symbols)
@@ -51,6 +52,11 @@ class Bindings:
         if self._arenas and views_hold(program, self._method, kernels, symbols):
             return Binding(self._resources, self._method, symbols, self._arenas)
         return Binding(self._resources, self._method._replace(arenas=(-1,)), symbols)
+
+
+def _key(number: Number) -> Number | bytes:
+    """What tells a number from all others: a float by its bits, for 0.0 equals -0.0, and NaN not even itself."""
+    return struct.pack("d", number) if isinstance(number, float) else number
 
 
 def _arenas(resources: Resources, method: Method) -> Sequence[Arena]:

@@ -15,6 +15,7 @@ from delegate.program.model import Input, Method, Symbol, Value
 from delegate.runtime.backend import Array
 
 _ARRAY = np.ndarray
+_LAZY_BITS = ("conj", "neg")  # of torch's tensors, by the names of their methods; DLPack does not know them
 
 
 class InputChecker:
@@ -140,6 +141,8 @@ def _as_array(leaf: Any, dtype: DType, name: str) -> Array:
         return np.asarray(leaf)  # a matrix or another subclass has rules of its own
     if hasattr(leaf, "__dlpack__"):
         try:
+            for bit in _LAZY_BITS:
+                leaf = getattr(leaf, f"resolve_{bit}")() if hasattr(leaf, f"resolve_{bit}") else leaf
             return np.from_dlpack(leaf)
         except (BufferError, RuntimeError, TypeError) as error:
             raise InputError(f"input {name!r} cannot be read as an array: {error}") from error
@@ -149,6 +152,11 @@ def _as_array(leaf: Any, dtype: DType, name: str) -> Array:
         except (ValueError, TypeError, OverflowError, RuntimeError) as error:
             raise InputError(f"input {name!r} cannot be made a tensor of {dtype.name}: {error}") from error
     raise InputError(f"input {name!r} is a {type(leaf).__name__}", remedy=f"give an array of {dtype.name}")
+
+
+def has_lazy_bit(leaf: Any) -> bool:
+    """Whether it is a tensor of torch whose memory holds the conjugate or the negative of what it says."""
+    return any(hasattr(leaf, f"is_{bit}") and getattr(leaf, f"is_{bit}")() for bit in _LAZY_BITS)
 
 
 def _numpy_name(dtype: DType) -> str:

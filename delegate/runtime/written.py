@@ -10,6 +10,7 @@ import numpy as np
 from delegate.errors import InputError
 from delegate.program.model import Method
 from delegate.runtime.backend import Array
+from delegate.runtime.inputs import has_lazy_bit
 
 
 def own_arrays(method: Method, written: Sequence[int], leaves: Sequence[Any]) -> list[Array]:
@@ -23,6 +24,9 @@ def own_arrays(method: Method, written: Sequence[int], leaves: Sequence[Any]) ->
 
 def _own(name: str, leaf: Any) -> Array:
     array = leaf if isinstance(leaf, np.ndarray) else None
+    if array is None and has_lazy_bit(leaf):
+        what = f"input {name!r} is conjugate or negative by a bit of torch's, and the method writes to it"
+        raise InputError(what, remedy="give it with .resolve_conj().resolve_neg()")
     if array is None and hasattr(leaf, "__dlpack__"):
         array = np.from_dlpack(leaf)
     if array is None or not array.flags.writeable:
