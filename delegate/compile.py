@@ -21,6 +21,7 @@ from delegate.edge.identity import identify
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
 from delegate.edge.sources import exported_programs
+from delegate.edge.undisturbed import undisturbed
 from delegate.emit.copies import state_copies
 from delegate.emit.program import emit
 from delegate.emit.whole import has_kernel
@@ -81,6 +82,17 @@ def to_backend(
         PartitionError: nodes stay portable and the policy forbids it, or the plan cannot be kept.
         LoweringError: an operator is left that no kernel runs.
     """
+    with undisturbed():
+        return _to_backend(model, backends, config, kernels, example_inputs)
+
+
+def _to_backend(
+    model: Model,
+    backends: Request,
+    config: ConfigSource,
+    kernels: Wanted | None,
+    example_inputs: tuple[Any, ...] | None,
+) -> CompiledProgram:
     registry = default_registry()
     selection = select(backends, config, registry, kernels)
     saved = SavedPlan.load(plan) if isinstance(plan, str | os.PathLike) else plan
@@ -104,11 +116,12 @@ def explain(
 ) -> Report:
     """The report of `to_backend` without lowering: what each backend says it can run. Raises as `to_backend` does."""
     registry = default_registry()
-    selection = select(backends, config, registry, kernels)
-    compiler = _Compiler(selection, kernels_of(registry, selection.kernels))
-    for name, ep in exported_programs(model).items():
-        compiler.plan(compiler.edge(name, ep))
-    return compiler.report()
+    with undisturbed():
+        selection = select(backends, config, registry, kernels)
+        compiler = _Compiler(selection, kernels_of(registry, selection.kernels))
+        for name, ep in exported_programs(model).items():
+            compiler.plan(compiler.edge(name, ep))
+        return compiler.report()
 
 
 @dataclass

@@ -41,12 +41,15 @@ def run(
         bool,
         typer.Option("--trust-code", help="Open partitions that are machine code, as TVM's: they run as this process."),
     ] = False,
+    isolate: Annotated[
+        bool, typer.Option("--isolate", help="Run delegates in a process of their own, for a file from a stranger.")
+    ] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Show how long every instruction takes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
 ) -> None:
     """Run a program file on .npy files, or on seeded random inputs, without torch."""
     with output.working(f"loading {path}"):
-        loaded = delegate.load(path, fallback=fallback, kernels=kernels, trust_code=trust_code)
+        loaded = delegate.load(path, fallback=fallback, kernels=kernels, trust_code=trust_code, isolate=isolate)
     with loaded as program:
         chosen = program.method(method or program.default_method)
         arrays = read_inputs(chosen.definition, inputs) if inputs else random_inputs(chosen.definition)

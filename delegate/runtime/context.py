@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from delegate.errors import ProgramError, did_you_mean
 from delegate.program.dtypes import DType
@@ -40,6 +39,7 @@ class Context(Bound):
         self._states = States(program.states, resources.states, resources.platform)
         own = resources._replace(states=self._states.arrays, lock=self._lock)
         self._methods = {m.name: Method(own, m) for m in program.methods}
+        self._default: Callable[..., Any] = self._methods.get(self.default_method, self._no_default)
         self._left: LoadedProgram | None = None  # whose methods have to be bound in this process first
         self._torn = False
         self._profiles: tuple[Profile, ...] = ()
@@ -85,14 +85,14 @@ class Context(Bound):
         """Call method "forward", or the only method."""
         return self._default(*args, **kwargs)
 
-    @cached_property
+    @property
     def default_method(self) -> str:
         """The method that a call means: the only one, else "forward"."""
         return self.methods[0] if len(self.methods) == 1 else "forward"
 
-    @cached_property
-    def _default(self) -> Method:
-        return self.method(self.default_method)
+    def _no_default(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self.method(self.default_method)
+        raise AssertionError  # that raises
 
     @property
     def states(self) -> Mapping[str, Array]:
@@ -159,6 +159,6 @@ class Context(Bound):
     def close(self) -> None:
         """Wait for the call that runs, and give its memory back. It cannot be called afterwards."""
         methods, self._methods = self._methods, {}
-        self.__dict__.pop("_default", None)
+        self._default = self._no_default
         for method in methods.values():
             method.close()

@@ -33,11 +33,14 @@ class Kernels:
 
     def __init__(self, tables: Callable[[], Sequence[KernelTable]]) -> None:
         self._find_tables = tables
+        self._tables: tuple[KernelTable, ...] | None = None
 
-    @cached_property
+    @property
     def tables(self) -> tuple[KernelTable, ...]:
         """The libraries."""
-        return tuple(self._find_tables())
+        if self._tables is None:  # no cached_property: before Python 3.12 that has a lock, and a fork may leave it held
+            self._tables = tuple(self._find_tables())
+        return self._tables
 
     @cached_property
     def torch_free(self) -> Kernels:

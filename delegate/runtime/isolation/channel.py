@@ -64,6 +64,9 @@ class Channel:
         """Close this end; the other one reads the end of the stream."""
         self._end.close()
 
+    def __del__(self) -> None:
+        self._end.close()
+
     def _body(self, head: bytes) -> Any:
         (length,) = _LENGTH.unpack(head)
         if self._largest is not None and length > self._largest:

@@ -1,0 +1,149 @@
+"""Torch as it was, after an interrupt in the middle of its work.
+
+Tracing and decomposing change what torch keeps for the process and for the thread: stacks of modes, dispatch keys,
+kernels of operators, methods of modules. It changes them back in code of its own, which an interrupt may cut off.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import _guards
+from torch._ops import OpOverload, OpOverloadPacket
+from torch._subclasses import fake_impls
+from torch.nn import Module
+from torch.utils import _python_dispatch
+
+_ops: Any = torch._ops  # these parts of torch have no types
+_overrides: Any = torch.overrides
+_KEYS = tuple(torch._C.DispatchKey.__members__.values())
+_PATCHED = ("__call__", "__getattr__")  # methods of modules that torch.fx replaces while it traces
+_FLAGS = ("_is_compiling_flag", "_is_exporting_flag")  # of torch.compiler
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Have an exception, wherever it comes from, leave torch as it was when the block began."""
+    before = _State.now()
+    try:
+        yield
+    except BaseException as error:
+        if not before.holds():
+            _free_frames(error)  # they hold guards of torch that change its state once more when they are freed
+            before.restore()
+        raise
+
+
+class _State(NamedTuple):
+    """What torch keeps, as far as its tracing changes it."""
+
+    modes: list[Any]
+    function_modes: list[Any]
+    pre_dispatch: int
+    included: frozenset[Any]
+    excluded: frozenset[Any]
+    grad: bool
+    context: dict[str, Any]
+    flags: dict[str, Any]
+    methods: dict[str, Any]
+    fake: dict[Any, Any]
+    kernels: dict[OpOverload, dict[Any, Any]]
+
+    @classmethod
+    def now(cls) -> _State:
+        """The state of this thread and process."""
+        return cls(
+            modes=_python_dispatch._get_current_dispatch_mode_stack(),
+            function_modes=_overrides._get_current_function_mode_stack(),
+            pre_dispatch=_ops._len_torch_dispatch_stack_pre_dispatch(),
+            included=_keys(torch._C._dispatch_tls_local_include_set()),
+            excluded=_keys(torch._C._dispatch_tls_local_exclude_set()),
+            grad=torch.is_grad_enabled(),
+            context={name: value for name, value in vars(_guards._TLS).items() if value is not None},
+            flags={name: getattr(torch.compiler, name) for name in _FLAGS},
+            methods={name: getattr(Module, name) for name in _PATCHED},
+            fake=dict(fake_impls.op_implementations_dict),
+            kernels={op: dict(op.py_kernels) for op in _operators()},
+        )
+
+    def holds(self) -> bool:
+        """Whether all is as it was."""
+        now = _State.now()
+        kept = not any(self._is_patched(op) for op in now.kernels)
+        return kept and now._replace(kernels={}) == self._replace(kernels={})
+
+    def _is_patched(self, op: OpOverload) -> bool:
+        """Whether an operator has other kernels; one that was not known then, whether its decomposition is replaced."""
+        if op in self.kernels:
+            return bool(op.py_kernels != self.kernels[op])
+        return torch._C.DispatchKey.CompositeImplicitAutograd in op.py_kernels
+
+    def restore(self) -> None:
+        """Have torch be as it was."""
+        _restack(
+            _python_dispatch._get_current_dispatch_mode_stack,
+            self.modes,
+            _python_dispatch._pop_mode,
+            _python_dispatch._push_mode,
+        )
+        _restack(
+            _overrides._get_current_function_mode_stack,
+            self.function_modes,
+            _overrides._pop_mode,
+            _overrides._push_mode,
+        )
+        while _ops._len_torch_dispatch_stack_pre_dispatch() > self.pre_dispatch:
+            _ops._pop_mode_from_pre_dispatch()
+        for op in _operators():
+            if self._is_patched(op):
+                op.py_kernels.clear()
+                op.py_kernels.update(self.kernels.get(op, {}))
+                op._dispatch_cache.clear()
+        fake_impls.op_implementations_dict.clear()
+        fake_impls.op_implementations_dict.update(self.fake)
+        for name, method in self.methods.items():
+            setattr(Module, name, method)
+        for name, flag in self.flags.items():
+            setattr(torch.compiler, name, flag)
+        vars(_guards._TLS).clear()
+        vars(_guards._TLS).update(self.context)
+        torch.set_grad_enabled(self.grad)
+        for key in _KEYS:
+            torch._C._dispatch_tls_set_dispatch_key_included(key, key in self.included)
+            torch._C._dispatch_tls_set_dispatch_key_excluded(key, key in self.excluded)
+
+
+def _keys(found: Any) -> frozenset[Any]:
+    return frozenset(key for key in _KEYS if found.has(key))
+
+
+def _restack(
+    now: Callable[[], list[Any]], wanted: list[Any], pop: Callable[[], Any], push: Callable[[Any], Any]
+) -> None:
+    """Have a stack of modes hold these."""
+    if now() != wanted:
+        while now():
+            pop()
+        for mode in wanted:
+            push(mode)
+
+
+def _operators() -> Iterator[OpOverload]:
+    """All operators that this process has looked up."""
+    for namespace in tuple(vars(torch.ops).values()):
+        for packet in tuple(vars(namespace).values()) if isinstance(namespace, torch._ops._OpNamespace) else ():
+            if isinstance(packet, OpOverloadPacket):
+                yield from (op for op in tuple(vars(packet).values()) if isinstance(op, OpOverload))
+
+
+def _free_frames(error: BaseException | None) -> None:
+    """Free what the frames of an exception hold, and those of exceptions before it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,369 @@
+"""Delegates in a process of their own: the same answers; a crash is an error or the fallback; nothing is left."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+import delegate
+from delegate.errors import BackendFailed, BackendUnavailable, DelegateError, ProgramError
+from delegate.plugins import State
+from delegate.program.file import serialize
+from delegate.registry import default_registry
+from delegate.runtime.isolation.channel import Channel
+from delegate.runtime.isolation.process import Worker
+from delegate.runtime.program import LoadedProgram
+from tests.runtime import stranger
+from tests.runtime.stranger import EXIT, HANG, PID, RAISE, SEGV, SLOW
+
+ROOT = Path(__file__).parents[2]
+
+
+def x(first: float = 0, rows: int = 2) -> np.ndarray:
+    made = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
+    made[0, 0] = first
+    return made
+
+
+@pytest.fixture(autouse=True)
+def registry() -> Iterator[None]:
+    default_registry.cache_clear()
+    default_registry().register(stranger.INFO)
+    yield
+    default_registry.cache_clear()
+
+
+def load(data: bytes, **options: object) -> LoadedProgram:
+    return delegate.load(data, isolate=True, **options)  # type: ignore[arg-type]
+
+
+def pid(program: LoadedProgram) -> int:
+    return int(program(x(PID), x())[0, 0])
+
+
+def is_alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def ends(process: int) -> bool:
+    deadline = time.monotonic() + 20
+    while is_alive(process) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not is_alive(process)
+
+
+def test_answers_are_those_of_the_process_itself():
+    with load(stranger.program()) as program:
+        for first in (1, 2, 3):
+            np.testing.assert_array_equal(program(x(first), x()), x(first) + x())
+        assert pid(program) != os.getpid()
+
+
+def test_dynamic_shapes():
+    with load(stranger.program({}, {}, dynamic=True)) as program:
+        for rows in (2, 8, 1, 2, 5, 8, 2):
+            np.testing.assert_array_equal(program(x(1, rows), x(2, rows)), x(1, rows) + 2 * x(2, rows))
+
+
+def test_results_are_the_callers_own():
+    with load(stranger.program()) as program:
+        first = program(x(1), x())
+        program(x(2), x())
+        assert first[0, 0] == 1
+
+
+def test_threads_and_contexts():
+    with load(stranger.program({}, {}, dynamic=True)) as program:
+        contexts = [program, program.context(), program.context()]
+
+        def call(n: int) -> bool:
+            a = x(n, 1 + n % 8)
+            return bool(np.array_equal(contexts[n % 3](a, a), 3 * a))
+
+        with ThreadPoolExecutor(6) as pool:
+            assert all(pool.map(call, range(120)))
+
+
+CRASHES = {
+    SEGV: "the process that runs it was ended by SIGSEGV",
+    EXIT: "the process that runs it ended with exit code 7",
+    RAISE: "ZeroDivisionError: a fault of the plugin in two lines",
+}
+
+
+@pytest.mark.parametrize("code", CRASHES)
+def test_a_crash_at_a_call_is_an_error_and_the_next_call_is_right(code):
+    with load(stranger.program({}, {})) as program:
+        for _ in range(3):
+            with pytest.raises(BackendFailed, match=CRASHES[code]) as caught:
+                program(x(code), x())
+            assert "partition stranger_0 of stranger" in str(caught.value)
+            np.testing.assert_array_equal(program(x(1), x()), x(1) + 2 * x())
+
+
+@pytest.mark.parametrize("code", CRASHES)
+def test_a_crash_at_a_call_with_a_fallback(code):
+    with load(stranger.program(fallback=True), fallback="warn") as program:
+        with pytest.warns(RuntimeWarning, match="runs on portable kernels"):
+            np.testing.assert_array_equal(program(x(code), x()), x(code) + x())
+        np.testing.assert_array_equal(program(x(1), x()), x(1) + x())
+        assert [e.when for e in program.events] == ["run"]
+
+
+@pytest.mark.parametrize("code", CRASHES)
+def test_a_crash_at_load(code):
+    with pytest.raises(BackendFailed, match=CRASHES[code]):
+        load(stranger.program({}, {"init": code}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with load(stranger.program({"init": code}, fallback=True)) as program:
+            np.testing.assert_array_equal(program(x(1), x()), x(1) + x())
+
+
+def test_a_crash_of_one_partition_in_a_call_of_another():
+    """All delegates of a program share a process: what runs there meanwhile fails with it, and both are right again."""
+    with load(stranger.program({}, dynamic=True)) as program:
+        other = program.context()
+        with ThreadPoolExecutor(2) as pool:
+            first, second = pool.submit(program, x(SEGV), x()), pool.submit(other, x(1, 5), x(2, 5))
+            with pytest.raises(BackendFailed, match="SIGSEGV"):
+                first.result()
+            np.testing.assert_array_equal(second.result(), x(1, 5) + x(2, 5))
+
+
+def test_errors_of_a_backend_arrive_whole():
+    with pytest.raises(
+        BackendUnavailable, match=r"the device is absent \(partition stranger_0 .*socket 3\): plug it in"
+    ):
+        load(stranger.program({"absent": True}))
+    with pytest.raises(BackendFailed, match="it adds two, not 3"):
+        load(stranger.program(inputs=3))
+
+
+def test_machine_code_wants_trust_here_too():
+    with pytest.raises(BackendFailed, match="trust_code=True"):
+        load(stranger.program({"code": True}))
+    with load(stranger.program({"code": True}), trust_code=True) as program:
+        np.testing.assert_array_equal(program(x(1), x()), x(1) + x())
+
+
+def test_a_backend_in_main_is_refused(monkeypatch):
+    monkeypatch.setattr(stranger.StrangerRuntime, "__module__", "__main__")
+    with pytest.raises(BackendUnavailable, match="put it in a module"):
+        load(stranger.program())
+
+
+def test_no_process_without_delegates_and_one_for_all_of_them():
+    with load(stranger.program({}, {}, {})) as program:
+        assert pid(program) != os.getpid()
+        children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+        assert children.count(str(pid(program))) == 1
+
+
+@pytest.mark.parametrize("how", ["close", "collect", "fail"])
+def test_nothing_is_left(how):
+    files = set(os.listdir("/proc/self/fd"))
+    program = load(stranger.program({}, {}))
+    process = pid(program)
+    if how == "close":
+        program.close()
+        program.close()
+        with pytest.raises(ProgramError, match="closed"):
+            program(x(), x())
+    elif how == "fail":
+        with pytest.raises(BackendFailed):
+            program(x(SEGV), x())
+        program.close()
+    del program
+    gc.collect()  # frames of the error hold arrays
+    assert ends(process)
+    assert set(os.listdir("/proc/self/fd")) <= files
+
+
+def test_close_tells_what_a_backend_raises(monkeypatch):
+    monkeypatch.setenv("STRANGER_CLOSE", "1")
+    program = load(stranger.program())
+    process = pid(program)
+    with pytest.raises(BackendFailed, match=r"it could not be closed.*it does not close"):
+        program.close()
+    assert ends(process)
+
+
+def test_the_worker_gets_its_connection_and_nothing_else():
+    with open(__file__) as file:  # a descriptor that a fork would hand on
+        os.set_inheritable(file.fileno(), True)
+        with load(stranger.program()) as program:
+            found = os.listdir(f"/proc/{pid(program)}/fd")
+            targets = [os.readlink(f"/proc/{pid(program)}/fd/{n}") for n in found]
+    assert len(targets) == 7  # three standard streams, two sockets, the pipe, the tensors
+    assert sum(t.startswith("/memfd:") for t in targets) == 1
+    assert not any(t == __file__ for t in targets)
+    assert sum(t.startswith("socket:") for t in targets) == 2
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {root!r})
+unguarded = True
+print("main runs", flush=True)
+import numpy as np
+import delegate
+from delegate.registry import default_registry
+from tests.runtime import stranger
+default_registry().register(stranger.INFO)
+program = delegate.load({data!r}, isolate=True)
+def call(code):
+    x = np.zeros((2, 3), np.float32)
+    x[0, 0] = code
+    return program(x, np.zeros((2, 3), np.float32))
+print(int(call(stranger.MAIN)[0, 0]), int(call(stranger.PID)[0, 0]), flush=True)
+{then}
+"""
+
+
+def script(tmp_path: Path, then: str) -> subprocess.Popen[str]:
+    """A process that loads a program isolated, unguarded, at the top of its main module."""
+    path = tmp_path / "main.py"
+    path.write_text(SCRIPT.format(root=str(ROOT), data=stranger.program(), then=then))
+    return subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, text=True)
+
+
+def test_main_is_not_run_again(tmp_path):
+    done, _ = script(tmp_path, "").communicate(timeout=60)
+    assert done.splitlines()[0] == "main runs"
+    assert done.splitlines()[1].startswith("0 ")
+    assert ends(int(done.split()[-1]))
+
+
+@pytest.mark.parametrize("what", ["idle", "in a call"])
+def test_the_worker_ends_with_its_program_even_if_that_is_killed(tmp_path, what):
+    then = "import time; time.sleep(100)" if what == "idle" else "call(stranger.HANG)"
+    with script(tmp_path, then) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "main runs\n"
+        worker = int(parent.stdout.readline().split()[1])
+        assert is_alive(worker)
+        time.sleep(0.2)
+        parent.kill()
+        parent.wait()
+        assert ends(worker)
+
+
+def test_an_interrupt_ends_a_call_that_hangs():
+    with load(stranger.program()) as program:
+        worker = pid(program)
+        old = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(KeyboardInterrupt):
+                program(x(HANG), x())
+        finally:
+            signal.signal(signal.SIGALRM, old)
+        assert ends(worker)
+        np.testing.assert_array_equal(program(x(1), x()), x(1) + x())
+
+
+def test_closing_waits_for_a_call():
+    program = load(stranger.program({}, {}))
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(program, x(SLOW), x())
+        time.sleep(0.1)
+        program.close()
+        np.testing.assert_array_equal(running.result(), x(SLOW) + 2 * x())
+
+
+LIES = {
+    "a long message": b"\xff" * 8,
+    "no JSON": (5).to_bytes(8, sys.byteorder) + b"{{{{{",
+    "deep JSON": (60000).to_bytes(8, sys.byteorder) + b"[" * 60000,
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_worker_that_lies_is_ended(lie):
+    worker = Worker()
+    ours, theirs = Channel.pair()
+    with theirs:
+        theirs.sendall(LIES[lie])
+        with pytest.raises(BackendFailed, match=r"broke off|was ended by"):
+            worker.ask(ours)
+    ours.close()
+    assert worker.ended
+
+
+ANSWERS = {
+    "another type": (3, BackendFailed, "makes no sense"),
+    "too short": (["BackendFailed", "x"], BackendFailed, "makes no sense"),
+    "not text": (["BackendFailed", 1, 2, 3], BackendFailed, "makes no sense"),
+    "a class of Python": (["SystemExit", "x", "", ""], BackendFailed, "x"),
+    "another error of ours": (["KernelError", "x", "", ""], BackendFailed, "x"),
+    "an error": (["BackendUnavailable", "x", "y", "z"], BackendUnavailable, r"x \(y\): z"),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_what_a_worker_answers_is_data(name):
+    answer, kind, words = ANSWERS[name]
+    worker = Worker()
+    ours, theirs = Channel.pair()
+    with theirs:
+        Channel(theirs).send(answer)
+        with pytest.raises(DelegateError, match=words) as caught:
+            worker.ask(ours)
+    assert type(caught.value) is kind
+    ours.close()
+    worker.end()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.first(a)).mean((2, 3))) + 1
+
+
+REAL = ["xnnpack", "dsp", "gpu"]
+
+
+@pytest.mark.parametrize("backend", REAL)
+def test_real_backends(backend):
+    if default_registry().state(backend).state is not State.OK:
+        pytest.skip(f"{backend} is not available here")
+    torch.manual_seed(0)
+    a = torch.randn(1, 3, 8, 8)
+    compiled = delegate.to_backend(torch.export.export(Net().eval(), (a,)), backend)
+    data = serialize(compiled.program)
+    assert compiled.program.delegates
+    with delegate.load(data, trust_code=True) as here, delegate.load(data, trust_code=True, isolate=True) as there:
+        for _ in range(3):
+            np.testing.assert_array_equal(here(a.numpy()), there(a.numpy()))
+
+
+def test_xnnpack_with_dynamic_shapes():
+    a, batch = torch.randn(2, 3, 8, 8), Dim("batch", min=1, max=8)
+    module = Net().eval()
+    exported = torch.export.export(module, (a,), dynamic_shapes=({0: batch},))
+    with load(serialize(delegate.to_backend(exported, "xnnpack").program)) as program:
+        for n in (1, 8, 3, 1):
+            b = torch.randn(n, 3, 8, 8)
+            np.testing.assert_allclose(program(b.numpy()), module(b).detach().numpy(), atol=1e-5)
