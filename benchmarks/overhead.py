@@ -19,6 +19,7 @@ import torch
 import delegate
 from benchmarks import device_calls
 from benchmarks.engines import median_latency, onnx_bytes
+from delegate.program.file import serialize
 from tests import zoo
 
 ROUNDS = 9
@@ -52,6 +53,28 @@ def call_overhead() -> None:
         rounds = [(median_latency(plain, 0.3), median_latency(lambda p=loaded, a=x: p(a), 0.3)) for _ in range(ROUNDS)]
         theirs, ours = (statistics.median(times) * 1e6 for times in zip(*rounds, strict=True))
         print(f"| {list(shape)} | {theirs:.1f} | {ours:.1f} | {ours - theirs:.1f} |")
+
+
+def isolation() -> None:
+    """A call and a load of a program whose delegate runs in a process of its own, over the same in this process."""
+    print("\nDelegates in a process of their own: calls (us), loads (ms)\n")
+    print("| input | call | isolated | more | load | isolated |")
+    print("|---|---|---|---|---|---|")
+    for shape in ((1, 16), (1, 3, 64, 64), (1, 3, 224, 224)):
+        x = np.ones(shape, np.float32)
+        exported = torch.export.export(torch.nn.ReLU(), (torch.from_numpy(x),))
+        data = serialize(delegate.to_backend(exported, "xnnpack").program)
+        start = time.perf_counter()
+        here = delegate.load(data)
+        middle = time.perf_counter()
+        with delegate.load(data, isolate=True) as there:
+            loads = (middle - start) * 1e3, (time.perf_counter() - middle) * 1e3
+            rounds = [
+                (median_latency(lambda: here(x), 0.2), median_latency(lambda: there(x), 0.2)) for _ in range(ROUNDS)
+            ]
+        mine, theirs = (statistics.median(times) * 1e6 for times in zip(*rounds, strict=True))
+        more = statistics.median(b - a for a, b in rounds) * 1e6
+        print(f"| {list(shape)} | {mine:.1f} | {theirs:.1f} | {more:.1f} | {loads[0]:.0f} | {loads[1]:.0f} |")
 
 
 def _litert(blob: bytes, x: np.ndarray):  # noqa: ANN202
@@ -126,6 +149,7 @@ def main() -> None:
     torch.set_num_threads(2)
     print(time.strftime("%Y-%m-%d"))
     call_overhead()
+    isolation()
     device_calls.main()
     loading()
     dispatch()

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from delegate.errors import KernelError
 from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Delegate, DeviceTensor, TensorType
@@ -108,9 +107,6 @@ class _OnKernels(Delegate):
     def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         results = self._method.run([i.fetch() if isinstance(i, DeviceTensor) else i for i in inputs])
         for output, result in zip(outputs, results, strict=True):
-            if (result.shape, result.dtype) != (output.shape, output.dtype):
-                what = f"the fallback gives {result.dtype}{list(result.shape)} for {output.dtype}{list(output.shape)}"
-                raise KernelError(what, remedy="the file is damaged: lower the program again")
             if isinstance(output, DeviceTensor):
                 output.host = result  # not written there: the device may be the reason for all this
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -136,7 +137,8 @@ def _as_number(leaf: Any, name: str) -> Array:
 
 def _as_array(leaf: Any, dtype: DType, name: str) -> Array:
     if isinstance(leaf, np.ndarray):
-        if np.ma.isMaskedArray(leaf):
+        # NumPy imports its masked arrays when they are first named; a fork in the middle of an import hangs the child.
+        if "numpy.ma" in sys.modules and np.ma.isMaskedArray(leaf):
             raise InputError(f"input {name!r} is a masked array", remedy="fill what is masked, with .filled()")
         return np.asarray(leaf)  # a matrix or another subclass has rules of its own
     if hasattr(leaf, "__dlpack__"):

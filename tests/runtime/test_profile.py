@@ -107,3 +107,26 @@ def test_contexts_are_watched_apart():
     assert {t.count for t in first.timings} == {1}
     assert {t.count for t in second.timings} == {2}
     assert np.allclose(program.states["total"] * 2, other.states["total"])
+
+
+def test_profiles_within_each_other_and_beside():
+    program = compiled(Net().eval(), (x(3),)).loaded
+
+    def counts(profile: Any) -> set[int]:
+        return {t.count for t in profile.timings}
+
+    with program.profile() as outer:
+        program(x(3).numpy())
+        with program.profile() as inner:
+            program(x(3).numpy())
+        program(x(3).numpy())
+    program(x(3).numpy())
+    assert (counts(outer), counts(inner)) == ({3}, {1})
+    first, second = program.profile(), program.profile()
+    with first as one:
+        two = second.__enter__()
+        program(x(3).numpy())
+    program(x(3).numpy())
+    second.__exit__(None, None, None)
+    program(x(3).numpy())
+    assert (counts(one), counts(two)) == ({1}, {2})

@@ -1,0 +1,162 @@
+"""Forged models: what the verifier lets through ends no process; what it refuses is an error that says why."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from ai_edge_litert import schema_py_generated as schema
+from torch import nn
+
+from delegate.backends.xnnpack.reader import Malformed
+from delegate.backends.xnnpack.runtime import XnnpackRuntime, open_interpreter
+from delegate.backends.xnnpack.verifier import OPERATORS, OPTIONS, verify
+from delegate.errors import BackendFailed
+from delegate.runtime.backend import TensorType
+from tests.backends.xnnpack.forge import Case, crashes, forge
+from tests.backends.xnnpack.harness import Call, lower
+
+MODELS = {
+    "convolutions": (nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=4)), (1, 3, 9, 9)),
+    "transposed": (nn.ConvTranspose2d(3, 4, 3, 2), (1, 3, 5, 5)),
+    "pools": (nn.Sequential(nn.MaxPool2d(2), nn.AvgPool2d(2)), (1, 3, 9, 9)),
+    "linear": (nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.LayerNorm(5), nn.Softmax(-1)), (3, 6)),
+    "shapes": (
+        Call(lambda a: torch.cat([a.permute(0, 2, 1), a.transpose(1, 2) * 2], 1)[:, 1:4].reshape(-1)),
+        (2, 3, 4),
+    ),
+    "split": (Call(lambda a: torch.add(*a.chunk(2, 1)).amax(1)), (2, 4, 3)),
+    "resize": (Call(lambda a: nn.functional.interpolate(a, scale_factor=2, mode="bilinear")), (1, 2, 4, 4)),
+    "product": (Call(lambda a: a @ a.transpose(-1, -2)), (2, 3, 4)),
+}
+
+
+@pytest.fixture(scope="module")
+def seeds() -> list[Case]:
+    torch.manual_seed(0)
+    found = []
+    for module, shape in MODELS.values():
+        result = lower(module.eval(), (torch.randn(shape),)).result
+        found.append((result.blob, result.compile_specs["inputs"], result.compile_specs["outputs"]))
+    return found
+
+
+def test_the_tables_are_those_of_the_schema():
+    assert {name: row.code for name, row in OPERATORS.items()} == {
+        name: getattr(schema.BuiltinOperator, name) for name in OPERATORS
+    }
+    assert {name: code for name, (code, _) in OPTIONS.items() if name} == {
+        name: getattr(schema.BuiltinOptions, name) for name in OPTIONS if name
+    }
+    assert {row.options for row in OPERATORS.values()} == set(OPTIONS)
+
+
+def test_models_of_the_aot_half_pass(seeds):
+    for blob, inputs, outputs in seeds:
+        graph = verify(memoryview(blob), inputs, outputs)
+        assert (len(graph.inputs), len(graph.outputs)) == (len(inputs), len(outputs))
+
+
+def run(case: Case) -> None:
+    """What a load and two calls have LiteRT do."""
+    blob, inputs, outputs = case
+    try:
+        wrapper = open_interpreter(blob, 1)._interpreter
+        wrapper.AllocateTensors()
+        for index in inputs:
+            found = wrapper.tensor(wrapper, index)
+            if isinstance(found, np.ndarray):
+                found[...] = 1
+        for _ in range(2):
+            wrapper.Invoke()
+        for index in outputs:
+            np.array(wrapper.tensor(wrapper, index)).sum()
+    except (BackendFailed, ValueError, RuntimeError, MemoryError):
+        pass
+
+
+def test_forged_models_end_no_process(seeds):
+    """A child runs what passes; numbers that ask for endless work are left out: those are no matter of memory."""
+    rng = random.Random(0)
+    cases = [forge(rng.choice(seeds), rng) for _ in range(600)]
+    passed = []
+    for case in cases:
+        try:
+            verify(memoryview(case[0]), case[1], case[2])
+        except Malformed:
+            continue
+        passed.append(case)
+    assert len(passed) > 50
+    assert len(cases) - len(passed) > 100
+    assert [(n, code) for n, code in crashes(passed, run, seconds=2) if code != -14] == []
+
+
+def test_truncated_models_are_refused(seeds):
+    for blob, inputs, outputs in seeds:
+        for size in range(0, min(len(blob), 2000), 37):
+            with pytest.raises(Malformed):
+                verify(memoryview(blob[:size]), inputs, outputs)
+
+
+def spec(shape: tuple[int, ...], dtype: type = np.float32) -> TensorType:
+    return TensorType(shape, np.dtype(dtype))
+
+
+CALLS = {
+    "as it is": ([spec((3, 6))], [spec((3, 5))], ""),
+    "too few outputs": ([spec((3, 6))], [], "it has 1 outputs, and the program 0"),
+    "too many inputs": ([spec((3, 6))] * 2, [spec((3, 5))], "it has 1 inputs, and the program 2"),
+    "a larger output": ([spec((3, 6))], [spec((3, 50))], r"outputs are float32\[3, 5\]"),
+    "another rank": ([spec((3, 6))], [spec((15,))], r"has float32\[15\]"),
+    "another dtype": ([spec((3, 6))], [spec((3, 5), np.float64)], "has float64"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_are_compared_with_the_model(name):
+    inputs, outputs, words = CALLS[name]
+    delegate = lower(MODELS["linear"][0].eval(), (torch.randn(3, 6),)).delegate
+    if not words:
+        delegate.prepare(inputs, outputs)
+        return
+    with pytest.raises(BackendFailed, match=words):
+        delegate.prepare(inputs, outputs)
+
+
+SPECS = {
+    "another output": {"outputs": [1]},
+    "an output beyond": {"outputs": [99]},
+    "no output": {"outputs": []},
+    "another input": {"inputs": [1]},
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_forged_compile_specs(name, seeds):
+    blob, inputs, outputs = seeds[3]
+    specs = {"threads": 1, "dynamic": False, "inputs": inputs, "outputs": outputs, **SPECS[name]}
+    with pytest.raises(BackendFailed, match="takes or gives others"):
+        XnnpackRuntime().init(memoryview(blob), specs)
+
+
+def test_threads_are_bounded_by_the_machine(seeds):
+    blob, inputs, outputs = seeds[3]
+    specs = {"threads": 10**6, "dynamic": False, "inputs": inputs, "outputs": outputs}
+    XnnpackRuntime().init(memoryview(blob), specs).close()
+
+
+def test_stderr_stays_empty(tmp_path, seeds):
+    """LiteRT's line about its delegate is kept back, and nothing else is."""
+    blob, inputs, outputs = seeds[3]
+    (tmp_path / "blob").write_bytes(blob)
+    code = (
+        "import sys, os\nfrom delegate.backends.xnnpack.runtime import XnnpackRuntime\n"
+        f"specs = {{'threads': 1, 'dynamic': False, 'inputs': {inputs}, 'outputs': {outputs}}}\n"
+        "XnnpackRuntime().init(memoryview(open(sys.argv[1], 'rb').read()), specs)\nos.write(2, b'mine')"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "blob")], capture_output=True, check=True)
+    assert done.stderr == b"mine"
