@@ -13,6 +13,7 @@ from delegate.kernels.halves import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, COMPLEX, REAL
 from delegate.program.dtypes import DType
+from delegate.program.raw import repeated
 
 # Where torch may mix element types, bfloat16 is left to the conversion that the table makes: its arrays are raw bits.
 CONVERTIBLE = ANY - {DType.bfloat16}
@@ -75,13 +76,13 @@ def repeat(x: Array, repeats: Sequence[int], *, out: Array) -> None:
 @TABLE.kernel("aten.repeat_interleave.self_int", "aten.repeat_interleave.self_Tensor", dtypes=ANY)
 def repeat_interleave(x: Array, repeats: int | Array, dim: int | None, output_size: int | None, *, out: Array) -> None:
     """Every element `repeats` times; without dim the flattened elements."""
-    np.copyto(out, np.repeat(x, repeats, axis=dim))
+    np.copyto(out, repeated(x, repeats, dim, out.size if dim is None else out.shape[dim]))
 
 
 @TABLE.kernel("aten.repeat_interleave.Tensor", dtypes={DType.int32, DType.int64})
 def repeat_interleave_positions(repeats: Array, output_size: int | None, *, out: Array) -> None:
     """Position i of `repeats`, `repeats[i]` times."""
-    np.copyto(out, np.repeat(np.arange(len(repeats)), repeats))
+    np.copyto(out, repeated(np.arange(len(repeats)), repeats, 0, out.size))
 
 
 @TABLE.kernel("aten.cat.default", "aten.concat.default", "aten.concatenate.default", dtypes=CONVERTIBLE)

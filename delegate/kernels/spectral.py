@@ -11,6 +11,7 @@ from delegate.kernels.halves import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import COMPLEX
 from delegate.program.dtypes import DType
+from delegate.program.raw import check_room
 
 _DTYPES = COMPLEX | {DType.float32, DType.float64}
 # torch's codes of normalization: none, 1 / sqrt(n), 1 / n. NumPy names it by the direction that is divided by n.
@@ -32,6 +33,7 @@ def fft_c2r(x: Array, dim: Sequence[int], normalization: int, last_size: int, *,
     *others, last = dim
     norm = _INVERSE[normalization]
     whole = np.fft.ifftn(x, axes=tuple(others), norm=norm) if others else x
+    check_room((*whole.shape[:-1], last_size), whole.dtype, x, out)
     np.copyto(out, np.fft.irfft(whole, n=last_size, axis=last, norm=norm), casting="same_kind")
 
 

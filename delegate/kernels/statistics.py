@@ -14,6 +14,7 @@ from delegate.kernels.portable_table import TABLE
 from delegate.kernels.reduction import vector_norm
 from delegate.kernels.table import BOOL, COMPLEX, INT
 from delegate.program.dtypes import DType
+from delegate.program.raw import check_room
 
 
 def _median(skip_nan: bool, x: Array, dim: int, keepdim: bool, *, out: tuple[Array, Array]) -> None:
@@ -70,6 +71,7 @@ def histc(x: Array, bins: int, low: float, high: float, *, out: Array) -> None:
         low, high = low - 1, high + 1
     inside = x[(x >= low) & (x <= high)].astype(np.float64)
     place = np.minimum(((inside - low) / (high - low) * bins).astype(np.int64), bins - 1)
+    check_room((bins,), place.dtype, x, out)
     np.copyto(out, np.bincount(place, minlength=bins), casting="unsafe")
 
 

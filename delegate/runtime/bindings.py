@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from delegate.program.bounds import largest_count
+from delegate.program.bounds import Bounds
 from delegate.program.expr import Number
 from delegate.program.model import Method
 from delegate.program.stages import used_symbols
@@ -30,7 +30,7 @@ class Bindings:
 
     def __init__(self, resources: Resources, method: Method) -> None:
         self._resources, self._method = resources, method
-        self._uses = sorted(used_symbols(method))
+        self._uses = used_symbols(method)
         self._arenas = _arenas(resources, method) if is_planned(method) else []
         self._kept: OrderedDict[tuple[Number, ...], Binding] = OrderedDict()
 
@@ -59,5 +59,6 @@ def _arenas(resources: Resources, method: Method) -> Sequence[Arena]:
         return [resources.platform.memory(method.arenas[0])]
     from delegate.runtime.devices import make_arenas  # most programs do without it
 
-    sizes = [v.dtype.itemsize * (largest_count(v.shape, method.symbols) or 0) for v in method.values]
+    bounds = Bounds(method.symbols)
+    sizes = [v.dtype.itemsize * (bounds.largest_count(v.shape) or 0) for v in method.values]
     return make_arenas(resources, method, [v.storage for v in method.values], method.arenas, sizes)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 
 from delegate.errors import InputError, KernelError
 from delegate.program.blocks import block_bases
-from delegate.program.bounds import largest_count
-from delegate.program.expr import Number, evaluate
+from delegate.program.bounds import Bounds
+from delegate.program.expr import Number, Symbols, evaluate
 from delegate.program.memory import align
 from delegate.program.model import (
     Block,
@@ -25,10 +25,11 @@ from delegate.program.model import (
     StructuredCall,
     Symbol,
 )
+from delegate.program.raw import shadow
 from delegate.program.stages import used_symbols
 from delegate.runtime.backend import Array
 from delegate.runtime.kernels import Kernels, place
-from delegate.runtime.storage import assign_storage, call_view, check_shape, concrete, shadow
+from delegate.runtime.storage import assign_storage, call_view, check_shape, concrete
 
 LARGEST_ARENA = 1 << 30  # bytes; more is not set aside for sizes that may never occur
 
@@ -44,9 +45,10 @@ def planned_at_bounds(program: Program, method: Method, kernels: Kernels) -> Met
     It cannot where a value has no bound, where the arena would exceed `LARGEST_ARENA`, or where the largest sizes
     together make no sense, as those of two parts of a tensor do. Lifetimes and views are those at the largest sizes.
     """
-    counts = [largest_count(v.shape, method.symbols) for v in method.values]
+    bounds = Bounds(method.symbols)
+    counts = [bounds.largest_count(v.shape) for v in method.values]
     sizes = [(count or 0) * v.dtype.itemsize for count, v in zip(counts, method.values, strict=True)]
-    example = {i: _example(method.symbols[i]) for i in used_symbols(method)}
+    example = Symbols((i, _example(method.symbols[i])) for i in used_symbols(method))
     try:
         plan = assign_storage(program, method, kernels, example, sizes)
     except (InputError, KernelError, ValueError, IndexError):  # of a view of sizes that do not go together

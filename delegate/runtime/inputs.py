@@ -10,7 +10,7 @@ import numpy as np
 
 from delegate.errors import InputError
 from delegate.program.dtypes import DType
-from delegate.program.expr import Expr, Number, evaluate
+from delegate.program.expr import Expr, Number, Symbols, evaluate
 from delegate.program.model import Input, Method, Symbol, Value
 from delegate.runtime.backend import Array
 
@@ -52,9 +52,9 @@ class InputChecker:
             )
         return [self._array(*row) for row in zip(inputs, self._values, leaves, strict=True)]
 
-    def symbols(self, arrays: Sequence[Array | None]) -> dict[int, int]:
+    def symbols(self, arrays: Sequence[Array | None]) -> Symbols:
         """The number of each symbol that these inputs tell, checked against the ranges and all other sizes."""
-        found: dict[int, int] = {}
+        found = Symbols()
         for index, symbol in enumerate(self._method.symbols):
             if symbol.input < 0:
                 continue
@@ -99,7 +99,7 @@ class InputChecker:
     def _shape(self, value: Value) -> str:
         return "[" + ", ".join(str(d) if isinstance(d, int) else d.text(self._names) for d in value.shape) + "]"
 
-    def _check_expressions(self, arrays: Sequence[Array | None], symbols: dict[int, int]) -> None:
+    def _check_expressions(self, arrays: Sequence[Array | None], symbols: Symbols) -> None:
         told = {(s.input, s.dim): s.name for s in self._method.symbols}
         for number, (given, value, array) in enumerate(zip(self._method.inputs, self._values, arrays, strict=True)):
             if value is None or array is None:

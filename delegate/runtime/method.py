@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from delegate.errors import DelegateError, DeviceLost, InputError
 from delegate.program import model
+from delegate.program.expr import Symbols
 from delegate.program.model import Input, Tree
 from delegate.program.written import written_inputs
 from delegate.runtime.binding import Binding
@@ -21,6 +22,9 @@ from delegate.runtime.written import give_back, own_arrays
 if TYPE_CHECKING:
     from delegate.runtime.profile import Profile
     from delegate.runtime.stages import Staged
+
+
+_NONE = Symbols()
 
 
 class Method(Bound):
@@ -82,7 +86,7 @@ class Method(Bound):
         if self._direct is not None:
             return self._direct(arrays)
         own = own_arrays(self.definition, self.written, leaves) if self.written else []
-        symbols = {} if self._only is not None else self._checker.symbols(arrays)
+        symbols = _NONE if self._only is not None else self._checker.symbols(arrays)
         try:
             with self._lock:
                 try:
@@ -100,7 +104,7 @@ class Method(Bound):
             give_back(own, self.written, arrays)
         return results
 
-    def _once(self, arrays: Sequence[Any], symbols: dict[int, int]) -> list[Any]:
+    def _once(self, arrays: Sequence[Any], symbols: Symbols) -> list[Any]:
         if self._only is not None:
             return self._only.run(arrays)
         assert self._bound is not None
@@ -126,7 +130,7 @@ class Method(Bound):
 
     def _bind(self, resources: Resources) -> None:
         self._resources = resources
-        only = None if self.definition.symbols else Binding(resources, self.definition, {})
+        only = None if self.definition.symbols else Binding(resources, self.definition, Symbols())
         self._direct = only.direct if only is not None and resources.platform is DEFAULT else None
         self._only = only
         self._bound = _bound(resources, self.definition) if self.definition.symbols else None

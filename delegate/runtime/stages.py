@@ -12,7 +12,7 @@ from delegate.errors import DelegateError, KernelError
 from delegate.kernels.halves import from_bfloat16
 from delegate.plugins import one_line
 from delegate.program.dtypes import DType
-from delegate.program.expr import Number, evaluate
+from delegate.program.expr import Number, Symbols, evaluate
 from delegate.program.model import Arg, Home, KernelCall, Method, Ref
 from delegate.program.stages import Stage, split
 from delegate.runtime.backend import Array
@@ -41,7 +41,7 @@ class Staged:
         Raises:
             InputError: a size or number that the data gives is outside of its range.
         """
-        known = dict(symbols)
+        known = Symbols(symbols)
         there = {i.value: a for i, a in zip(self._method.inputs, inputs, strict=True) if a is not None}
         results: list[Any] = []
         for stage, bindings in self._stages:

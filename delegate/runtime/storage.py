@@ -27,6 +27,7 @@ from delegate.program.model import (
     Storage,
     StructuredCall,
 )
+from delegate.program.raw import shadow
 from delegate.runtime.backend import Array
 from delegate.runtime.kernels import Kernels, place
 
@@ -72,14 +73,6 @@ def concrete(arg: Arg, symbols: Mapping[int, Number]) -> Any:
     if isinstance(arg, tuple):
         return [concrete(a, symbols) for a in arg]
     return arg.evaluate(symbols) if isinstance(arg, Expr) else arg
-
-
-def shadow(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-    """An array of that shape with row-major strides that takes no memory. Only its strides mean anything."""
-    strides = [dtype.itemsize] * len(shape)
-    for i in range(len(shape) - 2, -1, -1):
-        strides[i] = strides[i + 1] * max(shape[i + 1], 1)
-    return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), shape, strides, writeable=False)
 
 
 def call_view(kernel: Kernel, args: Sequence[Any]) -> list[Array] | None:
