@@ -12,8 +12,9 @@ from delegate.kernels import views
 from delegate.kernels.halves import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, COMPLEX, REAL
+from delegate.program import raw
 from delegate.program.dtypes import DType
-from delegate.program.raw import repeated
+from delegate.program.raw import repeated, same_shape
 
 # Where torch may mix element types, bfloat16 is left to the conversion that the table makes: its arrays are raw bits.
 CONVERTIBLE = ANY - {DType.bfloat16}
@@ -89,7 +90,9 @@ def repeat_interleave_positions(repeats: Array, output_size: int | None, *, out:
 def cat(tensors: Sequence[Array], dim: int, *, out: Array) -> None:
     """Tensors of shape (0,) fit everywhere, as torch has it."""
     parts = [t for t in tensors if t.shape != (0,)]
-    if parts:
+    if not parts:
+        same_shape(*tensors, out) if tensors else same_shape(np.empty(0), out)
+    else:
         np.concatenate(parts, axis=dim, out=out, casting="unsafe")
 
 
@@ -136,7 +139,7 @@ def polar(length: Array, angle: Array, *, out: Array) -> None:
 
 @TABLE.kernel("aten.trace.default", dtypes=(REAL | COMPLEX) - {DType.bool})
 def trace(x: Array, *, out: Array) -> None:
-    np.sum(x.diagonal(), dtype=out.dtype, out=out)
+    np.sum(raw.diagonal(x, 0, 0, 1), dtype=out.dtype, out=out)
 
 
 # The functional form of a view is the view, copied; that of a write through a view is a scatter into it.

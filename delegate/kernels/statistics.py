@@ -49,6 +49,8 @@ def mode(x: Array, dim: int, keepdim: bool, *, out: tuple[Array, Array]) -> None
     """The most frequent value, the least of several, and the last index that it is found at."""
     values, indices = out
     if x.size == 0:
+        values.fill(0)
+        indices.fill(0)
         return
     line = np.moveaxis(x, axis_of(x, dim), -1) if x.ndim else x.reshape(1)
     order = np.argsort(line, axis=-1, kind="stable")
@@ -111,6 +113,7 @@ def segment_reduce(
     table = lengths if lengths is not None else offsets
     assert table is not None, "torch refuses it"
     axis = table.ndim - 1
+    out.fill(0)
     for row in np.ndindex(table.shape[:axis]):
         for run, (begin, end) in enumerate(_runs(table[row], lengths is not None)):
             part = x[row][begin:end]

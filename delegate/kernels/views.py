@@ -14,6 +14,7 @@ from delegate.errors import KernelError
 from delegate.kernels.halves import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import COMPLEX
+from delegate.program import raw
 from delegate.program.dtypes import DType
 from delegate.program.raw import check_parts, strided, windows
 
@@ -159,7 +160,7 @@ def unflatten(x: Array, dim: int, sizes: Sequence[int]) -> Array | None:
 @TABLE.view("aten.diagonal.default")
 def diagonal(x: Array, offset: int, dim1: int, dim2: int) -> Array:
     """The diagonal becomes the last dimension."""
-    return x.diagonal(offset, dim1, dim2)
+    return raw.diagonal(x, offset, dim1, dim2)
 
 
 @TABLE.view("aten.unfold.default")

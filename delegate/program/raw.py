@@ -40,9 +40,9 @@ def array_over(data: Any, dtype: np.dtype[Any], shape: Sequence[int], offset: in
 
 
 def writable_bytes(array: Array) -> Array:
-    """The bytes of a contiguous array as memory that may be written, for libraries that take no other and write nothing.
+    """The bytes of a contiguous array as memory that may be written, for libraries that take nothing else.
 
-    It does not keep the array alive. Raises ValueError for one that is not contiguous.
+    They write nothing there. It does not keep the array alive. Raises ValueError for one that is not contiguous.
     """
     if not array.flags.c_contiguous:
         raise ValueError("the bytes of the array do not lie one after the other")
@@ -157,6 +157,34 @@ def repeated(x: Array, repeats: int | Array, axis: int | None, count: int) -> Ar
     if (found := int(numbers.sum(dtype=np.int64)) * (parts if numbers.ndim == 0 or numbers.size == 1 else 1)) != count:
         raise KernelError(f"the parts repeated are {found}, the result has {count}")
     return np.repeat(x, numbers, axis=axis)
+
+
+def diagonal(x: Array, offset: int, dim1: int, dim2: int) -> Array:
+    """The diagonal as the last dimension; empty where the offset leads out, which NumPy does not check."""
+    rows, columns = x.shape[dim1], x.shape[dim2]
+    return x.diagonal(max(-rows, min(offset, columns)), dim1, dim2)
+
+
+def combine_at(ufunc: np.ufunc, out: Array, places: tuple[Any, ...], values: Any) -> None:
+    """`ufunc.at`, which writes anywhere where the values have more dimensions than the places.
+
+    Raises:
+        KernelError: they have.
+    """
+    arrays = [p for p in places if isinstance(p, np.ndarray)]
+    masks = [p for p in arrays if p.dtype == bool]
+    consumed = sum(p.ndim for p in masks) + len(arrays) - len(masks)
+    rank = out.ndim - consumed + max((1 if p.dtype == bool else p.ndim for p in arrays), default=0)
+    if np.ndim(values) > rank:
+        raise KernelError(f"values of {np.ndim(values)} dimensions are written to places of {rank}")
+    ufunc.at(out, places, values)
+
+
+def same_shape(*arrays: Array) -> None:
+    """Whether arrays have one shape; raises KernelError."""
+    if any(a.shape != arrays[0].shape for a in arrays[1:]):
+        shapes = ", ".join(str(list(a.shape)) for a in arrays)
+        raise KernelError(f"the tensors should have one shape, not {shapes}")
 
 
 def check_parts(count: int) -> int:

@@ -25,7 +25,6 @@ from delegate.program.model import (
     Ref,
     Storage,
     StructuredCall,
-    Symbol,
     Tree,
     Value,
 )

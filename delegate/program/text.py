@@ -12,7 +12,6 @@ from delegate.program.model import (
     Arg,
     Constant,
     DelegateCall,
-    DelegateSpec,
     Home,
     Instruction,
     KernelCall,

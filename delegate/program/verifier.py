@@ -296,7 +296,16 @@ class _MethodVerifier:
         self._args(call.args[:fetched], None)
         self._args(call.args[fetched:])
         if written_input(self._program, self._method, call) is None:
+            self._check_aliases(call)
             self._make(call.outputs, aliases=True, space=None if uploads else 0)
+
+    def _check_aliases(self, call: KernelCall) -> None:
+        """A kernel gives views of its first argument alone: lifetimes count on that."""
+        for index in call.outputs:
+            self._index(index, self._method.values, "value")
+            storage = self._method.values[index].storage
+            if storage.home is Home.ALIAS and call.args[:1] != (Ref(storage.index),):
+                self._fail(f"%{index} {self._method.values[index].name!r} is an alias of no first argument")
 
     def _on_device(self, index: int) -> bool:
         self._index(index, self._method.values, "value")

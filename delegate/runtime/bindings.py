@@ -14,6 +14,7 @@ from delegate.runtime.backend import Array
 from delegate.runtime.binding import Binding
 from delegate.runtime.bounds import is_planned, views_hold
 from delegate.runtime.resources import Resources
+from delegate.runtime.unexpected import binding
 
 if TYPE_CHECKING:
     from delegate.runtime.devices import Arena
@@ -48,9 +49,10 @@ class Bindings:
 
     def _bind(self, symbols: Mapping[int, Number]) -> Binding:
         program, kernels = self._resources.program, self._resources.kernels
-        if self._arenas and views_hold(program, self._method, kernels, symbols):
-            return Binding(self._resources, self._method, symbols, self._arenas)
-        return Binding(self._resources, self._method._replace(arenas=(-1,)), symbols)
+        with binding(self._method.name):
+            if self._arenas and views_hold(program, self._method, kernels, symbols):
+                return Binding(self._resources, self._method, symbols, self._arenas)
+            return Binding(self._resources, self._method._replace(arenas=(-1,)), symbols)
 
 
 def _arenas(resources: Resources, method: Method) -> Sequence[Arena]:

@@ -21,15 +21,14 @@ from delegate.program.model import (
     KernelCall,
     Method,
     Program,
-    Ref,
     StructuredCall,
     Symbol,
 )
 from delegate.program.raw import shadow
 from delegate.program.stages import used_symbols
 from delegate.runtime.backend import Array
-from delegate.runtime.kernels import Kernels, place
-from delegate.runtime.storage import assign_storage, call_view, check_shape, concrete
+from delegate.runtime.kernels import Kernels, base_of, place
+from delegate.runtime.storage import assign_storage, call_view, check_view, concrete
 
 LARGEST_ARENA = 1 << 30  # bytes; more is not set aside for sizes that may never occur
 
@@ -100,20 +99,20 @@ class _Views:
         return self.hold(block.instructions)
 
     def _call_holds(self, call: KernelCall) -> bool:
-        base = call.args[0]
-        assert isinstance(base, Ref)
-        args = [self._array(base.index), *(concrete(a, self._symbols) for a in call.args[1:])]
-        views = call_view(self._kernels.of(self._program, self._method, call), args)
+        base = base_of(self._method, call)
+        args = [self._array(base), *(concrete(a, self._symbols) for a in call.args[1:])]
+        views = call_view(self._kernels.of(self._program, self._method, call), args, self._method, call)
         if views is None:
             return False
         for output, view in zip(call.outputs, views, strict=True):
-            check_shape(view, self._shape(output), place(self._method, call))
+            check_view(view, self._shadow(output), place(self._method, call))
             self._views[output] = view
         return True
 
     def _array(self, index: int) -> Array:
         found = self._views.get(index)
-        return shadow(self._shape(index), self._method.values[index].dtype.numpy) if found is None else found
+        return self._shadow(index) if found is None else found
 
-    def _shape(self, index: int) -> list[int]:
-        return [evaluate(d, self._symbols) for d in self._method.values[index].shape]
+    def _shadow(self, index: int) -> Array:
+        value = self._method.values[index]
+        return shadow([evaluate(d, self._symbols) for d in value.shape], value.dtype.numpy)

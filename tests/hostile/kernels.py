@@ -124,7 +124,7 @@ def mutated(call: Call, source: random.Random) -> Call:
     return Call(call.op, args, outs)
 
 
-def _changed(arg: Any, source: random.Random) -> Any:
+def _changed(arg: Any, source: random.Random) -> Any:  # noqa: PLR0911 - a kind of argument each
     if isinstance(arg, bool):
         return not arg
     if isinstance(arg, int):
@@ -169,7 +169,8 @@ def _refilled(array: np.ndarray, source: random.Random) -> np.ndarray:
             if array.dtype.kind == "i" and source.random() < 0.5:
                 flat[i] = ~flat[i]
         elif array.dtype.kind in "fc":
-            flat[i] = source.choice(FLOATS)
+            with np.errstate(over="ignore"):
+                flat[i] = source.choice(FLOATS)
     return array
 
 
@@ -257,6 +258,7 @@ def hostile(calls: Sequence[Call], per_kernel: int, until: float = float("inf"),
 def everything() -> list[Call]:
     """A few calls of every portable kernel, as many of each."""
     import torch
+    import torch.ao.quantization.fx._decomposed  # registers the quantized operators
 
     from tests.kernels.opinfo import database
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
 from delegate.backends.gpu.cuda import library
 from delegate.backends.gpu.cuda.blob import Weight, unpack
 from delegate.backends.gpu.cuda.library import CPU, CUDA, one_line
