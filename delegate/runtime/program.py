@@ -41,6 +41,7 @@ def load(
     fallback: Policy | None = None,
     platform: Platform = DEFAULT,
     trust_code: bool = False,
+    copy: bool = False,
 ) -> LoadedProgram:
     """Load a program file, checked whole, its delegates made, its methods bound.
 
@@ -54,6 +55,8 @@ def load(
         platform: where memory, time and messages come from and go to.
         trust_code: open partitions that are machine code too, such as those of TVM: it runs in this process, so give
             True only for a file that comes from where you would take a library.
+        copy: read the file into memory of this process in place of mapping it: for one that somebody else may cut or
+            overwrite while it is in use. Replacing a file, as `save` does, is safe without it.
 
     Raises:
         ProgramError: the file is damaged, foreign, or of another version.
@@ -64,7 +67,7 @@ def load(
     start = platform.clock()
     try:
         made = LoadedProgram(
-            file.load(source),
+            file.load(source, copy=copy),
             default_registry(),
             kernels,
             fallback=fallback,

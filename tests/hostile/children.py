@@ -8,13 +8,16 @@ import resource
 import signal
 import struct
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
+from typing import IO
 
 _STATE = struct.Struct("<qd")  # the case that runs, and when it began
+_TOGETHER = 200  # cases of one child, if it lives
 _GRACE = 30.0  # times the limit of a case on the clock, until a child that does not come back to Python is killed
 
 
@@ -46,7 +49,9 @@ def run_cases(
         until: when to stop, as `time.monotonic` counts.
     """
     pending: list[int] = []
-    while time.monotonic() < until and (pending := pending or [n for n, _ in zip(cases, range(2000), strict=False)]):
+    while time.monotonic() < until and (
+        pending := pending or [n for n, _ in zip(cases, range(_TOGETHER), strict=False)]
+    ):
         pending, found = _batch(case, pending, seconds, address_space, until)
         yield from found
 
@@ -57,16 +62,14 @@ def _batch(
     """The cases that are left after a child has died, and what it found."""
     state = mmap.mmap(-1, _STATE.size)
     _STATE.pack_into(state, 0, -1, time.monotonic())
-    read, write = os.pipe()
     sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        os.close(read)
-        _child(case, numbers, seconds, address_space, until, state, os.fdopen(write, "wb"))
-    os.close(write)
-    hung = _wait(child, state, seconds)
-    with os.fdopen(read, "rb") as pipe:
-        findings = [_finding(line) for line in pipe.read().splitlines()]
+    with tempfile.TemporaryFile() as found:  # a pipe would block a child that finds much
+        child = os.fork()
+        if child == 0:
+            _child(case, numbers, seconds, address_space, until, state, found)
+        hung = _wait(child, state, seconds)
+        found.seek(0)
+        findings = [_finding(line) for line in found.read().splitlines()]
     _, status = os.waitpid(child, 0)
     last, _ = _STATE.unpack_from(state)
     if status == 0:
@@ -90,9 +93,8 @@ def _wait(child: int, state: mmap.mmap, seconds: float) -> bool:
 
 
 def _child(
-    case: Case, numbers: list[int], seconds: float, address_space: int, until: float, state: mmap.mmap, pipe: object
+    case: Case, numbers: list[int], seconds: float, address_space: int, until: float, state: mmap.mmap, found: IO[bytes]
 ) -> None:
-    assert hasattr(pipe, "write")
     status = 1
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -106,9 +108,9 @@ def _child(
             if time.monotonic() > until:
                 break
             _STATE.pack_into(state, 0, number, time.monotonic())
-            if found := _one(case, number, seconds):
-                pipe.write(f"{number} {' '.join(found.split())[:800]}\n".encode())
-                pipe.flush()
+            if what := _one(case, number, seconds):
+                found.write(f"{number} {' '.join(what.split())[:800]}\n".encode())
+                found.flush()
         status = 0
     finally:
         os._exit(status)
