@@ -108,6 +108,13 @@ class Config(_Model):
     )
     fallback: Fallback = Field(default=Fallback(), description="What a partition runs on where its delegate cannot.")
 
+    @field_validator("version", mode="before")
+    @classmethod
+    def _whole(cls, value: Any) -> Any:
+        if type(value) is not int:
+            raise ValueError("should be 1, a whole number")  # true and 1.0 equal it
+        return value
+
     @field_validator("backends", mode="before")
     @classmethod
     def _not_empty(cls, value: Any) -> Any:

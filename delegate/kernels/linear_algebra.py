@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from delegate.errors import KernelError
 from delegate.kernels.halves import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import COMPLEX
@@ -190,10 +191,17 @@ def linalg_qr(x: Array, mode: str, *, out: tuple[Array, Array]) -> None:
         out[0][...], out[1][...] = np.linalg.qr(x, mode="complete" if mode == "complete" else "reduced")
 
 
+def _require_finite(x: Array) -> None:
+    """LAPACK may look for the values of a matrix without end where it holds infinities or NaN; torch refuses them."""
+    if not np.isfinite(x).all():
+        raise KernelError("the matrix holds infinities or NaN", remedy="give one of finite numbers")
+
+
 @TABLE.kernel("aten._linalg_eigh.default", dtypes=_FLOATS)
 def linalg_eigh(x: Array, triangle: str, vectors: bool, *, out: tuple[Array, Array]) -> None:
     """Eigenvalues in ascending order, and the vectors as columns; each is unique up to its sign or phase."""
     side: Literal["L", "U"] = "U" if triangle.upper() == "U" else "L"
+    _require_finite(x)
     if vectors:
         out[0][...], out[1][...] = np.linalg.eigh(x, side)
     else:
@@ -204,12 +212,14 @@ def linalg_eigh(x: Array, triangle: str, vectors: bool, *, out: tuple[Array, Arr
 @TABLE.kernel("aten.linalg_eig.default", dtypes=_FLOATS)
 def linalg_eig(x: Array, *, out: tuple[Array, Array]) -> None:
     """Complex eigenvalues in any order, and the vectors as columns."""
+    _require_finite(x)
     out[0][...], out[1][...] = np.linalg.eig(x)
 
 
 @TABLE.kernel("aten._linalg_svd.default", dtypes=_FLOATS)
 def linalg_svd(x: Array, full: bool, vectors: bool, _driver: str | None, *, out: tuple[Array, Array, Array]) -> None:
     """U, the singular values in descending order, and V, conjugated and transposed."""
+    _require_finite(x)
     if vectors:
         out[0][...], out[1][...], out[2][...] = np.linalg.svd(x, full_matrices=full)
     else:
@@ -224,6 +234,7 @@ def linalg_pinv(x: Array, atol: Array | None, rtol: Array | None, hermitian: boo
     if x.size == 0:
         out.fill(0)
         return
+    _require_finite(x)
     left, values, right = np.linalg.svd(x, full_matrices=False, hermitian=hermitian)
     if rtol is None:
         rtol = np.asarray(0.0 if atol is not None and np.all(atol > 0) else max(x.shape[-2:]) * np.finfo(x.dtype).eps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import resource
@@ -49,9 +50,10 @@ def run_cases(
         until: when to stop, as `time.monotonic` counts.
     """
     pending: list[int] = []
-    while time.monotonic() < until and (
-        pending := pending or [n for n, _ in zip(cases, range(_TOGETHER), strict=False)]
-    ):
+    while time.monotonic() < until:
+        pending = pending or list(itertools.islice(cases, _TOGETHER))
+        if not pending:
+            return
         pending, found = _batch(case, pending, seconds, address_space, until)
         yield from found
 
@@ -86,7 +88,7 @@ def _wait(child: int, state: mmap.mmap, seconds: float) -> bool:
         if info is not None:
             return False
         _, begun = _STATE.unpack_from(state)
-        if time.monotonic() - begun > _GRACE * seconds:
+        if begun and time.monotonic() - begun > _GRACE * seconds:  # it is 0 for a moment while it is written
             os.kill(child, signal.SIGKILL)
             return True
         time.sleep(0.005)

@@ -75,7 +75,10 @@ def check(data: bytes) -> str | None:
         given = [_results(program, fill) for fill in (0x5A, 0xA5)]
     except Slow:
         return None  # Python stopped it, as it would for the user
-    return None if given[0] == given[1] else "its results depend on what memory held before"
+    pairs = zip(*given, strict=False)  # errors of memory come and go
+    if any(first != second and isinstance(first, bytes) and isinstance(second, bytes) for first, second in pairs):
+        return "its results depend on what memory held before"
+    return None
 
 
 def _memory(before: int, data: bytes) -> str | None:
