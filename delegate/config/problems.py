@@ -35,11 +35,7 @@ def problems(error: ValidationError, model: type[BaseModel], source: Source, pre
         prefix: the path of the validated data in the source.
     """
     schema = model.model_json_schema()
-    try:
-        found = error.errors(include_url=False)
-    except ValueError as unprintable:  # a number of very many digits
-        return [ConfigError(f"a value cannot be shown: {unprintable}", where=source.where(prefix))]
-    return [_problem(details, schema, source, prefix) for details in found]
+    return [_problem(details, schema, source, prefix) for details in error.errors(include_url=False)]
 
 
 def raise_all(found: Iterable[ConfigError]) -> None:
@@ -69,8 +65,8 @@ def _problem(details: ErrorDetails, schema: Mapping[str, Any], source: Source, p
 def _short(value: Any) -> str:
     if value is None:
         return "empty"
-    kinds = {dict: "a mapping", list: "a list", bool: str(value).lower()}
     try:
+        kinds = {dict: "a mapping", list: "a list", bool: str(value).lower()}
         text = kinds.get(type(value)) or repr(value)
     except ValueError:  # of a number of very many digits
         return "a number of very many digits"

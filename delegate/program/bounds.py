@@ -86,9 +86,9 @@ class Bounds:
             return found[1]
         try:
             low, high = self._interval(expr)
+            if math.isnan(low) or math.isnan(high):
+                low, high = _ALL
         except OverflowError:
-            low, high = _ALL
-        if math.isnan(low) or math.isnan(high):
             low, high = _ALL
         # what exceeds 64 bits is an error when it is evaluated
         made = -math.inf if low < -_LARGEST else low, math.inf if high > _LARGEST else high

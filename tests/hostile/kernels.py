@@ -286,6 +286,7 @@ def main() -> None:
         found += 1
         print(finding.case, finding.what[:600], flush=True)
     print(f"{found} findings in {time.monotonic() - start:.0f} s over {len(calls)} calls")
+    raise SystemExit(bool(found))
 
 
 if __name__ == "__main__":
