@@ -22,7 +22,7 @@ def own_arrays(method: Method, written: Sequence[int], leaves: Sequence[Any]) ->
 
 
 def _own(name: str, leaf: Any) -> Array:
-    array = leaf if isinstance(leaf, np.ndarray) else None
+    array = np.asarray(leaf) if isinstance(leaf, np.ndarray) else None  # of a subclass, without its own rules
     if array is None and hasattr(leaf, "__dlpack__"):
         array = np.from_dlpack(leaf)
     if array is None or not array.flags.writeable:
