@@ -35,6 +35,7 @@ from tests.hostile.children import Finding, Slow, run_cases
 from tests.hostile.mutator import forged
 
 SEEDS = Path(__file__).parent / "seeds"
+np.random.default_rng()  # imported here: a child may lack the room for it
 SECONDS = 2.0  # that a file of less than a megabyte may take
 _RUN_SECONDS = 0.5  # after which a call is stopped: a loop of a file need not end
 _MEMORY = 100 << 20  # bytes that a file may take to load and print, beside ten times its own

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from delegate.errors import InputError
+from delegate.program import file
 from delegate.runtime.program import LoadedProgram
 from tests.hostile import files
 
@@ -56,15 +57,14 @@ class Sequence(list):
 GIVEN = {
     "dlpack": Raising(), "no attribute": Raising("__dlpack__"), "class": Raising("__class__"), "list": Sequence([1.0]),
     "long text": "x" * 10**7, "object": object(), "array of objects": np.array([object()]), "nested": [[1], [2, 3]],
-    "deep": json.loads("[" * 60 + "1" + "]" * 60), "large": 10**400, "date": np.datetime64("now"), "record": np.zeros(2, "i4,f8"),
+    "deep": json.loads("[" * 60 + "1" + "]" * 60), "large": 10**400,
+    "date": np.datetime64("now"), "record": np.zeros(2, "i4,f8"),
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def program():
-    return LoadedProgram(
-        dict(zip((p.stem for p in sorted(files.SEEDS.glob("*.dlg"))), files.seeds()[1], strict=False))["written"]
-    )
+    return LoadedProgram(file.load(files.SEEDS / "written.dlg"))
 
 
 @pytest.mark.parametrize("name", GIVEN)
@@ -75,13 +75,9 @@ def test_a_tensor(name, program):
 
 
 def test_an_array_with_rules_of_its_own(program):
-    array = np.zeros(4, np.float32)
     strange = np.ndarray.__new__(Odd, (4,), np.float32)
     strange[...] = 0
-    try:
-        assert (program(strange) == program(array)).all()
-    except InputError:
-        pass  # either its elements are taken, or it is refused
+    assert program(strange).tolist() == program(np.zeros(4, np.float32)).tolist()
 
 
 @pytest.mark.parametrize("keyword", ["self", "args", "kwargs", "x"])
@@ -94,6 +90,6 @@ def test_a_keyword_of_any_name(keyword, program):
 
 @pytest.mark.parametrize("snapshot", [None, 3, {"cache": Raising()}, {1: 2}, Raising("keys")])
 def test_a_snapshot(snapshot):
-    programs = dict(zip((p.stem for p in sorted(files.SEEDS.glob("*.dlg"))), files.seeds()[1], strict=True))
+    program = LoadedProgram(file.load(files.SEEDS / "cached.dlg"))
     with pytest.raises(InputError):
-        LoadedProgram(programs["cached"]).restore(snapshot)
+        program.restore(snapshot)
