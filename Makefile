@@ -3,7 +3,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-models gpu-software lint format bench bench-peers schema docs-ops clean
+.PHONY: demo test fuzz test-slow test-models gpu-software lint format bench bench-peers schema docs-ops clean
 
 demo: $(READY)
 	$(PYTHON) -m delegate demo
@@ -13,6 +13,13 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(PYTHON) -m pytest -m slow
+
+# Forged program files for some minutes, then hostile calls of every kernel; what is found is printed, and is an error.
+MINUTES := 5
+CALLS := 20
+fuzz: $(READY)
+	OPENBLAS_NUM_THREADS=1 $(PYTHON) -m tests.hostile.files $(MINUTES)
+	OPENBLAS_NUM_THREADS=1 $(PYTHON) -W ignore -m tests.hostile.kernels $(CALLS)
 
 # Every model, with errors, arenas and partitions as they come; an hour or so on two cores.
 test-models: $(READY)

@@ -50,7 +50,7 @@ class CompiledMethod(Bound):
         """Its name in the program."""
         return self._method.name
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run on CPU tensors; gives what the module would give, without gradients.
 
         Keyword arguments may be positional ones of the export, in any order.
@@ -99,7 +99,7 @@ class CompiledContext(Bound, ABC):
         self.loaded.method(name)
         return self._methods[name]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call method "forward", or the only method, with torch tensors."""
         return self.method(self.loaded.default_method)(*args, **kwargs)
 

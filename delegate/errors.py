@@ -131,7 +131,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     import difflib  # an error is rare, and every process imports this module
 
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name, names, n=1) if len(name) <= 200 else []
     if near:
         return f"did you mean {near[0]!r}?"
     return f"known: {', '.join(names)}" if names else "none is known"

@@ -109,5 +109,5 @@ def _absent(error: BackendError, policy: str) -> str:
     if policy == "error":
         raise error
     if policy == "warn":
-        warnings.warn(f"not used: {error}", RuntimeWarning, stacklevel=4)
+        warnings.warn(f"not used: {error}", RuntimeWarning, stacklevel=5)
     return f"not used: {error}"

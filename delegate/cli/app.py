@@ -21,6 +21,10 @@ _AOT_LIBRARIES = frozenset({"torch", "pydantic", "yaml"})
 class Commands(TyperGroup):
     """Commands whose errors are one line on stderr and exit code 1; `--debug`, at any place, shows the traceback."""
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        with output.escaped():
+            return super().main(*args, **kwargs)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if "--debug" in args:
             args = ["--debug", *(a for a in args if a != "--debug")]

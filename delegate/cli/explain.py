@@ -10,6 +10,7 @@ import typer
 from delegate.cli import output
 from delegate.cli.lower import Backends, ConfigFile, Inputs
 from delegate.program import file
+from delegate.program.source import MAGIC
 from delegate.report import Report
 
 
@@ -27,7 +28,10 @@ def explain(
         report = Report.from_json(file.load(model).report)
     else:
         report = _plan(model, config, backend, inputs or [])
-    print(report.to_json() if as_json else str(report))
+    if as_json:
+        output.print_json_text(report.to_json())
+    else:
+        print(report)
 
 
 def _plan(model: str, config: Path | None, backends: list[str] | None, inputs: list[str]) -> Report:
@@ -42,4 +46,4 @@ def _is_program(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as opened:
-        return opened.read(len(file.MAGIC)) == file.MAGIC
+        return opened.read(len(MAGIC)) == MAGIC

@@ -10,8 +10,8 @@ import typer
 from delegate.cli import output
 from delegate.program import file
 from delegate.program.expr import Dim
-from delegate.program.model import DelegateSpec, Method, Program
-from delegate.program.text import constant_bytes, format_program
+from delegate.program.model import Method, Program
+from delegate.program.text import constant_bytes, program_lines
 
 
 def inspect(
@@ -23,7 +23,8 @@ def inspect(
     if as_json:
         output.print_json(_summary(program))
         return
-    print(format_program(program))
+    for line in program_lines(program):
+        print(line)
 
 
 def _summary(program: Program) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def _summary(program: Program) -> dict[str, Any]:
         "version": program.version,
         "methods": [_method(m, spaces) for m in program.methods],
         "operators": list(program.operators),
-        "delegates": [_delegate(d, program) for d in program.delegates],
+        "delegates": _delegates(program),
         "on_fallback": program.on_fallback,
         "constants": [_tensor(c.name, c.dtype.name, c.shape) for c in program.constants],
         "states": [_tensor(s.name, s.dtype.name, s.shape) for s in program.states],
@@ -40,14 +41,17 @@ def _summary(program: Program) -> dict[str, Any]:
     }
 
 
-def _delegate(spec: DelegateSpec, program: Program) -> dict[str, Any]:
-    kept = spec.fallback >= 0
-    return {
-        "name": spec.name,
-        "backend": spec.backend,
-        "bytes": len(program.segments[spec.segment]),
-        "fallback": {"bytes": constant_bytes(program, program.fallbacks[spec.fallback])} if kept else None,
-    }
+def _delegates(program: Program) -> list[dict[str, Any]]:
+    kept = [{"bytes": constant_bytes(program, method)} for method in program.fallbacks]
+    return [
+        {
+            "name": spec.name,
+            "backend": spec.backend,
+            "bytes": len(program.segments[spec.segment]),
+            "fallback": kept[spec.fallback] if spec.fallback >= 0 else None,
+        }
+        for spec in program.delegates
+    ]
 
 
 def _method(method: Method, spaces: list[str]) -> dict[str, Any]:

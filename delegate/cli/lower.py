@@ -45,7 +45,7 @@ def lower(
         program = delegate.to_backend(exported, backend or None, config=config)
         program.save(out)
     if as_json:
-        print(program.report.to_json())
+        output.print_json_text(program.report.to_json())
         return
     print(program.report.summary)
     print(f"saved {out}, {out.stat().st_size:,} bytes")

@@ -1,4 +1,8 @@
-"""What the commands print: results on stdout, plain where it is piped; warnings, errors and progress on stderr."""
+"""What the commands print: results on stdout, plain where it is piped; warnings, errors and progress on stderr.
+
+Names in a file or a model may hold anything, such as what steers a terminal. So all that a command prints, whoever
+prints it, goes through `escaped`, which shows what is not printable as Python writes it.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,63 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
+
+from delegate.program.text import printable
 
 _REDRAW = 0.1  # seconds between two drawings of a bar
 
 
+class _Escaped:
+    """A stream of text that holds no control characters (C0, C1) and no marks of direction but line ends and tabs."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        if not text.replace("\n", "").replace("\t", "").isprintable():
+            text = "".join(c if c in "\n\t" else printable(c) for c in text)
+        self.stream.write(text)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the stream's own: whether it is a terminal, its encoding, its descriptor."""
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def escaped() -> Iterator[None]:
+    """Escape what is written to stdout and stderr meanwhile."""
+    before = sys.stdout, sys.stderr
+    wrapped = [cast(TextIO, s and _Escaped(s)) for s in before]
+    sys.stdout, sys.stderr = wrapped
+    try:
+        yield
+    finally:
+        if sys.stdout is wrapped[0]:  # else it was dropped
+            sys.stdout = before[0]
+        sys.stderr = before[1]
+
+
+def _own(stream: TextIO) -> TextIO:
+    """The stream without escapes, for what draws on a terminal."""
+    return stream.stream if isinstance(stream, _Escaped) else stream
+
+
 def print_json(data: Any) -> None:
     """Data for another program, on stdout."""
-    print(json.dumps(data, indent=2, ensure_ascii=False))
+    print_json_text(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def print_json_text(text: str) -> None:
+    """JSON on stdout, with JSON's own escapes for what is not printable."""
+    print("".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -27,8 +78,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
         drawn = Table(*header, box=None, header_style="bold", pad_edge=False)
         for row in rows:
-            drawn.add_row(*(Text(cell) for cell in row))
-        Console().print(drawn)
+            drawn.add_row(*(Text(printable(cell)) for cell in row))
+        Console(file=_own(sys.stdout)).print(drawn)
         return
     lines = [header, *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
@@ -65,8 +116,9 @@ def working(text: str) -> Iterator[None]:
         yield
         return
     from rich.console import Console
+    from rich.text import Text
 
-    with Console(stderr=True).status(text):
+    with Console(file=_own(sys.stderr)).status(Text(printable(text))):
         yield
 
 
@@ -76,10 +128,11 @@ def counted(count: int, text: str) -> Iterator[int]:
         yield from range(count)
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
-        task, drawn = bar.add_task(text, total=count), time.monotonic()
+    with Progress(console=Console(file=_own(sys.stderr)), auto_refresh=False, transient=True) as bar:
+        task, drawn = bar.add_task(escape(printable(text)), total=count), time.monotonic()
         for i in range(count):
             yield i
             bar.advance(task)

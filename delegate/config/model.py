@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 if TYPE_CHECKING:
     from delegate.partitioner.rules import PartitionRules
@@ -107,6 +108,13 @@ class Config(_Model):
         default=Policy(), description="What happens when something does not run where it was asked to."
     )
     fallback: Fallback = Field(default=Fallback(), description="What a partition runs on where its delegate cannot.")
+
+    @field_validator("version", mode="before")
+    @classmethod
+    def _whole(cls, value: Any) -> Any:
+        if type(value) is not int or value != 1:
+            raise PydanticCustomError("literal_error", "Input should be 1")  # true and 1.0 equal it
+        return value
 
     @field_validator("backends", mode="before")
     @classmethod

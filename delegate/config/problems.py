@@ -65,8 +65,11 @@ def _problem(details: ErrorDetails, schema: Mapping[str, Any], source: Source, p
 def _short(value: Any) -> str:
     if value is None:
         return "empty"
-    kinds = {dict: "a mapping", list: "a list", bool: str(value).lower()}
-    text = kinds.get(type(value)) or repr(value)
+    try:
+        kinds = {dict: "a mapping", list: "a list", bool: str(value).lower()}
+        text = kinds.get(type(value)) or repr(value)
+    except ValueError:  # of a number of very many digits
+        return "a number of very many digits"
     return text if len(text) <= 40 else text[:37] + "..."
 
 

@@ -11,6 +11,11 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from delegate.errors import ConfigError
+from delegate.plugins import one_line
+
+MOST_BYTES = 1 << 18  # of a configuration file
+_DEEPEST = 64  # levels of nesting
+_LONGEST = 80  # characters of a key in a message
 
 Path = tuple[str | int, ...]  # the way to a value, e.g. ("backends", 0, "name")
 
@@ -42,8 +47,13 @@ class Source:
 
 def dotted(path: Path) -> str:
     """A path for people, e.g. "backends[0].options.threads"."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{cut(str(part))}" for part in path)
     return text.removeprefix(".")
+
+
+def cut(text: str) -> str:
+    """A text for a message, which a key or a value in a foreign file may be too long for."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def read_yaml(file: FilePath) -> Source:
@@ -53,9 +63,16 @@ def read_yaml(file: FilePath) -> Source:
         ConfigError: it is missing, unreadable, no valid YAML, empty, or has a key twice.
     """
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        with file.open("rb") as opened:
+            data = opened.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            what = f"the configuration has more than {MOST_BYTES} bytes"
+            raise ConfigError(what, where=str(file), remedy="give a YAML file of a few lines")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"the configuration is not UTF-8 text: byte {error.start}", where=str(file)) from None
+        line = data.count(b"\n", 0, error.start) + 1
+        where = f"{file}:{line}"
+        raise ConfigError(f"the configuration is not UTF-8 text: byte {error.start}", where=where) from None
     except ValueError as error:  # of a path with a null byte
         raise ConfigError(f"cannot read the configuration {str(file)!r}: {error}", remedy="check the path") from None
     except FileNotFoundError:
@@ -72,19 +89,30 @@ def read_yaml(file: FilePath) -> Source:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ConfigError(f"no valid YAML: {error.reason}", where=f"{file}:{line}") from None
-    except (ValueError, OverflowError) as error:  # of a scalar, such as the date 2026-13-01
-        raise ConfigError(f"no valid YAML: {error}", where=str(file)) from None
-    except RecursionError:
-        raise ConfigError("no valid configuration: too deeply nested", where=str(file)) from None
 
 
 _PLAIN = frozenset({"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader without aliases: a configuration has no use for them, and a few lines of them can fill the memory."""
+    """SafeLoader without aliases: a configuration has no use for them, and a few lines of them can fill the memory.
+
+    Nor is it nested deeply.
+    """
+
+    depth = 0
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        self.depth += 1
+        try:
+            if self.depth > _DEEPEST:
+                mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+                raise yaml.MarkedYAMLError(problem="too deeply nested", problem_mark=mark)
+            return self._compose(parent, index)
+        finally:
+            self.depth -= 1
+
+    def _compose(self, parent: Node | None, index: Any) -> Node | None:
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise yaml.MarkedYAMLError(problem="aliases (*name) are not supported", problem_mark=mark)
@@ -122,7 +150,13 @@ class _Reader:
             return [self.read(child, (*path, i)) for i, child in enumerate(node.value)]
         if isinstance(node, MappingNode):
             return dict(self._entries(node, path))
-        return self.loader.construct_object(node)
+        try:
+            value = self.loader.construct_object(node)
+            str(value)  # a number of very many digits has no text, which every message about it needs
+        except Exception as error:  # of a scalar, such as the date 2026-13-01
+            problem = f"this is no value: {one_line(error)}"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
+        return value
 
     def _entries(self, node: MappingNode, path: Path) -> Iterator[tuple[str, Any]]:
         seen: dict[str, tuple[int, int]] = {}

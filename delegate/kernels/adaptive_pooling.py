@@ -13,6 +13,7 @@ from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import FLOAT, INT
 from delegate.kernels.windows import last
 from delegate.program.dtypes import DType
+from delegate.program.raw import same_shape
 
 _FLOAT = FLOAT - {DType.float16}
 
@@ -43,6 +44,7 @@ def _average(x: Array, axis: int, count: int) -> Array:
 def adaptive_max_pool(rank: int, x: Array, size: Sequence[int], *, out: tuple[Array, Array]) -> None:
     """x ([N,] C, *spatial) -> ([N,] C, *size), and the places of the maxima in the flattened spatial axes."""
     values, indices = out
+    same_shape(values, indices)
     box = x.shape[-rank:]
     flat = np.arange(np.prod(box, dtype=int)).reshape(box)
     along = [spans(n, o) for n, o in zip(box, values.shape[-rank:], strict=True)]

@@ -13,6 +13,7 @@ from delegate.kernels.portable_table import TABLE
 from delegate.kernels.softmax import exponentials, shifted_exponentials
 from delegate.kernels.table import BOOL, FLOAT
 from delegate.program.dtypes import DType
+from delegate.program.raw import repeated
 
 _DTYPES = (FLOAT - {DType.float16}) | BOOL
 _SCRATCH = 1 << 16  # scores at a time: they and their exponentials stay in a cache
@@ -37,7 +38,7 @@ def scaled_dot_product_attention(
     """
     if enable_gqa:
         shared = query.shape[-3] // key.shape[-3]
-        key, value = key.repeat(shared, axis=-3), value.repeat(shared, axis=-3)
+        key, value = (repeated(a, shared, a.ndim - 3, query.shape[-3]) for a in (key, value))
     _attend(query, key, value, mask, dropout, is_causal, scale, out, None)
 
 

@@ -15,6 +15,7 @@ from delegate.kernels.operands import WIDE, along
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import INT
 from delegate.kernels.windows import last, padded, spread, taps
+from delegate.program.raw import combine_at
 
 Maybe = Array | None
 
@@ -191,7 +192,7 @@ def max_pool2d_with_indices_backward(
     planes = out.size // pixels if pixels else 0
     out.fill(0)
     places = (np.arange(planes)[:, None], checked(indices.reshape(planes, -1), pixels))
-    np.add.at(out.reshape(planes, pixels), places, grad.reshape(planes, -1))
+    combine_at(np.add, out.reshape(planes, pixels), places, grad.reshape(planes, -1))
 
 
 @TABLE.kernel("aten.embedding_dense_backward.default", dtypes=WIDE | INT)
@@ -203,6 +204,6 @@ def embedding_dense_backward(
     each = grad.reshape(used.size, -1)
     kept = used != padding_idx
     out.fill(0)
-    np.add.at(out, used[kept], each[kept])
+    combine_at(np.add, out, (used[kept],), each[kept])
     if scale_grad_by_freq:
         np.divide(out, np.maximum(np.bincount(used, minlength=rows), 1)[:, None], out=out, casting="unsafe")

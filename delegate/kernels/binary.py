@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from delegate.errors import KernelError
 from delegate.kernels.halves import Array
 from delegate.kernels.operands import WIDE, WIDE_COMPLEX, Operand, blocked, cast, level
 from delegate.kernels.portable_table import TABLE
@@ -174,6 +175,8 @@ def lerp(start: Array, end: Array, weight: float | Array, *, out: Array) -> None
 @TABLE.kernel("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor", in_place=True)
 def clamp(x: Array, low: Operand | None, high: Operand | None, *, out: Array) -> None:
     """min(max(x, low), high), either bound may be absent; NaN in x or in a bound stays."""
+    if low is None and high is None:
+        raise KernelError("clamp has no bound", remedy="give one of min and max")
     if not isinstance(low, np.ndarray) and not isinstance(high, np.ndarray):
         _clamp_numbers(x, low, high, out=out)
         return

@@ -9,8 +9,9 @@ import numpy as np
 from delegate.kernels.halves import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, COMPLEX, FLOAT, REAL
-from delegate.kernels.windows import last, padded, spread, taps, windows
+from delegate.kernels.windows import last, padded, spread, taps
 from delegate.program.dtypes import DType
+from delegate.program.raw import check_room, windows
 
 
 def _positions(
@@ -52,7 +53,9 @@ def col2im(
     """x ([N,] C * kernel, positions) -> ([N,] C, H, W): what overlaps is summed."""
     kernel, dilation, padding, stride = (spread(v, 2) for v in (kernel, dilation, padding, stride))
     count = _positions(size, kernel, dilation, padding, stride)
-    whole = np.zeros((*out.shape[:-2], *(n + 2 * p for n, p in zip(size, padding, strict=True))), out.dtype)
+    shape = (*out.shape[:-2], *(n + 2 * p for n, p in zip(size, padding, strict=True)))
+    check_room(shape, out.dtype, x, out)
+    whole = np.zeros(shape, out.dtype)
     columns = x.reshape(*out.shape[:-2], *kernel, *count)
     for position, places in taps(kernel, stride, dilation, count):
         whole[places] += columns[last(*position, slice(None), slice(None))]

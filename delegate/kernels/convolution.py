@@ -10,8 +10,9 @@ import numpy as np
 from delegate.kernels.halves import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import COMPLEX, FLOAT, INT
-from delegate.kernels.windows import last, padded, spread, taps, windows
+from delegate.kernels.windows import last, padded, spread, taps
 from delegate.program.dtypes import DType
+from delegate.program.raw import check_room, windows
 
 _DTYPES = (FLOAT | INT | COMPLEX) - {DType.float16}
 _SCRATCH = 1 << 18  # elements of gathered windows at a time: about what stays in the cache of a core
@@ -176,6 +177,7 @@ def _transposed(
         max((n - 1) * s + (k - 1) * d + 1, o + 2 * p)
         for n, s, k, d, p, o in zip(count, stride, kernel, dilation, padding, out.shape[2:], strict=True)
     ]
+    check_room((*out.shape[:2], *reach), out.dtype, x, weight, out)
     whole = np.zeros((*out.shape[:2], *reach), out.dtype)
     pixels = _split(x, groups)
     by_group = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], *kernel)

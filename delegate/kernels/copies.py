@@ -12,7 +12,9 @@ from delegate.kernels import views
 from delegate.kernels.halves import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, COMPLEX, REAL
+from delegate.program import raw
 from delegate.program.dtypes import DType
+from delegate.program.raw import repeated, same_shape
 
 # Where torch may mix element types, bfloat16 is left to the conversion that the table makes: its arrays are raw bits.
 CONVERTIBLE = ANY - {DType.bfloat16}
@@ -75,20 +77,22 @@ def repeat(x: Array, repeats: Sequence[int], *, out: Array) -> None:
 @TABLE.kernel("aten.repeat_interleave.self_int", "aten.repeat_interleave.self_Tensor", dtypes=ANY)
 def repeat_interleave(x: Array, repeats: int | Array, dim: int | None, output_size: int | None, *, out: Array) -> None:
     """Every element `repeats` times; without dim the flattened elements."""
-    np.copyto(out, np.repeat(x, repeats, axis=dim))
+    np.copyto(out, repeated(x, repeats, dim, out.size if dim is None else out.shape[dim]))
 
 
 @TABLE.kernel("aten.repeat_interleave.Tensor", dtypes={DType.int32, DType.int64})
 def repeat_interleave_positions(repeats: Array, output_size: int | None, *, out: Array) -> None:
     """Position i of `repeats`, `repeats[i]` times."""
-    np.copyto(out, np.repeat(np.arange(len(repeats)), repeats))
+    np.copyto(out, repeated(np.arange(len(repeats)), repeats, 0, out.size))
 
 
 @TABLE.kernel("aten.cat.default", "aten.concat.default", "aten.concatenate.default", dtypes=CONVERTIBLE)
 def cat(tensors: Sequence[Array], dim: int, *, out: Array) -> None:
     """Tensors of shape (0,) fit everywhere, as torch has it."""
     parts = [t for t in tensors if t.shape != (0,)]
-    if parts:
+    if not parts:
+        same_shape(*tensors, out) if tensors else same_shape(np.empty(0), out)
+    else:
         np.concatenate(parts, axis=dim, out=out, casting="unsafe")
 
 
@@ -135,7 +139,7 @@ def polar(length: Array, angle: Array, *, out: Array) -> None:
 
 @TABLE.kernel("aten.trace.default", dtypes=(REAL | COMPLEX) - {DType.bool})
 def trace(x: Array, *, out: Array) -> None:
-    np.sum(x.diagonal(), dtype=out.dtype, out=out)
+    np.sum(raw.diagonal(x, 0, 0, 1), dtype=out.dtype, out=out)
 
 
 # The functional form of a view is the view, copied; that of a write through a view is a scatter into it.

@@ -12,6 +12,7 @@ from delegate.kernels.halves import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, REAL
 from delegate.program.dtypes import DType
+from delegate.program.raw import check_room
 
 Number = int | float
 
@@ -73,6 +74,7 @@ def linspace(start: Number, end: Number, steps: int, *_options: Any, out: Array)
     """Both ends exact: the second half is counted from the end."""
     if out.dtype.kind in "iu":
         start, end = int(start), int(end)
+    check_room((steps,), out.dtype, out)
     index, step = np.arange(steps), (end - start) / max(steps - 1, 1)
     values = np.where(index < steps // 2, start + step * index, end - step * (steps - 1 - index))
     np.copyto(out, values if steps > 1 else start, casting="unsafe")
@@ -80,6 +82,7 @@ def linspace(start: Number, end: Number, steps: int, *_options: Any, out: Array)
 
 @TABLE.kernel("aten.logspace.default", dtypes=REAL)
 def logspace(start: Number, end: Number, steps: int, base: float, *_options: Any, out: Array) -> None:
+    check_room((steps,), out.dtype, out)
     np.copyto(out, np.power(base, np.linspace(start, end, steps)), casting="unsafe")
 
 
@@ -91,11 +94,13 @@ def eye(*_args: Any, out: Array) -> None:
 
 @TABLE.kernel("aten.tril_indices.default", dtypes={DType.int32, DType.int64})
 def tril_indices(rows: int, columns: int, offset: int, *_options: Any, out: Array) -> None:
+    check_room((rows, columns), out.dtype, out)
     out[...] = np.tril_indices(rows, offset, columns)
 
 
 @TABLE.kernel("aten.triu_indices.default", dtypes={DType.int32, DType.int64})
 def triu_indices(rows: int, columns: int, offset: int, *_options: Any, out: Array) -> None:
+    check_room((rows, columns), out.dtype, out)
     out[...] = np.triu_indices(rows, offset, columns)
 
 

@@ -14,6 +14,7 @@ from delegate.kernels.operands import axis_of
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, FLOAT, INT, REAL
 from delegate.program.dtypes import DType
+from delegate.program.raw import check_room, repeated
 
 Unique = tuple[Array, Array, Array]  # values, inverse, counts; the last two are empty where they are not asked for
 
@@ -40,9 +41,8 @@ def index_tensor(x: Array, indices: Sequence[Array | None]) -> Array:
 @TABLE.allocating("aten.repeat_interleave.Tensor", dtypes={DType.int32, DType.int64})
 def repeat_interleave(repeats: Array, output_size: int | None) -> Array:
     """Position i as often as repeats[i] says, (sum of repeats)."""
-    if repeats.size and repeats.min() < 0:
-        raise KernelError("repeats are negative", where=f"the least is {repeats.min()}")
-    return np.repeat(np.arange(len(repeats), dtype=repeats.dtype), repeats)
+    count = int(repeats.sum(dtype=np.float64))  # exact where it is a size at all
+    return repeated(np.arange(len(repeats), dtype=repeats.dtype), repeats, 0, count)
 
 
 @TABLE.allocating("aten.bincount.default", dtypes=INT | FLOAT)
@@ -50,6 +50,7 @@ def bincount(x: Array, weights: Array | None, minlength: int) -> Array:
     """How often each number from 0 on occurs in x (n), or the sum of its weights (n)."""
     if x.size and x.min() < 0:
         raise KernelError("numbers to count are negative", where=f"the least is {x.min()}")
+    check_room((minlength,), np.dtype(np.int64), x)
     made = np.bincount(x, weights, minlength)
     return made.astype(np.float32) if weights is not None and weights.dtype == np.float32 else made
 

@@ -9,6 +9,7 @@ from delegate.kernels.indexing import checked
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import FLOAT
 from delegate.program.dtypes import DType
+from delegate.program.raw import combine_at, repeated
 
 _SUM, _MEAN = 0, 1  # the third mode is max
 
@@ -40,7 +41,8 @@ def embedding_bag(
     bounds = np.append(offsets[: len(result)], len(indices))
     if include_last_offset:
         bounds[-1] = offsets[-1]
-    bags = np.repeat(np.arange(len(result)), np.diff(bounds))
+    lengths = np.diff(bounds)
+    bags = repeated(np.arange(len(result)), lengths, 0, int(bounds[-1]) - int(bounds[0]))
     used = checked(indices[: len(bags)], len(weight))
     if bag_of.size == len(bags):
         bag_of[...] = bags
@@ -54,7 +56,7 @@ def embedding_bag(
         rows = rows * sample_weights[: len(bags), None]
     result.fill(0)
     if mode <= _MEAN:
-        np.add.at(result, bags[counted], rows[counted])
+        combine_at(np.add, result, (bags[counted],), rows[counted])
         if mode == _MEAN:
             result /= np.maximum(counts, 1)[:, None].astype(result.dtype)
         winners.fill(0)

@@ -15,6 +15,7 @@ from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, COMPLEX, REAL
 from delegate.kernels.views import along
 from delegate.program.dtypes import DType
+from delegate.program.raw import combine_at
 
 _SUMS = (REAL | COMPLEX) - {DType.float16}
 
@@ -70,7 +71,7 @@ def index_put(x: Array, indices: Sequence[Array | None], values: Array, accumula
         return
     np.copyto(out, x)
     if accumulate:
-        np.add.at(out, advanced(indices), values)
+        combine_at(np.add, out, advanced(indices), values)
     else:
         out[advanced(indices)] = values
 
@@ -81,7 +82,7 @@ def index_add(x: Array, dim: int, index: Array, source: Array, alpha: Any, *, ou
     if x.ndim:
         scaled = source if alpha == 1 else np.multiply(source, cast(alpha, out.dtype))
         place = along(dim, x.ndim, checked(index.reshape(-1), x.shape[dim]))
-        np.add.at(out, place, scaled.reshape(out[place].shape))
+        combine_at(np.add, out, place, scaled.reshape(out[place].shape))
     else:
         out[...] += np.multiply(source.reshape(()), cast(alpha, out.dtype))
 
@@ -92,7 +93,7 @@ def put(x: Array, index: Array, source: Array, accumulate: bool, *, out: Array) 
     np.copyto(out, x)
     flat, places = out.reshape(-1), checked(index.reshape(-1), x.size, negative=True)
     if accumulate:
-        np.add.at(flat, places, source.reshape(-1))
+        combine_at(np.add, flat, (places,), source.reshape(-1))
     else:
         flat[places] = source.reshape(-1)
 

@@ -7,9 +7,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from delegate.errors import KernelError
 from delegate.kernels.halves import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import COMPLEX
+from delegate.program import raw
 from delegate.program.dtypes import DType
 
 _FLOATS = COMPLEX | {DType.float32, DType.float64}
@@ -70,7 +72,7 @@ def _triangles(factors: Array) -> tuple[Array, Array]:
 @TABLE.kernel("aten.linalg_lu_factor_ex.default", dtypes=_DTYPES)
 def linalg_lu_factor_ex(x: Array, pivot: bool, check: bool, *, out: tuple[Array, Array, Array]) -> None:
     out[0][...], out[1][...] = lu_factor(x)
-    diagonal = out[0].diagonal(axis1=-2, axis2=-1) == 0
+    diagonal = raw.diagonal(out[0], 0, -2, -1) == 0
     out[2][...] = np.where(diagonal.any(axis=-1), diagonal.argmax(axis=-1) + 1 if diagonal.shape[-1] else 0, 0)
 
 
@@ -83,7 +85,9 @@ def linalg_lu(x: Array, pivot: bool, *, out: tuple[Array, Array, Array]) -> None
 
 @TABLE.kernel("aten.lu_unpack.default", dtypes=_DTYPES)
 def lu_unpack(factors: Array, pivots: Array, data: bool, permutation: bool, *, out: tuple[Array, Array, Array]) -> None:
-    """P, L and U; those that are not asked for are empty."""
+    """P, L and U; those that are not asked for are empty, or 0."""
+    for result in out:
+        result.fill(0)
     if permutation:
         out[0][...] = _permutation(pivots, factors.shape[-2], factors.dtype)
     if data:
@@ -187,36 +191,50 @@ def linalg_qr(x: Array, mode: str, *, out: tuple[Array, Array]) -> None:
         out[0][...], out[1][...] = np.linalg.qr(x, mode="complete" if mode == "complete" else "reduced")
 
 
+def _require_finite(x: Array) -> None:
+    """LAPACK may look for the values of a matrix without end where it holds infinities or NaN; torch refuses them."""
+    if not np.isfinite(x).all():
+        raise KernelError("the matrix holds infinities or NaN", remedy="give one of finite numbers")
+
+
 @TABLE.kernel("aten._linalg_eigh.default", dtypes=_FLOATS)
 def linalg_eigh(x: Array, triangle: str, vectors: bool, *, out: tuple[Array, Array]) -> None:
     """Eigenvalues in ascending order, and the vectors as columns; each is unique up to its sign or phase."""
     side: Literal["L", "U"] = "U" if triangle.upper() == "U" else "L"
+    _require_finite(x)
     if vectors:
         out[0][...], out[1][...] = np.linalg.eigh(x, side)
     else:
         out[0][...] = np.linalg.eigvalsh(x, side)
+        out[1].fill(0)
 
 
 @TABLE.kernel("aten.linalg_eig.default", dtypes=_FLOATS)
 def linalg_eig(x: Array, *, out: tuple[Array, Array]) -> None:
     """Complex eigenvalues in any order, and the vectors as columns."""
+    _require_finite(x)
     out[0][...], out[1][...] = np.linalg.eig(x)
 
 
 @TABLE.kernel("aten._linalg_svd.default", dtypes=_FLOATS)
 def linalg_svd(x: Array, full: bool, vectors: bool, _driver: str | None, *, out: tuple[Array, Array, Array]) -> None:
     """U, the singular values in descending order, and V, conjugated and transposed."""
+    _require_finite(x)
     if vectors:
         out[0][...], out[1][...], out[2][...] = np.linalg.svd(x, full_matrices=full)
     else:
         out[1][...] = np.linalg.svd(x, compute_uv=False)
+        out[0].fill(0)
+        out[2].fill(0)
 
 
 @TABLE.kernel("aten.linalg_pinv.atol_rtol_tensor", dtypes=_FLOATS)
 def linalg_pinv(x: Array, atol: Array | None, rtol: Array | None, hermitian: bool, *, out: Array) -> None:
     """The pseudoinverse: singular values up to atol, or up to rtol times the greatest, count as 0."""
     if x.size == 0:
+        out.fill(0)
         return
+    _require_finite(x)
     left, values, right = np.linalg.svd(x, full_matrices=False, hermitian=hermitian)
     if rtol is None:
         rtol = np.asarray(0.0 if atol is not None and np.all(atol > 0) else max(x.shape[-2:]) * np.finfo(x.dtype).eps)
@@ -229,6 +247,7 @@ def linalg_pinv(x: Array, atol: Array | None, rtol: Array | None, hermitian: boo
 def matrix_exp(x: Array, *, out: Array) -> None:
     """The exponential, by its series on a matrix halved until its norm is at most 1/2, then squared as often."""
     if x.size == 0:
+        out.fill(0)
         return
     norm = float(np.abs(x).sum(axis=-1).max())
     halvings = max(0, math.ceil(math.log2(norm)) + 1) if 0 < norm < math.inf else 0

@@ -187,6 +187,8 @@ def batch_norm_inference(
     out: tuple[Array, ...],
 ) -> None:
     """The saved statistics are empty."""
+    for statistics in out[1:]:
+        statistics.fill(0)
     _with_stats(x, weight, bias, mean, var, eps, out[0])
 
 
@@ -197,6 +199,8 @@ def batch_norm_legit(
 ) -> None:  # fmt: skip
     """In training only without running statistics: those would change in place."""
     if not training and mean is not None and var is not None:
+        for statistics in out[1:]:
+            statistics.fill(0)
         _with_stats(x, weight, bias, mean, var, eps, out[0])
         return
     _refuse_mutation("aten._native_batch_norm_legit.default", mean is not None)
@@ -221,6 +225,8 @@ def batch_norm_functional(
 ) -> None:  # fmt: skip
     """Also gives the running statistics after this batch; the running variance is the unbiased one."""
     if not training:
+        for statistics in out[1:3]:
+            statistics.fill(0)
         _with_stats(x, weight, bias, mean, var, eps, out[0])
         np.copyto(out[3], mean)
         np.copyto(out[4], var)

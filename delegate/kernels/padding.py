@@ -11,6 +11,7 @@ from delegate.kernels.copies import CONVERTIBLE
 from delegate.kernels.halves import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY
+from delegate.program.raw import check_room
 
 # A list of padding is (before, after) of the last dimension, then of the one before it, ...; negative pads crop.
 
@@ -63,6 +64,7 @@ def pad_nd(x: Array, pad: Sequence[int], mode: str, value: float | None, *, out:
 def _gather_axes(x: Array, pad: Sequence[int], mode: str, out: Array) -> None:
     for axis, before, after in _by_axis(x.ndim, pad):
         if before or after:
+            check_room((x.shape[axis] + max(before, 0) + max(after, 0),), np.dtype(np.int64), x, out)
             x = x.take(_sources(x.shape[axis], before, after, mode), axis=axis)
     np.copyto(out, x)
 

@@ -12,6 +12,7 @@ from delegate.kernels.halves import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, FLOAT
 from delegate.program.dtypes import DType
+from delegate.program.raw import check_room
 
 _FLOAT = FLOAT - {DType.float16}
 Taps = tuple[Array, Array]  # (size, taps) places in the input and their weights, for every place of the output
@@ -87,7 +88,9 @@ def _antialiased(
     center = ratio * (np.arange(count) + 0.5)
     first = np.maximum((center - support * stretch + 0.5).astype(np.int64), 0)
     last = np.minimum((center + support * stretch + 0.5).astype(np.int64), size)
-    places = first[:, None] + np.arange(max(int((last - first).max(initial=1)), 1))
+    width = max(int((last - first).max(initial=1)), 1)
+    check_room((count, width), center.dtype)
+    places = first[:, None] + np.arange(width)
     weights = kernel(np.abs((places - center[:, None] + 0.5) / stretch))
     weights[places >= last[:, None]] = 0
     weights /= weights.sum(axis=1, keepdims=True)

@@ -11,6 +11,7 @@ from delegate.kernels.operands import WIDE, WIDE_COMPLEX, axis_of
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, INT, UNSIGNED
 from delegate.program.dtypes import DType
+from delegate.program.raw import same_shape
 
 _WIDER = {np.dtype(np.float32): np.dtype(np.float64), np.dtype(np.complex64): np.dtype(np.complex128)}
 
@@ -41,6 +42,7 @@ def _extremum(maximum: bool, x: Array, dim: int, *, out: tuple[Array, Array]) ->
         np.copyto(values, x)
         indices.fill(0)
         return
+    same_shape(x, values, indices)
     axis = axis_of(x, dim)
     (np.maximum if maximum else np.minimum).accumulate(x, axis=axis, out=values)
     here = (x == values) | np.isnan(x)

@@ -13,6 +13,7 @@ from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, COMPLEX, REAL
 from delegate.kernels.views import along
 from delegate.program.dtypes import DType
+from delegate.program.raw import combine_at
 
 _SUMS = (REAL | COMPLEX) - {DType.float16}
 _UFUNCS = {
@@ -88,10 +89,10 @@ def _combine(out: Array, places: tuple[Any, ...], source: Any, how: str, include
     ufunc = _UFUNCS[how]
     if not include_self:
         out[places] = _identity(ufunc, out.dtype)
-    ufunc.at(out, places, source)
+    combine_at(ufunc, out, places, source)
     if how == "mean":
         counts = np.full(out.shape, int(include_self), np.int64)
-        np.add.at(counts, places, 1)
+        combine_at(np.add, counts, places, 1)
         np.maximum(counts, 1, out=counts)
         divide = np.divide if out.dtype.kind in "fc" else np.floor_divide
         divide(out, counts, out=out, casting="unsafe")

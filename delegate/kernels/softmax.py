@@ -13,6 +13,7 @@ from delegate.kernels.halves import Array
 from delegate.kernels.operands import WIDE, axis_of, cast, row_blocks
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, INT
+from delegate.program.raw import same_shape
 
 _MODERATE = 16.0  # exponentials up to this number are summed and multiplied without a fear of overflow
 _ENOUGH = 2.0**-10  # a smaller sum may have lost terms that are not small beside it
@@ -92,6 +93,7 @@ def _safe_softmax(x: Array, axis: int, out: Array) -> None:
 def _along(function: Callable[[Array, int, Array], None], x: Array, dim: int, *_: Any, out: Array) -> None:
     """The other arguments choose the dtype, which `out` has."""
     x = cast(x, out.dtype)
+    same_shape(x, out)
     if x.size == 0:
         return
     if x.ndim == 0:

@@ -14,6 +14,7 @@ from delegate.kernels.portable_table import TABLE
 from delegate.kernels.reduction import vector_norm
 from delegate.kernels.table import BOOL, COMPLEX, INT
 from delegate.program.dtypes import DType
+from delegate.program.raw import check_room
 
 
 def _median(skip_nan: bool, x: Array, dim: int, keepdim: bool, *, out: tuple[Array, Array]) -> None:
@@ -48,6 +49,8 @@ def mode(x: Array, dim: int, keepdim: bool, *, out: tuple[Array, Array]) -> None
     """The most frequent value, the least of several, and the last index that it is found at."""
     values, indices = out
     if x.size == 0:
+        values.fill(0)
+        indices.fill(0)
         return
     line = np.moveaxis(x, axis_of(x, dim), -1) if x.ndim else x.reshape(1)
     order = np.argsort(line, axis=-1, kind="stable")
@@ -70,6 +73,7 @@ def histc(x: Array, bins: int, low: float, high: float, *, out: Array) -> None:
         low, high = low - 1, high + 1
     inside = x[(x >= low) & (x <= high)].astype(np.float64)
     place = np.minimum(((inside - low) / (high - low) * bins).astype(np.int64), bins - 1)
+    check_room((bins,), place.dtype, x, out)
     np.copyto(out, np.bincount(place, minlength=bins), casting="unsafe")
 
 
@@ -109,6 +113,7 @@ def segment_reduce(
     table = lengths if lengths is not None else offsets
     assert table is not None, "torch refuses it"
     axis = table.ndim - 1
+    out.fill(0)
     for row in np.ndindex(table.shape[:axis]):
         for run, (begin, end) in enumerate(_runs(table[row], lengths is not None)):
             part = x[row][begin:end]

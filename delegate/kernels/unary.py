@@ -15,6 +15,8 @@ from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT, REAL
 from delegate.program.dtypes import DType
 
+_MOST_DECIMALS = 308  # of a float
+
 # Integers and bools give floats; `out` says which.
 _TO_FLOAT: dict[str, np.ufunc] = {
     "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh, "atan": np.arctan,
@@ -93,7 +95,7 @@ def round_decimals(x: Array, decimals: int, *, out: Array) -> None:
     if x.dtype.kind != "f" or decimals == 0:
         round_(x, out=out)
         return
-    scale = float(10 ** abs(decimals))
+    scale = float(10 ** abs(decimals)) if abs(decimals) <= _MOST_DECIMALS else math.inf
     first, last = (np.multiply, np.divide) if decimals > 0 else (np.divide, np.multiply)
     first(x, scale, out=out)
     np.rint(out, out=out)

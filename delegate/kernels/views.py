@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
-from numpy.lib.stride_tricks import as_strided as strided
-from numpy.lib.stride_tricks import sliding_window_view
 
 from delegate.errors import KernelError
 from delegate.kernels.halves import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import COMPLEX
+from delegate.program import raw
 from delegate.program.dtypes import DType
+from delegate.program.raw import check_parts, strided, windows
 
 
 def along(dim: int, ndim: int, index: Any) -> Any:
@@ -160,7 +160,7 @@ def unflatten(x: Array, dim: int, sizes: Sequence[int]) -> Array | None:
 @TABLE.view("aten.diagonal.default")
 def diagonal(x: Array, offset: int, dim1: int, dim2: int) -> Array:
     """The diagonal becomes the last dimension."""
-    return x.diagonal(offset, dim1, dim2)
+    return raw.diagonal(x, offset, dim1, dim2)
 
 
 @TABLE.view("aten.unfold.default")
@@ -169,7 +169,8 @@ def unfold(x: Array, dim: int, size: int, step: int) -> Array:
     if not x.ndim:
         return x.reshape(1)[:size]
     axis = normalize_axis_index(dim, x.ndim)
-    return slice_tensor(sliding_window_view(x, size, axis=axis), axis, None, None, step)
+    count = (x.shape[axis] - size) // step + 1
+    return np.moveaxis(windows(np.moveaxis(x, axis, -1), (size,), (step,), (1,), (count,)), -1, axis)
 
 
 @TABLE.view("aten.as_strided.default")
@@ -182,15 +183,7 @@ def as_strided(x: Array, size: Sequence[int], stride: Sequence[int], offset: int
     flat = _memory(x)
     if flat is None:
         return None
-    begin = offset or 0
-    last = begin + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
-    if math.prod(size) and not 0 <= begin <= last < flat.size:
-        raise KernelError(
-            f"as_strided leaves the memory of its argument ({flat.size} elements)",
-            where=f"sizes {list(size)}, strides {list(stride)}, offset {begin}",
-            remedy="write the model with view, slice and permute",
-        )
-    return strided(flat[begin:], tuple(size), tuple(s * x.itemsize for s in stride))
+    return strided(flat, size, stride, offset or 0)
 
 
 def _memory(x: Array) -> Array | None:
@@ -211,6 +204,7 @@ def split_with_sizes(x: Array, sizes: Sequence[int], dim: int) -> tuple[Array, .
 def split(x: Array, size: int, dim: int) -> tuple[Array, ...]:
     """Parts of `size`, the last one smaller where it does not divide."""
     length = x.shape[dim]
+    check_parts(-(-length // max(size, 1)))
     return split_with_sizes(x, [min(size, length - b) for b in range(0, length, max(size, 1))] or [length], dim)
 
 
@@ -218,14 +212,14 @@ def split(x: Array, size: int, dim: int) -> tuple[Array, ...]:
 def chunk(x: Array, chunks: int, dim: int) -> tuple[Array, ...]:
     """Equal parts, at most `chunks` of them, the last one smaller where it does not divide."""
     if x.shape[dim] == 0:
-        return split_with_sizes(x, [0] * chunks, dim)
+        return split_with_sizes(x, [0] * check_parts(chunks), dim)
     return split(x, -(-x.shape[dim] // chunks), dim)
 
 
 @TABLE.view("aten.tensor_split.sections")
 def tensor_split(x: Array, sections: int, dim: int) -> tuple[Array, ...]:
     small, more = divmod(x.shape[dim], sections)
-    return split_with_sizes(x, [small + (i < more) for i in range(sections)], dim)
+    return split_with_sizes(x, [small + (i < more) for i in range(check_parts(sections))], dim)
 
 
 @TABLE.view("aten.tensor_split.indices")
@@ -236,7 +230,7 @@ def tensor_split_indices(x: Array, indices: Sequence[int], dim: int) -> tuple[Ar
 
 @TABLE.view("aten.unbind.int")
 def unbind(x: Array, dim: int) -> tuple[Array, ...]:
-    return tuple(x[along(dim, x.ndim, i)] for i in range(x.shape[dim]))
+    return tuple(x[along(dim, x.ndim, i)] for i in range(check_parts(x.shape[dim])))
 
 
 @TABLE.view("aten.real.default")
@@ -252,7 +246,7 @@ def imag(x: Array) -> Array:
 @TABLE.view("aten.view_as_real.default", dtypes=COMPLEX | {DType.float32, DType.float64})
 def view_as_real(x: Array) -> Array:
     """(...) complex -> (..., 2)."""
-    return strided(x.real, (*x.shape, 2), (*x.strides, x.itemsize // 2))
+    return x[..., None].view(x.real.dtype)
 
 
 @TABLE.view("aten.view_as_complex.default", dtypes=COMPLEX | {DType.float32, DType.float64})

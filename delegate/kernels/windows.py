@@ -7,9 +7,9 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from delegate.kernels.halves import Array
+from delegate.program.raw import check_room
 
 
 def spread(values: Sequence[int], rank: int, default: Sequence[int] = ()) -> tuple[int, ...]:
@@ -30,21 +30,10 @@ def padded(x: Array, before: Sequence[int], after: Sequence[int], value: Any = 0
     rank = len(before)
     spatial = x.shape[-rank:]
     shape = x.shape[:-rank] + tuple(n + b + a for n, b, a in zip(spatial, before, after, strict=True))
+    check_room(shape, x.dtype, x)
     wide = np.zeros(shape, x.dtype) if value == 0 else np.full(shape, value, x.dtype)
     wide[last(*(slice(b, b + n) for b, n in zip(before, spatial, strict=True)))] = x
     return wide
-
-
-def windows(
-    x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], count: Sequence[int]
-) -> Array:
-    """A view of shape (..., *kernel, *count): element [k, i] is x[i * stride + k * dilation]. x is (..., *spatial)."""
-    rank = len(kernel)
-    steps = x.strides[-rank:]
-    taps = tuple(s * d for s, d in zip(steps, dilation, strict=True))
-    moves = tuple(s * d for s, d in zip(steps, stride, strict=True))
-    shape = (*x.shape[:-rank], *kernel, *count)
-    return as_strided(x, shape, (*x.strides[:-rank], *taps, *moves), writeable=False)
 
 
 def taps(

@@ -8,13 +8,13 @@ from __future__ import annotations
 import itertools
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from delegate.errors import ProgramError
 from delegate.program.dtypes import DType
 from delegate.program.expr import LEAVES, Dim, Expr, Op, operands
-from delegate.program.limits import MAX_DEPTH, MAX_EXPR_NODES
+from delegate.program.limits import MAX_ALL_EXPR_NODES, MAX_DEPTH, MAX_EXPR_NODES, MAX_TEXT, check_name
 from delegate.program.model import Arg, Ref
 from delegate.program.schema_generated import ArgKind
 
@@ -22,6 +22,7 @@ T = TypeVar("T")
 _DOUBLE, _LONG = struct.Struct("<d"), struct.Struct("<q")
 _DTYPES = {t.value: t for t in DType}
 _OPS = {o.value: o for o in Op}
+_SIMPLIFY = "simplify the sizes of the model"
 
 
 class ArgPool:
@@ -29,6 +30,7 @@ class ArgPool:
 
     def __init__(self) -> None:
         self._exprs: dict[tuple[int, int, int], int] = {}
+        self.expr_nodes = 0  # of all expressions, counted as often as they occur
         self._texts: dict[str, int] = {}
         self._scalars: dict[type, tuple[int, Callable[[Any], int]]] = {
             type(None): (ArgKind.NONE, lambda _: 0),
@@ -60,17 +62,26 @@ class ArgPool:
 
     def expr(self, expr: Expr) -> int:
         """The index of an expression."""
-        return self._expr(expr, MAX_DEPTH, iter(range(MAX_EXPR_NODES)))
+        return self._expr(expr, MAX_DEPTH)[0]
 
-    def _expr(self, expr: Expr, depth: int, budget: Iterable[int]) -> int:
-        if depth == 0 or next(iter(budget), None) is None:
-            raise ProgramError("the expression of a size is too large", remedy="simplify the sizes of the model")
+    def _expr(self, expr: Expr, depth: int) -> tuple[int, int]:
+        """The index of an expression, and how many nodes it has."""
+        if depth == 0:
+            raise ProgramError("the expression of a size is nested too deeply", remedy=_SIMPLIFY)
+        nodes = 1
         if expr.op in LEAVES:
             key = (expr.op.value, _bits(expr.value) if expr.op is Op.FLOAT else int(expr.value), 0)
         else:
-            left, right, *_ = *(self._expr(a, depth - 1, budget) for a in expr.args), 0
+            below = [self._expr(a, depth - 1) for a in expr.args]
+            left, right, *_ = *(index for index, _ in below), 0
             key = (expr.op.value, left, right)
-        return self._exprs.setdefault(key, len(self._exprs))
+            nodes += sum(size for _, size in below)
+        if nodes > MAX_EXPR_NODES:
+            raise ProgramError("the expression of a size is too large", remedy=_SIMPLIFY)
+        if key not in self._exprs:
+            self._exprs[key] = len(self._exprs)
+            self.expr_nodes += nodes
+        return self._exprs[key], nodes
 
     def flatten(self, arg: Arg, depth: int = MAX_DEPTH) -> list[tuple[int, int]]:
         """The kind and the value of an argument, followed by those of its items."""
@@ -87,20 +98,26 @@ class ArgPool:
         return [(kind, value(arg))]
 
     def _text(self, text: str) -> int:
+        check_name(text, MAX_TEXT)
         return self._texts.setdefault(text, len(self._texts))
 
 
-def read_exprs(*columns: tuple[int, ...]) -> tuple[Expr, ...]:
-    """All expressions. Sizes and depths are counted while they are built: parts may be shared without end."""
+def read_exprs(*columns: Sequence[int]) -> tuple[tuple[Expr, ...], int]:
+    """All expressions, and how many nodes they have, counted as often as they occur.
+
+    Sizes and depths are counted while they are built: parts may be shared without end.
+    """
     made: list[Expr] = []
     sizes: list[int] = []
     depths: list[int] = []
+    total = 0
     for code, first, second in zip(*columns, strict=True):
         op = _OPS[code]
         if op in LEAVES:
             made.append(Expr(op, _double(first) if op is Op.FLOAT else first))
             sizes.append(1)
             depths.append(1)
+            total += 1
             continue
         used = (first, second)[: operands(op)]
         if not all(0 <= i < len(made) for i in used):
@@ -108,9 +125,10 @@ def read_exprs(*columns: tuple[int, ...]) -> tuple[Expr, ...]:
         made.append(Expr(op, 0, tuple(made[i] for i in used)))
         sizes.append(1 + sum(sizes[i] for i in used))
         depths.append(1 + max(depths[i] for i in used))
-        if sizes[-1] > MAX_EXPR_NODES or depths[-1] > MAX_DEPTH:
+        total += sizes[-1]
+        if sizes[-1] > MAX_EXPR_NODES or depths[-1] > MAX_DEPTH or total > MAX_ALL_EXPR_NODES:
             raise ValueError("an expression is too large")
-    return tuple(made)
+    return tuple(made), total
 
 
 class ArgReader:
@@ -128,7 +146,7 @@ class ArgReader:
             ArgKind.TEXT: lambda value: texts[_index(value)],
         }
 
-    def read(self, kinds: tuple[int, ...], values: tuple[int, ...]) -> tuple[Arg, ...]:
+    def read(self, kinds: Sequence[int], values: tuple[int, ...]) -> tuple[Arg, ...]:
         pairs = zip(kinds, values, strict=True)
         return tuple(self._one(kind, value, pairs, MAX_DEPTH) for kind, value in pairs)
 

@@ -14,6 +14,7 @@ from delegate.program.model import Symbol
 
 Interval = tuple[float, float]  # no value is less than the first or more than the second
 
+_LARGEST = 2**63
 _ALL: Interval = (-math.inf, math.inf)
 
 
@@ -72,39 +73,50 @@ _MONOTONE: dict[Op, Callable[[float], float]] = {
 }
 
 
-def interval(expr: Expr, symbols: Sequence[Symbol]) -> Interval:
-    """Bounds of the values of an expression; infinite where none is known."""
-    try:
-        found = _interval(expr, symbols)
-    except OverflowError:
+class Bounds:
+    """The bounds of expressions over some symbols; each expression is looked at once, however many sizes share it."""
+
+    def __init__(self, symbols: Sequence[Symbol]) -> None:
+        self._symbols = symbols
+        self._known: dict[int, tuple[Expr, Interval]] = {}  # by identity; the expression is kept, so that it stays
+
+    def interval(self, expr: Expr) -> Interval:
+        """Bounds of the values of an expression; infinite where none is known."""
+        if (found := self._known.get(id(expr))) is not None:
+            return found[1]
+        try:
+            low, high = self._interval(expr)
+            if math.isnan(low) or math.isnan(high):
+                low, high = _ALL
+        except OverflowError:
+            low, high = _ALL
+        # what exceeds 64 bits is an error when it is evaluated
+        made = -math.inf if low < -_LARGEST else low, math.inf if high > _LARGEST else high
+        self._known[id(expr)] = expr, made
+        return made
+
+    def _interval(self, expr: Expr) -> Interval:
+        if expr.op in (Op.CONST, Op.FLOAT):
+            return expr.value, expr.value
+        if expr.op is Op.SYMBOL:
+            symbol = self._symbols[int(expr.value)]
+            return symbol.minimum, math.inf if symbol.maximum is None else symbol.maximum
+        if expr.op in _BINARY:
+            left, right = map(self.interval, expr.args)
+            return _BINARY[expr.op](left, right)
+        if expr.op in _MONOTONE:
+            low, high = (x if math.isinf(x) else _MONOTONE[expr.op](x) for x in self.interval(expr.args[0]))
+            return low, high
         return _ALL
-    return _ALL if any(map(math.isnan, found)) else found
 
+    def largest(self, dim: Dim) -> int | None:
+        """The size that a dimension never exceeds, or None where no such size is known."""
+        if isinstance(dim, int):
+            return dim
+        bound = self.interval(dim)[1]
+        return None if math.isinf(bound) else max(int(bound), 0)
 
-def _interval(expr: Expr, symbols: Sequence[Symbol]) -> Interval:
-    if expr.op in (Op.CONST, Op.FLOAT):
-        return expr.value, expr.value
-    if expr.op is Op.SYMBOL:
-        symbol = symbols[int(expr.value)]
-        return symbol.minimum, math.inf if symbol.maximum is None else symbol.maximum
-    if expr.op in _BINARY:
-        left, right = (interval(arg, symbols) for arg in expr.args)
-        return _BINARY[expr.op](left, right)
-    if expr.op in _MONOTONE:
-        low, high = (x if math.isinf(x) else _MONOTONE[expr.op](x) for x in interval(expr.args[0], symbols))
-        return low, high
-    return _ALL
-
-
-def largest(dim: Dim, symbols: Sequence[Symbol]) -> int | None:
-    """The size that a dimension never exceeds, or None where no such size is known."""
-    if isinstance(dim, int):
-        return dim
-    bound = interval(dim, symbols)[1]
-    return None if math.isinf(bound) else max(int(bound), 0)
-
-
-def largest_count(shape: Iterable[Dim], symbols: Sequence[Symbol]) -> int | None:
-    """The number of elements that a shape never exceeds, or None where no such number is known."""
-    sizes = [largest(dim, symbols) for dim in shape]
-    return None if None in sizes else math.prod(size for size in sizes if size is not None)
+    def largest_count(self, shape: Iterable[Dim]) -> int | None:
+        """The number of elements that a shape never exceeds, or None where no such number is known."""
+        sizes = [self.largest(dim) for dim in shape]
+        return None if None in sizes else math.prod(size for size in sizes if size is not None)

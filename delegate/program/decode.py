@@ -18,7 +18,15 @@ from delegate.program import schema_generated as schema
 from delegate.program.arguments import ArgReader, all_of, read_exprs, take
 from delegate.program.dtypes import DType
 from delegate.program.expr import Dim, Expr
-from delegate.program.limits import MAX_DEPTH
+from delegate.program.limits import (
+    MAX_ALL_EXPR_NODES,
+    MAX_DEPTH,
+    MAX_NAME,
+    MAX_SPEC_PARTS,
+    MAX_SPECS,
+    MAX_TEXT,
+    check_name,
+)
 from delegate.program.model import (
     Arg,
     Block,
@@ -43,6 +51,7 @@ from delegate.program.model import (
 )
 from delegate.program.segments import DIGEST_SIZE, Directory
 
+_ITEM_BYTES = 8  # at least, of an entry of a vector of tables or texts with what it refers to
 _DTYPES = {t.value: t for t in DType}
 _HOMES = {h.value: h for h in Home}
 _STRUCTURES = {s.value: s for s in Structure}
@@ -74,6 +83,7 @@ class _Decoder:
     def __init__(self, tables: memoryview) -> None:
         self._tables = tables
         self._budget = tables.nbytes
+        self._expr_nodes = self._specs = self._spec_parts = 0  # of the whole file
 
     def program(self) -> tuple[Program, Directory]:
         if not schema.Program.ProgramBufferHasIdentifier(self._tables, 0):
@@ -99,9 +109,9 @@ class _Decoder:
             raise ValueError("parts are longer than the file, or used more than once")
 
     def _items(self, item: Any, field: str) -> Iterator[Any]:
-        """The tables of a vector of tables."""
+        """The tables of a vector of tables, or its texts."""
         count = getattr(item, f"{field}Length")()
-        self._spend(8 * count)
+        self._spend(_ITEM_BYTES * count)
         return map(getattr(item, field), range(count))
 
     def _numbers(self, item: Any, field: str) -> tuple[int, ...]:
@@ -112,42 +122,66 @@ class _Decoder:
         self._spend(vector.nbytes)
         return tuple(vector.tolist())
 
-    def _text(self, data: bytes | None) -> str:
+    def _bytes(self, item: Any, field: str) -> bytes:
+        """A vector of bytes: they count as numbers, and take an eighth of the memory."""
+        if not getattr(item, f"{field}Length")():
+            return b""
+        vector = getattr(item, f"{field}AsNumpy")()
+        self._spend(vector.nbytes)
+        return bytes(vector)
+
+    def _text(self, data: bytes | None, most: int | None = None) -> str:
+        """A text of at most so many bytes."""
         if data is None:
             return ""
         self._spend(len(data))
+        if most is not None:
+            check_name(data, most)
         return data.decode()
 
-    def _texts(self, item: Any, field: str) -> tuple[str, ...]:
-        return tuple(self._text(t) for t in self._items(item, field))
+    def _name(self, data: bytes | None) -> str:
+        return self._text(data, MAX_NAME)
+
+    def _texts(self, item: Any, field: str, most: int = MAX_NAME) -> tuple[str, ...]:
+        return tuple(self._text(t, most) for t in self._items(item, field))
 
     def _directory(self, item: Any) -> Directory:
         offsets, sizes = self._numbers(item, "Offsets"), self._numbers(item, "Sizes")
-        digests = bytes(self._numbers(item, "Sha256"))
+        digests = self._bytes(item, "Sha256")
         if not len(offsets) == len(sizes) == len(digests) / DIGEST_SIZE:
             raise ValueError("the directory of the segments is incomplete")
         starts = range(0, len(digests), DIGEST_SIZE)
         return Directory(offsets, sizes, tuple(digests[i : i + DIGEST_SIZE] for i in starts))
 
     def _tensor(self, item: Any) -> tuple[str, DType, tuple[int, ...], int]:
-        return self._text(item.Name()), _DTYPES[item.Dtype()], self._numbers(item, "Shape"), item.Segment()
+        return self._name(item.Name()), _DTYPES[item.Dtype()], self._numbers(item, "Shape"), item.Segment()
 
     def _space(self, item: Any) -> MemorySpace:
-        return MemorySpace(self._text(item.Backend()), self._text(item.Name()))
+        return MemorySpace(self._name(item.Backend()), self._name(item.Name()))
 
     def _delegate(self, item: Any) -> DelegateSpec:
-        specs = json.loads(self._text(item.CompileSpecs()), parse_constant=_refuse)
+        text = self._text(item.CompileSpecs())
+        self._specs += len(text)
+        self._spec_parts += sum(map(text.count, ",[{"))
+        if self._specs > MAX_SPECS or self._spec_parts > MAX_SPEC_PARTS:
+            raise ValueError("the compile specs are too large")
+        specs = json.loads(text, parse_constant=_refuse)
         if not isinstance(specs, dict):
             raise ValueError("compile specs are not a JSON object")
-        name, backend = self._text(item.Name()), self._text(item.Backend())
+        name, backend = self._name(item.Name()), self._name(item.Backend())
         return DelegateSpec(name, backend, item.Segment(), specs, item.Fallback(), item.Space())
 
     def _method(self, item: Any) -> Method:
         table = item.Exprs()
-        exprs = read_exprs(*(self._numbers(table, field) for field in ("Ops", "First", "Second")))
-        args = ArgReader(self._texts(item, "Texts"), exprs)
+        exprs, nodes = read_exprs(
+            self._bytes(table, "Ops"), self._numbers(table, "First"), self._numbers(table, "Second")
+        )
+        self._expr_nodes += nodes
+        if self._expr_nodes > MAX_ALL_EXPR_NODES:
+            raise ValueError("the expressions are too large")
+        args = ArgReader(self._texts(item, "Texts", MAX_TEXT), exprs)
         return Method(
-            name=self._text(item.Name()),
+            name=self._name(item.Name()),
             inputs=tuple(self._input(i, args) for i in self._items(item, "Inputs")),
             outputs=self._args(item.Outputs(), args),
             in_tree=self._tree(item, "InTree", args),
@@ -156,37 +190,39 @@ class _Decoder:
             instructions=self._instructions(item.Instructions(), args, MAX_DEPTH),
             symbols=tuple(self._symbol(s) for s in self._items(item, "Symbols")),
             arenas=self._numbers(item, "Arenas"),
-            sources=self._texts(item, "Sources"),
+            sources=self._texts(item, "Sources", MAX_TEXT),
         )
 
     def _args(self, item: Any, reader: ArgReader) -> tuple[Arg, ...]:
-        return reader.read(self._numbers(item, "Kinds"), self._numbers(item, "Values"))
+        return reader.read(self._bytes(item, "Kinds"), self._numbers(item, "Values"))
 
     def _input(self, item: Any, reader: ArgReader) -> Input:
         (literal,) = self._args(item.Literal(), reader)
         if literal is not None and not isinstance(literal, int | float | str):
             raise ValueError(f"an input cannot be the literal {literal}")
-        return Input(self._text(item.Name()), item.Value(), literal)
+        return Input(self._name(item.Name()), item.Value(), literal)
 
     def _values(self, item: Any, exprs: tuple[Expr, ...]) -> tuple[Value, ...]:
         sizes = iter(self._numbers(item, "Sizes"))
-        columns = [self._numbers(item, f) for f in ("Dtypes", "Ranks", "Homes", "Indices", "Offsets")]
+        codes = self._bytes(item, "Dtypes"), self._bytes(item, "Homes")
+        columns = [*codes, *(self._numbers(item, f) for f in ("Ranks", "Indices", "Offsets"))]
         values = []
-        for name, dtype, rank, home, index, offset in zip(self._texts(item, "Names"), *columns, strict=True):
+        for name, dtype, home, rank, index, offset in zip(self._texts(item, "Names"), *columns, strict=True):
             shape: tuple[Dim, ...] = tuple(d if d >= 0 else exprs[-1 - d] for d in take(rank, sizes))
             values.append(Value(name, _DTYPES[dtype], shape, Storage(_HOMES[home], index, offset)))
         return all_of(values, sizes)
 
     def _symbol(self, item: Any) -> Symbol:
         maximum = item.Maximum() if item.Bounded() else None
-        return Symbol(self._text(item.Name()), item.Minimum(), maximum, item.Input(), item.Dim(), item.Value())
+        return Symbol(self._name(item.Name()), item.Minimum(), maximum, item.Input(), item.Dim(), item.Value())
 
     def _instructions(self, item: Any, reader: ArgReader, depth: int) -> tuple[Instruction, ...]:
         table = item.Args()
-        args = iter(reader.read(self._numbers(table, "Kinds"), self._numbers(table, "Values")))
+        args = iter(self._args(table, reader))
         outputs = iter(self._numbers(item, "Outputs"))
         structured = self._items(item, "Structured")
-        columns = [self._numbers(item, f) for f in ("Kinds", "Targets", "Sources", "ArgCounts", "OutputCounts")]
+        fields = ("Targets", "Sources", "ArgCounts", "OutputCounts")
+        columns = [self._bytes(item, "Kinds"), *(self._numbers(item, f) for f in fields)]
         calls: list[Instruction] = []
         for kind, target, source, arg_count, output_count in zip(*columns, strict=True):
             given, made = take(arg_count, args), take(output_count, outputs)
@@ -226,7 +262,7 @@ class _Decoder:
         children = []
         for _ in range(item.Children()):
             children.append(self._subtree(nodes, reader, depth - 1))  # noqa: PERF401 - stops at the first that is absent
-        return Tree(_TREE_KINDS[item.Kind()], keys, tuple(children), self._text(item.Type()))
+        return Tree(_TREE_KINDS[item.Kind()], keys, tuple(children), self._name(item.Type()))
 
 
 def _key(arg: Arg) -> str | int:

@@ -13,7 +13,7 @@ import numpy as np
 from delegate.errors import ProgramError
 from delegate.program import schema_generated as schema
 from delegate.program.arguments import ArgPool
-from delegate.program.limits import MAX_DEPTH
+from delegate.program.limits import MAX_ALL_EXPR_NODES, MAX_DEPTH, MAX_NAME, MAX_SPECS, MAX_TEXT, check_name
 from delegate.program.model import (
     Arg,
     Block,
@@ -61,6 +61,7 @@ class _Encoder:
     def __init__(self) -> None:
         self._builder = flatbuffers.Builder(1 << 16)
         self._pool = ArgPool()
+        self._expr_nodes = self._specs = 0  # of the whole file
 
     def program(self, program: Program, directory: Directory) -> bytes:
         root = self._table(
@@ -97,8 +98,12 @@ class _Encoder:
             self._builder.PrependUOffsetTRelative(offset)
         return int(self._builder.EndVector())
 
-    def _texts(self, texts: Iterable[str]) -> int:
-        return self._tables(self._builder.CreateString(t) for t in texts)
+    def _name(self, text: str, most: int = MAX_NAME) -> int:
+        check_name(text, most)
+        return int(self._builder.CreateString(text))
+
+    def _texts(self, texts: Iterable[str], most: int = MAX_NAME) -> int:
+        return self._tables(self._name(t, most) for t in texts)
 
     def _numbers(self, numbers: Sequence[int], dtype: type[np.integer[Any]]) -> int:
         return int(self._builder.CreateNumpyVector(np.array(numbers, dtype)))
@@ -109,7 +114,7 @@ class _Encoder:
     def _method(self, method: Method) -> int:
         self._pool = ArgPool()
         fields = {
-            "Name": self._builder.CreateString(method.name),
+            "Name": self._name(method.name),
             "Inputs": self._tables(self._input(i) for i in method.inputs),
             "Outputs": self._args(method.outputs),
             "InTree": self._tree(method.in_tree),
@@ -118,15 +123,18 @@ class _Encoder:
             "Instructions": self._instructions(method.instructions, MAX_DEPTH),
             "Symbols": self._tables(self._symbol(s) for s in method.symbols),
             "Arenas": self._numbers(method.arenas, np.int64),
-            "Sources": self._texts(method.sources),
+            "Sources": self._texts(method.sources, MAX_TEXT),
             "Exprs": self._table(
                 "Exprs",
                 Ops=self._numbers([op for op, _, _ in self._pool.exprs], np.uint8),
                 First=self._numbers([first for _, first, _ in self._pool.exprs], np.int64),
                 Second=self._numbers([second for _, _, second in self._pool.exprs], np.uint32),
             ),
-            "Texts": self._texts(self._pool.texts),
+            "Texts": self._texts(self._pool.texts, MAX_TEXT),
         }
+        self._expr_nodes += self._pool.expr_nodes
+        if self._expr_nodes > MAX_ALL_EXPR_NODES:
+            raise ProgramError("the expressions of sizes are too large", where=f"method {method.name!r}")
         return self._table("Method", **fields)
 
     def _args(self, args: Sequence[Arg]) -> int:
@@ -139,7 +147,7 @@ class _Encoder:
         return self._table("Args", Kinds=self._numbers(kinds, np.uint8), Values=self._numbers(values, np.int64))
 
     def _input(self, leaf: Input) -> int:
-        name, literal = self._builder.CreateString(leaf.name), self._args((leaf.literal,))
+        name, literal = self._name(leaf.name), self._args((leaf.literal,))
         return self._table("Input", Name=name, Value=leaf.value, Literal=literal)
 
     def _values(self, values: Sequence[Value]) -> int:
@@ -186,7 +194,7 @@ class _Encoder:
     def _symbol(self, symbol: Symbol) -> int:
         return self._table(
             "Symbol",
-            Name=self._builder.CreateString(symbol.name),
+            Name=self._name(symbol.name),
             Minimum=symbol.minimum,
             Maximum=symbol.maximum or 0,
             Bounded=symbol.maximum is not None,
@@ -200,20 +208,23 @@ class _Encoder:
 
     def _tree_node(self, tree: Tree) -> int:
         kind = getattr(schema.TreeKind, tree.kind)
-        keys, name = self._args(tree.keys), self._builder.CreateString(tree.type)
+        keys, name = self._args(tree.keys), self._name(tree.type)
         return self._table("TreeNode", Kind=kind, Children=len(tree.children), Keys=keys, Type=name)
 
     def _tensor(self, tensor: Constant | State) -> int:
-        name, shape = self._builder.CreateString(tensor.name), self._numbers(tensor.shape, np.uint64)
+        name, shape = self._name(tensor.name), self._numbers(tensor.shape, np.uint64)
         return self._table("Tensor", Name=name, Dtype=tensor.dtype.value, Shape=shape, Segment=tensor.segment)
 
     def _space(self, space: MemorySpace) -> int:
-        backend, name = self._builder.CreateString(space.backend), self._builder.CreateString(space.name)
+        backend, name = self._name(space.backend), self._name(space.name)
         return self._table("MemorySpace", Backend=backend, Name=name)
 
     def _delegate(self, spec: DelegateSpec) -> int:
         specs = json.dumps(dict(spec.compile_specs), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        texts = [self._builder.CreateString(t) for t in (spec.name, spec.backend, specs)]
+        self._specs += len(specs.encode())
+        if self._specs > MAX_SPECS:
+            raise ProgramError("the compile specs are too large", where=f"delegate {spec.name!r}")
+        texts = [self._name(spec.name), self._name(spec.backend), self._builder.CreateString(specs)]
         fields = dict(zip(("Name", "Backend", "CompileSpecs"), texts, strict=True))
         return self._table("Delegate", **fields, Segment=spec.segment, Fallback=spec.fallback, Space=spec.space)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -94,6 +94,34 @@ _UNARY = frozenset({Op.NOT, Op.TO_FLOAT, Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND, 
 _LARGEST = 2**63 - 1
 
 
+_LONGEST = 256  # characters of a text that is shown
+_MOST_NAMED = 8  # symbols in a message
+
+
+def cut(pieces: Iterable[str]) -> str:
+    """The pieces joined; what exceeds the characters that a line has room for is left out, and not even made."""
+    made, size = [], 0
+    for piece in pieces:
+        made.append(piece)
+        size += len(piece)
+        if size > _LONGEST:
+            return f"{''.join(made)[:_LONGEST]}..."
+    return "".join(made)
+
+
+class Symbols(dict[int, Number]):
+    """The numbers of symbols. The values of expressions over them are remembered: many sizes share one expression.
+
+    A symbol may be added, and none changed.
+    """
+
+    __slots__ = ("values_of",)
+
+    def __init__(self, numbers: Mapping[int, Number] | Iterable[tuple[int, Number]] = ()) -> None:
+        super().__init__(numbers)
+        self.values_of: dict[int, tuple[Expr, Number]] = {}  # by identity; the expression is kept, so that it stays
+
+
 def operands(op: Op) -> int:
     """How many operands an operation takes."""
     return 0 if op in LEAVES else 1 if op in _UNARY else 2
@@ -114,19 +142,25 @@ class Expr:
     args: tuple[Expr, ...] = ()
 
     def evaluate(self, symbols: Mapping[int, Number]) -> Number:
-        """Its value where symbol i has the value `symbols[i]`.
+        """Its value where symbol i has the value `symbols[i]`; `Symbols` remember it.
 
         Raises:
             InputError: it has no value for these symbols, e.g. for a division by zero, or it exceeds 64 bits.
         """
+        known = symbols.values_of if isinstance(symbols, Symbols) else {}
+        if (found := known.get(id(self))) is not None:
+            return found[1]
         try:
-            return self._evaluate(symbols)
+            value = self._evaluate(symbols)
         except (ArithmeticError, ValueError) as error:
+            named = sorted(set(self.free_symbols()))[:_MOST_NAMED]
             raise InputError(
                 f"the number {self} cannot be computed for these inputs: {error}",
-                where=", ".join(f"s{i} = {symbols[i]}" for i in sorted(set(self.free_symbols()))),
+                where=", ".join(f"s{i} = {symbols[i]}" for i in named),
                 remedy="give other sizes, or guard the computation in the model",
             ) from error
+        known[id(self)] = self, value
+        return value
 
     def _evaluate(self, symbols: Mapping[int, Number]) -> Number:
         if self.op is Op.SYMBOL:
@@ -146,16 +180,23 @@ class Expr:
             yield from arg.free_symbols()
 
     def text(self, names: Sequence[str]) -> str:
-        """The expression with the name `names[i]` for symbol i; "s<i>" for a symbol beyond them."""
+        """The expression with the name `names[i]` for symbol i; "s<i>" for a symbol beyond them. A long one is cut."""
+        return cut(self._pieces(names))
+
+    def _pieces(self, names: Sequence[str]) -> Iterator[str]:
         if self.op is Op.SYMBOL:
             index = int(self.value)
-            return names[index] if 0 <= index < len(names) else f"s{index}"
+            yield names[index] if 0 <= index < len(names) else f"s{index}"
+            return
         if self.op in LEAVES:
-            return str(self.value)
-        parts = [arg.text(names) for arg in self.args]
-        if self.op in _INFIX:
-            return f"({f' {_INFIX[self.op]} '.join(parts)})"
-        return f"{self.op.name.lower()}({', '.join(parts)})"
+            yield str(self.value)
+            return
+        yield "(" if self.op in _INFIX else f"{self.op.name.lower()}("
+        for position, arg in enumerate(self.args):
+            if position:
+                yield f" {_INFIX[self.op]} " if self.op in _INFIX else ", "
+            yield from arg._pieces(names)
+        yield ")"
 
     def __str__(self) -> str:
         return self.text(())
@@ -181,3 +222,37 @@ def symbols_of(dim: Any) -> Iterator[int]:
     elif isinstance(dim, tuple):
         for item in dim:
             yield from symbols_of(item)
+
+
+class SymbolSets:
+    """The symbols in arguments, as sets that are integers: bit i stands for symbol i. Each expression is read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Expr, int]] = {}  # by identity; the expression is kept, so that it stays
+
+    def of(self, arg: Any) -> int:
+        """The symbols in a size, a number, or nested tuples of these."""
+        if isinstance(arg, tuple):
+            made = 0
+            for item in arg:
+                made |= self.of(item)
+            return made
+        if not isinstance(arg, Expr):
+            return 0
+        found = self._known.get(id(arg))
+        if found is None:
+            found = self._known[id(arg)] = arg, set_of(set(arg.free_symbols()))
+        return found[1]
+
+
+def set_of(symbols: Iterable[int]) -> int:
+    """The set of these symbols."""
+    made = 0
+    for symbol in symbols:
+        made |= 1 << symbol
+    return made
+
+
+def members(symbols: int) -> tuple[int, ...]:
+    """The symbols in a set, in order."""
+    return tuple(i for i, bit in enumerate(reversed(f"{symbols:b}")) if bit == "1")

@@ -13,16 +13,15 @@ import stat
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from delegate.errors import ProgramError
 from delegate.program.decode import decode
 from delegate.program.model import FORMAT_VERSION, Program
 from delegate.program.segments import align, flat, layout, pieces, split
-from delegate.program.source import Source, open_source
+from delegate.program.source import MAGIC, Source, open_source
 from delegate.program.verifier import verify
 
-MAGIC = b"\x89DLG\r\n\x1a\n"  # not ASCII, and spoiled by any transfer that converts line ends
 READABLE = frozenset({1, 2})  # the versions of the format that `load` reads
 _FIRST_RELEASE = b"0.1.0"  # of this project that reads FORMAT_VERSION: told to users of older ones
 _HEADER = struct.Struct("<8sII16sQQQQ32x32s")
@@ -70,7 +69,7 @@ def serialize(program: Program) -> bytes:
     return b"".join(_parts(program))
 
 
-def load(source: Source) -> Program:
+def load(source: Source, *, copy: bool = False) -> Program:
     """Read a program and check all of it: structure, checksums, and meaning. Nothing of it is run.
 
     The segments are read-only views of the source, not copies. A file given by its path is mapped; the mapping needs no
@@ -79,10 +78,15 @@ def load(source: Source) -> Program:
     it stands to its end, and can be closed afterwards. A member of a zip archive is given as a `zipfile.Path`, a file
     of a package as `importlib.resources` gives it.
 
+    Args:
+        source: where the bytes are.
+        copy: read the bytes into memory of this process first, and check those: for a file that somebody else may cut
+            or overwrite meanwhile, which ends a process that has it mapped, or changes its answers.
+
     Raises:
         ProgramError: there is no such file, or it is not a sound program file of a known version.
     """
-    return parse(*open_source(source))
+    return parse(*open_source(source, copy=copy))
 
 
 def parse(data: memoryview, name: str = "") -> Program:
@@ -178,11 +182,11 @@ def _owner(program: Program, segment: int) -> str:
 
 def _replace(target: str, parts: Iterator[memoryview | bytes]) -> None:
     """Put a new file in the place of an old one, at once."""
-    import secrets  # reading a file does without it
-
-    temporary = os.path.join(os.path.dirname(target), f".delegate-{secrets.token_hex(8)}.tmp")
+    directory = os.path.dirname(target)
+    _remove_stale(directory)
+    temporary, opened = _new_temporary(directory)
     try:
-        with open(temporary, "xb") as file:
+        with opened as file:
             for part in parts:
                 file.write(part)
             file.flush()
@@ -195,6 +199,46 @@ def _replace(target: str, parts: Iterator[memoryview | bytes]) -> None:
             os.unlink(temporary)
         raise
     _flush_directory(Path(target).parent)
+
+
+_TEMPORARY = re.compile(r"\.delegate-[0-9a-f]{16}\.tmp")
+
+
+def _new_temporary(directory: str) -> tuple[str, BinaryIO]:
+    """A new file, locked as long as it is open: so others know that it is not stale."""
+    import secrets  # reading a file does without it
+
+    while True:
+        path = os.path.join(directory, f".delegate-{secrets.token_hex(8)}.tmp")
+        file = open(path, "xb")  # noqa: SIM115 - closed by who asked for it
+        if _lock(file) is not False and os.path.exists(path):  # else somebody took it for a stale one just now
+            return path, file
+        file.close()
+
+
+def _remove_stale(directory: str) -> None:
+    """Remove what processes left that were killed while they saved: temporary files that nobody has locked."""
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if _TEMPORARY.fullmatch(entry.name):
+                with contextlib.suppress(OSError), open(entry.path, "rb") as file:
+                    if _lock(file):
+                        os.unlink(entry.path)
+
+
+def _lock(file: BinaryIO) -> bool | None:
+    """Whether a file could be locked; None where the system has no such locks."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # of a file system without them
+        return None
+    return True
 
 
 def _save_remedy(error: Exception, target: str) -> str:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import bisect
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from delegate.errors import ProgramError
-from delegate.program.bounds import largest_count
+from delegate.program.bounds import Bounds
 from delegate.program.model import (
     Arg,
     Home,
@@ -32,28 +32,29 @@ from delegate.program.model import (
 _BUCKET = 512  # blocks in a bucket of _Memory, at most twice as many
 
 
-def check_memory(method: Method) -> None:
+def check_memory(method: Method, bounds: Bounds) -> None:
     """Check that no two values that live at the same time overlap in an arena. All indices must be right.
+
+    Args:
+        method: what is checked.
+        bounds: of its sizes.
 
     Raises:
         ProgramError: names the method and two values that overlap.
     """
     lifetimes = Lifetimes(method, [v.storage for v in method.values])
     spaces: dict[int, list[int]] = {}
+    sizes: dict[int, int] = {}  # at the bounds
     for index, value in enumerate(method.values):
-        if value.storage.home is Home.ARENA and value.storage.offset >= 0 and _size(method, index):
-            spaces.setdefault(value.storage.index, []).append(index)
+        if value.storage.home is Home.ARENA and value.storage.offset >= 0:
+            sizes[index] = value.dtype.itemsize * (bounds.largest_count(value.shape) or 0)
+            if sizes[index]:
+                spaces.setdefault(value.storage.index, []).append(index)
     for indices in spaces.values():
-        _sweep(method, lifetimes, sorted(indices, key=lambda i: lifetimes.start[i]))
+        _sweep(method, lifetimes, sizes, sorted(indices, key=lambda i: lifetimes.start[i]))
 
 
-def _size(method: Method, index: int) -> int:
-    """The bytes of a value that has an offset, at the bounds of its sizes."""
-    value = method.values[index]
-    return value.dtype.itemsize * (largest_count(value.shape, method.symbols) or 0)
-
-
-def _sweep(method: Method, lifetimes: Lifetimes, indices: Iterable[int]) -> None:
+def _sweep(method: Method, lifetimes: Lifetimes, sizes: Mapping[int, int], indices: Iterable[int]) -> None:
     """Go through time and keep what lives, sorted by offset: only neighbours can overlap."""
     memory = _Memory()
     ends: list[tuple[int, int]] = []
@@ -63,9 +64,9 @@ def _sweep(method: Method, lifetimes: Lifetimes, indices: Iterable[int]) -> None
             memory.remove((method.values[done].storage.offset, done))
         offset = method.values[index].storage.offset
         before, after = memory.insert((offset, index))
-        if before is not None and before[0] + _size(method, before[1]) > offset:
+        if before is not None and before[0] + sizes[before[1]] > offset:
             _fail(method, before[1], index)
-        if after is not None and offset + _size(method, index) > after[0]:
+        if after is not None and offset + sizes[index] > after[0]:
             _fail(method, index, after[1])
         heapq.heappush(ends, (lifetimes.end[index], index))
 

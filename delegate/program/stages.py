@@ -6,17 +6,17 @@ inputs, what is used later its outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from delegate.errors import ProgramError
-from delegate.program.expr import symbols_of
+from delegate.program.blocks import walk
+from delegate.program.expr import SymbolSets, members, set_of
 from delegate.program.lifetimes import reads, refs
 from delegate.program.model import (
     Arg,
-    Block,
-    DelegateCall,
     Home,
     Input,
     Instruction,
@@ -25,7 +25,6 @@ from delegate.program.model import (
     Ref,
     Storage,
     StructuredCall,
-    Symbol,
     Tree,
     Value,
 )
@@ -74,11 +73,16 @@ def split(method: Method) -> tuple[Stage, ...]:
     return tuple(_Stages(method, list(_parts(method))).made())
 
 
-def used_symbols(method: Method) -> set[int]:
-    """The symbols that shapes, arguments and results of a method hold."""
-    found = {s for v in method.values for s in symbols_of(v.shape)} | set(symbols_of(method.outputs))
-    calls = (c for call in method.instructions for c in _calls(call) if isinstance(c, KernelCall))
-    return found | {s for c in calls for s in symbols_of(c.args)}
+def used_symbols(method: Method) -> tuple[int, ...]:
+    """The symbols that shapes, arguments and results of a method hold, in order."""
+    sets = SymbolSets()
+    found = sets.of(method.outputs)
+    for value in method.values:
+        found |= sets.of(value.shape)
+    for call in walk(method.instructions):
+        if isinstance(call, KernelCall):
+            found |= sets.of(call.args)
+    return members(found)
 
 
 def depends_on_data(method: Method) -> bool:
@@ -91,79 +95,93 @@ def _parts(method: Method) -> Iterator[_Part]:
 
     A number may be read off a state, or a view of one, which has its old content before the first update.
     """
-    known = {i for i, s in enumerate(method.symbols) if s.input >= 0}
-    made = {i for i, v in enumerate(method.values) if v.storage.home in (*_KEPT, Home.INPUT)}
+    told = _Told(method)
+    known = set_of(i for i, s in enumerate(method.symbols) if s.input >= 0)
+    there = (i for i, v in enumerate(method.values) if v.storage.home in (*_KEPT, Home.INPUT))
+    readable = told.elements(there)
     part = _Part([])
     for call in method.instructions:
-        new = _sizes_of(call.outputs, method.symbols) - known
-        wanted = _symbols(call, method.values) - new
-        unread = _elements(made, method.symbols, known)
+        new = told.sizes(call.outputs) & ~known
+        wanted = told.wanted(call) & ~new
+        unread = readable & ~known
         updates = any(method.values[i].storage.home is Home.STATE for i in call.outputs)
-        if not wanted <= known or (updates and unread):
-            part.learns = unread
-            known.update(part.learns)
+        if wanted & ~known or (updates and unread):
+            part.learns = members(unread)
+            known |= unread
             yield part
             part = _Part([])
-        _require(wanted, known, method)
-        made.update(call.outputs)
+        _require(wanted & ~known, method)
+        readable |= told.elements(call.outputs)
         if not new:
             part.instructions.append(call)
             continue
         if not isinstance(call, KernelCall):
             raise ProgramError("only kernels make sizes that depend on data", where=f"method {method.name!r}")
-        part.call, part.learns = call, (*sorted(new), *_elements(made, method.symbols, known))
-        known.update(part.learns)
+        unread = readable & ~known
+        part.call, part.learns = call, (*members(new), *members(unread))
+        known |= new | unread
         yield part
         part = _Part([])
-    wanted = set(symbols_of(method.outputs))
-    if not wanted <= known:
-        part.learns = _elements(made, method.symbols, known)
-        known.update(part.learns)
+    wanted = told.sets.of(method.outputs)
+    if wanted & ~known:
+        unread = readable & ~known
+        part.learns = members(unread)
+        known |= unread
         yield part
         part = _Part([])
-    _require(wanted, known, method)
+    _require(wanted & ~known, method)
     part.outputs = method.outputs
     yield part
 
 
-def _require(wanted: set[int], known: set[int], method: Method) -> None:
-    for missing in sorted(wanted - known):
+def _require(unknown: int, method: Method) -> None:
+    for missing in members(unknown):
         name = method.symbols[missing].name
         raise ProgramError(f"the number {name} is used before it is known", where=f"method {method.name!r}")
 
 
-def _sizes_of(values: Iterable[int], symbols: Iterable[Symbol]) -> set[int]:
-    """The symbols that are sizes of these values."""
-    made = set(values)
-    return {i for i, s in enumerate(symbols) if s.input < 0 and s.dim >= 0 and s.value in made}
+class _Told:
+    """Which symbols values tell, and which ones instructions want, as sets of `SymbolSets`."""
+
+    def __init__(self, method: Method) -> None:
+        self.sets = SymbolSets()
+        self._values = method.values
+        self._sizes: dict[int, int] = {}  # value -> the symbols that are sizes of it
+        self._elements: dict[int, int] = {}  # value -> the symbols that are its element
+        for index, symbol in enumerate(method.symbols):
+            if symbol.input < 0:
+                found = self._sizes if symbol.dim >= 0 else self._elements
+                found[symbol.value] = found.get(symbol.value, 0) | 1 << index
+
+    def sizes(self, values: Iterable[int]) -> int:
+        """The symbols that are sizes of these values."""
+        return _union(self._sizes, values)
+
+    def elements(self, values: Iterable[int]) -> int:
+        """The symbols that are elements of these values."""
+        return _union(self._elements, values)
+
+    def wanted(self, call: Instruction) -> int:
+        """The symbols in arguments of an instruction and in the shapes of what it touches."""
+        found = 0
+        for each in walk((call,)):
+            if isinstance(each, KernelCall):
+                found |= self.sets.of(each.args)
+        for index in _touched(call):
+            found |= self.sets.of(self._values[index].shape)
+        return found
 
 
-def _elements(made: set[int], symbols: Iterable[Symbol], known: set[int]) -> tuple[int, ...]:
-    """The symbols that are elements of these values and that are not known yet."""
-    found = ((i, s) for i, s in enumerate(symbols) if i not in known and s.input < 0 and s.dim < 0)
-    return tuple(i for i, s in found if s.value in made)
-
-
-def _symbols(call: Instruction, values: tuple[Value, ...]) -> set[int]:
-    """The symbols in arguments of an instruction and in the shapes of what it touches."""
-    found = {s for a in _calls(call) if isinstance(a, KernelCall) for s in symbols_of(a.args)}
-    return found | {s for i in _touched(call) for s in symbols_of(values[i].shape)}
-
-
-def _calls(call: Instruction) -> Iterator[Instruction]:
-    """An instruction and those of its blocks."""
-    yield call
-    for inner in (c for b in _blocks(call) for c in b.instructions):
-        yield from _calls(inner)
-
-
-def _blocks(call: Instruction) -> tuple[Block, ...]:
-    return () if isinstance(call, KernelCall | DelegateCall) else call.blocks
+def _union(sets: Mapping[int, int], values: Iterable[int]) -> int:
+    found = 0
+    for value in values:
+        found |= sets.get(value, 0)
+    return found
 
 
 def _touched(call: Instruction) -> Iterator[int]:
     """The values that an instruction and its blocks read or make."""
-    for each in _calls(call):
+    for each in walk((call,)):
         yield from each.outputs
         yield from reads(each)
         if isinstance(each, StructuredCall):
@@ -183,6 +201,10 @@ class _Stages:
 
     def made(self) -> Iterator[Stage]:
         there = {i.value for i in self._method.inputs if i.value >= 0}
+        ends: dict[int, list[int]] = defaultdict(list)  # part -> the values that it is the last to need
+        for index, last in self._last.items():
+            ends[last].append(index)
+        added: Iterable[int] = list(there)
         for number, part in enumerate(self._parts):
             inside = dict.fromkeys(i for c in part.instructions for i in _touched(c))
             inside |= dict.fromkeys(refs(part.outputs))
@@ -193,9 +215,12 @@ class _Stages:
             outputs: tuple[Arg, ...] = tuple(map(Ref, gives))
             if number == len(self._parts) - 1:
                 gives, outputs = (), part.outputs
-            there |= {*gives, *(part.call.outputs if part.call else ())}
-            drops = tuple(i for i in there if self._last.get(i, -1) <= number)
-            there -= set(drops)
+            added = (*added, *gives, *(part.call.outputs if part.call else ()))
+            there.update(added)
+            unneeded = (i for i in added if i not in self._last)
+            drops = tuple(i for i in dict.fromkeys((*ends[number], *unneeded)) if i in there)
+            there.difference_update(drops)
+            added = ()
             yield Stage(self._stage(part, takes, outputs), takes, gives, part.call, part.learns, drops)
 
     def _needs(self, part: _Part) -> Iterator[int]:

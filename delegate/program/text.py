@@ -6,13 +6,12 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 
 from delegate.program.dtypes import DType
-from delegate.program.expr import Dim, Expr
+from delegate.program.expr import Dim, Expr, cut
 from delegate.program.model import (
     UNBOUNDED_BELOW,
     Arg,
     Constant,
     DelegateCall,
-    DelegateSpec,
     Home,
     Instruction,
     KernelCall,
@@ -38,27 +37,46 @@ _BRACKETS = {"tuple": "()", "list": "[]", "dict": "{}", "namedtuple": "()", "rec
 
 
 def format_program(program: Program) -> str:
-    """Everything in a program but the bytes of its segments, a line for each thing. The program must be verified."""
-    lines = [f"program, format version {program.version}"]
-    lines += _section("constants", (_tensor(i, c, program) for i, c in enumerate(program.constants)))
-    lines += _section("states", (_tensor(i, s, program) for i, s in enumerate(program.states)))
-    lines += _section("delegates", _delegates(program))
+    """Everything in a program but the bytes of its segments, a line for each thing. The program must be verified.
+
+    A name, a source line, a text or an expression that is longer than `cut` lets be is cut: parts of a file may be
+    referred to many times.
+    """
+    return "".join(f"{line}\n" for line in program_lines(program))
+
+
+def program_lines(program: Program) -> Iterator[str]:
+    """The lines of `format_program`, made one after the other."""
+    return map(printable, _lines(program))
+
+
+def _lines(program: Program) -> Iterator[str]:
+    yield f"program, format version {program.version}"
+    yield from _section("constants", (_tensor(i, c, program) for i, c in enumerate(program.constants)))
+    yield from _section("states", (_tensor(i, s, program) for i, s in enumerate(program.states)))
+    yield from _section("delegates", _delegates(program))
     if program.fallbacks:
-        lines.append(f"on fallback: {program.on_fallback}")
+        yield f"on fallback: {program.on_fallback}"
     for kind, methods in (("method", program.methods), ("fallback", program.fallbacks)):
         for method in methods:
-            lines += ["", f"{kind} {method.name}:", *_MethodText(program, method).lines()]
-    return "\n".join(map(_printable, lines)) + "\n"
+            yield ""
+            yield f"{kind} {method.name}:"
+            yield from _MethodText(program, method).lines()
 
 
-def _printable(line: str) -> str:
-    """The line with escapes for control characters, which names in a foreign file may hold."""
-    return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+def printable(text: str) -> str:
+    """The text with escapes for what is no printable character or space, which names in a foreign file may hold.
+
+    Control characters (C0, C1) would steer a terminal, marks of direction show other text than there is.
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _section(title: str, lines: Iterable[str]) -> list[str]:
-    inner = [f"  {line}" for line in lines]
-    return [f"{title}:", *inner] if inner else []
+def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
+    for number, line in enumerate(lines):
+        if not number:
+            yield f"{title}:"
+        yield f"  {line}"
 
 
 def _tensor(index: int, tensor: Constant | State, program: Program) -> str:
@@ -67,17 +85,15 @@ def _tensor(index: int, tensor: Constant | State, program: Program) -> str:
 
 
 def _delegates(program: Program) -> Iterator[str]:
+    sizes = [constant_bytes(program, method) for method in program.fallbacks]
     for index, spec in enumerate(program.delegates):
         specs = json.dumps(dict(spec.compile_specs), sort_keys=True)
+        kept = ""
+        if spec.fallback >= 0:
+            name = program.fallbacks[spec.fallback].name
+            kept = f", fallback {cut(name)} with constants of {sizes[spec.fallback]} bytes"
         size = _bytes(program, spec.segment)
-        yield f"#{index} {spec.name}: {spec.backend}, segment {spec.segment}, {size}, {specs}{_fallback(program, spec)}"
-
-
-def _fallback(program: Program, spec: DelegateSpec) -> str:
-    if spec.fallback < 0:
-        return ""
-    method = program.fallbacks[spec.fallback]
-    return f", fallback {method.name} with constants of {constant_bytes(program, method)} bytes"
+        yield f"#{index} {spec.name}: {spec.backend}, segment {spec.segment}, {size}, {specs}{kept}"
 
 
 def constant_bytes(program: Program, method: Method) -> int:
@@ -90,13 +106,13 @@ def _bytes(program: Program, segment: int) -> str:
     return f"{memoryview(program.segments[segment]).nbytes} bytes"
 
 
-def _type(dtype: DType, shape: Sequence[Dim], symbols: Sequence[Symbol] = ()) -> str:
-    return f"{dtype.name}[{', '.join(_dim(d, symbols) for d in shape)}]"
+def _type(dtype: DType, shape: Sequence[Dim], names: Sequence[str] = ()) -> str:
+    return f"{dtype.name}[{', '.join(_dim(d, names) for d in shape)}]"
 
 
-def _dim(dim: Dim, symbols: Sequence[Symbol]) -> str:
+def _dim(dim: Dim, names: Sequence[str]) -> str:
     """A size with the names of its symbols; `Expr` itself knows only their numbers."""
-    return str(dim) if isinstance(dim, int) else dim.text([s.name for s in symbols])
+    return str(dim) if isinstance(dim, int) else dim.text(names)
 
 
 def _refs(indices: Iterable[int]) -> str:
@@ -121,17 +137,17 @@ class _MethodText:
 
     def __init__(self, program: Program, method: Method) -> None:
         self._program, self._method = program, method
+        self._symbols = [cut(s.name) for s in method.symbols]
+        self._numbers = {s.input: s.name for s in method.symbols if s.dim < 0}
 
-    def lines(self) -> list[str]:
+    def lines(self) -> Iterator[str]:
         method = self._method
-        return [
-            f"  arguments: {_tree(method.in_tree, map(self._input, range(len(method.inputs))))}",
-            f"  result: {_tree(method.out_tree, (self._arg(o) for o in method.outputs))}",
-            f"  arenas: {', '.join(map(self._arena, range(len(method.arenas))))}",
-            *(f"  symbol {self._symbol(s)}" for s in method.symbols),
-            *(f"  %{i}: {self._value(v)}" for i, v in enumerate(method.values)),
-            *self._instructions(method.instructions, "  "),
-        ]
+        yield f"  arguments: {_tree(method.in_tree, map(self._input, range(len(method.inputs))))}"
+        yield f"  result: {_tree(method.out_tree, (self._arg(o) for o in method.outputs))}"
+        yield f"  arenas: {', '.join(map(self._arena, range(len(method.arenas))))}"
+        yield from (f"  symbol {self._symbol(s)}" for s in method.symbols)
+        yield from (f"  %{i}: {self._value(v)}" for i, v in enumerate(method.values))
+        yield from self._instructions(method.instructions, "  ")
 
     def _arena(self, number: int) -> str:
         size = self._method.arenas[number]
@@ -139,12 +155,13 @@ class _MethodText:
         if not 0 < number <= len(self._program.spaces):
             return planned
         space = self._program.spaces[number - 1]
-        return f"{planned} in memory {space.name!r} of {space.backend}"
+        return f"{planned} in memory {cut(space.name)!r} of {cut(space.backend)}"
 
     def _input(self, index: int) -> str:
         leaf = self._method.inputs[index]
-        numbers = {s.input: s.name for s in self._method.symbols if s.dim < 0}
-        return f"{leaf.name}={f'%{leaf.value}' if leaf.value >= 0 else numbers.get(index, repr(leaf.literal))}"
+        if leaf.value >= 0:
+            return f"{leaf.name}=%{leaf.value}"
+        return f"{leaf.name}={self._numbers.get(index) or self._arg(leaf.literal)}"
 
     def _symbol(self, symbol: Symbol) -> str:
         limits = f" in [{symbol.minimum}, {symbol.maximum}]"
@@ -152,15 +169,15 @@ class _MethodText:
             limits = "" if symbol.minimum == UNBOUNDED_BELOW else f" >= {symbol.minimum}"
         origin = ""
         if symbol.input >= 0 and symbol.dim < 0:
-            origin = f" = the number {self._method.inputs[symbol.input].name}"
+            origin = f" = the number {cut(self._method.inputs[symbol.input].name)}"
         elif symbol.input >= 0:
-            origin = f" = size {symbol.dim} of {self._method.inputs[symbol.input].name}"
+            origin = f" = size {symbol.dim} of {cut(self._method.inputs[symbol.input].name)}"
         elif symbol.value >= 0:
             origin = f" = size {symbol.dim} of %{symbol.value}" if symbol.dim >= 0 else f" = element of %{symbol.value}"
         return f"{symbol.name}{limits}{origin}"
 
     def _value(self, value: Value) -> str:
-        return f"{_type(value.dtype, value.shape, self._method.symbols)} {self._storage(value.storage)} {value.name}"
+        return f"{_type(value.dtype, value.shape, self._symbols)} {self._storage(value.storage)} {value.name}"
 
     def _storage(self, storage: Storage) -> str:
         if storage.home is Home.ARENA:
@@ -183,10 +200,10 @@ class _MethodText:
 
     def _call(self, call: KernelCall | DelegateCall) -> str:
         if isinstance(call, DelegateCall):
-            return f"delegate {self._program.delegates[call.delegate].name}({_refs(call.inputs)})"
-        source = f"  # {self._method.sources[call.source]}" if call.source >= 0 else ""
+            return f"delegate {cut(self._program.delegates[call.delegate].name)}({_refs(call.inputs)})"
+        source = f"  # {cut(self._method.sources[call.source])}" if call.source >= 0 else ""
         args = ", ".join(self._arg(a) for a in call.args)
-        return f"{self._program.operators[call.operator]}({args}){source}"
+        return f"{cut(self._program.operators[call.operator])}({args}){source}"
 
     def _blocks(self, call: StructuredCall, indent: str) -> Iterator[str]:
         for name, block in zip(_BLOCK_NAMES[call.kind], call.blocks, strict=True):
@@ -198,7 +215,7 @@ class _MethodText:
         if isinstance(arg, Ref):
             return f"%{arg.index}"
         if isinstance(arg, Expr):
-            return _dim(arg, self._method.symbols)
+            return _dim(arg, self._symbols)
         if isinstance(arg, tuple):
             return f"[{', '.join(self._arg(a) for a in arg)}]"
-        return repr(arg)
+        return repr(cut(arg) if isinstance(arg, str) else arg)

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Sequence
 
 from delegate.errors import ProgramError
 from delegate.program.blocks import block_bases
-from delegate.program.bounds import largest_count
+from delegate.program.bounds import Bounds
+from delegate.program.dtypes import DType
 from delegate.program.expr import Dim, Expr, Op, operands
 from delegate.program.lifetimes import check_memory
+from delegate.program.limits import MAX_RANK, MAX_SYMBOLS, MAX_TENSOR_BYTES
 from delegate.program.memory import ALIGNMENT
 from delegate.program.model import (
     COPY_ACROSS,
@@ -74,8 +76,9 @@ def _verify_methods(program: Program, methods: Sequence[Method], *, are_fallback
             _fail("two methods have this name", f"method {method.name!r}")
         names.add(method.name)
         try:
-            _MethodVerifier(program, method, are_fallbacks).verify()
-            check_memory(method)
+            bounds = Bounds(method.symbols)
+            _MethodVerifier(program, method, are_fallbacks, bounds).verify()
+            check_memory(method, bounds)
         except RecursionError:
             raise ProgramError("something is nested too deeply", where=f"method {method.name!r}") from None
 
@@ -101,19 +104,29 @@ def _check_space(spec: DelegateSpec, program: Program) -> None:
 
 def _check_tensor(tensor: Constant | State, program: Program, where: str) -> None:
     _check_index(tensor.segment, program.segments, "segment", where)
-    if any(d < 0 for d in tensor.shape):
-        _fail(f"the shape {tensor.shape} has a negative size", where)
+    _check_shape(tensor.shape, tensor.dtype, where)
     need, have = tensor.dtype.itemsize * math.prod(tensor.shape), memoryview(program.segments[tensor.segment]).nbytes
     if need != have:
         shape = list(tensor.shape)
         _fail(f"{tensor.dtype.name}{shape} takes {need} bytes, segment {tensor.segment} has {have}", where)
 
 
+def _check_shape(shape: Sequence[Dim], dtype: DType, where: str) -> None:
+    """A shape is one that an array can have; symbolic sizes are checked when they are known."""
+    if len(shape) > MAX_RANK:
+        _fail(f"it has {len(shape)} dimensions, more than {MAX_RANK}", where)
+    sizes = [d for d in shape if isinstance(d, int)]
+    if any(d < 0 for d in sizes):
+        _fail(f"the size {min(sizes)} is negative", where)
+    if dtype.itemsize * math.prod(d for d in sizes if d) > MAX_TENSOR_BYTES:
+        _fail(f"no memory holds {dtype.name}{_sizes(shape)}", where)
+
+
 class _MethodVerifier:
     """Walks the instructions of one method in the order of execution and keeps which values can be read."""
 
-    def __init__(self, program: Program, method: Method, is_fallback: bool) -> None:
-        self._program, self._method, self._is_fallback = program, method, is_fallback
+    def __init__(self, program: Program, method: Method, is_fallback: bool, bounds: Bounds) -> None:
+        self._program, self._method, self._is_fallback, self._bounds = program, method, is_fallback, bounds
         self._name = f"method {method.name!r}"
         self._where = self._name
         self._readable = [v.storage.home in _GIVEN for v in method.values]
@@ -170,8 +183,10 @@ class _MethodVerifier:
         return sum(self._leaves(c) for c in tree.children)
 
     def _check_value(self, index: int, value: Value) -> None:
+        _check_shape(value.shape, value.dtype, self._where)
         for dim in value.shape:
-            self._check_dim(dim)
+            if isinstance(dim, Expr):
+                self._expr(dim)
         storage = value.storage
         match storage.home:
             case Home.CONSTANT:
@@ -194,12 +209,6 @@ class _MethodVerifier:
             case Home.ARENA:
                 self._check_arena(value)
 
-    def _check_dim(self, dim: Dim) -> None:
-        if isinstance(dim, Expr):
-            self._expr(dim)
-        elif dim < 0:
-            self._fail(f"the size {dim} is negative")
-
     def _check_like(self, value: Value, tensor: Constant | State) -> None:
         if (value.dtype, value.shape) != (tensor.dtype, tensor.shape):
             found = f"{value.dtype.name}{_sizes(value.shape)}"
@@ -215,7 +224,7 @@ class _MethodVerifier:
             return
         if storage.offset < 0 or storage.offset % ALIGNMENT:
             self._fail(f"the offset {storage.offset} is not a multiple of {ALIGNMENT}")
-        count = largest_count(value.shape, self._method.symbols)
+        count = self._bounds.largest_count(value.shape)
         if count is None:
             self._fail("no bound of its size is known, and yet it has an offset")
             return
@@ -247,6 +256,8 @@ class _MethodVerifier:
                 self._fail(f"output {number} does not lie in the memory that is made for it")
 
     def _check_symbols(self) -> None:
+        if len(self._method.symbols) > MAX_SYMBOLS:
+            self._fail(f"it has {len(self._method.symbols)} symbols, more than {MAX_SYMBOLS}")
         for symbol in self._method.symbols:
             self._where = f"{self._name}, symbol {symbol.name!r}"
             if symbol.maximum is not None and symbol.minimum > symbol.maximum:
@@ -285,7 +296,16 @@ class _MethodVerifier:
         self._args(call.args[:fetched], None)
         self._args(call.args[fetched:])
         if written_input(self._program, self._method, call) is None:
+            self._check_aliases(call)
             self._make(call.outputs, aliases=True, space=None if uploads else 0)
+
+    def _check_aliases(self, call: KernelCall) -> None:
+        """A kernel gives views of its first argument alone: lifetimes count on that."""
+        for index in call.outputs:
+            self._index(index, self._method.values, "value")
+            storage = self._method.values[index].storage
+            if storage.home is Home.ALIAS and call.args[:1] != (Ref(storage.index),):
+                self._fail(f"%{index} {self._method.values[index].name!r} is an alias of no first argument")
 
     def _on_device(self, index: int) -> bool:
         self._index(index, self._method.values, "value")

@@ -15,6 +15,7 @@ import numpy as np
 
 from delegate.program.expr import Number, evaluate
 from delegate.program.model import Arg, Home, Method, Ref, Storage
+from delegate.program.raw import nbytes, shadow
 from delegate.runtime.backend import Array, DeviceTensor, TensorType
 from delegate.runtime.resources import Resources
 from delegate.runtime.storage import assign_storage, concrete
@@ -49,6 +50,7 @@ class Arrays:
     ) -> None:
         self._resources, self._method, self._symbols = resources, method, symbols
         self._same: dict[int, int] = {}
+        self._examples: dict[int, Array] = {}
         self.slots: dict[int, list[Slot]] = defaultdict(list)
         self.storage, sizes = self._storages()
         self.shapes = [tuple(evaluate(d, symbols) for d in v.shape) for v in method.values]
@@ -67,7 +69,7 @@ class Arrays:
             return [self._resources.platform.memory(totals[0])]
         from delegate.runtime.devices import make_arenas  # most programs do without it
 
-        sizes = [self.dtype(i).itemsize * int(np.prod(shape)) for i, shape in enumerate(self.shapes)]
+        sizes = [nbytes(shape, self.dtype(i)) for i, shape in enumerate(self.shapes)]
         return make_arenas(self._resources, self._method, self.storage, totals, sizes)
 
     def _home_array(self, index: int) -> Array | DeviceTensor | None:
@@ -79,7 +81,7 @@ class Arrays:
             return self._resources.states[storage.index]
         if storage.home is Home.ARENA and storage.offset >= 0:
             shape, dtype = self.shapes[index], value.dtype.numpy
-            size = dtype.itemsize * int(np.prod(shape))
+            size = nbytes(shape, dtype)
             arena = self._arenas[storage.index]
             if isinstance(arena, dict):
                 return arena[storage.offset].tensor(shape, dtype)
@@ -131,6 +133,19 @@ class Arrays:
     def set_view(self, index: int, view: Array) -> None:
         """Say which array a value that is a view has."""
         self._arrays[index] = view
+
+    def shadow(self, index: int) -> Array:
+        """An array of the shape and the dtype of a value that takes no memory."""
+        return shadow(self.shapes[index], self.dtype(index))
+
+    def example(self, index: int) -> Array:
+        """An array of no memory with the strides that a value has in every call."""
+        found = self._examples.get(self.same(index))
+        return self.shadow(index) if found is None else found
+
+    def set_example(self, index: int, view: Array) -> None:
+        """Say which strides a value has that is a view of one that differs from call to call."""
+        self._examples[index] = view
 
     def arguments(self, args: Iterable[Arg]) -> list[Any]:
         """Arguments of a kernel: arrays, slots where arrays differ from call to call, numbers and lists."""

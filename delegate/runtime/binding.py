@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from delegate.errors import LoweringError
+from delegate.errors import KernelError
 from delegate.program.expr import Expr, Number
 from delegate.program.lifetimes import refs
 from delegate.program.model import Arg, DelegateCall, Home, Instruction, KernelCall, Method, Ref
 from delegate.runtime.arrays import Arrays, Slot
 from delegate.runtime.backend import Array, DeviceTensor
 from delegate.runtime.direct import DirectCall
-from delegate.runtime.kernels import place
+from delegate.runtime.kernels import base_of, place
 from delegate.runtime.platform import no_memory
 from delegate.runtime.resources import Resources
 from delegate.runtime.steps import CompactStep, DelegateStep, Step, kernel_step, run_steps
-from delegate.runtime.storage import call_view
+from delegate.runtime.storage import call_view, check_view
 from delegate.runtime.structures import structured_step
 
 if TYPE_CHECKING:
@@ -30,17 +30,19 @@ if TYPE_CHECKING:
 
 
 class _CallView:
-    """A view that is made anew in every call, because its base differs from call to call."""
+    """A view that is made anew in every call, because its base differs from call to call.
 
-    __slots__ = ("args", "kernel", "slots")
+    It was tried when the method was bound, on an array of the same strides.
+    """
+
+    __slots__ = ("args", "function", "slots")
 
     def __init__(self, kernel: Kernel, args: list[Any], slots: list[list[Slot]]) -> None:
-        self.kernel, self.args, self.slots = kernel, args, slots
+        self.function, self.args, self.slots = kernel.function, args, slots
 
     def __call__(self) -> None:
-        views = call_view(self.kernel, self.args)
-        assert views is not None  # the same strides allowed it when the method was bound
-        for slots, view in zip(self.slots, views, strict=True):
+        made = self.function(*self.args)
+        for slots, view in zip(self.slots, (made,) if isinstance(made, np.ndarray) else made, strict=True):
             for entries, i in slots:
                 entries[i] = view
 
@@ -201,14 +203,22 @@ class Binding:
         return storage.index if storage.home is Home.STATE else -1
 
     def _bind_view(self, kernel: Kernel, call: KernelCall, args: list[Any]) -> None:
-        if self._arrays.per_call(call.outputs[0]):
-            self._call_views.append(_CallView(kernel, args, [self._arrays.slots[o] for o in call.outputs]))
-            return
-        views = call_view(kernel, args)
+        base = base_of(self._method, call)
+        if any(self._arrays.storage[o].index != base for o in call.outputs):
+            what = f"{kernel.op} gives views of its first argument, the program has others"
+            raise KernelError(what, where=place(self._method, call))
+        anew = self._arrays.per_call(call.outputs[0])
+        views = call_view(kernel, [self._arrays.example(base), *args[1:]] if anew else args, self._method, call)
         if views is None:
-            raise LoweringError(f"{kernel.op} gives no view of these strides", where=place(self._method, call))
+            raise KernelError(f"{kernel.op} gives no view of these strides", where=place(self._method, call))
         for output, view in zip(call.outputs, views, strict=True):
-            self._arrays.set_view(output, view)
+            check_view(view, self._arrays.shadow(output), place(self._method, call))
+            if anew:
+                self._arrays.set_example(output, view)
+            else:
+                self._arrays.set_view(output, view)
+        if anew:
+            self._call_views.append(_CallView(kernel, args, [self._arrays.slots[o] for o in call.outputs]))
 
     def _bind_delegate(self, call: DelegateCall) -> None:
         program = self._resources.program

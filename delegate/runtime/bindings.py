@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from delegate.program.bounds import largest_count
+from delegate.program.bounds import Bounds
 from delegate.program.expr import Number
 from delegate.program.model import Method
 from delegate.program.stages import used_symbols
@@ -15,6 +15,7 @@ from delegate.runtime.backend import Array
 from delegate.runtime.binding import Binding
 from delegate.runtime.bounds import is_planned, views_hold
 from delegate.runtime.resources import Resources
+from delegate.runtime.unexpected import binding
 
 if TYPE_CHECKING:
     from delegate.runtime.devices import Arena
@@ -31,7 +32,7 @@ class Bindings:
 
     def __init__(self, resources: Resources, method: Method) -> None:
         self._resources, self._method = resources, method
-        self._uses = sorted(used_symbols(method))
+        self._uses = used_symbols(method)
         self._arenas = _arenas(resources, method) if is_planned(method) else []
         self._kept: OrderedDict[tuple[Number | bytes, ...], Binding] = OrderedDict()
 
@@ -49,9 +50,10 @@ class Bindings:
 
     def _bind(self, symbols: Mapping[int, Number]) -> Binding:
         program, kernels = self._resources.program, self._resources.kernels
-        if self._arenas and views_hold(program, self._method, kernels, symbols):
-            return Binding(self._resources, self._method, symbols, self._arenas)
-        return Binding(self._resources, self._method._replace(arenas=(-1,)), symbols)
+        with binding(self._method.name):
+            if self._arenas and views_hold(program, self._method, kernels, symbols):
+                return Binding(self._resources, self._method, symbols, self._arenas)
+            return Binding(self._resources, self._method._replace(arenas=(-1,)), symbols)
 
 
 def _key(number: Number) -> Number | bytes:
@@ -65,5 +67,6 @@ def _arenas(resources: Resources, method: Method) -> Sequence[Arena]:
         return [resources.platform.memory(method.arenas[0])]
     from delegate.runtime.devices import make_arenas  # most programs do without it
 
-    sizes = [v.dtype.itemsize * (largest_count(v.shape, method.symbols) or 0) for v in method.values]
+    bounds = Bounds(method.symbols)
+    sizes = [v.dtype.itemsize * (bounds.largest_count(v.shape) or 0) for v in method.values]
     return make_arenas(resources, method, [v.storage for v in method.values], method.arenas, sizes)

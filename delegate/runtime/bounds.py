@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 
 from delegate.errors import InputError, KernelError
 from delegate.program.blocks import block_bases
-from delegate.program.bounds import largest_count
-from delegate.program.expr import Number, evaluate
+from delegate.program.bounds import Bounds
+from delegate.program.expr import Number, Symbols, evaluate
 from delegate.program.memory import align
 from delegate.program.model import (
     Block,
@@ -21,14 +21,14 @@ from delegate.program.model import (
     KernelCall,
     Method,
     Program,
-    Ref,
     StructuredCall,
     Symbol,
 )
+from delegate.program.raw import shadow
 from delegate.program.stages import used_symbols
 from delegate.runtime.backend import Array
-from delegate.runtime.kernels import Kernels, place
-from delegate.runtime.storage import assign_storage, call_view, check_shape, concrete, shadow
+from delegate.runtime.kernels import Kernels, base_of, place
+from delegate.runtime.storage import assign_storage, call_view, check_view, concrete
 
 LARGEST_ARENA = 1 << 30  # bytes; more is not set aside for sizes that may never occur
 
@@ -44,9 +44,10 @@ def planned_at_bounds(program: Program, method: Method, kernels: Kernels) -> Met
     It cannot where a value has no bound, where the arena would exceed `LARGEST_ARENA`, or where the largest sizes
     together make no sense, as those of two parts of a tensor do. Lifetimes and views are those at the largest sizes.
     """
-    counts = [largest_count(v.shape, method.symbols) for v in method.values]
+    bounds = Bounds(method.symbols)
+    counts = [bounds.largest_count(v.shape) for v in method.values]
     sizes = [(count or 0) * v.dtype.itemsize for count, v in zip(counts, method.values, strict=True)]
-    example = {i: _example(method.symbols[i]) for i in used_symbols(method)}
+    example = Symbols((i, _example(method.symbols[i])) for i in used_symbols(method))
     try:
         plan = assign_storage(program, method, kernels, example, sizes)
     except (InputError, KernelError, ValueError, IndexError):  # of a view of sizes that do not go together
@@ -98,20 +99,20 @@ class _Views:
         return self.hold(block.instructions)
 
     def _call_holds(self, call: KernelCall) -> bool:
-        base = call.args[0]
-        assert isinstance(base, Ref)
-        args = [self._array(base.index), *(concrete(a, self._symbols) for a in call.args[1:])]
-        views = call_view(self._kernels.of(self._program, self._method, call), args)
+        base = base_of(self._method, call)
+        args = [self._array(base), *(concrete(a, self._symbols) for a in call.args[1:])]
+        views = call_view(self._kernels.of(self._program, self._method, call), args, self._method, call)
         if views is None:
             return False
         for output, view in zip(call.outputs, views, strict=True):
-            check_shape(view, self._shape(output), place(self._method, call))
+            check_view(view, self._shadow(output), place(self._method, call))
             self._views[output] = view
         return True
 
     def _array(self, index: int) -> Array:
         found = self._views.get(index)
-        return shadow(self._shape(index), self._method.values[index].dtype.numpy) if found is None else found
+        return self._shadow(index) if found is None else found
 
-    def _shape(self, index: int) -> list[int]:
-        return [evaluate(d, self._symbols) for d in self._method.values[index].shape]
+    def _shadow(self, index: int) -> Array:
+        value = self._method.values[index]
+        return shadow([evaluate(d, self._symbols) for d in value.shape], value.dtype.numpy)

@@ -15,6 +15,7 @@ from delegate.runtime.forking import torn
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
 from delegate.runtime.states import States
+from delegate.runtime.unexpected import reading
 
 if TYPE_CHECKING:
     from delegate.runtime.profile import Profile
@@ -81,7 +82,7 @@ class Context(Bound):
             raise ProgramError(f"no method {name!r} in this program", remedy=did_you_mean(name, self._methods))
         return self._methods[name]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call method "forward", or the only method."""
         return self._default(*args, **kwargs)
 
@@ -126,7 +127,7 @@ class Context(Bound):
         Raises:
             InputError: names, dtypes or shapes are not those of the states; they are then as they were.
         """
-        with self._lock:
+        with self._lock, reading("the snapshot"):
             self._states.restore(snapshot)
             self._torn = False
 

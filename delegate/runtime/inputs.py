@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from delegate.errors import InputError
+from delegate.plugins import one_line
 from delegate.program.dtypes import DType
-from delegate.program.expr import Expr, Number, evaluate
+from delegate.program.expr import Expr, Number, Symbols, evaluate
 from delegate.program.model import Input, Method, Symbol, Value
 from delegate.runtime.backend import Array
+from delegate.runtime.unexpected import reading, shown
 
 _ARRAY = np.ndarray
 _LAZY_BITS = ("conj", "neg")  # of torch's tensors, by the names of their methods; DLPack does not know them
@@ -52,11 +54,11 @@ class InputChecker:
             raise InputError(
                 f"method {self._method.name} takes {len(inputs)} inputs, not {len(leaves)}", remedy=f"missing: {names}"
             )
-        return [self._array(*row) for row in zip(inputs, self._values, leaves, strict=True)]
+        return [self._checked(*row) for row in zip(inputs, self._values, leaves, strict=True)]
 
-    def symbols(self, arrays: Sequence[Array | None]) -> dict[int, int]:
+    def symbols(self, arrays: Sequence[Array | None]) -> Symbols:
         """The number of each symbol that these inputs tell, checked against the ranges and all other sizes."""
-        found: dict[int, int] = {}
+        found = Symbols()
         for index, symbol in enumerate(self._method.symbols):
             if symbol.input < 0:
                 continue
@@ -71,13 +73,17 @@ class InputChecker:
             self._check_expressions(arrays, found)
         return found
 
+    def _checked(self, given: Input, value: Value | None, leaf: Any) -> Array | None:
+        with reading(f"input {given.name!r}"):
+            return self._array(given, value, leaf)
+
     def _array(self, given: Input, value: Value | None, leaf: Any) -> Array | None:
         if value is None and given.name in self._numbers:
             return _as_number(leaf, given.name)
         if value is None:
             if type(leaf) is not type(given.literal) or leaf != given.literal:
                 raise InputError(
-                    f"input {given.name!r} is {leaf!r}",
+                    f"input {given.name!r} is {shown(leaf)}",
                     remedy=f"export fixed it to {given.literal!r}; export again for another value",
                 )
             return None
@@ -101,7 +107,7 @@ class InputChecker:
     def _shape(self, value: Value) -> str:
         return "[" + ", ".join(str(d) if isinstance(d, int) else d.text(self._names) for d in value.shape) + "]"
 
-    def _check_expressions(self, arrays: Sequence[Array | None], symbols: dict[int, int]) -> None:
+    def _check_expressions(self, arrays: Sequence[Array | None], symbols: Symbols) -> None:
         told = {(s.input, s.dim): s.name for s in self._method.symbols}
         for number, (given, value, array) in enumerate(zip(self._method.inputs, self._values, arrays, strict=True)):
             if value is None or array is None:
@@ -132,7 +138,7 @@ def _as_number(leaf: Any, name: str) -> Array:
             raise TypeError
         return np.asarray(operator.index(leaf), np.int64)
     except (TypeError, OverflowError):
-        raise InputError(f"input {name!r} is {leaf!r}", remedy="give an integer of at most 64 bits") from None
+        raise InputError(f"input {name!r} is {shown(leaf)}", remedy="give an integer of at most 64 bits") from None
 
 
 def _as_array(leaf: Any, dtype: DType, name: str) -> Array:
@@ -142,17 +148,15 @@ def _as_array(leaf: Any, dtype: DType, name: str) -> Array:
             raise InputError(f"input {name!r} is a masked array", remedy="fill what is masked, with .filled()")
         return np.asarray(leaf)  # a matrix or another subclass has rules of its own
     if hasattr(leaf, "__dlpack__"):
-        try:
-            for bit in _LAZY_BITS:
-                leaf = getattr(leaf, f"resolve_{bit}")() if hasattr(leaf, f"resolve_{bit}") else leaf
-            return np.from_dlpack(leaf)
-        except (BufferError, RuntimeError, TypeError) as error:
-            raise InputError(f"input {name!r} cannot be read as an array: {error}") from error
+        for bit in _LAZY_BITS:
+            leaf = getattr(leaf, f"resolve_{bit}")() if hasattr(leaf, f"resolve_{bit}") else leaf
+        return np.from_dlpack(leaf)
     if isinstance(leaf, bool | int | float | complex | list | tuple | np.generic):
         try:
             return np.asarray(leaf, dtype=None if isinstance(leaf, np.generic) else dtype.numpy)
-        except (ValueError, TypeError, OverflowError, RuntimeError) as error:
-            raise InputError(f"input {name!r} cannot be made a tensor of {dtype.name}: {error}") from error
+        except Exception as error:
+            what = f"input {name!r} cannot be made a tensor of {dtype.name}: {one_line(error)}"
+            raise InputError(what, remedy="give an array of that type") from error
     raise InputError(f"input {name!r} is a {type(leaf).__name__}", remedy=f"give an array of {dtype.name}")
 
 

@@ -10,7 +10,7 @@ from delegate.errors import KernelError
 from delegate.kernels.layouts import with_any_layout
 from delegate.program.dtypes import DType
 from delegate.program.lifetimes import refs
-from delegate.program.model import Home, KernelCall, Method, Program
+from delegate.program.model import Home, KernelCall, Method, Program, Ref
 
 if TYPE_CHECKING:
     from delegate.kernels.libraries import Wanted
@@ -95,6 +95,14 @@ def kernels_of(registry: Registry, wanted: Wanted | None) -> Kernels:
 def _must_be_view(method: Method, call: KernelCall) -> bool:
     """Whether the plan of memory has no place for a copy."""
     return any(method.values[o].storage.home is Home.ALIAS for o in call.outputs)
+
+
+def base_of(method: Method, call: KernelCall) -> int:
+    """The value that the results of a view are views of: its first argument; raises KernelError where that is none."""
+    first = call.args[0] if call.args else None
+    if not isinstance(first, Ref):
+        raise KernelError("the first argument of a view is no tensor", where=place(method, call))
+    return first.index
 
 
 def place(method: Method, call: KernelCall) -> str:

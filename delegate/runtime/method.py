@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from delegate.errors import DelegateError, DeviceLost, InputError
 from delegate.program import model
+from delegate.program.expr import Symbols
 from delegate.program.model import Input, Tree
 from delegate.program.written import written_inputs
+from delegate.runtime.backend import Array
 from delegate.runtime.binding import Binding
 from delegate.runtime.bindings import Bindings
 from delegate.runtime.closed import Bound, Closed
@@ -17,6 +19,7 @@ from delegate.runtime.inputs import InputChecker
 from delegate.runtime.platform import DEFAULT
 from delegate.runtime.resources import Resources
 from delegate.runtime.tree import flatten, unflatten
+from delegate.runtime.unexpected import binding, reading, running
 from delegate.runtime.written import give_back, own_arrays
 
 if TYPE_CHECKING:
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from delegate.runtime.context import Context
     from delegate.runtime.profile import Watch
     from delegate.runtime.stages import Staged
+
+
+_NONE = Symbols()
 
 
 class Method(Bound):
@@ -59,7 +65,7 @@ class Method(Bound):
         """The leaves of its arguments."""
         return self.definition.inputs
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run on arrays (NumPy, or anything with DLPack), in the structure that the module was exported with.
 
         Returns:
@@ -78,15 +84,19 @@ class Method(Bound):
 
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The flat leaves of the arguments; raises InputError where their structure is not that of the export."""
-        return flatten(self.definition.in_tree, self._bind_names(args, kwargs))
+        with reading(f"what method {self.name} is given"):
+            return flatten(self.definition.in_tree, self._bind_names(args, kwargs))
 
     def run(self, leaves: Sequence[Any]) -> list[Any]:
         """Run on the flat leaves of the arguments; gives the flat leaves of the result."""
         arrays = self._checker.arrays(leaves)
         if self._direct is not None:
             return self._direct(arrays)
-        own = own_arrays(self.definition, self.written, leaves) if self.written else []
-        symbols = {} if self._only is not None else self._checker.symbols(arrays)
+        own: list[Array] = []
+        if self.written:
+            with reading("an input that the method writes to"):
+                own = own_arrays(self.definition, self.written, leaves)
+        symbols = _NONE if self._only is not None else self._checker.symbols(arrays)
         try:
             with self._lock:
                 try:
@@ -100,11 +110,15 @@ class Method(Bound):
         except DelegateError as error:
             self._resources.platform.abort(error)
             raise
+        except Exception as error:
+            turned = running(self.name).turned(error)
+            self._resources.platform.abort(turned)
+            raise turned from error
         if own:
             give_back(own, self.written, arrays)
         return results
 
-    def _once(self, arrays: Sequence[Any], symbols: dict[int, int]) -> list[Any]:
+    def _once(self, arrays: Sequence[Any], symbols: Symbols) -> list[Any]:
         if self._only is not None:
             return self._only.run(arrays)
         assert self._bound is not None
@@ -142,8 +156,12 @@ class Method(Bound):
             self._direct.close(closed)
 
     def _bind(self, resources: Resources) -> None:
+        with binding(self.name):
+            self._bind_steps(resources)
+
+    def _bind_steps(self, resources: Resources) -> None:
         self._resources = resources
-        only = None if self.definition.symbols else Binding(resources, self.definition, {})
+        only = None if self.definition.symbols else Binding(resources, self.definition, Symbols())
         self._direct = only.direct if only is not None and resources.platform is DEFAULT else None
         self._only = only
         self._bound = _bound(resources, self.definition) if self.definition.symbols else None

@@ -15,6 +15,7 @@ import numpy as np
 from delegate.errors import DelegateError, ExecutionError
 from delegate.plugins import one_line
 from delegate.program.memory import ALIGNMENT
+from delegate.program.raw import array_over
 from delegate.runtime.backend import Array
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     Memory = memoryview | bytearray | mmap | Array  # what NumPy takes without a copy
 
+_BYTES = np.dtype(np.uint8)
 Level = Literal["debug", "info"]
 _LEVELS: dict[Level, int] = {"debug": 10, "info": 20}  # as in `logging`, which is not imported for them
 
@@ -79,7 +81,7 @@ class Platform(NamedTuple):
         if size == 0:
             return np.empty(0, np.uint8)
         try:
-            made = np.frombuffer(self.allocate(size), np.uint8, size)
+            made = array_over(self.allocate(size), _BYTES, (size,))
         except Exception as error:  # of the caller's function
             raise ExecutionError(
                 f"no memory of {size} bytes: {one_line(error)}", remedy="free some, or check the platform's allocate"

@@ -44,6 +44,7 @@ def load(
     platform: Platform = DEFAULT,
     trust_code: bool = False,
     isolate: bool = False,
+    copy: bool = False,
 ) -> LoadedProgram:
     """Load a program file, checked whole, its delegates made, its methods bound.
 
@@ -60,6 +61,8 @@ def load(
         isolate: run the delegates in a process of their own, for a file from a stranger: vendor libraries parse what it
             holds, and where one of them crashes, that is a BackendFailed, or the partition falls back. See
             docs/security.md.
+        copy: read the file into memory of this process in place of mapping it: for one that somebody else may cut or
+            overwrite while it is in use. Replacing a file, as `save` does, is safe without it.
 
     Raises:
         ProgramError: the file is damaged, foreign, or of another version.
@@ -70,7 +73,7 @@ def load(
     start = platform.clock()
     try:
         made = LoadedProgram(
-            file.load(source),
+            file.load(source, copy=copy),
             default_registry(),
             kernels,
             fallback=fallback,

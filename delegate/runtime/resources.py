@@ -6,10 +6,9 @@ from contextlib import AbstractContextManager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from delegate.program.dtypes import DType
 from delegate.program.model import Program
+from delegate.program.raw import array_over
 from delegate.runtime.backend import Array, Delegate
 from delegate.runtime.kernels import Kernels
 from delegate.runtime.platform import Platform
@@ -49,6 +48,6 @@ class Resources(NamedTuple):
 
 def array_of(data: memoryview | bytes, dtype: DType, shape: tuple[int, ...]) -> Array:
     """A read-only array over the bytes of a segment."""
-    array = np.frombuffer(data, dtype.numpy).reshape(shape)
+    array = array_over(data, dtype.numpy, shape)
     array.flags.writeable = False
     return array

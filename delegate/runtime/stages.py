@@ -12,7 +12,7 @@ from delegate.errors import DelegateError, KernelError
 from delegate.kernels.halves import from_bfloat16
 from delegate.plugins import one_line
 from delegate.program.dtypes import DType
-from delegate.program.expr import Number, evaluate
+from delegate.program.expr import Number, Symbols, evaluate
 from delegate.program.model import Arg, Home, KernelCall, Method, Ref
 from delegate.program.stages import Stage, split
 from delegate.runtime.backend import Array
@@ -41,7 +41,7 @@ class Staged:
         Raises:
             InputError: a size or number that the data gives is outside of its range.
         """
-        known = dict(symbols)
+        known = Symbols(symbols)
         there = {i.value: a for i, a in zip(self._method.inputs, inputs, strict=True) if a is not None}
         results: list[Any] = []
         for stage, bindings in self._stages:
@@ -75,7 +75,15 @@ class Staged:
             raise
         except Exception as error:  # a third party's kernel may raise anything
             raise KernelError(f"the kernel failed: {one_line(error)}", where=place(self._method, call)) from error
-        return [np.asarray(array, order="C") for array in (made if isinstance(made, tuple) else (made,))]
+        arrays = [np.asarray(array, order="C") for array in (made if isinstance(made, tuple) else (made,))]
+        wanted = [self._method.values[i] for i in call.outputs]
+        types = [(v.dtype.numpy, len(v.shape)) for v in wanted]
+        if [(a.dtype, a.ndim) for a in arrays] != types:
+            found, said = (
+                ", ".join(f"{d} of rank {n}" for d, n in t) for t in ([(a.dtype, a.ndim) for a in arrays], types)
+            )
+            raise KernelError(f"the kernel gives {found}, the program has {said}", where=place(self._method, call))
+        return arrays
 
     def _watched(self, call: KernelCall, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, timed where somebody watches."""
@@ -97,6 +105,9 @@ class Staged:
         if symbol.dim >= 0:
             number: Number = array.shape[symbol.dim]
         else:
+            if array.size != 1 or array.dtype.kind == "c":
+                what = f"{value.name!r} should give a number, but is {array.dtype}{list(array.shape)}"
+                raise KernelError(what, where=f"method {self._method.name}, symbol {symbol.name}")
             element = (from_bfloat16(array) if value.dtype is DType.bfloat16 else array).item()
             number = element if isinstance(element, float) else int(element)
         check_range(symbol, number, f"{value.name!r} gives the number {number}")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from delegate.errors import InputError
+from delegate.errors import DelegateError, InputError, KernelError
+from delegate.plugins import one_line
 from delegate.program.blocks import block_bases
 from delegate.program.expr import Expr, Number, evaluate
 from delegate.program.lifetimes import Lifetimes
@@ -27,8 +28,9 @@ from delegate.program.model import (
     Storage,
     StructuredCall,
 )
+from delegate.program.raw import shadow
 from delegate.runtime.backend import Array
-from delegate.runtime.kernels import Kernels, place
+from delegate.runtime.kernels import Kernels, base_of, place
 
 if TYPE_CHECKING:
     from delegate.kernels.table import Kernel
@@ -74,20 +76,32 @@ def concrete(arg: Arg, symbols: Mapping[int, Number]) -> Any:
     return arg.evaluate(symbols) if isinstance(arg, Expr) else arg
 
 
-def shadow(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-    """An array of that shape with row-major strides that takes no memory. Only its strides mean anything."""
-    strides = [dtype.itemsize] * len(shape)
-    for i in range(len(shape) - 2, -1, -1):
-        strides[i] = strides[i + 1] * max(shape[i + 1], 1)
-    return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), shape, strides, writeable=False)
+def call_view(kernel: Kernel, args: Sequence[Any], method: Method, call: KernelCall) -> list[Array] | None:
+    """The views that a view kernel gives, one per result of its call; None where the strides allow none.
+
+    Raises:
+        KernelError: the kernel refuses the arguments, or gives another number of views.
+    """
+    try:
+        made = kernel.function(*args)
+    except DelegateError:
+        raise
+    except Exception as error:  # NumPy's many, of arguments that make no sense; a third party's kernel raises anything
+        raise KernelError(f"{kernel.op} gives no view: {one_line(error)}", where=place(method, call)) from error
+    if made is None:
+        return None
+    views = [made] if isinstance(made, np.ndarray) else list(made)
+    if len(views) != len(call.outputs):
+        what = f"{kernel.op} gives {len(views)} views, the program has {len(call.outputs)}"
+        raise KernelError(what, where=place(method, call))
+    return views
 
 
-def call_view(kernel: Kernel, args: Sequence[Any]) -> list[Array] | None:
-    """The views that a view kernel gives, as a list; None where the strides allow none."""
-    made = kernel.function(*args)
-    if made is None or isinstance(made, np.ndarray):
-        return None if made is None else [made]
-    return list(made)
+def check_view(made: Array, expected: Array, where: str) -> None:
+    """Raise InputError unless a view has the shape that the program says, KernelError unless it has the dtype."""
+    check_shape(made, expected.shape, where)
+    if made.dtype != expected.dtype:
+        raise KernelError(f"a view is of {made.dtype}, but the program says {expected.dtype}", where=where)
 
 
 def check_shape(made: Array, expected: Sequence[int], where: str) -> None:
@@ -151,18 +165,17 @@ class _Assignment:
 
     def _alias(self, kernel: Kernel, call: KernelCall) -> None:
         """Make the outputs views of the first argument, if its strides allow that."""
-        base = call.args[0]
-        assert isinstance(base, Ref)
+        base = base_of(self.method, call)
         if any(self.storages[o].home is not Home.ARENA for o in call.outputs):
             return
         args = [concrete(a, self.symbols) for a in call.args]
-        args[0] = self.shadows[base.index]
-        views = call_view(kernel, args)
+        args[0] = self.shadows[base]
+        views = call_view(kernel, args, self.method, call)
         if views is not None:
             for output, view in zip(call.outputs, views, strict=True):
                 if self.exact:
-                    check_shape(view, self.shadows[output].shape, place(self.method, call))
-                self._place(output, base.index, view)
+                    check_view(view, self.shadows[output], place(self.method, call))
+                self._place(output, base, view)
 
     def _place(self, index: int, base: int, view: Array) -> None:
         self.storages[index] = Storage(Home.ALIAS, base)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
+from delegate.errors import ProgramError
 from delegate.program.blocks import block_bases
 from delegate.program.model import Block, Home, Instruction, Structure, StructuredCall
 from delegate.runtime.arrays import Arrays
@@ -25,6 +27,7 @@ def structured_step(arrays: Arrays, call: StructuredCall, bind: Bind, method: st
     place = f"method {method}, {call.kind.name.lower()}"
     blocks = [_bound_block(arrays, call, block, bind) for block in call.blocks]
     if call.kind is Structure.IF:
+        _require([((), arrays.shapes[call.operands[0]])], place)
         leave = [_moves(arrays, block.outputs, call.outputs) for block in call.blocks]
         then, other = zip(blocks, leave, strict=True)
         return IfStep(place, arrays.entries(call.operands[:1]), then, other)
@@ -33,12 +36,27 @@ def structured_step(arrays: Arrays, call: StructuredCall, bind: Bind, method: st
     advance = _moves(arrays, body.outputs[: call.carried], kept)
     if call.kind is Structure.WHILE:
         holds = arrays.entries(call.blocks[0].outputs)
+        _require([((), arrays.shapes[i]) for i in call.blocks[0].outputs], place)
         return WhileStep(place, start, blocks[0], holds, blocks[1], advance)
     behind = call.carried + call.sequences
     wholes, parts = call.operands[call.carried : behind], body.inputs[call.carried : behind]
     results, stacks = body.outputs[call.carried :], call.outputs[call.carried :]
+    turns = arrays.shapes[wholes[0]][:1]
+    pairs = (*zip(wholes, parts, strict=True), *zip(stacks, results, strict=True))
+    _require([(arrays.shapes[whole], turns + arrays.shapes[part]) for whole, part in pairs], place)
     sequences = arrays.entries(wholes), arrays.entries(parts)
     return ScanStep(place, start, sequences, blocks[0], (arrays.entries(results), arrays.entries(stacks)), advance)
+
+
+def _require(pairs: Iterable[tuple[tuple[int, ...], tuple[int, ...]]], place: str) -> None:
+    """Copies fit: else NumPy would spread a small value over a large one, or leave a part as it was.
+
+    A truth value may be of one element and any shape.
+    """
+    for first, second in pairs:
+        if first != second and not (first == () and math.prod(second) == 1):
+            what = f"a value of shape {list(first)} would be one of shape {list(second)}"
+            raise ProgramError(what, where=place, remedy="lower the model again; report it if that fails")
 
 
 def _bound_block(arrays: Arrays, call: StructuredCall, block: Block, bind: Bind) -> BoundBlock:
@@ -52,6 +70,7 @@ def _bound_block(arrays: Arrays, call: StructuredCall, block: Block, bind: Bind)
 def _moves(arrays: Arrays, sources: Sequence[int], targets: Sequence[int]) -> Moves:
     """Copies of values to others; none where both are one value."""
     pairs = [(s, t) for s, t in zip(sources, targets, strict=True) if arrays.same(s) != arrays.same(t)]
+    _require([(arrays.shapes[s], arrays.shapes[t]) for s, t in pairs], "control flow")
     owners = [arrays.owner(t) for _, t in pairs]
     staged = [
         (i, arrays.room(s))

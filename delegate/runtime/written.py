@@ -23,7 +23,7 @@ def own_arrays(method: Method, written: Sequence[int], leaves: Sequence[Any]) ->
 
 
 def _own(name: str, leaf: Any) -> Array:
-    array = leaf if isinstance(leaf, np.ndarray) else None
+    array = np.asarray(leaf) if isinstance(leaf, np.ndarray) else None  # of a subclass, without its own rules
     if array is None and has_lazy_bit(leaf):
         what = f"input {name!r} is conjugate or negative by a bit of torch's, and the method writes to it"
         raise InputError(what, remedy="give it with .resolve_conj().resolve_neg()")

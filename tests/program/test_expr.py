@@ -11,7 +11,7 @@ import pytest
 
 from delegate.errors import InputError, ProgramError
 from delegate.program import file
-from delegate.program.bounds import interval, largest, largest_count
+from delegate.program.bounds import Bounds
 from delegate.program.expr import Expr, Op, evaluate, operands, symbols_of
 from delegate.program.model import UNBOUNDED_BELOW, Ref, Symbol, Tree
 from delegate.program.verifier import verify
@@ -134,7 +134,7 @@ def test_bounds_hold_for_all_symbols(seed):
     symbols = (Symbol("a", -2, 6), Symbol("b", 1, 5))
     for _ in range(25):
         expr = some_expr(generator, 3)
-        low, high = interval(expr, symbols)
+        low, high = Bounds(symbols).interval(expr)
         for a, b in itertools.product(range(-2, 7), range(1, 6)):
             try:
                 value = expr.evaluate({0: a, 1: b})
@@ -157,14 +157,17 @@ GROWING = binary(Op.ADD, binary(Op.FLOORDIV, binary(Op.ADD, S0, const(1)), const
         (unary(Op.FLOOR, binary(Op.MUL, real(0.7), unary(Op.TO_FLOAT, S0))), 4),
         (unary(Op.FLOOR, unary(Op.EXP, S0)), None),
         (unary(Op.FLOOR, real(math.nan)), None),
-        (unary(Op.TO_FLOAT, binary(Op.MUL, *[binary(Op.MUL, const(2**62), const(2**62))] * 2)), 2**248),
+        (
+            unary(Op.TO_FLOAT, binary(Op.MUL, *[binary(Op.MUL, const(2**62), const(2**62))] * 2)),
+            None,
+        ),  # what exceeds 64 bits is no size
     ],
     ids=str,
 )
 def test_largest_size(dim, expected):
     symbols = (Symbol("a", 2, 7), Symbol("b", 0, 9), Symbol("c", 0, None))
-    assert largest(dim, symbols) == expected
-    assert largest_count((dim, 2), symbols) == (None if expected is None else 2 * expected)
+    assert Bounds(symbols).largest(dim) == expected
+    assert Bounds(symbols).largest_count((dim, 2)) == (None if expected is None else 2 * expected)
 
 
 def planned(offset: int = 0, arena: int = 6 * 3 * 4 + 56, maximum: int | None = 11):

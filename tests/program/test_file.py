@@ -315,7 +315,7 @@ def wide_expr(depth: int):
         ("\ud800", "what no file can"),
         (deep_list(70), "nested deeper than 64"),
         (deep_list(20_000), "too deeply"),
-        (deep_expr(70), "too large"),
+        (deep_expr(70), "too deeply"),
         (wide_expr(40), "too large"),
     ],
 )

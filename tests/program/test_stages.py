@@ -52,7 +52,7 @@ def test_a_method_of_known_sizes_depends_on_no_data():
 
 def test_one_stage_before_a_size_and_one_behind_it():
     first, last = split(method(SCALE, KEEP, ADD_COUNT))
-    assert (first.takes, first.gives, first.call, first.learns, first.drops) == ((0,), (2,), KEEP, (0,), (0, 2))
+    assert (first.takes, first.gives, first.call, first.learns, first.drops) == ((0,), (2,), KEEP, (0,), (2, 0))
     assert {v.name for v in first.method.values} == {"x", "weight", "scaled"}
     assert [first.method.values[o.index].name for o in first.method.outputs] == ["scaled"]
     assert (last.takes, last.gives, last.call, last.learns) == ((3,), (), None, ())

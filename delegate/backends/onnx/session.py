@@ -12,6 +12,7 @@ from delegate.backends.onnx.blob import OnnxModel, Shape, Tensor
 from delegate.backends.onnx.memory import OrtTensor
 from delegate.backends.onnx.provider import Provider, device, one_line
 from delegate.errors import BackendFailed, DelegateError
+from delegate.program.raw import array_over
 from delegate.runtime.backend import Array, Delegate, TensorType
 
 # ONNX's code of an element type -> the NumPy dtype of the same size that is bound for it (bfloat16: its bits).
@@ -78,8 +79,7 @@ def add_weights(settings: Any, model: OnnxModel) -> None:
         return
     values = []
     for weight in model.weights:
-        flat = np.frombuffer(model.data, np.uint8, weight.size, weight.offset)
-        array = flat.view(_DTYPES[weight.dtype]).reshape(weight.shape)
+        array = array_over(model.data, np.dtype(_DTYPES[weight.dtype]), weight.shape, weight.offset)
         values.append(OrtValue.ortvalue_from_numpy_with_onnx_type(array, weight.dtype))
     settings.add_external_initializers([w.name for w in model.weights], values)
 

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from delegate.program.dtypes import DType
 from delegate.program.memory import align
+from delegate.program.raw import array_over
 from delegate.runtime.backend import Array
 
 
@@ -48,5 +47,4 @@ def unpack(blob: memoryview, specs: Mapping[str, Any]) -> tuple[memoryview, tupl
 
 def _weight(blob: memoryview, name: str, shape: Sequence[int], offset: int) -> Weight:
     dtype = DType[name]
-    flat = np.frombuffer(blob, dtype.numpy, int(np.prod(shape, dtype=np.int64)), offset)
-    return Weight(dtype, flat.reshape(shape))
+    return Weight(dtype, array_over(blob, dtype.numpy, shape, offset))

@@ -9,8 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
 from delegate.backends.gpu.cuda import library
 from delegate.backends.gpu.cuda.blob import Weight, unpack
 from delegate.backends.gpu.cuda.library import CPU, CUDA, one_line
@@ -19,6 +17,7 @@ from delegate.backends.gpu.cuda.targets import Target
 from delegate.errors import BackendFailed
 from delegate.program.dtypes import DType
 from delegate.program.memory import ALIGNMENT
+from delegate.program.raw import writable_bytes
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, DeviceMemory
 
 _POOLED = 2  # TVM's code of the allocator that keeps memory for the next call
@@ -101,7 +100,7 @@ class Machine:
             return array.view(dtype.name)
         shape, name = self._ffi.Shape(array.shape), self._ffi.dtype(dtype.name)
         if self._on_host and array.ctypes.data % ALIGNMENT == 0 and array.size:
-            return self._view(self._ffi.from_dlpack(_bits(array)), shape, name, 0)
+            return self._view(self._ffi.from_dlpack(writable_bytes(array)), shape, name, 0)
         made = self._allocate(shape, name, self._device, None)
         self._copy_in(made, ctypes.c_void_p(array.ctypes.data), array.nbytes)
         return made
@@ -115,12 +114,6 @@ class Machine:
                 self._copy(result, array.view(str(result.dtype)))
             else:
                 self._copy_out(result, ctypes.c_void_p(array.ctypes.data), array.nbytes)
-
-
-def _bits(array: Array) -> Array:
-    """The bytes of an array, as memory that may be written: TVM's road takes no other, and writes to no input."""
-    memory = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
-    return np.frombuffer(memoryview(memory), np.uint8)
 
 
 class CudaDelegate(Delegate):

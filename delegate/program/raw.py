@@ -1,0 +1,199 @@
+"""Arrays over memory that NumPy does not check for us, and memory whose size an argument says: all of it, in one place.
+
+`as_strided`, `frombuffer` and the like give whatever they are told, inside of an array or far beyond it, and a program
+file is untrusted. So nothing else in this project calls them (a test reads the sources for that), and each function
+here checks its arguments first: what it gives lies in the memory that it was given.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from delegate.errors import KernelError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+MOST_BYTES = 2**62  # of one tensor: sums of a few such numbers stay within 64 bits
+_LEAST_ROOM = 1 << 26  # bytes that an argument may always ask for
+_MOST_PARTS = 1 << 16  # that one operator gives
+_TIMES = 64  # and as many times the bytes of the tensors beside it
+
+
+def array_over(data: Any, dtype: np.dtype[Any], shape: Sequence[int], offset: int = 0) -> Array:
+    """An array of a shape over bytes of an object with the buffer protocol, from `offset` on; read-only if that is.
+
+    Raises:
+        ValueError: the bytes do not hold it.
+    """
+    size, have = nbytes(shape, dtype), memoryview(data).nbytes
+    if offset < 0 or offset + size > have:
+        raise ValueError(f"{dtype}{list(shape)} at byte {offset} does not fit into {have} bytes")
+    if size == 0:
+        return np.empty(shape, dtype)
+    return np.frombuffer(data, dtype, size // dtype.itemsize, offset).reshape(shape)
+
+
+def writable_bytes(array: Array) -> Array:
+    """The bytes of a contiguous array as memory that may be written, for libraries that take nothing else.
+
+    They write nothing there. It does not keep the array alive. Raises ValueError for one that is not contiguous.
+    """
+    if not array.flags.c_contiguous:
+        raise ValueError("the bytes of the array do not lie one after the other")
+    memory = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
+    return np.frombuffer(memoryview(memory), np.uint8)
+
+
+def nbytes(shape: Iterable[int], dtype: np.dtype[Any]) -> int:
+    """The bytes of an array; raises ValueError for a negative size, and for more than any memory has."""
+    sizes = list(map(int, shape))
+    size = dtype.itemsize * math.prod(sizes)
+    if min(sizes, default=0) < 0 or dtype.itemsize * math.prod(n for n in sizes if n) > MOST_BYTES:
+        raise ValueError(f"no array has the shape {sizes}")
+    return size
+
+
+def strided(x: Array, shape: Sequence[int], strides: Sequence[int], offset: int) -> Array:
+    """A view of a contiguous vector x (n); strides and offset count its elements, strides may be negative.
+
+    Raises:
+        KernelError: an element of the view lies outside of x, or sizes and strides are not of one length.
+    """
+    if len(shape) != len(strides):
+        raise KernelError(f"{len(shape)} sizes have {len(strides)} strides")
+    _require_sizes(shape)
+    if x.ndim != 1 or not x.flags.c_contiguous:
+        raise KernelError("only a contiguous vector can be given strides")
+    if math.prod(shape):
+        ends = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+        first = offset + sum(e for e in ends if e < 0)
+        last = offset + sum(e for e in ends if e > 0)
+        if first < 0 or last >= x.size:
+            raise KernelError(
+                f"strides lead out of the memory of the tensor ({x.size} elements), to {first} and to {last}",
+                where=f"sizes {list(shape)}, strides {list(strides)}, offset {offset}",
+                remedy="write the model with view, slice and permute",
+            )
+        x = x[offset:]
+    return as_strided(x, tuple(shape), tuple(s * x.itemsize if math.prod(shape) else 0 for s in strides))
+
+
+def windows(
+    x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], count: Sequence[int]
+) -> Array:
+    """A view of shape (..., *kernel, *count): element [k, i] is x[i * stride + k * dilation]. x is (..., *spatial).
+
+    Raises:
+        KernelError: a window lies outside of x.
+    """
+    rank = len(kernel)
+    if not rank == len(stride) == len(dilation) == len(count) or rank > x.ndim:
+        raise KernelError(f"kernel {list(kernel)}, stride {list(stride)}, dilation {list(dilation)} differ in length")
+    _require_sizes((*kernel, *count))
+    size = x.shape[x.ndim - rank :]
+    if math.prod(kernel) and math.prod(count):
+        for n, k, s, d, o in zip(size, kernel, stride, dilation, count, strict=True):
+            if min(s, d) < 0 or (o - 1) * s + (k - 1) * d >= n:
+                raise KernelError(
+                    f"{o} windows of {k} elements, stride {s} and dilation {d} do not fit into {n} elements",
+                    remedy="check the sizes that the operator is given",
+                )
+        steps = [*zip(x.strides[x.ndim - rank :], dilation, strict=True)]
+        steps += zip(x.strides[x.ndim - rank :], stride, strict=True)
+        inner = tuple(step * times for step, times in steps)
+    else:
+        inner = (0,) * (2 * rank)
+    shape = (*x.shape[: x.ndim - rank], *kernel, *count)
+    return as_strided(x, shape, (*x.strides[: x.ndim - rank], *inner), writeable=False)
+
+
+def shadow(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+    """An array of that shape with row-major strides that takes no memory: for what looks at strides, never at elements.
+
+    Raises:
+        ValueError: no array has that shape.
+    """
+    nbytes(shape, dtype)
+    strides = [dtype.itemsize] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * max(shape[i + 1], 1)
+    return as_strided(np.zeros(1, dtype), shape, strides, writeable=False)
+
+
+def check_room(shape: Iterable[int], dtype: np.dtype[Any], *beside: Array) -> None:
+    """Whether a kernel may make an array of a shape that its arguments say, beside tensors that are there.
+
+    Raises:
+        KernelError: the array would be many times as large as the tensors: no model means that.
+    """
+    sizes = list(shape)
+    size = dtype.itemsize * math.prod(sizes)
+    if min(sizes, default=0) < 0 or size > _LEAST_ROOM + _TIMES * sum(x.nbytes for x in beside):
+        raise KernelError(
+            f"the arguments ask for working memory of the shape {sizes}", remedy="check the sizes that it is given"
+        )
+
+
+def repeated(x: Array, repeats: int | Array, axis: int | None, count: int) -> Array:
+    """The parts of an axis, or of the flattened array, each as often as `repeats` says; `count` parts in all.
+
+    Raises:
+        KernelError: a number is negative, or they are not `count` in all. NumPy adds them up in 64 bits, and writes
+            beyond its result where that is not enough.
+    """
+    parts = x.size if axis is None else x.shape[axis]
+    numbers = np.asarray(repeats)
+    least, most = int(numbers.min(initial=0)), int(numbers.max(initial=0))
+    if least < 0:
+        raise KernelError("repeats are negative", where=f"the least is {least}")
+    if most > MOST_BYTES // max(parts, 1):
+        raise KernelError(f"nothing can be repeated {most} times", remedy="check the repeats that it is given")
+    if (found := int(numbers.sum(dtype=np.int64)) * (parts if numbers.ndim == 0 or numbers.size == 1 else 1)) != count:
+        raise KernelError(f"the parts repeated are {found}, the result has {count}")
+    return np.repeat(x, numbers, axis=axis)
+
+
+def diagonal(x: Array, offset: int, dim1: int, dim2: int) -> Array:
+    """The diagonal as the last dimension; empty where the offset leads out, which NumPy does not check."""
+    rows, columns = x.shape[dim1], x.shape[dim2]
+    return x.diagonal(max(-rows, min(offset, columns)), dim1, dim2)
+
+
+def combine_at(ufunc: np.ufunc, out: Array, places: tuple[Any, ...], values: Any) -> None:
+    """`ufunc.at`, which writes anywhere where the values have more dimensions than the places.
+
+    Raises:
+        KernelError: they have.
+    """
+    arrays = [p for p in places if isinstance(p, np.ndarray)]
+    masks = [p for p in arrays if p.dtype == bool]
+    consumed = sum(p.ndim for p in masks) + len(arrays) - len(masks)
+    rank = out.ndim - consumed + max((1 if p.dtype == bool else p.ndim for p in arrays), default=0)
+    if np.ndim(values) > rank:
+        raise KernelError(f"values of {np.ndim(values)} dimensions are written to places of {rank}")
+    ufunc.at(out, places, values)
+
+
+def same_shape(*arrays: Array) -> None:
+    """Whether arrays have one shape; raises KernelError."""
+    if any(a.shape != arrays[0].shape for a in arrays[1:]):
+        shapes = ", ".join(str(list(a.shape)) for a in arrays)
+        raise KernelError(f"the tensors should have one shape, not {shapes}")
+
+
+def check_parts(count: int) -> int:
+    """The number of parts that a tensor is taken apart into; raises KernelError where no model means it."""
+    if not 0 <= count <= _MOST_PARTS:
+        raise KernelError(f"a tensor cannot be taken apart into {count}", remedy="check the sizes that it is given")
+    return count
+
+
+def _require_sizes(shape: Sequence[int]) -> None:
+    if min(shape, default=0) < 0 or math.prod(n for n in shape if n) > MOST_BYTES:
+        raise KernelError(f"no tensor has the shape {list(shape)}")
