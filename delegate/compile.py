@@ -234,7 +234,7 @@ def _warn_of_portable(report: Report, selection: Selection) -> None:
     """
     names = [n.name for n in report.nodes if n.backend == PORTABLE and n.op not in CONTROL_FLOW]
     if selection.on_portable == "warn" and names and selection.backends:
-        warnings.warn(_portable_message(names), RuntimeWarning, stacklevel=3)
+        warnings.warn(_portable_message(names), RuntimeWarning, stacklevel=4)
 
 
 def _portable_message(names: list[str]) -> str:
