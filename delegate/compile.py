@@ -50,6 +50,7 @@ Exported = ExportedProgram | str | os.PathLike[str]
 Model = Exported | Mapping[str, Exported] | Module
 
 
+@undisturbed()
 def to_backend(
     model: Model,
     backends: Request = None,
@@ -82,17 +83,6 @@ def to_backend(
         PartitionError: nodes stay portable and the policy forbids it, or the plan cannot be kept.
         LoweringError: an operator is left that no kernel runs.
     """
-    with undisturbed():
-        return _to_backend(model, backends, config, kernels, example_inputs)
-
-
-def _to_backend(
-    model: Model,
-    backends: Request,
-    config: ConfigSource,
-    kernels: Wanted | None,
-    example_inputs: tuple[Any, ...] | None,
-) -> CompiledProgram:
     registry = default_registry()
     selection = select(backends, config, registry, kernels)
     saved = SavedPlan.load(plan) if isinstance(plan, str | os.PathLike) else plan
@@ -111,17 +101,17 @@ def _to_backend(
     return CompiledProgram(program, specs, report, registry, selection.kernels, plan=SavedPlan.of(compiler.plans))
 
 
+@undisturbed()
 def explain(
     model: Model, backends: Request = None, *, config: ConfigSource = None, kernels: Wanted | None = None
 ) -> Report:
     """The report of `to_backend` without lowering: what each backend says it can run. Raises as `to_backend` does."""
     registry = default_registry()
-    with undisturbed():
-        selection = select(backends, config, registry, kernels)
-        compiler = _Compiler(selection, kernels_of(registry, selection.kernels))
-        for name, ep in exported_programs(model).items():
-            compiler.plan(compiler.edge(name, ep))
-        return compiler.report()
+    selection = select(backends, config, registry, kernels)
+    compiler = _Compiler(selection, kernels_of(registry, selection.kernels))
+    for name, ep in exported_programs(model).items():
+        compiler.plan(compiler.edge(name, ep))
+    return compiler.report()
 
 
 @dataclass
