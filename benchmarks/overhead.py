@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -69,9 +70,8 @@ def isolation() -> None:
         middle = time.perf_counter()
         with delegate.load(data, isolate=True) as there:
             loads = (middle - start) * 1e3, (time.perf_counter() - middle) * 1e3
-            rounds = [
-                (median_latency(lambda: here(x), 0.2), median_latency(lambda: there(x), 0.2)) for _ in range(ROUNDS)
-            ]
+            calls = partial(here, x), partial(there, x)
+            rounds = [tuple(median_latency(call, 0.2) for call in calls) for _ in range(ROUNDS)]
         mine, theirs = (statistics.median(times) * 1e6 for times in zip(*rounds, strict=True))
         more = statistics.median(b - a for a, b in rounds) * 1e6
         print(f"| {list(shape)} | {mine:.1f} | {theirs:.1f} | {more:.1f} | {loads[0]:.0f} | {loads[1]:.0f} |")

@@ -23,7 +23,11 @@ class Bang(BaseException):
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     CLOSED.clear()
-    monkeypatch.setattr(stranger.Adder, "close", lambda self: CLOSED.append(self))
+
+    def close(self: stranger.Adder) -> None:
+        CLOSED.append(self)
+
+    monkeypatch.setattr(stranger.Adder, "close", close)
     default_registry.cache_clear()
     default_registry().register(stranger.INFO)
     yield
