@@ -153,6 +153,8 @@ class _Reader:
         try:
             value = self.loader.construct_object(node)
             str(value)  # a number of very many digits has no text, which every message about it needs
+        except yaml.MarkedYAMLError:
+            raise
         except Exception as error:  # of a scalar, such as the date 2026-13-01
             problem = f"this is no value: {one_line(error)}"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None

@@ -83,7 +83,7 @@ MESSAGES = {
     ),
     "a: 1\nb: \x00": "no valid YAML: special characters are not allowed (FILE:2)",
     "? [a]\n: 1": "the configuration: a key must be text (FILE:1:3)",
-    "[" * 1000: "no valid configuration: too deeply nested (FILE)",
+    "[" * 1000: "no valid YAML: too deeply nested (FILE:1:65)",
 }
 
 

@@ -113,7 +113,7 @@ def _fails(size: int) -> bytearray:
 
 BAD = {
     "fails": (_fails, "no memory of .* bytes: MemoryError: the pool is empty"),
-    "too small": (lambda size: bytearray(size - 1), "no memory of .* bytes: ValueError: buffer is smaller"),
+    "too small": (lambda size: bytearray(size - 1), "no memory of .* bytes: ValueError: .*does not fit into"),
     "read-only": (bytes, "memory of the platform is read-only"),
     "not aligned": (lambda size: allocate(size + 1)[1:], "does not start at a multiple of 64"),
     "no buffer": (lambda size: None, "no memory of .* bytes: "),
