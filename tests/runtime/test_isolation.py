@@ -323,13 +323,14 @@ ANSWERS = {
 def test_what_a_worker_answers_is_data(name):
     answer, kind, words = ANSWERS[name]
     worker = Worker()
-    ours, theirs = Channel.pair()
-    with theirs:
-        Channel(theirs).send(answer)
-        with pytest.raises(DelegateError, match=words) as caught:
-            worker.ask(ours)
+    ours, end = Channel.pair()
+    theirs = Channel(end)
+    theirs.send(answer)
+    with pytest.raises(DelegateError, match=words) as caught:
+        worker.ask(ours)
     assert type(caught.value) is kind
     ours.close()
+    theirs.close()
     worker.end()
 
 
