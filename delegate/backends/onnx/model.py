@@ -60,6 +60,7 @@ def to_onnx(program: ExportedProgram, rows: Mapping[str, Translation]) -> Export
         RegionFailed: torch's exporter does not take the program.
     """
     model = _export(program, rows)
+    _cast_results(model, program)
     shapes = fix_shapes(model)
     replace_identities(model)
     weights, data = _take_weights(model)
@@ -107,6 +108,29 @@ def _export(program: ExportedProgram, rows: Mapping[str, Translation]) -> Any:
         logger.setLevel(level)
     assert made is not None  # only an export to a file gives nothing
     return made.model
+
+
+def _cast_results(model: Any, program: ExportedProgram) -> None:
+    """Have results be of the dtypes that torch planned: the exporter computes abs of float16 in float32, for one.
+
+    Raises:
+        RegionFailed: a result is of another kind.
+    """
+    import onnx_ir
+    from onnx_ir.tensor_adapters import from_torch_dtype
+
+    graph = model.graph
+    for place, node in enumerate(program.graph.output_node().args[0]):
+        made, planned = graph.outputs[place], from_torch_dtype(node.meta[META_VALUE].dtype)
+        if made.dtype == planned:
+            continue
+        if not (made.dtype.is_floating_point() and planned.is_floating_point()):
+            raise RegionFailed(f"torch's exporter makes {made.name} {made.dtype}, where torch makes {planned}")
+        cast = onnx_ir.node("Cast", [made], {"to": planned}, name=f"{made.name}_cast")
+        graph.append(cast)
+        (result,) = cast.outputs
+        result.name, result.shape, result.dtype = f"{made.name}_{planned.name}", made.shape, planned
+        graph.outputs[place] = result
 
 
 def _translations(

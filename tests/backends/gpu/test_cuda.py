@@ -26,6 +26,7 @@ from delegate.program.dtypes import DType
 from tests.lowering import assert_same, compiled, relative_error
 
 pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
+from delegate.backends.gpu.cuda import schedules
 
 X = torch.linspace(-2, 2, 12).view(2, 6)
 HERE = library.probe()
@@ -283,3 +284,14 @@ def test_an_engine_that_is_asked_for_and_not_here(monkeypatch, policy):
         program = compiled(nn.ReLU(), (X,), config=config)
     assert what in str(program.report)
     assert_same(program(X), X.relu())
+
+
+@nvcc
+def test_what_no_schedule_fits_is_left_to_others(monkeypatch):
+    """Without a schedule TVM would compile it for the host, which cannot reach the GPU's memory."""
+    only = schedules.rules(Target("sm_90"))["gemv"]
+    monkeypatch.setattr(schedules, "rules", lambda target: {"gemv": only})
+    program = lowered("sm_90", module=nn.ReLU())
+    (node,) = program.report.nodes
+    assert node.backend == "portable"
+    assert "no schedule for sm_90 fits" in str(node.verdicts["gpu"])

@@ -11,15 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import s_tir
+from tvm import s_tir, tirx
 from tvm.s_tir import dlight
+from tvm.s_tir.dlight.analysis import get_root_block
 
+from delegate.backends.aot import RegionFailed
 from delegate.backends.gpu.cuda import library
 from delegate.backends.gpu.cuda.loops import Parallel, Tiled
 from delegate.backends.gpu.cuda.targets import Target
 from delegate.backends.gpu.cuda.tensor_cores import TF32, TensorCores
 
 Rules = Mapping[str, Any]
+_SCHEDULED = "tirx.is_scheduled"
 
 
 def rules(target: Target) -> Rules:
@@ -33,13 +36,46 @@ def applied(rule: Any, function: Any, target: Target) -> Any:
         schedule = rule.apply(function, tvm.target.Target(dict(target.for_tvm())), False)
     except Exception:  # rules try what they cannot know to be allowed, and TVM says no by errors of many kinds
         return None
-    return None if schedule is None else schedule.mod["main"].with_attr("tirx.is_scheduled", True)
+    if schedule is None or not (target.is_host or _in_threads(schedule)):
+        return None
+    return schedule.mod["main"].with_attr(_SCHEDULED, True)
 
 
 def by_default(function: Any, target: Target) -> Any:
-    """A function as the first rule that fits schedules it."""
+    """A function as the first rule that fits schedules it; raises RegionFailed where none does.
+
+    Some come from TVM scheduled for the target, sums that run along a dimension among them.
+    """
+    if _SCHEDULED in (function.attrs or ()):
+        return function
     made = (applied(rule, function, target) for rule in rules(target).values())
-    return next((f for f in made if f is not None), function)
+    found = next((f for f in made if f is not None), None)
+    if found is None:
+        raise RegionFailed(f"no schedule for {target} fits a function of TVM's over {list(function.params)}")
+    return found
+
+
+def _in_threads(schedule: Any) -> bool:
+    """Whether threads run every step: the others TVM compiles for the host, which cannot reach what lies on the GPU."""
+    return all(
+        any(schedule.get(loop).thread_binding is not None for loop in schedule.get_loops(block))
+        or _launches(schedule.get(block).body)
+        for block in schedule.get_child_blocks(get_root_block(schedule))
+    )
+
+
+def _launches(body: Any) -> bool:
+    """Whether a step has threads of its own, as TVM's sorting has."""
+    found: list[bool] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tirx.AttrStmt):
+            found.append(node.attr_key == "thread_extent")
+        elif isinstance(node, tirx.For):
+            found.append(node.thread_binding is not None)
+
+    tirx.stmt_functor.post_order_visit(body, visit)
+    return any(found)
 
 
 @dataclass(frozen=True)
@@ -49,6 +85,29 @@ class _AsItIs:
     def apply(self, function: Any, target: Any, tunable: bool) -> Any:
         del target, tunable
         return s_tir.Schedule(function)
+
+
+@dataclass(frozen=True)
+class _PerElement:
+    """Every element of a step's result has a thread, which sums up what it is made of, by steps within the step too."""
+
+    threads: int = 256
+
+    def apply(self, function: Any, target: Any, tunable: bool) -> Any:
+        del target, tunable
+        schedule = s_tir.Schedule(function)
+        for block in schedule.get_child_blocks(get_root_block(schedule)):
+            loops, kinds = schedule.get_loops(block), [v.iter_type for v in schedule.get(block).iter_vars]
+            of_element = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.DataPar]
+            elements = of_element or [schedule.add_unit_loop(loops[0] if loops else block)]
+            schedule.reorder(*elements, *(loop for loop in loops if loop not in elements))
+            for loop, axis in zip(
+                schedule.split(schedule.fuse(*elements), [None, self.threads]),
+                ("blockIdx.x", "threadIdx.x"),
+                strict=True,
+            ):
+                schedule.bind(loop, axis)
+        return schedule
 
 
 @dataclass(frozen=True)
@@ -96,6 +155,7 @@ def _for_gpu(target: Target) -> Rules:
         "reduction": dlight.gpu.Reduction(),
         "general reduction": dlight.gpu.GeneralReduction(),
         "fallback": dlight.gpu.Fallback(),
+        "thread per element": _PerElement(),
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch.fx import Node
 
 from delegate.backends.lowering import every
-from delegate.backends.onnx.translations.own import ints, ops, scalar
+from delegate.backends.onnx.translations.own import ints, ops, scalar, typed
 from delegate.backends.onnx.translations.row import Translation, floating
 from delegate.edge.node import arguments
 from delegate.verdict import YES, Reason, Verdict, no
@@ -39,7 +39,7 @@ def mish(x: Any) -> Any:
 def log_sigmoid(x: Any) -> Any:
     """-softplus(-x): the exporter's log(sigmoid(x)) is -inf from -104 down."""
     op = ops()
-    return op.Neg(softplus(op.Neg(x)))
+    return op.Neg(softplus(typed(op.Neg(x), x)))
 
 
 def celu(x: Any, alpha: float = 1.0) -> Any:

@@ -19,9 +19,10 @@ def ops() -> Any:
 
 
 def scalar(number: float, like: Any) -> Any:
-    """A constant without dimensions, of the dtype of another value."""
+    """A constant without dimensions, of the dtype of another value; what was just made has one by `typed`."""
     import onnx_ir
 
+    assert like.dtype is not None, "a number of the dtype of a value that has none"
     made = ops().Constant(value=onnx_ir.tensor(number, dtype=like.dtype))
     made.dtype = like.dtype
     return made
@@ -30,6 +31,12 @@ def scalar(number: float, like: Any) -> Any:
 def operand(given: Any, like: Any) -> Any:
     """An argument that may be a number, as a value."""
     return scalar(given, like) if isinstance(given, bool | int | float) else given
+
+
+def typed(made: Any, like: Any) -> Any:
+    """A value that an operator has just made, of the dtype of another one: the exporter finds dtypes out later."""
+    made.dtype = like.dtype
+    return made
 
 
 def ints(values: Sequence[int]) -> Any:

@@ -1,0 +1,105 @@
+"""The engine cuda on a GPU of NVIDIA's, or on the one that test_software.py has the CPU play."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import delegate
+from tests.backends.gpu.cases import frozen
+from tests.lowering import compiled, relative_error
+
+pytest.importorskip("tvm", reason="TVM is not installed: pip install 'delegate[cuda]'")
+
+from delegate.backends.gpu.cuda import library, schedules
+from delegate.backends.gpu.cuda.targets import Target
+from delegate.errors import BackendUnavailable
+from tests.backends.gpu.test_precision import PRODUCTS, Call, Rounded, lowered
+
+try:
+    GPU = library.local_gpu()[0]
+except BackendUnavailable:
+    GPU = Target("")
+
+pytestmark = pytest.mark.skipif(not GPU.arch, reason="no NVIDIA GPU is here, nor one played by software")
+PRECISIONS = ["float32", "tf32", "float16", "bfloat16"]
+
+
+def on_gpu(function, args, precision="float32"):
+    program = lowered(function, args, precision, GPU.arch)
+    assert [p.backend for p in program.report.partitions] == ["gpu"]
+    return program
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", ["linear", "convolution", "too small to gain"])
+def test_products(name, precision):
+    function, args = PRODUCTS[name]
+    with torch.no_grad(), Rounded(precision):
+        expected = function(*args)
+    assert relative_error(on_gpu(function, args, precision)(*args), expected) < 2e-6
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 2e-6), ("tf32", 1e-3), ("bfloat16", 8e-3)])
+def test_attention(precision, tolerance):
+    function, args = PRODUCTS["attention"]
+    assert relative_error(on_gpu(function, args, precision)(*args), function(*args)) < tolerance
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+@pytest.mark.parametrize("rule", list(schedules.rules(Target(GPU.arch or "sm_90", tf32=True))))
+def test_every_schedule_of_a_product(monkeypatch, rule, precision):
+    """What tuning may choose is right, whichever it is."""
+    function, args = frozen(nn.Linear(80, 144)), (torch.randn(150, 80),)
+    tried, by_default = [], schedules.by_default
+
+    def chosen(given, target):
+        found = schedules.rules(target).get(rule)
+        made = None if found is None else schedules.applied(found, given, target)
+        tried.append(made is not None)
+        return by_default(given, target) if made is None else made
+
+    monkeypatch.setattr(schedules, "by_default", chosen)
+    program = on_gpu(function, args, precision)
+    if not any(tried):
+        pytest.skip(f"{rule} is not for this")
+    with torch.no_grad(), Rounded(precision):
+        expected = function(*args)
+    assert relative_error(program(*args), expected) < 2e-6
+
+
+def test_steps_within_steps():
+    """dlight's rules take no uneven pool; what none takes would run on the host, over the GPU's memory."""
+    x = torch.randn(2, 8, 6, 6)
+    program = on_gpu(lambda x: F.adaptive_avg_pool2d(x, (4, 5)), (x,))
+    assert relative_error(program(x), F.adaptive_avg_pool2d(x, (4, 5))) < 1e-6
+
+
+class _Around(nn.Module):
+    def forward(self, x):
+        y = x.exp() * 2
+        return y.cumprod(1) + y.sum(), y.sin()
+
+
+def test_tensors_stay_on_the_gpu(tmp_path):
+    x = torch.randn(4, 40)
+    config = {"backends": [{"name": "gpu", "options": {"engine": "cuda"}, "exclude": ["aten.cumprod"]}]}
+    program = compiled(_Around(), (x,), config=config)
+    assert len(program.report.partitions) == 2
+    program.save(tmp_path / "model.dlg")
+    with delegate.load(tmp_path / "model.dlg", trust_code=True) as loaded:
+        for _ in range(2):
+            made = loaded.method("forward").run([x.numpy()])
+            for got, wanted in zip(made, _Around()(x), strict=True):
+                assert relative_error(got, wanted) < 2e-6
+
+
+def test_sizes_that_change():
+    module, batch = Call(frozen(nn.Linear(80, 144))), torch.export.Dim("batch", min=1, max=64)
+    config = {"backends": [{"name": "gpu", "options": {"engine": "cuda"}}]}
+    program = compiled(module, (torch.randn(5, 80),), config=config, dynamic_shapes=(({0: batch},),))
+    for size in (5, 1, 64):
+        x = torch.randn(size, 80)
+        assert relative_error(program(x), module(x)) < 2e-6

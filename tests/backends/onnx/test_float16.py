@@ -1,0 +1,40 @@
+"""Models in float16, whose dtypes fit each other and what torch planned: no GPU that has it is needed to see it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from delegate.backends.gpu.webgpu.operators import OPERATORS
+from delegate.backends.onnx.model import to_onnx
+from delegate.backends.onnx.translations import rows_of
+from delegate.backends.onnx.translations.own import scalar
+from tests.backends.onnx.test_rows import _Call
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'delegate[onnx]'")
+pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install 'delegate[onnx]'")
+
+FLOAT16, BOOL = 10, 9
+CASES = {
+    "a number beside a new value": (F.logsigmoid, [FLOAT16]),
+    "the exporter computes it in float32": (torch.abs, [FLOAT16]),
+    "the same, used further": (lambda x: (x.abs() * x, x.abs()), [FLOAT16, FLOAT16]),
+    "truth values": (lambda x: x.abs() > 1, [BOOL]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_dtypes_fit(case):
+    function, dtypes = CASES[case]
+    program = torch.export.export(_Call(function), (torch.randn(3, 4).half(),))
+    model = to_onnx(program, rows_of(OPERATORS)).model
+    assert [t.dtype for t in model.outputs] == dtypes
+    onnx.shape_inference.infer_shapes(onnx.load_from_string(model.graph), check_type=True, strict_mode=True)
+
+
+def test_a_number_needs_a_dtype():
+    import onnx_ir
+
+    with pytest.raises(AssertionError, match="dtype of a value that has none"):
+        scalar(1.0, onnx_ir.val("x"))
