@@ -23,7 +23,7 @@ from delegate.program.source import Source, open_source
 from delegate.program.verifier import verify
 
 MAGIC = b"\x89DLG\r\n\x1a\n"  # not ASCII, and spoiled by any transfer that converts line ends
-READABLE = frozenset({1, 2})  # the versions of the format that `load` reads
+READABLE = frozenset({1, 2, 3})  # the versions of the format that `load` reads
 _FIRST_RELEASE = b"0.1.0"  # of this project that reads FORMAT_VERSION: told to users of older ones
 _HEADER = struct.Struct("<8sII16sQQQQ32x32s")
 _DIGEST_AT = _HEADER.size - 32

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from delegate.errors import ProgramError
-from delegate.program.expr import symbols_of
+from delegate.program.expr import Expr, symbols_of
 from delegate.program.lifetimes import reads, refs
 from delegate.program.model import (
     Arg,
@@ -75,8 +75,8 @@ def split(method: Method) -> tuple[Stage, ...]:
 
 
 def used_symbols(method: Method) -> set[int]:
-    """The symbols that shapes, arguments and results of a method hold."""
-    found = {s for v in method.values for s in symbols_of(v.shape)} | set(symbols_of(method.outputs))
+    """The symbols that shapes, arguments, results and guards of a method hold."""
+    found = {s for v in method.values for s in symbols_of(v.shape)} | set(symbols_of((*method.outputs, *method.guards)))
     calls = (c for call in method.instructions for c in _calls(call) if isinstance(c, KernelCall))
     return found | {s for c in calls for s in symbols_of(c.args)}
 
@@ -115,7 +115,7 @@ def _parts(method: Method) -> Iterator[_Part]:
         known.update(part.learns)
         yield part
         part = _Part([])
-    wanted = set(symbols_of(method.outputs))
+    wanted = set(symbols_of((*method.outputs, *method.guards)))
     if not wanted <= known:
         part.learns = _elements(made, method.symbols, known)
         known.update(part.learns)
@@ -183,6 +183,8 @@ class _Stages:
 
     def made(self) -> Iterator[Stage]:
         there = {i.value for i in self._method.inputs if i.value >= 0}
+        known = {i for i, s in enumerate(self._method.symbols) if s.input >= 0}
+        guards = dict.fromkeys(self._method.guards)
         for number, part in enumerate(self._parts):
             inside = dict.fromkeys(i for c in part.instructions for i in _touched(c))
             inside |= dict.fromkeys(refs(part.outputs))
@@ -196,7 +198,10 @@ class _Stages:
             there |= {*gives, *(part.call.outputs if part.call else ())}
             drops = tuple(i for i in there if self._last.get(i, -1) <= number)
             there -= set(drops)
-            yield Stage(self._stage(part, takes, outputs), takes, gives, part.call, part.learns, drops)
+            checked = tuple(g for g in guards if known.issuperset(g.free_symbols()))
+            guards = {g: None for g in guards if g not in checked}
+            known.update(part.learns)
+            yield Stage(self._stage(part, takes, outputs, checked), takes, gives, part.call, part.learns, drops)
 
     def _needs(self, part: _Part) -> Iterator[int]:
         """The values that must be there for a part."""
@@ -211,7 +216,7 @@ class _Stages:
             yield from refs(part.call.args)
         yield from (self._method.symbols[i].value for i in part.learns)
 
-    def _stage(self, part: _Part, takes: tuple[int, ...], outputs: tuple[Arg, ...]) -> Method:
+    def _stage(self, part: _Part, takes: tuple[int, ...], outputs: tuple[Arg, ...], guards: tuple[Expr, ...]) -> Method:
         local: dict[int, int] = {}
 
         def number(index: int) -> int:
@@ -231,6 +236,7 @@ class _Stages:
             values=values,
             instructions=instructions,
             arenas=(-1,),
+            guards=guards,
         )
 
     def _unplanned(self, index: int, storages: dict[int, Storage]) -> Value:

@@ -129,6 +129,7 @@ class _MethodText:
             f"  result: {_tree(method.out_tree, (self._arg(o) for o in method.outputs))}",
             f"  arenas: {', '.join(map(self._arena, range(len(method.arenas))))}",
             *(f"  symbol {self._symbol(s)}" for s in method.symbols),
+            *(f"  guard: {_dim(g, method.symbols)}" for g in method.guards),
             *(f"  %{i}: {self._value(v)}" for i, v in enumerate(method.values)),
             *self._instructions(method.instructions, "  "),
         ]

@@ -13,6 +13,7 @@ from delegate.program.stages import used_symbols
 from delegate.runtime.backend import Array
 from delegate.runtime.binding import Binding
 from delegate.runtime.bounds import is_planned, views_hold
+from delegate.runtime.inputs import check_guards
 from delegate.runtime.resources import Resources
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Bindings:
         return found.run(inputs)
 
     def _bind(self, symbols: Mapping[int, Number]) -> Binding:
+        check_guards(self._method, symbols)
         program, kernels = self._resources.program, self._resources.kernels
         if self._arenas and views_hold(program, self._method, kernels, symbols):
             return Binding(self._resources, self._method, symbols, self._arenas)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -121,6 +121,19 @@ def check_range(symbol: Symbol, number: Number, what: str) -> None:
         return
     allowed = f"{symbol.minimum} to {high}" if high is not None else f">= {symbol.minimum}"
     raise InputError(what, remedy=f"{symbol.name} must be {allowed}")
+
+
+def check_guards(method: Method, symbols: Mapping[int, Number]) -> None:
+    """Raise InputError, in the user's names, unless all that the export assumed of its sizes is true."""
+    names = [s.name for s in method.symbols]
+    for guard in method.guards:
+        if not guard.evaluate(symbols):
+            told = ", ".join(f"{names[i]} is {symbols[i]}" for i in sorted(set(guard.free_symbols())))
+            raise InputError(
+                f"the sizes break what the export assumed: {guard.text(names)}",
+                where=told,
+                remedy="give sizes that fit it, or export with others or without the assumption",
+            )
 
 
 def _as_number(leaf: Any, name: str) -> Array:
