@@ -13,6 +13,7 @@ from delegate.program.dtypes import DType
 from delegate.program.expr import Expr, Number, evaluate
 from delegate.program.model import Input, Method, Symbol, Value
 from delegate.runtime.backend import Array
+from delegate.runtime.given import as_array
 
 _ARRAY = np.ndarray
 
@@ -27,7 +28,8 @@ class InputChecker:
         self._names = [s.name for s in method.symbols]
         self._static = all(v is None or v.is_static for v in self._values)
         self._exact = [
-            (v.dtype.numpy, v.shape) if v is not None and v.is_static else (None, None) for v in self._values
+            (v.dtype.numpy, v.shape) if v and v.is_static and v.dtype is not DType.bfloat16 else (None, None)
+            for v in self._values
         ]
 
     def arrays(self, leaves: Sequence[Any]) -> Sequence[Array | None]:
@@ -79,11 +81,11 @@ class InputChecker:
                     remedy=f"export fixed it to {given.literal!r}; export again for another value",
                 )
             return None
-        array = _as_array(leaf, value.dtype, given.name)
+        array = as_array(leaf, value.dtype, given.name)
         if array.dtype != value.dtype.numpy:
             raise InputError(
                 f"input {given.name!r} is {array.dtype}, but the program takes {_numpy_name(value.dtype)}",
-                remedy=f"convert it to {value.dtype.numpy} first",
+                remedy=f"convert it to {value.dtype.name} first",
             )
         if len(array.shape) != len(value.shape) or any(
             size != wanted
@@ -146,23 +148,7 @@ def _as_number(leaf: Any, name: str) -> Array:
         raise InputError(f"input {name!r} is {leaf!r}", remedy="give an integer of at most 64 bits") from None
 
 
-def _as_array(leaf: Any, dtype: DType, name: str) -> Array:
-    if isinstance(leaf, np.ndarray):
-        if np.ma.isMaskedArray(leaf):
-            raise InputError(f"input {name!r} is a masked array", remedy="fill what is masked, with .filled()")
-        return np.asarray(leaf)  # a matrix or another subclass has rules of its own
-    if hasattr(leaf, "__dlpack__"):
-        try:
-            return np.from_dlpack(leaf)
-        except (BufferError, RuntimeError, TypeError) as error:
-            raise InputError(f"input {name!r} cannot be read as an array: {error}") from error
-    if isinstance(leaf, bool | int | float | complex | list | tuple | np.generic):
-        try:
-            return np.asarray(leaf, dtype=None if isinstance(leaf, np.generic) else dtype.numpy)
-        except (ValueError, TypeError, OverflowError, RuntimeError) as error:
-            raise InputError(f"input {name!r} cannot be made a tensor of {dtype.name}: {error}") from error
-    raise InputError(f"input {name!r} is a {type(leaf).__name__}", remedy=f"give an array of {dtype.name}")
-
-
 def _numpy_name(dtype: DType) -> str:
-    return "bfloat16 (its bits as uint16)" if dtype is DType.bfloat16 else dtype.name
+    if dtype is DType.bfloat16:
+        return "bfloat16 (of ml_dtypes, or its bits: array.view(numpy.uint16))"
+    return dtype.name
