@@ -25,6 +25,7 @@ from delegate.edge.node import META_CONSTANT
 from delegate.edge.places import index_by_tensors
 from delegate.edge.program import EdgeProgram
 from delegate.edge.signature import Signature, read_signature
+from delegate.edge.training import warn_of_training
 from delegate.edge.verifier import verify
 from delegate.errors import ExportError, LoweringError
 
@@ -44,6 +45,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         DialectError: the program cannot be brought to edge dialect; names the node.
     """
     decomposer = Decomposer(frozenset(preserve_ops))
+    warn_of_training(ep.graph, name)
     try:
         module, signature, asserted = _quick(ep, decomposer)
         ranges = ep.range_constraints
