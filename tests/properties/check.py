@@ -11,7 +11,7 @@ import torch.utils._pytree as pytree
 from hypothesis import reject
 
 import delegate
-from delegate.errors import DelegateError, InputError
+from delegate.errors import DelegateError, ExecutionError
 from tests.properties.sample import Sample
 
 
@@ -44,7 +44,7 @@ def check(sample: Sample, backends: Any, tolerance: float) -> set[str]:
 def _refused(program: Any, inputs: Sequence[torch.Tensor]) -> None:
     try:
         given = program(*inputs)
-    except InputError:
+    except ExecutionError:
         return
     except DelegateError as error:
         raise AssertionError(f"the exported module refuses {_shapes(inputs)}, the program says {error!r}") from error
@@ -58,8 +58,9 @@ def _shapes(tree: Any) -> list[list[int]]:
 def same(actual: Any, expected: Any, tolerance: float) -> None:
     """Equal structure, dtypes and shapes; equal infinities and NaN; the rest equal up to an error of the largest."""
     assert pytree.tree_structure(actual) == pytree.tree_structure(expected)
-    for got, wanted in zip(pytree.tree_leaves(actual), pytree.tree_leaves(expected), strict=True):
-        assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
+    for one, other in zip(pytree.tree_leaves(actual), pytree.tree_leaves(expected), strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        got, wanted = one.double(), other.double()
         finite = wanted[wanted.isfinite()].abs()
         largest = float(finite.max()) if finite.numel() else 0.0
         torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance * max(largest, 0.01), equal_nan=True)

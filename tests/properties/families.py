@@ -133,7 +133,9 @@ def resizes(draw: Draw) -> Sample:
     if mode in modes:
         options["align_corners"] = draw(_TRUTH)
     if mode in ("bilinear", "bicubic") and draw(st.integers(0, 3)) == 0:
-        options["antialias"] = True
+        # To a width of 1 torch 2.13 gives all rows the first one's value.
+        options = {"mode": mode, "antialias": True, "size": (draw(st.integers(1, 12)), draw(st.integers(2, 12)))}
+        options["align_corners"] = draw(_TRUTH)
     return Sample("interpolate", F.interpolate, [_image(draw, dims)], options=options)
 
 
@@ -150,7 +152,9 @@ def shuffles(draw: Draw) -> Sample:
         return Sample("channel_shuffle", F.channel_shuffle, [(n, 2 * r, h, w)], options={"groups": r})
     if kind == "unfold":
         options = {k: _each(draw, 2, st.integers(1, 2)) for k in ("kernel_size", "dilation", "stride")}
-        return Sample("unfold", F.unfold, [(n, 2, h + 4, w + 4)], options={**options, "padding": draw(st.integers(0, 2))})
+        return Sample(
+            "unfold", F.unfold, [(n, 2, h + 4, w + 4)], options={**options, "padding": draw(st.integers(0, 2))}
+        )
     options = {
         "mode": draw(st.sampled_from(["bilinear", "nearest", "bicubic"])),
         "padding_mode": draw(st.sampled_from(["zeros", "border", "reflection"])),
@@ -214,7 +218,9 @@ def _rms_norm(x: torch.Tensor, *weights: torch.Tensor, shape: tuple[int, ...], e
     return F.rms_norm(x, shape, *weights, eps=eps)
 
 
-def _batch_norm(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor, *rest: torch.Tensor, eps: float) -> torch.Tensor:
+def _batch_norm(
+    x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor, *rest: torch.Tensor, eps: float
+) -> torch.Tensor:
     return F.batch_norm(x, mean, var.abs() + 0.1, *rest, eps=eps)
 
 
@@ -231,7 +237,9 @@ def norms(draw: Draw) -> Sample:
         shape = _shape(draw)
         dim = _dim(draw, len(shape))
         if kind == "lp":
-            return Sample("normalize", F.normalize, [shape], options={"p": draw(st.sampled_from([1, 2, 3])), "dim": dim})
+            return Sample(
+                "normalize", F.normalize, [shape], options={"p": draw(st.sampled_from([1, 2, 3])), "dim": dim}
+            )
         function = {"softmax": F.softmax, "log": F.log_softmax, "min": F.softmin}[kind]
         return Sample(f"soft{kind}", function, [shape], options={"dim": dim})
     if kind in ("layer", "rms"):
@@ -346,7 +354,9 @@ def _scatter_slice(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
     end = draw(st.integers(start + 1, size))
     count = -(-(end - start) // step)
     part = (*shape[:dim], count, *shape[dim + 1 :])
-    return Sample("slice_scatter", _written, [shape, part], options={"dim": dim, "start": start, "end": end, "step": step})
+    return Sample(
+        "slice_scatter", _written, [shape, part], options={"dim": dim, "start": start, "end": end, "step": step}
+    )
 
 
 def _triangle(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
@@ -360,7 +370,12 @@ def _triangle(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
 def _repeat(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
     kind = draw(st.sampled_from(["tile", "repeat_interleave", "expand"]))
     if kind == "tile":
-        return Sample(kind, torch.tile, [shape], options={"dims": _each(draw, len(shape) + draw(st.integers(0, 1)), st.integers(1, 3))})
+        return Sample(
+            kind,
+            torch.tile,
+            [shape],
+            options={"dims": _each(draw, len(shape) + draw(st.integers(0, 1)), st.integers(1, 3))},
+        )
     if kind == "expand":
         shape = tuple(1 if draw(_TRUTH) else s for s in shape)
         wanted = tuple(draw(st.integers(1, 4)) if s == 1 else -1 for s in shape)
@@ -378,9 +393,7 @@ def _join(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
     shapes = [shape] * count
     if kind == "cat":
         shapes = [(*shape[: dim % len(shape)], draw(st.integers(1, 4)), *shape[dim % len(shape) + 1 :]) for _ in shapes]
-    tied = [
-        tuple((i, d) for i in range(count)) for d in range(len(shape)) if kind == "stack" or d != dim % len(shape)
-    ]
+    tied = [tuple((i, d) for i in range(count)) for d in range(len(shape)) if kind == "stack" or d != dim % len(shape)]
     return Sample(kind, _joined, shapes, options={"function": getattr(torch, kind), "dim": dim}, tied=tied)
 
 
@@ -509,10 +522,14 @@ def products(draw: Draw) -> Sample:
     if kind == "addmm":
         term = draw(st.sampled_from([(m,), (n, m), (1, m), (n, 1)]))
         if constant:
-            return Sample(kind, lambda x, c, w, **o: torch.addmm(c, x, w, **o), [(n, k)], [weight(*term), weight(k, m)], options)
+            return Sample(
+                kind, lambda x, c, w, **o: torch.addmm(c, x, w, **o), [(n, k)], [weight(*term), weight(k, m)], options
+            )
         return Sample(kind, torch.addmm, [term, (n, k), (k, m)], options=options)
     if kind == "baddbmm":
-        return Sample(kind, torch.baddbmm, [draw(st.sampled_from([(b, n, m), (1, m)])), (b, n, k), (b, k, m)], options=options)
+        return Sample(
+            kind, torch.baddbmm, [draw(st.sampled_from([(b, n, m), (1, m)])), (b, n, k), (b, k, m)], options=options
+        )
     if kind == "bilinear":
         return Sample(kind, F.bilinear, [(n, k), (n, m)], [weight(b, k, m)])
     if kind == "einsum":
