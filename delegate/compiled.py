@@ -43,6 +43,8 @@ class CompiledMethod(Bound):
     def __init__(self, method: Method, in_spec: Any, out_spec: Any) -> None:
         self._method, self._in_spec, self._out_spec = method, in_spec, out_spec
         definition = method.definition
+        kinds = [definition.values[i.value].dtype if i.value >= 0 else None for i in method.inputs]
+        self._halves = [number for number, kind in enumerate(kinds) if kind is DType.bfloat16]
         self._dtypes = [definition.values[o.index].dtype if isinstance(o, Ref) else None for o in definition.outputs]
 
     @property
@@ -62,6 +64,8 @@ class CompiledMethod(Bound):
         if spec != self._in_spec:  # in another order, by other names, in other containers, or wrong
             leaves = self._method.leaves(args, kwargs)
         arrays = [_to_array(leaf, given.name) for leaf, given in zip(leaves, self._method.inputs, strict=True)]
+        for number in self._halves:
+            _refuse_integers(leaves[number], self._method.inputs[number].name)
         results = self._method.run(arrays)
         for number in self._method.written:
             _give_back(arrays[number], leaves[number])
@@ -210,6 +214,12 @@ def _to_array(leaf: Any, name: str) -> Any:
     except (RuntimeError, TypeError) as error:  # of a sparse, quantized, nested, meta or fake tensor
         what = f"input {name!r} cannot be read as an array: {one_line(error)}"
         raise InputError(what, remedy="give a dense tensor that holds data") from error
+
+
+def _refuse_integers(leaf: Any, name: str) -> None:
+    """Torch has bfloat16, so integers are no bits of it."""
+    if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.uint16:
+        raise InputError(f"input {name!r} is uint16, but the program takes bfloat16", remedy="give a bfloat16 tensor")
 
 
 def _to_tensor(result: Any, dtype: DType | None) -> Any:

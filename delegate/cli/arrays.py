@@ -1,7 +1,8 @@
-"""The inputs of a run: arrays from .npy files, or seeded random ones."""
+"""The inputs of a run: arrays from .npy and .npz files, or seeded random ones."""
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ _SIZE = 2  # of a dynamic dimension of random inputs, where its range allows tha
 
 
 def read_inputs(method: Method, given: Sequence[str]) -> dict[str, Array]:
-    """Input name -> array, of arguments "a.npy" (in the order of the inputs) and "name=a.npy".
+    """Input name -> array, of arguments "a.npy" (in the order of the inputs), "name=a.npy" and "all.npz".
 
     Raises:
         InputError: a file cannot be read, a name is unknown or given twice, or there are too many or too few.
     """
+    if len(given) == 1 and given[0].endswith(".npz"):
+        return read_archive(method, given[0])
     names = [method.inputs[i].name for i in _given(method)]
     files: dict[str, str] = {}
     in_order: list[str] = []
@@ -76,12 +79,35 @@ def _random(generator: np.random.Generator, value: Value, sizes: Mapping[int, in
     shape = [evaluate(d, sizes) for d in value.shape]
     dtype = value.dtype.numpy
     if value.dtype is DType.bfloat16:  # the upper half of a float32
-        return (generator.standard_normal(shape, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        return (generator.standard_normal(shape, np.float32).view(np.uint32) >> 16).astype(np.uint16).view()
     if dtype.kind == "f":
         return np.asarray(generator.standard_normal(shape)).astype(dtype)
     if dtype.kind == "c":
         return np.asarray(generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
     return generator.integers(0, 2, shape).astype(dtype)
+
+
+def read_archive(method: Method, path: str) -> dict[str, Array]:
+    """Input name -> array, of a .npz file whose arrays have the inputs' names, or none: arr_0, arr_1, ... in order.
+
+    Raises:
+        InputError: the file cannot be read, or holds other arrays.
+    """
+    names = [method.inputs[i].name for i in _given(method)]
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path!r}", remedy="check the path") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        what = f"{path!r} cannot be read: {' '.join(str(error).split())}"
+        raise InputError(what, remedy="give what numpy.savez wrote") from error
+    if list(arrays) == [f"arr_{i}" for i in range(len(names))]:
+        arrays = dict(zip(names, arrays.values(), strict=True))
+    if set(arrays) != set(names):
+        what = f"{path!r} holds {', '.join(arrays) or 'nothing'}"
+        raise InputError(what, where=f"method {method.name}", remedy=f"it takes {', '.join(names) or 'no tensors'}")
+    return {name: arrays[name] for name in names}
 
 
 def read_array(name: str, path: str) -> Array:

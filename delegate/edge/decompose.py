@@ -24,6 +24,7 @@ from delegate.edge.build import inherited
 from delegate.edge.graphs import CHECKS
 from delegate.edge.node import describe
 from delegate.edge.program import META_VALUE, EdgeProgram
+from delegate.edge.training import with_dropout
 from delegate.errors import LoweringError
 
 Table = Mapping[Any, Callable[..., Any]]
@@ -130,8 +131,9 @@ class _Call:
     def __call__(self, *values: Any) -> Any:
         given = dict(zip(self._leaves, values, strict=True))
         args, kwargs = map_arg((self._node.args, self._node.kwargs), given.__getitem__)
-        assert callable(self._node.target)
-        return self._node.target(*args, **kwargs)
+        function = with_dropout(self._node) or self._node.target
+        assert callable(function)
+        return function(*args, **kwargs)
 
 
 @contextlib.contextmanager

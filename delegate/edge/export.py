@@ -25,6 +25,7 @@ from delegate.edge.node import META_CONSTANT
 from delegate.edge.places import index_by_tensors
 from delegate.edge.program import EdgeProgram
 from delegate.edge.signature import Signature, read_signature
+from delegate.edge.training import warn_of_training
 from delegate.edge.verifier import verify
 from delegate.errors import ExportError, LoweringError
 
@@ -44,12 +45,13 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         DialectError: the program cannot be brought to edge dialect; names the node.
     """
     decomposer = Decomposer(frozenset(preserve_ops))
+    warn_of_training(ep.graph, name)
     try:
-        module, signature = _quick(ep, decomposer)
+        module, signature, asserted = _quick(ep, decomposer)
         ranges = ep.range_constraints
     except (NotSimple, LoweringError) as why:
         logger.info("%s goes the long way through torch: %s", name, why)
-        module, signature, ranges = _thorough(ep, decomposer, name)
+        module, signature, asserted, ranges = _thorough(ep, decomposer, name)
     signature = _with_lasting_names(module, signature, [spec.arg.name for spec in ep.graph_signature.input_specs])
     drop_unused(module.graph)
     _refuse_absent_data(signature)
@@ -66,6 +68,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         out_spec=ep.call_spec.out_spec,
         range_constraints=ranges,
         written=signature.written,
+        guards=(*ep._guards_code, *asserted),
     )
     for placeholder in module.graph.find_nodes(op="placeholder"):
         placeholder.meta[META_CONSTANT] = program.is_constant(placeholder)
@@ -103,15 +106,15 @@ def _refuse_shared_states(signature: Signature, graph: Graph) -> None:
             )
 
 
-def _quick(ep: ExportedProgram, decomposer: Decomposer) -> tuple[GraphModule, Signature]:
+def _quick(ep: ExportedProgram, decomposer: Decomposer) -> tuple[GraphModule, Signature, list[torch.SymBool]]:
     """Rewrites node by node: several times faster than tracing the whole program anew."""
     signature = read_signature(ep)
     graph = inlined(ep.graph_module)
     module = GraphModule(Module(), graph)
-    remove_checks(module)
+    asserted = remove_checks(module)
     signature = _with_writes(ep, signature, functionalize(module.graph), module)
     decomposer.expand(compound_nodes(module.graph, decomposer))
-    return module, signature
+    return module, signature, asserted
 
 
 def _with_lasting_names(module: GraphModule, signature: Signature, names: Sequence[str]) -> Signature:
@@ -153,7 +156,7 @@ def _with_writes(
 
 def _thorough(
     ep: ExportedProgram, decomposer: Decomposer, name: str
-) -> tuple[GraphModule, Signature, Mapping[Any, Any]]:
+) -> tuple[GraphModule, Signature, list[torch.SymBool], Mapping[Any, Any]]:
     """Torch's own functionalisation and decomposition of the whole program; its ranges have symbols of their own."""
     try:
         # The second form of auto_functionalized hides what is written in numbers of bases.
@@ -172,8 +175,8 @@ def _thorough(
     results = module.graph.output_node().args[0]
     assert isinstance(results, tuple | list)
     module.graph.output_node().args = (tuple(results[p] for p in signature.outputs),)
-    remove_checks(module)
+    asserted = remove_checks(module)
     lower_associative_scans(module)
     index_by_tensors(module)
     trim_metadata(module.graph)
-    return module, signature, core.range_constraints
+    return module, signature, asserted, core.range_constraints

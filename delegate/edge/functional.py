@@ -76,6 +76,35 @@ def _written(op: OpOverload) -> list[str]:
     return [a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
 
 
+def pure_form(op: OpOverload) -> OpOverload | None:
+    """The operator that gives what an in-place one writes: of that name without underscore, and of the same arguments.
+
+    They may stand in another order, or go by other names in the same order. Overloads may have other names: pow_.Scalar
+    is pow.Tensor_Scalar. None where there is no such form, or where the operator changes the shape or the strides of
+    what it is given rather than its numbers.
+    """
+    namespace, name = op._schema.name.split("::")
+    if torch.Tag.inplace_view in op.tags:
+        return None
+    plain = name.replace("__i", "__") if name.startswith("__i") else name.removesuffix("_")
+    packet = getattr(getattr(torch.ops, namespace), plain, None)
+    if plain == name or packet is None:
+        return None
+    overloads = [getattr(packet, o) for o in packet.overloads()]
+    pure = [o for o in overloads if not o._schema.is_mutable]
+    wanted = _arguments(op)
+    alike = [o for o in pure if sorted(_arguments(o)) == sorted(wanted)]
+    return next(iter([*alike, *(o for o in pure if [t for _, t in _arguments(o)] == [t for _, t in wanted])]), None)
+
+
+def _arguments(op: OpOverload) -> list[tuple[str, str]]:
+    return [(a.name, str(a.type)) for a in op._schema.arguments]
+
+
+def _names(op: OpOverload) -> list[str]:
+    return [a.name for a in op._schema.arguments]
+
+
 def _is_builtin(node: Node) -> bool:
     return isinstance(node.target, OpOverload) and node.target.namespace == "aten"
 
@@ -157,12 +186,14 @@ class _Functionalizer:
 
     def _pure(self, node: Node, target: OpOverload, args: Any, kwargs: Any, goal: Node) -> Node:
         """The written value: by the operator without underscore, in the dtype of what is written."""
-        namespace, name = target._schema.name.split("::")
-        packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
-        overload = getattr(packet, target._overloadname, None)
-        if not name.endswith("_") or overload is None or overload._schema.is_mutable:
+        overload = pure_form(target)
+        if overload is None:
             raise NotSimple(f"{target} has no pure form")
-        value = self._call(node, overload, args, kwargs)
+        given = dict(zip((a.name for a in target._schema.arguments), args, strict=False)) | kwargs
+        if set(_names(overload)) != set(_names(target)):  # dropout_ calls `self` what dropout calls `input`
+            others = dict(zip(_names(target), _names(overload), strict=True))
+            given = {others[name]: value for name, value in given.items()}
+        value = self._called(node, overload, given)
         wanted: torch.Tensor = goal.meta[META_VALUE]
         if value.meta[META_VALUE].dtype != wanted.dtype:
             value = self._call(node, aten._to_copy.default, (value,), {"dtype": wanted.dtype})
@@ -180,6 +211,15 @@ class _Functionalizer:
             value = self._call(goal, target, args, {})
             goal = parent
         return value
+
+    def _called(self, like: Node, target: OpOverload, given: dict[str, Any]) -> Node:
+        """The operator on arguments by name, of which the leading ones go by position, as export has them."""
+        args: list[Any] = []
+        for argument in target._schema.arguments:
+            if argument.kwarg_only or argument.name not in given:
+                break
+            args.append(given.pop(argument.name))
+        return self._call(like, target, args, given)
 
     def _call(self, like: Node, target: Any, args: Any, kwargs: Any) -> Node:
         """A new node with the metadata of another and its own fake value."""

@@ -32,6 +32,7 @@ CHECKS = frozenset(
 META_IDENTITY = "identity"  # node.meta key of the name that stays the same from run to run, see `edge.identity`
 META_ORIGIN = "origin"  # node.meta key of nodes that a whole operator was taken apart into: the name of its node
 KEPT_METADATA = (META_VALUE, "nn_module_stack", "stack_trace", "custom", META_IDENTITY, META_ORIGIN)
+_ASSERTIONS = frozenset({"aten._assert_scalar.default", "aten._functional_assert_scalar.default"})
 
 
 def graph_modules(root: GraphModule) -> Iterator[GraphModule]:
@@ -43,12 +44,18 @@ def graph_modules(root: GraphModule) -> Iterator[GraphModule]:
             yield from graph_modules(body)
 
 
-def remove_checks(root: GraphModule) -> None:
-    """Take the operators that only check out of a graph and its bodies, in place."""
+def remove_checks(root: GraphModule) -> list[torch.SymBool]:
+    """Take the operators that only check out of a graph and its bodies, in place.
+
+    Returns:
+        What the graph itself asserts of symbolic numbers. (In bodies of control flow it may differ from turn to turn.)
+    """
+    asserted = [n.args[0].meta.get(META_VALUE) for n in root.graph.nodes if str(n.target) in _ASSERTIONS]
     for module in graph_modules(root):
         for node in list(module.graph.nodes):
             if isinstance(node.target, OpOverload) and str(node.target) in CHECKS and not node.users:
                 module.graph.erase_node(node)
+    return [condition for condition in asserted if isinstance(condition, torch.SymBool)]
 
 
 def has_effect(node: Node) -> bool:

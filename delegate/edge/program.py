@@ -48,6 +48,8 @@ class EdgeProgram:
         in_spec, out_spec: torch's pytree specs of (args, kwargs) and of the result.
         written: placeholders of the inputs that the module writes to; the very last outputs are their new values.
         range_constraints: sympy symbol -> torch's ValueRanges.
+        guards: what the export assumed of sizes beyond their ranges: conditions on inputs in torch's own words, and
+            symbolic truth values.
     """
 
     name: str
@@ -61,6 +63,7 @@ class EdgeProgram:
     out_spec: Any
     range_constraints: Mapping[Any, Any]
     written: tuple[str, ...] = ()
+    guards: tuple[str | torch.SymBool, ...] = ()
 
     @property
     def graph(self) -> Graph:

@@ -12,6 +12,7 @@ from torch.fx import Node
 from delegate.edge.node import op_name, tensors
 from delegate.edge.program import EdgeInput, EdgeProgram
 from delegate.emit.graph import GraphEmitter
+from delegate.emit.guards import guards
 from delegate.emit.pools import Pools
 from delegate.emit.states import Update, update_in_place
 from delegate.emit.symbols import Symbols
@@ -43,10 +44,11 @@ class _MethodEmitter:
         self.edge: EdgeProgram = lowered.program
         self.placeholders = {n.name: n for n in self.edge.graph.nodes if n.op == "placeholder"}
         self.user_nodes = [self.placeholders[i.node] for i in self.edge.inputs]
-        examples = [
+        self.examples = [
             None if i.is_literal else n.meta["val"] for i, n in zip(self.edge.inputs, self.user_nodes, strict=True)
         ]
-        self.tables = Tables(Symbols(examples, self.edge.range_constraints), pools, kernels)
+        names = [i.name for i in self.edge.inputs]
+        self.tables = Tables(Symbols(self.examples, self.edge.range_constraints, names), pools, kernels)
         self.graph = GraphEmitter(self.tables, lowered.delegates, self._placed, reads_data=True)
         self.input_values: dict[Node, int] = {}
 
@@ -58,6 +60,7 @@ class _MethodEmitter:
         outputs = tuple(self._result(r) for r in results[:count])
         self._write(results[count:], outputs)
         self.tables.require_kernels()
+        sizes = {i.name: e for i, e in zip(self.edge.inputs, self.examples, strict=True)}
         return Method(
             name=self.edge.name,
             inputs=inputs,
@@ -69,6 +72,7 @@ class _MethodEmitter:
             symbols=tuple(self.tables.symbols.table),
             arenas=(-1,),
             sources=tuple(self.tables.sources),
+            guards=tuple(guards(self.edge.guards, sizes, self.tables.symbols)),
         )
 
     def _input(self, number: int, given: EdgeInput) -> Input:

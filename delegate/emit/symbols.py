@@ -66,9 +66,15 @@ class Symbols:
     Args:
         inputs: of each input the fake tensor, or the symbolic integer of one that is a number; None for a literal.
         ranges: torch's range constraints.
+        names: of the inputs, for the names of symbols that have none.
     """
 
-    def __init__(self, inputs: Sequence[torch.Tensor | torch.SymInt | None], ranges: Mapping[Any, Any]) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[torch.Tensor | torch.SymInt | None],
+        ranges: Mapping[Any, Any],
+        names: Sequence[str] = (),
+    ) -> None:
         self.table: list[Symbol] = []
         self._ranges = ranges
         self._known: dict[Any, Expr] = {}
@@ -78,7 +84,8 @@ class Symbols:
             expr = size.node.expr
             if isinstance(expr, sympy.Symbol) and expr not in self._known:
                 low, high = self._range(expr, 0)
-                self._add(expr, Symbol(dim_name(size), low, high, position, dim), 1, 0)
+                given = "" if not names else names[position] + (f".shape[{dim}]" if dim >= 0 else "")
+                self._add(expr, Symbol(dim_name(size, given), low, high, position, dim), 1, 0)
         for position, dim, size in dims:
             unknown = [s for s in size.node.expr.free_symbols if s not in self._known]
             if len(unknown) == 1 and size.node.expr.free_symbols == set(unknown):
@@ -190,7 +197,19 @@ class Symbols:
             return Expr(_UNARY[kind], 0, (self._expr(expr.args[0], where),))
         if kind is sympy.Abs:
             return self._chain(Op.MAX, (expr.args[0], -expr.args[0]), where)
+        if kind is sympy.Piecewise:
+            return self._choice(expr.args, where)
         raise LoweringError(f"the number {expr} uses {kind.__name__}, which programs do not have", where=where)
+
+    def _choice(self, pieces: Sequence[Any], where: str) -> Expr:
+        """The value of the first piece whose condition holds: value * condition + (the others) * not condition."""
+        (value, condition), *others = pieces
+        chosen = self._expr(value, where)
+        if not others:
+            return chosen
+        holds = self._expr(condition, where)
+        rest = Expr(Op.MUL, 0, (self._choice(others, where), Expr(Op.NOT, 0, (holds,))))
+        return Expr(Op.ADD, 0, (Expr(Op.MUL, 0, (chosen, holds)), rest))
 
     def _chain(self, op: Op, args: Iterable[Any], where: str) -> Expr:
         return reduce(lambda left, right: Expr(op, 0, (left, right)), [self._expr(a, where) for a in args])

@@ -21,6 +21,9 @@ def tree_of(spec: Any) -> Tree:
         return Tree(spec.type.__name__, (), children)
     if isinstance(spec.context, type) and hasattr(spec.context, "_fields"):
         return Tree("namedtuple", tuple(spec.context._fields), children, _full_name(spec.context))
+    fields = getattr(spec.type, "__match_args__", ())
+    if issubclass(spec.type, tuple) and len(fields) == len(children) > 0:  # of torch.return_types
+        return Tree("namedtuple", tuple(fields), children, _full_name(spec.type))
     names = _field_names(spec.context, len(children))
     return Tree("record" if names else "tuple", names, children, _full_name(spec.type))
 

@@ -83,7 +83,12 @@ def _antialiased(
     dtype: np.dtype[Any],
 ) -> Taps:
     """The kernel is stretched where the image shrinks, and its weights sum to 1."""
-    ratio = (size - 1) / (count - 1) if align_corners and count > 1 else 1 / scale if scale else size / count
+    if align_corners:
+        ratio = (size - 1) / max(count - 1, 1) * (count > 1)
+    elif scale:
+        ratio = 1 / scale
+    else:
+        ratio = size / count
     stretch = max(ratio, 1.0)
     center = ratio * (np.arange(count) + 0.5)
     first = np.maximum((center - support * stretch + 0.5).astype(np.int64), 0)

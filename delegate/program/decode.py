@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from delegate.errors import ProgramError
 from delegate.program import schema_generated as schema
@@ -191,7 +191,16 @@ class _Decoder:
             symbols=tuple(self._symbol(s) for s in self._items(item, "Symbols")),
             arenas=self._numbers(item, "Arenas"),
             sources=self._texts(item, "Sources", MAX_TEXT),
+            guards=self._guards(item.Guards(), args),
         )
+
+    def _guards(self, item: Any | None, reader: ArgReader) -> tuple[Expr, ...]:
+        if item is None:  # version 2 has none
+            return ()
+        guards = self._args(item, reader)
+        if not all(isinstance(guard, Expr) for guard in guards):
+            raise ValueError("a guard is no expression")
+        return cast("tuple[Expr, ...]", guards)
 
     def _args(self, item: Any, reader: ArgReader) -> tuple[Arg, ...]:
         return reader.read(self._bytes(item, "Kinds"), self._numbers(item, "Values"))

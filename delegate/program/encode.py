@@ -124,6 +124,7 @@ class _Encoder:
             "Symbols": self._tables(self._symbol(s) for s in method.symbols),
             "Arenas": self._numbers(method.arenas, np.int64),
             "Sources": self._texts(method.sources, MAX_TEXT),
+            "Guards": self._args(method.guards),
             "Exprs": self._table(
                 "Exprs",
                 Ops=self._numbers([op for op, _, _ in self._pool.exprs], np.uint8),

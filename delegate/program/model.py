@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from delegate.program.dtypes import DType
 from delegate.program.expr import Dim, Expr
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 COPY_ACROSS = "aten.clone.default"  # between the memory of a device and the host's, in either direction
 UNBOUNDED_BELOW = -(2**63)  # the minimum of a symbol that has none
 
@@ -205,6 +205,7 @@ class Method(NamedTuple):
         arenas: bytes of each memory space, the host's first; -1 where it depends on the shapes and is planned per
             shape. Spaces that it does not use may be left out at the end.
         sources: the user's own source lines, for messages.
+        guards: what the export assumed of the symbols beyond their ranges, each a truth value.
     """
 
     name: str
@@ -217,6 +218,7 @@ class Method(NamedTuple):
     symbols: tuple[Symbol, ...] = ()
     arenas: tuple[int, ...] = (0,)
     sources: tuple[str, ...] = ()
+    guards: tuple[Expr, ...] = ()
 
 
 class Constant(NamedTuple):

@@ -1289,7 +1289,17 @@ class Method(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(26))
         return o == 0
 
-def MethodStart(builder): builder.StartObject(12)
+    # Method
+    def Guards(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(28))
+        if o != 0:
+            x = self._tab.Indirect(o + self._tab.Pos)
+            obj = Args()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+def MethodStart(builder): builder.StartObject(13)
 def MethodAddName(builder, name): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
 def MethodAddInputs(builder, inputs): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(inputs), 0)
 def MethodStartInputsVector(builder, numElems): return builder.StartVector(4, numElems, 4)
@@ -1309,6 +1319,7 @@ def MethodStartSourcesVector(builder, numElems): return builder.StartVector(4, n
 def MethodAddExprs(builder, exprs): builder.PrependUOffsetTRelativeSlot(10, flatbuffers.number_types.UOffsetTFlags.py_type(exprs), 0)
 def MethodAddTexts(builder, texts): builder.PrependUOffsetTRelativeSlot(11, flatbuffers.number_types.UOffsetTFlags.py_type(texts), 0)
 def MethodStartTextsVector(builder, numElems): return builder.StartVector(4, numElems, 4)
+def MethodAddGuards(builder, guards): builder.PrependUOffsetTRelativeSlot(12, flatbuffers.number_types.UOffsetTFlags.py_type(guards), 0)
 def MethodEnd(builder): return builder.EndObject()
 
 

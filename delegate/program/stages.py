@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from delegate.errors import ProgramError
 from delegate.program.blocks import walk
-from delegate.program.expr import SymbolSets, members, set_of
+from delegate.program.expr import Expr, SymbolSets, members, set_of
 from delegate.program.lifetimes import reads, refs
 from delegate.program.model import (
     Arg,
@@ -74,9 +74,9 @@ def split(method: Method) -> tuple[Stage, ...]:
 
 
 def used_symbols(method: Method) -> tuple[int, ...]:
-    """The symbols that shapes, arguments and results of a method hold, in order."""
+    """The symbols that shapes, arguments, results and guards of a method hold, in order."""
     sets = SymbolSets()
-    found = sets.of(method.outputs)
+    found = sets.of((*method.outputs, *method.guards))
     for value in method.values:
         found |= sets.of(value.shape)
     for call in walk(method.instructions):
@@ -122,7 +122,7 @@ def _parts(method: Method) -> Iterator[_Part]:
         known |= new | unread
         yield part
         part = _Part([])
-    wanted = told.sets.of(method.outputs)
+    wanted = told.sets.of((*method.outputs, *method.guards))
     if wanted & ~known:
         unread = readable & ~known
         part.learns = members(unread)
@@ -201,6 +201,7 @@ class _Stages:
 
     def made(self) -> Iterator[Stage]:
         there = {i.value for i in self._method.inputs if i.value >= 0}
+        guards = self._guards()
         ends: dict[int, list[int]] = defaultdict(list)  # part -> the values that it is the last to need
         for index, last in self._last.items():
             ends[last].append(index)
@@ -221,7 +222,18 @@ class _Stages:
             drops = tuple(i for i in dict.fromkeys((*ends[number], *unneeded)) if i in there)
             there.difference_update(drops)
             added = ()
-            yield Stage(self._stage(part, takes, outputs), takes, gives, part.call, part.learns, drops)
+            checked = tuple(guards.get(number, ()))
+            yield Stage(self._stage(part, takes, outputs, checked), takes, gives, part.call, part.learns, drops)
+
+    def _guards(self) -> dict[int, list[Expr]]:
+        """Part -> the guards of which all symbols are known when it begins, and not before."""
+        known = dict.fromkeys((i for i, s in enumerate(self._method.symbols) if s.input >= 0), 0)
+        for number, part in enumerate(self._parts):
+            known.update(dict.fromkeys((i for i in part.learns if i not in known), number + 1))
+        found: dict[int, list[Expr]] = defaultdict(list)
+        for guard in self._method.guards:
+            found[max((known[i] for i in guard.free_symbols()), default=0)].append(guard)
+        return found
 
     def _needs(self, part: _Part) -> Iterator[int]:
         """The values that must be there for a part."""
@@ -236,7 +248,7 @@ class _Stages:
             yield from refs(part.call.args)
         yield from (self._method.symbols[i].value for i in part.learns)
 
-    def _stage(self, part: _Part, takes: tuple[int, ...], outputs: tuple[Arg, ...]) -> Method:
+    def _stage(self, part: _Part, takes: tuple[int, ...], outputs: tuple[Arg, ...], guards: tuple[Expr, ...]) -> Method:
         local: dict[int, int] = {}
 
         def number(index: int) -> int:
@@ -256,6 +268,7 @@ class _Stages:
             values=values,
             instructions=instructions,
             arenas=(-1,),
+            guards=guards,
         )
 
     def _unplanned(self, index: int, storages: dict[int, Storage]) -> Value:

@@ -146,6 +146,7 @@ class _MethodText:
         yield f"  result: {_tree(method.out_tree, (self._arg(o) for o in method.outputs))}"
         yield f"  arenas: {', '.join(map(self._arena, range(len(method.arenas))))}"
         yield from (f"  symbol {self._symbol(s)}" for s in method.symbols)
+        yield from (f"  guard: {_dim(g, self._symbols)}" for g in method.guards)
         yield from (f"  %{i}: {self._value(v)}" for i, v in enumerate(method.values))
         yield from self._instructions(method.instructions, "  ")
 

@@ -147,6 +147,9 @@ class _MethodVerifier:
         self._where = f"{self._name}, outputs"
         self._args(method.outputs)
         self._check_outputs()
+        self._where = f"{self._name}, guards"
+        for guard in method.guards:
+            self._expr(guard)
         for index, value in enumerate(method.values):
             if not self._made[index]:
                 self._where = f"{self._name}, value %{index} {value.name!r}"

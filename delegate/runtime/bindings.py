@@ -14,6 +14,7 @@ from delegate.program.stages import used_symbols
 from delegate.runtime.backend import Array
 from delegate.runtime.binding import Binding
 from delegate.runtime.bounds import is_planned, views_hold
+from delegate.runtime.inputs import check_guards
 from delegate.runtime.resources import Resources
 from delegate.runtime.unexpected import binding
 
@@ -49,6 +50,7 @@ class Bindings:
         return found.run(inputs)
 
     def _bind(self, symbols: Mapping[int, Number]) -> Binding:
+        check_guards(self._method, symbols)
         program, kernels = self._resources.program, self._resources.kernels
         with binding(self._method.name):
             if self._arenas and views_hold(program, self._method, kernels, symbols):

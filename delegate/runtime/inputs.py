@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import operator
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from delegate.errors import InputError
-from delegate.plugins import one_line
 from delegate.program.dtypes import DType
 from delegate.program.expr import Expr, Number, Symbols, evaluate
 from delegate.program.model import Input, Method, Symbol, Value
 from delegate.runtime.backend import Array
+from delegate.runtime.given import as_array
 from delegate.runtime.unexpected import reading, shown
 
 _ARRAY = np.ndarray
-_LAZY_BITS = ("conj", "neg")  # of torch's tensors, by the names of their methods; DLPack does not know them
 
 
 class InputChecker:
@@ -31,7 +29,8 @@ class InputChecker:
         self._names = [s.name for s in method.symbols]
         self._static = all(v is None or v.is_static for v in self._values)
         self._exact = [
-            (v.dtype.numpy, v.shape) if v is not None and v.is_static else (None, None) for v in self._values
+            (v.dtype.numpy, v.shape) if v and v.is_static and v.dtype is not DType.bfloat16 else (None, None)
+            for v in self._values
         ]
 
     def arrays(self, leaves: Sequence[Any]) -> Sequence[Array | None]:
@@ -87,11 +86,11 @@ class InputChecker:
                     remedy=f"export fixed it to {given.literal!r}; export again for another value",
                 )
             return None
-        array = _as_array(leaf, value.dtype, given.name)
+        array = as_array(leaf, value.dtype, given.name)
         if array.dtype != value.dtype.numpy:
             raise InputError(
                 f"input {given.name!r} is {array.dtype}, but the program takes {_numpy_name(value.dtype)}",
-                remedy=f"convert it to {value.dtype.numpy} first",
+                remedy=f"convert it to {value.dtype.name} first",
             )
         if len(array.shape) != len(value.shape) or any(
             size != wanted
@@ -131,6 +130,19 @@ def check_range(symbol: Symbol, number: Number, what: str) -> None:
     raise InputError(what, remedy=f"{symbol.name} must be {allowed}")
 
 
+def check_guards(method: Method, symbols: Mapping[int, Number]) -> None:
+    """Raise InputError, in the user's names, unless all that the export assumed of its sizes is true."""
+    names = [s.name for s in method.symbols]
+    for guard in method.guards:
+        if not guard.evaluate(symbols):
+            told = ", ".join(f"{names[i]} is {symbols[i]}" for i in sorted(set(guard.free_symbols())))
+            raise InputError(
+                f"the sizes break what the export assumed: {guard.text(names)}",
+                where=told,
+                remedy="give sizes that fit it, or export with others or without the assumption",
+            )
+
+
 def _as_number(leaf: Any, name: str) -> Array:
     """An integer as an array of one element."""
     try:
@@ -141,29 +153,7 @@ def _as_number(leaf: Any, name: str) -> Array:
         raise InputError(f"input {name!r} is {shown(leaf)}", remedy="give an integer of at most 64 bits") from None
 
 
-def _as_array(leaf: Any, dtype: DType, name: str) -> Array:
-    if isinstance(leaf, np.ndarray):
-        # NumPy imports its masked arrays when they are first named; a fork in the middle of an import hangs the child.
-        if "numpy.ma" in sys.modules and np.ma.isMaskedArray(leaf):
-            raise InputError(f"input {name!r} is a masked array", remedy="fill what is masked, with .filled()")
-        return np.asarray(leaf)  # a matrix or another subclass has rules of its own
-    if hasattr(leaf, "__dlpack__"):
-        for bit in _LAZY_BITS:
-            leaf = getattr(leaf, f"resolve_{bit}")() if hasattr(leaf, f"resolve_{bit}") else leaf
-        return np.from_dlpack(leaf)
-    if isinstance(leaf, bool | int | float | complex | list | tuple | np.generic):
-        try:
-            return np.asarray(leaf, dtype=None if isinstance(leaf, np.generic) else dtype.numpy)
-        except Exception as error:
-            what = f"input {name!r} cannot be made a tensor of {dtype.name}: {one_line(error)}"
-            raise InputError(what, remedy="give an array of that type") from error
-    raise InputError(f"input {name!r} is a {type(leaf).__name__}", remedy=f"give an array of {dtype.name}")
-
-
-def has_lazy_bit(leaf: Any) -> bool:
-    """Whether it is a tensor of torch whose memory holds the conjugate or the negative of what it says."""
-    return any(hasattr(leaf, f"is_{bit}") and getattr(leaf, f"is_{bit}")() for bit in _LAZY_BITS)
-
-
 def _numpy_name(dtype: DType) -> str:
-    return "bfloat16 (its bits as uint16)" if dtype is DType.bfloat16 else dtype.name
+    if dtype is DType.bfloat16:
+        return "bfloat16 (of ml_dtypes, or its bits: array.view(numpy.uint16))"
+    return dtype.name

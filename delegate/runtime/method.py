@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from delegate.errors import DelegateError, DeviceLost, InputError
 from delegate.program import model
+from delegate.program.dtypes import DType
 from delegate.program.expr import Symbols
-from delegate.program.model import Input, Tree
+from delegate.program.model import Input, Ref, Tree
 from delegate.program.written import written_inputs
 from delegate.runtime.backend import Array
 from delegate.runtime.binding import Binding
@@ -52,8 +53,10 @@ class Method(Bound):
         self._lock = resources.lock
         self.written = written_inputs(resources.program, definition)
         self._positional = _only_positional_leaves(definition.in_tree)
-        self._bind(resources)
         self._gives_leaf = definition.out_tree.kind == "leaf"
+        kinds = [definition.values[o.index].dtype if isinstance(o, Ref) else None for o in definition.outputs]
+        self._bits = [i for i, kind in enumerate(kinds) if kind is DType.bfloat16]  # views: they may be given as inputs
+        self._bind(resources)
 
     @property
     def name(self) -> str:
@@ -116,6 +119,8 @@ class Method(Bound):
             raise turned from error
         if own:
             give_back(own, self.written, arrays)
+        for number in self._bits:
+            results[number] = results[number].view()
         return results
 
     def _once(self, arrays: Sequence[Any], symbols: Symbols) -> list[Any]:
@@ -162,18 +167,21 @@ class Method(Bound):
     def _bind_steps(self, resources: Resources) -> None:
         self._resources = resources
         only = None if self.definition.symbols else Binding(resources, self.definition, Symbols())
-        self._direct = only.direct if only is not None and resources.platform is DEFAULT else None
+        self._direct = only.direct if only is not None and resources.platform is DEFAULT and not self._bits else None
         self._only = only
         self._bound = _bound(resources, self.definition) if self.definition.symbols else None
 
     def _bind_names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Put keyword arguments that were positional at export in their places."""
+        """Put keyword arguments that were positional at export in their places, and the other way round."""
         args_tree, kwargs_tree = self.definition.in_tree.children
         names = _argument_names(args_tree, self.definition.inputs)
         given = dict(kwargs)
         placed = list(args)
         while len(placed) < len(args_tree.children) and names[len(placed)] in given:
             placed.append(given.pop(names[len(placed)]))
+        keywords = [str(k) for k in kwargs_tree.keys if k not in given]
+        given.update(zip(keywords, placed[len(names) :], strict=False))
+        placed = placed[: max(len(names), len(placed) - len(keywords))]
         missing = [*names[len(placed) :], *(str(k) for k in kwargs_tree.keys if k not in given)]
         unknown = [k for k in given if k not in kwargs_tree.keys]
         if missing or unknown or len(placed) > len(args_tree.children):

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from delegate.errors import InputError
+from delegate.program.dtypes import DType
 from delegate.program.model import Method
 from delegate.runtime.backend import Array
-from delegate.runtime.inputs import has_lazy_bit
+from delegate.runtime.given import as_array, has_lazy_bit, is_bfloat16
 
 
 def own_arrays(method: Method, written: Sequence[int], leaves: Sequence[Any]) -> list[Array]:
@@ -19,22 +20,23 @@ def own_arrays(method: Method, written: Sequence[int], leaves: Sequence[Any]) ->
     Raises:
         InputError: one is not an array, or read-only.
     """
-    return [_own(method.inputs[number].name, leaves[number]) for number in written]
+    given = [method.inputs[number] for number in written]
+    return [_own(i.name, method.values[i.value].dtype, leaves[n]) for i, n in zip(given, written, strict=True)]
 
 
-def _own(name: str, leaf: Any) -> Array:
+def _own(name: str, dtype: DType, leaf: Any) -> Array:
     array = np.asarray(leaf) if isinstance(leaf, np.ndarray) else None  # of a subclass, without its own rules
     if array is None and has_lazy_bit(leaf):
         what = f"input {name!r} is conjugate or negative by a bit of torch's, and the method writes to it"
         raise InputError(what, remedy="give it with .resolve_conj().resolve_neg()")
     if array is None and hasattr(leaf, "__dlpack__"):
-        array = np.from_dlpack(leaf)
+        array = as_array(leaf, dtype, name)
     if array is None or not array.flags.writeable:
         what = f"a {type(leaf).__name__}" if array is None else "read-only"
         raise InputError(
             f"input {name!r} is {what}, and the method writes to it", remedy="give an array that can be written"
         )
-    return array
+    return array.view(np.uint16) if is_bfloat16(array) else array
 
 
 def give_back(own: Sequence[Array], written: Sequence[int], arrays: Sequence[Array | None]) -> None:

@@ -134,6 +134,7 @@ def test_same_as_eager(name):
     assert bool(program.report.partitions) is (name not in UNTOUCHED)
 
 
+@pytest.mark.filterwarnings("ignore:method .* training mode")
 def test_dropout_in_training_mode():
     given = x(100, 100)
     program = delegate.to_backend(nn.Dropout(0.25).train(), [], example_inputs=(given,))
@@ -144,6 +145,7 @@ def test_dropout_in_training_mode():
     assert not torch.equal(first, second)
 
 
+@pytest.mark.filterwarnings("ignore:method .* training mode")
 def test_batch_norm_in_training_mode_updates_its_statistics():
     module = nn.BatchNorm2d(3).train()
     reference = copy.deepcopy(module)

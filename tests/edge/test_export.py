@@ -168,6 +168,7 @@ class Training(nn.Module):
         return self.norm(x)
 
 
+@pytest.mark.filterwarnings("ignore:method .* training mode")
 def test_batch_norm_in_training_mode_is_functional():
     x = torch.randn(8, 3, generator=torch.manual_seed(0))
     program = optimize(to_edge(torch.export.export(Training().train(), (x,))))

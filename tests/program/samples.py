@@ -111,7 +111,7 @@ def fallback() -> Program:
 
 
 def dynamic() -> Program:
-    """Symbols, expressions, memory that is planned per shape, an output that is a size, a method without operators."""
+    """Symbols, expressions, memory that is planned per shape, a size as output, a guard, a method without operators."""
     half = binary(Op.FLOORDIV, binary(Op.ADD, S0, const(1)), const(2))
     odd = binary(Op.MAX, binary(Op.MIN, half, const(9)), binary(Op.MUL, binary(Op.MOD, S0, const(7)), const(-1)))
     values = (
@@ -129,6 +129,7 @@ def dynamic() -> Program:
         instructions=(KernelCall(0, (Ref(0), half), (1,)), KernelCall(0, (Ref(1), odd), (2,))),
         symbols=(Symbol("batch", 2, None, 0, 0), Symbol("u0", 0, 100, dim=0, value=1)),
         arenas=(-1,),
+        guards=(binary(Op.NE, S0, const(5)),),
     )
     empty = Method("nothing", (), (), in_tree(0), Tree("tuple"), (), ())
     return Program((forward, empty), ("aten.slice_copy.Tensor",), (), (), (), ())

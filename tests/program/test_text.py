@@ -11,7 +11,7 @@ from delegate.program.text import format_program
 from tests.program.samples import SAMPLES, dynamic, empty, in_tree, replace_method
 
 STATIC = (
-    r"""program, format version 2
+    r"""program, format version 3
 constants:
   #0 weight: float32[2, 4], segment 0, 32 bytes
   #1 tied: int32[8], segment 0, 32 bytes
@@ -36,7 +36,7 @@ method forward:
 """
 )
 
-DYNAMIC = """program, format version 2
+DYNAMIC = """program, format version 3
 
 method forward:
   arguments: ((x=%0,), {})
@@ -44,6 +44,7 @@ method forward:
   arenas: planned per shape
   symbol batch >= 2 = size 0 of x
   symbol u0 in [0, 100] = size 0 of %1
+  guard: (batch != 5)
   %0: float32[batch, 3] input #0 x
   %1: float32[((batch + 1) // 2), 3] arena[?] slice
   %2: float32[max(min(((batch + 1) // 2), 9), ((batch % 7) * -1)), 3] output #0 y
@@ -56,7 +57,7 @@ method nothing:
   arenas: 0 bytes
 """
 
-STRUCTURED = """program, format version 2
+STRUCTURED = """program, format version 3
 states:
   #0 cache: float32[4], segment 0, 16 bytes
 
@@ -119,7 +120,7 @@ TEXTS = {
     "fallback": FALLBACK,
     "dynamic": DYNAMIC,
     "structured": STRUCTURED,
-    "empty": "program, format version 2\n",
+    "empty": "program, format version 3\n",
 }
 
 

@@ -81,7 +81,7 @@ def loop(**changes) -> Program:
 UNUSED = replace_method(static(), values=(*static().methods[0].values, value("unused", (1,), Home.ARENA)))
 
 CASES = {
-    "version": (empty()._replace(version=1), "format version 1 is not 2"),
+    "version": (empty()._replace(version=1), "format version 1 is not 3"),
     "names": (dynamic()._replace(methods=dynamic().methods[:1] * 2), "two methods.*'forward'"),
     "constant segment": (rows(static(), "constants", segment=3), "no segment 3, only 3 .constant 'weight'"),
     "constant size": (rows(static(), "constants", shape=(9,)), r"^float32\[9\] takes 36 bytes, segment 0 has 32"),
@@ -96,6 +96,8 @@ CASES = {
     "tree kind": (replace_method(dynamic(), out_tree=Tree("bag", (), (LEAF, LEAF))), "no kind .* 'bag'"),
     "negative size": (replace_value(static(), 2, shape=(-1, 4)), "the size -1 is negative .*%2 'mul'"),
     "symbol of size": (replace_value(dynamic(), 1, shape=(Expr(Op.SYMBOL, 2),)), "no symbol 2, only 2"),
+    "symbol of guard": (replace_method(dynamic(), guards=(Expr(Op.SYMBOL, 2),)), "no symbol 2, only 2 .*guards"),
+    "operands of guard": (replace_method(dynamic(), guards=(Expr(Op.NE, 0, (S0,)),)), "NE has 1 operands"),
     "operands of size": (replace_value(dynamic(), 1, shape=(Expr(Op.ADD, 0, (S0,)),)), "ADD has 1 operands"),
     "operands of const": (replace_value(dynamic(), 1, shape=(Expr(Op.CONST, 0, (S0,)),)), "CONST has 1 operands"),
     "nested symbol": (replace_value(dynamic(), 1, shape=(expr_of(Op.ADD, S0, Expr(Op.SYMBOL, -1)),)), "no symbol -1"),
@@ -216,7 +218,7 @@ def chain(*steps: tuple[int, tuple[int, ...]], shapes: dict[int, int], offsets: 
     calls = tuple(KernelCall(0, tuple(map(Ref, reads)), (made,)) for made, reads in steps)
     method = dynamic().methods[0]._replace(
         inputs=(Input("x", 0),), outputs=(Ref(count),), out_tree=LEAF, values=tuple(values), instructions=calls,
-        symbols=(), arenas=(1 << 20,),
+        symbols=(), guards=(), arenas=(1 << 20,),
     )  # fmt: skip
     return Program((method,), ("aten.op.default",), (), (), (), ())
 

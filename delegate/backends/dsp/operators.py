@@ -2,7 +2,9 @@
 
 https://github.com/onnxruntime/onnxruntime-qnn, docs/execution_providers/QNN-ExecutionProvider.md, and what the provider
 2.7 answered when it was asked which of them it takes on which dtype. Of int64 the HTP takes what fits
-int32, so only indices are given to it; sums and products of int32 saturate, so they are not.
+int32, so only indices are given to it; sums and products of int32 saturate, so they are not. Its pools are wrong where
+they are padded (zeros, or what lay in memory): averages of small images, and all windows of even sizes. Its Pad is
+wrong before all but convolutions: what lies at the border is not the constant.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ OPERATORS: Operators = {
             "Add", "Atan", "AveragePool", "BatchNormalization", "Ceil", "Conv", "ConvTranspose", "Cos", "CumSum", "Elu",
             "Exp", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "GridSample", "HardSigmoid", "HardSwish",
             "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "MatMul", "MaxPool", "Mul", "Neg",
-            "PRelu", "Pad", "Pad(reflect)", "Pow", "Reciprocal", "ReduceL2", "ReduceMean", "Relu", "Resize", "Round",
+            "PRelu", "Pad(reflect)", "Pow", "Reciprocal", "ReduceL2", "ReduceMean", "Relu", "Resize", "Round",
             "ScatterND(add)", "ScatterND(mul)", "Sigmoid", "Sign", "Sin", "Softmax", "Sqrt", "Sub", "Tanh", "TopK",
         ),
         _FLOAT,

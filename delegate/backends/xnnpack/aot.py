@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -29,9 +29,12 @@ class XnnpackOptions(aot.Options):
 
     Args:
         threads: how many to run with; None for as many as the machine that runs the program has cores.
+        nan: `exact` has maxima, minima, pools, exp and log carry NaN over as torch's do; `fast` leaves them as XNNPACK
+            has them, where NaN may become a number.
     """
 
     threads: int | None = Field(default=None, gt=0, le=1024)
+    nan: Literal["exact", "fast"] = "exact"
 
 
 class XnnpackBackend(TableBackend):
@@ -43,7 +46,7 @@ class XnnpackBackend(TableBackend):
 
     def preprocess(self, region: Region) -> PreprocessResult:
         region = rewrite(region)
-        builder = RegionBuilder(region)
+        builder = RegionBuilder(region, exact_nan=self.options.nan == "exact")
         for node in region.graph.nodes:
             if node.op == "call_function" and not builder.has(node) and tensors(node):
                 self._lower(builder, node)
@@ -85,6 +88,10 @@ def _notes(builder: RegionBuilder) -> Iterator[str]:
     yield _counted(sum(count.values()), "operator")
     if count["TRANSPOSE"]:
         yield _counted(count["TRANSPOSE"], "transpose")
+    if builder.nan_kept:
+        yield f"nan: exact, kept in {_counted(builder.nan_kept, 'place')}"
+    if not builder.exact_nan:
+        yield "nan: fast, may become a number"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -80,10 +80,13 @@ class RegionBuilder:
     Attributes:
         model: the TFLite model.
         region: what is lowered.
+        exact_nan: whether lowerings keep NaN where XNNPACK's operators lose it, see `lowerings.nan`.
+        nan_kept: in how many places they did.
     """
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: Region, exact_nan: bool = True) -> None:
         self.region = region
+        self.exact_nan, self.nan_kept = exact_nan, 0
         self.model = Model()
         self._origin = ""
         self._values: dict[Node, list[Operand]] = {}

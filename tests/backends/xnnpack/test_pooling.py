@@ -36,7 +36,7 @@ def test_max_pool(name, ceil):
     run(nn.MaxPool2d(*MAX[name], ceil_mode=ceil), (x,), 0, 0)
 
 
-@pytest.mark.parametrize(("before", "operators"), [(nn.ReLU(), 3), (nn.ReLU6(), 3), (nn.Hardtanh(), 6)], ids=repr)
+@pytest.mark.parametrize(("before", "operators"), [(nn.ReLU(), 7), (nn.ReLU6(), 7), (nn.Hardtanh(), 10)], ids=repr)
 def test_padding_with_zeros_where_nothing_is_negative(before, operators):
     torch.manual_seed(0)
     lowered = run(nn.Sequential(before, nn.MaxPool2d(3, 2, 1)), (torch.randn(1, 4, 8, 8) - 2,), 0, 0)
@@ -94,3 +94,22 @@ def test_refused(function, op, reason, words):
     verdict = refusal(Call(function), (X,), f"aten.{op}.default")
     assert verdict.reason is reason
     assert words in verdict.message
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+@pytest.mark.parametrize("ceil", [False, True], ids=["floor", "ceil"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_max_pool_over_dynamic_sizes(stride, ceil, padding):
+    torch.manual_seed(0)
+    module, dims = (
+        nn.MaxPool2d(3, stride, padding, ceil_mode=ceil),
+        {2: torch.export.Dim.AUTO, 3: torch.export.Dim.AUTO},
+    )
+    x = torch.randn(1, 2, 9, 10) - 3
+    if ceil and stride != 1:
+        verdict = refusal(module, (x,), "aten.max_pool2d_with_indices.default", (dims,))
+        assert verdict.reason is Reason.DYNAMIC_SHAPE
+        return
+    lowered = lower(module, (x,), (dims,))
+    for height, width in ((9, 10), (7, 8), (12, 11)):
+        assert_same(module, (torch.randn(1, 2, height, width) - 3,), lowered, 0, 0)

@@ -23,10 +23,12 @@ _BOOL = frozenset({torch.bool})
 OPERATORS: Operators = {
     **dict.fromkeys(
         (
-            "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "AveragePool", "BatchNormalization", "Ceil",
+            "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "AveragePool", "AveragePool(padded)",
+            "BatchNormalization", "Ceil",
             "Conv", "ConvTranspose", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "GatherElements", "Gelu",
             "Gemm", "GlobalAveragePool", "HardSigmoid", "HardSwish", "InstanceNormalization", "LayerNormalization",
-            "LeakyRelu", "Log", "MatMul", "MaxPool", "Neg", "PRelu", "Pad(edge)", "Pad(reflect 5-D)", "Pad(reflect)",
+            "LeakyRelu", "Log", "MatMul", "MaxPool", "MaxPool(padded)",
+            "Neg", "PRelu", "Pad(edge)", "Pad(reflect 5-D)", "Pad(reflect)",
             "Pad(wrap)", "Reciprocal", "ReduceL2", "Relu", "Resize", "Sigmoid", "Sin", "Sinh", "Slice", "Softmax",
             "Sqrt", "Tan", "Tanh", "TopK", "TopK(stable)",
         ),

@@ -11,7 +11,8 @@ from torch.fx import Node
 
 from delegate.backends.lowering import anything, every
 from delegate.backends.onnx.translations.own import axis_of, cast, ints, ops, taken
-from delegate.backends.onnx.translations.row import INDICES, Translation, static
+from delegate.backends.onnx.translations.padding import joined
+from delegate.backends.onnx.translations.row import INDICES, Translation, floating, static
 from delegate.edge.node import arguments, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -115,7 +116,7 @@ def columns(x: Any, kernel_size: list[int], dilation: list[int], padding: list[i
     """Places of the pixels of all windows in a padded image, a window a column."""
     op, (_, channels, height, width) = ops(), x.shape
     if any(padding):
-        x = op.Pad(x, ints([0, 0, *padding, 0, 0, *padding]))
+        x = joined(x, [p for p in reversed(padding) for _ in range(2)])
         height, width = height + 2 * padding[0], width + 2 * padding[1]
     numbers = torch.arange(height * width, dtype=torch.float64).view(1, 1, height, width)
     places = torch.ops.aten.im2col(numbers, kernel_size, dilation, [0, 0], stride)[0].long()
@@ -141,6 +142,7 @@ ROWS = (
     Translation("aten.as_strided.default", ("Reshape", "Gather"), static, translate=as_strided),
     Translation("aten.unfold.default", ("Gather", "Transpose"), static, translate=unfold),
     Translation(
-        "aten.im2col.default", ("Pad", "Reshape", "Gather"), every(static, _image), keep=True, translate=columns
+        "aten.im2col.default", ("Concat", "Reshape", "Gather"), every(static, _image, floating), keep=True,
+        translate=columns,
     ),
 )  # fmt: skip

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import anything
+from delegate.backends.lowering import anything, every
 from delegate.backends.onnx.translations.own import END, ints, ops, scalar, taken
-from delegate.backends.onnx.translations.row import Translation
+from delegate.backends.onnx.translations.own import constant as filled
+from delegate.backends.onnx.translations.row import Translation, floating, static
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -42,8 +43,9 @@ def places(size: int, before: int, behind: int, mode: str) -> torch.Tensor:
     wanted = torch.arange(-before, size + behind)
     if mode == "edge":
         return wanted.clamp(0, size - 1)
-    if mode == "wrap":
-        return wanted % size
+    if mode == "wrap":  # around what negative widths leave
+        kept = torch.arange(size)[max(-before, 0) : size + min(behind, 0)]
+        return kept[torch.arange(-max(before, 0), len(kept) + max(behind, 0)) % len(kept)]
     period = max(2 * (size - 1), 1)
     folded = wanted % period
     return torch.where(folded < size, folded, period - folded)
@@ -69,13 +71,33 @@ def padded(mode: str, x: Any, padding: Pad) -> Any:
 
 def constant(x: Any, pad: Pad, value: float = 0.0) -> Any:
     """What is negative is cut off first."""
-    op, rank = ops(), len(x.shape)
+    x, rank = _cut(x, pad), len(x.shape)
+    amounts = _by_axis([max(p, 0) for p in pad], rank)
+    return ops().Pad(x, ints(amounts), scalar(value, x))
+
+
+def joined(x: Any, pad: Pad, value: float = 0.0) -> Any:
+    """The same without ONNX's Pad: constants are joined to what is left, dimension by dimension."""
+    made, shape = _cut(x, pad), list(x.shape)
+    for i, widths in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        axis = len(shape) - 1 - i
+        shape[axis] += sum(min(w, 0) for w in widths)
+        sizes = [[*shape[:axis], max(w, 0), *shape[axis + 1 :]] for w in widths]
+        before, behind = ([filled(torch.full(size, value), x)] if size[axis] else [] for size in sizes)
+        if before or behind:
+            made = ops().Concat(*before, made, *behind, axis=axis)
+        shape[axis] += sum(size[axis] for size in sizes)
+    return ops().Identity(made) if made is x else made
+
+
+def _cut(x: Any, pad: Pad) -> Any:
+    """What the negative widths leave."""
+    rank = len(x.shape)
     for i, (before, behind) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
         if before < 0 or behind < 0:
             end = behind if behind < 0 else END
-            x = op.Slice(x, ints([max(-before, 0)]), ints([end]), ints([rank - 1 - i]))
-    amounts = _by_axis([max(p, 0) for p in pad], rank)
-    return op.Pad(x, ints(amounts), scalar(value, x))
+            x = ops().Slice(x, ints([max(-before, 0)]), ints([end]), ints([rank - 1 - i]))
+    return x
 
 
 def _by_axis(pad: Pad, rank: int) -> list[int]:
@@ -95,6 +117,9 @@ def _rows(op: str, mode: str, onnx: str) -> tuple[Translation, Translation]:
 
 ROWS = (
     Translation("aten.constant_pad_nd.default", ("Pad",), anything, translate=constant, between=("Slice",)),
+    Translation(
+        "aten.constant_pad_nd.default", ("Concat",), every(floating, static), translate=joined, between=("Slice",)
+    ),
     *_rows("aten.reflection_pad1d.default", "reflect", "Pad(reflect)"),
     *_rows("aten.reflection_pad2d.default", "reflect", "Pad(reflect)"),
     *_rows("aten.reflection_pad3d.default", "reflect", "Pad(reflect 5-D)"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from torch.fx import Node
 
 from delegate.backends.lowering import every, first_result_only
 from delegate.backends.onnx.translations.own import constant, ints, ops, taken, weighted
-from delegate.backends.onnx.translations.row import Translation, floating, floating_inputs
+from delegate.backends.onnx.translations.padding import joined
+from delegate.backends.onnx.translations.row import Translation, floating, floating_inputs, static
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -74,23 +76,30 @@ def average(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
+    *,
+    apart: bool = False,
 ) -> Any:
     """ONNX's own, but where providers differ at windows that reach out of the image: those are padded first.
 
-    The pool then divides by the size of the window, and a constant puts right what torch divides by.
+    The pool then divides by the size of the window, and a constant puts right what torch divides by. `apart`: nothing
+    is left to the pool's own padding, nor to ONNX's Pad.
     """
     op, rank = ops(), len(kernel_size)
     stride, padding = _each(stride or kernel_size, rank), _each(padding, rank)
     extra = _extra(x, kernel_size, stride, padding, (1,) * rank, ceil_mode)
     window = {"kernel_shape": list(kernel_size), "strides": stride}
-    if divisor_override is None and not any(extra):
+    if divisor_override is None and not any(extra) and not (apart and any(padding)):
         return op.AveragePool(x, **window, pads=[*padding, *padding], count_include_pad=int(count_include_pad))
     pool: Callable[..., torch.Tensor] = {2: F.avg_pool2d, 3: F.avg_pool3d}[rank]
     ones = torch.ones(1, 1, *x.shape[-rank:])
     given = (kernel_size, stride, padding, ceil_mode, count_include_pad)
     means, counts = pool(ones, *given, divisor_override), pool(ones, *given, 1)
     behind = [p + e for p, e in zip(padding, extra, strict=True)]
-    mean = op.AveragePool(op.Pad(x, ints([0, 0, *padding, 0, 0, *behind])), **window)
+    if apart:
+        padded = joined(x, [w for pair in zip(padding[::-1], behind[::-1], strict=True) for w in pair])
+    else:
+        padded = op.Pad(x, ints([0, 0, *padding, 0, 0, *behind]))
+    mean = op.AveragePool(padded, **window)
     return op.Mul(mean, constant(means / counts * math.prod(kernel_size), x))
 
 
@@ -101,15 +110,23 @@ def maximum(
     padding: Sizes = (0,),
     dilation: Sizes = (1,),
     ceil_mode: bool = False,
+    *,
+    apart: bool = False,
 ) -> Any:
-    """A window that reaches out has the last pixels of the image, which are repeated there."""
+    """A window that reaches out has the last pixels of the image, which are repeated there.
+
+    `apart`: so are the pixels at the edges where a window of an even size is padded.
+    """
     op, rank = ops(), len(kernel_size)
     stride, padding, dilation = (_each(v, rank) for v in (stride or kernel_size, padding, dilation))
     extra = _extra(x, kernel_size, stride, padding, dilation, ceil_mode)
     window = {"kernel_shape": list(kernel_size), "strides": stride, "dilations": dilation}
+    before = [0] * rank
+    if apart and any(p and k % 2 == 0 for p, k in zip(padding, kernel_size, strict=True)):
+        before, extra, padding = padding, [e + p for e, p in zip(extra, padding, strict=True)], before
     first = len(x.shape) - rank
-    for axis, (size, behind) in enumerate(zip(x.shape[first:], extra, strict=True), start=first):
-        x = taken(x, axis, torch.arange(size + behind).clamp(max=size - 1)) if behind else x
+    for axis, (size, front, behind) in enumerate(zip(x.shape[first:], before, extra, strict=True), start=first):
+        x = taken(x, axis, torch.arange(-front, size + behind).clamp(0, size - 1)) if front or behind else x
     return (op.MaxPool(x, **window, pads=[*padding, *padding])[0],)
 
 
@@ -166,12 +183,32 @@ _ADAPTIVE = every(floating, _batched, _known_sizes)
 
 ROWS = (
     *(
-        Translation(f"aten.avg_pool{n}d.default", ("AveragePool", "Pad", "Mul"), _AVERAGE, translate=average)
+        row
         for n in (2, 3)
+        for row in (
+            Translation(
+                f"aten.avg_pool{n}d.default", ("AveragePool", "AveragePool(padded)", "Pad", "Mul"), _AVERAGE,
+                translate=average,
+            ),
+            Translation(
+                f"aten.avg_pool{n}d.default", ("AveragePool", "Concat", "Mul"), every(_AVERAGE, static),
+                translate=partial(average, apart=True),
+            ),
+        )
     ),
     *(
-        Translation(f"aten.max_pool{n}d_with_indices.default", ("MaxPool", "Gather"), _MAXIMUM, translate=maximum)
+        row
         for n in (2, 3)
+        for row in (
+            Translation(
+                f"aten.max_pool{n}d_with_indices.default", ("MaxPool", "MaxPool(padded)", "Gather"), _MAXIMUM,
+                translate=maximum,
+            ),
+            Translation(
+                f"aten.max_pool{n}d_with_indices.default", ("MaxPool", "Gather"), every(_MAXIMUM, static),
+                translate=partial(maximum, apart=True),
+            ),
+        )
     ),
     *(
         Translation(

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
-from delegate.backends.xnnpack.lowerings.elementwise import binary, broadcasting, unary
+from delegate.backends.xnnpack.lowerings.elementwise import binary, extreme, unary
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg, constant, floats
 from delegate.edge.node import op_name, results_used
 from delegate.verdict import YES, Reason, Verdict, no
@@ -61,9 +61,9 @@ def clamp_tensor(builder: RegionBuilder, node: Node) -> None:
     low, high = arg(node, 1, node.kwargs.get("min")), arg(node, 2, node.kwargs.get("max"))
     value: Any = node.args[0]
     if low is not None:
-        value = broadcasting(builder, node, "MAXIMUM", (value, low))
+        value = extreme(builder, node, "MAXIMUM", (value, low))
     if high is not None:
-        value = broadcasting(builder, node, "MINIMUM", (value, high))
+        value = extreme(builder, node, "MINIMUM", (value, high))
     builder.set(node, value)
 
 

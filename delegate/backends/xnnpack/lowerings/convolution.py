@@ -197,6 +197,12 @@ def _depthwise(
     return total
 
 
+def depthwise(builder: RegionBuilder, x: Operand, kernels: Array, shape: Sequence[Size], stride: list[int]) -> Operand:
+    """A depthwise convolution of a value in NHWC with kernels [1, H, W, C], without padding and bias."""
+    bias = np.zeros(kernels.shape[3], np.float32)
+    return _depthwise(builder, x, kernels, bias, shape, stride, [(0, 0), (0, 0)], [1, 1])
+
+
 def phases(kernel: Sequence[int]) -> tuple[int, int]:
     """Steps (rows, columns) that part a kernel into the fewest parts of at most 25 taps, the most that XNNPACK unrolls.
 

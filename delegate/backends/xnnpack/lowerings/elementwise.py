@@ -11,6 +11,7 @@ from torch.fx import Node
 
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.lowerings.nan import kept, kept_log, kept_of_first
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg, floats
 from delegate.edge.node import op_name
 from delegate.verdict import YES, Reason, Verdict, no
@@ -30,6 +31,8 @@ UNARY = {
     "aten.tanh.default": "TANH",
     "aten.relu.default": "RELU",
 }
+_KEEP = {"EXP": kept, "LOG": kept_log}
+EXTREMES = ("MAXIMUM", "MINIMUM")
 _TABLES = {"ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "DIV": "DivOptions"}
 BINARY = {
     "aten.mul.Tensor": "MUL",
@@ -64,6 +67,22 @@ def broadcasting(builder: RegionBuilder, node: Node, name: str, arguments: Seque
     return builder.emit(name, operands, shape, order, _TABLES.get(name, ""))
 
 
+def extreme(builder: RegionBuilder, node: Node, name: str, arguments: Sequence[Any]) -> Operand:
+    """MAXIMUM or MINIMUM with NaN of either; constants go first, for NaN of the second operand stays by itself."""
+    first, second = arguments
+    if not _varies(builder, second):
+        first, second = second, first
+    y = broadcasting(builder, node, name, (first, second))
+    if not _varies(builder, first):
+        return y
+    (x,) = builder.broadcast([first], y.rank, y.order)
+    return kept_of_first(builder, y, x)
+
+
+def _varies(builder: RegionBuilder, value: Any) -> bool:
+    return isinstance(value, Operand) or (isinstance(value, Node) and not builder.is_constant(value))
+
+
 def _numbers(node: Node) -> Verdict:
     """Scalars are real numbers known now."""
     for argument in (*node.args, *node.kwargs.values()):
@@ -80,13 +99,17 @@ simple = every(floats, _numbers)
 @TABLE.lowers(*UNARY, check=floats)
 def lower_unary(builder: RegionBuilder, node: Node) -> None:
     """One TFLite operator."""
-    builder.set(node, unary(builder, UNARY[op_name(node)], builder.operand(node.args[0])))
+    name, x = UNARY[op_name(node)], builder.operand(node.args[0])
+    y = unary(builder, name, x)
+    builder.set(node, _KEEP[name](builder, y, x) if name in _KEEP else y)
 
 
 @TABLE.lowers(*BINARY, check=simple)
 def lower_binary(builder: RegionBuilder, node: Node) -> None:
     """One TFLite operator; numbers become constants."""
-    builder.set(node, broadcasting(builder, node, BINARY[op_name(node)], node.args[:2]))
+    name = BINARY[op_name(node)]
+    build = extreme if name in EXTREMES else broadcasting
+    builder.set(node, build(builder, node, name, node.args[:2]))
 
 
 @TABLE.lowers(
@@ -176,5 +199,6 @@ def rsqrt(builder: RegionBuilder, node: Node) -> None:
 @TABLE.lowers(*_LOGS, check=floats)
 def logarithm(builder: RegionBuilder, node: Node) -> None:
     """The natural logarithm, scaled."""
-    natural = unary(builder, "LOG", builder.operand(node.args[0]))
+    x = builder.operand(node.args[0])
+    natural = kept_log(builder, unary(builder, "LOG", x), x)
     builder.set(node, binary(builder, "MUL", natural, 1 / math.log(_LOGS[op_name(node)])))

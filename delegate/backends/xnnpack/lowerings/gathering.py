@@ -240,5 +240,5 @@ def _forced(builder: RegionBuilder, node: Node, x: Node, free: Array, value: Arr
         bound = np.where(free, np.float32(neutral), value).astype(np.float32)
         if (bound != neutral).any():
             full = builder.constant(bound.reshape((1,) * (rank - bound.ndim) + bound.shape), found.order)
-            found = builder.emit(name, [found, full], found.shape, found.order)
+            found = builder.emit(name, [full, found], found.shape, found.order)  # the second's NaN stays
     return found

@@ -14,6 +14,7 @@ from torch.fx import Node
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.lowerings.elementwise import binary, unary
+from delegate.backends.xnnpack.lowerings.nan import kept_along
 from delegate.backends.xnnpack.lowerings.reduction import deviation, mean_square, reduce
 from delegate.backends.xnnpack.lowerings.shape import dynamic_sizes, source
 from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, floats
@@ -163,4 +164,5 @@ def lower_log_softmax(builder: RegionBuilder, node: Node) -> None:
     dims = [arguments(node)["dim"] % x.rank]
     shifted = binary(builder, "SUB", x, reduce(builder, "REDUCE_MAX", x, dims, keepdim=True))
     total = reduce(builder, "SUM", unary(builder, "EXP", shifted), dims, keepdim=True)
-    builder.set(node, binary(builder, "SUB", shifted, unary(builder, "LOG", total)))
+    whole = kept_along(builder, unary(builder, "LOG", total), shifted, dims, keepdim=True)
+    builder.set(node, binary(builder, "SUB", shifted, whole))

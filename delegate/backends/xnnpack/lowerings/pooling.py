@@ -13,7 +13,8 @@ from torch.fx import Node
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.layout import NHWC, Size
-from delegate.backends.xnnpack.lowerings.convolution import pad_zeros, spatial
+from delegate.backends.xnnpack.lowerings.convolution import depthwise, pad_zeros, spatial
+from delegate.backends.xnnpack.lowerings.nan import clamped_windows, kept_of_windows, ones
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg, floats, ranks
 from delegate.backends.xnnpack.tflite import Array
 from delegate.edge.node import op_name, results_used, tensor, tensors
@@ -75,6 +76,12 @@ def pool(builder: RegionBuilder, name: str, x: Operand, windows: Windows, shape:
     )
 
 
+def _channels(node: Node) -> Verdict:
+    """The number of channels is known now."""
+    count = tensor(cast(Node, node.args[0])).shape[1]
+    return YES if isinstance(count, int) else no(Reason.DYNAMIC_SHAPE, f"{count} channels")
+
+
 def _fits(node: Node) -> Verdict:
     """The stride does not exceed the window."""
     windows = Windows.of(node)
@@ -89,20 +96,20 @@ def _fits(node: Node) -> Verdict:
 
 
 def _max(node: Node) -> Verdict:
-    """Only the maxima are used; no dilation, and narrow padding of windows known now."""
+    """Only the maxima are used; no dilation, narrow padding; with ceil_mode and a stride, sizes known now."""
     if 1 in results_used(node):
         return no(Reason.ATTRIBUTE, "the indices of the maxima are used, and XNNPACK gives the maxima only")
     windows = Windows.of(node)
     if spatial(arg(node, 4, 1), 2, 1) != [1, 1]:
         return no(Reason.ATTRIBUTE, f"dilation {arg(node, 4)} of the window")
-    if not windows.is_static and (arg(node, 5, False) or any(s != 1 for s in windows.stride)) and any(windows.padding):
-        return no(Reason.DYNAMIC_SHAPE, "how far windows reach depends on the dynamic height or width")
+    if not windows.is_static and arg(node, 5, False) and windows.stride != [1, 1]:
+        return no(Reason.DYNAMIC_SHAPE, "with ceil_mode, how far windows reach depends on the dynamic height or width")
     if sum(map(sum, windows.pairs())) > _MAX_COPIES:
         return no(Reason.ATTRIBUTE, f"padding {windows.padding} is too wide")
     return YES
 
 
-@TABLE.lowers("aten.max_pool2d_with_indices.default", check=every(floats, ranks(4), _fits, _max))
+@TABLE.lowers("aten.max_pool2d_with_indices.default", check=every(floats, ranks(4), _channels, _fits, _max))
 def max_pool2d(builder: RegionBuilder, node: Node) -> None:
     """MAX_POOL_2D on an input padded with zeros where it has no negative values, else with copies of its edges."""
     windows = Windows.of(node)
@@ -113,7 +120,15 @@ def max_pool2d(builder: RegionBuilder, node: Node) -> None:
     else:
         for dim, (before, after) in zip((2, 3), windows.pairs(), strict=True):
             x = _repeat_edges(builder, x, dim, before, after)
-    builder.set(node, pool(builder, "MAX_POOL_2D", x, windows, x.shape))
+    y = pool(builder, "MAX_POOL_2D", x, windows, x.shape)
+    builder.set(node, _with_nan(builder, y, x, windows) if builder.exact_nan else y)
+
+
+def _with_nan(builder: RegionBuilder, y: Operand, x: Operand, windows: Windows) -> Operand:
+    """A pool of x with NaN where a window has NaN: where the window's sum of clamped elements is NaN."""
+    channels = cast(int, x.shape[1])
+    sums = depthwise(builder, clamped_windows(builder, x), ones(channels, windows.kernel), y.shape, windows.stride)
+    return kept_of_windows(builder, y, sums)
 
 
 def _never_negative(node: Node) -> bool:
@@ -165,16 +180,24 @@ def _average(node: Node) -> Verdict:
     return YES
 
 
-@TABLE.lowers("aten.avg_pool2d.default", check=every(floats, ranks(4), _fits, _average))
+@TABLE.lowers("aten.avg_pool2d.default", check=every(floats, ranks(4), _channels, _fits, _average))
 def avg_pool(builder: RegionBuilder, node: Node) -> None:
     """AVERAGE_POOL_2D on an input padded with zeros, times a correction where torch divides by another number."""
     windows = Windows.of(node)
     x = builder.operand(node.args[0], NHWC)
-    y = pool(builder, "AVERAGE_POOL_2D", pad_zeros(builder, x, windows.pairs()), windows, x.shape)
+    y = _averaged(builder, pad_zeros(builder, x, windows.pairs()), windows)
     factors = _corrections(node, windows)
     if factors is not None:
         y = builder.emit("MUL", [y, builder.constant(factors)], y.shape, NHWC, "MulOptions")
     builder.set(node, y)
+
+
+def _averaged(builder: RegionBuilder, x: Operand, windows: Windows) -> Operand:
+    """Averages of windows; AVERAGE_POOL_2D gives -inf for NaN, which a depthwise convolution carries over."""
+    if not builder.exact_nan:
+        return pool(builder, "AVERAGE_POOL_2D", x, windows, x.shape)
+    kernel = ones(cast(int, x.shape[1]), windows.kernel, 1 / (windows.kernel[0] * windows.kernel[1]))
+    return depthwise(builder, x, kernel, (*x.shape[:2], *windows.wanted), windows.stride)
 
 
 def _corrections(node: Node, windows: Windows) -> Array | None:
@@ -210,7 +233,7 @@ def _adaptive(node: Node) -> Verdict:
     return YES
 
 
-@TABLE.lowers("aten._adaptive_avg_pool2d.default", check=every(floats, ranks(4), _adaptive))
+@TABLE.lowers("aten._adaptive_avg_pool2d.default", check=every(floats, ranks(4), _channels, _adaptive))
 def adaptive_avg_pool(builder: RegionBuilder, node: Node) -> None:
     """MEAN to one element, else AVERAGE_POOL_2D with equal windows."""
     x = builder.operand(node.args[0])
@@ -222,4 +245,4 @@ def adaptive_avg_pool(builder: RegionBuilder, node: Node) -> None:
     given, wanted = list(x.shape[2:]), list(shape[2:])
     kernel = [g // w for g, w in zip(given, wanted, strict=True)]
     windows = Windows(kernel, kernel, [0, 0], given, wanted)
-    builder.set(node, pool(builder, "AVERAGE_POOL_2D", builder.reorder(x, NHWC), windows, shape))
+    builder.set(node, _averaged(builder, builder.reorder(x, NHWC), windows))

@@ -13,6 +13,7 @@ from torch.fx import Node
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.lowerings.elementwise import binary, unary
+from delegate.backends.xnnpack.lowerings.nan import kept_along
 from delegate.backends.xnnpack.lowerings.shape import dynamic_sizes, source, without
 from delegate.backends.xnnpack.lowerings.table import TABLE, floats
 from delegate.edge.node import arguments, op_name, results_used, tensor
@@ -66,7 +67,9 @@ def _same_dtype(node: Node) -> Verdict:
 def lower_reduction(builder: RegionBuilder, node: Node) -> None:
     """One TFLite reduction."""
     x, keepdim = builder.operand(source(node)), bool(arguments(node).get("keepdim", False))
-    builder.set(node, reduce(builder, REDUCTIONS[op_name(node)], x, reduced(node), keepdim))
+    name, dims = REDUCTIONS[op_name(node)], reduced(node)
+    y = reduce(builder, name, x, dims, keepdim)
+    builder.set(node, y if name in ("MEAN", "SUM") else kept_along(builder, y, x, dims, keepdim))
 
 
 def _values_only(node: Node) -> Verdict:
@@ -83,7 +86,9 @@ def _values_only(node: Node) -> Verdict:
 def lower_extreme(builder: RegionBuilder, node: Node) -> None:
     """The values of `max` or `min` along one dimension."""
     x, keepdim = builder.operand(source(node)), arguments(node)["keepdim"]
-    builder.set(node, reduce(builder, EXTREMES[op_name(node)], x, reduced(node), keepdim))
+    dims = reduced(node)
+    y = reduce(builder, EXTREMES[op_name(node)], x, dims, keepdim)
+    builder.set(node, kept_along(builder, y, x, dims, keepdim))
 
 
 # -- variance ----------------------------------------------------------------------------------------------------------
@@ -170,7 +175,8 @@ def lower_norm(builder: RegionBuilder, node: Node) -> None:
         builder.set(node, unary(builder, "SQRT", total))
     else:
         name = "SUM" if order == 1 else "REDUCE_MAX"
-        builder.set(node, reduce(builder, name, unary(builder, "ABS", x), dims, keepdim))
+        y = reduce(builder, name, unary(builder, "ABS", x), dims, keepdim)
+        builder.set(node, y if order == 1 else kept_along(builder, y, x, dims, keepdim))
 
 
 @TABLE.lowers("aten.logsumexp.default", check=floats, keep=True)
@@ -184,7 +190,7 @@ def lower_logsumexp(builder: RegionBuilder, node: Node) -> None:
     m = binary(builder, "MAXIMUM", binary(builder, "MINIMUM", largest, LARGEST), -LARGEST)
     exponents = unary(builder, "EXP", binary(builder, "SUB", x, m))
     found = binary(builder, "ADD", unary(builder, "LOG", reduce(builder, "SUM", exponents, dims, keepdim=True)), m)
-    found = binary(builder, "MAXIMUM", found, largest)
+    found = kept_along(builder, binary(builder, "MAXIMUM", found, largest), x, dims, keepdim=True)
     builder.set(
         node, found if arguments(node)["keepdim"] else builder.view(found, shape_of(node), without(x.order, dims))
     )

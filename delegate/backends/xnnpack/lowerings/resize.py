@@ -57,8 +57,9 @@ def _value(node: Node) -> float:
 def _indices(mode: str, size: int, width: tuple[int, int]) -> list[int]:
     """Where the elements of a padded dimension come from."""
     positions = np.arange(-width[0], size + width[1])
-    if mode == "circular":
-        return [int(p) for p in positions % size]
+    if mode == "circular":  # around what negative widths leave
+        kept = np.arange(size)[max(-width[0], 0) : size + min(width[1], 0)]
+        return [int(p) for p in kept[np.arange(-max(width[0], 0), len(kept) + max(width[1], 0)) % len(kept)]]
     if mode == "replicate":
         return [int(p) for p in positions.clip(0, size - 1)]
     return [

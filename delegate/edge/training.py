@@ -1,0 +1,73 @@
+"""Operators that behave otherwise in training: a program may hold them, and says so when it is lowered."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from delegate.edge.node import arguments, op_name
+
+_FLAGS = ("train", "training")
+_RECURRENT = {
+    torch.ops.aten.lstm.input: 2,  # states: h and c
+    torch.ops.aten.gru.input: 1,
+    torch.ops.aten.rnn_tanh.input: 1,
+    torch.ops.aten.rnn_relu.input: 1,
+}
+
+
+def warn_of_training(graph: Graph, name: str) -> None:
+    """Warn, naming them, where operators of a method were exported in training mode."""
+    found = Counter(op_name(node).split(".")[1] for node in graph.nodes if trains(node))
+    if found:
+        what = ", ".join(op if count == 1 else f"{op} ({count} times)" for op, count in found.items())
+        warnings.warn(
+            f"method {name} was exported in training mode: {what} will run as in training; for inference, call "
+            "model.eval() before torch.export.export",
+            stacklevel=2,
+        )
+
+
+def trains(node: Node) -> bool:
+    """Whether the operator drops elements at random or takes statistics of its batch because of training."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    given = arguments(node)
+    if "dropout_p" in given:
+        return bool(given["dropout_p"])
+    rate = given.get("p", given.get("dropout", 1))
+    return rate != 0 and any(given.get(flag) is True for flag in _FLAGS)
+
+
+def with_dropout(node: Node) -> Callable[..., Any] | None:
+    """A recurrent operator with dropout between its layers, as a function of its arguments; None for any other node.
+
+    Torch 2.13's own decomposition leaves the dropout out.
+    """
+    target = node.target
+    if target not in _RECURRENT or not trains(node) or arguments(node)["num_layers"] == 1:
+        return None
+    count = _RECURRENT[target]
+
+    def run(x: Any, states: Any, params: Any, biases: bool, layers: int, rate: float, train: bool, *form: bool) -> Any:
+        bidirectional, batch_first = form
+        given = list(states) if count == 2 else [states]
+        per_layer, directions = len(params) // layers, 2 if bidirectional else 1
+        last: list[list[Any]] = []
+        for layer in range(layers):
+            own = [s[layer * directions : (layer + 1) * directions] for s in given]
+            weights = params[layer * per_layer : (layer + 1) * per_layer]
+            x, *made = target(
+                x, own if count == 2 else own[0], weights, biases, 1, 0.0, False, bidirectional, batch_first
+            )
+            last.append(made)
+            if layer < layers - 1:
+                x = torch.dropout(x, rate, True)
+        return (x, *(torch.cat(parts) for parts in zip(*last, strict=True)))
+
+    return run

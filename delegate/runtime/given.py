@@ -1,0 +1,111 @@
+"""Arrays of what a caller gives: NumPy arrays, whatever speaks DLPack, numbers and lists.
+
+NumPy has no bfloat16; programs have its raw bits as uint16. Arrays of `ml_dtypes.bfloat16` are read as such, and so is
+bfloat16 through DLPack. Neither library is imported here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+import numpy as np
+
+from delegate.errors import InputError
+from delegate.kernels.halves import to_bfloat16
+from delegate.plugins import one_line
+from delegate.program.dtypes import DType
+from delegate.runtime.backend import Array
+
+_LAZY_BITS = ("conj", "neg")  # of torch's tensors, by the names of their methods; DLPack does not know them
+_CODE = 20  # bytes from the start of a DLTensor to the code of its dtype
+_BFLOAT, _UNSIGNED = 4, 1  # codes of DLPack
+_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+def as_array(leaf: Any, dtype: DType, name: str) -> Array:
+    """What is given for an input, as an array; of whatever dtype and shape an array has.
+
+    Raises:
+        InputError: it is nothing that an array can be made of, or integers where the bits of bfloat16 are wanted.
+    """
+    if isinstance(leaf, np.ndarray):
+        # NumPy imports its masked arrays when they are first named; a fork in the middle of an import hangs the child.
+        if "numpy.ma" in sys.modules and np.ma.isMaskedArray(leaf):
+            raise InputError(f"input {name!r} is a masked array", remedy="fill what is masked, with .filled()")
+        array = np.asarray(leaf)  # a matrix or another subclass has rules of its own
+        return _bits(array, name) if dtype is DType.bfloat16 else array
+    if hasattr(leaf, "__dlpack__"):
+        for bit in _LAZY_BITS:
+            leaf = getattr(leaf, f"resolve_{bit}")() if hasattr(leaf, f"resolve_{bit}") else leaf
+        return _from_dlpack(leaf, name, dtype)
+    if isinstance(leaf, bool | int | float | complex | list | tuple | np.generic):
+        return _made(leaf, dtype, name)
+    raise InputError(f"input {name!r} is a {type(leaf).__name__}", remedy=f"give an array of {dtype.name}")
+
+
+def has_lazy_bit(leaf: Any) -> bool:
+    """Whether it is a tensor of torch whose memory holds the conjugate or the negative of what it says."""
+    return any(hasattr(leaf, f"is_{bit}") and getattr(leaf, f"is_{bit}")() for bit in _LAZY_BITS)
+
+
+def _made(leaf: Any, dtype: DType, name: str) -> Array:
+    """An array of numbers in the dtype of the input; of a NumPy number in its own."""
+    try:
+        made = np.asarray(leaf)
+        if isinstance(leaf, np.generic):
+            return _bits(made, name) if dtype is DType.bfloat16 else made
+        if made.dtype.kind in "fc" and dtype.numpy.kind in "iub" and dtype is not DType.bfloat16:
+            raise TypeError(f"{made.dtype} would lose its fractions")
+        return to_bfloat16(made.astype(np.float32)) if dtype is DType.bfloat16 else np.asarray(leaf, dtype.numpy)
+    except InputError:
+        raise
+    except Exception as error:  # objects of the caller's may raise anything
+        what = f"input {name!r} cannot be made a tensor of {dtype.name}: {one_line(error)}"
+        raise InputError(what, remedy="give an array of that type") from error
+
+
+def _bits(array: Array, name: str) -> Array:
+    """The bits of bfloat16 numbers: of an array that has them, or that is a view of them as uint16."""
+    if is_bfloat16(array):
+        return array.view(np.uint16)
+    if array.dtype == np.uint16 and array.base is None and array.size:
+        raise InputError(
+            f"input {name!r} is uint16, of integers as it seems, but the program takes bfloat16",
+            remedy="give an array of ml_dtypes.bfloat16, or its bits: array.view(numpy.uint16)",
+        )
+    return array
+
+
+def is_bfloat16(array: Array) -> bool:
+    """Whether an array is of `ml_dtypes.bfloat16`, by its name."""
+    return array.dtype.name == "bfloat16" and array.dtype.itemsize == 2
+
+
+def _from_dlpack(leaf: Any, name: str, dtype: DType) -> Array:
+    if leaf.__dlpack_device__()[0] != 1:
+        return np.from_dlpack(leaf)  # which says what is wrong with memory that is not the host's
+    capsule = leaf.__dlpack__()
+    code = ctypes.c_uint8.from_address(_get_pointer(capsule, b"dltensor") + _CODE)
+    if code.value == _BFLOAT:
+        code.value = _UNSIGNED
+        return np.from_dlpack(_Exported(capsule))
+    array = np.from_dlpack(_Exported(capsule))
+    if dtype is DType.bfloat16 and array.dtype == np.uint16:
+        raise InputError(f"input {name!r} is uint16, but the program takes bfloat16", remedy="give a bfloat16 tensor")
+    return array
+
+
+class _Exported:
+    """A tensor that was exported through DLPack already."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0

@@ -1,0 +1,104 @@
+"""Samples: a function of tensors with attributes that were generated, and inputs to try it on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import nn
+
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+_FREE = 2  # the least size of a dimension that may be dynamic
+
+
+class Call(nn.Module):
+    """A function of tensors and of weights, which are constants of the program."""
+
+    def __init__(self, function: Callable[..., Any], weights: Sequence[torch.Tensor], options: dict[str, Any]) -> None:
+        super().__init__()
+        self.function, self.options = function, options
+        self.weights = nn.ParameterList(nn.Parameter(w, requires_grad=False) for w in weights)
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(*inputs, *self.weights, **self.options)
+
+
+@dataclass
+class Sample:
+    """What is tried.
+
+    Args:
+        name: of the function.
+        function: of the inputs, then the weights.
+        shapes: of the inputs.
+        weights: constants behind the inputs.
+        options: keyword arguments of the function.
+        tied: dimensions of inputs that go together, each ((input, dimension), ...): dynamic together or not at all.
+        grid: the inputs are multiples of 1/4, so that some are equal and 16 bits hold them.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    shapes: list[tuple[int, ...]]
+    weights: list[torch.Tensor] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+    tied: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
+    dynamic: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
+    sizes: list[list[int]] = field(default_factory=list)
+    grid: bool = False
+
+    def module(self) -> Call:
+        """The function as a module."""
+        return Call(self.function, self.weights, self.options).eval()
+
+    def dynamic_shapes(self) -> Any:
+        """Of torch.export, by which all that may be dynamic is, as far as the function allows."""
+        if not self.dynamic:
+            return None
+        dims: list[dict[int, Any]] = [{} for _ in self.shapes]
+        for group in self.dynamic:
+            for position, dim in group:
+                dims[position][dim] = torch.export.Dim.AUTO
+        return (tuple(dims),)  # of the one argument *inputs
+
+    def calls(self) -> list[tuple[torch.Tensor, ...]]:
+        """Inputs of the example's sizes, then of others."""
+        return [self._inputs(self.shapes), *(self._inputs(self._resized(new)) for new in self.sizes)]
+
+    def _resized(self, sizes: list[int]) -> list[tuple[int, ...]]:
+        shapes = [list(s) for s in self.shapes]
+        for group, size in zip(self.dynamic, sizes, strict=True):
+            for position, dim in group:
+                shapes[position][dim] = size
+        return [tuple(s) for s in shapes]
+
+    def _inputs(self, shapes: Sequence[tuple[int, ...]]) -> tuple[torch.Tensor, ...]:
+        generator = torch.Generator().manual_seed(sum(map(sum, shapes)))
+        made = [torch.randn(s, generator=generator) for s in shapes]
+        return tuple((x * 4).round() / 4 for x in made) if self.grid else tuple(made)
+
+    def __repr__(self) -> str:
+        weights = [tuple(w.shape) for w in self.weights]
+        return f"{self.name}({self.shapes}, weights={weights}, {self.options}, {self.dynamic=}, {self.sizes=})"
+
+
+@st.composite
+def vary(draw: Draw, samples: st.SearchStrategy[Sample], dynamic: bool = True) -> Sample:
+    """Samples, some of them with dynamic sizes and other sizes to call them with; inputs smooth or on a grid."""
+    sample = draw(samples)
+    sample.grid = draw(st.booleans())
+    if not dynamic or draw(st.booleans()):
+        return sample
+    tied = {place for group in sample.tied for place in group}
+    single = [((i, d),) for i, shape in enumerate(sample.shapes) for d in range(len(shape)) if (i, d) not in tied]
+    groups = [g for g in (*sample.tied, *single) if sample.shapes[g[0][0]][g[0][1]] >= _FREE]
+    if not groups:
+        return sample
+    sample.dynamic = draw(st.lists(st.sampled_from(groups), min_size=1, max_size=3, unique=True))
+    given = [sample.shapes[g[0][0]][g[0][1]] for g in sample.dynamic]
+    other = [st.integers(max(_FREE, size - 3), size + 4) for size in given]
+    sample.sizes = [list(s) for s in draw(st.lists(st.tuples(*other), min_size=1, max_size=3))]
+    return sample
