@@ -85,7 +85,9 @@ def _roi_pool(x, rois, scale, height, width):
         x1, y1, x2, y2 = (math.floor(v * scale + 0.5) for v in roi[1:].tolist())
         tall, wide = max(y2 - y1 + 1, 1) / height, max(x2 - x1 + 1, 1) / width
         for i in range(height):
-            top, bottom = (min(max(v, 0), x.shape[2]) for v in (math.floor(i * tall) + y1, math.ceil((i + 1) * tall) + y1))
+            top, bottom = (
+                min(max(v, 0), x.shape[2]) for v in (math.floor(i * tall) + y1, math.ceil((i + 1) * tall) + y1)
+            )
             for j in range(width):
                 left, right = (
                     min(max(v, 0), x.shape[3]) for v in (math.floor(j * wide) + x1, math.ceil((j + 1) * wide) + x1)
@@ -144,21 +146,23 @@ def torchvision() -> Iterator[None]:
     with zoo.libraries():
         import torchvision.extension
         import torchvision.ops
+    if not torchvision.extension._has_ops():  # its own operators load nowhere here
+        _define()
+    modules = [torchvision.extension, *(m for name, m in sys.modules.items() if name.startswith("torchvision.ops."))]
+    originals = [(m, m._has_ops) for m in modules if hasattr(m, "_has_ops")]
+    for module, _ in originals:
+        module._has_ops = lambda: True
+    try:
+        with zoo.libraries():
+            yield
+    finally:
+        for module, original in originals:
+            module._has_ops = original
 
-        if torchvision.extension._has_ops():  # its own operators load here
-            yield
-            return
-        for name, (kernel, fake) in _KERNELS.items():
-            if not hasattr(torch.ops.torchvision, name):
-                _library.define(name + _SCHEMAS[name])
-                _library.impl(name, kernel, "CPU")
-                torch.library.register_fake(f"torchvision::{name}", fake, lib=_library, allow_override=True)
-        modules = [torchvision.extension, *(m for name, m in sys.modules.items() if name.startswith("torchvision.ops."))]
-        originals = [(m, m._has_ops) for m in modules if hasattr(m, "_has_ops")]
-        for module, _ in originals:
-            module._has_ops = lambda: True
-        try:
-            yield
-        finally:
-            for module, original in originals:
-                module._has_ops = original
+
+def _define() -> None:
+    for name, (kernel, fake) in _KERNELS.items():
+        if not hasattr(torch.ops.torchvision, name):
+            _library.define(name + _SCHEMAS[name])
+            _library.impl(name, kernel, "CPU")
+            torch.library.register_fake(f"torchvision::{name}", fake, lib=_library)

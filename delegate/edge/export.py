@@ -78,7 +78,8 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
 def _of_plain_tensors(ep: ExportedProgram) -> ExportedProgram:
     """The program with the tensors that its subclasses of Tensor are made of, as torchao's quantize_ leaves some."""
     if any(map(is_traceable_wrapper_subclass, (*ep.state_dict.values(), *ep.constants.values()))):
-        return ep.run_decompositions({})
+        plain: ExportedProgram = ep.run_decompositions({})
+        return plain
     return ep
 
 

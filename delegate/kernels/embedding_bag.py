@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from delegate.errors import KernelError
 from delegate.kernels.halves import Array
 from delegate.kernels.indexing import checked
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.rows import add_segments
 from delegate.kernels.table import FLOAT
 from delegate.program.dtypes import DType
-from delegate.program.raw import combine_at, repeated
 
 _SUM, _MEAN = 0, 1  # the third mode is max
 
@@ -43,6 +43,11 @@ def embedding_bag(
     if include_last_offset:
         bounds[-1] = offsets[-1]
     counts = np.diff(bounds)
+    if len(offsets) and (bounds[0] != 0 or counts.min(initial=0) < 0 or bounds[-1] > len(indices)):
+        raise KernelError(
+            f"offsets of bags run from {bounds[0]} to {bounds[-1]} over {len(indices)} indices, or fall",
+            remedy="give offsets that begin at 0 and grow",
+        )
     used = checked(indices[: bounds[-1]], len(weight))
     if bag_of.size == len(used):
         bag_of[...] = np.repeat(np.arange(len(result)), counts)

@@ -65,7 +65,10 @@ def _joined(pixels: Array, weights: Array, there: Array | None, size: Sequence[i
 
 
 def _sum_pixels(image: Array, index: Array, weight: Array, out: Array) -> None:
-    """image (C, *size), index and weight (taps, points) -> out (C, points): the channels of a pixel lie together, and some points at a time."""
+    """image (C, *size), index and weight (taps, points) -> out (C, points).
+
+    The channels of a pixel lie together, and some points are gathered at a time.
+    """
     pixels = np.zeros((math.prod(image.shape[1:]) + 1, len(image)), out.dtype)
     pixels[:-1] = image.reshape(len(image), -1).T
     for rows in row_blocks(out.shape[1], 2 * len(image)):

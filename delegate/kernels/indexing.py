@@ -83,7 +83,7 @@ def _accumulate(out: Array, indices: Sequence[Array | None], values: Array) -> N
     given = [i for i in indices if i is not None]
     first = len(given) and all(i is not None for i in indices[: len(given)])
     if not first or any(i.dtype.kind != "i" for i in given) or not out.size:
-        np.add.at(out, advanced(indices), values)
+        combine_at(np.add, out, advanced(indices), values)
         return
     places = np.zeros((), np.int64)
     for index, size in zip(given, out.shape, strict=False):

@@ -53,8 +53,8 @@ def elements(line: Array, places: Array) -> Array:
         return found
     count = line.shape[-1]
     rows = np.arange(0, line.size, max(count, 1)).reshape(*line.shape[:-1], 1)
-    found = line.reshape(-1).take(places + rows, mode="clip")
-    return found
+    flat: Array = line.reshape(-1)
+    return flat.take(places + rows, mode="clip")
 
 
 def _argsort(line: Array, descending: bool) -> Array:

@@ -166,7 +166,8 @@ def _layers(
         np.copyto(final, state)
     for layer in range(count // directions):
         if layer and dropout:
-            x = x * ((TABLE.generator.random(x.shape) >= dropout) / (1 - dropout)).astype(x.dtype)
+            scale = 1 / (1 - dropout) if dropout < 1 else 0
+            x = x * (TABLE.generator.random(x.shape) >= dropout) * x.dtype.type(scale)
         size = last[0].shape[2]
         made = np.empty((len(x), directions * size), x.dtype)
         for direction in range(directions):

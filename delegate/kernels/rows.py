@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from delegate.kernels.halves import Array
+from delegate.program.raw import combine_at
 
 _NARROW = 16  # elements per row up to which single elements are added
 _LONG = 16  # rows per sum from which each sum is a call of its own
@@ -16,7 +17,7 @@ def add_at(out: Array, index: Array, source: Array) -> None:
     if width <= _NARROW or source.size <= 1 << 12:
         flat = index * width
         places = (flat[:, None] + np.arange(width)).reshape(-1) if width > 1 else flat
-        np.add.at(out.reshape(-1, copy=False), places, source.reshape(-1))
+        combine_at(np.add, out.reshape(-1, copy=False), (places,), source.reshape(-1))
         return
     order = np.argsort(index, kind="stable")
     ordered = index[order]

@@ -42,7 +42,7 @@ def _offsets(shape: tuple[int, ...], size: tuple[int, ...], axis: int) -> Array:
 
 
 def _places(x: Array, dim: int, index: Array) -> Array:
-    """The places in the flattened row-major `x` that `index` names. Its other dimensions may be smaller than those of x.
+    """The places in the flattened row-major `x` that `index` names, whose other dimensions may be smaller.
 
     The part that shapes alone decide is kept where it is small.
     """
@@ -98,7 +98,7 @@ def scatter_reduce(x: Array, dim: int, index: Array, source: Any, how: str, incl
         part = _part(source, index)
         places = _places(out, dim, index).reshape(-1)
         flat = part.reshape(-1) if isinstance(part, np.ndarray) else part
-        _combine(out.reshape(-1, copy=False), places, flat, how, include_self)
+        _combine(out.reshape(-1, copy=False), (places,), flat, how, include_self)
 
 
 @TABLE.kernel("aten.index_reduce.default", dtypes=_SUMS - {DType.bool} - COMPLEX, in_place=True)
@@ -109,7 +109,7 @@ def index_reduce(x: Array, dim: int, index: Array, source: Array, how: str, incl
         _combine(out, slices(dim, out.ndim, checked(index, out.shape[dim])), source, how, include_self)
 
 
-def _combine(out: Array, places: Any, source: Any, how: str, include_self: bool) -> None:
+def _combine(out: Array, places: tuple[Any, ...], source: Any, how: str, include_self: bool) -> None:
     ufunc = _UFUNCS[how]
     if not include_self:
         out[places] = _identity(ufunc, out.dtype)

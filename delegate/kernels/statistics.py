@@ -37,7 +37,8 @@ def _count_nan(line: Array) -> Array | None:
     """How many there are along the last axis (..., 1); None where there is none at all."""
     if line.dtype.kind != "f" or not (found := np.isnan(line)).any():
         return None
-    return found.sum(axis=-1, keepdims=True)
+    counts: Array = found.sum(axis=-1, keepdims=True)
+    return counts
 
 
 def _median_of_all(skip_nan: bool, x: Array, *, out: Array) -> None:

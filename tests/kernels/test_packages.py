@@ -8,13 +8,13 @@ import torch
 from delegate.errors import KernelError
 from tests import zoo
 from tests.detection import torchvision
-from tests.kernels.compare import check, sample
+from tests.kernels.compare import check, run, sample
 
 
 @pytest.fixture(autouse=True, scope="module")
 def operators():
     with torchvision(), zoo.libraries():
-        import transformers.integrations.moe  # noqa: F401, PLC0415 - registers its operators
+        import transformers.integrations.moe  # noqa: F401 - registers its operators
 
         yield torch.ops.torchvision
 
@@ -52,12 +52,10 @@ def test_roi_align(operators, scale, ratio, aligned):
 
 
 def test_roi_of_an_image_that_is_not_there(operators):
+    rois = torch.tensor([[0.0, 1, 1, 4, 4], [2.0, 1, 1, 4, 4]])
+    arguments = (sample(2, 3, 8, 8), rois, 1.0, 2, 2, 2, False)
     with pytest.raises(KernelError, match="names image 0 or 2 of 2"):
-        rois = torch.tensor([[0.0, 1, 1, 4, 4], [2.0, 1, 1, 4, 4]])
-        expected = torch.empty(2, 3, 2, 2)
-        from tests.kernels.compare import run  # noqa: PLC0415
-
-        run(operators.roi_align.default, sample(2, 3, 8, 8), rois, 1.0, 2, 2, 2, False, expected=(expected,))
+        run(operators.roi_align.default, *arguments, expected=(torch.empty(2, 3, 2, 2),))
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from delegate.errors import KernelError
 from tests.kernels.compare import check, run, sample
 
 A = torch.ops.aten
@@ -73,3 +74,11 @@ def test_sums_of_rows_keep_what_is_not_finite():
     source, out = sample(100, 40), sample(6, 40)
     source[3, 5], source[50, 7] = float("nan"), float("inf")
     check(A.index_add.default, out, 0, torch.arange(100).remainder(5), source, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("offsets", [[0, 5, 3], [1, 2], [0, 20], [0, -1]], ids=str)
+def test_offsets_of_bags_that_are_wrong(offsets):
+    bags = (sample(6, 4), torch.zeros(10, dtype=torch.int64), torch.tensor(offsets))
+    expected = (torch.empty(len(offsets), 4), *[torch.zeros(len(offsets), dtype=torch.int64)] * 3)
+    with pytest.raises(KernelError, match="offsets of bags run from"):
+        run(A._embedding_bag_forward_only.default, *bags, expected=expected)

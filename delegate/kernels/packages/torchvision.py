@@ -51,7 +51,9 @@ def _samples(start: float, bin_: float, bins: int, ratio: int, size: int) -> tup
     """Sample points of all bins on one axis: the pixels below and above, the share of the latter, which lie inside."""
     count = max(ratio if ratio > 0 else math.ceil(bin_), 0)
     points = start + np.arange(bins, dtype=np.float32)[:, None] * np.float32(bin_)
-    points = (points + (np.arange(count, dtype=np.float32) + np.float32(0.5)) * np.float32(bin_ / max(count, 1))).ravel()
+    points = (
+        points + (np.arange(count, dtype=np.float32) + np.float32(0.5)) * np.float32(bin_ / max(count, 1))
+    ).ravel()
     inside = (points >= -1) & (points <= size)
     points = np.where(inside, np.maximum(points, 0), 0)
     low = np.minimum(points.astype(np.int64), size - 1)

@@ -15,7 +15,10 @@ TABLE = KernelTable("transformers")
 
 @TABLE.kernel("transformers.grouped_mm_fallback.default", dtypes=WIDE | {DType.int32, DType.int64})
 def grouped_mm(x: Array, weight: Array, ends: Array, *, out: Array) -> None:
-    """x (rows, in) sorted by expert, weight (experts, in, out), ends (experts): behind the last row of each; 0 beyond."""
+    """x (rows, in) sorted by expert, weight (experts, in, out), ends (experts): behind the last row of each.
+
+    Rows beyond the last expert's give 0.
+    """
     start = 0
     for matrix, end in zip(weight, ends.tolist(), strict=True):
         if not start <= end <= len(x):
