@@ -22,7 +22,8 @@ from delegate.verdict import YES, Reason, Verdict, no
 # Parts that move so many times the bytes of the whole operator are slower than its kernel: bicubic resizing in 16
 # gathers took 5 times the kernel's time on XNNPACK, at 40 times the bytes.
 MOST_TRAFFIC = 24
-# Their parts are nodes for every step of a sequence, thousands of them: where a kernel runs them they are not asked about.
+# Their parts are nodes for every step of a sequence, thousands of them: nobody is asked about these where a kernel runs
+# the whole.
 LOOPS = frozenset(f"aten.{op}.{form}" for op in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data"))
 
 
