@@ -170,8 +170,8 @@ def test_aten_is_imported_where_it_is_named_alone() -> None:
 def test_aten_without_torch() -> None:
     done = run(WITHOUT_TORCH, absent=AHEAD_OF_TIME)
     assert done.stdout == (
-        "['ok', 'unavailable', 'ok', 'ok']\nkernel library 'aten' needs torch, which is not installed: pip install torch, "
-        "or leave it out of the kernel libraries\n"
+        "['ok', 'unavailable', 'ok', 'ok']\nkernel library 'aten' needs torch, which is not installed: pip install "
+        "torch, or leave it out of the kernel libraries\n"
     ), done.stderr
 
 
