@@ -14,6 +14,7 @@ from delegate.errors import (
     BackendIncompatible,
     BackendNotFound,
     BackendUnavailable,
+    KernelError,
     did_you_mean,
 )
 from delegate.plugins import (
@@ -188,16 +189,32 @@ class Registry:
                 warnings.warn(f"{library.detail}: uninstall {library.owner}", RuntimeWarning, stacklevel=2)
         return tuple(library.table for library in self._libraries if library.table is not None)
 
+    def package_kernels(self, package: str) -> KernelTable | None:
+        """The project's kernels of another package's operators; None where it has none, or they are blocked.
+
+        Raises:
+            KernelError: the library is broken.
+        """
+        from delegate.kernels.libraries import PACKAGES
+
+        if package not in PACKAGES or package not in self._kernel_plugins:
+            return None
+        library = self._library(package)
+        if library.state is State.BROKEN:
+            raise KernelError(library.detail, remedy=f"update or uninstall {library.owner}") from library.error
+        return library.table
+
     @functools.cached_property
     def _kernel_plugins(self) -> dict[str, tuple[Plugin, ...]]:
         return discover(KERNELS)
 
     @functools.cached_property
     def _libraries(self) -> tuple[KernelLibrary, ...]:
-        from delegate.kernels.libraries import ON_DEMAND, in_default_order, on_demand
+        from delegate.kernels.libraries import ON_DEMAND, PACKAGES, in_default_order, on_demand
 
-        by_default = in_default_order(self._library(name) for name in self._kernel_plugins if name not in ON_DEMAND)
-        named = [claims[0] for name, claims in self._kernel_plugins.items() if name in ON_DEMAND]
+        demanded = PACKAGES.union(ON_DEMAND)
+        by_default = in_default_order(self._library(name) for name in self._kernel_plugins if name not in demanded)
+        named = [claims[0] for name, claims in self._kernel_plugins.items() if name in demanded]
         return (*by_default, *(on_demand(plugin, self._blocked) for plugin in named))
 
     def _library(self, name: str) -> KernelLibrary:

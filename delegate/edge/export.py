@@ -15,6 +15,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Node
 from torch.nn import Module
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from delegate.edge.associative_scan import lower_associative_scans
 from delegate.edge.decompose import Decomposer, compound_nodes, core_decompositions
@@ -46,6 +47,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
     """
     decomposer = Decomposer(frozenset(preserve_ops))
     warn_of_training(ep.graph, name)
+    ep = _of_plain_tensors(ep)
     try:
         module, signature, asserted = _quick(ep, decomposer)
         ranges = ep.range_constraints
@@ -74,6 +76,14 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         placeholder.meta[META_CONSTANT] = program.is_constant(placeholder)
     verify(program, decomposer.preserve_ops)
     return program
+
+
+def _of_plain_tensors(ep: ExportedProgram) -> ExportedProgram:
+    """The program with the tensors that its subclasses of Tensor are made of, as torchao's quantize_ leaves some."""
+    if any(map(is_traceable_wrapper_subclass, (*ep.state_dict.values(), *ep.constants.values()))):
+        plain: ExportedProgram = ep.run_decompositions({})
+        return plain
+    return ep
 
 
 def _refuse_absent_data(signature: Signature) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -45,15 +44,29 @@ def adaptive_max_pool(rank: int, x: Array, size: Sequence[int], *, out: tuple[Ar
     """x ([N,] C, *spatial) -> ([N,] C, *size), and the places of the maxima in the flattened spatial axes."""
     values, indices = out
     same_shape(values, indices)
-    box = x.shape[-rank:]
-    flat = np.arange(np.prod(box, dtype=int)).reshape(box)
-    along = [spans(n, o) for n, o in zip(box, values.shape[-rank:], strict=True)]
-    for position in np.ndindex(values.shape[-rank:]):
-        window: Any = tuple(along[axis][j] for axis, j in enumerate(position))
-        inside = x[last(*window)].reshape(*x.shape[:-rank], -1)
-        best = inside.argmax(axis=-1)
-        values[last(*position)] = np.take_along_axis(inside, best[..., None], axis=-1)[..., 0]
-        indices[last(*position)] = flat[window].reshape(-1)[best]
+    count = values.shape[-rank:]
+    places, taken = np.zeros((), np.int64), x
+    for axis, (n, o) in enumerate(zip(x.shape[-rank:], count, strict=True)):
+        window = _window(n, o)
+        # (..., o, window) for every axis that is done
+        taken = taken.take(window, axis=x.ndim - rank + 2 * axis)
+        places = places[..., None, None] * n + window
+    batch = x.shape[:-rank]
+    order = [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]
+    lead = [*range(len(batch)), *(len(batch) + d for d in order)]
+    inside = taken.transpose(lead).reshape(*batch, *count, -1)
+    best = inside.argmax(axis=-1)[..., None]
+    np.copyto(values, np.take_along_axis(inside, best, axis=-1)[..., 0])
+    flat = np.broadcast_to(places.transpose(order).reshape(*count, -1), inside.shape)
+    np.copyto(indices, np.take_along_axis(flat, best, axis=-1)[..., 0])
+
+
+def _window(size: int, count: int) -> Array:
+    """The elements (count, longest) of every window; a shorter one repeats its last element."""
+    parts = spans(size, count)
+    longest = max((p.stop - p.start for p in parts), default=0)
+    starts, ends = (np.array([getattr(p, end) for p in parts], np.int64).reshape(-1, 1) for end in ("start", "stop"))
+    return np.minimum(starts + np.arange(longest), ends - 1)
 
 
 for _rank in (1, 2, 3):

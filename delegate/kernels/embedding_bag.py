@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from delegate.errors import KernelError
 from delegate.kernels.halves import Array
 from delegate.kernels.indexing import checked
 from delegate.kernels.portable_table import TABLE
+from delegate.kernels.rows import add_segments
 from delegate.kernels.table import FLOAT
 from delegate.program.dtypes import DType
-from delegate.program.raw import combine_at, repeated
 
 _SUM, _MEAN = 0, 1  # the third mode is max
 
@@ -41,34 +42,45 @@ def embedding_bag(
     bounds = np.append(offsets[: len(result)], len(indices))
     if include_last_offset:
         bounds[-1] = offsets[-1]
-    lengths = np.diff(bounds)
-    bags = repeated(np.arange(len(result)), lengths, 0, int(bounds[-1]) - int(bounds[0]))
-    used = checked(indices[: len(bags)], len(weight))
-    if bag_of.size == len(bags):
-        bag_of[...] = bags
+    counts = np.diff(bounds)
+    if len(offsets) and (bounds[0] != 0 or counts.min(initial=0) < 0 or bounds[-1] > len(indices)):
+        raise KernelError(
+            f"offsets of bags run from {bounds[0]} to {bounds[-1]} over {len(indices)} indices, or fall",
+            remedy="give offsets that begin at 0 and grow",
+        )
+    used = checked(indices[: bounds[-1]], len(weight))
+    if bag_of.size == len(used):
+        bag_of[...] = np.repeat(np.arange(len(result)), counts)
     else:
         bag_of.fill(0)
-    counted = used != (-1 if padding_idx is None else padding_idx)
-    counts = np.bincount(bags[counted], minlength=len(result))
+    weights = None if sample_weights is None else sample_weights[: len(used)]
+    if padding_idx is not None and (left := used != padding_idx).sum() < len(used):
+        counts = np.bincount(np.repeat(np.arange(len(result)), counts)[left], minlength=len(result))
+        used, weights = used[left], None if weights is None else weights[left]
     sizes[...] = counts if sizes.shape == counts.shape else 0
-    rows = weight[used]
-    if sample_weights is not None:
-        rows = rows * sample_weights[: len(bags), None]
-    result.fill(0)
-    if mode <= _MEAN:
-        combine_at(np.add, result, (bags[counted],), rows[counted])
-        if mode == _MEAN:
-            result /= np.maximum(counts, 1)[:, None].astype(result.dtype)
-        winners.fill(0)
+    starts = np.cumsum(counts) - counts
+    if mode > _MEAN:
+        winners[...] = -1 if winners.size else 0
+        _maxima(weight, used, starts, counts, result, winners if winners.shape == result.shape else None)
         return
-    winners[...] = -1 if winners.size else 0
-    for bag in range(len(result)):
-        members = np.flatnonzero(counted & (bags == bag))
-        if len(members):
-            best = rows[members].argmax(axis=0)
-            result[bag] = rows[members[best], np.arange(weight.shape[1])]
-            if winners.shape == result.shape:
-                winners[bag] = used[members[best]]
+    winners.fill(0)
+    filled = np.flatnonzero(counts)
+    source, rows = (weight, used) if weights is None else (weight[used] * weights[:, None], np.arange(len(used)))
+    result.fill(0)
+    add_segments(result, filled, source, rows, starts[filled], counts[filled])
+    if mode == _MEAN:
+        result /= np.maximum(counts, 1)[:, None].astype(result.dtype)
+
+
+def _maxima(weight: Array, used: Array, starts: Array, counts: Array, result: Array, winners: Array | None) -> None:
+    """The maxima of every bag, 0 of an empty one, and the rows of the weight that have them."""
+    result.fill(0)
+    for bag in np.flatnonzero(counts):
+        members = used[starts[bag] : starts[bag] + counts[bag]]
+        best = weight[members].argmax(axis=0)
+        result[bag] = weight[members[best], np.arange(weight.shape[1])]
+        if winners is not None:
+            winners[bag] = members[best]
 
 
 @TABLE.kernel("aten.embedding_bag.padding_idx", dtypes=(FLOAT | {DType.int32, DType.int64}) - {DType.float16})

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import product
-from typing import Any
 
 import numpy as np
 
 from delegate.kernels.halves import Array
+from delegate.kernels.operands import row_blocks
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.resize import keys
 from delegate.kernels.table import FLOAT
 from delegate.program.dtypes import DType
 
 _BILINEAR, _NEAREST = 0, 1  # the third interpolation mode is bicubic
+_MANY = 8  # channels from which they are better gathered together
 _ZEROS, _BORDER = 0, 1  # the third padding mode is reflection
 
 
@@ -25,56 +25,96 @@ def grid_sampler(x: Array, grid: Array, interpolation: int, padding: int, align_
 
     interpolation: 0 bilinear, 1 nearest, 2 bicubic; padding: 0 zeros, 1 border, 2 reflection.
     """
-    size = x.shape[2:]
-    positions = [_unnormalize(grid[..., -1 - axis], n, align_corners) for axis, n in enumerate(size)]
+    points, rank = math.prod(out.shape[2:]), len(x.shape[2:])
+    size = np.array(x.shape[2:], x.dtype).reshape(rank, 1, 1)
+    grid = np.moveaxis(grid[..., ::-1], -1, 0).reshape(rank, len(x), points)
+    position = _unnormalize(grid, size, align_corners)
     if interpolation <= _NEAREST:
-        positions = [_inside(p, n, padding, align_corners) for p, n in zip(positions, size, strict=True)]
-    out.fill(0)
-    for taps in product(*(_taps(p, interpolation) for p in positions)):
-        places, weights = zip(*taps, strict=True)
-        _add_tap(x, places, math.prod(weights), padding, align_corners, out)
-
-
-def _add_tap(x: Array, places: Sequence[Array], weight: Array, padding: int, align_corners: bool, out: Array) -> None:
-    """Add the pixels at whole coordinates (N, ...), weighted; those outside of the image are padding."""
-    axes = list(zip(places, x.shape[2:], strict=True))
+        position = _inside(position, size, padding, align_corners)
+    places, weights = _taps(position, interpolation)
+    there = None
     if padding == _ZEROS:
-        for place, n in axes:
-            weight = np.where((place >= 0) & (place < n), weight, 0)
+        there = (places >= 0) & (places < size)
     else:
-        axes = [(_inside(place, n, padding, align_corners), n) for place, n in axes]
-    where = [np.nan_to_num(place).clip(0, n - 1).astype(np.int64) for place, n in axes]
-    batch = np.arange(len(x)).reshape(-1, *[1] * (weight.ndim - 1))
-    index: Any = (batch, slice(None), *where)
-    out += np.moveaxis(x[index], -1, 1) * weight[:, None].astype(out.dtype)
+        places = _inside(places, size, padding, align_corners)
+    pixels = np.fmin(np.fmax(places, 0), size - 1).astype(np.int64)
+    index, weight = _joined(pixels, weights, there, x.shape[2:])
+    gather = _sum_pixels if x.shape[1] >= _MANY else _sum_planes
+    for image, result in enumerate(out.reshape(*out.shape[:2], points, copy=False)):
+        gather(x[image], index[:, image], weight[:, image], result)
 
 
-def _unnormalize(position: Array, size: int, align_corners: bool) -> Array:
+def _joined(pixels: Array, weights: Array, there: Array | None, size: Sequence[int]) -> tuple[Array, Array]:
+    """Places in the flattened image, and weights, of all combinations of the taps on each axis.
+
+    pixels, weights (taps, axes, N, points) -> (taps ** axes, N, points). `there` says which pixels exist; None: all.
+    What lies outside is the pixel behind the last one.
+    """
+    index, weight, inside = pixels[:, 0], weights[:, 0], None if there is None else there[:, 0]
+    for axis in range(1, len(size)):
+        shape = (-1, *index.shape[1:])
+        index = (index[:, None] * size[axis] + pixels[:, axis]).reshape(shape)
+        weight = (weight[:, None] * weights[:, axis]).reshape(shape)
+        if inside is not None and there is not None:
+            inside = (inside[:, None] & there[:, axis]).reshape(shape)
+    if inside is not None and not inside.all():
+        outside = ~inside
+        index[outside] = math.prod(size)
+        weight[outside] = 0
+    return index, weight
+
+
+def _sum_pixels(image: Array, index: Array, weight: Array, out: Array) -> None:
+    """image (C, *size), index and weight (taps, points) -> out (C, points).
+
+    The channels of a pixel lie together, and some points are gathered at a time.
+    """
+    pixels = np.zeros((math.prod(image.shape[1:]) + 1, len(image)), out.dtype)
+    pixels[:-1] = image.reshape(len(image), -1).T
+    for rows in row_blocks(out.shape[1], 2 * len(image)):
+        total = pixels.take(index[0, rows], axis=0)
+        total *= weight[0, rows, None]
+        for tap in range(1, len(index)):
+            part = pixels.take(index[tap, rows], axis=0)
+            part *= weight[tap, rows, None]
+            total += part
+        out[:, rows] = total.T
+
+
+def _sum_planes(image: Array, index: Array, weight: Array, out: Array) -> None:
+    """The same for few channels, one after the other."""
+    plane = np.zeros(math.prod(image.shape[1:]) + 1, out.dtype)
+    for channel, result in zip(image, out, strict=True):
+        plane[:-1] = channel.reshape(-1)
+        np.einsum("tp,tp->p", plane.take(index), weight, out=result)
+
+
+def _unnormalize(position: Array, size: Array, align_corners: bool) -> Array:
     half = position.dtype.type(0.5)
     scaled: Array = (position + 1) * half * (size - 1) if align_corners else ((position + 1) * size - 1) * half
     return scaled
 
 
-def _inside(position: Array, size: int, padding: int, align_corners: bool) -> Array:
-    """Coordinates brought into the image, as the padding mode says."""
+def _inside(position: Array, size: Array, padding: int, align_corners: bool) -> Array:
+    """Coordinates (..., axes, N, points) brought into the image (axes, 1, 1), as the padding mode says."""
     if padding == _ZEROS:
         return position
     if padding > _BORDER:
-        low, span = (0.0, size - 1.0) if align_corners else (-0.5, float(size))
-        if span == 0:
-            return np.zeros_like(position)
+        low, span = (size * 0, size - 1) if align_corners else (size * 0 - position.dtype.type(0.5), size)
         distance = np.abs(position - low)
         turns, rest = np.floor(distance / span), np.fmod(distance, span)
-        position = np.where(turns % 2 == 0, rest + low, span - rest + low).astype(position.dtype)
-    return position.clip(0, size - 1)
+        mirrored = np.where(turns % 2 == 0, rest + low, span - rest + low)
+        position = np.where(span == 0, 0, mirrored).astype(position.dtype)
+    return np.clip(position, 0, size - 1)
 
 
-def _taps(position: Array, interpolation: int) -> list[tuple[Array, Array]]:
-    """Whole coordinates next to each position, and their weights."""
+def _taps(position: Array, interpolation: int) -> tuple[Array, Array]:
+    """Whole coordinates next to each position, and their weights: (taps, *position)."""
     if interpolation == _NEAREST:
-        return [(np.rint(position), np.ones_like(position))]
+        return np.rint(position)[None], np.ones_like(position)[None]
     low = np.floor(position)
     share = position - low
     if interpolation == _BILINEAR:
-        return [(low, 1 - share), (low + 1, share)]
-    return [(low + k, keys(np.abs(share - k), -0.75)) for k in range(-1, 3)]
+        return np.stack([low, low + 1]), np.stack([1 - share, share])
+    steps = np.arange(-1, 3, dtype=position.dtype).reshape(4, 1, 1, 1)
+    return low + steps, keys(np.abs(share - steps), -0.75)

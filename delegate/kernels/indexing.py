@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from delegate.kernels.copies import CONVERTIBLE
 from delegate.kernels.halves import HALF, Array, widened
 from delegate.kernels.operands import WIDE, cast
 from delegate.kernels.portable_table import TABLE
+from delegate.kernels.rows import add_at
 from delegate.kernels.table import ANY, COMPLEX, REAL
 from delegate.kernels.views import along
 from delegate.program.dtypes import DType
@@ -71,9 +73,24 @@ def index_put(x: Array, indices: Sequence[Array | None], values: Array, accumula
         return
     np.copyto(out, x)
     if accumulate:
-        combine_at(np.add, out, advanced(indices), values)
+        _accumulate(out, indices, values)
     else:
         out[advanced(indices)] = values
+
+
+def _accumulate(out: Array, indices: Sequence[Array | None], values: Array) -> None:
+    """Places that integers on the first dimensions name are rows; any others are left to NumPy."""
+    given = [i for i in indices if i is not None]
+    first = len(given) and all(i is not None for i in indices[: len(given)])
+    if not first or any(i.dtype.kind != "i" for i in given) or not out.size:
+        combine_at(np.add, out, advanced(indices), values)
+        return
+    places = np.zeros((), np.int64)
+    for index, size in zip(given, out.shape, strict=False):
+        places = places * size + checked(index, size, negative=True) % size
+    shape = places.shape + out.shape[len(given) :]
+    rows = out.reshape(-1, math.prod(out.shape[len(given) :]), copy=False)
+    add_at(rows, places.reshape(-1), np.broadcast_to(values, shape).reshape(-1, rows.shape[1]))
 
 
 @TABLE.kernel("aten.index_add.default", dtypes=_SUMS, whole=True, in_place=True)
@@ -81,8 +98,12 @@ def index_add(x: Array, dim: int, index: Array, source: Array, alpha: Any, *, ou
     np.copyto(out, x)
     if x.ndim:
         scaled = source if alpha == 1 else np.multiply(source, cast(alpha, out.dtype))
-        place = along(dim, x.ndim, checked(index.reshape(-1), x.shape[dim]))
-        combine_at(np.add, out, place, scaled.reshape(out[place].shape))
+        places, axis = checked(index.reshape(-1), x.shape[dim]), dim % x.ndim
+        before, behind = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+        if before > 1:
+            places = (np.arange(before)[:, None] * x.shape[axis] + places).reshape(-1)
+        if out.size:
+            add_at(out.reshape(-1, behind, copy=False), places, scaled.reshape(-1, behind))
     else:
         out[...] += np.multiply(source.reshape(()), cast(alpha, out.dtype))
 

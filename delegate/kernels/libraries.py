@@ -12,6 +12,8 @@ from delegate.plugins import BLOCK_VARIABLE, PORTABLE, Plugin, State, full_trace
 
 Wanted = str | KernelTable | Sequence[str | KernelTable]  # libraries in order of preference
 ON_DEMAND = {"aten": "torch"}  # libraries that are used where they are named alone -> the module that they run on
+# Libraries for the operators of other packages: they are asked last, and for operators of their own names alone.
+PACKAGES = frozenset({"torchvision", "transformers"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +112,13 @@ def _remedy(library: KernelLibrary) -> str:
 
 
 def on_demand(plugin: Plugin, blocked: Collection[str]) -> KernelLibrary:
-    """A library that is used where it is named alone, as it is listed without being imported."""
+    """A library that is used where it is named, or wanted, as it is listed without being imported."""
     if is_blocked(plugin.name, blocked):
         return _blocked(plugin)
-    needs = ON_DEMAND[plugin.name]
-    if importlib.util.find_spec(needs) is None:
+    if plugin.name in PACKAGES:
+        detail = f"{plugin.name} is used where a program has operators of {plugin.name}"
+        return KernelLibrary(plugin.name, State.OK, plugin.owner, plugin.version, detail=detail)
+    if importlib.util.find_spec(ON_DEMAND[plugin.name]) is None:
         return _unavailable(plugin)
     detail = f"{plugin.name} is used where it is named: kernels=[{plugin.name!r}]"
     return KernelLibrary(plugin.name, State.OK, plugin.owner, plugin.version, detail=detail)

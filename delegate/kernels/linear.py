@@ -33,6 +33,13 @@ def product(left: Array, right: Array, *, out: Array) -> None:
     np.matmul(left, right, out=out)
 
 
+@TABLE.kernel("aten._int_mm.default", dtypes={DType.int8, DType.int32})
+def int8_product(left: Array, right: Array, *, out: Array) -> None:
+    """int8 (M, K) @ int8 (K, N) -> int32. Sums that floats hold exactly go through BLAS, which has no integers."""
+    exact = np.float32 if left.shape[1] << 14 <= 1 << 24 else np.float64
+    np.copyto(out, np.matmul(left.astype(exact), right.astype(exact)), casting="unsafe")
+
+
 @TABLE.kernel("aten.matmul.default", dtypes=_DTYPES, whole=True)
 def matmul(left: Array, right: Array, *, out: Array) -> None:
     """Any ranks; where only the left side has batches they are rows of one product."""

@@ -104,15 +104,17 @@ def max_pool_with_indices(
     has_nan = x.dtype.kind == "f" and bool(np.isnan(x).any())
     values.fill(_lowest(x.dtype))
     indices[...] = _flat(first, size)
+    start = _flat([s * np.arange(o) - p for o, s, p in zip(count, stride, padding, strict=True)], size)
     for position, places in taps(kernel, stride, dilation, count):
         found = wide[places]
         better = found > values
         if has_nan:
             better |= np.isnan(found)
-        axes = zip(position, count, stride, padding, dilation, strict=True)
-        where = _flat([s * np.arange(o) - p + k * d for k, o, s, p, d in axes], size)
+        step = 0
+        for k, d, n in zip(position, dilation, size, strict=True):
+            step = step * n + k * d
         np.copyto(values, found, where=better)
-        np.copyto(indices, where, where=better)
+        np.copyto(indices, start + step, where=better)
 
 
 def _flat(coordinates: Sequence[Array], size: Sequence[int]) -> Array:

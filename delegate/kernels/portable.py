@@ -27,6 +27,7 @@ from delegate.kernels import (  # noqa: F401 - imported for their rows
     pooling,
     quantization,
     random,
+    recurrent,
     reduction,
     resize,
     scan,

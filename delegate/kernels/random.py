@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from delegate.errors import KernelError
 from delegate.kernels.halves import Array, to_bfloat16
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import COMPLEX, FLOAT, INT, REAL
@@ -122,5 +123,21 @@ def bernoulli_p(x: Array, probability: Any, _generator: None, *, out: Array) -> 
 def multinomial(weights: Array, samples: int, replacement: bool, _generator: None, *, out: Array) -> None:
     """Positions drawn by weight; weights (n) or (rows, n) need not sum to 1."""
     rows, drawn = np.atleast_2d(weights).astype(np.float64), np.atleast_2d(out)
-    for row, places in zip(rows, drawn, strict=True):
-        places[...] = TABLE.generator.choice(len(row), samples, replace=replacement, p=row / row.sum())
+    totals = rows.sum(axis=1, keepdims=True)
+    enough = replacement or samples <= np.count_nonzero(rows, axis=1).min(initial=samples)
+    if not (rows >= 0).all() or not (np.isfinite(totals) & (totals > 0)).all() or not enough:
+        raise KernelError(
+            f"numbers cannot be drawn by these weights, {samples} of {rows.shape[1]}",
+            remedy="give weights that are not negative, with a finite sum, and enough of them above zero",
+        )
+    if replacement:
+        each = np.arange(len(rows))[:, None]
+        bounds = np.cumsum(rows / totals, axis=1)
+        bounds /= bounds[:, -1:]
+        points = TABLE.generator.random(drawn.shape) + each
+        found = np.searchsorted((bounds + each).reshape(-1), points, side="right") - each * rows.shape[1]
+        np.copyto(drawn, np.minimum(found, rows.shape[1] - 1))
+        return
+    with np.errstate(divide="ignore"):
+        waits = TABLE.generator.exponential(size=rows.shape) / rows  # who comes first is drawn first
+    np.copyto(drawn, np.argsort(waits, axis=1)[:, :samples])

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.lib.array_utils import normalize_axis_index
 
 from delegate.kernels.halves import Array
 from delegate.kernels.indexing import checked
+from delegate.kernels.operands import along
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, COMPLEX, REAL
-from delegate.kernels.views import along
+from delegate.kernels.views import along as slices
 from delegate.program.dtypes import DType
 from delegate.program.raw import combine_at
 
 _SUMS = (REAL | COMPLEX) - {DType.float16}
+_KEPT = 1 << 12  # elements
 _UFUNCS = {
     "sum": np.add,
     "add": np.add,
@@ -27,11 +30,28 @@ _UFUNCS = {
 }
 
 
-def _places(x: Array, dim: int, index: Array) -> tuple[Any, ...]:
-    """The NumPy index of every element that `index` names. Its other dimensions may be smaller than those of `x`."""
-    axis = normalize_axis_index(dim, x.ndim)
-    grid = np.ogrid[tuple(slice(n) for n in index.shape)]
-    return tuple(checked(index, x.shape[axis]) if d == axis else grid[d] for d in range(x.ndim))
+@lru_cache(maxsize=256)
+def _offsets(shape: tuple[int, ...], size: tuple[int, ...], axis: int) -> Array:
+    """Where in a row-major array of `size` the elements of an index of `shape` begin: its own axis is left out."""
+    total = np.zeros([1] * len(shape), np.int64)
+    for d, count in enumerate(shape):
+        if d != axis and count > 1:
+            total = total + along(np.arange(count) * math.prod(size[d + 1 :]), len(shape), d)
+    total.flags.writeable = False
+    return total
+
+
+def _places(x: Array, dim: int, index: Array) -> Array:
+    """The places in the flattened row-major `x` that `index` names, whose other dimensions may be smaller.
+
+    The part that shapes alone decide is kept where it is small.
+    """
+    axis = dim % x.ndim
+    step = math.prod(x.shape[axis + 1 :])
+    offsets = _offsets if index.size <= _KEPT else _offsets.__wrapped__
+    places = checked(index, x.shape[axis]) * step if step > 1 else checked(index, x.shape[axis])
+    found: Array = places if x.ndim == 1 else places + offsets(index.shape, x.shape, axis)
+    return found
 
 
 def _part(source: Any, index: Array) -> Any:
@@ -49,14 +69,15 @@ def _copy(x: Array, index: Array, source: Any, out: Array) -> tuple[Array, Array
 @TABLE.kernel("aten.gather.default", dtypes=ANY)
 def gather(x: Array, dim: int, index: Array, sparse_grad: bool, *, out: Array) -> None:
     x, index = np.atleast_1d(x), np.atleast_1d(index)
-    np.copyto(out, x[_places(x, dim, index)].reshape(out.shape))
+    x.reshape(-1).take(_places(x, dim, index).reshape(out.shape), out=out, mode="clip")
 
 
 @TABLE.kernel("aten.scatter.src", "aten.scatter.value", dtypes=ANY - {DType.bfloat16}, in_place=True)
 def scatter(x: Array, dim: int, index: Array, source: Any, *, out: Array) -> None:
     out, index, source = _copy(x, index, source, out)
     if index.size:
-        out[_places(out, dim, index)] = _part(source, index)
+        part = _part(source, index)
+        out.reshape(-1, copy=False)[_places(out, dim, index)] = part
 
 
 @TABLE.kernel("aten.scatter_add.default", dtypes=_SUMS, in_place=True)
@@ -74,7 +95,10 @@ def scatter_reduce(x: Array, dim: int, index: Array, source: Any, how: str, incl
     """Combine each place's own value (unless not include_self) with all that the source sends there."""
     out, index, source = _copy(x, index, source, out)
     if index.size:
-        _combine(out, _places(out, dim, index), _part(source, index), how, include_self)
+        part = _part(source, index)
+        places = _places(out, dim, index).reshape(-1)
+        flat = part.reshape(-1) if isinstance(part, np.ndarray) else part
+        _combine(out.reshape(-1, copy=False), (places,), flat, how, include_self)
 
 
 @TABLE.kernel("aten.index_reduce.default", dtypes=_SUMS - {DType.bool} - COMPLEX, in_place=True)
@@ -82,7 +106,7 @@ def index_reduce(x: Array, dim: int, index: Array, source: Array, how: str, incl
     """As `scatter_reduce`, for whole slices: index (n) names the slice of `x` for every slice of the source."""
     out, index, source = _copy(x, index, source, out)
     if index.size:
-        _combine(out, along(dim, out.ndim, checked(index, out.shape[dim])), source, how, include_self)
+        _combine(out, slices(dim, out.ndim, checked(index, out.shape[dim])), source, how, include_self)
 
 
 def _combine(out: Array, places: tuple[Any, ...], source: Any, how: str, include_self: bool) -> None:

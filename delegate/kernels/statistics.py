@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from delegate.kernels.halves import Array
+from delegate.kernels.keys import elements, order_of, place_of
 from delegate.kernels.operands import WIDE, axis_of
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.reduction import vector_norm
@@ -19,24 +20,37 @@ from delegate.program.raw import check_room
 
 def _median(skip_nan: bool, x: Array, dim: int, keepdim: bool, *, out: tuple[Array, Array]) -> None:
     """The lower median and its index, of all elements or of those that are not NaN; NaN where there is one."""
-    axis = axis_of(x, dim)
-    line = x if x.ndim else x.reshape(1)
-    order = np.argsort(line, axis=axis, kind="stable")
-    count = line.shape[axis]
-    nans = np.isnan(line).sum(axis=axis, keepdims=True)
-    middle = np.maximum(count - nans - 1, 0) // 2
-    place = middle if skip_nan else np.where(nans > 0, count - nans, middle)
-    found = np.take_along_axis(order, place, axis)
-    np.copyto(out[0], np.take_along_axis(line, found, axis).reshape(out[0].shape))
+    line = np.moveaxis(x, axis_of(x, dim), -1) if x.ndim else x.reshape(1)
+    nans = _count_nan(line)
+    if nans is None:
+        found = place_of(line, (line.shape[-1] - 1) // 2)
+    else:
+        count = line.shape[-1]
+        middle = np.maximum(count - nans - 1, 0) // 2
+        place = middle if skip_nan else np.where(nans > 0, count - nans, middle)
+        found = elements(order_of(line, line.ndim - 1, False), place)
+    np.copyto(out[0], elements(line, found).reshape(out[0].shape))
     np.copyto(out[1], found.reshape(out[1].shape))
+
+
+def _count_nan(line: Array) -> Array | None:
+    """How many there are along the last axis (..., 1); None where there is none at all."""
+    if line.dtype.kind != "f" or not (found := np.isnan(line)).any():
+        return None
+    counts: Array = found.sum(axis=-1, keepdims=True)
+    return counts
 
 
 def _median_of_all(skip_nan: bool, x: Array, *, out: Array) -> None:
     """As along a dimension; NaN of no elements."""
+    flat = x.reshape(-1)
     if x.size == 0:
         out.fill(np.nan if out.dtype.kind == "f" else np.iinfo(out.dtype).min)
+    elif _count_nan(flat) is None:
+        middle = (x.size - 1) // 2
+        np.copyto(out, np.partition(flat, middle)[middle])
     else:
-        _median(skip_nan, x.reshape(-1), 0, False, out=(out, np.empty((), np.int64)))
+        _median(skip_nan, flat, 0, False, out=(out, np.empty((), np.int64)))
 
 
 for _name, _skip in (("median", False), ("nanmedian", True)):
@@ -53,15 +67,15 @@ def mode(x: Array, dim: int, keepdim: bool, *, out: tuple[Array, Array]) -> None
         indices.fill(0)
         return
     line = np.moveaxis(x, axis_of(x, dim), -1) if x.ndim else x.reshape(1)
-    order = np.argsort(line, axis=-1, kind="stable")
-    ordered = np.take_along_axis(line, order, -1)
+    order = order_of(line, line.ndim - 1, False)
+    ordered = elements(line, order)
     starts = np.ones(line.shape, np.bool_)
     np.not_equal(ordered[..., 1:], ordered[..., :-1], out=starts[..., 1:])
     places = np.arange(line.shape[-1])
     run = places - np.maximum.accumulate(np.where(starts, places, 0), axis=-1)
     last = run.argmax(axis=-1, keepdims=True)
-    np.copyto(values, np.take_along_axis(ordered, last, -1).reshape(values.shape))
-    np.copyto(indices, np.take_along_axis(order, last, -1).reshape(indices.shape))
+    np.copyto(values, elements(ordered, last).reshape(values.shape))
+    np.copyto(indices, elements(order, last).reshape(indices.shape))
 
 
 @TABLE.kernel("aten.histc.default", dtypes=WIDE | INT)

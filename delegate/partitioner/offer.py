@@ -22,6 +22,9 @@ from delegate.verdict import YES, Reason, Verdict, no
 # Parts that move so many times the bytes of the whole operator are slower than its kernel: bicubic resizing in 16
 # gathers took 5 times the kernel's time on XNNPACK, at 40 times the bytes.
 MOST_TRAFFIC = 24
+# Their parts are nodes for every step of a sequence, thousands of them: nobody is asked about these where a kernel runs
+# the whole.
+LOOPS = frozenset(f"aten.{op}.{form}" for op in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data"))
 
 
 @dataclass(slots=True)
@@ -107,6 +110,8 @@ class Offer:
         whole = self._ask(node) if self.forms.wants_whole(node) else no(Reason.OPERATOR)
         if whole.reason is None or not is_compound(node):
             return whole
+        if op_name(node) in LOOPS and self.has_kernel(node):
+            return whole if whole.message else no(Reason.OPERATOR, "a loop over steps, which a kernel runs whole")
         verdict = self._in_parts(node)
         if verdict or whole.reason is Reason.OPERATOR:
             return verdict

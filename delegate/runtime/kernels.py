@@ -29,11 +29,17 @@ class Kernels:
     Args:
         tables: gives them; asked when the first kernel is wanted, for importing them takes longer than most programs
             without leftovers take to load.
+        packages: gives the table for the operators of a package, which is asked last; None where there is none.
     """
 
-    def __init__(self, tables: Callable[[], Sequence[KernelTable]]) -> None:
+    def __init__(
+        self,
+        tables: Callable[[], Sequence[KernelTable]],
+        packages: Callable[[str], KernelTable | None] = lambda _: None,
+    ) -> None:
         self._find_tables = tables
         self._tables: tuple[KernelTable, ...] | None = None
+        self._package = packages
 
     @property
     def tables(self) -> tuple[KernelTable, ...]:
@@ -45,7 +51,7 @@ class Kernels:
     @cached_property
     def torch_free(self) -> Kernels:
         """Those that run wherever programs do: how a program is compiled depends on no others."""
-        return Kernels(lambda: [t for t in self.tables if t.torch_free])
+        return Kernels(lambda: [t for t in self.tables if t.torch_free], self._package)
 
     @cached_property
     def whole_ops(self) -> frozenset[str]:
@@ -62,6 +68,8 @@ class Kernels:
         """
         wanted = frozenset(dtypes)
         found = [kernel for table in self.tables if (kernel := table.find(op, wanted, allocates=allocates))]
+        if not found and (package := self._package(op.partition(".")[0])) is not None:
+            found = [kernel for kernel in (package.find(op, wanted, allocates=allocates),) if kernel]
         first = (kernel for kernel in found if kernel.is_view or (in_place and kernel.in_place))
         chosen = next(first, found[0] if found else None)
         if chosen is None or not chosen.contiguous:
@@ -87,9 +95,9 @@ class Kernels:
 def kernels_of(registry: Registry, wanted: Wanted | None) -> Kernels:
     """The kernels of these libraries; see `Registry.kernel_tables`. What is named wrong is said at once."""
     if wanted is None:
-        return Kernels(registry.kernel_tables)
+        return Kernels(registry.kernel_tables, registry.package_kernels)
     tables = registry.kernel_tables(wanted)
-    return Kernels(lambda: tables)
+    return Kernels(lambda: tables, registry.package_kernels)
 
 
 def _must_be_view(method: Method, call: KernelCall) -> bool:

@@ -11,10 +11,12 @@ import torch
 from torch._ops import OpOverload
 
 from delegate.edge.node import dtype_of, torch_dtype
+from delegate.kernels.packages import torchvision, transformers
 from delegate.kernels.portable import TABLE
 from delegate.kernels.table import Kernel
 from delegate.program.dtypes import DType
 
+PACKAGES = {table.library: table for table in (torchvision.TABLE, transformers.TABLE)}
 _IGNORED = (torch.layout, torch.device, torch.memory_format)
 # Relative and absolute tolerance by the result's dtype.
 _TOLERANCE = {
@@ -59,7 +61,8 @@ def run(
     filled = schema_arguments(op, args, kwargs)
     dtypes = {dtype_of(t.dtype) for t in (*tensors_in(filled), *tensors_in(list(expected)))}
     known = [t for t in dtypes if t is not None]
-    kernel = TABLE.find(str(op), known) or TABLE.find(str(op), known, allocates=True)
+    table = PACKAGES.get(op.namespace, TABLE)
+    kernel = table.find(str(op), known) or table.find(str(op), known, allocates=True)
     assert kernel is not None, f"no kernel of {op} for {sorted(t.name for t in dtypes if t)}"
     arguments = [to_runtime(a) for a in filled]
     before = [a.copy() for a in tensors_in_runtime(arguments)]

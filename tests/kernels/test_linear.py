@@ -69,3 +69,12 @@ def test_strided():
     check(aten.linear.default, sample(2, 4, 3).permute(0, 2, 1), sample(8, 5)[::2].t(), None, atol=1e-5)
     check(aten.bmm.default, sample(4, 3, 2).permute(2, 1, 0), sample(2, 5, 4).transpose(1, 2), atol=1e-5)
     check(aten.matmul.default, sample(4, 3, 2).permute(2, 1, 0), sample(4, 6), atol=1e-5)
+
+
+@pytest.mark.parametrize("inner", [1, 7, 1024, 1025, 4000])
+def test_products_of_int8(inner):
+    """Exact at the ends of the range, however long the sums."""
+    left, right = sample(20, inner, dtype=torch.int8), sample(inner, 16, dtype=torch.int8)
+    left[0], right[:, 0], left[1], right[:, 1] = -128, -128, 127, 127
+    for a, b in ((left, right), (left.T.contiguous().T, right.T.contiguous().T)):
+        check(torch.ops.aten._int_mm.default, a, b)

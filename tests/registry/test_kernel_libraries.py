@@ -13,10 +13,12 @@ from delegate.kernels.table import KernelTable
 from delegate.plugins import State
 from delegate.program.dtypes import DType
 from delegate.registry import Registry
+from delegate.runtime.kernels import kernels_of
 from tests.e2e.processes import AHEAD_OF_TIME, run
 from tests.plugins import Site
 
 GROUP = "delegate.kernels"
+PACKAGES = {"torchvision": (), "transformers": ()}  # the project's own, for other packages' operators
 
 
 def library(site: Site, name: str, op: str, dtypes: str = "float32") -> None:
@@ -42,7 +44,7 @@ def test_order_and_overrides(site: Site) -> None:
     registry = Registry()
     assert [t.library for t in registry.kernel_tables()] == ["alpha", "zeta", "portable"]
     overrides = {lib.name: lib.overrides for lib in registry.kernel_libraries()}
-    assert overrides == {"alpha": (), "zeta": ("aten.relu.default",), "portable": (), "aten": ()}
+    assert overrides == {"alpha": (), "zeta": ("aten.relu.default",), "portable": (), "aten": (), **PACKAGES}
     kernel = registry.kernel_tables()[0].find("alpha.twice.default", {DType.float32})
     assert kernel is not None
     out = np.empty(2, np.float32)
@@ -162,12 +164,28 @@ except KernelError as error:
 
 def test_aten_is_imported_where_it_is_named_alone() -> None:
     done = run(NAMED_ALONE)
-    assert done.stdout == "['portable'] ['ok', 'ok']\nFalse\n['aten', 'portable'] True\n", done.stderr
+    assert done.stdout == "['portable'] ['ok', 'ok', 'ok', 'ok']\nFalse\n['aten', 'portable'] True\n", done.stderr
 
 
 def test_aten_without_torch() -> None:
     done = run(WITHOUT_TORCH, absent=AHEAD_OF_TIME)
     assert done.stdout == (
-        "['ok', 'unavailable']\nkernel library 'aten' needs torch, which is not installed: pip install torch, or leave "
-        "it out of the kernel libraries\n"
+        "['ok', 'unavailable', 'ok', 'ok']\nkernel library 'aten' needs torch, which is not installed: pip install "
+        "torch, or leave it out of the kernel libraries\n"
     ), done.stderr
+
+
+def test_libraries_of_packages_are_loaded_for_their_operators_alone() -> None:
+    """Whatever libraries are named: nobody else has these operators."""
+    for wanted in (None, KernelTable("own")):
+        registry = Registry()
+        kernels = kernels_of(registry, wanted).torch_free
+        assert kernels.find("aten.nms.default", {DType.float32}) is None
+        assert "torchvision" not in {table.library for table in kernels.tables}
+        assert kernels.find("torchvision.nms.default", {DType.int64}, allocates=True) is not None
+
+
+def test_blocked_libraries_of_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "torchvision")
+    kernels = kernels_of(Registry(), None)
+    assert kernels.find("torchvision.nms.default", {DType.int64}, allocates=True) is None

@@ -1,0 +1,97 @@
+"""Sorting by keys: an element's rank in its upper half, its place in its lower half.
+
+NumPy sorts unsigned integers of 64 bits with vectors, and indirectly it does not. Equal elements keep their order, for
+their keys differ by their places; NaN counts as the greatest.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from delegate.kernels.halves import Array
+
+_SHORT = 32  # elements up to which keys cost more than they save
+_PLACE = np.uint64(0xFFFFFFFF)
+_SIGN = np.uint32(0x80000000)
+
+
+def order_of(x: Array, axis: int, descending: bool) -> Array:
+    """The indices that sort along an axis; equal elements keep their order."""
+    line = np.moveaxis(x, axis, -1)
+    keys = _keys(line, descending)
+    if keys is None:
+        return np.moveaxis(_argsort(line, descending), -1, axis)
+    keys.sort(axis=-1)
+    return np.moveaxis(_places(keys), -1, axis)
+
+
+def first_of(line: Array, count: int, descending: bool) -> Array:
+    """The indices of the least or greatest elements along the last axis, in order."""
+    keys = _keys(line, descending)
+    if keys is None:
+        return _argsort(line, descending)[..., :count]
+    if 0 < count < line.shape[-1] // 4:
+        keys.partition(count - 1, axis=-1)
+        keys = keys[..., :count].copy()
+    keys.sort(axis=-1)
+    return _places(keys)[..., :count]
+
+
+def place_of(line: Array, rank: int) -> Array:
+    """The index (..., 1) of the element of a rank along the last axis, counted from the least."""
+    keys = _keys(line, False)
+    if keys is None:
+        return _argsort(line, False)[..., rank : rank + 1]
+    keys.partition(rank, axis=-1)
+    return _places(keys[..., rank : rank + 1].copy())
+
+
+def elements(line: Array, places: Array) -> Array:
+    """The elements at places along the last axis."""
+    if line.ndim == 1:
+        found: Array = line.take(places, mode="clip")
+        return found
+    count = line.shape[-1]
+    rows = np.arange(0, line.size, max(count, 1)).reshape(*line.shape[:-1], 1)
+    flat: Array = line.reshape(-1)
+    return flat.take(places + rows, mode="clip")
+
+
+def _argsort(line: Array, descending: bool) -> Array:
+    if not descending:
+        return np.argsort(line, axis=-1, kind="stable")
+    backwards = np.argsort(line[..., ::-1], axis=-1, kind="stable")
+    order: Array = line.shape[-1] - 1 - backwards[..., ::-1]
+    return order
+
+
+def _keys(line: Array, descending: bool) -> Array | None:
+    """The keys; None where the elements are too wide, or few."""
+    if line.dtype.itemsize > 4 or not _SHORT < line.shape[-1] <= _PLACE:
+        return None
+    ranks = _ranks(line)
+    keys = (~ranks if descending else ranks).astype(np.uint64)
+    keys <<= np.uint64(32)
+    keys |= np.arange(line.shape[-1], dtype=np.uint64)
+    return keys
+
+
+def _ranks(line: Array) -> Array:
+    """Unsigned integers in the same order: of floats the bits, those of negative ones inverted."""
+    if line.dtype.kind in "bu":
+        return line.astype(np.uint32, order="C")
+    if line.dtype.kind == "i":
+        return line.astype(np.int32, order="C").view(np.uint32) ^ _SIGN
+    bits = np.add(line, np.float32(0), dtype=np.float32, order="C").view(np.uint32)  # -0 becomes 0
+    nan = np.isnan(line)
+    if nan.any():
+        bits[nan] = 0x7FC00000
+    inverted = (bits.view(np.int32) >> 31).view(np.uint32)
+    inverted |= _SIGN
+    bits ^= inverted
+    return bits
+
+
+def _places(keys: Array) -> Array:
+    keys &= _PLACE
+    return keys.view(np.int64)

@@ -1,0 +1,32 @@
+"""Operators of transformers: products with the weights of several experts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from delegate.errors import KernelError
+from delegate.kernels.halves import Array
+from delegate.kernels.operands import WIDE
+from delegate.kernels.table import KernelTable
+from delegate.program.dtypes import DType
+
+TABLE = KernelTable("transformers")
+
+
+@TABLE.kernel("transformers.grouped_mm_fallback.default", dtypes=WIDE | {DType.int32, DType.int64})
+def grouped_mm(x: Array, weight: Array, ends: Array, *, out: Array) -> None:
+    """x (rows, in) sorted by expert, weight (experts, in, out), ends (experts): behind the last row of each.
+
+    Rows beyond the last expert's give 0.
+    """
+    start = 0
+    for matrix, end in zip(weight, ends.tolist(), strict=True):
+        if not start <= end <= len(x):
+            raise KernelError(
+                f"the rows of an expert end at {end}, after {start} and of {len(x)}",
+                remedy="check the offsets, which should grow",
+            )
+        if end > start:
+            np.matmul(x[start:end], matrix, out=out[start:end])
+        start = end
+    out[start:] = 0

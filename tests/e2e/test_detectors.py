@@ -1,0 +1,123 @@
+"""Detectors with torchvision's operators, and mixtures of experts, from export to a process without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import delegate
+from tests import zoo
+from tests.detection import torchvision
+from tests.kernels.compare import sample
+
+
+class OneStage(torch.nn.Module):
+    """Boxes at every pixel, the best of them, and of those the ones that do not overlap: as YOLO, SSD and RetinaNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3, 4, 1), torch.nn.ReLU())
+        self.head = torch.nn.Conv2d(16, 4 + 3, 3, padding=1)
+
+    def forward(self, image):
+        found = self.head(self.backbone(image))[0].flatten(1)
+        side = image.shape[3] // 4
+        places = torch.arange(found.shape[1])
+        center = torch.stack([places % side, places // side], 1) * 4.0
+        size = found[:2].T.exp() * 6
+        offset = found[2:4].T
+        boxes = torch.cat([center + offset - size / 2, center + offset + size / 2], 1)
+        scores, labels = found[4:].sigmoid().max(0)
+        scores, best = scores.topk(60)
+        boxes, labels = boxes[best], labels[best]
+        kept = torch.ops.torchvision.nms(boxes + labels[:, None] * 1000.0, scores, 0.4)
+        return boxes[kept], scores[kept], labels[kept]
+
+
+class TwoStages(OneStage):
+    """The best boxes, pooled from the features and classified: as Faster R-CNN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classify = torch.nn.Linear(16 * 9, 5)
+
+    def forward(self, image):
+        boxes, scores, _ = super().forward(image)
+        rois = torch.cat([torch.zeros_like(scores)[:, None], boxes], 1)
+        pooled = torch.ops.torchvision.roi_align(self.backbone(image), rois, 0.25, 3, 3, 2, True)
+        return boxes, self.classify(pooled.flatten(1)).softmax(1)
+
+
+class Deformable(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.offset = torch.nn.Conv2d(3, 18, 3, padding=1)
+        self.mask = torch.nn.Conv2d(3, 9, 3, padding=1)
+        with torchvision():
+            from torchvision.ops import DeformConv2d
+        self.conv = DeformConv2d(3, 8, 3, padding=1)
+
+    def forward(self, x):
+        return self.conv(x, self.offset(x), self.mask(x).sigmoid()).relu()
+
+
+@pytest.mark.parametrize("backends", [[], ["xnnpack"]], ids=str)
+@pytest.mark.parametrize("make", [OneStage, TwoStages, Deformable])
+def test_detectors(make, backends):
+    torch.manual_seed(0)
+    image = sample(1, 3, 48, 64, scale=1.0)
+    with torchvision():
+        module = make().eval()
+        program = delegate.to_backend(torch.export.export(module, (image,)), backends)
+        for seed in (0, 1):
+            given = sample(1, 3, 48, 64, scale=1.0, seed=seed)
+            found, expected = program(given), module(given)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+WITHOUT_TORCH = """
+import sys
+import numpy as np
+import delegate
+results = delegate.load(sys.argv[1])(np.load(sys.argv[2]))
+np.savez(sys.argv[3], *results)
+assert "torch" not in sys.modules
+"""
+
+
+def test_without_torch(tmp_path):
+    torch.manual_seed(0)
+    image = sample(1, 3, 48, 64, scale=1.0)
+    with torchvision():
+        module = TwoStages().eval()
+        delegate.to_backend(torch.export.export(module, (image,)), []).save(tmp_path / "model.dlg")
+        expected = module(image)
+    np.save(tmp_path / "image.npy", image.numpy())
+    paths = [str(tmp_path / name) for name in ("model.dlg", "image.npy", "results.npz")]
+    subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *paths], check=True)
+    with np.load(paths[2]) as results:
+        for name, e in zip(results.files, expected, strict=True):
+            np.testing.assert_allclose(results[name], e.detach().numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_mixture_of_experts():
+    """As transformers exports it, its operator included."""
+    with zoo.libraries():
+        from transformers import MixtralConfig, MixtralForCausalLM
+
+        config = MixtralConfig(
+            vocab_size=100, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, num_local_experts=4, use_cache=False,
+        )  # fmt: skip
+        torch.manual_seed(0)
+        module = MixtralForCausalLM(config).eval()
+        tokens = torch.randint(0, 100, (1, 12))
+        exported = torch.export.export(module, (tokens,), strict=False)
+        assert any("grouped_mm_fallback" in str(n.target) for n in exported.graph.nodes)
+        program = delegate.to_backend(exported, [])
+        found, expected = program(tokens), module(tokens)
+    torch.testing.assert_close(found["logits"], expected.logits, rtol=1e-4, atol=1e-4)
