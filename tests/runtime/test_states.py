@@ -233,6 +233,7 @@ def program_of(name: str, backends: Any = ()) -> tuple[nn.Module, delegate.Compi
 
 
 @pytest.mark.parametrize("backends", [[], ["xnnpack"]], ids=["portable", "xnnpack"])
+@pytest.mark.filterwarnings("ignore:method forward was exported in training mode")
 @pytest.mark.parametrize("name", MODULES)
 def test_same_as_eager_over_several_calls(name, backends):
     module, program = program_of(name, backends)

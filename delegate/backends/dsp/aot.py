@@ -21,6 +21,7 @@ from delegate.backends.onnx.blob import OnnxModel, pack
 from delegate.backends.onnx.model import ExportedModel
 from delegate.backends.onnx.provider import one_line
 from delegate.backends.onnx.session import add_weights
+from delegate.backends.onnx.translations import table_of
 from delegate.edge.node import is_static, tensors
 from delegate.errors import LoweringError, did_you_mean
 from delegate.verdict import Reason, Verdict, no
@@ -92,9 +93,9 @@ class DspBackend(OnnxBackend):
 
     name = "dsp"
     Options = DspOptions
-    provider = PROVIDER
+    library = PROVIDER
     operators: ClassVar = OPERATORS
-    limits: ClassVar = LIMITS
+    table: ClassVar = table_of(OPERATORS, LIMITS)
 
     def check(self, node: Node) -> Verdict:
         for other in (node, *node.all_input_nodes):

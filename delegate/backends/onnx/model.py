@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from delegate.backends.aot import RegionFailed
+from delegate.backends.lowering import LoweringTable
 from delegate.backends.onnx.blob import OnnxModel, Tensor, Weight
 from delegate.backends.onnx.outputs import replace_identities
 from delegate.backends.onnx.sizes import fix_shapes
@@ -48,18 +49,18 @@ class ExportedModel:
     sources: Mapping[str, tuple[str, ...]]
 
 
-def to_onnx(program: ExportedProgram, rows: Mapping[str, Translation]) -> ExportedModel:
+def to_onnx(program: ExportedProgram, table: LoweringTable[Translation]) -> ExportedModel:
     """Export a program.
 
     Args:
         program: what `exported_program` made of a region.
-        rows: what operators become.
+        table: what operators become.
 
     Raises:
         BackendUnavailable: the exporter's libraries are not installed.
         RegionFailed: torch's exporter does not take the program.
     """
-    model = _export(program, rows)
+    model = _export(program, table)
     _cast_results(model, program)
     shapes = fix_shapes(model)
     replace_identities(model)
@@ -80,7 +81,7 @@ def to_onnx(program: ExportedProgram, rows: Mapping[str, Translation]) -> Export
     )
 
 
-def _export(program: ExportedProgram, rows: Mapping[str, Translation]) -> Any:
+def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
     """The exporter's model in onnx_ir; its warnings and log lines are for its own developers."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
@@ -95,7 +96,7 @@ def _export(program: ExportedProgram, rows: Mapping[str, Translation]) -> Any:
                 verbose=False,
                 optimize=True,
                 opset_version=_OPSET,
-                custom_translation_table=_translations(program, rows),
+                custom_translation_table=_translations(program, table),
             )
     except ImportError as error:
         raise BackendUnavailable(
@@ -134,7 +135,7 @@ def _cast_results(model: Any, program: ExportedProgram) -> None:
 
 
 def _translations(
-    program: ExportedProgram, rows: Mapping[str, Translation]
+    program: ExportedProgram, table: LoweringTable[Translation]
 ) -> dict[Callable[..., Any], Callable[..., Any]]:
     """The operators of a program that the exporter is not to translate itself.
 
@@ -142,8 +143,9 @@ def _translations(
     """
     used = {node.target.overloadpacket for node in program.graph.nodes if isinstance(node.target, OpOverload)}
     overloads = [getattr(packet, name) for packet in used for name in packet.overloads()]
-    made = {overload: rows.get(str(overload)) for overload in overloads}
-    return {target: row.translate for target, row in made.items() if row is not None and row.translate is not None}
+    rows = {overload: table.get(str(overload)) for overload in overloads}
+    made = {target: row.lower.translate for target, row in rows.items() if row is not None}
+    return {target: translate for target, translate in made.items() if translate is not None}
 
 
 def _take_weights(model: Any) -> tuple[tuple[Weight, ...], bytes]:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from delegate.backends.gpu.cuda.operators import OPERATORS
+from delegate.backends.gpu.cuda.operators import TABLE
 from delegate.backends.gpu.cuda.targets import Target
 from delegate.errors import LoweringError
 from tests.backends.gpu.cases import frozen
@@ -64,8 +64,8 @@ class Rounded(TorchDispatchMode):
         self._precision = precision
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        row = OPERATORS.get(str(func))
-        names = row.products if row is not None else ()
+        row = TABLE.get(str(func))
+        names = row.lower.products if row is not None else ()
         given = [
             rounded(value, self._precision) if argument.name in names else value
             for argument, value in zip(func._schema.arguments, args, strict=False)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from delegate.backends.gpu.webgpu.operators import OPERATORS
 from delegate.backends.onnx.model import to_onnx
-from delegate.backends.onnx.translations import rows_of
+from delegate.backends.onnx.translations import table_of
 from delegate.backends.onnx.translations.own import scalar
 from tests.backends.onnx.test_rows import _Call
 
@@ -28,7 +28,7 @@ CASES = {
 def test_dtypes_fit(case):
     function, dtypes = CASES[case]
     program = torch.export.export(_Call(function), (torch.randn(3, 4).half(),))
-    model = to_onnx(program, rows_of(OPERATORS)).model
+    model = to_onnx(program, table_of(OPERATORS)).model
     assert [t.dtype for t in model.outputs] == dtypes
     onnx.shape_inference.infer_shapes(onnx.load_from_string(model.graph), check_type=True, strict_mode=True)
 

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, NonNegativeInt, field_validator
 from torch.fx import Node
 
 from delegate.backends import aot
-from delegate.backends.aot import Backend, PreprocessResult, Region, RegionRefused
+from delegate.backends.aot import PreprocessResult, Region, RegionRefused
 from delegate.backends.exported import exported_program
 from delegate.backends.gpu.cuda import library, rounding
 from delegate.backends.gpu.cuda.blob import Weight, pack
 from delegate.backends.gpu.cuda.compiling import compile_library
 from delegate.backends.gpu.cuda.importing import factors, to_relax
 from delegate.backends.gpu.cuda.layout import with_transposed_weights
-from delegate.backends.gpu.cuda.operators import OPERATORS
+from delegate.backends.gpu.cuda.operators import TABLE
 from delegate.backends.gpu.cuda.runtime import host
 from delegate.backends.gpu.cuda.targets import ARCHITECTURES, HOST, Target
 from delegate.backends.gpu.cuda.tuning import Tuner
-from delegate.backends.lowering import conditions
-from delegate.edge.node import dtype_of, op_name, tensor
+from delegate.backends.lowering import TableBackend
+from delegate.edge.node import dtype_of, tensor
 from delegate.errors import BackendUnavailable, LoweringError, did_you_mean
 from delegate.program.dtypes import DType
-from delegate.verdict import YES, Reason, Verdict, no
+from delegate.verdict import Reason, Verdict, no
 
 _INLINE = 1024  # bytes; smaller constants stay in the library, where TVM folds them
 
@@ -68,36 +66,20 @@ class CudaOptions(aot.Options):
         return arch
 
 
-class CudaBackend(Backend):
+class CudaBackend(TableBackend):
     """NVIDIA's GPUs by TVM."""
 
     name = "gpu"
+    library = "TVM"
     Options = CudaOptions
+    table: ClassVar = TABLE
 
     def __init__(self, options: CudaOptions) -> None:
         super().__init__(options)
         self._tuner: Tuner | None = None
 
-    @classmethod
-    def conditions(cls, op: str) -> tuple[str, ...] | None:
-        """On which dtypes the operator is right, and what its row asks."""
-        row = OPERATORS.get(op)
-        if row is None:
-            return None
-        names = ", ".join(sorted(str(d).removeprefix("torch.") for d in row.dtypes))
-        return (f"All tensors are of {names}.", *conditions(row.check))
-
-    @property
-    def preserve_ops(self) -> Set[str]:
-        return frozenset(row.op for row in OPERATORS.values() if row.keep)
-
-    def check(self, node: Node) -> Verdict:
-        if node.target is operator.getitem:
-            return YES
-        row = OPERATORS.get(op_name(node))
-        if row is None:
-            return no(Reason.OPERATOR, f"TVM's importer has no right conversion of {op_name(node)}")
-        return row.takes(node)
+    def no_row(self, op: str) -> Verdict:
+        return no(Reason.OPERATOR, f"TVM's importer has no right conversion of {op}")
 
     def preprocess(self, region: Region) -> PreprocessResult:
         target, why = self._target()

@@ -20,7 +20,7 @@ from delegate.backends.aot import RegionRefused
 from delegate.backends.gpu.cuda import rounding
 from delegate.backends.gpu.cuda.conversions import CONVERSIONS
 from delegate.backends.gpu.cuda.library import one_line
-from delegate.backends.gpu.cuda.operators import OPERATORS
+from delegate.backends.gpu.cuda.operators import TABLE
 from delegate.edge.node import arguments, op_name, tensors
 
 _WIDE = "float32"
@@ -112,17 +112,17 @@ class _Guard:
 
 def factors(node: Node) -> tuple[Node, ...]:
     """The operands that are multiplied with each other and summed up."""
-    row = OPERATORS.get(op_name(node))
-    if row is None or not row.products:
+    row = TABLE.get(op_name(node))
+    if row is None or not row.lower.products:
         return ()
     given = arguments(node)
-    return tuple(given[name] for name in row.products)
+    return tuple(given[name] for name in row.lower.products)
 
 
 def _computed(node: Node) -> list[Node]:
     """The operands that are computed with, and not only moved."""
-    row = OPERATORS.get(op_name(node))
-    if row is None or row.moves:
+    row = TABLE.get(op_name(node))
+    if row is None or row.lower.moves:
         return []
     return [n for n in node.all_input_nodes if any(t.is_floating_point() for t in tensors(n)[:1])]
 

@@ -7,18 +7,15 @@ own in `conversions.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import anything, first_result_only, of_dtypes, one_index
+from delegate.backends.lowering import Check, Lowering, LoweringTable, anything, first_result_only, one_index
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
-Check = Callable[[Node], Verdict]
 _FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _INTS = frozenset({torch.int32, torch.int64})
 _BOOL = frozenset({torch.bool})
@@ -66,33 +63,31 @@ def _attention(node: Node) -> Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """An operator.
+class Conversion:
+    """What of a row is TVM's.
 
     Args:
-        op: e.g. "aten.relu.default".
-        dtypes: that its tensors may have.
-        check: whether the conversion of this node is right.
-        keep: the operator is not core ATen: it is kept whole, since TVM has it.
-        moves: it only moves elements, without arithmetic.
+        moves: the operator only moves elements, without arithmetic.
         products: its operands that are multiplied with each other and summed up, which option `precision` is about.
     """
 
-    op: str
-    dtypes: frozenset[torch.dtype] = _FLOATS
-    check: Check = anything
-    keep: bool = False
     moves: bool = False
     products: tuple[str, ...] = ()
 
-    def takes(self, node: Node) -> Verdict:
-        """Whether this node is converted rightly, and if not, why."""
-        return of_dtypes(node, self.dtypes, "TVM") and self.check(node)
+
+Row = Lowering[Conversion]
 
 
-def _rows(*ops: str, **rest: Any) -> tuple[Row, ...]:
+def _rows(
+    *ops: str,
+    dtypes: frozenset[torch.dtype] = _FLOATS,
+    check: Check = anything,
+    keep: bool = False,
+    moves: bool = False,
+    products: tuple[str, ...] = (),
+) -> tuple[Row, ...]:
     """Rows that differ in their operators alone."""
-    return tuple(Row(f"aten.{op}", **rest) for op in ops)
+    return tuple(Lowering(f"aten.{op}", check, Conversion(moves, products), keep, dtypes) for op in ops)
 
 
 def _named(overload: str, *names: str) -> tuple[str, ...]:
@@ -168,4 +163,4 @@ _ROWS = (
     *_rows("tril.default", "triu.default", dtypes=_FLOATS | _INTS, keep=True, moves=True),
     *_rows("masked_fill.Scalar", dtypes=_FLOATS | _BOOL, keep=True, moves=True),
 )  # fmt: skip
-OPERATORS: Mapping[str, Row] = {row.op: row for row in _ROWS}
+TABLE: LoweringTable[Conversion] = LoweringTable(_ROWS)

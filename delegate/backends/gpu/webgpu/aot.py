@@ -15,6 +15,7 @@ from delegate.backends.gpu.webgpu.operators import LIMITS, OPERATORS
 from delegate.backends.onnx.aot import OnnxBackend
 from delegate.backends.onnx.blob import pack
 from delegate.backends.onnx.model import ExportedModel
+from delegate.backends.onnx.translations import table_of
 from delegate.edge.node import tensors
 from delegate.verdict import Reason, Verdict, no
 
@@ -45,9 +46,9 @@ class WebGpuBackend(OnnxBackend):
 
     name = "gpu"
     Options = WebGpuOptions
-    provider = provider.PROVIDER
+    library = provider.PROVIDER
     operators: ClassVar = OPERATORS
-    limits: ClassVar = LIMITS
+    table: ClassVar = table_of(OPERATORS, LIMITS)
 
     def check(self, node: Node) -> Verdict:
         adapter = provider.adapter(provider.provider())

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.fx import Node
 
-from delegate.backends.onnx.aot import Operators
+from delegate.backends.onnx.translations import Operators
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

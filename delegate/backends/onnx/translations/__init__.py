@@ -6,10 +6,14 @@ first whose ONNX operators it runs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 
+import torch
+
+from delegate.backends.lowering import Check, LoweringTable, every
 from delegate.backends.onnx.translations import (
     activations,
     convolutions,
@@ -29,7 +33,7 @@ from delegate.backends.onnx.translations import (
     sorting,
     trigonometry,
 )
-from delegate.backends.onnx.translations.row import Translation
+from delegate.backends.onnx.translations.row import Row, Translation
 
 _FAMILIES = (
     elementwise,
@@ -52,13 +56,26 @@ _FAMILIES = (
 )
 
 _ROWS = sorted((row for family in _FAMILIES for row in family.ROWS), key=attrgetter("op"))
-TRANSLATIONS: Mapping[str, tuple[Translation, ...]] = {
-    op: tuple(rows) for op, rows in groupby(_ROWS, key=attrgetter("op"))
-}
+TRANSLATIONS: Mapping[str, tuple[Row, ...]] = {op: tuple(rows) for op, rows in groupby(_ROWS, key=attrgetter("op"))}
 
 
-def rows_of(operators: Collection[str]) -> Mapping[str, Translation]:
-    """The row of each operator that a provider with these ONNX operators runs."""
-    runs = frozenset(operators)
-    found = ((op, next((r for r in rows if r.needs <= runs), None)) for op, rows in TRANSLATIONS.items())
-    return {op: row for op, row in found if row is not None}
+# The ONNX operators that a provider runs, and the dtypes of all their tensors. Of an operator whose modes differ, those
+# beyond the plain one have entries of their own: "Pad(edge)", "ScatterElements(max)".
+Operators = Mapping[str, frozenset[torch.dtype]]
+
+
+def table_of(operators: Operators, limits: Mapping[str, Check] | None = None) -> LoweringTable[Translation]:
+    """The rows of a provider: of each operator the first of which it runs all ONNX operators.
+
+    Args:
+        operators: that it runs.
+        limits: operator -> what else the provider asks of a node.
+    """
+    found = (next((r for r in rows if r.lower.needs <= operators.keys()), None) for rows in TRANSLATIONS.values())
+    return LoweringTable(_bound(row, operators, (limits or {}).get(row.op)) for row in found if row is not None)
+
+
+def _bound(row: Row, operators: Operators, limit: Check | None) -> Row:
+    """A row on the dtypes that the provider has for its ONNX operators."""
+    dtypes = frozenset.intersection(*(operators[name] for name in row.lower.onnx)) | row.lower.beside
+    return replace(row, dtypes=dtypes, check=row.check if limit is None else every(row.check, limit))

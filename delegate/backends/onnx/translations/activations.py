@@ -8,7 +8,7 @@ from torch.fx import Node
 
 from delegate.backends.lowering import every
 from delegate.backends.onnx.translations.own import ints, ops, scalar, typed
-from delegate.backends.onnx.translations.row import Translation, floating
+from delegate.backends.onnx.translations.row import floating, row
 from delegate.edge.node import arguments
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -67,19 +67,15 @@ _WHOLE: dict[str, tuple[str, ...]] = {
 }
 
 ROWS = (
-    Translation("aten.relu.default", ("Relu",), floating),
-    Translation("aten.leaky_relu.default", ("LeakyRelu",), floating),
-    Translation("aten.elu.default", ("Elu", "Mul"), floating),
-    Translation("aten.celu.default", ("Elu", "Div", "Mul"), floating, keep=True, translate=celu),
-    Translation("aten.hardtanh.default", ("Clip",), floating),
-    *(Translation(f"aten.{name}.default", onnx, floating, keep=True) for name, onnx in _WHOLE.items()),
-    Translation(
-        "aten.softplus.default", _SOFTPLUS, every(floating, _softplus_threshold), keep=True, translate=softplus
-    ),
-    Translation("aten.mish.default", (*_SOFTPLUS, "Tanh"), floating, keep=True, translate=mish),
-    Translation("aten.log_sigmoid.default", _SOFTPLUS, floating, keep=True, translate=log_sigmoid),
-    Translation("aten._softmax.default", ("Softmax",), floating),
-    Translation(
-        "aten._log_softmax.default", ("ReduceMax", "Sub", "Exp", "ReduceSum", "Log"), floating, translate=log_softmax
-    ),
+    row("aten.relu.default", ("Relu",), floating),
+    row("aten.leaky_relu.default", ("LeakyRelu",), floating),
+    row("aten.elu.default", ("Elu", "Mul"), floating),
+    row("aten.celu.default", ("Elu", "Div", "Mul"), floating, keep=True, translate=celu),
+    row("aten.hardtanh.default", ("Clip",), floating),
+    *(row(f"aten.{name}.default", onnx, floating, keep=True) for name, onnx in _WHOLE.items()),
+    row("aten.softplus.default", _SOFTPLUS, every(floating, _softplus_threshold), keep=True, translate=softplus),
+    row("aten.mish.default", (*_SOFTPLUS, "Tanh"), floating, keep=True, translate=mish),
+    row("aten.log_sigmoid.default", _SOFTPLUS, floating, keep=True, translate=log_sigmoid),
+    row("aten._softmax.default", ("Softmax",), floating),
+    row("aten._log_softmax.default", ("ReduceMax", "Sub", "Exp", "ReduceSum", "Log"), floating, translate=log_softmax),
 )

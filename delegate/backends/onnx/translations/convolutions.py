@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from delegate.backends.lowering import every
-from delegate.backends.onnx.translations.row import Translation, floating, same_dtypes
+from delegate.backends.onnx.translations.row import floating, row, same_dtypes
 
-ROWS = (Translation("aten.convolution.default", ("Conv", "ConvTranspose"), every(floating, same_dtypes)),)
+ROWS = (row("aten.convolution.default", ("Conv", "ConvTranspose"), every(floating, same_dtypes)),)

@@ -8,7 +8,7 @@ from torch.fx import Node
 
 from delegate.backends.lowering import every
 from delegate.backends.onnx.translations.own import is_integer, operand, ops, scalar
-from delegate.backends.onnx.translations.row import Translation, numbers, promoted, same_dtypes
+from delegate.backends.onnx.translations.row import numbers, promoted, row, same_dtypes
 from delegate.edge.node import arguments
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -84,13 +84,13 @@ _OPERANDS = every(numbers, same_dtypes, promoted)
 
 ROWS = (
     *(
-        Translation(f"aten.{name}.{overload}", _LEFT, _OPERANDS, translate=function, between=_PARTS)
+        row(f"aten.{name}.{overload}", _LEFT, _OPERANDS, translate=function, between=_PARTS)
         for name, function in {"fmod": fmod, "remainder": remainder}.items()
         for overload in ("Tensor", "Scalar")
     ),
-    Translation("aten.remainder.Scalar_Tensor", _LEFT, _OPERANDS, translate=remainder, between=_PARTS),
+    row("aten.remainder.Scalar_Tensor", _LEFT, _OPERANDS, translate=remainder, between=_PARTS),
     *(
-        Translation(f"aten.div.{overload}", _LEFT, every(_OPERANDS, _rounding), translate=divide, between=_PARTS)
+        row(f"aten.div.{overload}", _LEFT, every(_OPERANDS, _rounding), translate=divide, between=_PARTS)
         for overload in ("Tensor_mode", "Scalar_mode")
     ),
 )

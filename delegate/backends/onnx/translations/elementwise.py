@@ -11,10 +11,10 @@ from delegate.backends.onnx.translations.logic import truth
 from delegate.backends.onnx.translations.own import cast_like, ops, scalar
 from delegate.backends.onnx.translations.row import (
     BOOL,
-    Translation,
     floating,
     floating_inputs,
     numbers,
+    row,
     same_dtypes,
 )
 from delegate.edge.node import tensor
@@ -123,42 +123,42 @@ _COMPARABLE = every(numbers, same_dtypes)
 _POLYNOMIAL = ("Abs", "Mul", "Add", "Sub", "Where")
 
 ROWS = (
-    *(Translation(f"aten.{name}.default", (onnx,), floating) for name, onnx in _UNARY.items()),
-    Translation("aten.sign.default", ("Sub",), floating, translate=sign, between=("Greater", "Less", "Cast")),
-    Translation(
+    *(row(f"aten.{name}.default", (onnx,), floating) for name, onnx in _UNARY.items()),
+    row("aten.sign.default", ("Sub",), floating, translate=sign, between=("Greater", "Less", "Cast")),
+    row(
         "aten.round.default", ("Floor", "Sub", "Mul", "Add", "Where"), floating, translate=rounded,
         between=("Greater", "Equal", "Cast"),
     ),
-    Translation("aten.trunc.default", ("Where", "Ceil", "Floor"), floating, translate=trunc, between=("Less",)),
-    Translation("aten.expm1.default", (*_POLYNOMIAL, "Exp"), floating, translate=expm1, between=("Less",)),
-    Translation("aten.log1p.default", (*_POLYNOMIAL, "Log", "Div"), floating, translate=log1p, between=("Less",)),
-    Translation("aten.erfc.default", (*_POLYNOMIAL, "Reciprocal", "Exp"), floating, translate=erfc, between=("Less",)),
-    Translation("aten.erf.default", (*_POLYNOMIAL, "Reciprocal", "Exp"), floating, translate=erf, between=("Less",)),
-    Translation("aten.exp2.default", ("Pow",), floating),
-    Translation("aten.log2.default", ("Log", "Div"), floating),
-    Translation("aten.log10.default", ("Log", "Div"), floating),
-    Translation("aten.rsqrt.default", ("Sqrt", "Reciprocal"), floating),
+    row("aten.trunc.default", ("Where", "Ceil", "Floor"), floating, translate=trunc, between=("Less",)),
+    row("aten.expm1.default", (*_POLYNOMIAL, "Exp"), floating, translate=expm1, between=("Less",)),
+    row("aten.log1p.default", (*_POLYNOMIAL, "Log", "Div"), floating, translate=log1p, between=("Less",)),
+    row("aten.erfc.default", (*_POLYNOMIAL, "Reciprocal", "Exp"), floating, translate=erfc, between=("Less",)),
+    row("aten.erf.default", (*_POLYNOMIAL, "Reciprocal", "Exp"), floating, translate=erf, between=("Less",)),
+    row("aten.exp2.default", ("Pow",), floating),
+    row("aten.log2.default", ("Log", "Div"), floating),
+    row("aten.log10.default", ("Log", "Div"), floating),
+    row("aten.rsqrt.default", ("Sqrt", "Reciprocal"), floating),
     *(
-        Translation(f"aten.{name}.{overload}", (onnx,), every(numbers, same_dtypes))
+        row(f"aten.{name}.{overload}", (onnx,), every(numbers, same_dtypes))
         for name, onnx in {"add": "Add", "sub": "Sub"}.items()
         for overload in ("Tensor", "Scalar")
     ),
-    Translation("aten.mul.Scalar", ("Mul",), _COMPARABLE),
-    Translation("aten.div.Scalar", ("Div",), every(floating, floating_inputs)),
-    Translation("aten.div.Tensor", ("Div",), every(floating, floating_inputs, same_dtypes)),
-    Translation("aten.pow.Tensor_Scalar", ("Pow", "Mul", "Sqrt", "Reciprocal"), floating),
-    Translation("aten.pow.Tensor_Tensor", ("Pow",), every(floating, same_dtypes)),
-    Translation("aten.pow.Scalar", ("Pow",), floating),
-    Translation("aten.maximum.default", ("Max",), _COMPARABLE),
-    Translation("aten.minimum.default", ("Min",), _COMPARABLE),
-    Translation("aten.clamp.default", ("Clip",), every(numbers, _bounds), translate=clamp),
-    Translation("aten.clamp.Tensor", ("Max", "Min"), _COMPARABLE),
-    Translation("aten.eq.Scalar", ("Equal",), _COMPARABLE, beside=BOOL),
-    Translation("aten.ne.Scalar", ("Equal",), _COMPARABLE, beside=BOOL, between=("Not",)),
+    row("aten.mul.Scalar", ("Mul",), _COMPARABLE),
+    row("aten.div.Scalar", ("Div",), every(floating, floating_inputs)),
+    row("aten.div.Tensor", ("Div",), every(floating, floating_inputs, same_dtypes)),
+    row("aten.pow.Tensor_Scalar", ("Pow", "Mul", "Sqrt", "Reciprocal"), floating),
+    row("aten.pow.Tensor_Tensor", ("Pow",), every(floating, same_dtypes)),
+    row("aten.pow.Scalar", ("Pow",), floating),
+    row("aten.maximum.default", ("Max",), _COMPARABLE),
+    row("aten.minimum.default", ("Min",), _COMPARABLE),
+    row("aten.clamp.default", ("Clip",), every(numbers, _bounds), translate=clamp),
+    row("aten.clamp.Tensor", ("Max", "Min"), _COMPARABLE),
+    row("aten.eq.Scalar", ("Equal",), _COMPARABLE, beside=BOOL),
+    row("aten.ne.Scalar", ("Equal",), _COMPARABLE, beside=BOOL, between=("Not",)),
     *(
-        Translation(f"aten.{name}.{overload}", (onnx,), _COMPARABLE, beside=BOOL)
+        row(f"aten.{name}.{overload}", (onnx,), _COMPARABLE, beside=BOOL)
         for name, onnx in _ORDER.items()
         for overload in ("Tensor", "Scalar")
     ),
-    Translation("aten._to_copy.default", ("Cast",), anything, translate=converted, between=("Equal", "Not")),
+    row("aten._to_copy.default", ("Cast",), anything, translate=converted, between=("Equal", "Not")),
 )  # fmt: skip

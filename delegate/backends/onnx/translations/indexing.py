@@ -12,7 +12,7 @@ from torch.fx import Node
 from delegate.backends.lowering import anything, every
 from delegate.backends.onnx.translations.own import axis_of, cast, ints, ops, taken
 from delegate.backends.onnx.translations.padding import joined
-from delegate.backends.onnx.translations.row import INDICES, Translation, floating, static
+from delegate.backends.onnx.translations.row import INDICES, floating, row, static
 from delegate.edge.node import arguments, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -131,17 +131,17 @@ def _image(node: Node) -> Verdict:
 
 
 ROWS = (
-    Translation("aten.embedding.default", ("Gather",), anything, beside=INDICES),
-    Translation(
+    row("aten.embedding.default", ("Gather",), anything, beside=INDICES),
+    row(
         "aten.index.Tensor", ("Gather", "GatherND", "Transpose"), integer_indices, beside=INDICES, translate=index,
         between=("Where", "Less", "Add", "Expand", "Unsqueeze", "Concat", "Cast"),
     ),
-    Translation("aten.index_select.default", ("Gather",), anything, beside=INDICES, translate=index_select),
-    Translation("aten.gather.default", ("GatherElements",), anything, beside=INDICES),
-    Translation("aten.diagonal.default", ("Transpose", "Reshape", "Gather"), static, translate=diagonal),
-    Translation("aten.as_strided.default", ("Reshape", "Gather"), static, translate=as_strided),
-    Translation("aten.unfold.default", ("Gather", "Transpose"), static, translate=unfold),
-    Translation(
+    row("aten.index_select.default", ("Gather",), anything, beside=INDICES, translate=index_select),
+    row("aten.gather.default", ("GatherElements",), anything, beside=INDICES),
+    row("aten.diagonal.default", ("Transpose", "Reshape", "Gather"), static, translate=diagonal),
+    row("aten.as_strided.default", ("Reshape", "Gather"), static, translate=as_strided),
+    row("aten.unfold.default", ("Gather", "Transpose"), static, translate=unfold),
+    row(
         "aten.im2col.default", ("Concat", "Reshape", "Gather"), every(static, _image, floating), keep=True,
         translate=columns,
     ),

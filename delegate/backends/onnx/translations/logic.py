@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from delegate.backends.lowering import anything, every
 from delegate.backends.onnx.translations.own import cast_like, is_bool, operand, ops, scalar
-from delegate.backends.onnx.translations.row import BOOL, Translation, floating_inputs, same_dtypes, truths
+from delegate.backends.onnx.translations.row import BOOL, floating_inputs, row, same_dtypes, truths
 from delegate.edge.node import tensors
 from delegate.verdict import YES, Verdict
 
@@ -108,24 +108,19 @@ _JOINED = {"and": both, "or": either, "xor": one}
 _JOIN = ("And", "Not")
 
 ROWS = (
-    Translation("aten.logical_not.default", ("Equal",), anything, translate=negation, beside=BOOL, between=("Not",)),
-    Translation("aten.bitwise_not.default", ("Not",), truths),
+    row("aten.logical_not.default", ("Equal",), anything, translate=negation, beside=BOOL, between=("Not",)),
+    row("aten.bitwise_not.default", ("Not",), truths),
     *(
-        Translation(f"aten.logical_{name}.default", ("Equal",), anything, translate=join, beside=BOOL, between=_JOIN)
+        row(f"aten.logical_{name}.default", ("Equal",), anything, translate=join, beside=BOOL, between=_JOIN)
         for name, join in _JOINED.items()
     ),
-    *(
-        Translation(f"aten.bitwise_{name}.Tensor", ("And", "Not"), truths, translate=join)
-        for name, join in _JOINED.items()
-    ),
-    Translation("aten.eq.Tensor", ("Equal",), same_dtypes, translate=equal, beside=BOOL, between=_JOIN),
-    Translation("aten.ne.Tensor", ("Equal",), same_dtypes, translate=different, beside=BOOL, between=_JOIN),
-    Translation("aten.where.self", ("Where",), anything, translate=chosen, beside=BOOL, between=_JOIN),
-    Translation("aten.mul.Tensor", ("Mul",), _beside_truths, translate=product, beside=BOOL, between=("And", "Cast")),
-    Translation("aten.isnan.default", ("Equal",), floating_inputs, translate=is_nan, beside=BOOL, between=("Not",)),
-    Translation(
-        "aten.isinf.default", ("Abs",), floating_inputs, translate=is_infinite, beside=BOOL, between=("Equal",)
-    ),
-    Translation("aten.fmax.default", ("Max", "Where"), _SAME, translate=larger, between=("Equal", "Not")),
-    Translation("aten.fmin.default", ("Min", "Where"), _SAME, translate=smaller, between=("Equal", "Not")),
+    *(row(f"aten.bitwise_{name}.Tensor", ("And", "Not"), truths, translate=join) for name, join in _JOINED.items()),
+    row("aten.eq.Tensor", ("Equal",), same_dtypes, translate=equal, beside=BOOL, between=_JOIN),
+    row("aten.ne.Tensor", ("Equal",), same_dtypes, translate=different, beside=BOOL, between=_JOIN),
+    row("aten.where.self", ("Where",), anything, translate=chosen, beside=BOOL, between=_JOIN),
+    row("aten.mul.Tensor", ("Mul",), _beside_truths, translate=product, beside=BOOL, between=("And", "Cast")),
+    row("aten.isnan.default", ("Equal",), floating_inputs, translate=is_nan, beside=BOOL, between=("Not",)),
+    row("aten.isinf.default", ("Abs",), floating_inputs, translate=is_infinite, beside=BOOL, between=("Equal",)),
+    row("aten.fmax.default", ("Max", "Where"), _SAME, translate=larger, between=("Equal", "Not")),
+    row("aten.fmin.default", ("Min", "Where"), _SAME, translate=smaller, between=("Equal", "Not")),
 )

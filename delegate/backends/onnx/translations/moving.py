@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from delegate.backends.lowering import anything, every
 from delegate.backends.onnx.translations.own import END, ints, ops, scalar, taken
-from delegate.backends.onnx.translations.row import Translation, same_dtypes, static
+from delegate.backends.onnx.translations.row import row, same_dtypes, static
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -51,20 +51,20 @@ def _same_dtype(node: Node) -> Verdict:
 _SHAPE = ("Reshape", "Concat", "Expand", "Squeeze", "Unsqueeze")
 
 ROWS = (
-    Translation("aten.view.default", _SHAPE, anything),
-    Translation("aten.expand.default", ("Expand",), anything),
-    Translation("aten.permute.default", ("Transpose",), anything),
-    Translation("aten.squeeze.dims", ("Squeeze",), anything),
-    Translation("aten.unsqueeze.default", ("Unsqueeze",), anything),
-    Translation("aten.cat.default", ("Concat",), same_dtypes),
-    Translation("aten.slice.Tensor", ("Slice",), anything),
-    Translation("aten.select.int", ("Gather",), anything),
-    Translation("aten.split_with_sizes.default", ("Split",), anything),
-    Translation("aten.repeat.default", ("Tile",), anything),
-    Translation("aten.flip.default", ("Slice",), anything),
-    Translation(
+    row("aten.view.default", _SHAPE, anything),
+    row("aten.expand.default", ("Expand",), anything),
+    row("aten.permute.default", ("Transpose",), anything),
+    row("aten.squeeze.dims", ("Squeeze",), anything),
+    row("aten.unsqueeze.default", ("Unsqueeze",), anything),
+    row("aten.cat.default", ("Concat",), same_dtypes),
+    row("aten.slice.Tensor", ("Slice",), anything),
+    row("aten.select.int", ("Gather",), anything),
+    row("aten.split_with_sizes.default", ("Split",), anything),
+    row("aten.repeat.default", ("Tile",), anything),
+    row("aten.flip.default", ("Slice",), anything),
+    row(
         "aten.roll.default", ("Slice", "Concat"), _flat_or_named, keep=True, translate=roll,
         between=("Reshape", "Gather"),
     ),
-    Translation("aten.full_like.default", ("Expand",), every(static, _same_dtype), translate=filled),
+    row("aten.full_like.default", ("Expand",), every(static, _same_dtype), translate=filled),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from torch.fx import Node
 
 from delegate.backends.lowering import every, first_result_only
 from delegate.backends.onnx.translations.own import ints, ops, scalar
-from delegate.backends.onnx.translations.row import Translation, floating, plain
+from delegate.backends.onnx.translations.row import floating, plain, row
 from delegate.edge.node import is_static
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -56,34 +56,34 @@ def batch_norm_of_the_batch(x: Any, weight: Any, bias: Any, training: bool, mome
 
 
 ROWS = (
-    Translation("aten.layer_norm.default", ("LayerNormalization",), floating, keep=True),
-    Translation("aten.native_layer_norm.default", ("LayerNormalization",), every(floating, first_result_only)),
-    Translation(
+    row("aten.layer_norm.default", ("LayerNormalization",), floating, keep=True),
+    row("aten.native_layer_norm.default", ("LayerNormalization",), every(floating, first_result_only)),
+    row(
         "aten.group_norm.default",
         ("Reshape", "InstanceNormalization", "Mul", "Add"),
         every(floating, _static),
         keep=True,
         translate=group_norm,
     ),
-    Translation(
+    row(
         "aten.native_group_norm.default",
         ("Reshape", "InstanceNormalization", "Mul", "Add"),
         every(floating, _static, first_result_only),
         translate=native_group_norm,
     ),
-    Translation(
+    row(
         "aten._native_batch_norm_legit.no_stats",
         ("ReduceMean", "Sub", "Mul", "Sqrt", "Add", "Div", "Reshape"),
         every(floating, first_result_only),
         translate=batch_norm_of_the_batch,
     ),
-    Translation(
+    row(
         "aten.instance_norm.default",
         ("InstanceNormalization",),
         every(floating, plain(use_input_stats=True)),
         keep=True,
     ),
-    Translation(
+    row(
         "aten._native_batch_norm_legit_no_training.default",
         ("BatchNormalization",),
         every(floating, first_result_only),

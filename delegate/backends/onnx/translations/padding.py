@@ -12,7 +12,7 @@ from torch.fx import Node
 from delegate.backends.lowering import anything, every
 from delegate.backends.onnx.translations.own import END, ints, ops, scalar, taken
 from delegate.backends.onnx.translations.own import constant as filled
-from delegate.backends.onnx.translations.row import Translation, floating, static
+from delegate.backends.onnx.translations.row import Row, floating, row, static
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -107,19 +107,17 @@ def _by_axis(pad: Pad, rank: int) -> list[int]:
     return [*before, *behind]
 
 
-def _rows(op: str, mode: str, onnx: str) -> tuple[Translation, Translation]:
+def _rows(op: str, mode: str, onnx: str) -> tuple[Row, Row]:
     """By ONNX's own operator where a provider has its mode, else by look-ups."""
     return (
-        Translation(op, (onnx,), _known_cut, keep=True, translate=partial(padded, mode), between=("Gather",)),
-        Translation(op, ("Gather",), _known_sizes, keep=True, translate=partial(repeated, mode)),
+        row(op, (onnx,), _known_cut, keep=True, translate=partial(padded, mode), between=("Gather",)),
+        row(op, ("Gather",), _known_sizes, keep=True, translate=partial(repeated, mode)),
     )
 
 
 ROWS = (
-    Translation("aten.constant_pad_nd.default", ("Pad",), anything, translate=constant, between=("Slice",)),
-    Translation(
-        "aten.constant_pad_nd.default", ("Concat",), every(floating, static), translate=joined, between=("Slice",)
-    ),
+    row("aten.constant_pad_nd.default", ("Pad",), anything, translate=constant, between=("Slice",)),
+    row("aten.constant_pad_nd.default", ("Concat",), every(floating, static), translate=joined, between=("Slice",)),
     *_rows("aten.reflection_pad1d.default", "reflect", "Pad(reflect)"),
     *_rows("aten.reflection_pad2d.default", "reflect", "Pad(reflect)"),
     *_rows("aten.reflection_pad3d.default", "reflect", "Pad(reflect 5-D)"),

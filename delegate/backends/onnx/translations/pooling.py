@@ -14,7 +14,7 @@ from torch.fx import Node
 from delegate.backends.lowering import every, first_result_only
 from delegate.backends.onnx.translations.own import constant, ints, ops, taken, weighted
 from delegate.backends.onnx.translations.padding import joined
-from delegate.backends.onnx.translations.row import Translation, floating, floating_inputs, static
+from delegate.backends.onnx.translations.row import floating, floating_inputs, row, static
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -186,11 +186,11 @@ ROWS = (
         row
         for n in (2, 3)
         for row in (
-            Translation(
+            row(
                 f"aten.avg_pool{n}d.default", ("AveragePool", "AveragePool(padded)", "Pad", "Mul"), _AVERAGE,
                 translate=average,
             ),
-            Translation(
+            row(
                 f"aten.avg_pool{n}d.default", ("AveragePool", "Concat", "Mul"), every(_AVERAGE, static),
                 translate=partial(average, apart=True),
             ),
@@ -200,18 +200,18 @@ ROWS = (
         row
         for n in (2, 3)
         for row in (
-            Translation(
+            row(
                 f"aten.max_pool{n}d_with_indices.default", ("MaxPool", "MaxPool(padded)", "Gather"), _MAXIMUM,
                 translate=maximum,
             ),
-            Translation(
+            row(
                 f"aten.max_pool{n}d_with_indices.default", ("MaxPool", "Gather"), every(_MAXIMUM, static),
                 translate=partial(maximum, apart=True),
             ),
         )
     ),
     *(
-        Translation(
+        row(
             f"aten.{name}.default",
             ("GlobalAveragePool", "AveragePool", "MatMul", "Reshape"),
             _ADAPTIVE,
@@ -224,7 +224,7 @@ ROWS = (
         )
     ),
     *(
-        Translation(
+        row(
             f"aten.adaptive_max_pool{n}d.default", ("ReduceMax", "MaxPool"),
             every(floating_inputs, first_result_only, _batched, _even_windows), translate=adaptive_maximum,
         )

@@ -8,7 +8,7 @@ from typing import Any
 from delegate.backends.lowering import every
 from delegate.backends.onnx import attention
 from delegate.backends.onnx.translations.own import ints, ops, scalar
-from delegate.backends.onnx.translations.row import BOOL, Translation, floating, same_dtypes
+from delegate.backends.onnx.translations.row import BOOL, floating, row, same_dtypes
 
 
 def row_products(x: Any, matrix: Any, vector: Any, *, beta: float = 1, alpha: float = 1) -> Any:
@@ -50,15 +50,15 @@ def trilinear(
 _PRODUCT = every(floating, same_dtypes)
 
 ROWS = (
-    Translation("aten.linear.default", ("Gemm", "MatMul", "Transpose", "Add"), _PRODUCT, keep=True),
-    Translation("aten.addmm.default", ("Gemm",), _PRODUCT),
-    Translation("aten.addmv.default", ("MatMul", "Mul", "Add"), _PRODUCT, translate=row_products),
-    Translation("aten.addbmm.default", ("MatMul", "ReduceSum", "Mul", "Add"), _PRODUCT, translate=summed_products),
-    Translation("aten._trilinear.default", ("Mul", "ReduceSum", "Unsqueeze"), _PRODUCT, translate=trilinear),
-    Translation("aten.mm.default", ("MatMul",), _PRODUCT),
-    Translation("aten.bmm.default", ("MatMul",), _PRODUCT),
-    Translation("aten.matmul.default", ("MatMul",), _PRODUCT, keep=True),
-    Translation(
+    row("aten.linear.default", ("Gemm", "MatMul", "Transpose", "Add"), _PRODUCT, keep=True),
+    row("aten.addmm.default", ("Gemm",), _PRODUCT),
+    row("aten.addmv.default", ("MatMul", "Mul", "Add"), _PRODUCT, translate=row_products),
+    row("aten.addbmm.default", ("MatMul", "ReduceSum", "Mul", "Add"), _PRODUCT, translate=summed_products),
+    row("aten._trilinear.default", ("Mul", "ReduceSum", "Unsqueeze"), _PRODUCT, translate=trilinear),
+    row("aten.mm.default", ("MatMul",), _PRODUCT),
+    row("aten.bmm.default", ("MatMul",), _PRODUCT),
+    row("aten.matmul.default", ("MatMul",), _PRODUCT, keep=True),
+    row(
         "aten.scaled_dot_product_attention.default",
         ("MatMul", "Mul", "Softmax", "Transpose", "Add", "Where", "GreaterOrEqual", "Expand", "Reshape"),
         attention.check,

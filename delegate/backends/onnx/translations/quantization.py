@@ -6,7 +6,7 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import anything
-from delegate.backends.onnx.translations.row import Translation
+from delegate.backends.onnx.translations.row import row
 from delegate.edge.node import arguments, is_constant, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -31,9 +31,9 @@ def _constant_parameters(node: Node) -> Verdict:
 
 
 ROWS = (
-    Translation("quantized_decomposed.quantize_per_tensor.default", ("QuantizeLinear",), _whole_range),
-    Translation("quantized_decomposed.dequantize_per_tensor.default", ("DequantizeLinear",), anything),
-    Translation(
+    row("quantized_decomposed.quantize_per_tensor.default", ("QuantizeLinear",), _whole_range),
+    row("quantized_decomposed.dequantize_per_tensor.default", ("DequantizeLinear",), anything),
+    row(
         "quantized_decomposed.dequantize_per_channel.default",
         ("DequantizeLinear",),
         _constant_parameters,

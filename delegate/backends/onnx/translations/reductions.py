@@ -14,10 +14,10 @@ from delegate.backends.onnx.translations.own import axis_of, cast_like, ints, op
 from delegate.backends.onnx.translations.row import (
     BOOL,
     INDICES,
-    Translation,
     floating,
     floating_inputs,
     numbers,
+    row,
     same_dtypes,
 )
 from delegate.edge.node import arguments, is_static, tensor
@@ -175,40 +175,40 @@ _VARIANCE = ("ReduceMean", "Sub", "Mul")
 _SUMMED = every(floating, floating_inputs)  # a sum of truth values or integers is one of int64
 
 ROWS = (
-    *(Translation(f"aten.{name}", (onnx,), _SUMMED) for name, onnx in _REDUCE.items()),
+    *(row(f"aten.{name}", (onnx,), _SUMMED) for name, onnx in _REDUCE.items()),
     *(
-        Translation(f"aten.{name}.default", (onnx,), numbers, translate=reduce)
+        row(f"aten.{name}.default", (onnx,), numbers, translate=reduce)
         for names, onnx, reduce in ((("amax", "max"), "ReduceMax", largest), (("amin", "min"), "ReduceMin", smallest))
         for name in names
     ),
     *(
-        Translation(f"aten.var.{overload}", _VARIANCE, every(floating, _static_input), translate=variance)
+        row(f"aten.var.{overload}", _VARIANCE, every(floating, _static_input), translate=variance)
         for overload in ("correction", "dim")
     ),
-    Translation(
+    row(
         "aten.var_mean.correction", _VARIANCE, every(floating, _static_input), translate=variance_and_mean
     ),
-    Translation("aten.max.dim", ("ReduceMax", "ArgMax"), _ONE, beside=INDICES, translate=largest_of),
-    Translation("aten.min.dim", ("ReduceMin", "ArgMin"), _ONE, beside=INDICES, translate=smallest_of),
-    Translation(
+    row("aten.max.dim", ("ReduceMax", "ArgMax"), _ONE, beside=INDICES, translate=largest_of),
+    row("aten.min.dim", ("ReduceMin", "ArgMin"), _ONE, beside=INDICES, translate=smallest_of),
+    row(
         "aten.argmax.default", ("ArgMax",), _ONE, beside=INDICES, translate=place_of_largest, between=("Reshape",)
     ),
-    Translation(
+    row(
         "aten.argmin.default", ("ArgMin",), _ONE, beside=INDICES, translate=place_of_smallest, between=("Reshape",)
     ),
     *(
-        Translation(
+        row(
             f"aten.any.{overload}", ("Cast", "Equal"), anything, beside=BOOL, translate=any_true,
             between=("ReduceMax", "Greater", "Not"),
         )
         for overload in ("default", "dim", "dims")
     ),
-    Translation(
+    row(
         "aten.linalg_vector_norm.default", _NORM, every(_SUMMED, _some_dimension), translate=norm, between=_PARTS
     ),
-    Translation("aten.dist.default", (*_NORM, "Sub"), every(_SUMMED, same_dtypes, _some_dimension),
+    row("aten.dist.default", (*_NORM, "Sub"), every(_SUMMED, same_dtypes, _some_dimension),
                 translate=distance, between=_PARTS),
-    Translation("aten._cdist_forward.default", (*_NORM, "Sub", "Unsqueeze"), every(_SUMMED, same_dtypes),
+    row("aten._cdist_forward.default", (*_NORM, "Sub", "Unsqueeze"), every(_SUMMED, same_dtypes),
                 translate=distances, between=_PARTS),
-    Translation("aten.cumsum.default", ("CumSum",), every(_SUMMED, _some_dimension), translate=running_sum),
+    row("aten.cumsum.default", ("CumSum",), every(_SUMMED, _some_dimension), translate=running_sum),
 )  # fmt: skip

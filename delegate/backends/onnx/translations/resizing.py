@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from delegate.backends.lowering import every
 from delegate.backends.onnx.translations.own import ints, ops, taken, weighted
-from delegate.backends.onnx.translations.row import Translation, floating
+from delegate.backends.onnx.translations.row import floating, row
 from delegate.edge.node import is_static, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -123,22 +123,22 @@ _CHOSEN = {
 
 ROWS = (
     *(
-        Translation(f"aten.upsample_{mode}.{overload}", ("Resize",), floating, keep=True)
+        row(f"aten.upsample_{mode}.{overload}", ("Resize",), floating, keep=True)
         for mode in _MODES
         for overload in ("vec", "default")
     ),
     *(
-        Translation(f"aten.{name}.{overload}", onnx, every(floating, _known_pixels), keep=True,
+        row(f"aten.{name}.{overload}", onnx, every(floating, _known_pixels), keep=True,
                     translate=partial(made, resize))
         for table, onnx, made in ((_WEIGHTED, ("MatMul", "Reshape"), by_weights), (_CHOSEN, ("Gather",), by_places))
         for name, resize in table.items()
         for overload in ("vec", "default")
     ),
-    Translation("aten.grid_sampler_2d.default", ("GridSample",), floating),
-    Translation(
+    row("aten.grid_sampler_2d.default", ("GridSample",), floating),
+    row(
         "aten.pixel_shuffle.default", ("Reshape", "Transpose"), every(_static), keep=True, translate=pixel_shuffle
     ),
-    Translation(
+    row(
         "aten.pixel_unshuffle.default", ("Reshape", "Transpose"), every(_static), keep=True, translate=pixel_unshuffle
     ),
 )  # fmt: skip

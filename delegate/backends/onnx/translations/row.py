@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from delegate.backends.lowering import Check, Lowering
 from delegate.edge.node import arguments, is_static, tensors
 from delegate.verdict import YES, Reason, Verdict, no
-
-Check = Callable[[Node], Verdict]
 
 BOOL = frozenset({torch.bool})
 INDICES = frozenset({torch.int64, torch.int32})
@@ -21,24 +20,18 @@ FLOATS = frozenset({torch.float32, torch.float16})
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """A row: it names every ONNX operator that the exporter may use for an operator.
+    """What an operator becomes: every ONNX operator that the exporter may use for it.
 
     A provider that runs all of these runs the operator.
 
     Args:
-        op: e.g. "aten.relu.default".
-        onnx: the ONNX operators that it becomes, in the words of the providers' tables: "Pad", "Pad(edge)".
-        check: where the exporter's translation holds, whatever the provider.
-        keep: the operator is not core ATen: it is kept whole, since the exporter knows a better one than its parts.
+        onnx: in the words of the providers' tables: "Pad", "Pad(edge)".
         beside: dtypes that its tensors may have beside those of all these ONNX operators, such as a mask's.
         between: ONNX operators that it uses on values in between, whose dtypes do not bind its own tensors.
         translate: makes the ONNX nodes in place of the exporter's own function; see `own.py`.
     """
 
-    op: str
     onnx: tuple[str, ...]
-    check: Check
-    keep: bool = False
     beside: frozenset[torch.dtype] = frozenset()
     between: tuple[str, ...] = ()
     translate: Callable[..., Any] | None = None
@@ -47,6 +40,23 @@ class Translation:
     def needs(self) -> Set[str]:
         """All the ONNX operators."""
         return {*self.onnx, *self.between}
+
+
+Row = Lowering[Translation]
+
+
+def row(
+    op: str,
+    onnx: tuple[str, ...],
+    check: Check,
+    keep: bool = False,
+    *,
+    beside: frozenset[torch.dtype] = frozenset(),
+    between: tuple[str, ...] = (),
+    translate: Callable[..., Any] | None = None,
+) -> Row:
+    """A row for whatever provider; see `Lowering` and `Translation`. The check says where the translation holds."""
+    return Lowering(op, check, Translation(onnx, beside, between, translate), keep)
 
 
 def floating(node: Node) -> Verdict:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import every
+from delegate.backends.lowering import Check, every
 from delegate.backends.onnx.translations.indexing import (
     Indices,
     integer_indices,
@@ -18,7 +18,7 @@ from delegate.backends.onnx.translations.indexing import (
     stacked,
 )
 from delegate.backends.onnx.translations.own import END, axis_of, constant, ints, ops, scalar, taken
-from delegate.backends.onnx.translations.row import BOOL, INDICES, Check, Translation, static
+from delegate.backends.onnx.translations.row import BOOL, INDICES, row, static
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -186,31 +186,31 @@ _PART = ("Slice", "Concat", "Gather")
 
 ROWS = (
     *(
-        Translation(
+        row(
             f"aten.scatter.{kind}", ("ScatterElements",), static, beside=INDICES, translate=scatter,
             between=("Expand", "Slice"),
         )
         for kind in ("src", "value")
     ),
-    Translation(
+    row(
         "aten.scatter_add.default", _JOIN[1:2], static, beside=INDICES, translate=scatter_add, between=_AT_PLACES
     ),
-    Translation(
+    row(
         "aten.scatter_reduce.two", (*_JOIN, "ScatterElements(max)", "ScatterElements(min)"),
         every(static, reduced_by(*_SUMS, *_EXTREMES)), beside=INDICES, translate=reduced, between=_AT_PLACES,
     ),
-    Translation(
+    row(
         "aten.scatter_reduce.two", _JOIN, every(static, reduced_by(*_SUMS)), beside=INDICES, translate=joined,
         between=_AT_PLACES,
     ),
-    Translation(
+    row(
         "aten.index_put.default", ("ScatterND", "ScatterND(add)", "Transpose", "Where"), _written,
         beside=INDICES | BOOL, translate=index_put,
         between=("Less", "Add", "Expand", "Unsqueeze", "Concat", "Cast", "Reshape"),
     ),
-    Translation("aten.slice_scatter.default", _PART, _known_part, translate=slice_scatter),
-    Translation(
+    row("aten.slice_scatter.default", _PART, _known_part, translate=slice_scatter),
+    row(
         "aten.select_scatter.default", _PART, _selected, keep=True, translate=select_scatter, between=("Unsqueeze",)
     ),
-    Translation("aten.copy.default", ("Expand", "Cast"), static, translate=copy),
+    row("aten.copy.default", ("Expand", "Cast"), static, translate=copy),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from torch.fx import Node
 
 from delegate.backends.lowering import every
 from delegate.backends.onnx.translations.own import axis_of, ints, ops
-from delegate.backends.onnx.translations.row import INDICES, Translation, floating_inputs
+from delegate.backends.onnx.translations.row import INDICES, floating_inputs, row
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -55,10 +55,10 @@ def kth_smallest(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
 _FLOATS = every(floating_inputs, _known_size)
 
 ROWS = (
-    Translation("aten.topk.default", ("TopK",), every(floating_inputs, _known_count), beside=INDICES, translate=topk),
-    Translation("aten.sort.default", ("TopK",), _FLOATS, beside=INDICES, translate=sort),
-    Translation("aten.sort.stable", ("TopK(stable)",), _FLOATS, beside=INDICES, translate=stable_sort),
-    Translation(
+    row("aten.topk.default", ("TopK",), every(floating_inputs, _known_count), beside=INDICES, translate=topk),
+    row("aten.sort.default", ("TopK",), _FLOATS, beside=INDICES, translate=sort),
+    row("aten.sort.stable", ("TopK(stable)",), _FLOATS, beside=INDICES, translate=stable_sort),
+    row(
         "aten.kthvalue.default", ("TopK",), every(floating_inputs, _known_count), beside=INDICES,
         translate=kth_smallest, between=("Gather",),
     ),

@@ -7,7 +7,7 @@ from typing import Any
 
 from delegate.backends.lowering import every
 from delegate.backends.onnx.translations.own import ops, scalar
-from delegate.backends.onnx.translations.row import Translation, floating, same_dtypes
+from delegate.backends.onnx.translations.row import floating, row, same_dtypes
 
 
 def tan(x: Any) -> Any:
@@ -85,26 +85,26 @@ _SINH, _LOG = ("Exp", "Neg", "Mul"), ("Log", "Sqrt", "Mul", "Add")
 _TWO = every(floating, same_dtypes)
 
 ROWS = (
-    Translation("aten.tan.default", ("Sin", "Cos", "Div"), floating, translate=tan),
-    Translation("aten.sinh.default", (*_SINH, "Sub"), floating, translate=sinh),
-    Translation("aten.cosh.default", (*_SINH, "Add"), floating, translate=cosh),
-    Translation(
+    row("aten.tan.default", ("Sin", "Cos", "Div"), floating, translate=tan),
+    row("aten.sinh.default", (*_SINH, "Sub"), floating, translate=sinh),
+    row("aten.cosh.default", (*_SINH, "Add"), floating, translate=cosh),
+    row(
         "aten.asin.default", (*_ATAN2, "Sqrt", "Mul", "Add"), floating, translate=asin,
         between=("Equal", "Less", "Greater"),
     ),
-    Translation(
+    row(
         "aten.acos.default", (*_ATAN2, "Sqrt", "Mul", "Add"), floating, translate=acos,
         between=("Equal", "Less", "Greater"),
     ),
-    Translation(
+    row(
         "aten.asinh.default", (*_LOG, "Abs", "Where", "Neg"), floating, translate=asinh, between=("Less",)
     ),
-    Translation("aten.acosh.default", (*_LOG, "Sub"), floating, translate=acosh),
-    Translation("aten.atanh.default", ("Log", "Add", "Sub", "Div", "Mul"), floating, translate=atanh),
-    Translation(
+    row("aten.acosh.default", (*_LOG, "Sub"), floating, translate=acosh),
+    row("aten.atanh.default", ("Log", "Add", "Sub", "Div", "Mul"), floating, translate=atanh),
+    row(
         "aten.atan2.default", _ATAN2, _TWO, translate=atan2, between=("Equal", "Less", "Greater")
     ),
-    Translation(
+    row(
         "aten.hypot.default", ("Abs", "Max", "Min", "Div", "Where", "Mul", "Sqrt", "Add"), _TWO, translate=hypot,
         between=("Equal",),
     ),
