@@ -121,6 +121,6 @@ ROWS = (
     *_rows("aten.reflection_pad1d.default", "reflect", "Pad(reflect)"),
     *_rows("aten.reflection_pad2d.default", "reflect", "Pad(reflect)"),
     *_rows("aten.reflection_pad3d.default", "reflect", "Pad(reflect 5-D)"),
-    *(row for n in (1, 2, 3) for row in _rows(f"aten.replication_pad{n}d.default", "edge", "Pad(edge)")),
+    *(made for n in (1, 2, 3) for made in _rows(f"aten.replication_pad{n}d.default", "edge", "Pad(edge)")),
     *_rows("aten._pad_circular.default", "wrap", "Pad(wrap)"),
 )

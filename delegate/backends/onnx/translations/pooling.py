@@ -183,9 +183,9 @@ _ADAPTIVE = every(floating, _batched, _known_sizes)
 
 ROWS = (
     *(
-        row
+        made
         for n in (2, 3)
-        for row in (
+        for made in (
             row(
                 f"aten.avg_pool{n}d.default", ("AveragePool", "AveragePool(padded)", "Pad", "Mul"), _AVERAGE,
                 translate=average,
@@ -197,9 +197,9 @@ ROWS = (
         )
     ),
     *(
-        row
+        made
         for n in (2, 3)
-        for row in (
+        for made in (
             row(
                 f"aten.max_pool{n}d_with_indices.default", ("MaxPool", "MaxPool(padded)", "Gather"), _MAXIMUM,
                 translate=maximum,
