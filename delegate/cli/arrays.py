@@ -95,7 +95,7 @@ def read_archive(method: Method, path: str) -> dict[str, Array]:
     """
     names = [method.inputs[i].name for i in _given(method)]
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise InputError(f"there is no file {path!r}", remedy="check the path") from None

@@ -40,6 +40,8 @@ def trains(node: Node) -> bool:
     given = arguments(node)
     if "dropout_p" in given:
         return bool(given["dropout_p"])
+    if "running_mean" in given and given["running_mean"] is None:
+        return False  # a norm that keeps no statistics takes those of its batch in eval mode too
     rate = given.get("p", given.get("dropout", 1))
     return rate != 0 and any(given.get(flag) is True for flag in _FLAGS)
 

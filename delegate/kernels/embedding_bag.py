@@ -10,6 +10,7 @@ from delegate.kernels.indexing import checked
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.rows import add_segments
 from delegate.kernels.table import FLOAT
+from delegate.program import raw
 from delegate.program.dtypes import DType
 
 _SUM, _MEAN = 0, 1  # the third mode is max
@@ -50,12 +51,12 @@ def embedding_bag(
         )
     used = checked(indices[: bounds[-1]], len(weight))
     if bag_of.size == len(used):
-        bag_of[...] = np.repeat(np.arange(len(result)), counts)
+        bag_of[...] = raw.repeated(np.arange(len(result)), counts, 0, len(used))
     else:
         bag_of.fill(0)
     weights = None if sample_weights is None else sample_weights[: len(used)]
     if padding_idx is not None and (left := used != padding_idx).sum() < len(used):
-        counts = np.bincount(np.repeat(np.arange(len(result)), counts)[left], minlength=len(result))
+        counts = np.bincount(raw.repeated(np.arange(len(result)), counts, 0, len(used))[left], minlength=len(result))
         used, weights = used[left], None if weights is None else weights[left]
     sizes[...] = counts if sizes.shape == counts.shape else 0
     starts = np.cumsum(counts) - counts

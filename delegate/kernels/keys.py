@@ -48,6 +48,8 @@ def place_of(line: Array, rank: int) -> Array:
 
 def elements(line: Array, places: Array) -> Array:
     """The elements at places along the last axis."""
+    if not line.size:
+        return np.empty(places.shape, line.dtype)
     if line.ndim == 1:
         found: Array = line.take(places, mode="clip")
         return found

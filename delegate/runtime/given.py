@@ -25,7 +25,7 @@ _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
-def as_array(leaf: Any, dtype: DType, name: str) -> Array:
+def array_of(leaf: Any, dtype: DType, name: str) -> Array:
     """What is given for an input, as an array; of whatever dtype and shape an array has.
 
     Raises:

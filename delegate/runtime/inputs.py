@@ -13,7 +13,7 @@ from delegate.program.dtypes import DType
 from delegate.program.expr import Expr, Number, Symbols, evaluate
 from delegate.program.model import Input, Method, Symbol, Value
 from delegate.runtime.backend import Array
-from delegate.runtime.given import as_array
+from delegate.runtime.given import array_of
 from delegate.runtime.unexpected import reading, shown
 
 _ARRAY = np.ndarray
@@ -86,7 +86,7 @@ class InputChecker:
                     remedy=f"export fixed it to {given.literal!r}; export again for another value",
                 )
             return None
-        array = as_array(leaf, value.dtype, given.name)
+        array = array_of(leaf, value.dtype, given.name)
         if array.dtype != value.dtype.numpy:
             raise InputError(
                 f"input {given.name!r} is {array.dtype}, but the program takes {_numpy_name(value.dtype)}",

@@ -11,7 +11,7 @@ from delegate.errors import InputError
 from delegate.program.dtypes import DType
 from delegate.program.model import Method
 from delegate.runtime.backend import Array
-from delegate.runtime.given import as_array, has_lazy_bit, is_bfloat16
+from delegate.runtime.given import array_of, has_lazy_bit, is_bfloat16
 
 
 def own_arrays(method: Method, written: Sequence[int], leaves: Sequence[Any]) -> list[Array]:
@@ -30,7 +30,7 @@ def _own(name: str, dtype: DType, leaf: Any) -> Array:
         what = f"input {name!r} is conjugate or negative by a bit of torch's, and the method writes to it"
         raise InputError(what, remedy="give it with .resolve_conj().resolve_neg()")
     if array is None and hasattr(leaf, "__dlpack__"):
-        array = as_array(leaf, dtype, name)
+        array = array_of(leaf, dtype, name)
     if array is None or not array.flags.writeable:
         what = f"a {type(leaf).__name__}" if array is None else "read-only"
         raise InputError(

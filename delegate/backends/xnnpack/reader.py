@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from delegate.program.raw import array_over
+
 # The kind of a field: a scalar by its code in `struct`, or one of these.
 INTEGERS = "integers"  # a vector of int32
 BYTES = "bytes"  # a vector of bytes: where it starts, and how long it is; the bytes are not looked at
@@ -101,7 +103,7 @@ class Reader:
         self._left -= count * width
         if self._left < 0:
             raise Malformed("its vectors share their bytes too often")
-        numbers = np.frombuffer(self._data, np.dtype("<i4"), count, first).tolist()
+        numbers = array_over(self._data, np.dtype("<i4"), (count,), first).tolist()
         return numbers if kind == INTEGERS else [self._offset(first + 4 * i) for i in range(count)]
 
     def _offset(self, start: int) -> int:

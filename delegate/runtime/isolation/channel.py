@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from delegate.program.memory import align
+from delegate.program.raw import array_over
 from delegate.runtime.backend import Array, TensorType
 
 CLOSE = "close"  # the last request of a delegate
@@ -116,7 +117,7 @@ class Tensors:
     def arrays(self, memory: mmap.mmap) -> list[Array]:
         """Them as arrays over that memory."""
         places = zip(self.types, self.offsets, strict=True)
-        return [np.ndarray(shape, dtype, memory, offset) for (shape, dtype), offset in places]
+        return [array_over(memory, dtype, shape, offset) for (shape, dtype), offset in places]
 
     def to_json(self) -> list[Any]:
         """Them as plain JSON."""

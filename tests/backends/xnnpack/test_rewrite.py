@@ -90,7 +90,7 @@ MOVED = {
         {"MUL": 0, "ADD": 0},
     ),
     "a number, through heads": (
-        lambda: Model(lambda m, x: (heads(m.a(x)) * 0.3).exp(), a=nn.Linear(8, 8)),
+        lambda: Model(lambda m, x: (heads(m.a(x)) * 0.3).abs(), a=nn.Linear(8, 8)),
         [(2, 5, 8)],
         {"MUL": 0},
     ),
