@@ -21,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_sy
 from torch.fx.node import map_arg
 
 from delegate.edge.build import inherited
+from delegate.edge.functional import functionalize
 from delegate.edge.graphs import CHECKS
 from delegate.edge.node import describe
 from delegate.edge.program import META_VALUE, EdgeProgram
@@ -96,7 +97,7 @@ class Decomposer:
             if _writes(body):
                 body = self._make(torch.func.functionalize(call), values, mode)
             if _writes(body):
-                raise NotImplementedError("its decomposition changes shapes in place")
+                functionalize(body)
         except Exception as error:
             raise LoweringError(
                 f"torch cannot decompose an operator: {error}",

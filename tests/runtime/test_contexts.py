@@ -252,6 +252,9 @@ class Plugins:
     def kernel_tables(self) -> tuple[KernelTable, ...]:
         return (TABLE,) if self._kernels is None else (self._kernels, TABLE)
 
+    def package_kernels(self, package: str) -> None:
+        return None
+
     def runtime(self, _name: str) -> type[BackendRuntime] | None:
         return self._runtime
 

@@ -332,6 +332,9 @@ def test_a_library_whose_kernels_cannot_run_in_place_gives_them_other_memory(nam
         def kernel_tables(self) -> tuple[KernelTable, ...]:
             return (table,)
 
+        def package_kernels(self, package: str) -> None:
+            return None
+
     loaded = LoadedProgram(program.program, Plugins())
     for i in range(2):
         inputs = MODULES[name][1](i)

@@ -54,9 +54,7 @@ PORTABLE: dict[str, dict[str, str]] = {
                 "aten.adaptive_max_pool3d.default",
                 "aten.adaptive_avg_pool3d.default, uneven",
                 "aten.max_pool3d_with_indices.default",
-                "aten.adaptive_avg_pool3d.default",
                 "aten.adaptive_avg_pool3d.default, 2",
-                "aten.adaptive_avg_pool1d.default",
                 "aten.max_pool2d_with_indices.default, dilated",
             ],
             "QNN pools over 2 dimensions, not dilated",
@@ -66,6 +64,7 @@ PORTABLE: dict[str, dict[str, str]] = {
             "QNN has no such reduction of floats",
         ),
         "aten.constant_pad_nd.default, integers": "QNN pads no integers",
+        "aten.constant_pad_nd.default, cut": "ONNX Runtime infers another shape for it than torch",
         **dict.fromkeys(["aten.sort.stable", "aten.sort.stable, down"], "QNN may exchange equal elements"),
         **dict.fromkeys(
             ["aten.kthvalue.default", "aten.kthvalue.default, kept"], "QNN gathers no int64 that it made itself"
@@ -140,8 +139,8 @@ def test_every_row_runs_on_the_library_and_is_right(backend, family):
     in_parts = {n.module.split(".")[0]: n for n in program.report.nodes if n.verdicts[backend].in_parts}
     portable, wrong = set(), {}
     for number, (case, wanted, got) in enumerate(zip(cases, expected, actual, strict=True)):
-        node = nodes.get((f"case{number}", operator(case))) or in_parts[f"case{number}"]
-        if node.backend != backend:
+        node = nodes.get((f"case{number}", operator(case))) or in_parts.get(f"case{number}")
+        if node is None or node.backend != backend:
             portable.add(case)
         error = max(_error(g, w) for g, w in zip(got, wanted, strict=True))
         is_free = backend == "dsp" and (operator(case) in JUMPS or case.endswith(FLOAT32_ONLY))

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from delegate.backends.lowering import every
-from delegate.backends.onnx.translations.own import ops, scalar
+from delegate.backends.onnx.translations.own import ops, scalar, typed
 from delegate.backends.onnx.translations.row import floating, row, same_dtypes
 
 
@@ -31,7 +31,7 @@ def cosh(x: Any) -> Any:
 def asin(x: Any) -> Any:
     """atan2(x, sqrt(1 - x * x)): the second is never negative."""
     op, one = ops(), scalar(1.0, x)
-    return atan2(x, op.Sqrt(op.Mul(op.Sub(one, x), op.Add(one, x))))
+    return atan2(x, typed(op.Sqrt(op.Mul(op.Sub(one, x), op.Add(one, x))), x))
 
 
 def acos(x: Any) -> Any:
