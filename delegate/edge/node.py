@@ -81,7 +81,7 @@ def tensors(node: Node) -> tuple[torch.Tensor, ...]:
 
 def results_used(node: Node) -> set[int]:
     """Which results of a node with several are used, by position."""
-    return {user.args[1] for user in node.users if user.args[0] is node and len(user.args) > 1}  # type: ignore[misc]
+    return {user.args[1] for user in node.users if user.target is operator.getitem}  # type: ignore[misc]
 
 
 def dtype_of(dtype: torch.dtype) -> DType | None:

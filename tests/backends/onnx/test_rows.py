@@ -64,7 +64,6 @@ PORTABLE: dict[str, dict[str, str]] = {
             "QNN has no such reduction of floats",
         ),
         "aten.constant_pad_nd.default, integers": "QNN pads no integers",
-        "aten.constant_pad_nd.default, cut": "ONNX Runtime infers another shape for it than torch",
         **dict.fromkeys(["aten.sort.stable", "aten.sort.stable, down"], "QNN may exchange equal elements"),
         **dict.fromkeys(
             ["aten.kthvalue.default", "aten.kthvalue.default, kept"], "QNN gathers no int64 that it made itself"

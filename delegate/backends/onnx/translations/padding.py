@@ -71,17 +71,18 @@ def padded(mode: str, x: Any, padding: Pad) -> Any:
 
 def constant(x: Any, pad: Pad, value: float = 0.0) -> Any:
     """What is negative is cut off first."""
-    x, rank = _cut(x, pad), len(x.shape)
-    amounts = _by_axis([max(p, 0) for p in pad], rank)
-    return ops().Pad(x, ints(amounts), scalar(value, x))
+    amounts = _by_axis([max(p, 0) for p in pad], len(x.shape))
+    return ops().Pad(_cut(x, pad), ints(amounts), scalar(value, x))
 
 
 def joined(x: Any, pad: Pad, value: float = 0.0) -> Any:
     """The same without ONNX's Pad: constants are joined to what is left, dimension by dimension."""
     made, shape = _cut(x, pad), list(x.shape)
-    for i, widths in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+    both = list(zip(pad[::2], pad[1::2], strict=True))
+    for i, widths in enumerate(both):
+        shape[len(shape) - 1 - i] += sum(min(w, 0) for w in widths)
+    for i, widths in enumerate(both):
         axis = len(shape) - 1 - i
-        shape[axis] += sum(min(w, 0) for w in widths)
         sizes = [[*shape[:axis], max(w, 0), *shape[axis + 1 :]] for w in widths]
         before, behind = ([filled(torch.full(size, value), x)] if size[axis] else [] for size in sizes)
         if before or behind:
