@@ -157,7 +157,7 @@ def _inline_numbers(graph: Graph) -> None:
 def _distinct_results(graph: Graph) -> None:
     """Results that are inputs, or given twice, become copies, in place: each output of a delegate is its own."""
     output = graph.output_node()
-    results: list[Node] = []
+    results: dict[Node, None] = {}  # in order
     for node in output.args[0]:  # type: ignore[union-attr]
         assert isinstance(node, Node)
         found = node
@@ -165,5 +165,5 @@ def _distinct_results(graph: Graph) -> None:
             with graph.inserting_before(output):
                 found = graph.call_function(torch.ops.aten.clone.default, (node,))
             found.meta = dict(node.meta)
-        results.append(found)
+        results[found] = None
     output.args = (tuple(results),)

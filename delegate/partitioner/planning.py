@@ -106,7 +106,7 @@ class _Planner:
         home = {n: p for p in partitions for n in p.nodes}
         nodes = tuple(_node_plan(n, verdicts[n], home.get(n)) for n in asked)
         nested = {name: self.plan(sub, is_nested=True) for name, sub in subprograms(program).items()}
-        apart += [n for n in asked if n not in home and n not in apart and self._is_left_over(n)]
+        apart = list(dict.fromkeys((*apart, *(n for n in asked if n not in home and self._is_left_over(n)))))
         return Plan(program, tuple(backends), nodes, partitions, order, tuple(notes), nested, is_nested, tuple(apart))
 
     def _offers(self, nodes: Iterable[Node], pins: Mapping[Node, RulePattern]) -> list[Offer]:
