@@ -79,8 +79,8 @@ def tvm(spec: DelegateSpec, blob: memoryview, x: np.ndarray) -> Calls:
 
 
 ROWS: Mapping[str, tuple[dict[str, Any], Callable[..., Calls]]] = {
-    "gpu, webgpu": ({"name": "gpu", "options": {"engine": "webgpu"}}, webgpu),
-    "gpu, cuda for the host (llvm)": ({"name": "gpu", "options": {"engine": "cuda", "cuda": {"arch": "llvm"}}}, tvm),
+    "webgpu": ({"name": "webgpu"}, webgpu),
+    "cuda, for the host (llvm)": ({"name": "cuda", "options": {"arch": "llvm"}}, tvm),
     "dsp": ({"name": "dsp"}, dsp),
 }
 

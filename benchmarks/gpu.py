@@ -62,15 +62,17 @@ def webgpu(module: torch.nn.Module, inputs: Inputs) -> Engine:
 
 
 def cuda(module: torch.nn.Module, inputs: Inputs, given: Mapping[str, Any] | None = None) -> Engine:
-    """This project by TVM, with options of the engine."""
-    return _delegate(module, inputs, "cuda", cuda=given or {})
+    """This project by TVM, with options of the backend."""
+    return _delegate(module, inputs, "cuda", given)
 
 
-def _delegate(module: torch.nn.Module, inputs: Inputs, engine: str, **given: Any) -> Engine:
+def _delegate(
+    module: torch.nn.Module, inputs: Inputs, backend: str, options: Mapping[str, Any] | None = None
+) -> Engine:
     exported = torch.export.export(module.cpu(), inputs)
     start = time.perf_counter()
-    options = {"engine": engine, **given}
-    compiled = delegate.to_backend(exported, config={"backends": [{"name": "gpu", "options": options}]})
+    choice = {"name": backend, "options": dict(options or {})}
+    compiled = delegate.to_backend(exported, config={"backends": [choice]})
     lowering = time.perf_counter() - start
     with tempfile.TemporaryDirectory() as folder:
         compiled.save(Path(folder) / "model.dlg")
@@ -139,7 +141,7 @@ def main() -> None:
         type=yaml.safe_load,
         default={},
         metavar="OPTIONS",
-        help="of the engine cuda, e.g. '{precision: float16, tuning: {trials: 1000, database: gpu.jsonl}}'",
+        help="of the backend cuda, e.g. '{precision: float16, tuning: {trials: 1000, database: gpu.jsonl}}'",
     )
     chosen = parser.parse_args()
     builds = {name: partial(cuda, given=chosen.cuda) if name == "cuda" else ENGINES[name] for name in chosen.engines}

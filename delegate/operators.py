@@ -190,6 +190,8 @@ def _on_demand(registry: Registry) -> Sequence[str]:
 def _backends(registry: Registry) -> Iterable[tuple[str, Any]]:
     """The AOT halves that can be imported; the libraries that they drive may be absent."""
     for name in registry.names():
+        if registry.resolve(name) != name:
+            continue  # an alias
         try:
             yield name, registry.aot(name, absent_ok=True)
         except BackendError:

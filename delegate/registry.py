@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn, cast
 
-from delegate.backends.info import API_VERSION, Availability, BackendInfo
+from delegate.backends.info import API_VERSION, Availability, BackendAlias, BackendInfo
 from delegate.errors import (
     BackendBroken,
     BackendError,
@@ -64,6 +64,7 @@ class BackendState:
         detail: one sentence on why it is not ok; empty where it is.
         remedy: how to mend that, or of one that is ok, what of it cannot be used.
         error: what a broken plugin raised.
+        stands_for: of a name that stands for the best of several backends, the name of that one; its state is this one.
     """
 
     name: str
@@ -75,6 +76,7 @@ class BackendState:
     detail: str = ""
     remedy: str = ""
     error: BaseException | None = field(default=None, repr=False, compare=False)
+    stands_for: str = ""
 
     @property
     def traceback(self) -> str:
@@ -90,8 +92,9 @@ class Registry:
 
     def __init__(self) -> None:
         self._plugins = discover(BACKENDS)
-        self._registered: dict[str, BackendInfo] = {}
+        self._registered: dict[str, BackendInfo | BackendAlias] = {}
         self._states: dict[str, BackendState] = {}
+        self._aliases: dict[str, BackendAlias] = {}
         self._kernel_libraries: dict[str, KernelLibrary] = {}
         self._blocked = blocked_names()
         self._warned: set[str] = set()
@@ -106,6 +109,14 @@ class Registry:
             self._states[name] = self._find(name)
         return self._states[name]
 
+    def resolve(self, name: str) -> str:
+        """The name of the backend that a name means: its own, or the one that an alias stands for here.
+
+        Raises:
+            BackendNotFound: there is no such name.
+        """
+        return self.state(name).stands_for or name
+
     def states(self) -> tuple[BackendState, ...]:
         """The states of all backends, in the order of their names."""
         return tuple(self.state(name) for name in self.names())
@@ -113,14 +124,18 @@ class Registry:
     def available(self) -> tuple[str, ...]:
         """The names of the backends to use where none is named, the preferred ones first.
 
-        Those whose device a CPU only plays are left out. Warns, once, of each broken one, as nobody asked for it.
+        Those whose device a CPU only plays are left out, and of several that one name stands for, all but the one that
+        it means here. Warns, once, of each broken one, as nobody asked for it.
         """
         states = self.states()
         for s in states:
             if s.state is State.BROKEN and s.name not in self._warned:
                 self._warned.add(s.name)
                 warnings.warn(f"{s.detail}: {s.remedy}", RuntimeWarning, stacklevel=2)
-        ready = [s for s in states if s.state is State.OK and s.availability and not s.availability.stand_in]
+        second = {
+            other for name, alias in self._aliases.items() for other in alias.stands_for if other != self.resolve(name)
+        }
+        ready = [s for s in states if _is_here(s) and not s.stands_for and s.name not in second]
         return tuple(s.name for s in sorted(ready, key=_preference))
 
     def info(self, name: str) -> BackendInfo:
@@ -148,14 +163,14 @@ class Registry:
         """The runtime half of a backend; raises as `aot` does."""
         return cast("type[BackendRuntime]", self._half(name, "runtime", absent_ok=False))
 
-    def register(self, info: BackendInfo) -> None:
-        """Add a backend for this process, without packaging it.
+    def register(self, info: BackendInfo | BackendAlias) -> None:
+        """Add a backend, or a name for the best of several, for this process, without packaging it.
 
         Raises:
             BackendError: the name is taken.
-            BackendBroken: `info` is no BackendInfo.
+            BackendBroken: `info` is neither.
         """
-        if not isinstance(info, BackendInfo):
+        if not isinstance(info, BackendInfo | BackendAlias):
             raise BackendBroken(f"register() takes a BackendInfo, not {type(info).__name__}")
         if info.name in self.names():
             owner = self.state(info.name).owner
@@ -226,7 +241,7 @@ class Registry:
 
     def _find(self, name: str) -> BackendState:
         if name in self._registered:
-            return _probed(self._registered[name], IN_PROCESS, "")
+            return self._state_of(self._registered[name], IN_PROCESS, "")
         if name not in self._plugins:
             raise BackendNotFound(f"no backend is named {name!r}", remedy=did_you_mean(name, self.names()))
         claims = self._plugins[name]
@@ -240,7 +255,36 @@ class Registry:
             labels = " and ".join(p.label for p in claims)
             detail = f"several distributions claim the backend {name!r}: {labels}"
             return BackendState(name, State.BROKEN, labels, "", None, None, detail, "uninstall all but one of them")
-        return _loaded(claims[0])
+        plugin = claims[0]
+        found = _loaded(plugin)
+        return found if isinstance(found, BackendState) else self._state_of(found, plugin.owner, plugin.version)
+
+    def _state_of(self, info: BackendInfo | BackendAlias, owner: str, version: str) -> BackendState:
+        if isinstance(info, BackendInfo):
+            return _probed(info, owner, version)
+        self._aliases[info.name] = info
+        return self._best(info, owner, version)
+
+    def _best(self, alias: BackendAlias, owner: str, version: str) -> BackendState:
+        """The state of the backend that an alias stands for here."""
+        known = (self._plugins.keys() | self._registered.keys()) - self._aliases.keys()
+        if unknown := [name for name in alias.stands_for if name not in known]:
+            return _broken(alias.name, owner, version, f"stands for {unknown[0]!r}, which is no backend")
+        states = [self.state(name) for name in alias.stands_for]
+        working = [s for s in reversed(states) if s.state is State.OK]
+        best = next((s for s in states if _is_here(s)), working[0] if working else states[-1])
+        named = replace(
+            best,
+            name=alias.name,
+            owner=owner,
+            version=version,
+            info=best.info and replace(best.info, description=alias.description),
+            stands_for=best.stands_for or best.name,
+        )
+        if working:
+            return named
+        why = "; ".join(s.detail for s in states)
+        return replace(named, detail=f"no backend that {alias.name!r} stands for is available here: {why}")
 
     def _require(self, name: str, absent_ok: bool) -> BackendInfo:
         state = self.state(name)
@@ -251,6 +295,7 @@ class Registry:
 
     def _half(self, name: str, half: str, absent_ok: bool) -> type:
         info = self._require(name, absent_ok)
+        name = info.name  # not an alias
         path: str = getattr(info, half)
         try:
             found = load_object(path)
@@ -304,18 +349,18 @@ def _broken(name: str, owner: str, version: str, problem: str, error: BaseExcept
     return BackendState(name, State.BROKEN, owner, version, detail=detail, remedy=remedy, error=error)
 
 
-def _loaded(plugin: Plugin) -> BackendState:
-    """Import a plugin's info and look at it."""
+def _loaded(plugin: Plugin) -> BackendState | BackendInfo | BackendAlias:
+    """What a plugin's entry point gives; its state where that is broken."""
     place = (plugin.name, plugin.owner, plugin.version)
     try:
         info = plugin.load()
     except (Exception, SystemExit) as error:
         return _broken(*place, f"fails to import: {one_line(error)}", error)
-    if not isinstance(info, BackendInfo):
+    if not isinstance(info, BackendInfo | BackendAlias):
         return _broken(*place, f"gives {type(info).__name__} at {plugin.value}, not a BackendInfo")
     if info.name != plugin.name:
         return _broken(*place, f"calls itself {info.name!r}, unlike its entry point {plugin.name!r}")
-    return _probed(info, plugin.owner, plugin.version)
+    return info
 
 
 def _probed(info: BackendInfo, owner: str, version: str) -> BackendState:
@@ -340,6 +385,11 @@ def _probed(info: BackendInfo, owner: str, version: str) -> BackendState:
     return BackendState(
         info.name, State.UNAVAILABLE, owner, version, info, availability, detail, availability.remedy or info.install
     )
+
+
+def _is_here(state: BackendState) -> bool:
+    """Whether a backend works, and on its own device."""
+    return state.state is State.OK and state.availability is not None and not state.availability.stand_in
 
 
 def _preference(state: BackendState) -> tuple[int, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,7 +102,21 @@ def _partitioners(request: Request, settings: Config, registry: Registry) -> lis
     for item in wanted:
         if not isinstance(item, str | Partitioner):
             raise ConfigError(f"a {type(item).__name__} is no backend", remedy="give names of backends or Partitioners")
-    return [w if isinstance(w, Partitioner) else CapabilityPartitioner(w) for w in wanted if w != PORTABLE]
+    named = (w if isinstance(w, Partitioner) else CapabilityPartitioner(w) for w in wanted if w != PORTABLE)
+    return [_of_real_backend(partitioner, registry) for partitioner in named]
+
+
+def _of_real_backend(partitioner: Partitioner, registry: Registry) -> Partitioner:
+    """The same where its backend is an alias, with the backend that this stands for here."""
+    alias = partitioner.backend
+    if alias not in registry.names() or (name := registry.resolve(alias)) == alias:
+        return partitioner
+    if partitioner.options:
+        what = f"{alias!r} has no options: it stands for the best backend here"
+        raise ConfigError(what, remedy=f"name the backend whose options they are, e.g. {name}")
+    found = copy(partitioner)
+    found.backend = name
+    return found
 
 
 def _absent(error: BackendError, policy: str) -> str:

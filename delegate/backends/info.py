@@ -76,3 +76,28 @@ class BackendInfo:
         pair = isinstance(version, tuple) and [type(part) for part in version] == [int, int]
         expect(self, "api_version", pair, "two whole numbers, (major, minor)")
         expect(self, "preference", isinstance(self.preference, int), "a whole number")
+
+
+@dataclass(frozen=True, slots=True)
+class BackendAlias:
+    """A name for the best of several backends on this machine, as an entry point in group `delegate.backends` gives it.
+
+    It has no options of its own: these belong to the backend that it stands for. Plans, reports and program files hold
+    the name of that backend.
+
+    Args:
+        name: what users write, e.g. "gpu"; must be the entry point's name.
+        description: one line.
+        stands_for: names of backends: the first whose device is here; where none is, the last one that works at all.
+    """
+
+    name: str
+    description: str
+    stands_for: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for field_ in ("name", "description"):
+            expect(self, field_, isinstance(getattr(self, field_), str), "text")
+        several = isinstance(self.stands_for, tuple) and is_texts(self.stands_for) and self.stands_for
+        expect(self, "stands_for", bool(several), "a tuple of names of backends")
+        expect(self, "stands_for", self.name not in self.stands_for, "names of other backends")

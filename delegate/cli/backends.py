@@ -35,7 +35,7 @@ def backends(
 
 def _list(registry: Registry) -> None:
     states = registry.states()
-    rows = [(s.name, str(s.state), _owner(s), _versions(s), _devices(s)) for s in states]
+    rows = [(_name(s), str(s.state), _owner(s), _versions(s), _devices(s)) for s in states]
     output.table(("backend", "state", "from", "library", "device"), rows)
     for s in states:
         if s.state is not State.OK:
@@ -64,7 +64,7 @@ def _one(registry: Registry, name: str, as_json: bool) -> None:
         output.print_json({**_data(state), **halves})
         return
     lines = {
-        "backend": state.name,
+        "backend": _name(state),
         "state": str(state.state),
         "from": _owner(state),
         "description": state.info.description if state.info else "",
@@ -98,6 +98,7 @@ def _data(state: BackendState) -> dict[str, Any]:
     versions: Mapping[str, str] = state.availability.versions if state.availability else {}
     return {
         "name": state.name,
+        "stands_for": state.stands_for,
         "state": str(state.state),
         "owner": state.owner,
         "version": state.version,
@@ -123,6 +124,10 @@ def _library_data(library: KernelLibrary) -> dict[str, Any]:
         "detail": library.detail,
         "traceback": library.traceback,
     }
+
+
+def _name(state: BackendState) -> str:
+    return f"{state.name} (here: {state.stands_for})" if state.stands_for else state.name
 
 
 def _owner(state: BackendState) -> str:

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from delegate.backends.aot import Options
 
 
+_PINS = ("pins", "node_pins")
+
+
 def load_config(
     source: str | os.PathLike[str] | Mapping[str, Any] | Config, *, registry: Registry | None = None
 ) -> Config:
-    """Read and check a configuration.
+    """Read and check a configuration; names that stand for the best of several backends become that one's.
 
     Args:
         source: path of a YAML file, the same as a mapping, or a Config.
@@ -36,7 +39,7 @@ def load_config(
     registry = registry or default_registry()
     if isinstance(source, Config):
         raise_all(_semantics(source, Source(None), registry))
-        return source
+        return _resolved(source, registry)
     if not isinstance(source, str | os.PathLike | Mapping):
         what = f"a {type(source).__name__} is no configuration"
         raise ConfigError(what, remedy="give the path of a YAML file, a dict, or a delegate.config.Config")
@@ -50,7 +53,30 @@ def load_config(
         raise_all(problems(error, Config, written))
         raise AssertionError("pydantic refused the configuration without a reason") from error
     raise_all(_semantics(config, written, registry))
-    return config
+    return _resolved(config, registry)
+
+
+def _resolved(config: Config, registry: Registry) -> Config:
+    """The configuration with the names of backends in place of aliases."""
+    named = {c.name for c in config.backends or ()}
+    named.update(place for key in _PINS for place in getattr(config.partitioning, key).values())
+    aliases = {name: meant for name in named if (meant := _meant(name, registry)) != name}
+    if not aliases:
+        return config
+    pins = {
+        key: {pattern: aliases.get(place, place) for pattern, place in getattr(config.partitioning, key).items()}
+        for key in _PINS
+    }
+    update: dict[str, Any] = {"partitioning": config.partitioning.model_copy(update=pins)}
+    if config.backends is not None:
+        choices = (c.model_copy(update={"name": aliases.get(c.name, c.name)}) for c in config.backends)
+        update["backends"] = tuple(choices)
+    return config.model_copy(update=update)
+
+
+def _meant(name: str, registry: Registry) -> str:
+    """The backend that a name means here; a name that is not known as it is."""
+    return registry.resolve(name) if name in registry.names() else name
 
 
 def backend_options(choice: BackendChoice, registry: Registry | None = None) -> Options:
@@ -80,18 +106,21 @@ def _validated(model: type[Options], choice: BackendChoice) -> Options:
 
 def _semantics(config: Config, source: Source, registry: Registry) -> Iterator[ConfigError]:
     """What the models alone cannot see."""
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for i, choice in enumerate(config.backends or ()):
         path: Path = ("backends", i)
-        if choice.name in seen:
-            yield ConfigError(f"{dotted(path)}: {choice.name!r} stands twice", where=source.where(path))
-        seen.add(choice.name)
+        meant = _meant(choice.name, registry)
+        if meant in seen:
+            other = {choice.name, seen[meant]} - {meant}
+            said = f"{meant!r}, which {other.pop()!r} means here," if other else repr(meant)
+            yield ConfigError(f"{dotted(path)}: {said} stands twice", where=source.where(path))
+        seen[meant] = choice.name
         if choice.name in registry.names() or config.policy.unavailable == "error":
             yield from _backend(choice, path, source, registry)
     places = {PORTABLE, *(seen if config.backends is not None else registry.names())}
-    for key in ("pins", "node_pins"):
+    for key in _PINS:
         for pattern, place in getattr(config.partitioning, key).items():
-            if place not in places:
+            if _meant(place, registry) not in places:
                 path = ("partitioning", key, pattern)
                 what = f"{dotted(path)}: {place!r} is not among the backends of this configuration"
                 yield ConfigError(what, where=source.where(path), remedy=did_you_mean(place, places))
@@ -103,7 +132,13 @@ def _backend(choice: BackendChoice, path: Path, source: Source, registry: Regist
         yield ConfigError(what, where=source.where((*path, "name")), remedy="take it out; [] means it alone")
         return
     try:
-        if registry.state(choice.name).state is State.BLOCKED:
+        state = registry.state(choice.name)
+        if state.stands_for and choice.options:
+            what = f"{dotted(path)}: {choice.name!r} has no options: it stands for the best backend here"
+            remedy = f"name the backend whose options they are, e.g. {state.stands_for}"
+            yield ConfigError(what, where=source.where((*path, "options")), remedy=remedy)
+            return
+        if state.state is State.BLOCKED:
             return  # its options stay unread; `policy.unavailable` says what happens
         model = registry.aot(choice.name, absent_ok=True).Options
     except BackendError as error:

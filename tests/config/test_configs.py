@@ -51,7 +51,7 @@ def test_file_lowers_a_model(file: Path) -> None:
     if file.stem == "portable":
         assert used == {"portable"}
     elif file.stem == "cuda":
-        assert used == {"gpu"}
+        assert used == {"cuda"}
     elif file.stem not in DEVICES:
         assert "xnnpack" in used
     if file.stem == "mobile":

@@ -18,7 +18,7 @@ from tests.properties.families import FAMILIES
 from tests.properties.sample import Sample, vary
 
 # Largest error over the largest value; emulators of devices compute in float16, or are slow, or take no dynamic sizes.
-TOLERANCE = {"portable": 1e-4, "xnnpack": 1e-4, "dsp": 1e-2, "gpu": 1e-3}
+TOLERANCE = {"portable": 1e-4, "xnnpack": 1e-4, "dsp": 1e-2, "webgpu": 1e-3}
 
 
 def compared(backend: str, family: str, examples: int) -> Callable[[], None]:
@@ -40,7 +40,7 @@ def test_xnnpack(family):
     compared("xnnpack", family, 12)()
 
 
-@pytest.mark.parametrize("backend", ["dsp", "gpu"])
+@pytest.mark.parametrize("backend", ["dsp", "webgpu"])
 @pytest.mark.parametrize("family", ["pools", "pads"])
 def test_devices(backend, family):
     require(backend)
@@ -48,10 +48,10 @@ def test_devices(backend, family):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("backend", "examples"), [("portable", 300), ("xnnpack", 300), ("dsp", 60), ("gpu", 60)])
+@pytest.mark.parametrize(("backend", "examples"), [("portable", 300), ("xnnpack", 300), ("dsp", 60), ("webgpu", 60)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sweep(backend, examples, family):
-    if backend in ("dsp", "gpu"):
+    if backend in ("dsp", "webgpu"):
         require(backend)
     compared(backend, family, examples)()
 

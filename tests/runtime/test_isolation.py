@@ -343,7 +343,7 @@ class Net(nn.Module):
         return self.last(torch.relu(self.first(a)).mean((2, 3))) + 1
 
 
-REAL = ["xnnpack", "dsp", "gpu"]
+REAL = ["xnnpack", "dsp", "webgpu"]
 
 
 @pytest.mark.parametrize("backend", REAL)

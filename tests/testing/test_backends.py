@@ -48,16 +48,15 @@ NET = {"net": Case(Net().eval(), (torch.randn(1, 3, 8, 8),))}
 
 @pytest.mark.slow
 class TestWebgpu(BackendTests):
-    backend = "gpu"
-    options: ClassVar = {"engine": "webgpu"}
+    backend = "webgpu"
     cases: ClassVar = NET
     tolerance = 1e-3
 
 
 @pytest.mark.slow
-class TestTvm(BackendTests):
-    backend = "gpu"
-    options: ClassVar = {"engine": "cuda", "cuda": {"arch": "llvm"}}
+class TestCuda(BackendTests):
+    backend = "cuda"
+    options: ClassVar = {"arch": "llvm"}
     cases: ClassVar = NET
 
 

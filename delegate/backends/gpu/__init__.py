@@ -1,1 +1,1 @@
-"""GPUs: of any vendor by ONNX Runtime's WebGPU plugin, of NVIDIA by TVM."""
+"""GPUs, two backends: `webgpu` for any vendor's, by ONNX Runtime's plugin; `cuda` for NVIDIA's, by TVM."""

@@ -1,4 +1,4 @@
-"""Cases of the operators that the engine cuda takes beside those of tests/backends/onnx/cases.py.
+"""Cases of the operators that the backend cuda takes beside those of tests/backends/onnx/cases.py.
 
 Several cases of one operator stand in a list: each is an argument that an importer may have wrong.
 """

@@ -1,12 +1,10 @@
-"""The engine cuda through the whole project, on the host's CPU by TVM, and what it says where something is wrong."""
+"""The backend cuda through the whole project, on the host's CPU by TVM, and what it says where something is wrong."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import sys
-from contextlib import nullcontext
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import delegate
-from delegate.backends.gpu import engines
 from delegate.backends.gpu.cuda import library
 from delegate.backends.gpu.cuda.blob import Weight, pack, unpack
 from delegate.backends.gpu.cuda.runtime import Machine
@@ -36,8 +33,8 @@ nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc is here"
 
 def lowered(arch, *, fallback=False, module=None, args=(X,), **rest):
     torch.manual_seed(0)
-    options = {"engine": "cuda", "cuda": {"arch": arch}}
-    config = {"backends": [{"name": "gpu", "options": options}], "fallback": {"keep": fallback}}
+    options = {"arch": arch}
+    config = {"backends": [{"name": "cuda", "options": options}], "fallback": {"keep": fallback}}
     return compiled(module or nn.Sequential(nn.Linear(6, 64), nn.ReLU()), args, config=config, **rest)
 
 
@@ -51,7 +48,6 @@ def saved(tmp_path_factory):
 
 def test_the_report_says_who_stands_in():
     (partition,) = lowered("llvm").report.partitions
-    assert "engine cuda: as asked" in partition.notes
     assert "for host CPU by TVM (stand-in), as asked" in partition.notes
 
 
@@ -93,7 +89,7 @@ def test_a_dynamic_batch():
     program = lowered(
         "llvm", module=module, args=(image,), dynamic_shapes=({0: torch.export.Dim("batch", min=2, max=64)},)
     )
-    assert {n.backend for n in program.report.nodes} == {"gpu"}
+    assert {n.backend for n in program.report.nodes} == {"cuda"}
     for batch in (4, 2, 3):
         assert relative_error(program(image[:batch]), module(image[:batch])) < 1e-6
 
@@ -118,7 +114,7 @@ class Last(nn.Module):
 def test_dynamic_sizes_that_tvm_has_trouble_with(module, size, reasons):
     x = torch.linspace(-1, 1, 2 * 4 * 16).view(2, 4, 16)
     program = lowered("llvm", module=module, args=(x,), dynamic_shapes=({2: size},))
-    left = {n.verdicts["gpu"].message.rstrip("s0123456789") for n in program.report.nodes if n.backend == "portable"}
+    left = {n.verdicts["cuda"].message.rstrip("s0123456789") for n in program.report.nodes if n.backend == "portable"}
     assert left == reasons
     for n in (16, 8, 24):
         assert_same(program(x.repeat(1, 1, 2)[..., :n]), module(x.repeat(1, 1, 2)[..., :n]))
@@ -140,7 +136,7 @@ def test_what_tvm_does_not_compile_stays_elsewhere(monkeypatch):
     program = lowered("llvm", module=module)
     (left,) = (n for n in program.report.nodes if n.backend == "portable")
     assert left.op == "aten.sin.default"
-    assert "TVM does not compile it for llvm: argument of type" in str(left.verdicts["gpu"])
+    assert "TVM does not compile it for llvm: argument of type" in str(left.verdicts["cuda"])
     assert relative_error(program(X), module(X)) < 1e-6
 
 
@@ -152,14 +148,13 @@ class _Sine(nn.Module):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"engine": "cudaa"}, "webgpu"),
-        ({"engine": "cuda", "cuda": {"arch": "sm_99"}}, "no architecture 'sm_99': did you mean 'sm_"),
-        ({"engine": "cuda", "cuda": {"arhc": "sm_90"}}, "did you mean 'arch'"),
+        ({"arch": "sm_99"}, "no architecture 'sm_99': did you mean 'sm_"),
+        ({"arhc": "sm_90"}, "did you mean 'arch'"),
     ],
 )
 def test_wrong_options(options, message):
     with pytest.raises(ConfigError, match=message):
-        compiled(nn.ReLU(), (X,), config={"backends": [{"name": "gpu", "options": options}]})
+        compiled(nn.ReLU(), (X,), config={"backends": [{"name": "cuda", "options": options}]})
 
 
 @nvcc
@@ -238,52 +233,10 @@ def test_no_linker(monkeypatch):
         lowered("llvm")
 
 
-STAND_IN, ABSENT = Availability(ok=True, stand_in=True), Availability(ok=False)
-
-
-@pytest.mark.parametrize(
-    ("cuda", "webgpu", "engine"),
-    [
-        (Availability(ok=True), Availability(ok=True), "cuda"),
-        (STAND_IN, Availability(ok=True), "webgpu"),
-        (STAND_IN, STAND_IN, "webgpu"),
-        (STAND_IN, ABSENT, "cuda"),
-        (ABSENT, ABSENT, "webgpu"),
-    ],
-)
-def test_what_auto_takes(monkeypatch, cuda, webgpu, engine):
-    for name, found in (("cuda", cuda), ("webgpu", webgpu)):
-        row = replace(engines.ENGINES[name], probe=lambda found=found: found)
-        monkeypatch.setitem(engines.ENGINES, name, row)
-    assert engines.choose()[0].name == engine
-
-
 @no_gpu
 def test_without_an_arch_it_is_what_is_here():
     (partition,) = lowered(None).report.partitions
     assert "for host CPU by TVM (stand-in), no GPU is here" in partition.notes
-
-
-NO_DRIVER = Availability(ok=False, reason="no GPU is here", remedy="install the driver")
-
-
-@pytest.mark.parametrize("policy", ["error", "warn", "skip"])
-def test_an_engine_that_is_asked_for_and_not_here(monkeypatch, policy):
-    engine = replace(engines.ENGINES["webgpu"], probe=lambda: NO_DRIVER)
-    monkeypatch.setattr("delegate.backends.gpu.aot.ENGINES", {**engines.ENGINES, "webgpu": engine})
-    config = {
-        "backends": [{"name": "gpu", "options": {"engine": "webgpu"}}],
-        "policy": {"unavailable": policy},
-    }
-    what = "engine webgpu of backend 'gpu' is unavailable: no GPU is here"
-    if policy == "error":
-        with pytest.raises(BackendUnavailable, match=f"{what}: install the driver"):
-            compiled(nn.ReLU(), (X,), config=config)
-        return
-    with pytest.warns(RuntimeWarning, match=what) if policy == "warn" else nullcontext():
-        program = compiled(nn.ReLU(), (X,), config=config)
-    assert what in str(program.report)
-    assert_same(program(X), X.relu())
 
 
 @nvcc
@@ -294,4 +247,4 @@ def test_what_no_schedule_fits_is_left_to_others(monkeypatch):
     program = lowered("sm_90", module=nn.ReLU())
     (node,) = program.report.nodes
     assert node.backend == "portable"
-    assert "no schedule for sm_90 fits" in str(node.verdicts["gpu"])
+    assert "no schedule for sm_90 fits" in str(node.verdicts["cuda"])

@@ -17,10 +17,10 @@ pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delega
 
 
 def lowered(name: str, arch: str) -> CompiledProgram:
-    options = {"engine": "cuda", "cuda": {"arch": arch}}
-    program = delegate.to_backend(zoo.export(name), config={"backends": [{"name": "gpu", "options": options}]})
+    options = {"arch": arch}
+    program = delegate.to_backend(zoo.export(name), config={"backends": [{"name": "cuda", "options": options}]})
     assert len(program.report.partitions) == 1
-    assert {n.backend for n in program.report.nodes} == {"gpu"}
+    assert {n.backend for n in program.report.nodes} == {"cuda"}
     return program
 
 

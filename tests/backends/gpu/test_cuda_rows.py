@@ -1,4 +1,4 @@
-"""Every row of the engine cuda: run on the host's CPU by TVM against eager, and compiled for a GPU."""
+"""Every row of the backend cuda: run on the host's CPU by TVM against eager, and compiled for a GPU."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def inputs(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
 
 
 def lowered(module: nn.Module, args: tuple[torch.Tensor, ...], arch: str) -> CompiledProgram:
-    options = {"engine": "cuda", "cuda": {"arch": arch}}
+    options = {"arch": arch}
     return delegate.to_backend(
-        torch.export.export(module.eval(), args), config={"backends": [{"name": "gpu", "options": options}]}
+        torch.export.export(module.eval(), args), config={"backends": [{"name": "cuda", "options": options}]}
     )
 
 

@@ -1,4 +1,4 @@
-"""How the engine cuda lays out weights: transposed once, when a program is compiled, where nothing else reads them."""
+"""How the backend cuda lays out weights: transposed once, when a program is compiled, where nothing else reads them."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def test_weights_of_linear_layers(module, transposed, dtype, monkeypatch):
         aot, "to_relax", lambda *given, convert=aot.to_relax: programs.append(convert(*given)) or programs[-1]
     )
     module, x = module.to(dtype), X.to(dtype)
-    options = {"engine": "cuda", "cuda": {"arch": "llvm"}}
-    program = compiled(module, (x,), config={"backends": [{"name": "gpu", "options": options}]})
-    assert {n.backend for n in program.report.nodes} <= {"gpu", "portable"}
+    options = {"arch": "llvm"}
+    program = compiled(module, (x,), config={"backends": [{"name": "cuda", "options": options}]})
+    assert {n.backend for n in program.report.nodes} <= {"cuda", "portable"}
     assert ["permute_dims" in str(p) for p in programs] == [not transposed]
     exact, found = module(x), program(x)
     pairs = zip(exact, found, strict=True) if isinstance(exact, tuple) else [(exact, found)]

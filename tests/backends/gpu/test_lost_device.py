@@ -67,10 +67,10 @@ def layer(tmp_path_factory) -> Path:
 
 def lost_and_back(module: nn.Module, layer: Path, folder: Path, keep: bool) -> list[dict[str, Any]]:
     """What two programs of a module say, with the error of each result to eager in place of the result."""
-    require("gpu")
+    require("webgpu")
     if provider.adapter(provider.provider()) is None:
         pytest.skip("the GPU here is not Vulkan's")
-    config: dict[str, Any] = {"backends": ["gpu"], "partitioning": {"pins": {"pinned*": "portable"}}}
+    config: dict[str, Any] = {"backends": ["webgpu"], "partitioning": {"pins": {"pinned*": "portable"}}}
     config["fallback"] = {"keep": True, "policy": "allow"} if keep else {}
     x = torch.randn(1, 3, 16, 16)
     compiled(module, (x,), config=config).save(folder / "net.dlg")
@@ -97,7 +97,7 @@ def test_without_fallback_an_error_and_right_again_when_it_is_back(module, layer
     for line in lost_and_back(module.eval(), layer, tmp_path, keep=False):
         if "lost" in line["phase"]:
             assert line["made"].startswith(("BackendFailed", "DeviceLost"))
-            assert "partition gpu_" in line["made"]
+            assert "partition webgpu_" in line["made"]
         else:
             assert line["made"] < 1e-5
 

@@ -1,4 +1,4 @@
-"""Tensors between partitions of the engine cuda stay in TVM's memory: on the host's CPU here, where no GPU is."""
+"""Tensors between partitions of the backend cuda stay in TVM's memory: on the host's CPU here, where no GPU is."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TwoReaders(nn.Module):
 def test_an_input_of_two_partitions_is_copied_in_once():
     torch.manual_seed(0)
     module, rows = TwoReaders().eval(), torch.export.Dim("rows", max=8)
-    backend = {"name": "gpu", "options": {"engine": "cuda", "cuda": {"arch": "llvm"}}}
+    backend = {"name": "cuda", "options": {"arch": "llvm"}}
     config = {"backends": [backend], "partitioning": {"pins": {"pinned*": "portable"}}}
     program = compiled(module, (torch.ones(5, 6),), config=config, dynamic_shapes=({0: rows},))
     size = 5 * 6 * 4
@@ -55,9 +55,9 @@ def test_an_input_of_two_partitions_is_copied_in_once():
 def test_a_residual_stays_with_tvm(shared):
     torch.manual_seed(0)
     module, rows = Residual(shared).eval(), torch.export.Dim("rows", max=8)
-    options = {"engine": "cuda", "cuda": {"arch": "llvm"}}
+    options = {"arch": "llvm"}
     config = {
-        "backends": [{"name": "gpu", "options": options}],
+        "backends": [{"name": "cuda", "options": options}],
         "partitioning": {"pins": {"pinned*": "portable"}},
         "fallback": {"keep": True, "policy": "allow"},
     }

@@ -1,4 +1,4 @@
-"""The engine cuda on a GPU of NVIDIA's, or on the one that test_software.py has the CPU play."""
+"""The backend cuda on a GPU of NVIDIA's, or on the one that test_software.py has the CPU play."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PRECISIONS = ["float32", "tf32", "float16", "bfloat16"]
 
 def on_gpu(function, args, precision="float32"):
     program = lowered(function, args, precision, GPU.arch)
-    assert [p.backend for p in program.report.partitions] == ["gpu"]
+    assert [p.backend for p in program.report.partitions] == ["cuda"]
     return program
 
 
@@ -85,7 +85,7 @@ class _Around(nn.Module):
 
 def test_tensors_stay_on_the_gpu(tmp_path):
     x = torch.randn(4, 40)
-    config = {"backends": [{"name": "gpu", "options": {"engine": "cuda"}, "exclude": ["aten.cumprod"]}]}
+    config = {"backends": [{"name": "cuda", "exclude": ["aten.cumprod"]}]}
     program = compiled(_Around(), (x,), config=config)
     assert len(program.report.partitions) == 2
     program.save(tmp_path / "model.dlg")
@@ -98,7 +98,7 @@ def test_tensors_stay_on_the_gpu(tmp_path):
 
 def test_sizes_that_change():
     module, batch = Call(frozen(nn.Linear(80, 144))), torch.export.Dim("batch", min=1, max=64)
-    config = {"backends": [{"name": "gpu", "options": {"engine": "cuda"}}]}
+    config = {"backends": [{"name": "cuda"}]}
     program = compiled(module, (torch.randn(5, 80),), config=config, dynamic_shapes=(({0: batch},),))
     for size in (5, 1, 64):
         x = torch.randn(size, 80)

@@ -1,4 +1,4 @@
-"""Option `precision` of the engine cuda: what is rounded, what is summed up in float32, and what lies in the file."""
+"""Option `precision` of the backend cuda: what is rounded, what is summed up in float32, and what lies in the file."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ class Call(nn.Module):
 
 
 def lowered(function: Any, args: tuple[torch.Tensor, ...], precision: str, arch: str = "llvm") -> Any:
-    options = {"engine": "cuda", "cuda": {"arch": arch, "precision": precision}}
-    program = compiled(Call(function), args, config={"backends": [{"name": "gpu", "options": options}]})
-    assert {n.backend for n in program.report.nodes} == {"gpu"}
+    options = {"arch": arch, "precision": precision}
+    program = compiled(Call(function), args, config={"backends": [{"name": "cuda", "options": options}]})
+    assert {n.backend for n in program.report.nodes} == {"cuda"}
     return program
 
 

@@ -1,4 +1,4 @@
-"""Option `tuning` of the engine cuda: what is measured, kept and used again, on the host's CPU by TVM."""
+"""Option `tuning` of the backend cuda: what is measured, kept and used again, on the host's CPU by TVM."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ no_gpu = pytest.mark.skipif(not library.probe().stand_in, reason="an NVIDIA GPU 
 
 def lowered(trials=None, database=None, arch="llvm", **rest) -> delegate.CompiledProgram:
     given = {} if database is None else {"tuning": {"trials": trials, "database": str(database)}}
-    options = {"engine": "cuda", "cuda": {"arch": arch, **given}}
-    return compiled(MODULE, (X,), config={"backends": [{"name": "gpu", "options": options}]}, **rest)
+    options = {"arch": arch, **given}
+    return compiled(MODULE, (X,), config={"backends": [{"name": "cuda", "options": options}]}, **rest)
 
 
 def lines(path):
@@ -85,10 +85,10 @@ def test_trials_are_a_limit_and_more_of_them_go_on(tmp_path):
 
 def test_a_dynamic_batch_has_the_default_schedules(tmp_path):
     batch = ({0: torch.export.Dim("batch", min=2, max=8)},)
-    options = {"engine": "cuda", "cuda": {"arch": "llvm", "tuning": {"trials": 5, "database": str(tmp_path / "d")}}}
+    options = {"arch": "llvm", "tuning": {"trials": 5, "database": str(tmp_path / "d")}}
     images = torch.cat([X, X, X])
     program = compiled(
-        MODULE, (images,), config={"backends": [{"name": "gpu", "options": options}]}, dynamic_shapes=batch
+        MODULE, (images,), config={"backends": [{"name": "cuda", "options": options}]}, dynamic_shapes=batch
     )
     assert "0 schedules measured" in note(program)
     torch.testing.assert_close(program(images[:2]), MODULE(images[:2]), rtol=1e-5, atol=1e-5)
@@ -166,6 +166,6 @@ def test_a_file_is_replaced_at_once_or_not_at_all(tmp_path, monkeypatch):
     ],
 )
 def test_wrong_options(given, message):
-    options = {"engine": "cuda", "cuda": {"arch": "llvm", "tuning": given}}
+    options = {"arch": "llvm", "tuning": given}
     with pytest.raises(ConfigError, match=message):
-        compiled(nn.ReLU(), (X,), config={"backends": [{"name": "gpu", "options": options}]})
+        compiled(nn.ReLU(), (X,), config={"backends": [{"name": "cuda", "options": options}]})

@@ -13,7 +13,7 @@ from tests.backends.onnx.test_rows import require
 from tests.lowering import compiled, relative_error
 
 BATCH, HEADS, ROWS, COLUMNS, SIZE = 2, 4, 5, 7, 8
-TOLERANCE = {"dsp": 5e-3, "gpu": 1e-5}
+TOLERANCE = {"dsp": 5e-3, "webgpu": 1e-5}
 
 
 def _draw(*shape: int) -> torch.Tensor:
@@ -49,7 +49,7 @@ class All(nn.Module):
         return (*results, F.scaled_dot_product_attention(q[0], k[0], v[0]))
 
 
-@pytest.mark.parametrize("backend", ["dsp", "gpu"])
+@pytest.mark.parametrize("backend", ["dsp", "webgpu"])
 def test_attention(backend):
     require(backend)
     masks = {name: options["attn_mask"] for name, options in CASES.items() if "attn_mask" in options}

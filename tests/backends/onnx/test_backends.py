@@ -37,23 +37,23 @@ def image() -> torch.Tensor:
 
 
 def test_three_backends_and_kernels_in_one_program(tmp_path):
-    require("gpu")
+    require("webgpu")
     require("dsp")
     torch.manual_seed(0)
     module, x = Stages(), image()
     config = {
-        "backends": ["gpu", "dsp", "xnnpack"],
-        "partitioning": {"pins": {"first*": "gpu", "second*": "dsp", "third*": "xnnpack"}},
+        "backends": ["webgpu", "dsp", "xnnpack"],
+        "partitioning": {"pins": {"first*": "webgpu", "second*": "dsp", "third*": "xnnpack"}},
     }
     program = compiled(module, (x,), config=config)
-    assert {p.backend for p in program.report.partitions} == {"gpu", "dsp", "xnnpack"}
+    assert {p.backend for p in program.report.partitions} == {"webgpu", "dsp", "xnnpack"}
     assert "portable" in {n.backend for n in program.report.nodes}
     program.save(tmp_path / "all.dlg")
     with delegate.load(tmp_path / "all.dlg") as loaded:
         assert relative_error(loaded(x.numpy()), module(x)) < 1e-2
 
 
-@pytest.mark.parametrize("backend", ["gpu", "dsp"])
+@pytest.mark.parametrize("backend", ["webgpu", "dsp"])
 def test_calls_do_not_disturb_each_other(backend):
     require(backend)
     module = nn.Sequential(nn.Linear(6, 5), nn.ReLU())
@@ -64,7 +64,7 @@ def test_calls_do_not_disturb_each_other(backend):
         assert relative_error(program(x), module(x)) < 5e-3
 
 
-@pytest.mark.parametrize("backend", ["gpu", "dsp"])
+@pytest.mark.parametrize("backend", ["webgpu", "dsp"])
 def test_a_session_that_has_failed_is_made_anew(backend):
     require(backend)
     module, x = nn.Linear(6, 5), torch.ones(2, 6)
@@ -91,7 +91,7 @@ class _Nothing(nn.Module):
         return x.relu(), x.sum(0)
 
 
-@pytest.mark.parametrize("backend", ["gpu", "dsp"])
+@pytest.mark.parametrize("backend", ["webgpu", "dsp"])
 def test_tensors_that_hold_nothing(backend):
     """QNN's compiler ends the process where it meets one."""
     require(backend)

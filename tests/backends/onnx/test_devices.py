@@ -48,10 +48,10 @@ def image(seed: int = 0, batch: int = 1) -> torch.Tensor:
 
 
 def lowered(**changes):
-    require("gpu")
+    require("webgpu")
     torch.manual_seed(0)
     module = Residual(changes.pop("shared", False)).eval()
-    config = {"backends": ["gpu", "xnnpack"], "partitioning": {"pins": {"pinned*": changes.pop("pin", "xnnpack")}}}
+    config = {"backends": ["webgpu", "xnnpack"], "partitioning": {"pins": {"pinned*": changes.pop("pin", "xnnpack")}}}
     config["fallback"] = {"keep": True, "policy": "allow"} if changes.pop("keep", False) else {}
     return module, compiled(module, (image(batch=2),), config=config, **changes)
 
@@ -59,7 +59,7 @@ def lowered(**changes):
 @pytest.mark.parametrize(("pin", "shared"), [("xnnpack", False), ("portable", True)])
 def test_a_residual_stays_on_the_gpu(pin, shared, tmp_path):
     module, program = lowered(pin=pin, shared=shared)
-    first, last = (p for p in program.report.partitions if p.backend == "gpu")
+    first, last = (p for p in program.report.partitions if p.backend == "webgpu")
     size = 2 * 8 * 16 * 16 * 4
     assert (first.copied_in, first.copied_out) == (2 * 3 * 16 * 16 * 4, size)
     assert (last.copied_in, last.copied_out) == (size, size // 2)
@@ -82,13 +82,13 @@ def test_a_residual_stays_on_the_gpu(pin, shared, tmp_path):
 
 
 def test_an_input_of_two_partitions_is_copied_in_once(monkeypatch):
-    require("gpu")
+    require("webgpu")
     written: list[int] = []
     write = OrtMemory.write
     monkeypatch.setattr(OrtMemory, "write", lambda m, words: (written.append(words.nbytes), write(m, words)))
     torch.manual_seed(0)
     module = TwoReaders().eval()
-    config = {"backends": ["gpu"], "partitioning": {"pins": {"pinned*": "portable"}}}
+    config = {"backends": ["webgpu"], "partitioning": {"pins": {"pinned*": "portable"}}}
     program = compiled(module, (image(),), config=config)
     size = 3 * 16 * 16 * 4
     assert [p.copied_in for p in program.report.partitions] == [size, size]
@@ -118,7 +118,7 @@ def test_a_partition_that_falls_back_hands_over_on_the_host():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.bool_])
 def test_memory(dtype):
-    require("gpu")
+    require("webgpu")
     memory = OrtMemory(provider.copier(), 256)
     tensor = memory.tensor((3, 5), np.dtype(dtype))
     assert tensor.read().shape == (3, 5)
@@ -126,6 +126,6 @@ def test_memory(dtype):
 
 
 def test_more_memory_than_there_is(capfd):
-    require("gpu")
+    require("webgpu")
     with pytest.raises(BackendFailed, match="no 1099511627776 bytes of webgpu memory"):
         OrtMemory(provider.copier(), 1 << 40)

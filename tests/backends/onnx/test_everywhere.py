@@ -45,9 +45,9 @@ def _file(tmp_path: Path, policy: str) -> Path:
 
 def test_all_of_them(tmp_path, without_dsp):
     require("dsp")
-    require("gpu")
+    require("webgpu")
     module, x, program = _lower(FILE)
-    assert _used(program) == {"dsp", "gpu", "xnnpack", "portable"}
+    assert _used(program) == {"dsp", "webgpu", "xnnpack", "portable"}
     assert sum(len(p.nodes) for p in program.report.partitions) == sum(
         n.backend != "portable" for n in program.report.nodes
     )
@@ -67,7 +67,7 @@ def test_all_of_them(tmp_path, without_dsp):
 
 @pytest.mark.parametrize("policy", ["error", "warn", "skip"])
 def test_one_of_them_is_missing(policy, tmp_path, without_dsp):
-    require("gpu")
+    require("webgpu")
     file = _file(tmp_path, policy)
     without_dsp()
     if policy == "error":
@@ -77,7 +77,7 @@ def test_one_of_them_is_missing(policy, tmp_path, without_dsp):
     told = pytest.warns(RuntimeWarning, match="not used.*dsp") if policy == "warn" else contextlib.nullcontext()
     with told:
         module, x, program = _lower(file)
-    assert _used(program) == {"gpu", "xnnpack", "portable"}
+    assert _used(program) == {"webgpu", "xnnpack", "portable"}
     assert any("dsp" in note for note in program.report.notes)
     with torch.no_grad():
         assert relative_error(program(x), module(x)) < 1e-4

@@ -29,7 +29,7 @@ GPU = {
     "bert_mini": (1, 1e-3),
 }
 CONFIG = Path(__file__).parents[3] / "configs/dsp.yaml"
-ROWS = [("dsp", name, *row) for name, row in DSP.items()] + [("gpu", name, *row) for name, row in GPU.items()]
+ROWS = [("dsp", name, *row) for name, row in DSP.items()] + [("webgpu", name, *row) for name, row in GPU.items()]
 
 
 @pytest.mark.slow

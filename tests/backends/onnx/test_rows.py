@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends.gpu.engines import ENGINES
 from delegate.backends.onnx.translations import TRANSLATIONS
 from delegate.registry import default_registry
 from tests.backends.onnx.cases import CASES, FAMILIES, Case
@@ -70,7 +69,7 @@ PORTABLE: dict[str, dict[str, str]] = {
         ),
         "aten.grid_sampler_2d.default, bicubic zeros": "QNN does not sample bicubic",
     },
-    "gpu": {
+    "webgpu": {
         "aten.convolution.default, 3-D groups": "the plugin has no groups over 3 dimensions",
         "aten.convolution.default, transposed 3-D": "the plugin does not transpose it over 3 dimensions",
         **dict.fromkeys(
@@ -80,7 +79,7 @@ PORTABLE: dict[str, dict[str, str]] = {
         **dict.fromkeys(FAMILIES["quantization"], "quantized programs are for other backends"),
     },
 }
-TOLERANCE = {"dsp": 5e-3, "gpu": 1e-4}
+TOLERANCE = {"dsp": 5e-3, "webgpu": 1e-4}
 COARSE = {"aten.sin.default": 5e-4, "aten.cos.default": 5e-4, "aten.tan.default": 5e-4}  # WGSL promises 2**-11
 # float16 on the HTP: what jumps at whole numbers may jump elsewhere, and what grows the errors of others grows them.
 JUMPS = {"aten.ceil.default", "aten.floor.default", "aten.round.default"}
@@ -115,9 +114,7 @@ class _Call(nn.Module):
 
 
 def require(backend: str) -> None:
-    """Skip, with the reason, where a backend cannot be used; of `gpu`, the engine webgpu."""
-    if backend == "gpu" and not ENGINES["webgpu"].probe().ok:
-        pytest.skip(f"webgpu: {ENGINES['webgpu'].probe().reason}")
+    """Skip, with the reason, where a backend cannot be used."""
     state = default_registry().state(backend)
     if state.availability is None or not state.availability.ok:
         pytest.skip(f"{state.detail}: {state.remedy}")
@@ -125,7 +122,7 @@ def require(backend: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("backend", ["dsp", "gpu"])
+@pytest.mark.parametrize("backend", ["dsp", "webgpu"])
 def test_every_row_runs_on_the_library_and_is_right(backend, family):
     require(backend)
     cases = FAMILIES[family]

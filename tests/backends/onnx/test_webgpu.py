@@ -1,4 +1,4 @@
-"""The engine webgpu on the real library: dynamic sizes, element types, limits, options, failures, threads."""
+"""The backend webgpu on the real library: dynamic sizes, element types, limits, options, failures, threads."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ DYNAMIC = {
 
 @pytest.mark.parametrize("case", DYNAMIC)
 def test_dynamic_sizes(case):
-    require("gpu")
+    require("webgpu")
     torch.manual_seed(0)
     build, inputs, shapes = DYNAMIC[case]
     module = build().eval()
-    program = compiled(module, inputs(3, 5), backends="gpu", dynamic_shapes=shapes)
-    assert [p.backend for p in program.report.partitions] == ["gpu"]
+    program = compiled(module, inputs(3, 5), backends="webgpu", dynamic_shapes=shapes)
+    assert [p.backend for p in program.report.partitions] == ["webgpu"]
     assert "portable" not in {n.backend for n in program.report.nodes}
     for sizes in ((3, 5), (1, 2), (4, 33), (3, 5)):
         given = inputs(*sizes)
@@ -114,18 +114,18 @@ class _Twice(nn.Module):
 
 def test_a_value_that_is_two_results():
     """The exporter finds that both are one, and copies it by Identity, which WebGPU has for no truth values."""
-    require("gpu")
+    require("webgpu")
     given = torch.tensor([1.0, 2, 3]), torch.tensor([1.0, 0, 3])
-    program = compiled(_Twice(), given, backends="gpu")
-    assert {n.backend for n in program.report.nodes} == {"gpu"}
+    program = compiled(_Twice(), given, backends="webgpu")
+    assert {n.backend for n in program.report.nodes} == {"webgpu"}
     assert [r.tolist() for r in program(*given)] == [[False, True, False]] * 2 + [True]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_element_types_that_the_gpu_lacks_have_a_reason(dtype):
-    require("gpu")
-    program = compiled(nn.Linear(6, 5).to(dtype), (torch.ones(2, 6, dtype=dtype),), backends="gpu")
-    verdicts = {str(n.verdicts["gpu"]) for n in program.report.nodes}
+    require("webgpu")
+    program = compiled(nn.Linear(6, 5).to(dtype), (torch.ones(2, 6, dtype=dtype),), backends="webgpu")
+    verdicts = {str(n.verdicts["webgpu"]) for n in program.report.nodes}
     if dtype is torch.float16 and not provider.missing(provider.FLOAT16):
         assert verdicts == {"yes"}
     else:
@@ -133,25 +133,25 @@ def test_element_types_that_the_gpu_lacks_have_a_reason(dtype):
 
 
 def test_a_float16_program_on_a_gpu_without_float16(tmp_path, monkeypatch):
-    require("gpu")
+    require("webgpu")
     if not (reason := provider.missing(provider.FLOAT16)):
         pytest.skip("the GPU here has float16")
     monkeypatch.setattr(provider, "missing", lambda dtype: "")  # as on the machine that lowered it
-    program = compiled(nn.ReLU(), (torch.ones(4, dtype=torch.float16),), backends="gpu")
+    program = compiled(nn.ReLU(), (torch.ones(4, dtype=torch.float16),), backends="webgpu")
     program.save(tmp_path / "half.dlg")
     monkeypatch.setattr(provider, "missing", lambda dtype: reason if dtype == provider.FLOAT16 else "")
-    with pytest.raises(BackendFailed, match=r"no float16.*partition gpu_0 of gpu.*float32"):
+    with pytest.raises(BackendFailed, match=r"no float16.*partition webgpu_0 of webgpu.*float32"):
         delegate.load(tmp_path / "half.dlg")
 
 
 def test_a_tensor_beyond_the_limit_of_a_buffer_has_a_reason():
-    require("gpu")
+    require("webgpu")
     found = provider.adapter(provider.provider())
     if found is None:
         pytest.skip("no Vulkan")
     count = found.largest // 4 + 1
-    program = compiled(_Expand(count), (torch.ones(1),), backends="gpu")
-    assert any(f"too large: expand has {count * 4} bytes" in str(n.verdicts["gpu"]) for n in program.report.nodes)
+    program = compiled(_Expand(count), (torch.ones(1),), backends="webgpu")
+    assert any(f"too large: expand has {count * 4} bytes" in str(n.verdicts["webgpu"]) for n in program.report.nodes)
 
 
 class _Expand(nn.Module):
@@ -174,9 +174,9 @@ class _Tables(nn.Module):
 
 @pytest.mark.slow
 def test_weights_beyond_what_protobuf_holds():
-    require("gpu")
+    require("webgpu")
     module, x = _Tables(9).requires_grad_(False), torch.tensor([0, 5, (1 << 18) - 1])
-    program = compiled(module, (x,), backends="gpu")
+    program = compiled(module, (x,), backends="webgpu")
     (spec,) = program.program.delegates
     assert len(program.program.segments[spec.segment]) > 2**31
     assert relative_error(program(x), module(x)) == 0
@@ -190,15 +190,15 @@ class _Outer(nn.Module):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("keep", [False, True])
 def test_memory_that_the_gpu_does_not_have(keep):
-    require("gpu")
+    require("webgpu")
     rows, columns = Dim("rows", min=1, max=10**6), Dim("columns", min=1, max=10**6)
     module, small = _Outer(), (torch.arange(3.0), torch.arange(4.0))
-    config = {"backends": ["gpu"], "fallback": {"keep": keep}}
+    config = {"backends": ["webgpu"], "fallback": {"keep": keep}}
     program = compiled(module, small, config=config, dynamic_shapes=({0: rows}, {0: columns}))
     assert relative_error(program(*small), module(*small)) == 0
     large = (torch.ones(300_000), torch.ones(1_000))  # 1.2 GB in between
     if not keep:
-        with pytest.raises(BackendFailed, match="partition gpu_0 of gpu"):
+        with pytest.raises(BackendFailed, match="partition webgpu_0 of webgpu"):
             program(*large)
     else:
         assert program(*large).tolist() == [2.0] * 1_000
@@ -207,10 +207,10 @@ def test_memory_that_the_gpu_does_not_have(keep):
 
 def test_several_threads_on_several_partitions():
     """WebGPU's plugin has one device for all sessions, and crashes where two run at once."""
-    require("gpu")
+    require("webgpu")
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.Sigmoid(), nn.Linear(32, 32)).eval()
-    config = {"backends": ["gpu"], "partitioning": {"exclude": ["aten.relu", "aten.sigmoid"]}}
+    config = {"backends": ["webgpu"], "partitioning": {"exclude": ["aten.relu", "aten.sigmoid"]}}
     program = compiled(module, (torch.ones(8, 32),), config=config)
     assert len(program.report.partitions) == 3
     inputs = [torch.randn(8, 32) for _ in range(4)]
@@ -224,9 +224,9 @@ def test_several_threads_on_several_partitions():
 
 
 def test_options_reach_the_session():
-    require("gpu")
+    require("webgpu")
     options = {"threads": 1, "memory_pattern": False, "buffer_cache": "simple", "layout": "NCHW", "power": "low-power"}
-    config = {"backends": [{"name": "gpu", "options": {"webgpu": options}}]}
+    config = {"backends": [{"name": "webgpu", "options": options}]}
     module, x = nn.Conv2d(3, 4, 3), torch.randn(1, 3, 8, 8)
     program = compiled(module, (x,), config=config)
     (spec,) = program.program.delegates
@@ -240,7 +240,7 @@ def test_options_reach_the_session():
     ("options", "message"), [({"threads": -1}, "greater than or equal to 0"), ({"layout": "NWHC"}, "NHWC")]
 )
 def test_wrong_options(options, message):
-    config = {"backends": [{"name": "gpu", "options": {"webgpu": options}}]}
+    config = {"backends": [{"name": "webgpu", "options": options}]}
     with pytest.raises(ConfigError, match=message):
         compiled(nn.ReLU(), (torch.ones(2),), config=config)
 
@@ -252,8 +252,8 @@ _RUN = (
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_vulkan_loader_without_driver(keep, tmp_path):
-    require("gpu")
-    program = compiled(nn.ReLU(), (torch.ones(3),), config={"backends": ["gpu"], "fallback": {"keep": keep}})
+    require("webgpu")
+    program = compiled(nn.ReLU(), (torch.ones(3),), config={"backends": ["webgpu"], "fallback": {"keep": keep}})
     program.save(tmp_path / "relu.dlg")
     without = {**os.environ, "VK_DRIVER_FILES": str(tmp_path / "none.json")}
     command = [sys.executable, "-c", _RUN, str(tmp_path / "relu.dlg")]
@@ -266,7 +266,11 @@ def test_a_vulkan_loader_without_driver(keep, tmp_path):
         assert "BackendUnavailable" in said
         assert "install the GPU's driver" in said
     listed = subprocess.run(
-        [sys.executable, "-m", "delegate", "backends", "gpu"], env=without, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "delegate", "backends", "webgpu"],
+        env=without,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "libvulkan1" in listed.stdout
     assert "install" in listed.stdout

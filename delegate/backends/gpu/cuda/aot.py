@@ -1,4 +1,4 @@
-"""The AOT half of the engine: a region is imported by TVM and compiled to a library for one architecture."""
+"""The AOT half: a region is imported by TVM and compiled to a library for one architecture."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TuningOptions(aot.Options):
 
 
 class CudaOptions(aot.Options):
-    """Options of the engine."""
+    """Options of the backend."""
 
     arch: str | None = Field(
         default=None,
@@ -69,7 +69,7 @@ class CudaOptions(aot.Options):
 class CudaBackend(TableBackend):
     """NVIDIA's GPUs by TVM."""
 
-    name = "gpu"
+    name = "cuda"
     library = "TVM"
     Options = CudaOptions
     table: ClassVar = TABLE

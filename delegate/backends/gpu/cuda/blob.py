@@ -1,4 +1,4 @@
-"""The blob of the engine: TVM's library, then the weights that it is given at every call.
+"""The blob: TVM's library, then the weights that it is given at every call.
 
 What lies where stands in `compile_specs`, as plain JSON: "library" (bytes) and "weights" (dtype, shape, offset).
 """

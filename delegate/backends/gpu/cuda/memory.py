@@ -13,7 +13,7 @@ from delegate.backends.gpu.cuda.library import CPU, CUDA, one_line
 from delegate.errors import BackendFailed
 from delegate.runtime.backend import Array, DeviceMemory, DeviceTensor
 
-# Memory spaces and the devices that they are on. The second is for the engine's tests on a machine without a GPU.
+# Memory spaces and the devices that they are on. The second is for tests on a machine without a GPU.
 SPACES = {"cuda": CUDA, "stand-in": CPU}
 
 

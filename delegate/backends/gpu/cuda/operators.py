@@ -1,4 +1,4 @@
-"""The ATen operators that the engine converts rightly: one row per operator, each confirmed by a test.
+"""The ATen operators that the backend converts rightly: one row per operator, each confirmed by a test.
 
 Most conversions are those of TVM's importer for torch (`tvm.relax.frontend.torch`, 0.27). It ignores arguments that it
 does not know, so that a row's check has to name them; what it has wrong beyond that has no row, or a conversion of our

@@ -1,4 +1,4 @@
-"""The runtime half of the engine: a library of TVM's on the GPU that it was compiled for."""
+"""The runtime half: a library of TVM's on the GPU that it was compiled for."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ def host() -> str:
 
 class CudaRuntime(BackendRuntime):
     """Opens what the AOT half compiled."""
+
+    fork_safe = False  # CUDA is not
 
     def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
         return True

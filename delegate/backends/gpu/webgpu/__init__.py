@@ -1,1 +1,1 @@
-"""The engine `webgpu`: GPUs of any vendor, by ONNX Runtime's WebGPU plugin."""
+"""The backend `webgpu`: GPUs of any vendor, by ONNX Runtime's WebGPU plugin."""

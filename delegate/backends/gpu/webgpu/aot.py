@@ -1,4 +1,4 @@
-"""The AOT half of the engine: a region becomes an ONNX model that WebGPU's provider takes whole."""
+"""The AOT half: a region becomes an ONNX model that WebGPU's provider takes whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from delegate.verdict import Reason, Verdict, no
 
 
 class WebGpuOptions(aot.Options):
-    """Options of the engine. Those of the device are the first program's, as long as one is loaded."""
+    """Options of the backend. Those of the device are the first program's, as long as one is loaded."""
 
     threads: NonNegativeInt = Field(
         default=0, description="Threads of the host that prepare the GPU's work; 0: ONNX Runtime decides."
@@ -44,7 +44,7 @@ class WebGpuOptions(aot.Options):
 class WebGpuBackend(OnnxBackend):
     """GPUs by WebGPU."""
 
-    name = "gpu"
+    name = "webgpu"
     Options = WebGpuOptions
     library = provider.PROVIDER
     operators: ClassVar = OPERATORS

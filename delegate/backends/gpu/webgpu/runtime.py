@@ -1,4 +1,4 @@
-"""The runtime half of the engine: a session on WebGPU's provider."""
+"""The runtime half: a session on WebGPU's provider."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from delegate.runtime.backend import BackendRuntime, Delegate, DeviceMemory
 
 class WebGpuRuntime(BackendRuntime):
     """Opens what the AOT half made."""
+
+    fork_safe = False  # neither Vulkan nor ONNX Runtime's threads are
 
     def __init__(self) -> None:
         self._copier = provider.copier()

@@ -1,0 +1,16 @@
+"""What is known of the backend webgpu before its library is touched."""
+
+from __future__ import annotations
+
+from delegate.backends.gpu.webgpu import provider
+from delegate.backends.info import BackendInfo
+
+INFO = BackendInfo(
+    name="webgpu",
+    description="GPUs of any vendor by WebGPU inside ONNX Runtime (float32, float16)",
+    aot="delegate.backends.gpu.webgpu.aot:WebGpuBackend",
+    runtime="delegate.backends.gpu.webgpu.runtime:WebGpuRuntime",
+    probe=provider.probe,
+    install=provider.INSTALL,
+    preference=1,
+)
