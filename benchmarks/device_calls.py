@@ -23,7 +23,7 @@ from delegate.backends.onnx.blob import unpack
 from delegate.backends.onnx.session import open_session
 from delegate.errors import DelegateError
 from delegate.program.model import DelegateSpec
-from delegate.runtime.program import LoadedProgram
+from delegate.runtime.loaded import LoadedProgram
 
 ROUNDS, CALLS = 15, 200
 

@@ -20,14 +20,14 @@ import torch
 
 import delegate
 from benchmarks.engines import onnx_bytes
-from delegate.program.memory import largest_live_sum
+from delegate.program.memory_plan import largest_live_sum
 from delegate.registry import default_registry
 from delegate.runtime.kernels import Kernels
 from delegate.runtime.storage import assign_storage
 from tests import zoo
 
 RUN_DELEGATE = """
-from delegate.runtime.program import load
+from delegate.runtime.loaded import load
 program = load({model!r})
 for _ in range(3):
     program(*inputs)

@@ -27,7 +27,7 @@ ROUNDS = 9
 
 LOAD_DELEGATE = """
 import time; start = time.perf_counter()
-from delegate.runtime.program import load
+from delegate.runtime.loaded import load
 load({path!r})
 print(time.perf_counter() - start)
 """

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from delegate.partitioner.partitioner import Partitioner as Partitioner
     from delegate.partitioner.saved import SavedPlan as SavedPlan
     from delegate.program.dtypes import DType as DType
-    from delegate.runtime.program import LoadedProgram as LoadedProgram
-    from delegate.runtime.program import load as load
+    from delegate.runtime.loaded import LoadedProgram as LoadedProgram
+    from delegate.runtime.loaded import load as load
 
 __version__ = "0.1.0"
 
@@ -27,8 +27,8 @@ _PUBLIC = {
     "DType": "delegate.program.dtypes",
     "Partitioner": "delegate.partitioner.partitioner",
     "SavedPlan": "delegate.partitioner.saved",
-    "load": "delegate.runtime.program",
-    "LoadedProgram": "delegate.runtime.program",
+    "load": "delegate.runtime.loaded",
+    "LoadedProgram": "delegate.runtime.loaded",
 }
 
 __all__ = ["CompiledProgram", "DType", "KernelTable", "LoadedProgram", "Partitioner", "SavedPlan", "load", "to_backend"]

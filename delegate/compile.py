@@ -22,9 +22,9 @@ from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
 from delegate.edge.sources import exported_programs
 from delegate.edge.undisturbed import undisturbed
-from delegate.emit.copies import state_copies
-from delegate.emit.program import emit
-from delegate.emit.whole import has_kernel
+from delegate.emit.device_copies import with_device_copies
+from delegate.emit.emitting import emit
+from delegate.emit.runnable import has_kernel
 from delegate.errors import PartitionError
 from delegate.kernels.libraries import Wanted
 from delegate.partitioner.candidates import Artifacts, Candidate, candidates, refused_parts
@@ -95,7 +95,7 @@ def to_backend(
     _warn_of_portable(report, selection)
     keep, policy = selection.fallback.keep, selection.fallback.policy
     program = emit(lowered, compiler.kernels, keep_fallbacks=keep, on_fallback=policy)
-    report = state_copies(report, program, lowered)
+    report = with_device_copies(report, program, lowered)
     program = program._replace(report=report.to_json())
     specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in exported.items()}
     return CompiledProgram(program, specs, report, registry, selection.kernels, plan=SavedPlan.of(compiler.plans))

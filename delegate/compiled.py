@@ -25,11 +25,11 @@ from delegate.program.model import Program, Ref
 from delegate.registry import Registry
 from delegate.report import Report
 from delegate.runtime.backend import Array
-from delegate.runtime.closed import Bound
 from delegate.runtime.context import Context
+from delegate.runtime.lifecycle import Bound
+from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method
 from delegate.runtime.profile import Profile
-from delegate.runtime.program import LoadedProgram
 
 
 class CompiledMethod(Bound):

@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
-from delegate.backends.guard import GuardedBackend
+from delegate.backends.checked import CheckedBackend
 from delegate.config import BackendChoice, Config, Fallback, backend_options, load_config
 from delegate.errors import BackendError, BackendNotFound, BackendUnavailable, ConfigError
 from delegate.kernels.libraries import Wanted
@@ -38,7 +38,7 @@ class Selection:
     """
 
     partitioners: tuple[Partitioner, ...]
-    backends: Mapping[str, GuardedBackend]
+    backends: Mapping[str, CheckedBackend]
     rules: PartitionRules
     on_portable: str
     notes: tuple[str, ...]
@@ -69,7 +69,7 @@ def select(request: Request, config: ConfigSource, registry: Registry, kernels: 
             "kernel libraries are named twice, in the call and in the configuration", remedy="name them in one place"
         )
     partitioners, notes = [], []
-    backends: dict[str, GuardedBackend] = {}
+    backends: dict[str, CheckedBackend] = {}
     for partitioner in _partitioners(request, settings, registry):
         name = partitioner.backend
         if name in backends:
@@ -77,7 +77,7 @@ def select(request: Request, config: ConfigSource, registry: Registry, kernels: 
         try:
             half = registry.aot(name)
             options = BackendChoice(name=name, options=dict(partitioner.options))
-            backends[name] = GuardedBackend(name, half, backend_options(options, registry))
+            backends[name] = CheckedBackend(name, half, backend_options(options, registry))
         except (BackendNotFound, BackendUnavailable) as error:
             notes.append(_absent(error, settings.policy.unavailable))
             continue

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from torch.fx import Node
 
 from delegate.backends.region import ClaimedPattern, Region
-from delegate.typed import expect, is_texts
+from delegate.field_checks import expect, is_texts
 from delegate.verdict import YES, Verdict
 
 __all__ = [

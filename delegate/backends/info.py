@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from delegate.field_checks import expect, is_texts
 from delegate.plugins import PORTABLE
-from delegate.typed import expect, is_texts
 
 API_VERSION = (1, 1)  # (major, minor): a plugin of another major, or of a newer minor, is incompatible
 

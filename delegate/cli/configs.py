@@ -28,6 +28,6 @@ def check(path: Annotated[Path, typer.Argument(metavar="FILE", help="YAML file."
 @app.command("schema")
 def schema() -> None:
     """Print the JSON schema of a configuration, with the options of the installed backends."""
-    from delegate.config import Config
+    from delegate.config import json_schema
 
-    output.print_json(Config.json_schema())
+    output.print_json(json_schema())

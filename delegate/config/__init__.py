@@ -2,5 +2,15 @@
 
 from delegate.config.load import backend_options, load_config
 from delegate.config.model import BackendChoice, Config, Fallback, Partitioning, Policy
+from delegate.config.schema import json_schema
 
-__all__ = ["BackendChoice", "Config", "Fallback", "Partitioning", "Policy", "backend_options", "load_config"]
+__all__ = [
+    "BackendChoice",
+    "Config",
+    "Fallback",
+    "Partitioning",
+    "Policy",
+    "backend_options",
+    "json_schema",
+    "load_config",
+]

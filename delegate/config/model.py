@@ -10,7 +10,6 @@ from pydantic_core import PydanticCustomError
 
 if TYPE_CHECKING:
     from delegate.partitioner.rules import PartitionRules
-    from delegate.registry import Registry
 
 
 # YAML writes lists; strict mode would take tuples alone.
@@ -143,10 +142,3 @@ class Config(_Model):
             pins={pattern: place for pattern, place in p.pins.items() if place not in left_out},
             node_pins={pattern: place for pattern, place in p.node_pins.items() if place not in left_out},
         )
-
-    @staticmethod
-    def json_schema(registry: Registry | None = None) -> dict[str, Any]:
-        """The JSON schema of a configuration, with the options of the installed backends woven in."""
-        from delegate.config.schema import json_schema
-
-        return json_schema(registry)

@@ -8,26 +8,24 @@ lies outside, so that constants, states and inputs are never copied into a body,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
 from delegate.edge.control_flow import ControlFlow
 from delegate.edge.node import describe
+from delegate.emit.emission import Emission
 from delegate.emit.numbers import number_value
 from delegate.errors import LoweringError
 from delegate.program.dtypes import DType
 from delegate.program.model import Block, Structure, StructuredCall, Value
 from delegate.runtime.storage import UNPLANNED
 
-if TYPE_CHECKING:
-    from delegate.emit.graph import GraphEmitter
-
 _NUMBERS = {int: DType.int64, torch.SymInt: DType.int64, torch.SymBool: DType.bool, torch.SymFloat: DType.float64}
 
 
-def emit_control_flow(outer: GraphEmitter, node: Node, flow: ControlFlow) -> None:
+def emit_control_flow(outer: Emission, node: Node, flow: ControlFlow) -> None:
     """Emit one control-flow node with its bodies.
 
     Args:
@@ -56,7 +54,7 @@ def emit_control_flow(outer: GraphEmitter, node: Node, flow: ControlFlow) -> Non
 class _Captured:
     """What a body sees of the graph around it: looked up when the body first uses it."""
 
-    def __init__(self, outer: GraphEmitter, operand: Any, node: Node) -> None:
+    def __init__(self, outer: Emission, operand: Any, node: Node) -> None:
         self._outer, self._operand, self._node = outer, operand, node
 
     def __call__(self) -> int:
@@ -70,7 +68,7 @@ def _body(attribute: Node) -> Graph:
 
 
 def _block(
-    outer: GraphEmitter, flow: ControlFlow, graph: Graph, captured: Sequence[Callable[[], int]], node: Node
+    outer: Emission, flow: ControlFlow, graph: Graph, captured: Sequence[Callable[[], int]], node: Node
 ) -> Block:
     placeholders = graph.find_nodes(op="placeholder")
     own = len(flow.carried) + len(flow.sequences)
@@ -85,7 +83,7 @@ def _block(
     return Block(tuple(inputs), outputs, tuple(inner.instructions))
 
 
-def _learn_sizes(outer: GraphEmitter, node: Node, blocks: Sequence[Block]) -> None:
+def _learn_sizes(outer: Emission, node: Node, blocks: Sequence[Block]) -> None:
     """Sizes of results that torch names anew although both branches give the same, which depend on data before them."""
     results = [v for v in node.meta["val"] if v is not None]
     for result, *made in zip(results, *(block.outputs for block in blocks), strict=True):
@@ -94,14 +92,14 @@ def _learn_sizes(outer: GraphEmitter, node: Node, blocks: Sequence[Block]) -> No
             outer.tables.symbols.learn_same(result, shapes.pop())
 
 
-def _outputs(outer: GraphEmitter, node: Node) -> list[int]:
+def _outputs(outer: Emission, node: Node) -> list[int]:
     """New values for the results of the call; -1 where a body gives None."""
     given = node.meta["val"]
     names = [node.name if len(given) == 1 else f"{node.name}.{i}" for i in range(len(given))]
     return [-1 if v is None else _made(outer, node, name, v) for name, v in zip(names, given, strict=True)]
 
 
-def _made(outer: GraphEmitter, node: Node, name: str, given: Any) -> int:
+def _made(outer: Emission, node: Node, name: str, given: Any) -> int:
     """A new value for a tensor or a number."""
     if isinstance(given, torch.Tensor):
         return outer.tables.like(given, name, UNPLANNED, node)

@@ -13,21 +13,21 @@ from delegate.edge.decompose import decompose
 from delegate.edge.graphs import drop_unused, extracted
 from delegate.edge.program import EdgeInput, EdgeProgram
 from delegate.emit.method import emit_method
-from delegate.emit.pools import Pools
-from delegate.emit.whole import compounds_without_kernel
+from delegate.emit.runnable import compounds_without_kernel
+from delegate.emit.shared import SharedTables
 from delegate.errors import LoweringError
 from delegate.partitioner.cut import LoweredProgram
 from delegate.program.model import Method
 from delegate.runtime.kernels import Kernels
 
 
-def emit_fallback(region: Region, ranges: Mapping[Any, Any], pools: Pools, kernels: Kernels) -> Method:
+def emit_fallback(region: Region, ranges: Mapping[Any, Any], shared: SharedTables, kernels: Kernels) -> Method:
     """The method that takes and gives what the region's delegate does, its memory not planned yet.
 
     Args:
         region: left as it is.
         ranges: torch's range constraints of the program that it was cut from.
-        pools: of the program; the fallback shares constants with its methods.
+        shared: of the program; the fallback shares constants with its methods.
         kernels: that it will run on. Compound operators that none of them runs are decomposed.
 
     Raises:
@@ -38,7 +38,7 @@ def emit_fallback(region: Region, ranges: Mapping[Any, Any], pools: Pools, kerne
         while leftover := compounds_without_kernel(program.graph, kernels):
             program = decompose(program, leftover)
             drop_unused(program.graph)
-        return emit_method(LoweredProgram(program, {}), pools, kernels)
+        return emit_method(LoweredProgram(program, {}), shared, kernels)
     except LoweringError as error:
         where = ", ".join(part for part in (f"fallback of partition {region.name}", error.where) if part)
         remedy = "; ".join(part for part in (error.remedy, "or set fallback.keep to false") if part)

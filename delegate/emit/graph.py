@@ -6,7 +6,6 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch._higher_order_ops.auto_functionalize import auto_functionalized
 from torch._ops import OpOverload
 from torch.fx import Graph, Node
@@ -14,18 +13,17 @@ from torch.fx import Graph, Node
 from delegate.edge.control_flow import control_flow
 from delegate.edge.node import arguments, describe, op_name, tensors
 from delegate.emit.blocks import emit_control_flow
+from delegate.emit.emission import Emission
 from delegate.emit.numbers import emit_full, is_computed, with_tensors
 from delegate.emit.tables import Tables
 from delegate.errors import LoweringError
 from delegate.partitioner.cut import LoweredDelegate, call_delegate
-from delegate.program.model import Arg, DelegateCall, Instruction, Ref
-from delegate.runtime.storage import UNPLANNED
+from delegate.program.model import DelegateCall
 
-_CLONE = "aten.clone.default"
 _ELEMENT = "aten._local_scalar_dense.default"  # the number that a tensor of one element holds
 
 
-class GraphEmitter:
+class GraphEmitter(Emission):
     """Turns the nodes of a graph into instructions, in order.
 
     Args:
@@ -43,10 +41,8 @@ class GraphEmitter:
         *,
         reads_data: bool = False,
     ) -> None:
-        self.tables, self.delegates, self.reads_data = tables, delegates, reads_data
-        self.instructions: list[Instruction] = []
-        self._placed = placed
-        self._indices: dict[Node, list[int]] = {}
+        super().__init__(tables, placed, reads_data=reads_data)
+        self.delegates = delegates
 
     def emit(self, graph: Graph) -> Sequence[Any]:
         """Emit all nodes; gives the graph's results, as they stand in its output node.
@@ -64,56 +60,6 @@ class GraphEmitter:
     def nested(self, placed: Callable[[Node], int]) -> GraphEmitter:
         """An emitter of a graph inside this one: its instructions are a list of their own."""
         return GraphEmitter(self.tables, self.delegates, placed)
-
-    def value(self, node: Node) -> int:
-        """The one value of a node."""
-        if node not in self._indices:
-            if node.op != "placeholder":
-                raise LoweringError("a value is used before it is made", where=describe(node))
-            self._indices[node] = [self._placed(node)]
-        return self._indices[node][0]
-
-    def place(self, node: Node, indices: Sequence[int]) -> None:
-        """Say which values hold the results of a node, one for each; -1 where a result is nothing."""
-        self._indices[node] = list(indices)
-        if self.reads_data and len(indices) == 1:
-            self.tables.symbols.offer(node.meta.get("val"), indices[0])
-
-    def has_value(self, node: Node) -> bool:
-        """Whether a value holds what the node gives: a tensor, or a number that is known only when it runs."""
-        return node in self._indices
-
-    def clone(self, node: Node) -> int:
-        """A copy of a node's value, made here."""
-        index = self.value(node)
-        copy = self.tables.add(self.tables.values[index]._replace(name=f"{node.name} (copy)", storage=UNPLANNED))
-        self.kernel_call(_CLONE, (Ref(index), None), (copy,), node)
-        return copy
-
-    def kernel_call(self, op: str, args: tuple[Arg, ...], outputs: tuple[int, ...], node: Node) -> None:
-        """Call a kernel here, on behalf of a node."""
-        self.instructions.append(self.tables.kernel_call(op, args, outputs, node))
-
-    def argument(self, arg: Any, node: Node) -> Arg:
-        """An argument of a node, or a result of its graph, as programs hold it.
-
-        Raises:
-            LoweringError: programs do not hold such arguments.
-        """
-        if isinstance(arg, Node):
-            value = arg.meta.get("val")
-            return Ref(self.value(arg)) if isinstance(value, torch.Tensor) else self._number(value, node)
-        if isinstance(arg, list | tuple):
-            return tuple(self.argument(a, node) for a in arg)
-        if isinstance(arg, torch.dtype):
-            return self.tables.dtype(arg, node)
-        if isinstance(arg, torch.device | torch.layout | torch.memory_format):
-            return None
-        return self._number(arg, node)
-
-    def _define(self, node: Node) -> tuple[int, ...]:
-        self._indices[node] = self.tables.define(node, UNPLANNED)
-        return tuple(self._indices[node])
 
     def _call(self, node: Node) -> None:
         if node.target is operator.getitem:
@@ -140,8 +86,8 @@ class GraphEmitter:
         name, *given = node.args
         delegate = self.delegates[str(name)]
         inputs = tuple(self.value(n) for n in given if isinstance(n, Node))
-        index = self.tables.pools.delegate(str(name), delegate.backend, delegate.result)
-        self.instructions.append(DelegateCall(index, inputs, self._define(node)))
+        index = self.tables.shared.delegate(str(name), delegate.backend, delegate.result)
+        self.instructions.append(DelegateCall(index, inputs, self.define(node)))
 
     def _operator_call(self, node: Node) -> None:
         if not isinstance(node.target, OpOverload):
@@ -155,7 +101,7 @@ class GraphEmitter:
         else:
             args = [self.argument(argument, node) for argument in given.values()]
         allocates = self.reads_data and self.tables.learn_sizes(node, len(self.tables.values))
-        call = self.tables.kernel_call(op, tuple(args), self._define(node), node, allocates=allocates)
+        call = self.tables.kernel_call(op, tuple(args), self.define(node), node, allocates=allocates)
         self.instructions.append(call)
 
     def _functionalized_call(self, node: Node) -> None:
@@ -167,16 +113,7 @@ class GraphEmitter:
                 remedy="let it give the new values, or write to single tensors",
             )
         args = tuple(self.argument(argument, node) for argument in arguments(node).values())
-        made = self._define(node)
+        made = self.define(node)
         remaining = iter(made)
         self.place(node, [-1 if value is None else next(remaining) for value in node.meta["val"]])
         self.kernel_call(op_name(node), args, made, node)
-
-    def _number(self, value: Any, node: Node) -> Arg:
-        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-            return self.tables.symbols.number(value, describe(node))
-        if value is None or isinstance(value, bool | int | float | complex | str):
-            return value
-        raise LoweringError(
-            f"an argument is a {type(value).__name__}, which programs cannot hold", where=describe(node)
-        )

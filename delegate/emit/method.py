@@ -13,7 +13,7 @@ from delegate.edge.node import op_name, tensors
 from delegate.edge.program import EdgeInput, EdgeProgram
 from delegate.emit.graph import GraphEmitter
 from delegate.emit.guards import guards
-from delegate.emit.pools import Pools
+from delegate.emit.shared import SharedTables
 from delegate.emit.states import Update, update_in_place
 from delegate.emit.symbols import Symbols
 from delegate.emit.tables import Tables
@@ -25,22 +25,22 @@ from delegate.program.written import COPY
 from delegate.runtime.kernels import Kernels
 
 
-def emit_method(lowered: LoweredProgram, pools: Pools, kernels: Kernels) -> Method:
+def emit_method(lowered: LoweredProgram, shared: SharedTables, kernels: Kernels) -> Method:
     """The method of a lowered graph, its memory not planned yet.
 
     Args:
         lowered: a graph where every partition is one `call_delegate` node.
-        pools: where operators, constants, states and delegates of the program are collected.
+        shared: where operators, constants, states and delegates of the program are collected.
         kernels: the kernels that what is left will run on.
 
     Raises:
         LoweringError: an operator has no kernel for its dtypes, or a size cannot be known from the inputs' shapes.
     """
-    return _MethodEmitter(lowered, pools, kernels).emit()
+    return _MethodEmitter(lowered, shared, kernels).emit()
 
 
 class _MethodEmitter:
-    def __init__(self, lowered: LoweredProgram, pools: Pools, kernels: Kernels) -> None:
+    def __init__(self, lowered: LoweredProgram, shared: SharedTables, kernels: Kernels) -> None:
         self.edge: EdgeProgram = lowered.program
         self.placeholders = {n.name: n for n in self.edge.graph.nodes if n.op == "placeholder"}
         self.user_nodes = [self.placeholders[i.node] for i in self.edge.inputs]
@@ -48,7 +48,7 @@ class _MethodEmitter:
             None if i.is_literal else n.meta["val"] for i, n in zip(self.edge.inputs, self.user_nodes, strict=True)
         ]
         names = [i.name for i in self.edge.inputs]
-        self.tables = Tables(Symbols(self.examples, self.edge.range_constraints, names), pools, kernels)
+        self.tables = Tables(Symbols(self.examples, self.edge.range_constraints, names), shared, kernels)
         self.graph = GraphEmitter(self.tables, lowered.delegates, self._placed, reads_data=True)
         self.input_values: dict[Node, int] = {}
 
@@ -95,9 +95,9 @@ class _MethodEmitter:
             return self.input_values[node]
         tensor = self.edge.constants[node.name]
         if node.name in self.edge.states:
-            state = self.tables.pools.state(self.edge.states[node.name], tensor)
+            state = self.tables.shared.state(self.edge.states[node.name], tensor)
             return self.tables.define(node, Storage(Home.STATE, state))[0]
-        constant = self.tables.pools.constant(self.edge.constant_names.get(node.name, node.name), tensor)
+        constant = self.tables.shared.constant(self.edge.constant_names.get(node.name, node.name), tensor)
         return self.tables.define(node, Storage(Home.CONSTANT, constant))[0]
 
     def _result(self, result: Any) -> Arg:

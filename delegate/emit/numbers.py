@@ -7,21 +7,19 @@ from turn to turn (a counter that a loop carries), is computed by the kernels th
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 
 from delegate.edge.node import arguments, describe, op_name, tensor
+from delegate.emit.emission import Emission
 from delegate.errors import LoweringError
 from delegate.program.dtypes import DType
 from delegate.program.expr import Expr
 from delegate.program.model import Arg, Ref, Value
 from delegate.runtime.storage import UNPLANNED
-
-if TYPE_CHECKING:
-    from delegate.emit.graph import GraphEmitter
 
 _SYMBOLIC = (torch.SymInt, torch.SymBool, torch.SymFloat)
 _DTYPES: dict[type, DType] = {
@@ -57,13 +55,13 @@ _ARITHMETIC: dict[Any, tuple[str, tuple[Arg, ...]]] = {
 _ITEM = frozenset({"aten.item.default", "aten._local_scalar_dense.default"})
 
 
-def is_computed(emitter: GraphEmitter, number: Any) -> bool:
+def is_computed(emitter: Emission, number: Any) -> bool:
     """Whether an argument is a number that no expression over the inputs' shapes gives."""
     value = number.meta.get("val") if isinstance(number, Node) else None
     return isinstance(value, _SYMBOLIC) and not emitter.tables.symbols.knows(value)
 
 
-def number_value(emitter: GraphEmitter, number: Any, user: Node) -> int:
+def number_value(emitter: Emission, number: Any, user: Node) -> int:
     """The value that holds a number or a predicate; made here if need be.
 
     Args:
@@ -90,7 +88,7 @@ def number_value(emitter: GraphEmitter, number: Any, user: Node) -> int:
     return index
 
 
-def with_tensors(emitter: GraphEmitter, node: Node, given: dict[str, Any]) -> tuple[str, list[Arg]]:
+def with_tensors(emitter: Emission, node: Node, given: dict[str, Any]) -> tuple[str, list[Arg]]:
     """The operator and the arguments of a node some of whose numbers are computed: the form that takes tensors.
 
     Where there is none, the numbers are read off tensors between two stages of the method.
@@ -120,7 +118,7 @@ def with_tensors(emitter: GraphEmitter, node: Node, given: dict[str, Any]) -> tu
     return str(overload), args
 
 
-def emit_full(emitter: GraphEmitter, node: Node) -> None:
+def emit_full(emitter: Emission, node: Node) -> None:
     """Emit aten.full with a computed number: the number's tensor, in the dtype wanted, expanded."""
     given = arguments(node)
     dtype = emitter.tables.dtype(tensor(node).dtype, node)
@@ -146,13 +144,13 @@ def _alike(overload: OpOverload[..., Any], given: dict[str, Any]) -> bool:
     return [a.name for a in overload._schema.arguments] == list(given) and not overload._schema.is_mutable
 
 
-def _filled(emitter: GraphEmitter, number: int | float | Expr, dtype: DType, user: Node) -> int:
+def _filled(emitter: Emission, number: int | float | Expr, dtype: DType, user: Node) -> int:
     index = emitter.tables.add(Value("number", dtype, (), UNPLANNED))
     emitter.kernel_call("aten.full.default", ((), number, dtype, None, None, None), (index,), user)
     return index
 
 
-def _item(emitter: GraphEmitter, node: Node) -> int:
+def _item(emitter: Emission, node: Node) -> int:
     """The one element of a tensor in the number's own dtype."""
     source = node.args[0]
     assert isinstance(source, Node)
@@ -164,7 +162,7 @@ def _item(emitter: GraphEmitter, node: Node) -> int:
     return _cast(emitter, index, dtype, node)
 
 
-def _cast(emitter: GraphEmitter, index: int, dtype: DType, node: Node) -> int:
+def _cast(emitter: Emission, index: int, dtype: DType, node: Node) -> int:
     if emitter.tables.values[index].dtype is dtype:
         return index
     cast = emitter.tables.add(Value(node.name, dtype, (), UNPLANNED))
@@ -173,7 +171,7 @@ def _cast(emitter: GraphEmitter, index: int, dtype: DType, node: Node) -> int:
     return cast
 
 
-def _arithmetic(emitter: GraphEmitter, node: Node) -> int:
+def _arithmetic(emitter: Emission, node: Node) -> int:
     if node.target not in _ARITHMETIC:
         raise LoweringError(
             f"the number {node.name} comes from {op_name(node)}, which programs cannot compute",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from delegate.emit.pools import Pools
+from delegate.emit.shared import SharedTables
 from delegate.program.blocks import walk
 from delegate.program.lifetimes import reads, refs
 from delegate.program.model import (
@@ -30,22 +30,22 @@ from delegate.program.stages import depends_on_data
 from delegate.runtime.storage import UNPLANNED
 
 
-def keep_on_devices(method: Method, pools: Pools) -> Method:
+def keep_on_devices(method: Method, tables: SharedTables) -> Method:
     """The method with the values in a device's memory that one delegate makes and another one reads.
 
     What something else reads as well is copied to the host behind the delegate that makes it. Where sizes depend on
     data all values lie in the host's memory: the runtime runs such a method in stages, which know no other.
     """
-    if not pools.spaces or depends_on_data(method):
+    if not tables.spaces or depends_on_data(method):
         return method
-    spaces = [spec.space for spec in pools.delegates]
+    spaces = [spec.space for spec in tables.delegates]
     readers = _readers(method, spaces)
     made = {o: spaces[c.delegate] for c in walk(method.instructions) if isinstance(c, DelegateCall) for o in c.outputs}
     kept = {o: s for o, s in made.items() if s and s in readers[o] and method.values[o].storage == UNPLANNED}
     shared = _shared(method, spaces, kept)
     if not kept and not shared:
         return method
-    return _Keeper(method, pools, spaces, kept, shared, readers).method()
+    return _Keeper(method, tables, spaces, kept, shared, readers).method()
 
 
 def _readers(method: Method, spaces: Sequence[int]) -> dict[int, set[int]]:
@@ -90,13 +90,13 @@ class _Keeper:
     def __init__(
         self,
         method: Method,
-        pools: Pools,
+        tables: SharedTables,
         spaces: Sequence[int],
         kept: Mapping[int, int],
         shared: Iterable[tuple[int, int]],
         readers: Mapping[int, set[int]],
     ) -> None:
-        self._method, self._pools, self._spaces, self._kept, self._readers = method, pools, spaces, kept, readers
+        self._method, self._tables, self._spaces, self._kept, self._readers = method, tables, spaces, kept, readers
         self._shared = tuple(shared)
         self._copies: dict[int, int] = {}
         self._uploads: dict[tuple[int, int], int] = {}
@@ -143,7 +143,7 @@ class _Keeper:
         return [self._copy(self._on_host(i), copy) for (i, _), copy in self._uploads.items() if i in wanted]
 
     def _copy(self, source: int, target: int) -> KernelCall:
-        return KernelCall(self._pools.operator(COPY_ACROSS), (Ref(source), None), (target,))
+        return KernelCall(self._tables.operator(COPY_ACROSS), (Ref(source), None), (target,))
 
     def _instruction(self, call: Instruction) -> Instruction:
         if isinstance(call, KernelCall):

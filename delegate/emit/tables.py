@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node
 
 from delegate.edge.node import describe, dtype_of, source_line, tensors
-from delegate.emit.pools import Pools
+from delegate.emit.shared import SharedTables
 from delegate.emit.symbols import Symbols
 from delegate.errors import LoweringError
 from delegate.program.dtypes import DType
@@ -17,7 +17,7 @@ from delegate.program.model import Arg, KernelCall, Storage, Value
 from delegate.runtime.kernels import HOW_TO_GIVE, Kernels
 
 if TYPE_CHECKING:
-    from delegate.kernels.table import Kernel
+    from delegate.kernels.kernel import Kernel
 
 
 class Tables:
@@ -25,12 +25,12 @@ class Tables:
 
     Args:
         symbols: the symbolic numbers of the method.
-        pools: where operators, constants, states and delegates of the program are collected.
+        shared: where operators, constants, states and delegates of the program are collected.
         kernels: the kernels that what is left will run on.
     """
 
-    def __init__(self, symbols: Symbols, pools: Pools, kernels: Kernels) -> None:
-        self.symbols, self.pools, self.kernels = symbols, pools, kernels
+    def __init__(self, symbols: Symbols, shared: SharedTables, kernels: Kernels) -> None:
+        self.symbols, self.shared, self.kernels = symbols, shared, kernels
         self.values: list[Value] = []
         self.sources: dict[str, int] = {}
         self._no_kernel: list[str] = []
@@ -79,12 +79,12 @@ class Tables:
         dtypes = {self.values[i].dtype for i in (*refs(args), *outputs)}
         if self.kernels.find(op, dtypes, allocates=allocates) is None:
             self._no_kernel.append(f"{op} for {', '.join(sorted(t.name for t in dtypes))} ({describe(node)})")
-        return KernelCall(self.pools.operator(op), args, outputs, source)
+        return KernelCall(self.shared.operator(op), args, outputs, source)
 
     def kernel_of(self, call: KernelCall) -> Kernel | None:
         """The kernel that a call runs."""
         dtypes = {self.values[i].dtype for i in (*refs(call.args), *call.outputs)}
-        return self.kernels.find(self.pools.operator_name(call.operator), dtypes)
+        return self.kernels.find(self.shared.operator_name(call.operator), dtypes)
 
     def require_kernels(self) -> None:
         """Raise LoweringError if a call has no kernel."""

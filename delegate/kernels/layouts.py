@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from delegate.kernels.table import Kernel
+from delegate.kernels.kernel import Kernel
 
 
 def with_any_layout(special: Kernel, general: Kernel | None) -> Kernel:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from delegate.errors import KernelError, did_you_mean
-from delegate.kernels.table import Kernel, KernelTable
+from delegate.kernels.kernel import Kernel
+from delegate.kernels.table import KernelTable
 from delegate.plugins import BLOCK_VARIABLE, PORTABLE, Plugin, State, full_traceback, is_blocked, one_line
 
 Wanted = str | KernelTable | Sequence[str | KernelTable]  # libraries in order of preference

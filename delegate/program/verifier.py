@@ -15,7 +15,7 @@ from delegate.program.dtypes import DType
 from delegate.program.expr import Dim, Expr, Op, operands
 from delegate.program.lifetimes import check_memory
 from delegate.program.limits import MAX_RANK, MAX_SYMBOLS, MAX_TENSOR_BYTES
-from delegate.program.memory import ALIGNMENT
+from delegate.program.memory_plan import ALIGNMENT
 from delegate.program.model import (
     COPY_ACROSS,
     FORMAT_VERSION,

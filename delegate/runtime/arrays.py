@@ -21,7 +21,7 @@ from delegate.runtime.resources import Resources
 from delegate.runtime.storage import assign_storage, concrete
 
 if TYPE_CHECKING:
-    from delegate.runtime.devices import Arena
+    from delegate.runtime.arenas import Arena
 
 Slot = tuple[list[Any], int]  # a list, and the entry of it that a call fills
 
@@ -67,7 +67,7 @@ class Arrays:
     def _own_arenas(self, totals: Sequence[int]) -> Sequence[Arena]:
         if len(totals) == 1:
             return [self._resources.platform.memory(totals[0])]
-        from delegate.runtime.devices import make_arenas  # most programs do without it
+        from delegate.runtime.arenas import make_arenas  # most programs do without it
 
         sizes = [nbytes(shape, self.dtype(i)) for i, shape in enumerate(self.shapes)]
         return make_arenas(self._resources, self._method, self.storage, totals, sizes)

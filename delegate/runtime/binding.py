@@ -25,8 +25,8 @@ from delegate.runtime.storage import call_view, check_view
 from delegate.runtime.structures import structured_step
 
 if TYPE_CHECKING:
-    from delegate.kernels.table import Kernel
-    from delegate.runtime.devices import Arena
+    from delegate.kernels.kernel import Kernel
+    from delegate.runtime.arenas import Arena
 
 
 class _CallView:
@@ -232,7 +232,7 @@ class Binding:
                 self._compact_per_call(index, inputs, i)
         step = self._delegate_step(inputs)(
             self._resources.delegates[call.delegate],
-            self._resources.guards[call.delegate],
+            self._resources.delegate_locks[call.delegate],
             inputs,
             self._arrays.entries(call.outputs),
             program.delegates[call.delegate],
@@ -243,20 +243,20 @@ class Binding:
     def _delegate_step(self, inputs: Iterable[Any]) -> type[DelegateStep]:
         if not self._resources.spaces or not any(isinstance(i, DeviceTensor) for i in inputs):
             return DelegateStep
-        from delegate.runtime.devices import DeviceStep
+        from delegate.runtime.device_steps import DeviceStep
 
         return DeviceStep
 
     def _bind_fetch(self, call: KernelCall, source: DeviceTensor, outs: list[Any]) -> None:
         """A tensor in a device's memory is copied by its backend, not by a kernel."""
-        from delegate.runtime.devices import FetchStep, partition_of
+        from delegate.runtime.device_steps import FetchStep, partition_of
 
         (index,) = refs(call.args)
         self.steps.append(FetchStep(source, outs, partition_of(self._resources.program, self._method, index)))
 
     def _bind_upload(self, call: KernelCall, args: list[Any], target: DeviceTensor) -> None:
         """So is one that several partitions of a device read."""
-        from delegate.runtime.devices import UploadStep, partition_of
+        from delegate.runtime.device_steps import UploadStep, partition_of
 
         (index,) = call.outputs
         space = self._resources.spaces[self._arrays.storage[index].index - 1]

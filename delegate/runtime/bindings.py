@@ -19,7 +19,7 @@ from delegate.runtime.resources import Resources
 from delegate.runtime.unexpected import binding
 
 if TYPE_CHECKING:
-    from delegate.runtime.devices import Arena
+    from delegate.runtime.arenas import Arena
 
 _KEPT = 8  # combinations of sizes whose bindings are kept; the least recently used goes first
 
@@ -67,7 +67,7 @@ def _arenas(resources: Resources, method: Method) -> Sequence[Arena]:
     """The memory of a method that holds its plan, for all its sizes."""
     if len(method.arenas) == 1:
         return [resources.platform.memory(method.arenas[0])]
-    from delegate.runtime.devices import make_arenas  # most programs do without it
+    from delegate.runtime.arenas import make_arenas  # most programs do without it
 
     bounds = Bounds(method.symbols)
     sizes = [v.dtype.itemsize * (bounds.largest_count(v.shape) or 0) for v in method.values]

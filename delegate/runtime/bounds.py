@@ -13,7 +13,7 @@ from delegate.errors import InputError, KernelError
 from delegate.program.blocks import block_bases
 from delegate.program.bounds import Bounds
 from delegate.program.expr import Number, Symbols, evaluate
-from delegate.program.memory import align
+from delegate.program.memory_plan import align
 from delegate.program.model import (
     Block,
     Home,

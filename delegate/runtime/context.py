@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from delegate.errors import ProgramError, did_you_mean
 from delegate.program.dtypes import DType
 from delegate.runtime.backend import Array
-from delegate.runtime.closed import Bound, closed_error
 from delegate.runtime.forking import torn
+from delegate.runtime.lifecycle import Bound, closed_error
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
 from delegate.runtime.states import States
@@ -19,7 +19,6 @@ from delegate.runtime.unexpected import reading
 
 if TYPE_CHECKING:
     from delegate.runtime.profile import Profile
-    from delegate.runtime.program import LoadedProgram
 
 
 class Context(Bound):
@@ -41,16 +40,20 @@ class Context(Bound):
         own = resources._replace(states=self._states.arrays, lock=self._lock)
         self._methods = {m.name: Method(own, m) for m in program.methods}
         self._default: Callable[..., Any] = self._methods.get(self.default_method, self._no_default)
-        self._left: LoadedProgram | None = None  # whose methods have to be bound in this process first
+        self._ready: Callable[[], Resources] | None = None  # where the process was forked: what to bind to first
         self._torn = False
         self._profiles: tuple[Profile, ...] = ()
 
-    def leave_behind(self, program: LoadedProgram) -> None:
-        """Wait for the first call in this process, which was forked: see `forking`."""
+    def leave_behind(self, ready: Callable[[], Resources]) -> None:
+        """Wait for the first call in this process, which was forked: see `forking`.
+
+        Args:
+            ready: gives what the contexts share, made in this process.
+        """
         self._torn = self._lock.locked() and bool(self._states.arrays)
-        self._lock, self._left = threading.Lock(), program
+        self._lock, self._ready = threading.Lock(), ready
         for method in self._methods.values():
-            method.leave_behind(self, self._lock)
+            method.leave_behind(self.make_ready, self._lock)
 
     def make_ready(self) -> None:
         """Bind the methods in this process, where it was forked since they were bound.
@@ -60,14 +63,14 @@ class Context(Bound):
             BackendError: a delegate cannot be made here.
         """
         with self._lock:
-            if self._left is None:
+            if self._ready is None:
                 return
             if self._torn:
                 raise torn()
-            own = self._left.ready()._replace(states=self._states.arrays, lock=self._lock)
+            own = self._ready()._replace(states=self._states.arrays, lock=self._lock)
             for method in self._methods.values():
                 method.bind_anew(own)
-            self._left = None
+            self._ready = None
 
     @property
     def methods(self) -> tuple[str, ...]:

@@ -36,9 +36,9 @@ def make_delegates(program: Program, init: Init, fallbacks: Fallbacks | None) ->
     try:
         for spec in program.delegates:
             if fallbacks is not None and spec.fallback >= 0:
-                made.append(_guarded(init, spec, fallbacks))
+                made.append(_with_fallback(init, spec, fallbacks))
             else:
-                made.append(_unguarded(init, spec))
+                made.append(_alone(init, spec))
     except BaseException:
         with suppress(BackendFailed):  # what stopped the load is the one to tell
             close_delegates(program, made)
@@ -68,19 +68,19 @@ def close_delegates(program: Program, delegates: Iterable[Delegate]) -> None:
         raise failure
 
 
-def _unguarded(init: Init, spec: DelegateSpec) -> Delegate:
+def _alone(init: Init, spec: DelegateSpec) -> Delegate:
     try:
         return init(spec)
     except (Exception, SystemExit) as error:  # a plugin may raise anything
         raise failed(spec, error) from error
 
 
-def _guarded(init: Init, spec: DelegateSpec, fallbacks: Fallbacks) -> Delegate:
+def _with_fallback(init: Init, spec: DelegateSpec, fallbacks: Fallbacks) -> Delegate:
     try:
         delegate = init(spec)
     except (Exception, SystemExit) as error:
         return fallbacks.instead(spec, error)
-    return fallbacks.guard(spec, delegate)
+    return fallbacks.until_it_fails(spec, delegate)
 
 
 class InProcess:

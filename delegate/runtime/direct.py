@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from delegate.runtime.backend import Array
-from delegate.runtime.closed import Closed
+from delegate.runtime.lifecycle import Closed
 from delegate.runtime.platform import no_memory
 from delegate.runtime.steps import DelegateStep, unfilled
 
@@ -22,12 +22,12 @@ class DirectCall:
         empty: makes an uninitialised array of these.
     """
 
-    __slots__ = ("_empty", "_execute", "_guard", "_made", "_step")
+    __slots__ = ("_empty", "_execute", "_lock", "_made", "_step")
 
     def __init__(self, step: DelegateStep, made: Sequence[tuple[Any, Any]], empty: Callable[..., Array]) -> None:
         self._step, self._made, self._empty = step, tuple(made), empty
         self._execute: Callable[[Any, Any], None] = step.delegate.execute
-        self._guard = step.guard
+        self._lock = step.lock
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         try:
@@ -35,7 +35,7 @@ class DirectCall:
         except (MemoryError, ValueError) as error:
             raise no_memory([shape for shape, _ in self._made], error) from error
         try:
-            with self._guard:
+            with self._lock:
                 if self._execute(tuple(inputs), tuple(outputs)) is not None:
                     raise unfilled()
         except (Exception, SystemExit) as error:
@@ -44,5 +44,5 @@ class DirectCall:
 
     def close(self, closed: Closed) -> None:
         """Wait for the call that runs, unless the delegate takes several at once, and refuse all later ones."""
-        with self._guard:
+        with self._lock:
             self._execute = closed.execute

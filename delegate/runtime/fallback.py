@@ -57,7 +57,7 @@ class Fallbacks:
     def __init__(self, resources: Resources, *, warn: bool) -> None:
         self.events: list[FallbackEvent] = []
         self._resources, self._warn = resources, warn
-        self._guarded: list[_Guarded] = []
+        self._delegates: list[_UntilItFails] = []
 
     def instead(self, spec: DelegateSpec, error: BaseException) -> Delegate:
         """What runs a partition whose delegate could not be made; raises KernelError where a kernel is missing."""
@@ -65,19 +65,19 @@ class Fallbacks:
         self.note(spec, "load", error)
         return made
 
-    def guard(self, spec: DelegateSpec, delegate: Delegate) -> Delegate:
+    def until_it_fails(self, spec: DelegateSpec, delegate: Delegate) -> Delegate:
         """The delegate, replaced by its fallback at the first call that fails."""
-        made = _Guarded(spec, delegate, self)
-        self._guarded.append(made)
+        made = _UntilItFails(spec, delegate, self)
+        self._delegates.append(made)
         return made
 
     def begin_anew(self) -> None:
         """Forget the delegates, which are made anew; what has happened stays told."""
-        self._guarded.clear()
+        self._delegates.clear()
 
     def leave(self, space: int, error: BaseException) -> bool:
         """Have all partitions of a memory space run on their fallbacks; whether that changes anything."""
-        left = [g.leave(error) for g in self._guarded if g.spec.space == space]  # all of them
+        left = [d.leave(error) for d in self._delegates if d.spec.space == space]  # all of them
         return any(left)
 
     def delegate(self, spec: DelegateSpec) -> Delegate:
@@ -113,7 +113,7 @@ class _OnKernels(Delegate):
                 np.copyto(output, result)
 
 
-class _Guarded(Delegate):
+class _UntilItFails(Delegate):
     """A delegate until it fails, then its fallback."""
 
     def __init__(self, spec: DelegateSpec, delegate: Delegate, fallbacks: Fallbacks) -> None:

@@ -8,21 +8,24 @@ of the parent are neither run nor freed, for their libraries may wait for thread
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, Protocol
 from weakref import WeakSet
 
 from delegate.errors import ExecutionError
 
-if TYPE_CHECKING:
-    from delegate.runtime.context import Context
-    from delegate.runtime.method import Method
-    from delegate.runtime.program import LoadedProgram
 
-_PROGRAMS = WeakSet["LoadedProgram"]()
+class FollowsForks(Protocol):
+    """What has to know that its process was forked: a program."""
+
+    def follow_fork(self) -> None:
+        """Called in the forked process, before anything else there."""
 
 
-def watch(program: LoadedProgram) -> None:
+_PROGRAMS = WeakSet[FollowsForks]()
+
+
+def watch(program: FollowsForks) -> None:
     """Have a program follow from now on where its process is forked."""
     _PROGRAMS.add(program)
 
@@ -52,15 +55,20 @@ def torn() -> ExecutionError:
 
 
 class Forked:
-    """Stands for the input checker of a method until its first call has it bound in this process."""
+    """Stands for the input checker of a method until its first call has it bound in this process.
 
-    def __init__(self, context: Context, method: Method) -> None:
-        self._context, self._method = context, method
+    Args:
+        make_ready: binds the method in this process, which gives it another checker.
+        check: of the method.
+    """
+
+    def __init__(self, make_ready: Callable[[], None], check: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
+        self._make_ready, self._check = make_ready, check
 
     def arrays(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """Bind the method, and check its inputs."""
-        self._context.make_ready()
-        return self._method.check(leaves)
+        self._make_ready()
+        return self._check(leaves)
 
     def symbols(self, arrays: Sequence[Any]) -> NoReturn:
         """Never called: `arrays` comes first."""

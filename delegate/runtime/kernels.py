@@ -13,8 +13,9 @@ from delegate.program.lifetimes import refs
 from delegate.program.model import Home, KernelCall, Method, Program, Ref
 
 if TYPE_CHECKING:
+    from delegate.kernels.kernel import Kernel
     from delegate.kernels.libraries import Wanted
-    from delegate.kernels.table import Kernel, KernelTable
+    from delegate.kernels.table import KernelTable
     from delegate.registry import Registry
 
 HOW_TO_GIVE = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from delegate.errors import DelegateError, DeviceLost, InputError
@@ -14,9 +14,9 @@ from delegate.program.written import written_inputs
 from delegate.runtime.backend import Array
 from delegate.runtime.binding import Binding
 from delegate.runtime.bindings import Bindings
-from delegate.runtime.closed import Bound, Closed
 from delegate.runtime.forking import Forked
 from delegate.runtime.inputs import InputChecker
+from delegate.runtime.lifecycle import Bound, Closed
 from delegate.runtime.platform import DEFAULT
 from delegate.runtime.resources import Resources
 from delegate.runtime.tree import flatten, unflatten
@@ -26,7 +26,6 @@ from delegate.runtime.written import give_back, own_arrays
 if TYPE_CHECKING:
     from threading import Lock
 
-    from delegate.runtime.context import Context
     from delegate.runtime.profile import Watch
     from delegate.runtime.stages import Staged
 
@@ -130,9 +129,9 @@ class Method(Bound):
         return self._bound.run(arrays, symbols)
 
     def _can_do_without_device(self, error: DeviceLost) -> bool:
-        from delegate.runtime.devices import can_do_without
+        from delegate.runtime.spaces import can_do_without
 
-        return can_do_without(self._resources, self.definition, error)
+        return can_do_without(self._resources.spaces, self.definition, error)
 
     def check(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """An array per input, None for a literal; raises as `run` does where they do not fit."""
@@ -143,9 +142,9 @@ class Method(Bound):
         with self._lock:
             self._bind(self._resources._replace(watch=watch))
 
-    def leave_behind(self, context: Context, lock: Lock) -> None:
-        """Do nothing in this process, which was forked, until the first call has the context bind it anew."""
-        self._lock, self._checker = lock, Forked(context, self)
+    def leave_behind(self, make_ready: Callable[[], None], lock: Lock) -> None:
+        """Do nothing in this process, which was forked, until the first call has `make_ready` bind it anew."""
+        self._lock, self._checker = lock, Forked(make_ready, self.check)
 
     def bind_anew(self, resources: Resources) -> None:
         """Run in this process, on the delegates of these resources."""

@@ -14,8 +14,8 @@ from delegate.runtime.kernels import Kernels
 from delegate.runtime.platform import Platform
 
 if TYPE_CHECKING:
-    from delegate.runtime.devices import Space
     from delegate.runtime.profile import Watch
+    from delegate.runtime.spaces import Space
 
 
 class Resources(NamedTuple):
@@ -25,7 +25,7 @@ class Resources(NamedTuple):
         program: what they bind.
         constants: an array per constant.
         delegates: a delegate per partition.
-        guards: what is held while a delegate runs: a lock, or nothing where it can run several calls at once.
+        delegate_locks: what is held while a delegate runs: a lock, or nothing where it can run several calls at once.
         kernels: where kernels are looked up.
         platform: gives memory.
         states: an array per state.
@@ -37,7 +37,7 @@ class Resources(NamedTuple):
     program: Program
     constants: tuple[Array, ...]
     delegates: tuple[Delegate, ...]
-    guards: tuple[AbstractContextManager[Any], ...]
+    delegate_locks: tuple[AbstractContextManager[Any], ...]
     kernels: Kernels
     platform: Platform
     states: tuple[Array, ...]

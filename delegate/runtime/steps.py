@@ -14,7 +14,7 @@ from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Array, Delegate, TensorType
 
 if TYPE_CHECKING:
-    from delegate.kernels.table import Kernel
+    from delegate.kernels.kernel import Kernel
 
 
 class Step(Protocol):
@@ -129,33 +129,33 @@ def unfilled() -> BackendFailed:
 
 
 class DelegateStep:
-    """Runs a delegate, holding its guard: other contexts run the same delegate.
+    """Runs a delegate, holding its lock: other contexts run the same delegate.
 
     It is given tuples: a list would take `outputs[0] = result`, which fills no array.
     """
 
-    __slots__ = ("delegate", "guard", "inputs", "outputs", "spec")
+    __slots__ = ("delegate", "inputs", "lock", "outputs", "spec")
 
     def __init__(
         self,
         delegate: Delegate,
-        guard: AbstractContextManager[Any],
+        lock: AbstractContextManager[Any],
         inputs: list[Any],
         outputs: list[Any],
         spec: DelegateSpec,
     ) -> None:
-        self.delegate, self.guard, self.inputs, self.outputs, self.spec = delegate, guard, inputs, outputs, spec
+        self.delegate, self.lock, self.inputs, self.outputs, self.spec = delegate, lock, inputs, outputs, spec
 
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
         """Have the delegate check what it will be given; raises what `failed` makes of its error."""
         try:
-            with self.guard:
+            with self.lock:
                 self.delegate.prepare(inputs, outputs)
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             raise self.failed(error) from error
 
     def __call__(self) -> None:
-        with self.guard:
+        with self.lock:
             if self.delegate.execute(tuple(self.inputs), tuple(self.outputs)) is not None:
                 raise unfilled()
 

@@ -16,7 +16,7 @@ from delegate.plugins import one_line
 from delegate.program.blocks import block_bases
 from delegate.program.expr import Expr, Number, evaluate
 from delegate.program.lifetimes import Lifetimes
-from delegate.program.memory import Lifetime, plan_buffers, plan_memory
+from delegate.program.memory_plan import Lifetime, plan_buffers, plan_memory
 from delegate.program.model import (
     Arg,
     Home,
@@ -33,7 +33,7 @@ from delegate.runtime.backend import Array
 from delegate.runtime.kernels import Kernels, base_of, place
 
 if TYPE_CHECKING:
-    from delegate.kernels.table import Kernel
+    from delegate.kernels.kernel import Kernel
 
 UNPLANNED = Storage(Home.ARENA, 0, -1)
 

@@ -27,8 +27,8 @@ from delegate.partitioner.planning import plan
 from delegate.plugins import State
 from delegate.program.file import load, serialize
 from delegate.registry import IN_PROCESS, default_registry
+from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.platform import Platform
-from delegate.runtime.program import LoadedProgram
 from delegate.selection import Selection, select
 from delegate.testing.cases import AWKWARD, Case
 from delegate.verdict import Verdict

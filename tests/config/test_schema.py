@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from delegate.config import Config
+from delegate.config import json_schema
 from delegate.registry import Registry
 from tests.plugins import Site
 
@@ -14,7 +14,7 @@ def test_options_are_woven_in(site: Site) -> None:
     site.backend("absent", ok=False)
     site.module("bad_plugin", "1 / 0")
     site.distribution("bad-dist", "1.0", {"bad": "bad_plugin:INFO"})
-    schema = Config.json_schema(Registry())
+    schema = json_schema(Registry())
     choices = schema["properties"]["backends"]["items"]["oneOf"]
     names = {c["const"] for c in choices if "const" in c}
     assert {"adder", "absent"} <= names
@@ -26,7 +26,7 @@ def test_options_are_woven_in(site: Site) -> None:
 
 
 def test_every_key_is_described() -> None:
-    schema = Config.json_schema(Registry())
+    schema = json_schema(Registry())
     for name in ("partitioning", "policy"):
         for key, value in resolve(schema, schema["properties"][name])["properties"].items():
             assert value.get("description"), f"{name}.{key}"
@@ -34,7 +34,7 @@ def test_every_key_is_described() -> None:
 
 def test_references_resolve(site: Site) -> None:
     site.backend("adder")
-    schema = Config.json_schema(Registry())
+    schema = json_schema(Registry())
     pending: list[Any] = [schema]
     while pending:
         item = pending.pop()

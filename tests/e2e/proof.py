@@ -13,7 +13,7 @@ import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
 import delegate
-from delegate.program.memory import largest_live_sum
+from delegate.program.memory_plan import largest_live_sum
 from delegate.program.model import Program
 from delegate.registry import default_registry
 from delegate.runtime.kernels import Kernels

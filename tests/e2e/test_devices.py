@@ -20,12 +20,12 @@ from delegate.cli.app import app
 from delegate.compiled import CompiledProgram
 from delegate.errors import BackendFailed, DeviceLost, ProgramError
 from delegate.program.file import serialize
-from delegate.program.memory import Lifetime, align, plan_buffers
+from delegate.program.memory_plan import Lifetime, align, plan_buffers
 from delegate.program.model import COPY_ACROSS, Home, Method, Ref, Storage
 from delegate.program.verifier import verify
 from delegate.registry import default_registry
 from delegate.report import Report
-from delegate.runtime.program import LoadedProgram
+from delegate.runtime.loaded import LoadedProgram
 from tests.e2e import device_backend, vector_backend
 from tests.lowering import assert_same, compiled, relative_error
 

@@ -40,7 +40,7 @@ from delegate.program.file import serialize
 from delegate.program.model import Program
 from delegate.registry import Registry, default_registry
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
-from delegate.runtime.program import LoadedProgram
+from delegate.runtime.loaded import LoadedProgram
 from tests import zoo
 from tests.e2e import vector_backend
 from tests.e2e.processes import AHEAD_OF_TIME, run

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from delegate.runtime.program import load
+from delegate.runtime.loaded import load
 
 program = load(sys.argv[1])
 inputs = [np.ones((n, 16), np.float32) for n in (3, 4)]

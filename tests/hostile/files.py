@@ -29,8 +29,8 @@ from delegate.program.expr import evaluate
 from delegate.program.model import Method, Program
 from delegate.program.text import format_program
 from delegate.registry import Registry
+from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.platform import Platform, allocate
-from delegate.runtime.program import LoadedProgram
 from tests.hostile.children import Finding, Slow, run_cases
 from tests.hostile.mutator import forged
 

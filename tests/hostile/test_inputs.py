@@ -9,7 +9,7 @@ import pytest
 
 from delegate.errors import InputError
 from delegate.program import file
-from delegate.runtime.program import LoadedProgram
+from delegate.runtime.loaded import LoadedProgram
 from tests.hostile import files
 
 

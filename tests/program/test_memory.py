@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from delegate.program.memory import ALIGNMENT, Lifetime, align, largest_live_sum, plan_memory
+from delegate.program.memory_plan import ALIGNMENT, Lifetime, align, largest_live_sum, plan_memory
 
 
 def overlaps(lifetimes, offsets):

@@ -35,7 +35,7 @@ from delegate.program.model import (
     Value,
 )
 from delegate.program.verifier import verify
-from delegate.runtime.program import LoadedProgram
+from delegate.runtime.loaded import LoadedProgram
 
 LEAF = Tree("leaf")
 UNPLANNED = Storage(Home.ARENA, 0, -1)

@@ -9,7 +9,7 @@ from torch.export import Dim
 
 import delegate
 from delegate.program.lifetimes import Lifetimes
-from delegate.program.memory import Lifetime, align, largest_live_sum
+from delegate.program.memory_plan import Lifetime, align, largest_live_sum
 from delegate.program.model import Home
 from delegate.runtime import storage
 from tests.lowering import assert_same, compiled

@@ -20,7 +20,7 @@ from delegate.kernels.portable import TABLE
 from delegate.kernels.table import KernelTable
 from delegate.program.file import serialize
 from delegate.runtime.backend import BackendRuntime, Delegate
-from delegate.runtime.program import LoadedProgram
+from delegate.runtime.loaded import LoadedProgram
 from tests.lowering import assert_same, compiled
 
 

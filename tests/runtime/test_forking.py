@@ -19,7 +19,7 @@ from delegate.errors import BackendFailed, ExecutionError
 from delegate.kernels.table import KernelTable
 from delegate.program.file import serialize
 from delegate.registry import default_registry
-from delegate.runtime.program import LoadedProgram
+from delegate.runtime.loaded import LoadedProgram
 from tests.runtime import stranger
 
 METHODS = [m for m in ("fork", "spawn", "forkserver") if m in multiprocessing.get_all_start_methods()]

@@ -26,7 +26,7 @@ from delegate.program.file import serialize
 from delegate.registry import default_registry
 from delegate.runtime.isolation.channel import Channel
 from delegate.runtime.isolation.process import Worker
-from delegate.runtime.program import LoadedProgram
+from delegate.runtime.loaded import LoadedProgram
 from tests.runtime import stranger
 from tests.runtime.stranger import EXIT, HANG, PID, RAISE, SEGV, SLOW
 

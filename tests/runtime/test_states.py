@@ -18,7 +18,7 @@ from delegate.kernels.portable import TABLE
 from delegate.kernels.table import KernelTable
 from delegate.program.file import serialize
 from delegate.program.model import Home, KernelCall
-from delegate.runtime.program import LoadedProgram
+from delegate.runtime.loaded import LoadedProgram
 from tests.lowering import assert_same
 
 

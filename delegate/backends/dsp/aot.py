@@ -120,7 +120,7 @@ class DspBackend(OnnxBackend):
             context = _context_binary(exported.model, self.settings())
         except Exception as error:  # the bindings raise classes of their own that share no base but Exception
             self._require_target()
-            self.refuse_leftovers(exported)  # asked only now, since it takes as long as compiling
+            self.refuse_left_to_cpu(exported)  # asked only now, since it takes as long as compiling
             raise RegionFailed(f"QNN does not compile it: {one_line(error)}") from error
         model = OnnxModel(context, (), b"", exported.model.inputs, exported.model.outputs)
         blob, specs = pack(model)

@@ -43,7 +43,7 @@ class OnnxBackend(TableBackend):
     def preprocess(self, region: Region) -> PreprocessResult:
         return self.compile(to_onnx(exported_program(region), self.table), region)
 
-    def refuse_leftovers(self, exported: ExportedModel) -> None:
+    def refuse_left_to_cpu(self, exported: ExportedModel) -> None:
         """Ask the library what it would leave to the CPU; raises RegionRefused if that is anything."""
         left = left_to_cpu(exported, self.settings(), self.library)
         if left:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from delegate.program.memory import align
+from delegate.program.memory_plan import align
 
 
 @dataclass(frozen=True)

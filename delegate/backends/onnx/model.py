@@ -26,7 +26,7 @@ from delegate.backends.onnx.sizes import fix_shapes
 from delegate.backends.onnx.translations.row import Translation
 from delegate.edge.program import META_VALUE
 from delegate.errors import BackendUnavailable
-from delegate.program.memory import align
+from delegate.program.memory_plan import align
 
 INSTALL = "pip install 'delegate[onnx]'"
 _OPSET = 21  # the first whose q/dq operators have 16 bits

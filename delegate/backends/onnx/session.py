@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from delegate.backends.onnx.blob import OnnxModel, Shape, Tensor
-from delegate.backends.onnx.memory import OrtTensor
+from delegate.backends.onnx.device_memory import OrtTensor
 from delegate.backends.onnx.provider import Provider, device, one_line
 from delegate.errors import BackendFailed, DelegateError
 from delegate.program.raw import array_over

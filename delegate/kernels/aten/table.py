@@ -10,7 +10,8 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from delegate.kernels.aten.calls import into_memory
 from delegate.kernels.aten.tensors import to_torch, to_torch_with_bfloat16
-from delegate.kernels.table import ANY, COMPLEX, Kernel, KernelTable
+from delegate.kernels.kernel import Kernel
+from delegate.kernels.table import ANY, COMPLEX, KernelTable
 from delegate.program.dtypes import DType
 
 # They read or write files, which no kernel has reason to.

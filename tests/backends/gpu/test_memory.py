@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from delegate.runtime.program import LoadedProgram
+from delegate.runtime.loaded import LoadedProgram
 from tests.lowering import compiled, relative_error
 
 pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")

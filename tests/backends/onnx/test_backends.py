@@ -14,7 +14,7 @@ from delegate.backends.dsp.info import versions
 from delegate.backends.dsp.targets import TARGETS, local_target
 from delegate.backends.onnx import session
 from delegate.errors import BackendFailed, ConfigError, LoweringError
-from delegate.runtime.program import LoadedProgram
+from delegate.runtime.loaded import LoadedProgram
 from tests.backends.onnx.test_rows import require
 from tests.lowering import assert_same, compiled, relative_error
 

@@ -9,10 +9,10 @@ from torch import nn
 
 import delegate
 from delegate.backends.gpu.webgpu import provider
-from delegate.backends.onnx.memory import OrtMemory
+from delegate.backends.onnx.device_memory import OrtMemory
 from delegate.errors import BackendFailed
 from delegate.program.model import Home
-from delegate.runtime.program import LoadedProgram
+from delegate.runtime.loaded import LoadedProgram
 from tests.backends.onnx.test_rows import require
 from tests.lowering import compiled, relative_error
 

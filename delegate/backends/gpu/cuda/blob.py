@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from delegate.program.dtypes import DType
-from delegate.program.memory import align
+from delegate.program.memory_plan import align
 from delegate.program.raw import array_over
 from delegate.runtime.backend import Array
 

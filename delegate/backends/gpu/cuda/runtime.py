@@ -11,12 +11,12 @@ from typing import Any
 
 from delegate.backends.gpu.cuda import library
 from delegate.backends.gpu.cuda.blob import Weight, unpack
+from delegate.backends.gpu.cuda.device_memory import SPACES, TvmMemory, TvmTensor
 from delegate.backends.gpu.cuda.library import CPU, CUDA, one_line
-from delegate.backends.gpu.cuda.memory import SPACES, TvmMemory, TvmTensor
 from delegate.backends.gpu.cuda.targets import Target
 from delegate.errors import BackendFailed
 from delegate.program.dtypes import DType
-from delegate.program.memory import ALIGNMENT
+from delegate.program.memory_plan import ALIGNMENT
 from delegate.program.raw import writable_bytes
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, DeviceMemory
 

@@ -66,7 +66,7 @@ class WebGpuBackend(OnnxBackend):
         return provider.settings(self._specs())
 
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
-        self.refuse_leftovers(exported)
+        self.refuse_left_to_cpu(exported)
         blob, specs = pack(exported.model)
         float16 = any(t.dtype is torch.float16 for n in region.graph.nodes if n.op != "output" for t in tensors(n))
         notes = [

@@ -12,7 +12,7 @@ import numpy as np
 from delegate.backends.gpu.webgpu.vulkan import Adapter, adapters
 from delegate.backends.info import Availability
 from delegate.backends.onnx.blob import OnnxModel
-from delegate.backends.onnx.memory import Copier
+from delegate.backends.onnx.device_memory import Copier
 from delegate.backends.onnx.provider import Provider, device, one_line, register
 from delegate.backends.onnx.session import open_session, session_options
 from delegate.errors import DelegateError

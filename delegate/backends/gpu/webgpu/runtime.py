@@ -8,7 +8,7 @@ from typing import Any
 
 from delegate.backends.gpu.webgpu import provider
 from delegate.backends.onnx.blob import OnnxModel, unpack
-from delegate.backends.onnx.memory import OrtMemory
+from delegate.backends.onnx.device_memory import OrtMemory
 from delegate.backends.onnx.session import OnnxDelegate, open_session
 from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.runtime.backend import BackendRuntime, Delegate, DeviceMemory

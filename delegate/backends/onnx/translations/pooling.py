@@ -1,4 +1,4 @@
-"""Pools over windows, and over as many windows as the result has elements."""
+"""SharedTables over windows, and over as many windows as the result has elements."""
 
 from __future__ import annotations
 

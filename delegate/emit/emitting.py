@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from delegate.emit.fallback import emit_fallback
 from delegate.emit.method import emit_method
-from delegate.emit.pools import Pools
+from delegate.emit.shared import SharedTables
 from delegate.emit.spaces import keep_on_devices
 from delegate.partitioner.cut import LoweredProgram
 from delegate.program.model import Method, Program
@@ -38,18 +38,18 @@ def emit(
     Raises:
         LoweringError: see `emit_method` and `emit_fallback`.
     """
-    pools = Pools()
-    made = [keep_on_devices(emit_method(lowered, pools, kernels), pools) for lowered in methods]
-    fallbacks = _fallbacks(methods, pools, kernels) if keep_fallbacks else []
+    shared = SharedTables()
+    made = [keep_on_devices(emit_method(lowered, shared, kernels), shared) for lowered in methods]
+    fallbacks = _fallbacks(methods, shared, kernels) if keep_fallbacks else []
     program = Program(
         methods=tuple(made),
-        operators=tuple(pools.operators),
-        constants=tuple(pools.constants),
-        states=tuple(pools.states),
-        delegates=tuple(d._replace(fallback=i if keep_fallbacks else -1) for i, d in enumerate(pools.delegates)),
-        segments=tuple(pools.segments),
+        operators=tuple(shared.operators),
+        constants=tuple(shared.constants),
+        states=tuple(shared.states),
+        delegates=tuple(d._replace(fallback=i if keep_fallbacks else -1) for i, d in enumerate(shared.delegates)),
+        segments=tuple(shared.segments),
         on_fallback=on_fallback,
-        spaces=tuple(pools.spaces),
+        spaces=tuple(shared.spaces),
     )
     planned = program._replace(
         methods=tuple(_planned(program, m, kernels) for m in made),
@@ -59,10 +59,10 @@ def emit(
     return planned
 
 
-def _fallbacks(methods: Iterable[LoweredProgram], pools: Pools, kernels: Kernels) -> list[Method]:
+def _fallbacks(methods: Iterable[LoweredProgram], shared: SharedTables, kernels: Kernels) -> list[Method]:
     """A method in kernels for every delegate, in their order."""
     regions = {name: (d.region, m.program.range_constraints) for m in methods for name, d in m.delegates.items()}
-    return [emit_fallback(*regions[spec.name], pools, kernels) for spec in pools.delegates]
+    return [emit_fallback(*regions[spec.name], shared, kernels) for spec in shared.delegates]
 
 
 def _planned(program: Program, method: Method, kernels: Kernels) -> Method:

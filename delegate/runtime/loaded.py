@@ -15,12 +15,12 @@ from delegate.errors import BackendFailed, ConfigError, DelegateError, did_you_m
 from delegate.program import file
 from delegate.program.model import Constant, Program, State
 from delegate.registry import Registry, default_registry
-from delegate.runtime.backend import Array, BackendRuntime
-from delegate.runtime.closed import closed_error
+from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.context import Context
 from delegate.runtime.delegates import InProcess, close_delegates, make_delegates
 from delegate.runtime.forking import keep_for_ever, watch
 from delegate.runtime.kernels import kernels_of
+from delegate.runtime.lifecycle import closed_error
 from delegate.runtime.platform import DEFAULT, Platform
 from delegate.runtime.resources import Resources, array_of
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from delegate.kernels.libraries import Wanted
     from delegate.program.source import Source
     from delegate.report import Report
-    from delegate.runtime.devices import Space
     from delegate.runtime.fallback import FallbackEvent, Fallbacks
     from delegate.runtime.isolation.process import Isolated
+    from delegate.runtime.spaces import Space
 
 Policy = Literal["allow", "warn", "error"]
 _POLICIES = get_args(Policy)
@@ -122,7 +122,7 @@ class LoadedProgram(Context):
             program=program,
             constants=tuple(_array(program, c) for c in program.constants),
             delegates=(),
-            guards=(),
+            delegate_locks=(),
             kernels=kernels_of(self._registry, kernels),
             platform=platform,
             states=tuple(_array(program, s) for s in program.states),
@@ -164,12 +164,12 @@ class LoadedProgram(Context):
         if not self._methods:
             return
         keep_for_ever((self._shared, self._init))
-        self._shared = self._shared._replace(delegates=(), guards=(), spaces=())
+        self._shared = self._shared._replace(delegates=(), delegate_locks=(), spaces=())
         if self._fallbacks is not None:
             self._fallbacks.begin_anew()
         self._forked, self._making = True, Lock()
         for context in (self, *self._contexts):
-            context.leave_behind(self)
+            context.leave_behind(self.ready)
 
     def _make_delegates(self, *, forked: bool) -> None:
         program = self.program
@@ -179,14 +179,17 @@ class LoadedProgram(Context):
             self._init: InProcess | Isolated = Isolated(program, self._registry, self._trust_code)
         else:
             self._init = InProcess(program, self._registry, self._trust_code, forked)
+        delegates: tuple[Delegate, ...] = ()
         try:
             delegates = make_delegates(program, self._init, self._fallbacks)
-            guards = tuple(nullcontext() if d.thread_safe else Lock() for d in delegates)
+            delegate_locks = tuple(nullcontext() if d.thread_safe else Lock() for d in delegates)
             spaces = _spaces(program, self._init.runtimes, self._fallbacks)
-        except BaseException:
+        except BaseException:  # plugins may raise anything
+            with suppress(BackendFailed):
+                close_delegates(program, delegates)
             self._init.close()
             raise
-        self._shared = self._shared._replace(delegates=delegates, guards=guards, spaces=spaces)
+        self._shared = self._shared._replace(delegates=delegates, delegate_locks=delegate_locks, spaces=spaces)
         self._forked = False
 
     def _close_delegates(self) -> None:
@@ -247,7 +250,7 @@ def _spaces(program: Program, runtimes: Mapping[str, BackendRuntime], fallbacks:
     """The memory of devices of a program that has some."""
     if not program.spaces:
         return ()
-    from delegate.runtime.devices import make_spaces
+    from delegate.runtime.spaces import make_spaces
 
     return make_spaces(program, runtimes, fallbacks)
 

@@ -16,7 +16,7 @@ from delegate.program.model import Constant, DelegateSpec, MemorySpace, State
 _Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
-class Pools:
+class SharedTables:
     """Collects what methods refer to by index. The same tensor of two methods is stored once."""
 
     def __init__(self) -> None:

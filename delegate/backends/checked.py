@@ -1,4 +1,4 @@
-"""An AOT half behind a guard: whatever a plugin raises or answers becomes an error that names it."""
+"""A checked AOT half: whatever a plugin raises or answers becomes an error that names it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from delegate.errors import BackendBroken, DelegateError, LoweringError
 from delegate.plugins import AUTHOR, one_line
 
 
-class GuardedBackend:
+class CheckedBackend:
     """The AOT half of a backend, made with its options.
 
     Args:

@@ -15,7 +15,7 @@ from delegate.program.stages import depends_on_data
 from delegate.report import PartitionReport, Report
 
 
-def state_copies(report: Report, program: Program, lowered: Iterable[LoweredProgram]) -> Report:
+def with_device_copies(report: Report, program: Program, lowered: Iterable[LoweredProgram]) -> Report:
     """The report with the copies of every partition on a device; what several share counts for the first.
 
     Args:
