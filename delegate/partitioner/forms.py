@@ -22,7 +22,8 @@ from delegate.edge.passes.dead_code import DeadCodeElimination
 from delegate.edge.passes.fold_constants import ConstantFolding
 from delegate.edge.passes.fuse_views import FuseViews
 from delegate.edge.passes.no_ops import NoOpRemoval
-from delegate.edge.passes.pipeline import Pass, optimize
+from delegate.edge.passes.pipeline import optimize
+from delegate.edge.passes.result import Pass
 from delegate.edge.program import META_VALUE, EdgeInput, EdgeProgram
 from delegate.partitioner.numbers import is_number, is_size_arithmetic
 

@@ -12,6 +12,7 @@ from torch.fx import Node
 
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import op_name, tensor
+from delegate.edge.passes.result import PassResult
 from delegate.edge.program import EdgeProgram
 
 aten = torch.ops.aten
@@ -21,17 +22,18 @@ aten = torch.ops.aten
 class Canonicalize:
     """Spells transpositions as permute and static reshapes as view; arguments become positional, without defaults."""
 
-    def __call__(self, program: EdgeProgram) -> EdgeProgram:
+    def __call__(self, program: EdgeProgram) -> PassResult:
+        modified = False
         for module in graph_modules(program.graph_module):
             for node in module.graph.nodes:
                 if node.op == "call_function" and isinstance(node.target, OpOverload):
-                    _plain_arguments(node, node.target)
-                    _spell(node)
-        return program
+                    moved, spelled = _plain_arguments(node, node.target), _spell(node)
+                    modified = modified or moved or spelled
+        return PassResult(program, modified)
 
 
-def _plain_arguments(node: Node, target: OpOverload) -> None:
-    """Positional arguments by position, and none at the end that says what is the default anyway."""
+def _plain_arguments(node: Node, target: OpOverload) -> bool:
+    """Positional arguments by position, and none at the end that says what is the default anyway; whether any moved."""
     schema = [a for a in target._schema.arguments if not a.kwarg_only]
     args, kwargs = list(node.args), dict(node.kwargs)
     for argument in schema[len(args) :]:
@@ -42,8 +44,11 @@ def _plain_arguments(node: Node, target: OpOverload) -> None:
         args.append(kwargs.pop(argument.name, argument.default_value))
     while args and _is_default(schema[len(args) - 1], args[-1]):
         args.pop()
-    node.args = tuple(args)
-    node.kwargs = {a.name: kwargs[a.name] for a in target._schema.arguments if a.name in kwargs}
+    kwargs = {a.name: kwargs[a.name] for a in target._schema.arguments if a.name in kwargs}
+    if len(args) == len(node.args) and list(kwargs) == list(node.kwargs):
+        return False
+    node.args, node.kwargs = tuple(args), kwargs
+    return True
 
 
 def _is_default(argument: Any, value: Any) -> bool:
@@ -55,19 +60,29 @@ def _is_default(argument: Any, value: Any) -> bool:
     return type(value) is type(default) and bool(value == default)
 
 
-def _spell(node: Node) -> None:
-    permutation = _PERMUTATIONS.get(op_name(node))
-    if permutation is not None:
-        rank = tensor(node).dim()
-        node.target, node.args = aten.permute.default, (node.args[0], permutation(rank, node))
-    elif op_name(node) in _RESHAPES and all(isinstance(s, int) for s in tensor(node).shape):
-        node.target, node.args = aten.view.default, (node.args[0], list(tensor(node).shape))
-    elif op_name(node) == "aten.clamp.default" and tensor(node).dtype.is_floating_point:
-        node.args = (node.args[0], *(float(b) if type(b) is int else b for b in node.args[1:]))
-    elif op_name(node) == "aten.permute.default":
+def _spell(node: Node) -> bool:
+    """Spell what a node means in one way; whether it was spelled otherwise."""
+    made = _spelling(node)
+    if made is None or (node.target is made[0] and repr(node.args) == repr(made[1])):
+        return False
+    node.target, node.args = made
+    return True
+
+
+def _spelling(node: Node) -> tuple[OpOverload[..., Any], tuple[Any, ...]] | None:
+    """The operator and the arguments that a node should have; None for one that may be as it is."""
+    name, value = op_name(node), node.args[:1]
+    if name in _PERMUTATIONS:
+        return aten.permute.default, (*value, _PERMUTATIONS[name](tensor(node).dim(), node))
+    if name in _RESHAPES and all(isinstance(s, int) for s in tensor(node).shape):
+        return aten.view.default, (*value, list(tensor(node).shape))
+    if name == "aten.clamp.default" and tensor(node).dtype.is_floating_point:
+        return aten.clamp.default, (*value, *(float(b) if type(b) is int else b for b in node.args[1:]))
+    if name == "aten.permute.default":
         order = node.args[1]
         assert isinstance(order, list | tuple)
-        node.args = (node.args[0], [int(d) % len(order) for d in order])  # type: ignore[arg-type]
+        return aten.permute.default, (*value, [int(d) % len(order) for d in order])  # type: ignore[arg-type]
+    return None
 
 
 def _swap(rank: int, node: Node) -> list[int]:

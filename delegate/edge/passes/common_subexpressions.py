@@ -10,6 +10,7 @@ from torch.fx import Graph, Node
 
 from delegate.edge.build import is_pure
 from delegate.edge.graphs import graph_modules
+from delegate.edge.passes.result import PassResult
 from delegate.edge.program import EdgeProgram
 
 
@@ -17,13 +18,13 @@ from delegate.edge.program import EdgeProgram
 class CommonSubexpressionElimination:
     """Keeps the first of the pure nodes with the same operator and arguments; linear in the size of the graph."""
 
-    def __call__(self, program: EdgeProgram) -> EdgeProgram:
-        for module in graph_modules(program.graph_module):
-            _merge(module.graph)
-        return program
+    def __call__(self, program: EdgeProgram) -> PassResult:
+        merged = sum(_merge(module.graph) for module in graph_modules(program.graph_module))
+        return PassResult(program, merged > 0)
 
 
-def _merge(graph: Graph) -> None:
+def _merge(graph: Graph) -> int:
+    merged = 0
     first: dict[Hashable, Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function" or not is_pure(node):
@@ -33,6 +34,8 @@ def _merge(graph: Graph) -> None:
         if same is not node:
             node.replace_all_uses_with(same)
             graph.erase_node(node)
+            merged += 1
+    return merged
 
 
 def _key(value: Any) -> Hashable:

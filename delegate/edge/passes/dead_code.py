@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from delegate.edge.graphs import drop_unused, graph_modules
+from delegate.edge.passes.result import PassResult
 from delegate.edge.program import EdgeProgram
 
 
@@ -12,15 +13,15 @@ from delegate.edge.program import EdgeProgram
 class DeadCodeElimination:
     """Erases nodes without users, in bodies of control flow too, and constants without users; states stay."""
 
-    def __call__(self, program: EdgeProgram) -> EdgeProgram:
-        for module in graph_modules(program.graph_module):
-            drop_unused(module.graph)
+    def __call__(self, program: EdgeProgram) -> PassResult:
+        dropped = sum(drop_unused(module.graph) for module in graph_modules(program.graph_module))
         unused = [n for n in program.graph.find_nodes(op="placeholder") if not n.users and program.is_constant(n)]
         for node in unused:
             program.graph.erase_node(node)
         gone = {node.name for node in unused}
-        return replace(
+        kept = replace(
             program,
             constants={k: v for k, v in program.constants.items() if k not in gone},
             constant_names={k: v for k, v in program.constant_names.items() if k not in gone},
         )
+        return PassResult(kept, dropped > 0 or bool(gone))

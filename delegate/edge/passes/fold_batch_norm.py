@@ -11,6 +11,7 @@ from torch.fx import Node
 
 from delegate.edge.build import Constants
 from delegate.edge.node import arguments, op_name, tensor
+from delegate.edge.passes.result import PassResult
 from delegate.edge.program import EdgeProgram
 
 _NORMS = frozenset({"aten._native_batch_norm_legit_no_training.default", "aten.batch_norm.default"})
@@ -29,13 +30,14 @@ class BatchNormFolding:
     New weights are computed in float64. The layer keeps its name; the BatchNorm vanishes.
     """
 
-    def __call__(self, program: EdgeProgram) -> EdgeProgram:
-        constants = Constants(program)
+    def __call__(self, program: EdgeProgram) -> PassResult:
+        constants, folded = Constants(program), 0
         for norm in [n for n in program.graph.nodes if n.op == "call_function" and op_name(n) in _NORMS]:
             layer = norm.args[0]
             if isinstance(layer, Node) and _fits(program, layer, norm):
                 _fold(constants, layer, norm)
-        return constants.done()
+                folded += 1
+        return PassResult(constants.done(), folded > 0)
 
 
 def _fits(program: EdgeProgram, layer: Node, norm: Node) -> bool:

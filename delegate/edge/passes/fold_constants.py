@@ -14,6 +14,7 @@ from torch.fx.node import map_arg
 from delegate.edge.build import Constants, is_pure
 from delegate.edge.graphs import call
 from delegate.edge.node import is_static, tensors
+from delegate.edge.passes.result import PassResult
 from delegate.edge.program import EdgeProgram
 
 _NAMESPACES = frozenset({"aten", "prims"})  # not quantize and dequantize: backends want to see them
@@ -33,7 +34,7 @@ class ConstantFolding:
     limit: int = 1 << 20
     growth: float = 2.0
 
-    def __call__(self, program: EdgeProgram) -> EdgeProgram:
+    def __call__(self, program: EdgeProgram) -> PassResult:
         known: dict[Node, Any] = {
             n: program.constants[n.name] for n in program.graph.find_nodes(op="placeholder") if program.is_constant(n)
         }
@@ -68,12 +69,14 @@ def _evaluate(node: Node, known: dict[Node, Any]) -> Any:
         return None  # it fails on the caller's machine as it does here, if it is ever reached
 
 
-def _store(program: EdgeProgram, folded: dict[Node, Any]) -> EdgeProgram:
+def _store(program: EdgeProgram, folded: dict[Node, Any]) -> PassResult:
     constants = Constants(program)
+    erased = 0
     for node, value in folded.items():
         if isinstance(value, torch.Tensor) and any(user not in folded for user in node.users):
             node.replace_all_uses_with(constants.add(f"{node.name}_folded", value, node.name))
     for node in reversed(folded):
         if not node.users:
             program.graph.erase_node(node)
-    return constants.done()
+            erased += 1
+    return PassResult(constants.done(), erased > 0)

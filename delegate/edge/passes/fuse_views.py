@@ -9,6 +9,7 @@ from torch.fx import Node
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import op_name, tensor
 from delegate.edge.passes.no_ops import same_shape
+from delegate.edge.passes.result import PassResult
 from delegate.edge.program import EdgeProgram
 
 _RESHAPES = frozenset(
@@ -29,38 +30,43 @@ _TAKES_SIZES = frozenset({"aten.view.default", "aten.reshape.default"})
 class FuseViews:
     """Makes chains of permutes, and of views, squeezes and unsqueezes, as short as they can be; values stay."""
 
-    def __call__(self, program: EdgeProgram) -> EdgeProgram:
+    def __call__(self, program: EdgeProgram) -> PassResult:
+        modified = False
         for module in graph_modules(program.graph_module):
             for node in list(module.graph.nodes):
-                if node.op == "call_function":
-                    _shorten(node)
-        return program
+                if node.op == "call_function" and _shorten(node):
+                    modified = True
+        return PassResult(program, modified)
 
 
-def _shorten(node: Node) -> None:
-    """Let a node read past the views before it, whose own inputs are already as early as they can be."""
+def _shorten(node: Node) -> bool:
+    """Let a node read past the views before it, whose own inputs are as early as they can be; whether it did."""
     source = node.args[0] if node.args else None
     if not isinstance(source, Node) or source.op != "call_function":
-        return
+        return False
     names = op_name(node), op_name(source)
     origin = source.args[0] if source.args else None
     if not isinstance(origin, Node):
-        return
+        return False
     if names == ("aten.permute.default",) * 2:
         inner = source.args[1]
         order = [inner[d] % len(inner) for d in node.args[1]]  # type: ignore
         node.args = (origin, order)
         if order == list(range(len(order))):
             _replace(node, origin)
-    elif _RESHAPES.issuperset(names):
+        return True
+    if _RESHAPES.issuperset(names):
         if same_shape(tensor(origin), tensor(node)):
-            _replace(node, origin)
-        elif names[0] in _TAKES_SIZES:
+            return _replace(node, origin)
+        if names[0] in _TAKES_SIZES:
             node.args = (origin, *node.args[1:])
+            return True
+    return False
 
 
-def _replace(node: Node, origin: Node) -> None:
+def _replace(node: Node, origin: Node) -> bool:
     if origin.op == "placeholder" and any(user.op == "output" for user in node.users):
-        return  # the caller and a state each own their memory
+        return False  # the caller and a state each own their memory
     node.replace_all_uses_with(origin)
     node.graph.erase_node(node)
+    return True

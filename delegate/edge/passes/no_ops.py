@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import arguments, op_name, tensors
+from delegate.edge.passes.result import PassResult
 from delegate.edge.program import EdgeProgram
 
 
@@ -21,18 +22,20 @@ class NoOpRemoval:
     A copy of a placeholder that is a result stays: the caller and a state each own their memory.
     """
 
-    def __call__(self, program: EdgeProgram) -> EdgeProgram:
-        for module in graph_modules(program.graph_module):
-            _remove(module)
-        return program
+    def __call__(self, program: EdgeProgram) -> PassResult:
+        removed = sum(_remove(module) for module in graph_modules(program.graph_module))
+        return PassResult(program, removed > 0)
 
 
-def _remove(module: GraphModule) -> None:
+def _remove(module: GraphModule) -> int:
+    removed = 0
     for node in list(module.graph.nodes):
         source = no_op_source(node)
         if source is not None and not (source.op == "placeholder" and any(u.op == "output" for u in node.users)):
             node.replace_all_uses_with(source)
             module.graph.erase_node(node)
+            removed += 1
+    return removed
 
 
 def no_op_source(node: Node) -> Node | None:

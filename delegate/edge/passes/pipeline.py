@@ -13,12 +13,12 @@ from delegate.edge.passes.fold_batch_norm import BatchNormFolding
 from delegate.edge.passes.fold_constants import ConstantFolding
 from delegate.edge.passes.fuse_views import FuseViews
 from delegate.edge.passes.no_ops import NoOpRemoval
+from delegate.edge.passes.result import Pass, PassResult
 from delegate.edge.program import EdgeProgram
 from delegate.edge.verifier import verify
 from delegate.errors import DialectError
 
-Pass = Callable[[EdgeProgram], EdgeProgram]
-Listener = Callable[[Pass, EdgeProgram, float], None]  # the pass, what it made, seconds it took
+Listener = Callable[[Pass, PassResult, float], None]  # the pass, what it gave, seconds it took
 
 VERIFY_VARIABLE = "DELEGATE_VERIFY_PASSES"  # environment variable: "1" verifies the program after each pass
 
@@ -37,7 +37,7 @@ DEFAULT_PASSES: tuple[Pass, ...] = (
 def optimize(
     program: EdgeProgram, passes: Sequence[Pass] = DEFAULT_PASSES, listeners: Sequence[Listener] = ()
 ) -> EdgeProgram:
-    """Run passes over a program, which they rewrite in place, and verify the result: once, or after each pass.
+    """Run passes over a program, which they rewrite in place, and verify the result, or what each one changes.
 
     Raises:
         DialectError: the result is no edge program: a pass is at fault, which is named where each is verified.
@@ -45,10 +45,11 @@ def optimize(
     each = os.environ.get(VERIFY_VARIABLE) == "1"
     for rewrite in passes:
         start = time.perf_counter()
-        program = rewrite(program)
+        result = rewrite(program)
+        program = result.program
         for listener in listeners:
-            listener(rewrite, program, time.perf_counter() - start)
-        if each:
+            listener(rewrite, result, time.perf_counter() - start)
+        if each and result.modified:
             _verify_after(rewrite, program)
     if not each:
         verify(program)
