@@ -14,17 +14,15 @@ from torch.fx import Node
 from delegate.backends.aot import Claim
 from delegate.edge.node import is_compute
 from delegate.partitioner.border import Border, views_at_the_border
-from delegate.partitioner.cost import call_seconds, is_layout, kernel_seconds, nbytes, work
+from delegate.partitioner.cost import Sizes, call_seconds, is_layout, kernel_seconds, work
 from delegate.partitioner.numbers import is_number
-from delegate.partitioner.scheduling import HOST, schedule
+from delegate.partitioner.scheduling import schedule
 from delegate.partitioner.units import Dependencies, merged, ordered
 from delegate.verdict import YES, Reason, Verdict, no
 
 MAX_ROUNDS = 16  # of giving partitions back; what is still too small after them is given back for good
 SMALL_SHARE = 0.01  # of a method's work: a partition with more stands, whatever its call costs
 SMALL_NODES = 8  # a partition with more nodes that compute pays for its call by what their kernels' dispatch takes
-
-_TAKEN = 1  # the colour of the backend whose turn it is; HOST is that of all others
 
 Verdicts = dict[str, Verdict]  # backend -> its verdict on one node
 
@@ -104,13 +102,22 @@ class _Assignment:
     units: list[_Unit] = field(init=False)
     _index: dict[Node, int] = field(init=False)
     _edges: Dependencies = field(init=False)
+    _picks: dict[int, int] = field(init=False)  # a node that picks a result -> the node that gives it
     _delegated: set[Node] = field(default_factory=set)
+    _sizes: Sizes = field(default_factory=Sizes)
     _counted: int = 0  # the work of nodes up to _place
     _place: int = 0
 
     def __post_init__(self) -> None:
         self._index = {node: i for i, node in enumerate(self.nodes)}
         self._edges = Dependencies(self.nodes)
+        self._picks = {
+            i: self._index[source]
+            for i, node in enumerate(self.nodes)
+            if node.target is operator.getitem and not is_number(node)
+            for source in node.all_input_nodes
+            if source in self._index
+        }
         self.units = [_Unit((i,)) for i in range(len(self.nodes))]
 
     def stretches(self) -> list[Stretch]:
@@ -132,32 +139,48 @@ class _Assignment:
         """Form the partitions of one backend and tag out of what is left."""
         free = {i for unit in self.units if unit.backend is None for i in unit.members}
         wanted = [c for c in claims if all(self._index.get(n) in free for n in c.nodes)]
+        own = self._own(free, backend, tag)
+        stands: set[tuple[int, ...]] = set()  # partitions that were found to be worth their call
         for last in [False] * MAX_ROUNDS + [True]:
             units, glued = self._glued(wanted, backend)
-            taken = self._taken(units, glued, backend, tag)
+            taken = self._taken(units, glued, own)
             host = {p for p, unit in enumerate(units) if unit.backend is None and p not in taken}
-            colours = [_TAKEN if p in taken else HOST for p in range(len(units))]
-            runs = schedule(colours, self._edges.between([u.members for u in units], host))
-            members = [sorted(i for p in run.nodes for i in units[p].members) for run in runs]
-            ours = [i for i, run in enumerate(runs) if run.colour == _TAKEN]
-            small = {i: why for i in ours if (why := self._too_small(members[i])) is not None}
+            runs = schedule(taken, self._edges.between([u.members for u in units], host))
+            ours = [tuple(sorted(i for p in run.units for i in units[p].members)) for run in runs if run.taken]
+            small = {m: why for m in ours if m not in stands and (why := self._too_small(m)) is not None}
             if last or not small:
                 break
-            given = {node for i in small for m in members[i] if (node := self.nodes[m]) in self.verdicts}
-            for i, why in small.items():
-                self._give_back((self.nodes[m] for m in members[i]), backend, tag, why)
+            stands.update(m for m in ours if m not in small)
+            for members, why in small.items():
+                self._give_back(own.intersection(members), backend, why)
+                own.difference_update(members)
+            given = {self.nodes[i] for members in small for i in members}.intersection(self.verdicts)
             wanted = [c for c in wanted if given.isdisjoint(c.nodes)]
-        self._delegated |= {self.nodes[m] for i in ours for m in members[i]}
-        home = {self.nodes[m]: i for i in ours for m in members[i]} if wanted else {}
-        patterns: dict[int, list[Claim]] = {}
-        for claim in wanted:
-            patterns.setdefault(home[claim.nodes[0]], []).append(claim)
+        self._delegated |= {self.nodes[i] for members in ours for i in members}
+        patterns = self._by_partition(wanted, ours)
+        partitions = iter(ours)
         self.units = []
-        for i, run in enumerate(runs):
-            if run.colour == HOST:
-                self.units += [units[p] for p in run.nodes]
+        for run in runs:
+            if run.taken:
+                members = next(partitions)
+                self._settle(backend, members, patterns.get(members, ()))
             else:
-                self._settle(backend, members[i], patterns.get(i, ()))
+                self.units += [units[p] for p in run.units]
+
+    def _own(self, free: Set[int], backend: str, tag: str) -> set[int]:
+        """What the backend takes alone, of what is left."""
+        said = ((i, self.verdicts.get(self.nodes[i], {}).get(backend)) for i in free)
+        return {i for i, v in said if v is not None and v.reason is None and v.tag == tag}
+
+    def _by_partition(
+        self, claims: Sequence[Claim], partitions: Sequence[tuple[int, ...]]
+    ) -> dict[tuple[int, ...], list[Claim]]:
+        """The claims by the partition that they are in."""
+        home = {i: members for members in partitions for i in members} if claims else {}
+        found: dict[tuple[int, ...], list[Claim]] = {}
+        for claim in claims:
+            found.setdefault(home[self._index[claim.nodes[0]]], []).append(claim)
+        return found
 
     def _settle(self, backend: str, members: Sequence[int], patterns: Sequence[Claim]) -> None:
         """Add a partition, with the views at its border as units of the host before and behind it."""
@@ -209,24 +232,18 @@ class _Assignment:
             if not verdict:
                 self.verdicts[node][backend] = no(Reason.CYCLE, f"as part of {claim.name!r}")
 
-    def _taken(self, units: Sequence[_Unit], glued: Set[int], backend: str, tag: str) -> set[int]:
+    def _taken(self, units: Sequence[_Unit], glued: Set[int], own: Set[int]) -> set[int]:
         """The units of the host that the backend takes; one that picks a result of another goes with that other."""
-        taken = set(glued)
-        home: set[int] = {i for p in glued for i in units[p].members}
-        for position, unit in enumerate(units):
-            if unit.backend is not None or position in glued:
-                continue
-            (i,) = unit.members
-            node = self.nodes[i]
-            if node.target is operator.getitem and node.args[0] in self._index:
-                mine = self._index[node.args[0]] in home and not is_number(node)  # type: ignore[index]
-            else:
-                verdict = self.verdicts.get(node, {}).get(backend)
-                mine = verdict is not None and verdict.reason is None and verdict.tag == tag
-            if mine:
-                taken.add(position)
+        taken = {p for p, unit in enumerate(units) if unit.members[0] in own and unit.backend is None}
+        if not self._picks:
+            return taken | glued
+        home = {i for p in taken | glued for i in units[p].members}
+        place = {unit.members[0]: p for p, unit in enumerate(units) if unit.backend is None and p not in glued}
+        for i, source in self._picks.items():  # in the order of the graph, since one may pick of another
+            if i in place and source in home:
+                taken.add(place[i])
                 home.add(i)
-        return taken
+        return taken | glued
 
     def _too_small(self, members: Sequence[int]) -> Verdict | None:
         """Why a partition is not worth its call, if so: it holds too few nodes that do work, or too little of it."""
@@ -242,11 +259,11 @@ class _Assignment:
         return self._too_cheap([self.nodes[i] for i in members], working)
 
     def _too_cheap(self, members: Sequence[Node], working: Sequence[Node]) -> Verdict | None:
-        kernels = sum(map(kernel_seconds, working))
+        kernels = sum([kernel_seconds(n, self._sizes) for n in working])
         inside = set(members)
         sources = {s for n in members for s in n.all_input_nodes if s not in inside and not s.meta.get("constant")}
         results = [n for n in members if any(user not in inside for user in n.users)]
-        call = call_seconds(sum(map(nbytes, (*sources, *results))))
+        call = call_seconds(sum([self._sizes[n] for n in (*sources, *results)]))
         if kernels >= call or not self._is_small_share(sum(map(work, working))):
             return None
         what = f"its call would take about {call * 1e6:.0f} us, and kernels {kernels * 1e6:.0f} us for its nodes"
@@ -260,9 +277,7 @@ class _Assignment:
             self._place += 1
         return share < SMALL_SHARE * self._counted
 
-    def _give_back(self, nodes: Iterable[Node], backend: str, tag: str, why: Verdict) -> None:
+    def _give_back(self, members: Iterable[int], backend: str, why: Verdict) -> None:
         """Turn the yes of a backend on these nodes into a refusal."""
-        for node in nodes:
-            verdict = self.verdicts.get(node, {}).get(backend)
-            if verdict is not None and verdict.reason is None and verdict.tag == tag:
-                self.verdicts[node][backend] = why
+        for i in members:
+            self.verdicts[self.nodes[i]][backend] = why

@@ -44,7 +44,8 @@ def size(number: Any) -> int:
 
 def elements(value: torch.Tensor) -> int:
     """The number of elements of a fake tensor."""
-    return math.prod(size(s) for s in value.shape)
+    count = value.numel()
+    return count if type(count) is int else math.prod(size(s) for s in value.shape)
 
 
 def nbytes(node: Node) -> int:
@@ -63,12 +64,22 @@ def traffic(node: Node) -> int:
 _CALL, _DISPATCH, _BYTE, _MULTIPLY_ADD = 4e-6, 1e-6, 1.5e-10, 2e-11
 
 
-def kernel_seconds(node: Node) -> float:
+class Sizes(dict[Node, int]):
+    """Bytes of what nodes give: each is counted once."""
+
+    def __missing__(self, node: Node) -> int:
+        self[node] = count = nbytes(node)
+        return count
+
+
+def kernel_seconds(node: Node, sizes: Sizes) -> float:
     """What a portable kernel takes for a node, estimated."""
-    if is_layout(node) and op_name(node) in _VIEW_OPERATORS:
+    name = op_name(node)
+    if name in _VIEW_OPERATORS:
         return 0.0
-    found = _MULTIPLY_ADDS.get(op_name(node))
-    return _DISPATCH + _BYTE * traffic(node) + (_MULTIPLY_ADD * found(node) if found is not None else 0.0)
+    found = _MULTIPLY_ADDS.get(name)
+    moved = sum([sizes[source] for source in node.all_input_nodes]) + sizes[node]
+    return _DISPATCH + _BYTE * moved + (_MULTIPLY_ADD * found(node) if found is not None else 0.0)
 
 
 def call_seconds(crossing: int) -> float:

@@ -25,8 +25,7 @@ def is_number(node: Node) -> bool:
 
 def is_size_arithmetic(node: Node) -> bool:
     """Whether the node only computes with sizes, such as sym_size, or operator.mul of two sizes."""
-    name = op_name(node)
-    return is_number(node) and (name in _SIZE_OPERATORS or not name.startswith("aten."))
+    return is_number(node) and ((name := op_name(node)) in _SIZE_OPERATORS or not name.startswith("aten."))
 
 
 def unknown_number(node: Node) -> Node | None:

@@ -14,7 +14,7 @@ from delegate.errors import DelegateError, LoweringError, PartitionError
 from delegate.partitioner.capability import Capability
 from delegate.partitioner.cost import is_layout, traffic
 from delegate.partitioner.forms import Forms, is_compound
-from delegate.partitioner.numbers import is_size_arithmetic, unknown_number
+from delegate.partitioner.numbers import is_number, is_size_arithmetic, unknown_number
 from delegate.partitioner.rules import RuleBook, RulePattern
 from delegate.plugins import AUTHOR, one_line
 from delegate.verdict import YES, Reason, Verdict, no
@@ -139,7 +139,7 @@ class Offer:
     def _part(self, node: Node) -> Verdict:
         verdict = self.book.excluded(op_name(node), self.backend)
         if verdict is None:
-            verdict = not_for_delegates(node)
+            verdict = not_for_delegates([node]).get(node)
         return self._ask(node) if verdict is None else verdict
 
     def _slower(self, node: Node, parts: Iterable[Node]) -> Verdict | None:
@@ -186,8 +186,16 @@ class Offer:
         return claims
 
 
-def not_for_delegates(node: Node) -> Verdict | None:
-    """Why no backend whatever can run a node, if so."""
+def not_for_delegates(nodes: Iterable[Node]) -> dict[Node, Verdict]:
+    """The nodes that no backend whatever can run, and why not; each source is looked at once."""
+    sources = {node: node.all_input_nodes for node in nodes}
+    around = set(sources).union(*sources.values())
+    odd = {n for n in around if n.op == "get_attr" or is_number(n) or is_empty(n) or not tensors(n)}
+    suspects = [n for n, given in sources.items() if n in odd or not odd.isdisjoint(given)]
+    return {n: verdict for n in suspects if (verdict := _not_for_delegates(n)) is not None}
+
+
+def _not_for_delegates(node: Node) -> Verdict | None:
     sources = node.all_input_nodes
     if is_empty(node) or any(map(is_empty, sources)):
         return no(Reason.OPERATOR, "it works on a tensor without elements, which vendor libraries do not expect")

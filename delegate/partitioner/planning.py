@@ -109,8 +109,8 @@ class _Planner:
         apart = list(dict.fromkeys((*apart, *(n for n in asked if n not in home and self._is_left_over(n)))))
         return Plan(program, tuple(backends), nodes, partitions, order, tuple(notes), nested, is_nested, tuple(apart))
 
-    def _offers(self, nodes: Iterable[Node], pins: Mapping[Node, RulePattern]) -> list[Offer]:
-        barred = {n: v for n in nodes if (v := not_for_delegates(n)) is not None}
+    def _offers(self, nodes: Sequence[Node], pins: Mapping[Node, RulePattern]) -> list[Offer]:
+        barred = not_for_delegates(nodes)
         return [
             Offer(name, self.capabilities[name], self.book, pins, self.refusals.get(name, {}), barred, self.has_kernel)
             for name in (p.backend for p in self.partitioners)
@@ -124,8 +124,9 @@ class _Planner:
         claims, almost = offer.claims(verdicts)
         if type(partitioner) is CapabilityPartitioner:  # which only repeats what the backend says
             for node, by_backend in verdicts.items():
-                own = offer.check(node)
-                by_backend[name] = almost.get(node, own) if own.reason is Reason.OPERATOR else own
+                by_backend[name] = own = offer.check(node)
+                if own.reason is Reason.OPERATOR and node in almost:
+                    by_backend[name] = almost[node]
             return claims
         claimed = {n for claim in claims for n in claim.nodes}
         answers = partitioner.partition(program, lambda node: YES if node in claimed else offer.check(node))

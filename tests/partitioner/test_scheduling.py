@@ -9,34 +9,34 @@ from functools import cache
 
 import pytest
 
-from delegate.partitioner.scheduling import HOST, Run, schedule
+from delegate.partitioner.scheduling import Run, schedule
 
 Predecessors = tuple[tuple[int, ...], ...]
 
 
-def random_graph(seed: int, size: int, colours: Sequence[int]) -> tuple[list[int], Predecessors]:
-    """Colours and predecessors of a random acyclic graph."""
+def random_graph(seed: int, size: int, kinds: Sequence[int]) -> tuple[set[int], Predecessors]:
+    """What is taken of a random acyclic graph, and the predecessors there."""
     rng = random.Random(seed)
     density = rng.choice((0.1, 0.25, 0.5))
     edges = tuple(tuple(p for p in range(n) if rng.random() < density) for n in range(size))
-    return [rng.choice(colours) for _ in range(size)], edges
+    return {n for n in range(size) if rng.choice(kinds)}, edges
 
 
-def least(colours: Sequence[int], predecessors: Predecessors) -> int:
-    """The least number of partitions of any order, by trying every order with its colour changes."""
+def least(taken: set[int], predecessors: Predecessors) -> int:
+    """The least number of partitions of any order, by trying every order with its changes."""
 
     @cache
-    def from_here(done: frozenset[int], colour: int) -> int:
-        if len(done) == len(colours):
+    def from_here(done: frozenset[int], inside: bool) -> int:
+        if len(done) == len(predecessors):
             return 0
-        ready = [n for n in range(len(colours)) if n not in done and done.issuperset(predecessors[n])]
-        return min((colours[n] not in (HOST, colour)) + from_here(done | {n}, colours[n]) for n in ready)
+        ready = [n for n in range(len(predecessors)) if n not in done and done.issuperset(predecessors[n])]
+        return min((n in taken and not inside) + from_here(done | {n}, n in taken) for n in ready)
 
-    return from_here(frozenset(), HOST)
+    return from_here(frozenset(), False)
 
 
 def partitions(runs: Sequence[Run]) -> list[Run]:
-    return [run for run in runs if run.colour != HOST]
+    return [run for run in runs if run.taken]
 
 
 def ancestors(predecessors: Predecessors) -> list[set[int]]:
@@ -47,61 +47,48 @@ def ancestors(predecessors: Predecessors) -> list[set[int]]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("colours", [(0, 1), (0, 1, 1, 1), (0, 1, 2), (1, 2, 3), (0, 0, 1, 2, 3)], ids=str)
-def test_every_schedule_is_valid_and_every_partition_convex(seed: int, colours: Sequence[int]) -> None:
-    given, predecessors = random_graph(seed, 30, colours)
-    runs = schedule(given, predecessors)
-    order = [n for run in runs for n in run.nodes]
+@pytest.mark.parametrize("kinds", [(0, 1), (0, 1, 1, 1), (0, 0, 0, 1)], ids=str)
+def test_every_schedule_is_valid_and_every_partition_convex(seed: int, kinds: Sequence[int]) -> None:
+    taken, predecessors = random_graph(seed, 30, kinds)
+    runs = schedule(taken, predecessors)
+    order = [n for run in runs for n in run.units]
     assert sorted(order) == list(range(30))
     position = {n: i for i, n in enumerate(order)}
     assert all(position[p] < position[n] for n in range(30) for p in predecessors[n])
-    assert all(given[n] == run.colour for run in runs for n in run.nodes)
+    assert all((n in taken) == run.taken for run in runs for n in run.units)
     above = ancestors(predecessors)
     for run in partitions(runs):
-        inside = set(run.nodes)
+        inside = set(run.units)
         leaves = {n for n in range(30) if n not in inside and above[n] & inside}
         assert not any(above[n] & leaves for n in inside), "a path leaves the partition and comes back"
 
 
-@pytest.mark.parametrize("colours", [(0, 1), (0, 1, 1), (0, 0, 1), (1, 2)], ids=str)
-def test_two_colours_give_the_least_number_of_partitions(colours: Sequence[int]) -> None:
+@pytest.mark.parametrize("kinds", [(0, 1), (0, 1, 1), (0, 0, 1)], ids=str)
+def test_there_are_as_few_partitions_as_can_be(kinds: Sequence[int]) -> None:
     for seed in range(150):
-        given, predecessors = random_graph(seed, 9, colours)
-        assert len(partitions(schedule(given, predecessors))) == least(given, predecessors), seed
-
-
-def test_nodes_without_predecessors_stand_with_their_first_user() -> None:
-    """Two layers of a backend, each with a weight to decode (0 and 1), and a node of the host between them."""
-    colours, predecessors = [1, 1, 1, HOST, 1], ((), (), (0,), (2,), (1, 3))
-    assert schedule(colours, predecessors) == [Run(1, (0, 2)), Run(HOST, (3,)), Run(1, (1, 4))]
-
-
-def test_more_colours_come_close_to_the_least_number() -> None:
-    graphs = [random_graph(seed, 9, (0, 1, 2, 3)) for seed in range(200)]
-    given = sum(len(partitions(schedule(*graph))) for graph in graphs)
-    best = sum(least(*graph) for graph in graphs)
-    assert best <= given <= 1.05 * best
+        taken, predecessors = random_graph(seed, 9, kinds)
+        assert len(partitions(schedule(taken, predecessors))) == least(taken, predecessors), seed
 
 
 @pytest.mark.parametrize(
-    ("colours", "predecessors", "runs"),
+    ("taken", "predecessors", "runs"),
     [
         ((), (), []),
-        ((1, 1), ((), ()), [(1, (0, 1))]),
-        # a host node beside the chain does not split it
-        ((1, 0, 1), ((), (0,), (0,)), [(1, (0, 2)), (0, (1,))]),
-        # a host node on the chain does
-        ((1, 0, 1), ((), (0,), (1,)), [(1, (0,)), (0, (1,)), (1, (2,))]),
-        # the colour that others wait for goes first, whatever its priority
-        ((1, 2, 1), ((), (), (1,)), [(2, (1,)), (1, (0, 2))]),
-        # of equals the preferred one
-        ((2, 1), ((), ()), [(1, (1,)), (2, (0,))]),
+        ((0, 1), ((), ()), [(True, (0, 1))]),
+        # what others run beside the chain does not split it
+        ((0, 2), ((), (0,), (0,)), [(True, (0, 2)), (False, (1,))]),
+        # on the chain it does
+        ((0, 2), ((), (0,), (1,)), [(True, (0,)), (False, (1,)), (True, (2,))]),
+        # two layers, each with a weight to decode (0 and 1), and one of the others between them
+        ((0, 1, 2, 4), ((), (), (0,), (2,), (1, 3)), [(True, (0, 2)), (False, (3,)), (True, (1, 4))]),
+        # a weight that others read first is decoded before them
+        ((0, 2), ((), (0,), (0, 1)), [(True, (0,)), (False, (1,)), (True, (2,))]),
     ],
 )
 def test_small_graphs(
-    colours: Sequence[int], predecessors: Predecessors, runs: Sequence[tuple[int, tuple[int, ...]]]
+    taken: Sequence[int], predecessors: Predecessors, runs: Sequence[tuple[bool, tuple[int, ...]]]
 ) -> None:
-    assert schedule(colours, predecessors) == [Run(*run) for run in runs]
+    assert schedule(taken, predecessors) == [Run(*run) for run in runs]
 
 
 def test_time_grows_linearly() -> None:
@@ -110,10 +97,10 @@ def test_time_grows_linearly() -> None:
 
 def _microseconds_per_node(size: int) -> float:
     predecessors = [[p for p in (n - 1, n - 7) if p >= 0] for n in range(size)]
-    colours = [0 if n % 20 == 0 else 1 + n % 2 for n in range(size)]
+    taken = {n for n in range(size) if n % 20}
     times = []
     for _ in range(3):
         start = time.process_time()
-        schedule(colours, predecessors)
+        schedule(taken, predecessors)
         times.append(time.process_time() - start)
     return min(times) / size * 1e6
