@@ -3,7 +3,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: demo test fuzz test-slow test-models gpu-software lint format bench bench-peers schema docs-ops clean
+.PHONY: demo test fuzz test-slow test-models gpu-software plugins lint format bench bench-peers schema docs-ops clean
 
 demo: $(READY)
 	$(PYTHON) -m delegate demo
@@ -40,14 +40,13 @@ bench: $(READY)
 
 # The peers; ExecuTorch goes to an environment of its own, see benchmarks/README.md.
 bench-peers: $(READY)
-	$(PYTHON) -m pip install --quiet --constraint constraints.txt openvino
 	python3 -m venv .venv-executorch
 	.venv-executorch/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-executorch/bin/python -m pip install --quiet --constraint constraints.txt executorch
 
 # The support matrix, out of the tables; a test says when it is stale.
 docs-ops: $(READY)
-	$(PYTHON) -m delegate ops --markdown > docs/support-matrix.md
+	DELEGATE_BLOCK_PLUGINS=openvino $(PYTHON) -m delegate ops --markdown > docs/support-matrix.md
 
 # A GPU played by software, for machines without one (Debian and Ubuntu; needs root for Vulkan's loader): SwiftShader
 # out of Debian's chromium. The tests find it in .gpu-software; for anything else set what `make` prints.
@@ -62,12 +61,18 @@ gpu-software:
 schema:
 	flatc --python --gen-onefile -o delegate/program delegate/program/schema.fbs
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet --upgrade "pip>=25.1"
 	$(PYTHON) -m pip install --quiet --constraint constraints.txt torch
 	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable ".[all]" --group dev
+	$(PLUGINS)
 	touch $(READY)
+
+# The backends in plugins/, each a package of its own.
+PLUGINS = $(PYTHON) -m pip install --quiet --constraint constraints.txt --editable plugins/openvino
+plugins: $(READY)
+	$(PLUGINS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info build dist

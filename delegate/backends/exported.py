@@ -41,12 +41,18 @@ _OPERATORS: Mapping[Any, Callable[..., Any]] = {
 _FREE_OF_STRIDES: Mapping[Any, Any] = {torch.ops.aten.view.default: torch.ops.aten.reshape.default}
 
 
-def exported_program(region: Region, parameters: Set[Node] = frozenset()) -> ExportedProgram:
+def exported_program(
+    region: Region, parameters: Set[Node] = frozenset(), *, keep_views: bool = False
+) -> ExportedProgram:
     """A region as a program of its own: its constants are buffers, its inputs and outputs keep their order and names.
+
+    It has the nodes that were checked, with the sizes that they are told computed from the shapes of the inputs.
 
     Args:
         region: is not changed.
         parameters: the constants that are parameters instead, for an importer that tells them apart.
+        keep_views: leave `view` as it is, for an importer that knows no `reshape`. Strides mean nothing in an edge
+            program, so that such a view may have to copy: torch itself may not run the program then.
 
     Raises:
         RegionRefused: a size that a node is told is no sum, product or quotient of the sizes of its inputs.
@@ -55,7 +61,8 @@ def exported_program(region: Region, parameters: Set[Node] = frozenset()) -> Exp
     sizes = _Sizes(graph, {n: copies[n] for n in region.inputs})
     for node in region.calls:
         copied = copies[node]
-        copied.target = _FREE_OF_STRIDES.get(node.target, node.target)
+        if not keep_views:
+            copied.target = _FREE_OF_STRIDES.get(node.target, node.target)
         try:
             with graph.inserting_before(copied):
                 copied.args = map_aggregate(copied.args, sizes.of)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,7 @@ import torch
 from torch.fx import Graph, Node
 
 from delegate.edge.graphs import extracted
+from delegate.edge.node import is_constant, tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +82,26 @@ class Region:
             outputs=tuple(copies[n] for n in outputs),
             patterns=tuple(replace(p, nodes=tuple(copies[n] for n in p.nodes)) for p in whole),
         )
+
+
+def one_node_region(node: Node) -> Region:
+    """A node of an edge graph, with the nodes that pick its results, as a region: for asking a library about it.
+
+    What is constant is a constant there too, of zeros, as a check does not see its values. Numbers among the arguments
+    are symbolic sizes. The graph of the node stays as it is.
+    """
+    picks = [user for user in node.users if user.target is operator.getitem]
+    sources = dict.fromkeys(node.all_input_nodes)
+    numbers = {n: n.meta["val"] for n in sources if not tensors(n)}
+    given = [n for n in sources if n not in numbers]
+    held = [n for n in given if is_constant(n)]
+    inputs = [n for n in given if n not in held]
+    results = picks or [node]
+    graph, copies = extracted((*inputs, *held), (node, *picks), results, numbers)
+    return Region(
+        name=node.name,
+        graph=graph,
+        inputs=tuple(copies[n] for n in inputs),
+        constants={copies[n]: torch.zeros(n.meta["val"].shape, dtype=n.meta["val"].dtype) for n in held},
+        outputs=tuple(copies[n] for n in results),
+    )

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
-import torch
 from torch.fx import Node
 
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.bisection import failing_nodes
+from delegate.backends.structure import structure
 from delegate.edge.graphs import META_ORIGIN
-from delegate.edge.node import is_compute, tensors
-from delegate.edge.program import META_VALUE
+from delegate.edge.node import is_compute
 from delegate.partitioner.capability import Capability, Check
 from delegate.partitioner.cut import Cutter, LoweredDelegate
 from delegate.partitioner.forms import Forms
@@ -116,34 +114,3 @@ class Artifacts:
         """A candidate with its artifact; raises as `compile` does."""
         backend = candidate.partition.backend
         return LoweredDelegate(backend, self.compile(backend, candidate.region), candidate.region)
-
-
-def structure(region: Region) -> Hashable:
-    """What an artifact depends on: operators, arguments, shapes, dtypes, borders, the very constants. Not its name.
-
-    Names of nodes count, since refusals speak of them.
-    """
-    place: dict[Node, int] = {}
-    flat: list[Hashable] = []
-    for node in region.graph.nodes:
-        place[node] = len(place)
-        constant = region.constants.get(node)
-        flat.append((node.op, node.name, node.target if node.op == "call_function" else None))
-        flat.append((_plain(node.args, place), _plain(tuple(sorted(node.kwargs.items())), place)))
-        flat.append(_shapes(node) if constant is None else (id(constant), constant.data_ptr()))
-    patterns = tuple((p.name, tuple(place[n] for n in p.nodes)) for p in region.patterns)
-    return (tuple(flat), tuple(place[n] for n in region.inputs), tuple(place[n] for n in region.outputs), patterns)
-
-
-def _shapes(node: Node) -> Hashable:
-    return tuple((t.dtype, tuple(map(str, t.shape))) for t in tensors(node)) if META_VALUE in node.meta else None
-
-
-def _plain(value: Any, place: Mapping[Node, int]) -> Hashable:
-    if isinstance(value, Node):
-        return ("node", place[value])
-    if isinstance(value, list | tuple):
-        return tuple(_plain(item, place) for item in value)
-    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-        return ("size", str(value))
-    return (type(value), repr(value))

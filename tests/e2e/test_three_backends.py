@@ -14,10 +14,10 @@ from torch.fx import Node
 import delegate
 from delegate.backends.aot import Claim, PreprocessResult, Region, RegionRefused
 from delegate.backends.info import Availability, BackendInfo
+from delegate.backends.structure import structure
 from delegate.backends.xnnpack.aot import XnnpackBackend
 from delegate.edge.identity import identity
 from delegate.edge.node import is_compute, op_name
-from delegate.partitioner.candidates import structure
 from delegate.registry import default_registry
 from delegate.verdict import Reason, Verdict, no
 from tests import zoo

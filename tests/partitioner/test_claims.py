@@ -11,11 +11,12 @@ from torch.fx import Node
 
 from delegate.backends.aot import Claim, PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.lowering import LoweringTable, anything
+from delegate.backends.structure import structure
 from delegate.edge.export import to_edge
 from delegate.edge.node import is_compute, op_name
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
-from delegate.partitioner.candidates import Artifacts, candidates, structure
+from delegate.partitioner.candidates import Artifacts, candidates
 from delegate.partitioner.capability import Capability
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Plan

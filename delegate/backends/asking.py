@@ -1,0 +1,56 @@
+"""A backend whose library says itself what it takes: it is asked about every node, and its answers are kept."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Hashable
+from typing import Any, ClassVar
+
+import torch
+from torch.fx import Node
+
+from delegate.backends.aot import Backend
+from delegate.backends.region import Region, one_node_region
+from delegate.backends.structure import structure
+from delegate.verdict import Reason, Verdict, no
+
+
+class AskingBackend(Backend):
+    """An AOT half without a table: `ask` puts a node to the library as a region of its own.
+
+    Attributes:
+        library: its name, for people.
+    """
+
+    library: ClassVar[str]
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._answers: dict[Hashable, Verdict] = {}
+
+    @classmethod
+    def conditions(cls, op: str) -> tuple[str, ...] | None:
+        """That the library is asked, of every operator."""
+        return (f"{cls.library} is asked about each node.",)
+
+    @abstractmethod
+    def ask(self, region: Region) -> Verdict:
+        """Whether the library takes a region of one operator, with what picks its results.
+
+        Constants of the region have the shape and dtype of the program's own, and hold zeros. It is asked once about
+        regions of one structure, and must leave the region as it is.
+        """
+
+    def check(self, node: Node) -> Verdict:
+        """The library's answer, or an earlier one on the same operator, arguments, shapes and dtypes."""
+        region = one_node_region(node)
+        if not all(isinstance(n.meta.get("val"), torch.Tensor) for n in region.outputs):
+            return no(Reason.OPERATOR, "it gives no tensor that is used")
+        key = structure(region, _type, names=False)
+        if key not in self._answers:
+            self._answers[key] = self.ask(region)
+        return self._answers[key]
+
+
+def _type(constant: torch.Tensor) -> Hashable:
+    return (constant.dtype, tuple(constant.shape))

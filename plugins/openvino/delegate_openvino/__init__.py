@@ -1,0 +1,1 @@
+"""OpenVINO as a backend of delegate: Intel's CPUs, GPUs and NPUs."""

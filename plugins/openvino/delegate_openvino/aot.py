@@ -1,0 +1,155 @@
+"""The AOT half: OpenVINO's frontend is asked about each node, and a region becomes OpenVINO's IR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Literal
+
+import openvino
+import torch
+from pydantic import Field, NonNegativeInt
+from torch.fx import Node
+
+from delegate.backends import aot
+from delegate.backends.aot import PreprocessResult, Region, RegionFailed
+from delegate.backends.asking import AskingBackend
+from delegate.edge.node import op_name, tensors
+from delegate.verdict import YES, Reason, Verdict, no
+from delegate_openvino.convert import ELEMENTS, NotConverted, shape_of, to_openvino, whole_operators
+
+# OpenVINO's CPU plugin computes int64 in 32 bits and saturates where torch wraps around, so that integers are right
+# only as indices: those that pick, and those that sorting and maxima give.
+_TAKE_INDICES = frozenset(
+    f"aten.{name}" for name in ("embedding.default", "gather.default", "index_select.default", "index.Tensor")
+)
+_GIVE_INDICES = frozenset(
+    f"aten.{name}"
+    for name in (
+        "argmax.default",
+        "argmin.default",
+        "topk.default",
+        "sort.default",
+        "sort.stable",
+        "max.dim",
+        "min.dim",
+    )
+)  # fmt: skip
+
+
+# What OpenVINO 2026.4 converts and computes otherwise than torch, found by tests/test_rows.py.
+_OTHERWISE = {
+    "aten.div.Tensor_mode": "it rounds quotients at the brink of a whole number otherwise",
+    "aten.expm1.default": "it loses the digits of small results",
+    "aten.log1p.default": "it loses the digits of small results",
+    "aten.erfc.default": "it loses the digits of small results",
+    "aten.log_sigmoid.default": "it overflows",
+    "aten.log_sigmoid_forward.default": "it overflows",
+    "aten.var.correction": "it ignores the correction over all dimensions",
+    "aten._cdist_forward.default": "it gives NaN for the exponents 0 and infinity",
+}
+
+
+class OpenVinoOptions(aot.Options):
+    """Options of the backend."""
+
+    device: str = Field(default="CPU", description="As OpenVINO names it: CPU, GPU, GPU.1, NPU, AUTO.")
+    precision: Literal["f32", "f16", "bf16"] = Field(
+        default="f32", description="What floats are computed in; bf16 uses the matrix units of a CPU that has them."
+    )
+    threads: NonNegativeInt = Field(default=0, description="Threads of a CPU; 0: OpenVINO decides.")
+    cache: str = Field(default="", description="Folder where compiled kernels are kept between runs; empty: none.")
+
+
+class OpenVinoBackend(AskingBackend):
+    """Whatever OpenVINO's frontend for torch converts."""
+
+    name = "openvino"
+    library = "OpenVINO"
+    Options: ClassVar = OpenVinoOptions
+
+    @property
+    def preserve_ops(self) -> Set[str]:
+        return whole_operators()
+
+    def ask(self, region: Region) -> Verdict:
+        for node in region.graph.nodes:
+            for tensor in tensors(node):
+                if tensor.dtype not in ELEMENTS:
+                    return no(Reason.DTYPE, f"{node.name} is {str(tensor.dtype).removeprefix('torch.')}")
+        for refused in (_integers(region), _otherwise(region)):
+            if refused is not None:
+                return refused
+        try:
+            made = to_openvino(region)
+        except NotConverted as refusal:
+            return no(Reason.OPERATOR, f"OpenVINO does not convert it: {refusal}")
+        return _same_types(made.model, region)
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        try:
+            made = to_openvino(region)
+        except NotConverted as refusal:
+            raise RegionFailed(str(refusal)) from refusal
+        with TemporaryDirectory() as folder:
+            graph, weights = Path(folder, "model.xml"), Path(folder, "model.bin")
+            openvino.serialize(made.model, graph, weights)
+            size, blob = graph.stat().st_size, graph.read_bytes() + weights.read_bytes()
+        options = self.options
+        specs = {
+            **options.model_dump(),
+            "graph": size,
+            "dtypes": _names(region.inputs),
+            "results": _names(region.outputs),
+        }
+        notes = (f"{len(made.model.get_ops())} OpenVINO operators, {options.device} in {options.precision}",)
+        return PreprocessResult(blob, specs, notes)
+
+
+def _integers(region: Region) -> Verdict | None:
+    """Why integers of a region would come out wrong, if so."""
+    operator = op_name(region.calls[0])
+    taken = any(_is_integer(n) for n in (*region.inputs, *region.constants))
+    given = any(_is_integer(n) for n in region.outputs)
+    if (taken and operator not in _TAKE_INDICES) or (given and operator not in _GIVE_INDICES):
+        return no(Reason.DTYPE, "OpenVINO computes integers in 32 bits, and saturates where torch wraps around")
+    return None
+
+
+def _otherwise(region: Region) -> Verdict | None:
+    """Why the answer would not be torch's, if so."""
+    node = region.calls[0]
+    why = _OTHERWISE.get(op_name(node))
+    if op_name(node) == "aten.index.Tensor" and _are_apart(node.args[1]):
+        why = "it puts the dimensions elsewhere where indices stand apart"
+    return None if why is None else no(Reason.OPERATOR, f"OpenVINO's answer is another: {why}")
+
+
+def _are_apart(indices: Any) -> bool:
+    """Whether a dimension that is not indexed stands between two that are."""
+    places = [i for i, index in enumerate(indices) if index is not None]
+    return places != list(range(places[0], places[-1] + 1))
+
+
+def _is_integer(node: Node) -> bool:
+    dtype = node.meta["val"].dtype
+    return dtype is not torch.bool and not dtype.is_floating_point
+
+
+def _same_types(model: openvino.Model, region: Region) -> Verdict:
+    """Whether the model gives what torch gives: numbers, ranks and sizes that are known, element types."""
+    if len(model.outputs) != len(region.outputs):
+        return no(Reason.OPERATOR, f"OpenVINO gives {len(model.outputs)} results for {len(region.outputs)}")
+    for made, node in zip(model.outputs, region.outputs, strict=True):
+        wanted = node.meta["val"]
+        if made.element_type != ELEMENTS[wanted.dtype]:
+            return no(Reason.DTYPE, f"OpenVINO gives {made.element_type.get_type_name()} for {wanted.dtype}")
+        sizes = shape_of(node)
+        if not made.partial_shape.compatible(sizes):
+            return no(Reason.ATTRIBUTE, f"OpenVINO gives {made.partial_shape} where torch gives {sizes}")
+    return YES
+
+
+def _names(nodes: Sequence[Node]) -> list[str]:
+    return [ELEMENTS[n.meta["val"].dtype].get_type_name() for n in nodes]

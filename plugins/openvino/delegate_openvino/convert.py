@@ -1,0 +1,107 @@
+"""Region -> OpenVINO model, by OpenVINO's own frontend for torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import openvino
+import torch
+from openvino.frontend import FrontEndManager
+from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder
+from openvino.frontend.pytorch.torchdynamo.export_decompositions import ops_to_not_decompose
+from torch.export.graph_signature import InputKind
+from torch.fx import Graph, GraphModule, Node
+
+from delegate.backends.aot import Region
+from delegate.backends.exported import exported_program
+
+ELEMENTS = {
+    torch.float32: openvino.Type.f32,
+    torch.float16: openvino.Type.f16,
+    torch.bfloat16: openvino.Type.bf16,
+    torch.float64: openvino.Type.f64,
+    torch.bool: openvino.Type.boolean,
+    torch.uint8: openvino.Type.u8,
+    torch.int8: openvino.Type.i8,
+    torch.int16: openvino.Type.i16,
+    torch.int32: openvino.Type.i32,
+    torch.int64: openvino.Type.i64,
+}
+
+
+class NotConverted(Exception):
+    """The frontend does not convert a region, in its own words."""
+
+
+@cache
+def whole_operators() -> frozenset[str]:
+    """The compound operators that the frontend has rules for."""
+    return frozenset(map(str, ops_to_not_decompose()))
+
+
+@cache
+def _frontend() -> Any:
+    return FrontEndManager().load_by_framework("pytorch")
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A region as OpenVINO's model, with its inputs and outputs in order.
+
+    Args:
+        model: its constants lie where those of the module lie.
+        module: what it was made of; it must live as long as the model.
+    """
+
+    model: openvino.Model
+    module: GraphModule
+
+
+def to_openvino(region: Region) -> Converted:
+    """The model of a region, with its shapes: -1 where a size is dynamic.
+
+    Raises:
+        NotConverted: the frontend has no rule for an operator of it, or its rule fails.
+    """
+    module = _module(region)
+    decoder = TorchFXPythonDecoder(module)  # the frontend does not keep it alive
+    try:
+        model = _frontend().convert(_frontend().load(decoder))
+        for parameter, node in zip(model.get_parameters(), region.inputs, strict=True):
+            parameter.set_element_type(ELEMENTS[node.meta["val"].dtype])
+            parameter.set_partial_shape(shape_of(node))
+        model.validate_nodes_and_infer_types()
+    except Exception as error:  # whatever OpenVINO raises across its boundary
+        raise NotConverted(one_line(error)) from error
+    return Converted(model, module)
+
+
+def _module(region: Region) -> GraphModule:
+    """The region as a module that holds its constants: placeholders are inputs alone."""
+    program = exported_program(region, keep_views=True)
+    held = {
+        spec.arg.name: str(spec.target) for spec in program.graph_signature.input_specs if spec.kind is InputKind.BUFFER
+    }
+    root, graph, copies = torch.nn.Module(), Graph(), dict[Node, Node]()
+    for node in program.graph.nodes:
+        if node.name in held:
+            root.register_buffer(held[node.name], program.state_dict[held[node.name]])
+            copies[node] = graph.create_node("get_attr", held[node.name])
+            copies[node].meta = dict(node.meta)
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    return GraphModule(root, graph)
+
+
+def shape_of(node: Node) -> openvino.PartialShape:
+    """The sizes of what a node gives, -1 where one is dynamic."""
+    return openvino.PartialShape([s if isinstance(s, int) else -1 for s in node.meta["val"].shape])
+
+
+def one_line(error: BaseException) -> str:
+    """What OpenVINO says, without the places in its source."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("Check ")]
+    said = [line for line in lines if not line.startswith(("FrontEnd API failed", "Exception from", "Summary"))]
+    return " ".join(" ".join(said or lines).split())[:300]

@@ -1,0 +1,116 @@
+"""The runtime half: a model of OpenVINO's IR, compiled for a device when the program is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import openvino
+
+from delegate.errors import BackendFailed, BackendUnavailable
+from delegate.program.raw import writable_bytes
+from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
+
+
+class OpenVinoRuntime(BackendRuntime):
+    """Opens what the AOT half made."""
+
+    fork_safe = False  # its threads are gone in a forked process
+
+    def __init__(self) -> None:
+        self._core = openvino.Core()
+
+    def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
+        device, size = compile_specs["device"], compile_specs["graph"]
+        if device.partition(".")[0] not in {*(d.partition(".")[0] for d in self._core.available_devices), "AUTO"}:
+            here = ", ".join(self._core.available_devices)
+            raise BackendUnavailable(f"OpenVINO has no device {device!r} here", remedy=f"lower it for one of: {here}")
+        weights = np.frombuffer(blob[size:], np.uint8)
+        try:
+            tensor = _tensor(weights, "u8") if weights.size else openvino.Tensor(openvino.Type.u8, openvino.Shape([0]))
+            model = self._core.read_model(bytes(blob[:size]), tensor)
+            _part_constants(model)
+            compiled = self._core.compile_model(model, device, _settings(compile_specs))
+            return OpenVinoDelegate(compiled, weights, compile_specs["dtypes"], compile_specs["results"])
+        except Exception as error:  # whatever OpenVINO raises across its boundary
+            raise BackendFailed("OpenVINO does not open the model", where=_one_line(error)) from error
+
+
+def _part_constants(model: Any) -> None:
+    """Give constants of one place and different shapes memory of their own.
+
+    Equal bytes are stored once, and OpenVINO 2026.4 knows weights that it has packed by where they lie: the second
+    product then takes what was packed for the first one's shape.
+    """
+    shapes: dict[int, list[int]] = {}
+    for constant in [op for op in model.get_ops() if op.get_type_name() == "Constant"]:
+        place, shape = constant.data.ctypes.data, list(constant.shape)
+        if shapes.setdefault(place, shape) != shape:
+            own = openvino.op.Constant(constant.data.copy())
+            constant.output(0).replace(own.output(0))
+
+
+def _settings(specs: Mapping[str, Any]) -> dict[str, Any]:
+    """Properties of a compiled model, as OpenVINO names them."""
+    given = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": specs["precision"],
+        "CACHE_DIR": specs["cache"] or None,
+        "INFERENCE_NUM_THREADS": specs["threads"] or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+class OpenVinoDelegate(Delegate):
+    """A compiled model.
+
+    Args:
+        compiled: the model.
+        weights: that it may read where they lie.
+        dtypes: element types of the inputs, as OpenVINO names them.
+        results: likewise of the outputs.
+    """
+
+    def __init__(self, compiled: Any, weights: Array, dtypes: Sequence[str], results: Sequence[str]) -> None:
+        self._compiled, self._weights, self._dtypes, self._results = compiled, weights, dtypes, results
+        self._request = compiled.create_infer_request()
+
+    def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
+        for what, ports, given in (
+            ("input", self._compiled.inputs, inputs),
+            ("output", self._compiled.outputs, outputs),
+        ):
+            fits = len(ports) == len(given) and all(
+                p.partial_shape.compatible(openvino.PartialShape(list(t.shape)))
+                for p, t in zip(ports, given, strict=True)
+            )
+            if not fits:
+                raise BackendFailed(f"the model has other {what}s than the program", remedy="lower it again")
+
+    def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        request = self._request
+        try:
+            for number, (array, dtype) in enumerate(zip(inputs, self._dtypes, strict=True)):
+                request.set_input_tensor(number, _tensor(array, dtype))
+            for number, (array, dtype) in enumerate(zip(outputs, self._results, strict=True)):
+                request.set_output_tensor(number, _tensor(array, dtype))
+            request.infer()
+        except Exception as error:  # whatever OpenVINO raises across its boundary
+            raise BackendFailed("OpenVINO failed at a partition", where=_one_line(error)) from error
+
+    def close(self) -> None:
+        del self._request, self._compiled
+
+
+def _tensor(array: Array, dtype: str) -> Any:
+    """An array as a tensor over its memory. OpenVINO takes none that may not be written, and only reads inputs."""
+    if not array.flags.writeable:
+        array = writable_bytes(array).view(array.dtype).reshape(array.shape)
+    if dtype == "bf16":  # NumPy has none: its bits are given
+        return openvino.Tensor(array, openvino.Shape(array.shape), openvino.Type.bf16)
+    return openvino.Tensor(array, shared_memory=True)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

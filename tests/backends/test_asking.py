@@ -1,0 +1,84 @@
+"""A backend whose library says itself what it takes: asked once about each kind of node, in regions that can be run."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from delegate.backends.aot import Options, PreprocessResult, Region
+from delegate.backends.asking import AskingBackend
+from delegate.backends.exported import exported_program
+from delegate.backends.region import one_node_region
+from delegate.edge.export import to_edge
+from delegate.edge.node import is_compute
+from delegate.verdict import YES, Reason, Verdict, no
+from tests.edge.helpers import edge
+
+
+class Asking(AskingBackend):
+    name = "asking"
+    library = "a toy"
+    Options: ClassVar = Options
+
+    def __init__(self) -> None:
+        super().__init__(Options())
+        self.asked: list[Region] = []
+
+    def ask(self, region: Region) -> Verdict:
+        self.asked.append(region)
+        large = any(value.numel() > 20 for value in region.constants.values())
+        return no(Reason.SIZE, "its constant is large") if large else YES
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        raise NotImplementedError
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.small, self.large = nn.Linear(4, 4), nn.Linear(4, 8)
+
+    def forward(self, x):
+        values, places = self.small(x).relu().max(1)
+        rest = self.large(self.small(x)).relu().view(x.shape[0] * 2, 4)
+        return values, places, rest
+
+
+def test_it_is_asked_once_about_each_kind_of_node():
+    backend = Asking()
+    program = edge(Net(), (torch.randn(3, 4),), preserve_ops=frozenset({"aten.linear.default"}))
+    nodes = [n for n in program.graph.nodes if is_compute(n)]
+    verdicts = {n.name: backend.check(n) for n in nodes}
+    assert {name for name, verdict in verdicts.items() if not verdict} == {"linear_2"}
+    assert verdicts["linear_2"].reason is Reason.SIZE
+    assert len(backend.asked) == len(nodes) - 1  # the first layer is there twice
+    assert [backend.check(n) for n in nodes] == list(verdicts.values())
+    assert len(backend.asked) == len(nodes) - 1
+
+
+@pytest.mark.parametrize("shapes", [None, {"x": {0: Dim("n", max=9)}}], ids=["static", "dynamic"])
+def test_what_it_is_asked_about_can_be_run(shapes):
+    program = to_edge(torch.export.export(Net(), (torch.randn(3, 4),), dynamic_shapes=shapes))
+    for node in (n for n in program.graph.nodes if is_compute(n) and isinstance(n.meta["val"], torch.Tensor | tuple)):
+        region = one_node_region(node)
+        given = [torch.randn(*(int(s) for s in n.meta["val"].shape)) for n in region.inputs]
+        results = exported_program(region).module()(*given)
+        for result, output in zip(results, region.outputs, strict=True):
+            assert result.shape == tuple(int(s) for s in output.meta["val"].shape), node
+            assert result.dtype == output.meta["val"].dtype
+
+
+def test_views_stay_where_an_importer_wants_them():
+    program = edge(Net(), (torch.randn(3, 4),))
+    (view,) = (n for n in program.graph.nodes if n.target is torch.ops.aten.view.default and n.name.startswith("view"))
+    region = one_node_region(view)
+    assert "reshape" in str(exported_program(region).graph)
+    assert "reshape" not in str(exported_program(region, keep_views=True).graph)
+
+
+def test_it_says_of_every_operator_that_the_library_is_asked():
+    assert Asking.conditions("aten.relu.default") == ("a toy is asked about each node.",)
