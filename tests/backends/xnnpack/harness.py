@@ -116,7 +116,9 @@ class Lowered:
         """Run it. `shapes`: of the results, where they are dynamic."""
         sizes = shapes or [tuple(n.meta["val"].shape) for n in self.region.outputs]
         results = [np.full(s, np.nan, np.float32) for s in sizes]
-        self.delegate.execute([x.contiguous().numpy() for x in inputs], results)
+        given = [x.contiguous().numpy() for x in inputs]
+        self.delegate.prepare([(x.shape, x.dtype) for x in given], [(r.shape, r.dtype) for r in results])
+        self.delegate.execute(given, results)
         return [torch.from_numpy(r) for r in results]
 
 

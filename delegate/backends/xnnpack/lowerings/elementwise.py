@@ -12,7 +12,7 @@ from torch.fx import Node
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.lowerings.nan import kept, kept_log, kept_of_first
-from delegate.backends.xnnpack.lowerings.table import TABLE, arg, floats
+from delegate.backends.xnnpack.lowerings.table import TABLE, arg, floats, floats_or_truths
 from delegate.edge.node import op_name
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -35,7 +35,6 @@ _KEEP = {"EXP": kept, "LOG": kept_log}
 EXTREMES = ("MAXIMUM", "MINIMUM")
 _TABLES = {"ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "DIV": "DivOptions"}
 BINARY = {
-    "aten.mul.Tensor": "MUL",
     "aten.mul.Scalar": "MUL",
     "aten.div.Tensor": "DIV",
     "aten.div.Scalar": "DIV",
@@ -110,6 +109,12 @@ def lower_binary(builder: RegionBuilder, node: Node) -> None:
     name = BINARY[op_name(node)]
     build = extreme if name in EXTREMES else broadcasting
     builder.set(node, build(builder, node, name, node.args[:2]))
+
+
+@TABLE.lowers("aten.mul.Tensor", check=every(floats_or_truths, _numbers))
+def lower_product(builder: RegionBuilder, node: Node) -> None:
+    """A MUL; a mask of truth values is one of 0 and 1."""
+    builder.set(node, broadcasting(builder, node, "MUL", node.args[:2]))
 
 
 @TABLE.lowers(

@@ -77,8 +77,7 @@ def infers_one(node: Node) -> Verdict:
     return no(Reason.DYNAMIC_SHAPE, f"a reshape to {[str(s) for s in shape]} leaves more than one size to be inferred")
 
 
-@TABLE.lowers(*RESHAPES, check=every(floats, infers_one))
-def lower_view(builder: RegionBuilder, node: Node) -> None:
+def reshape(builder: RegionBuilder, node: Node) -> None:
     """A RESHAPE, with a transpose before it only where the memory order does not allow the new shape."""
     builder.set(node, builder.reshape(builder.operand(source(node)), shape_of(node)))
 
@@ -89,14 +88,15 @@ def lower_squeeze(builder: RegionBuilder, node: Node) -> None:
     shape, given = shape_of(node), shape_of(source(node))
     if not infers_one(node) and len(shape) > len(given):
         dim = cast(int, node.args[1]) % len(shape)
-        builder.set(node, _unsqueeze_by_product(builder, builder.operand(source(node)), shape, dim))
+        builder.set(node, unsqueeze_by_product(builder, builder.operand(source(node)), shape, dim))
     elif not infers_one(node):
-        builder.set(node, _squeeze_by_sum(builder, builder.operand(source(node)), shape, _squeezed(node)))
+        builder.set(node, squeeze_by_sum(builder, builder.operand(source(node)), shape, _squeezed(node)))
     else:
-        lower_view(builder, node)
+        reshape(builder, node)
 
 
-def _unsqueeze_by_product(builder: RegionBuilder, x: Operand, shape: tuple[Size, ...], dim: int) -> Operand:
+def unsqueeze_by_product(builder: RegionBuilder, x: Operand, shape: tuple[Size, ...], dim: int) -> Operand:
+    """A new dimension of size 1, which comes first in memory."""
     order = (dim, *(d + (d >= dim) for d in x.order))
     return builder.emit(
         "MUL", [x, builder.constant(np.ones((1,) * len(shape), np.float32))], shape, order, "MulOptions"
@@ -110,7 +110,8 @@ def _squeezed(node: Node) -> list[int]:
     return [d for d in wanted if layout.is_one(shape_of(source(node))[d])]
 
 
-def _squeeze_by_sum(builder: RegionBuilder, x: Operand, shape: tuple[Size, ...], dims: list[int]) -> Operand:
+def squeeze_by_sum(builder: RegionBuilder, x: Operand, shape: tuple[Size, ...], dims: list[int]) -> Operand:
+    """Without dimensions of size 1."""
     axes = builder.integers(sorted(x.axis(d) for d in dims))
     return builder.emit("SUM", [x, axes], shape, without(x.order, dims), "ReducerOptions", keepDims=False)
 

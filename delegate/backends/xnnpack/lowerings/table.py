@@ -39,6 +39,19 @@ def floats(node: Node) -> Verdict:
     return verdict
 
 
+def floats_or_truths(node: Node) -> Verdict:
+    """All tensors that the node takes and gives are float32, of rank 6 at most, and none is empty.
+    What it takes may be truth values, too.
+    """
+    for other in (node, *node.all_input_nodes):
+        value = other.meta.get("val")
+        if other is node or getattr(value, "dtype", None) is not torch.bool:
+            verdict = _float(value, node, other)
+            if verdict.reason is not None:
+                return verdict
+    return YES
+
+
 def _float(value: Any, node: Node, other: Node) -> Verdict:
     if type(value) in (tuple, list):
         value = value[0]
