@@ -122,13 +122,18 @@ class Lowered:
         return [torch.from_numpy(r) for r in results]
 
 
+def opened(result: PreprocessResult) -> Delegate:
+    """The delegate of what the AOT half made."""
+    return XnnpackRuntime().init_with_data(memoryview(result.blob), result.data, result.compile_specs)
+
+
 def lower(module: torch.nn.Module, inputs: Inputs, dynamic_shapes: Any = None, threads: int = 1) -> Lowered:
     """Lower a module whole; fails where a check says no or XNNPACK does not take everything."""
     region = region_of(export(module, inputs, dynamic_shapes))
     refusals = {name: str(v) for name, v in verdicts(region).items() if not v}
     assert not refusals, f"{refusals}\n{region.graph}"
     result = XnnpackBackend(XnnpackOptions(threads=threads)).preprocess(region)
-    return Lowered(region, result, XnnpackRuntime().init(memoryview(result.blob), result.compile_specs))
+    return Lowered(region, result, opened(result))
 
 
 def assert_same(module: torch.nn.Module, inputs: Inputs, lowered: Lowered, rtol: float, atol: float) -> None:

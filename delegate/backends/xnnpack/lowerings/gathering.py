@@ -19,7 +19,7 @@ from delegate.backends.xnnpack.lowerings.shape import (
     repeat_each,
     source,
 )
-from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, floats
+from delegate.backends.xnnpack.lowerings.table import FLOATS, MAX_RANK, TABLE, floats
 from delegate.edge.node import arguments, is_constant, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -89,9 +89,9 @@ def _indices(node: Node) -> list[tuple[int, Node]]:
 
 
 def _gathered_floats(node: Node) -> Verdict:
-    """Elements are float32, of 5 dimensions at most."""
+    """Elements are float32, float16 or bfloat16, of 5 dimensions at most."""
     for value in (tensor(source(node)), tensor(node)):
-        if value.dtype is not torch.float32:
+        if value.dtype not in FLOATS:
             kind = str(value.dtype).removeprefix("torch.")
             return no(Reason.DTYPE, f"elements are {kind}, and XNNPACK computes in float32")
         if value.dim() >= MAX_RANK:

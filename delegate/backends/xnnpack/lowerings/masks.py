@@ -19,7 +19,7 @@ from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.lowerings.elementwise import binary
 from delegate.backends.xnnpack.lowerings.reduction import LARGEST, reduce
 from delegate.backends.xnnpack.lowerings.shape import RESHAPES, same_shape
-from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE
+from delegate.backends.xnnpack.lowerings.table import FLOATS, MAX_RANK, TABLE
 from delegate.backends.xnnpack.tflite import Array
 from delegate.edge.node import is_constant, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
@@ -41,7 +41,7 @@ _FAR = 12  # operators between a product, its masks, and the softmax
 
 
 def _maskable(node: Node) -> Verdict:
-    """The values are float32, of the result's shape or constants.
+    """The values are float32, float16 or bfloat16, of the result's shape or constants.
     A mask that is known at run time only masks scores before a softmax.
     """
     mask, masked, value = _parts(node)
@@ -59,7 +59,7 @@ def _maskable(node: Node) -> Verdict:
 
 def _float(value: Node) -> Verdict:
     given = tensor(value)
-    if given.dtype is not torch.float32:
+    if given.dtype not in FLOATS:
         return no(Reason.DTYPE, f"{value.name} is {given.dtype}, and XNNPACK computes in float32".replace("torch.", ""))
     if given.dim() > MAX_RANK or any(type(s) is int and s == 0 for s in given.shape):
         return no(Reason.RANK, f"{value.name} has the shape {list(given.shape)}")
