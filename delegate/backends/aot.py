@@ -122,6 +122,7 @@ class Backend(ABC):
 
     Options: ClassVar[type[Options]] = Options
     name: ClassVar[str]
+    most_constants: ClassVar[int | None] = None  # elements that one partition may hold: what has more is cut
 
     def __init__(self, options: Any) -> None:
         self.options = options

@@ -50,6 +50,7 @@ class XnnpackBackend(TableBackend):
     name = "xnnpack"
     Options = XnnpackOptions
     table: ClassVar[LoweringTable[Any]] = TABLE
+    most_constants = 475_000_000  # a TFLite model holds less than 2 GiB: 4 bytes each, and room for what lowerings add
 
     def check(self, node: Node) -> Verdict:
         if self.options.half == "every":
@@ -67,11 +68,7 @@ class XnnpackBackend(TableBackend):
         try:
             blob, inputs, outputs = builder.finish()
         except ModelTooLarge as error:
-            raise LoweringError(
-                f"partition {region.name} does not fit into a TFLite model",
-                where=str(error),
-                remedy="split the partition",
-            ) from error
+            raise RegionRefused({_heaviest(region): str(error)}) from error
         rest, places, data = take_apart(blob, builder.model.constants(blob))
         reasons = refused(builder.model, blob, inputs, outputs)
         if reasons:
@@ -111,6 +108,15 @@ def _notes(builder: RegionBuilder) -> Iterator[str]:
         yield f"nan: exact, kept in {_counted(builder.nan_kept, 'place')}"
     if not builder.exact_nan:
         yield "nan: fast, may become a number"
+
+
+def _heaviest(region: Region) -> str:
+    """The node that takes the most elements of constants."""
+
+    def weight(node: Node) -> int:
+        return sum(region.constants[n].numel() for n in node.all_input_nodes if n in region.constants)
+
+    return max(region.calls, key=weight).name
 
 
 def _rounding(border: Iterable[Node]) -> Iterator[str]:
