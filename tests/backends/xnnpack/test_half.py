@@ -36,6 +36,7 @@ CASES = {
     "rms_norm": (lambda: nn.RMSNorm(7), (X,)),
     "reductions": (lambda: Call(lambda x: (x.mean((2, 3)), x.sum(1), x.amax(-1), x.var(1), x.logsumexp(1))), (X,)),
     "widened": (lambda: Call(lambda x: (x.float().softmax(-1), x.softmax(-1, dtype=torch.float32), x.exp())), (X,)),
+    "there_and_back": (lambda: Call(lambda x: (x.float().pow(2).mean(-1, keepdim=True).rsqrt() * x).to(x.dtype)), (X,)),
     "mixed": (lambda: Call(lambda x: (x * torch.linspace(0, 1, 7), x @ x.mT.contiguous(), x[..., ::2])), (X,)),
 }
 
@@ -98,6 +99,14 @@ def test_a_number_without_dimensions():
 def test_jumps_are_left_to_others(op):
     verdict = refusal(Call(getattr(torch, op)), (X.half(),), f"aten.{op}.default")
     assert verdict.reason is Reason.INACCURATE
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_a_float32_program_keeps_its_roundings(dtype):
+    module = Call(lambda x: (x * 3).to(dtype).float().exp())
+    x = torch.randn(40, 50)
+    found = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")(x)
+    torch.testing.assert_close(found, module(x), rtol=1e-5, atol=1e-6)
 
 
 def test_rounded_after_every_operator():

@@ -169,7 +169,7 @@ REFUSED = {
         "aten.permute.default",
         Reason.DTYPE,
     ),
-    "to_half": (lambda x: x.half(), X, None, "aten._to_copy.default", Reason.DTYPE),
+    "to_half": (lambda x: x.half(), X, None, "aten._to_copy.default", Reason.INACCURATE),
 }
 
 

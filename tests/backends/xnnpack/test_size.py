@@ -1,4 +1,4 @@
-"""Partitions whose constants do not fit into one TFLite model are cut, and what does not fit alone is left to others."""
+"""Partitions whose constants do not fit into one TFLite model are cut; what does not fit alone is left to others."""
 
 import numpy as np
 import pytest

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import every
@@ -55,9 +56,9 @@ def reduced(node: Node) -> list[int]:
 
 
 def _same_dtype(node: Node) -> Verdict:
-    """It reduces in float32, float16 or bfloat16."""
+    """It reduces in float32, or in the type that it is given."""
     dtype = arguments(node).get("dtype")
-    if dtype is None or dtype in FLOATS:
+    if dtype in (None, torch.float32, tensor(source(node)).dtype):
         return YES
     return no(Reason.DTYPE, f"it reduces in {dtype}, and XNNPACK computes in float32".replace("torch.", ""))
 
@@ -156,7 +157,7 @@ def _order(node: Node) -> Any:
 
 
 def _known_order(node: Node) -> Verdict:
-    """The order is 1, 2 or infinity; it reduces in float32, float16 or bfloat16."""
+    """The order is 1, 2 or infinity; it reduces in float32, or in the type that it is given."""
     if _order(node) in (1, 2, None, math.inf):
         return _same_dtype(node)
     return no(Reason.ATTRIBUTE, f"a norm of order {_order(node)}; lowered are 1, 2 and infinity")

@@ -18,8 +18,8 @@ from delegate.backends.lowering import every
 from delegate.backends.xnnpack import layout
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.layout import Order, Size
-from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, floats
-from delegate.edge.node import arguments, op_name
+from delegate.backends.xnnpack.lowerings.table import HALVES, MAX_RANK, TABLE, floats
+from delegate.edge.node import arguments, is_constant, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 SQUEEZES = ("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.unsqueeze.default")
@@ -29,7 +29,6 @@ ALIASES = (
     "aten.alias.default",
     "aten.detach.default",
     "aten.contiguous.default",
-    "aten._to_copy.default",
     "aten.lift_fresh_copy.default",
 )
 # Binary operators that broadcast: what they are given need not be expanded.
@@ -149,6 +148,27 @@ def _permutation(node: Node) -> list[int]:
     return dims
 
 
+_NEAR = 64  # operators of a stretch of float32 in a half-precision program
+
+
+def _back_to_half(node: Node) -> Verdict:
+    """It converts to float16 or bfloat16 what was made of these: values are rounded at the border of a partition only."""
+    if tensor(node).dtype not in HALVES or tensor(source(node)).dtype in HALVES:
+        return YES
+    stack, seen = [source(node)], set[Node]()
+    while stack:
+        value = stack.pop()
+        given = value.meta.get("val")
+        if value in seen or is_constant(value) or not isinstance(given, torch.Tensor) or given.dtype in HALVES:
+            continue
+        seen.add(value)
+        if value.op != "call_function" or len(seen) > _NEAR:
+            return no(Reason.INACCURATE, f"it rounds {source(node).name}, which is float32 by itself")
+        stack += value.all_input_nodes
+    return YES
+
+
+@TABLE.lowers("aten._to_copy.default", check=every(floats, _back_to_half))
 @TABLE.lowers(*ALIASES, check=floats)
 def lower_alias(builder: RegionBuilder, node: Node) -> None:
     """Nothing: values have no memory of their own here."""
