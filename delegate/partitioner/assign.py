@@ -193,8 +193,12 @@ class _Assignment:
             backend: whose it is.
         """
         most = self.worth.most_constants.get(backend)
-        if most is None:
-            return [tuple(sorted(itertools.chain(*units)))]
+        whole = tuple(sorted(itertools.chain(*units)))
+        if (
+            most is None
+            or _elements({s for i in whole for s in self.nodes[i].all_input_nodes if is_constant(s)}) <= most
+        ):
+            return [whole]
         pieces: list[list[int]] = [[]]
         held: set[Node] = set()
         total = 0

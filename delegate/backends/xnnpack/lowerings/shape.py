@@ -152,7 +152,7 @@ _NEAR = 64  # operators of a stretch of float32 in a half-precision program
 
 
 def _back_to_half(node: Node) -> Verdict:
-    """It converts to float16 or bfloat16 what was made of these: values are rounded at the border of a partition only."""
+    """To float16 or bfloat16 it converts what was made of these: values are rounded at the border alone."""
     if tensor(node).dtype not in HALVES or tensor(source(node)).dtype in HALVES:
         return YES
     stack, seen = [source(node)], set[Node]()
