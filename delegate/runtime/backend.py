@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from delegate.errors import DelegateError, DeviceLost
-from delegate.plugins import one_line
+from delegate.errors import BackendFailed, DelegateError, DeviceLost
+from delegate.plugins import AUTHOR, one_line
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -146,6 +146,15 @@ class BackendRuntime(ABC):
             BackendUnavailable: the library or the device is absent here.
             BackendFailed: the library does not take the blob.
         """
+
+    def init_with_data(
+        self, blob: memoryview, data: Sequence[memoryview], compile_specs: Mapping[str, Any]
+    ) -> Delegate:
+        """Make a delegate of a blob and what its AOT half gave as `PreprocessResult.data`; called where it gave any.
+
+        Raises as `init` does.
+        """
+        raise BackendFailed("its blob comes with data, of which its runtime half takes none", remedy=AUTHOR)
 
     def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
         """Whether a blob with these specs is machine code, which `init` has this process run.

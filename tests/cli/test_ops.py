@@ -40,7 +40,7 @@ def test_a_compound_operator():
         "in place aten.hardswish_.default",
         "portable:      floats",
         "xnnpack:       takes it if:",
-        "float32, of rank 6 at most",
+        "float32, float16 or bfloat16, of rank 6 at most",
     ):
         assert words in text
 

@@ -10,7 +10,7 @@ A lowering takes operands of its node's arguments, emits operators, and sets wha
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from delegate.edge.node import tensor
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A float32 value in the model.
+    """A float32 value in the model; truth values, which come over the border alone, are 0 and 1.
 
     Args:
         index: of its TFLite tensor.
@@ -93,6 +93,7 @@ class RegionBuilder:
         self._arrays: dict[Node, Array] = {}
         self._constants: dict[Node, torch.Tensor] = dict(region.constants)
         self._reordered: dict[tuple[int, Order], Operand] = {}
+        self._once: dict[Hashable, Operand] = {}
         self._inputs: list[int] = []
         for node in region.inputs:
             shape = shape_of(node)
@@ -200,6 +201,12 @@ class RegionBuilder:
     def set_constant(self, node: Node, value: torch.Tensor) -> None:
         """Say that a node's value is known now."""
         self._constants[node] = value
+
+    def once(self, key: Hashable, make: Callable[[], Operand]) -> Operand:
+        """What `make` gives; it is called once for all that name one key, such as layers that share a mask."""
+        if key not in self._once:
+            self._once[key] = make()
+        return self._once[key]
 
     # -- moving data --------------------------------------------------------------------------------------------------
 

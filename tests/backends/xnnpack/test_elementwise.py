@@ -140,13 +140,13 @@ def test_constant_nodes_are_folded():
     ("function", "inputs", "op", "reason"),
     [
         (lambda x: x + x, (torch.ones(3, dtype=torch.int64),), "aten.add.Tensor", Reason.DTYPE),
-        (torch.exp, (torch.ones(3, dtype=torch.float16),), "aten.exp.default", Reason.DTYPE),
+        (torch.exp, (torch.ones(3, dtype=torch.float64),), "aten.exp.default", Reason.DTYPE),
         (torch.neg, (torch.ones(1, 1, 1, 1, 1, 1, 2),), "aten.neg.default", Reason.RANK),
         (torch.neg, (torch.ones(2, 0),), "aten.neg.default", Reason.ATTRIBUTE),
         (lambda x: x**2.5, (torch.ones(2),), "aten.pow.Tensor_Scalar", Reason.ATTRIBUTE),
         (torch.sign, (torch.ones(2),), "aten.sign.default", Reason.OPERATOR),
     ],
-    ids=["int", "half", "seven dimensions", "empty", "odd power", "unknown operator"],
+    ids=["int", "double", "seven dimensions", "empty", "odd power", "unknown operator"],
 )  # fmt: skip
 def test_refused(function, inputs, op, reason):
     verdict = refusal(Call(function), inputs, op)
