@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -134,9 +135,12 @@ class BackendRuntime(ABC):
     Attributes:
         fork_safe: whether `init` works in a process that was forked from one where the library has been used. There the
             runtime makes all delegates anew; those of the parent are neither run nor closed.
+        load_options: compile specs that `delegate.load(..., options=...)` may exchange, with their types (int, bool,
+            str or float): such as leave the blob as it is, e.g. threads.
     """
 
     fork_safe: bool = True
+    load_options: ClassVar[Mapping[str, type]] = MappingProxyType({})
 
     @abstractmethod
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:

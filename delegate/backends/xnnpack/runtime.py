@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -165,6 +165,8 @@ class _Number:
 
 class XnnpackRuntime(BackendRuntime):
     """Opens models that the AOT half made."""
+
+    load_options: ClassVar = {"threads": int}
 
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
         return self.init_with_data(blob, (), compile_specs)
