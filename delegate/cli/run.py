@@ -178,11 +178,11 @@ def _load_options(given: Sequence[str]) -> dict[str, dict[str, Any]]:
         name, equals, value = item.partition("=")
         backend, dot, option = name.rpartition(".")
         if not (equals and dot and backend and option):
-            raise InputError(
-                f"--option {item!r} is no option", remedy="write BACKEND.NAME=VALUE, e.g. xnnpack.threads=4"
-            )
+            remedy = "write BACKEND.NAME=VALUE, e.g. xnnpack.threads=4"
+            raise InputError(f"--option {item!r} is no option", remedy=remedy)
+        own = found.setdefault(backend, {})
         try:
-            found.setdefault(backend, {})[option] = json.loads(value)
+            own[option] = json.loads(value)
         except ValueError:
-            found[backend][option] = value
+            own[option] = value
     return found

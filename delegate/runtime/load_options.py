@@ -14,7 +14,7 @@ _WORDS = {int: "a whole number of 0 or more", bool: "true or false", str: "text"
 
 
 def with_load_options(program: Program, options: LoadOptions, registry: Registry) -> Program:
-    """The program with other compile specs for its partitions: of each backend those that its runtime half lets through.
+    """The program with other compile specs: of each backend those that its runtime half lets through.
 
     Raises:
         ConfigError: the program has no partition of a backend, or an option is unknown, fixed since the program was
@@ -40,7 +40,7 @@ def _check(backend: str, key: str, value: Any, known: Mapping[str, type], fixed:
     where = f"options of {backend}"
     if key in known:
         wanted = known[key]
-        if type(value) is not wanted or (wanted is int and value < 0):
+        if type(value) is not wanted or (isinstance(value, int) and value < 0):
             raise ConfigError(f"{key} should be {_WORDS[wanted]}, not {value!r}", where=where)
         return
     if key in fixed:
