@@ -14,7 +14,7 @@ from delegate.backends.xnnpack.quiet import make_first
 from delegate.backends.xnnpack.verifier import Graph, verify
 from delegate.backends.xnnpack.weights import put_together
 from delegate.errors import BackendFailed, BackendUnavailable
-from delegate.kernels.halves import from_bfloat16, to_bfloat16
+from delegate.kernels.halves import from_bfloat16, from_float16, to_bfloat16
 from delegate.program.dtypes import DType
 from delegate.program.task import Task
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
@@ -62,7 +62,7 @@ class XnnpackDelegate(Delegate):
         floats = (["float32"] * len(self._inputs), ["float32"] * len(self._outputs))  # in files of format 3
         self._types = [[DType[name] for name in names] for names in specs.get("types", floats)]
         taken, given = self._types
-        self._takes = tuple(from_bfloat16 if t is DType.bfloat16 else None for t in taken)
+        self._takes = tuple(_WIDE.get(t) for t in taken)
         self._gives = tuple(_ROUNDED.get(t) for t in given)
         self._shapes: tuple[tuple[int, ...], ...] = ()
         self._sources: list[Array] = []
@@ -139,6 +139,7 @@ def _to_float16(values: Array, out: Array) -> None:
         out[...] = values
 
 
+_WIDE: Mapping[DType, Callable[[Array], Array]] = {DType.float16: from_float16, DType.bfloat16: from_bfloat16}
 _ROUNDED: Mapping[DType, Callable[[Array, Array], Any]] = {DType.float16: _to_float16, DType.bfloat16: to_bfloat16}
 _FLOATS = frozenset({DType.float32, *_ROUNDED})
 _TAKEN = {"inputs": _FLOATS | {DType.bool}, "outputs": _FLOATS}  # truth values are copied in as 0 and 1
