@@ -30,7 +30,7 @@ class Resources(NamedTuple):
         platform: gives memory.
         states: an array per state.
         lock: held during a call.
-        watch: times the instructions; None where nobody wants that.
+        watch: of the instructions; None where nobody watches.
         spaces: memory of devices, as `Program.spaces`.
     """
 
