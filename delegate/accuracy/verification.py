@@ -30,7 +30,7 @@ from delegate.registry import Registry
 from delegate.report import MethodAccuracy, Report
 from delegate.runtime.backend import Delegate
 from delegate.runtime.delegates import open_blob
-from delegate.runtime.program import LoadedProgram
+from delegate.runtime.loaded import LoadedProgram
 from delegate.selection import Selection
 
 _ROUNDS = 4  # of halving the noise of partitions that keep the bounds, where the whole method does not
