@@ -62,6 +62,7 @@ def to_backend(
     example_inputs: tuple[Any, ...] | None = None,
     plan: SavedPlan | str | os.PathLike[str] | None = None,
     verify: Any = None,
+    original: Model | None = None,
 ) -> CompiledProgram:
     """Find for every operator which backend can run it, lower the partitions, and compile what is left.
 
@@ -81,6 +82,8 @@ def to_backend(
             several methods a dict of these by method. The report says how far partitions and results are from torch's,
             and `verify` of the configuration what happens where that is too far; see docs/accuracy.md. Without it the
             example inputs of the export are taken where the configuration asks for anything.
+        original: what `model` was made of, e.g. the program in float of a quantized one, in a form that `model` may
+            have: the report compares results with its, too.
 
     Raises:
         ExportError: the model is none of these, or cannot be brought to core ATen.
@@ -97,7 +100,8 @@ def to_backend(
     saved = SavedPlan.load(plan) if isinstance(plan, str | os.PathLike) else plan
     compiler = _Compiler(selection, kernels_of(registry, selection.kernels), saved)
     exported = exported_programs(model, example_inputs)
-    verifying = verification(verify, exported, selection, registry)
+    originals = {} if original is None else exported_programs(original)
+    verifying = verification(verify, exported, selection, registry, originals)
     compiler.take(exported)
     program, lowered = compiler.emitted()
     measured = None

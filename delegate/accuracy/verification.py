@@ -21,7 +21,7 @@ from delegate.accuracy.watching import WatchedPartition, Watcher
 from delegate.backends.aot import PreprocessResult
 from delegate.backends.bisection import Unit
 from delegate.compiled import LoadedContext
-from delegate.errors import AccuracyError, InputError
+from delegate.errors import AccuracyError, InputError, did_you_mean
 from delegate.kernels.libraries import Wanted
 from delegate.partitioner.candidates import Artifacts
 from delegate.partitioner.cut import LoweredDelegate, LoweredProgram
@@ -45,10 +45,12 @@ class Measured:
     Args:
         methods: of whole methods, by name.
         partitions: by name; those that no call has reached too.
+        originals: of methods against those that they were made of, by name.
     """
 
     methods: Mapping[str, MethodAccuracy]
     partitions: Mapping[str, WatchedPartition]
+    originals: Mapping[str, MethodAccuracy]
 
     def stated(self, report: Report) -> Report:
         """A report with the figures."""
@@ -56,7 +58,8 @@ class Measured:
             replace(p, accuracy=self.partitions[p.name].differences.accuracy()) if p.name in self.partitions else p
             for p in report.partitions
         )
-        return replace(report, partitions=tuple(partitions), accuracy=tuple(self.methods.values()))
+        accuracy = (*self.methods.values(), *self.originals.values())
+        return replace(report, partitions=tuple(partitions), accuracy=accuracy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,11 @@ class Moved:
 
 
 def verification(
-    given: Any, exported: Mapping[str, ExportedProgram], selection: Selection, registry: Registry
+    given: Any,
+    exported: Mapping[str, ExportedProgram],
+    selection: Selection,
+    registry: Registry,
+    originals: Mapping[str, ExportedProgram],
 ) -> Verification | None:
     """The verification that inputs or the configuration ask for; None where neither does.
 
@@ -82,16 +89,21 @@ def verification(
         exported: the methods.
         selection: of backends, with the policy.
         registry: where backends and kernels are looked up.
+        originals: what methods were made of, where that is another program.
 
     Raises:
-        InputError: the inputs are not such, or there are none.
+        InputError: the inputs are not such, or there are none; or an original is of no method.
     """
+    if unknown := [name for name in originals if name not in exported]:
+        raise InputError(
+            f"there is no method {unknown[0]!r} for its original", remedy=did_you_mean(unknown[0], exported)
+        )
     policy = selection.verify
     if given is None and policy is None:
         return None
     samples = example_samples(exported) if given is None else samples_of(given, exported)
     on_failure = "error" if policy is None else policy.on_failure
-    return Verification(exported, samples, Bounds.of(policy), on_failure, registry, selection.kernels)
+    return Verification(exported, samples, Bounds.of(policy), on_failure, registry, selection.kernels, originals)
 
 
 @dataclass(slots=True)
@@ -104,6 +116,7 @@ class Verification:
         bounds: that are to be kept.
         on_failure: what happens where they are not.
         registry, kernels: that the program runs on.
+        originals: programs that results are compared with too, e.g. those in float of quantized methods.
     """
 
     exported: Mapping[str, ExportedProgram]
@@ -112,6 +125,7 @@ class Verification:
     on_failure: OnFailure
     registry: Registry
     kernels: Wanted | None
+    originals: Mapping[str, ExportedProgram]
     _rounds: int = 0
 
     def measure(self, program: Program, lowered: Sequence[LoweredProgram]) -> Measured:
@@ -130,22 +144,28 @@ class Verification:
         partitions = {name: WatchedPartition(region) for name, region in regions.items()}
         states = {method.program.name: tuple(method.program.states.values()) for method in lowered}
         eager = EagerMethods({name: self.exported[name] for name in self.samples}, states)
+        originals = {name: ep for name, ep in self.originals.items() if name in self.samples}
+        eager_originals = EagerMethods(originals, states)
         specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in self.exported.items()}
         with LoadedProgram(program, self.registry, self.kernels, fallback="error", trust_code=True) as loaded:
             for name in loaded.methods:
                 loaded.method(name).watch(Watcher(partitions))
             context = LoadedContext(loaded, specs)
             own = {method.program.name: method for method in lowered}
-            methods = {name: self._method(own[name], context, eager) for name in self.samples}
-        return Measured(methods, partitions)
+            methods = {name: self._method(own[name], context, eager, "eager") for name in self.samples}
+            context = LoadedContext(loaded.context(), specs)
+            compared = {name: self._method(own[name], context, eager_originals, "its original") for name in originals}
+        return Measured(methods, partitions, compared)
 
-    def _method(self, method: LoweredProgram, context: LoadedContext, eager: EagerMethods) -> MethodAccuracy:
+    def _method(
+        self, method: LoweredProgram, context: LoadedContext, eager: EagerMethods, reference: str
+    ) -> MethodAccuracy:
         found, name = Differences(), method.program.name
         for sample in self.samples[name]:
             found.add(*_called(name, context, eager, sample))
         if is_random(method):
-            return MethodAccuracy(name, "eager", why="it draws random numbers, so its results are never the same")
-        return MethodAccuracy(name, "eager", found.accuracy(), "" if found.outputs else "it gives no numbers")
+            return MethodAccuracy(name, reference, why="it draws random numbers, so its results are never the same")
+        return MethodAccuracy(name, reference, found.accuracy(), "" if found.outputs else "it gives no numbers")
 
     def to_move(self, measured: Measured, lowered: Sequence[LoweredProgram], artifacts: Artifacts) -> dict[str, Moved]:
         """What has to leave its backend so that the bounds are kept: partition -> nodes of its region.

@@ -227,6 +227,22 @@ def test_several_methods():
     assert "other" in {n.method for n in program.report.nodes if n.op == ROUGH and n.backend == "vector"}
 
 
+def test_the_program_that_another_was_made_of():
+    class Near(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Chain()(x) + 0.5
+
+    exported, original = export(Near(), (X,)), export(Chain(), (X,))
+    program = delegate.to_backend(exported, [], verify=(X,), original=original)
+    own, other = program.report.accuracy
+    assert (own.reference, other.reference) == ("eager", "its original")
+    assert own.figures.max_error < 1e-6
+    assert other.figures.max_error == pytest.approx(0.5, rel=1e-3)
+    assert "forward against its original: " in str(program.report)
+    with pytest.raises(InputError, match="there is no method 'forwards' for its original: did you mean 'forward'"):
+        delegate.to_backend(exported, [], verify=(X,), original={"forwards": original})
+
+
 def test_random_numbers_are_not_compared():
     class Noisy(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
