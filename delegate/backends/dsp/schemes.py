@@ -9,11 +9,12 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from delegate.backends.quantizable import INT8, INT8_WEIGHT, IntegerType, QuantizationScheme, QuantizedOperator
+from delegate.backends.quantizable import INT8_WEIGHT, IntegerType, QuantizationScheme, QuantizedOperator
 from delegate.edge.node import arguments
 
 _MOST = 5  # dimensions of the HTP's tensors
 _CLAMPS = ("aten.relu.default", "aten.hardtanh.default")
+UINT8 = IntegerType(torch.uint8, 0, 255)  # hardsigmoid is not taken in int8
 UINT16 = IntegerType(torch.uint16, 0, 65535)  # products of two activations are not taken in int16
 
 
@@ -55,6 +56,6 @@ ROWS = (
 )  # fmt: skip
 
 SCHEMES = (
-    QuantizationScheme("static_int8", ROWS, INT8, INT8_WEIGHT),
+    QuantizationScheme("static_int8", ROWS, UINT8, INT8_WEIGHT),
     QuantizationScheme("static_a16w8", ROWS, UINT16, INT8_WEIGHT),
 )
