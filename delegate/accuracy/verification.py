@@ -230,7 +230,8 @@ class Verification:
 
         def opened(result: PreprocessResult) -> Delegate:
             runtime = self.registry.runtime(delegate.backend)()
-            return open_blob(runtime, memoryview(result.blob), result.compile_specs, trust_code=True)
+            blob, *data = (memoryview(part) for part in (result.blob, *result.data))
+            return open_blob(runtime, blob, data, result.compile_specs, trust_code=True)
 
         def measure(units: Sequence[Unit]) -> float | None:
             figures = trial.accuracy(units)
