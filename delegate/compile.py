@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.nn import Module
 
+from delegate.accuracy.verification import Moved, verification
 from delegate.backends.aot import RegionRefused
 from delegate.compiled import CompiledProgram
 from delegate.edge.control_flow import CONTROL_FLOW
@@ -32,15 +33,16 @@ from delegate.partitioner.cut import LoweredDelegate, LoweredProgram, lower
 from delegate.partitioner.forms import Forms
 from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Plan
-from delegate.partitioner.planning import Refusals
 from delegate.partitioner.planning import plan as plan_graph
 from delegate.partitioner.reporting import make_report
 from delegate.partitioner.saved import SavedPlan
 from delegate.plugins import PORTABLE
+from delegate.program.model import Program
 from delegate.registry import default_registry
 from delegate.report import Report
 from delegate.runtime.kernels import Kernels, kernels_of
 from delegate.selection import ConfigSource, Request, Selection, select
+from delegate.verdict import Reason, Verdict, no
 
 # Writes of a part that torch would decompose into work on the whole tensor; the kernels of these write the part alone.
 _WRITES = frozenset({"aten.select_scatter.default"})
@@ -59,6 +61,8 @@ def to_backend(
     kernels: Wanted | None = None,
     example_inputs: tuple[Any, ...] | None = None,
     plan: SavedPlan | str | os.PathLike[str] | None = None,
+    verify: Any = None,
+    original: Model | None = None,
 ) -> CompiledProgram:
     """Find for every operator which backend can run it, lower the partitions, and compile what is left.
 
@@ -74,6 +78,12 @@ def to_backend(
             the module yourself.
         plan: where nodes run, as `CompiledProgram.plan` of another lowering said, or the path of one that was saved.
             Without it a node goes to the first backend that takes it.
+        verify: inputs to run the program on: a tuple of arguments, a dict of keyword arguments, or a list of these; for
+            several methods a dict of these by method. The report says how far partitions and results are from torch's,
+            and `verify` of the configuration what happens where that is too far; see docs/accuracy.md. Without it the
+            example inputs of the export are taken where the configuration asks for anything.
+        original: what `model` was made of, e.g. the program in float of a quantized one, in a form that `model` may
+            have: the report compares results with its, too.
 
     Raises:
         ExportError: the model is none of these, or cannot be brought to core ATen.
@@ -82,20 +92,32 @@ def to_backend(
         BackendError: a backend that was asked for cannot be used.
         PartitionError: nodes stay portable and the policy forbids it, or the plan cannot be kept.
         LoweringError: an operator is left that no kernel runs.
+        InputError: the inputs to verify do not fit.
+        AccuracyError: results are farther off than the configuration allows, or cannot be compared.
     """
     registry = default_registry()
     selection = select(backends, config, registry, kernels)
     saved = SavedPlan.load(plan) if isinstance(plan, str | os.PathLike) else plan
     compiler = _Compiler(selection, kernels_of(registry, selection.kernels), saved)
     exported = exported_programs(model, example_inputs)
-    lowered = [compiler.lower(name, ep) for name, ep in exported.items()]
+    originals = {} if original is None else exported_programs(original)
+    verifying = verification(verify, exported, selection, registry, originals)
+    compiler.take(exported)
+    program, lowered = compiler.emitted()
+    measured = None
+    while verifying is not None:
+        measured = verifying.measure(program, lowered)
+        moved = verifying.to_move(measured, lowered, compiler.artifacts)
+        if not moved:
+            break
+        compiler.move(moved)
+        program, lowered = compiler.emitted()
     if saved is not None:
         saved.require_kept(compiler.plans)
     report = compiler.report()
     _warn_of_portable(report, selection)
-    keep, policy = selection.fallback.keep, selection.fallback.policy
-    program = emit(lowered, compiler.kernels, keep_fallbacks=keep, on_fallback=policy)
     report = with_device_copies(report, program, lowered)
+    report = report if measured is None else measured.stated(report)
     program = program._replace(report=report.to_json())
     specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in exported.items()}
     return CompiledProgram(program, specs, report, registry, selection.kernels, plan=SavedPlan.of(compiler.plans))
@@ -109,23 +131,47 @@ def explain(
     registry = default_registry()
     selection = select(backends, config, registry, kernels)
     compiler = _Compiler(selection, kernels_of(registry, selection.kernels))
-    for name, ep in exported_programs(model).items():
-        compiler.plan(compiler.edge(name, ep))
+    compiler.take(exported_programs(model))
+    compiler.plan()
     return compiler.report()
+
+
+@dataclass
+class _Method:
+    """A method on its way.
+
+    Args:
+        edge: its program, where operators are whole that anybody wants so.
+        refusals: backend -> nodes that it does not take after all -> why.
+        plan: where its nodes run.
+        origins: name of a partition -> name of a node of its region -> the node of the plan that it comes of.
+        lowered: with its partitions cut out; None where that is to be done, again.
+    """
+
+    edge: EdgeProgram
+    refusals: dict[str, dict[Node, Verdict]] = field(default_factory=dict)
+    plan: Plan | None = None
+    origins: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
+    lowered: LoweredProgram | None = None
+
+    def refuse(self, backend: str, verdicts: Mapping[Node, Verdict]) -> None:
+        """Have it planned again without these nodes on a backend."""
+        self.refusals.setdefault(backend, {}).update(verdicts)
+        self.lowered = None
 
 
 @dataclass
 class _Compiler:
     """Lowers the methods of one program; partition names are unique among them.
 
-    A method goes from its edge program, where operators are whole that anybody wants so, to a plan, from that to
-    candidates, from these to artifacts; then the partitions are cut out.
+    A method goes from its edge program to a plan, from that to candidates, from these to artifacts; then the partitions
+    are cut out.
     """
 
     selection: Selection
     kernels: Kernels
     saved: SavedPlan | None = None
-    plans: list[Plan] = field(default_factory=list)
+    methods: dict[str, _Method] = field(default_factory=dict)
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     artifacts: Artifacts = field(init=False)
     partitioners: Sequence[Partitioner] = field(init=False)
@@ -141,54 +187,80 @@ class _Compiler:
         wanted = (op for c in self.selection.capabilities.values() for op in c.preserve_ops)
         return frozenset((*wanted, *self.kernels.torch_free.whole_ops, *_WRITES))
 
-    def edge(self, name: str, ep: ExportedProgram) -> EdgeProgram:
-        """The optimised edge program of a method."""
-        return identify(optimize(to_edge(ep, name=name, preserve_ops=self.preserve_ops)))
+    @property
+    def plans(self) -> list[Plan]:
+        """The plan of every method that has one."""
+        return [m.plan for m in self.methods.values() if m.plan is not None]
 
-    def plan(self, edge: EdgeProgram, refusals: Refusals | None = None) -> Plan:
-        """The plan of a method. Compound operators that nobody runs, whole or in parts, are taken apart first."""
-        forms = Forms(self.preserve_ops)
-        while True:
-            made = self._plan(edge, refusals or {})
-            apart = [node for part in made.walk() for node in part.to_take_apart]
-            if not apart:
-                self.plans.append(made)
-                return made
-            edge = identify(optimize(forms.apart(edge, apart)))
+    def take(self, exported: Mapping[str, ExportedProgram]) -> None:
+        """Begin with these methods: bring them to edge dialect."""
+        for name, ep in exported.items():
+            self.methods[name] = _Method(identify(optimize(to_edge(ep, name=name, preserve_ops=self.preserve_ops))))
 
-    def lower(self, name: str, ep: ExportedProgram) -> LoweredProgram:
-        """Plan a method and compile its partitions, planning again without the nodes that a library turns down.
+    def plan(self) -> None:
+        """Plan all methods."""
+        for method in self.methods.values():
+            self._plan(method)
+
+    def emitted(self) -> tuple[Program, list[LoweredProgram]]:
+        """The program, and its methods, those lowered that are not yet.
 
         Raises:
             PartitionError: nodes stay portable, and the policy forbids that.
         """
-        edge = self.edge(name, ep)
-        refusals: dict[str, dict[Node, str]] = {}
-        for turn in itertools.count():
-            made = self.plan(edge, refusals)
-            _refuse_portable(made, self.selection)
-            delegates, refused = self._compile(candidates(made, self.selection.capabilities), whole=turn >= _PATIENCE)
-            if not refused:
-                break
-            self.plans.remove(made)
-            edge = made.program
-            for backend, reasons in refused.items():
-                refusals.setdefault(backend, {}).update(reasons)
-        self.notes.update((name, d.result.notes) for name, d in delegates.items())
-        return lower(made, delegates)
+        lowered = [method.lowered or self._lower(method) for method in self.methods.values()]
+        keep, policy = self.selection.fallback.keep, self.selection.fallback.policy
+        return emit(lowered, self.kernels, keep_fallbacks=keep, on_fallback=policy), lowered
+
+    def move(self, moved: Mapping[str, Moved]) -> None:
+        """Have nodes of partitions run elsewhere, when the program is next emitted."""
+        for method in self.methods.values():
+            assert method.lowered is not None
+            for name, delegate in method.lowered.delegates.items():
+                if name in moved:
+                    verdict, origins = no(Reason.INACCURATE, moved[name].why), method.origins[name]
+                    method.refuse(delegate.backend, {origins[n]: verdict for n in moved[name].nodes if n in origins})
 
     def report(self) -> Report:
         """Who runs what, and why not elsewhere."""
         return make_report(self.plans, self.notes, self.selection.notes)
 
-    def _plan(self, edge: EdgeProgram, refusals: Refusals) -> Plan:
+    def _lower(self, method: _Method) -> LoweredProgram:
+        """Plan a method and compile its partitions, planning again without the nodes that a library turns down."""
+        for turn in itertools.count():
+            made = self._plan(method)
+            _refuse_portable(made, self.selection)
+            found = candidates(made, self.selection.capabilities)
+            delegates, refused = self._compile(found, whole=turn >= _PATIENCE)
+            if not refused:
+                break
+            for backend, reasons in refused.items():
+                method.refuse(backend, {node: no(Reason.REFUSED, why) for node, why in reasons.items()})
+        self.notes.update((name, d.result.notes) for name, d in delegates.items())
+        method.origins = {c.partition.name: c.origins for c in found}
+        method.lowered = lower(made, delegates)
+        return method.lowered
+
+    def _plan(self, method: _Method) -> Plan:
+        """The plan of a method. Compound operators that nobody runs, whole or in parts, are taken apart first."""
+        forms = Forms(self.preserve_ops)
+        while True:
+            made = self._planned(method)
+            apart = [node for part in made.walk() for node in part.to_take_apart]
+            if not apart:
+                method.plan = made
+                return made
+            method.edge = identify(optimize(forms.apart(method.edge, apart)))
+
+    def _planned(self, method: _Method) -> Plan:
+        others = (m.plan for m in self.methods.values() if m is not method and m.plan is not None)
         return plan_graph(
-            edge,
+            method.edge,
             self.partitioners,
             self.selection.capabilities,
             self.selection.rules,
-            refusals=refusals,
-            taken=[p.name for done in self.plans for part in done.walk() for p in part.partitions],
+            refusals=method.refusals,
+            taken=[p.name for plan in others for part in plan.walk() for p in part.partitions],
             has_kernel=lambda node: has_kernel(node, self.kernels),
         )
 

@@ -63,14 +63,14 @@ class CompiledMethod(Bound):
         leaves, spec = pytree.tree_flatten((args, kwargs))
         if spec != self._in_spec:  # in another order, by other names, in other containers, or wrong
             leaves = self._method.leaves(args, kwargs)
-        arrays = [_to_array(leaf, given.name) for leaf, given in zip(leaves, self._method.inputs, strict=True)]
+        arrays = [to_array(leaf, given.name) for leaf, given in zip(leaves, self._method.inputs, strict=True)]
         for number in self._halves:
             _refuse_integers(leaves[number], self._method.inputs[number].name)
         results = self._method.run(arrays)
         for number in self._method.written:
             _give_back(arrays[number], leaves[number])
         return pytree.tree_unflatten(
-            [_to_tensor(r, d) for r, d in zip(results, self._dtypes, strict=True)], self._out_spec
+            [to_tensor(r, d) for r, d in zip(results, self._dtypes, strict=True)], self._out_spec
         )
 
 
@@ -123,7 +123,7 @@ class CompiledContext(Bound, ABC):
     def snapshot(self) -> dict[str, torch.Tensor]:
         """A copy of all states by name, as they are between two calls."""
         dtypes = self.loaded.state_dtypes
-        return {name: _to_tensor(array, dtypes[name]) for name, array in self.loaded.snapshot().items()}
+        return {name: to_tensor(array, dtypes[name]) for name, array in self.loaded.snapshot().items()}
 
     def restore(self, snapshot: Mapping[str, torch.Tensor]) -> None:
         """Set all states to what `snapshot` gave, here or in another context of the program.
@@ -131,11 +131,16 @@ class CompiledContext(Bound, ABC):
         Raises:
             InputError: names, dtypes or shapes are not those of the states; they are then as they were.
         """
-        self.loaded.restore({name: _to_array(tensor, name) for name, tensor in snapshot.items()})
+        self.loaded.restore({name: to_array(tensor, name) for name, tensor in snapshot.items()})
 
 
-class _MoreContext(CompiledContext):
-    """A context beside the program's own."""
+class LoadedContext(CompiledContext):
+    """A context of the runtime, called with torch tensors.
+
+    Args:
+        loaded: the context.
+        specs: method -> torch's pytree specs of (args, kwargs) and of the result.
+    """
 
     def __init__(self, loaded: Context, specs: Mapping[str, tuple[Any, Any]]) -> None:
         super().__init__(specs)
@@ -191,7 +196,7 @@ class CompiledProgram(CompiledContext):
 
     def context(self) -> CompiledContext:
         """A new context: the same methods, whose states start anew and are shared with no other context."""
-        return _MoreContext(self.loaded.context(), self._specs)
+        return LoadedContext(self.loaded.context(), self._specs)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one file that runs without torch. Saving twice gives the same bytes.
@@ -205,7 +210,16 @@ class CompiledProgram(CompiledContext):
         return str(self.report)
 
 
-def _to_array(leaf: Any, name: str) -> Any:
+def to_array(leaf: Any, name: str) -> Any:
+    """A tensor as the array that the runtime takes, without a copy where that can be; anything else unchanged.
+
+    Args:
+        leaf: of the arguments, or a state.
+        name: for messages.
+
+    Raises:
+        InputError: it is sparse, quantized, nested, or holds no data.
+    """
     if not isinstance(leaf, torch.Tensor):
         return leaf
     try:
@@ -222,7 +236,8 @@ def _refuse_integers(leaf: Any, name: str) -> None:
         raise InputError(f"input {name!r} is uint16, but the program takes bfloat16", remedy="give a bfloat16 tensor")
 
 
-def _to_tensor(result: Any, dtype: DType | None) -> Any:
+def to_tensor(result: Any, dtype: DType | None) -> Any:
+    """An array of the runtime as a tensor of this element type, without a copy; anything else unchanged."""
     if not isinstance(result, np.ndarray):
         return result
     tensor = torch.from_numpy(result if result.flags.writeable else result.copy())  # an expanded view is read-only

@@ -6,6 +6,7 @@
     |-- ConfigError          a configuration or an option is wrong                        (AOT)
     |-- PartitionError       a plan cannot be made or is not valid                        (AOT)
     |-- LoweringError        a region or a leftover node cannot be lowered                (AOT)
+    |-- AccuracyError        results are farther from the reference than allowed         (AOT)
     |-- ProgramError         a program file is damaged, foreign, or of another version    (file)
     |-- BackendError
     |   |-- BackendNotFound       no backend of that name is registered
@@ -76,6 +77,10 @@ class PartitionError(DelegateError):
 
 class LoweringError(DelegateError):
     """A region, or a node that no backend took, cannot be lowered."""
+
+
+class AccuracyError(DelegateError):
+    """Results are farther from those of the reference than the policy allows, or cannot be compared with them."""
 
 
 class ProgramError(DelegateError):

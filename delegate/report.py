@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -50,6 +51,48 @@ class NodeReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How far results were from a reference, the worst of several outputs; docs/accuracy.md defines every figure.
+
+    Args:
+        sqnr_db: the reference's power over that of the difference, in decibels. Infinite: no difference. Minus
+            infinite: one without a signal, or numbers against NaN or infinities. NaN: nothing was finite.
+        max_error: the greatest difference.
+        relative_error: that over the greatest size in the reference.
+        top1: the share of rows whose greatest element is where the reference's is; None where no output is a row of
+            floats per sample.
+        calls: that were compared.
+    """
+
+    sqnr_db: float
+    max_error: float
+    relative_error: float
+    top1: float | None = None
+    calls: int = 1
+
+    def __str__(self) -> str:
+        top1 = "" if self.top1 is None else f", top-1 {self.top1:.4g}"
+        return f"{_decibels(self.sqnr_db)}, max error {self.max_error:.2g} ({self.relative_error:.2g} relative){top1}"
+
+
+@dataclass(frozen=True, slots=True)
+class MethodAccuracy:
+    """How far the results of a whole method were from a reference.
+
+    Args:
+        method: its name.
+        reference: what that is, in words.
+        figures: None where results cannot be compared; `why` then says why.
+        why: for people.
+    """
+
+    method: str
+    reference: str
+    figures: Accuracy | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionReport:
     """One delegate.
 
@@ -64,6 +107,7 @@ class PartitionReport:
         stays: the names of the nodes whose tensors stay in that memory, between this partition and others.
         work: its share of the method's estimated work, 0 to 1.
         notes: of the backend.
+        accuracy: how far it was from torch on the inputs of `verify`; None where it was not measured.
     """
 
     method: str
@@ -78,6 +122,7 @@ class PartitionReport:
     copied_out: int = 0
     space: str = ""
     stays: tuple[str, ...] = ()
+    accuracy: Accuracy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +134,14 @@ class Report:
         nodes: of all methods, in the order of their graphs.
         partitions: of all methods, in the order in which they run.
         notes: for people, e.g. patterns of the configuration that matched nothing.
+        accuracy: of whole methods on the inputs of `verify`.
     """
 
     methods: tuple[str, ...] = ()
     nodes: tuple[NodeReport, ...] = ()
     partitions: tuple[PartitionReport, ...] = ()
     notes: tuple[str, ...] = ()
+    accuracy: tuple[MethodAccuracy, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -103,7 +150,8 @@ class Report:
 
     def to_json(self) -> str:
         """The report as JSON; the same report gives the same text."""
-        return json.dumps({"format": _FORMAT, **asdict(self)}, separators=(",", ":"), ensure_ascii=False)
+        data = _plain({"format": _FORMAT, **asdict(self)})
+        return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Report:
@@ -117,15 +165,24 @@ class Report:
                 nodes=tuple(map(_node, data["nodes"])),
                 partitions=tuple(map(_partition, data["partitions"])),
                 notes=tuple(map(str, data["notes"])),
+                accuracy=tuple(map(_method_accuracy, data.get("accuracy", ()))),
             )
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             remedy = "lower the model again"
             raise ProgramError(f"the report cannot be read, {type(error).__name__}: {error}", remedy=remedy) from error
 
+    def accuracy_lines(self) -> list[str]:
+        """A line per method and per partition that was verified."""
+        found = [f"{m.method} against {m.reference}: {m.figures or m.why}" for m in self.accuracy]
+        measured = [p for p in self.partitions if p.method in {m.method for m in self.accuracy}]
+        return found + [f"  {p.name}: {p.accuracy or 'not reached by the inputs'}" for p in measured]
+
     def __str__(self) -> str:
         parts = [self.summary]
         if self.partitions:
             parts.append("\n".join([*_table(self.partitions), *_copies(self.partitions)]))
+        if self.accuracy:
+            parts.append("\n".join(self.accuracy_lines()))
         parts += ["\n".join(lines) for method in self.methods if (lines := self._not_delegated(method))]
         if self.notes:
             parts.append("\n".join(f"note: {note}" for note in self.notes))
@@ -247,6 +304,37 @@ def _bytes(number: int) -> str:
     return f"{size:.1f} GiB"
 
 
+def _decibels(number: float) -> str:
+    return "exact" if number == math.inf else f"{number:.1f} dB"
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has: infinities and NaN become text, which `float` reads."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _accuracy(data: Mapping[str, Any] | None) -> Accuracy | None:
+    if data is None:
+        return None
+    top1 = data["top1"]
+    return Accuracy(
+        float(data["sqnr_db"]),
+        float(data["max_error"]),
+        float(data["relative_error"]),
+        None if top1 is None else float(top1),
+        int(data["calls"]),
+    )
+
+
+def _method_accuracy(data: Mapping[str, Any]) -> MethodAccuracy:
+    texts = {key: str(data[key]) for key in ("method", "reference", "why")}
+    return MethodAccuracy(**texts, figures=_accuracy(data["figures"]))
+
+
 def _node(data: Mapping[str, Any]) -> NodeReport:
     verdicts = {str(backend): _verdict(v) for backend, v in data["verdicts"].items()}
     texts = {
@@ -282,4 +370,5 @@ def _partition(data: Mapping[str, Any]) -> PartitionReport:
         copied_out=int(data.get("copied_out", 0)),
         space=str(data.get("space", "")),
         stays=tuple(map(str, data.get("stays", ()))),
+        accuracy=_accuracy(data.get("accuracy")),
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from torch.fx import Node
 
-from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backends.aot import ClaimedPattern, PreprocessResult, Region, RegionFailed, RegionRefused
 
-_MOST = 32  # parts that are tried; where more would be needed, the nodes that are left are all given up
+MOST = 32  # parts that are tried; where more would be needed, the nodes that are left are all given up
+
+Unit = tuple[Node, ...]  # what is not taken apart
 
 
 def failing_nodes(region: Region, reason: str, preprocess: Callable[[Region], PreprocessResult]) -> dict[str, str]:
@@ -21,10 +23,10 @@ def failing_nodes(region: Region, reason: str, preprocess: Callable[[Region], Pr
         preprocess: of the backend.
     """
     found: dict[str, str] = {}
-    failed, tried = [(_units(region), reason)], 0
+    failed, tried = [(units_of(region), reason)], 0
     while failed:
         units, reason = failed.pop()
-        if len(units) == 1 or tried >= _MOST:
+        if len(units) == 1 or tried >= MOST:
             found.update((node.name, reason) for unit in units for node in unit)
             continue
         middle = len(units) // 2
@@ -36,20 +38,34 @@ def failing_nodes(region: Region, reason: str, preprocess: Callable[[Region], Pr
     return found
 
 
-def _units(region: Region) -> list[list[Node]]:
-    """What is not taken apart: an operator and the picks of its results."""
-    units: dict[Node, list[Node]] = {}
-    for node in region.graph.nodes:
-        if node.op == "call_function":
-            head = node.args[0] if node.target is operator.getitem else node
-            units.setdefault(head if isinstance(head, Node) and head in units else node, []).append(node)
-    return list(units.values())
+def units_of(region: Region) -> list[Unit]:
+    """What is not taken apart: an operator and the picks of its results, and what was claimed as one pattern.
+
+    A node of several patterns is with the first of them.
+    """
+    pattern_of: dict[Node, ClaimedPattern] = {}
+    for pattern in region.patterns:
+        for node in pattern.nodes:
+            pattern_of.setdefault(node, pattern)
+    units: dict[Node | ClaimedPattern, list[Node]] = {}
+    calls = set(region.calls)
+    for node in region.calls:
+        source = node.args[0] if node.target is operator.getitem else node
+        head = source if isinstance(source, Node) and source in calls else node
+        units.setdefault(pattern_of.get(head, head), []).append(node)
+    return [tuple(unit) for unit in units.values()]
 
 
-def _refusal(region: Region, units: Sequence[Sequence[Node]], preprocess: Callable[[Region], PreprocessResult]) -> str:
+def part_of(region: Region, units: Iterable[Unit]) -> Region:
+    """Some units of a region as one."""
+    inside = {node for unit in units for node in unit}
+    return region.part([node for node in region.calls if node in inside])
+
+
+def _refusal(region: Region, units: Sequence[Unit], preprocess: Callable[[Region], PreprocessResult]) -> str:
     """Why the library does not take a part; empty if it does."""
     try:
-        preprocess(region.part([node for unit in units for node in unit]))
+        preprocess(part_of(region, units))
     except RegionFailed as failure:
         return failure.reason
     except RegionRefused as refusal:

@@ -57,18 +57,7 @@ def exported_program(
     Raises:
         RegionRefused: a size that a node is told is no sum, product or quotient of the sizes of its inputs.
     """
-    graph, copies = extracted((*region.constants, *region.inputs), region.calls, region.outputs)
-    sizes = _Sizes(graph, {n: copies[n] for n in region.inputs})
-    for node in region.calls:
-        copied = copies[node]
-        if not keep_views:
-            copied.target = _FREE_OF_STRIDES.get(node.target, node.target)
-        try:
-            with graph.inserting_before(copied):
-                copied.args = map_aggregate(copied.args, sizes.of)
-                copied.kwargs = map_aggregate(copied.kwargs, sizes.of)
-        except _UnknownSize as unknown:
-            raise RegionRefused({node.name: str(unknown)}) from None
+    graph, copies = plain_graph(region, keep_views=keep_views)
     module, values = torch.nn.Module(), dict[str, torch.Tensor]()
     for node, value in region.constants.items():
         name, plain = copies[node].name, value.contiguous()
@@ -86,6 +75,31 @@ def exported_program(
         range_constraints={},
         module_call_graph=[_call(region, copies)],
     )
+
+
+def plain_graph(region: Region, *, keep_views: bool = False) -> tuple[Graph, dict[Node, Node]]:
+    """A copy of a region's graph that torch can run, constants before inputs, and the copies of its nodes.
+
+    Args:
+        region: is not changed.
+        keep_views: see `exported_program`.
+
+    Raises:
+        RegionRefused: a size that a node is told is no sum, product or quotient of the sizes of its inputs.
+    """
+    graph, copies = extracted((*region.constants, *region.inputs), region.calls, region.outputs)
+    sizes = _Sizes(graph, {n: copies[n] for n in region.inputs})
+    for node in region.calls:
+        copied = copies[node]
+        if not keep_views:
+            copied.target = _FREE_OF_STRIDES.get(node.target, node.target)
+        try:
+            with graph.inserting_before(copied):
+                copied.args = map_aggregate(copied.args, sizes.of)
+                copied.kwargs = map_aggregate(copied.kwargs, sizes.of)
+        except _UnknownSize as unknown:
+            raise RegionRefused({node.name: str(unknown)}) from None
+    return graph, copies
 
 
 def _signature(region: Region, copies: Mapping[Node, Node], parameters: Set[Node]) -> ExportGraphSignature:

@@ -18,22 +18,31 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _SIZE = 2  # of a dynamic dimension of random inputs, where its range allows that
 
 
-def read_inputs(method: Method, given: Sequence[str]) -> dict[str, Array]:
+def input_names(method: Method) -> list[str]:
+    """The inputs of a method that the caller has a choice of, in order."""
+    return [method.inputs[i].name for i in _given(method)]
+
+
+def read_inputs(method: str, names: Sequence[str], given: Sequence[str]) -> dict[str, Array]:
     """Input name -> array, of arguments "a.npy" (in the order of the inputs), "name=a.npy" and "all.npz".
+
+    Args:
+        method: name of the method, for messages.
+        names: of its inputs, in order.
+        given: the arguments.
 
     Raises:
         InputError: a file cannot be read, a name is unknown or given twice, or there are too many or too few.
     """
     if len(given) == 1 and given[0].endswith(".npz"):
-        return read_archive(method, given[0])
-    names = [method.inputs[i].name for i in _given(method)]
+        return read_archive(method, names, given[0])
     files: dict[str, str] = {}
     in_order: list[str] = []
     for text in given:
         name, separator, path = text.partition("=")
         if separator and (name in names or not Path(text).exists()):
             if name not in names:
-                raise InputError(f"method {method.name} has no input {name!r}", remedy=did_you_mean(name, names))
+                raise InputError(f"method {method} has no input {name!r}", remedy=did_you_mean(name, names))
             if name in files:
                 raise InputError(f"input {name!r} is given twice")
             files[name] = path
@@ -44,7 +53,7 @@ def read_inputs(method: Method, given: Sequence[str]) -> dict[str, Array]:
         problem = f"inputs without a file: {', '.join(free[len(in_order) :])}"
         if len(in_order) > len(free):
             problem = f"{len(in_order)} files in order, but {len(free)} inputs are left"
-        raise InputError(problem, where=f"method {method.name}", remedy=f"it takes {', '.join(names) or 'no tensors'}")
+        raise InputError(problem, where=f"method {method}", remedy=f"it takes {', '.join(names) or 'no tensors'}")
     files.update(zip(free, in_order, strict=True))
     return {name: read_array(name, files[name]) for name in names}
 
@@ -87,13 +96,12 @@ def _random(generator: np.random.Generator, value: Value, sizes: Mapping[int, in
     return generator.integers(0, 2, shape).astype(dtype)
 
 
-def read_archive(method: Method, path: str) -> dict[str, Array]:
+def read_archive(method: str, names: Sequence[str], path: str) -> dict[str, Array]:
     """Input name -> array, of a .npz file whose arrays have the inputs' names, or none: arr_0, arr_1, ... in order.
 
     Raises:
         InputError: the file cannot be read, or holds other arrays.
     """
-    names = [method.inputs[i].name for i in _given(method)]
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
@@ -106,7 +114,7 @@ def read_archive(method: Method, path: str) -> dict[str, Array]:
         arrays = dict(zip(names, arrays.values(), strict=True))
     if set(arrays) != set(names):
         what = f"{path!r} holds {', '.join(arrays) or 'nothing'}"
-        raise InputError(what, where=f"method {method.name}", remedy=f"it takes {', '.join(names) or 'no tensors'}")
+        raise InputError(what, where=f"method {method}", remedy=f"it takes {', '.join(names) or 'no tensors'}")
     return {name: arrays[name] for name in names}
 
 

@@ -23,6 +23,14 @@ Backends = Annotated[
     list[str] | None,
     typer.Option("--backend", "-b", help="Backend; several in order of preference. Default: all here."),
 ]
+Verify = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--verify",
+        metavar="[NAME=]A.npy",
+        help="Input to verify the program on, by order or by name, or one .npz: how far its results are from torch's.",
+    ),
+]
 
 
 def lower(
@@ -31,6 +39,7 @@ def lower(
     config: ConfigFile = None,
     backend: Backends = None,
     inputs: Inputs = None,
+    verify: Verify = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
     """Lower a model to a program file that runs without torch."""
@@ -38,14 +47,17 @@ def lower(
         raise ProgramError(f"there is no directory {str(out.parent)!r} to write to", remedy="make it first")
     with output.working("importing torch"):
         import delegate
-        from delegate.cli.models import load_model
+        from delegate.cli.models import load_model, read_sample
     with output.working(f"exporting {model}"):
         exported = load_model(model, inputs or ())
+        exported, sample = read_sample(exported, verify) if verify else (exported, None)
     with output.working(f"lowering {model}"):
-        program = delegate.to_backend(exported, backend or None, config=config)
+        program = delegate.to_backend(exported, backend or None, config=config, verify=sample)
         program.save(out)
     if as_json:
         output.print_json_text(program.report.to_json())
         return
     print(program.report.summary)
+    for line in program.report.accuracy_lines():
+        print(line)
     print(f"saved {out}, {out.stat().st_size:,} bytes")

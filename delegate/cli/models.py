@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from delegate.cli.arrays import read_array
+from delegate.accuracy.samples import Sample, input_names, sample_of
+from delegate.cli.arrays import read_array, read_inputs
 from delegate.edge.modules import export_module
 from delegate.edge.sources import exported_programs
 from delegate.edge.torchscript import is_torchscript
@@ -43,6 +44,21 @@ def load_model(text: str, inputs: Sequence[str] = ()) -> ExportedProgram | Path:
     if path.exists() or ":" not in text:
         return _check_file(path)
     return _call(text)
+
+
+def read_sample(model: ExportedProgram | Path, given: Sequence[str]) -> tuple[ExportedProgram, Sample]:
+    """The model, read, and the inputs to verify it on.
+
+    Args:
+        model: of `load_model`.
+        given: files of inputs, as `read_inputs` takes them.
+
+    Raises:
+        ExportError: the file of the model cannot be read.
+        InputError: a file of inputs cannot be read, or does not fit.
+    """
+    ((method, exported),) = exported_programs(model).items()
+    return exported, sample_of(exported, read_inputs(method, input_names(exported), given))
 
 
 def _convert(path: Path, inputs: Sequence[str]) -> ExportedProgram:

@@ -16,9 +16,10 @@ import typer
 
 import delegate
 from delegate.cli import output
-from delegate.cli.arrays import Array, leaves, random_inputs, read_inputs
+from delegate.cli.arrays import Array, input_names, leaves, random_inputs, read_inputs
 from delegate.errors import InputError
 from delegate.program.model import Tree
+from delegate.runtime.method import Method
 
 
 def run(
@@ -64,7 +65,7 @@ def run(
         )
     with loaded as program:
         chosen = program.method(method or program.default_method)
-        arrays = read_inputs(chosen.definition, inputs) if inputs else random_inputs(chosen.definition)
+        arrays = _read(chosen, inputs) if inputs else random_inputs(chosen.definition)
         arguments = leaves(chosen.inputs, arrays)
         results, seconds = [], []
         with program.profile() if profile else nullcontext() as watching:
@@ -98,6 +99,10 @@ def run(
     for event in fallbacks:
         print(f"note: {event}")
     print(f"ran {chosen.name} {_times(seconds)}")
+
+
+def _read(method: Method, given: Sequence[str]) -> dict[str, Array]:
+    return read_inputs(method.name, input_names(method.definition), given)
 
 
 def _save(results: Mapping[str, Any], directory: Path) -> dict[str, str]:

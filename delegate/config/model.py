@@ -87,6 +87,32 @@ class Fallback(_Model):
     )
 
 
+class Verify(_Model):
+    """How far off a partition, and the whole program, may be on the inputs of `verify`; null: as far as it likes."""
+
+    sqnr_db: float | None = Field(
+        default=20, allow_inf_nan=False, description="Least power of the reference over that of the difference, in dB."
+    )
+    max_error: float | None = Field(default=None, ge=0, allow_inf_nan=False, description="Greatest difference.")
+    relative_error: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="Greatest difference over the greatest size in the reference.",
+    )
+    top1: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Least share of rows whose greatest element is where the reference's is, for outputs that are a "
+        "row of floats per sample.",
+    )
+    on_failure: Literal["error", "warn", "move"] = Field(
+        default="error",
+        description="move: the nodes that cause it are found and run elsewhere, on the backends behind or on kernels.",
+    )
+
+
 class Config(_Model):
     """A configuration of `delegate.to_backend`."""
 
@@ -107,6 +133,11 @@ class Config(_Model):
         default=Policy(), description="What happens when something does not run where it was asked to."
     )
     fallback: Fallback = Field(default=Fallback(), description="What a partition runs on where its delegate cannot.")
+    verify: Verify | None = Field(
+        default=None,
+        description="How far off results may be: the program is run when it is lowered, on the inputs of `verify`, or "
+        "on the export's example inputs. Key left out: it is run if inputs are given, and nothing is asked of it.",
+    )
 
     @field_validator("version", mode="before")
     @classmethod

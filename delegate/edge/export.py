@@ -33,6 +33,8 @@ from delegate.errors import ExportError, LoweringError
 
 logger = logging.getLogger(__name__)
 
+_OF_TORCH_ITSELF = ".*LeafSpec.*is deprecated"  # it copies its own deprecated pytree specs
+
 
 def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str] = frozenset()) -> EdgeProgram:
     """Bring an exported program to edge dialect: core ATen and the operators to keep, functional, without checks.
@@ -82,7 +84,9 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
 def _of_plain_tensors(ep: ExportedProgram) -> ExportedProgram:
     """The program with the tensors that its subclasses of Tensor are made of, as torchao's quantize_ leaves some."""
     if any(map(is_traceable_wrapper_subclass, (*ep.state_dict.values(), *ep.constants.values()))):
-        plain: ExportedProgram = ep.run_decompositions({})
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=_OF_TORCH_ITSELF, category=FutureWarning)
+            plain: ExportedProgram = ep.run_decompositions({})
         return plain
     return ep
 
@@ -172,8 +176,7 @@ def _thorough(
     try:
         # The second form of auto_functionalized hides what is written in numbers of bases.
         with warnings.catch_warnings(), torch._export.config.patch(enable_auto_functionalized_v2_for_export=False):
-            # torch copies its own deprecated pytree specs
-            warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated", category=FutureWarning)
+            warnings.filterwarnings("ignore", message=_OF_TORCH_ITSELF, category=FutureWarning)
             core = ep.run_decompositions(dict(core_decompositions(decomposer.preserve_ops)))
     except Exception as error:
         raise ExportError(

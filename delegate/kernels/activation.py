@@ -235,7 +235,7 @@ def glu(x: Array, dim: int, *, out: Array) -> None:
     np.multiply(out, first, out=out)
 
 
-@TABLE.kernel("aten.native_dropout.default", dtypes=WIDE | BOOL)
+@TABLE.kernel("aten.native_dropout.default", dtypes=WIDE | BOOL, random=True)
 def native_dropout(x: Array, p: float, train: bool | None, *, out: tuple[Array, Array]) -> None:
     """The kept elements scaled by 1 / (1 - p), and the mask of what is kept; all is kept outside training."""
     result, mask = out

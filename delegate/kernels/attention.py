@@ -19,7 +19,7 @@ _DTYPES = (FLOAT - {DType.float16}) | BOOL
 _SCRATCH = 1 << 16  # scores at a time: they and their exponentials stay in a cache
 
 
-@TABLE.kernel("aten.scaled_dot_product_attention.default", dtypes=_DTYPES, whole=True)
+@TABLE.kernel("aten.scaled_dot_product_attention.default", dtypes=_DTYPES, whole=True, random=True)
 def scaled_dot_product_attention(
     query: Array,
     key: Array,
@@ -42,7 +42,7 @@ def scaled_dot_product_attention(
     _attend(query, key, value, mask, dropout, is_causal, scale, out, None)
 
 
-@TABLE.kernel("aten._scaled_dot_product_flash_attention_for_cpu.default", dtypes=_DTYPES)
+@TABLE.kernel("aten._scaled_dot_product_flash_attention_for_cpu.default", dtypes=_DTYPES, random=True)
 def flash_attention(
     query: Array,
     key: Array,

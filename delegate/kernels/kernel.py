@@ -24,6 +24,7 @@ class Kernel:
         whole: it is faster than the kernels of what its operator decomposes to.
         in_place: it is right too where `out` is its first argument, same memory, shape and dtype.
         contiguous: it takes row-major arrays alone.
+        random: it gives other results every time.
         allocates: it makes its results itself, for their sizes depend on data.
     """
 
@@ -37,3 +38,4 @@ class Kernel:
     in_place: bool = False
     contiguous: bool = False
     allocates: bool = False
+    random: bool = False

@@ -15,6 +15,7 @@ from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT
 from delegate.program.dtypes import DType
 
 _DTYPES = (FLOAT | INT | COMPLEX) - {DType.float16}
+_EXACT = (1 << 24) // (128 * 128)  # products of int8 that float32 sums up exactly
 Number = int | float | complex
 
 
@@ -35,9 +36,12 @@ def product(left: Array, right: Array, *, out: Array) -> None:
 
 @TABLE.kernel("aten._int_mm.default", dtypes={DType.int8, DType.int32})
 def int8_product(left: Array, right: Array, *, out: Array) -> None:
-    """int8 (M, K) @ int8 (K, N) -> int32. Sums that floats hold exactly go through BLAS, which has no integers."""
-    exact = np.float32 if left.shape[1] << 14 <= 1 << 24 else np.float64
-    np.copyto(out, np.matmul(left.astype(exact), right.astype(exact)), casting="unsafe")
+    """int8 (M, K) @ int8 (K, N) -> int32. BLAS has no integers: float32 holds sums of so many products exactly."""
+    wide = left.astype(np.float32)
+    out.fill(0)
+    for start in range(0, left.shape[1], _EXACT):
+        part = slice(start, start + _EXACT)
+        np.add(out, wide[:, part] @ right[part].astype(np.float32), out=out, casting="unsafe")
 
 
 @TABLE.kernel("aten.matmul.default", dtypes=_DTYPES, whole=True)

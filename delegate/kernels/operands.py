@@ -111,13 +111,18 @@ def blocked(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _in_blocks(function: Callable[..., None], x: Operand, *parameters: Any, out: Array) -> None:
-    x = cast(x, out.dtype)
+    for given, made in blocks(cast(x, out.dtype), out):
+        function(given, *parameters, out=made)
+
+
+def blocks(x: Array, out: Array) -> Iterator[tuple[Array, Array]]:
+    """Blocks of two arrays of one shape that stay in the cache, in one dimension; both whole where one is strided."""
     if not (x.flags.c_contiguous and out.flags.c_contiguous):
-        function(x, *parameters, out=out)
+        yield x, out
         return
     flat, result = x.reshape(-1), out.reshape(-1)
     for start in range(0, out.size, BLOCK):
-        function(flat[start : start + BLOCK], *parameters, out=result[start : start + BLOCK])
+        yield flat[start : start + BLOCK], result[start : start + BLOCK]
 
 
 def level(value: float, like: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from delegate.kernels.halves import Array
-from delegate.kernels.operands import along
+from delegate.kernels.operands import along, blocks, level
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import INT, F
 from delegate.program.dtypes import DType
@@ -26,13 +26,27 @@ def _number(value: Parameter) -> Any:
     return value.item() if isinstance(value, np.ndarray) else value
 
 
+def _decode(x: Array, zeros: Array | None, scales: Array, out: Array) -> None:
+    """(x - zeros) * scales in the type of the scales, as torch computes it, then in that of `out`."""
+    if zeros is not None and zeros.any():
+        x = x.astype(np.int64 if zeros.dtype.kind in "iu" else zeros.dtype) - zeros
+    np.multiply(x, scales, out=out, casting="unsafe", dtype=scales.dtype)
+
+
 @_kernel("quantize_per_tensor", "default", "tensor", "tensor2")
 def quantize_per_tensor(
     x: Array, scale: Parameter, zero_point: Parameter, low: Parameter, high: Parameter, _dtype: DType, *, out: Array
 ) -> None:
     """round(x / scale) + zero_point, within low and high."""
-    values = np.rint(x * np.float32(1.0 / _number(scale))) + np.float32(_number(zero_point))
-    np.copyto(out, values.clip(_number(low), _number(high)), casting="unsafe")
+    factor, zero = np.float32(1.0 / _number(scale)), np.float32(_number(zero_point))
+    for given, made in blocks(x, out):
+        values = np.multiply(given, factor)
+        np.rint(values, out=values)
+        if zero:
+            np.add(values, zero, out=values)
+        np.maximum(values, level(_number(low), values), out=values)
+        np.minimum(values, level(_number(high), values), out=values)
+        np.copyto(made, values, casting="unsafe")
 
 
 @_kernel("dequantize_per_tensor", "default", "tensor", "tensor2")
@@ -40,8 +54,10 @@ def dequantize_per_tensor(
     x: Array, scale: Parameter, zero_point: Parameter, low: Any, high: Any, *_dtypes: DType | None, out: Array
 ) -> None:
     """(x - zero_point) * scale."""
-    np.subtract(x, _number(zero_point), out=out, casting="unsafe", dtype=out.dtype)
-    np.multiply(out, _number(scale), out=out)
+    zero, factor = _number(zero_point), _number(scale)
+    for given, made in blocks(x, out):
+        np.subtract(given, zero, out=made, casting="unsafe", dtype=out.dtype)
+        np.multiply(made, factor, out=made)
 
 
 @_kernel("quantize_per_channel")
@@ -66,8 +82,8 @@ def dequantize_per_channel(
     out: Array,
 ) -> None:
     """scales, zero_points (channels), for each place on an axis of x; without zero_points they are 0."""
-    shifted = x if zero_points is None else x.astype(np.int64) - along(zero_points, x.ndim, axis)
-    np.multiply(shifted, along(scales, x.ndim, axis), out=out, casting="unsafe", dtype=out.dtype)
+    zeros = None if zero_points is None else along(zero_points, x.ndim, axis)
+    _decode(x, zeros, along(scales, x.ndim, axis), out)
 
 
 @_kernel("quantize_per_token")
@@ -102,10 +118,9 @@ def dequantize_per_channel_group(
     out: Array,
 ) -> None:  # fmt: skip
     """x (rows, n) with scales, zero_points (rows, n / group)."""
-    shifted = x.reshape(-1, group).astype(out.dtype)
-    if zero_points is not None:
-        shifted -= zero_points.reshape(-1, 1).astype(out.dtype)
-    np.copyto(out, (shifted * scales.reshape(-1, 1)).reshape(out.shape), casting="unsafe")
+    group = min(group, x.shape[-1])
+    zeros = None if zero_points is None else zero_points.reshape(-1, 1)
+    _decode(x.reshape(-1, group), zeros, scales.reshape(-1, 1), out.reshape(-1, group))
 
 
 @_kernel("choose_qparams", "tensor")

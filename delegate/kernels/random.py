@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,26 +15,27 @@ from delegate.kernels.table import COMPLEX, FLOAT, INT, REAL
 from delegate.program.dtypes import DType
 
 _FLOAT = FLOAT - {DType.float16}
+_kernel = partial(TABLE.kernel, random=True)
 
 
-@TABLE.kernel("aten.rand.default", "aten.rand.generator", "aten.rand_like.default", dtypes=_FLOAT)
+@_kernel("aten.rand.default", "aten.rand.generator", "aten.rand_like.default", dtypes=_FLOAT)
 def rand(*_args: Any, out: Array) -> None:
     """Uniform in [0, 1)."""
     TABLE.generator.random(dtype=out.dtype, out=out)
 
 
-@TABLE.kernel("aten.rand.default", "aten.rand.generator", "aten.rand_like.default", dtypes={DType.float16})
+@_kernel("aten.rand.default", "aten.rand.generator", "aten.rand_like.default", dtypes={DType.float16})
 def rand_float16(*_args: Any, out: Array) -> None:
     """As many bits as the type has: a float32 close to 1 would be rounded to 1."""
     np.divide(TABLE.generator.integers(1 << 11, size=out.shape), 1 << 11, out=out, casting="same_kind")
 
 
-@TABLE.kernel("aten.rand.default", "aten.rand.generator", "aten.rand_like.default", dtypes={DType.bfloat16})
+@_kernel("aten.rand.default", "aten.rand.generator", "aten.rand_like.default", dtypes={DType.bfloat16})
 def rand_bfloat16(*_args: Any, out: Array) -> None:
     to_bfloat16(np.asarray(TABLE.generator.integers(1 << 8, size=out.shape) / np.float32(1 << 8)), out)
 
 
-@TABLE.kernel("aten.randn.default", "aten.randn.generator", "aten.randn_like.default", dtypes=_FLOAT | COMPLEX)
+@_kernel("aten.randn.default", "aten.randn.generator", "aten.randn_like.default", dtypes=_FLOAT | COMPLEX)
 def randn(*_args: Any, out: Array) -> None:
     """Normal, mean 0, standard deviation 1; of complex numbers both parts share the variance of 1."""
     if out.dtype.kind == "c":
@@ -42,37 +44,37 @@ def randn(*_args: Any, out: Array) -> None:
         TABLE.generator.standard_normal(dtype=out.dtype, out=out)
 
 
-@TABLE.kernel("aten.randperm.default", "aten.randperm.generator", dtypes=REAL)
+@_kernel("aten.randperm.default", "aten.randperm.generator", dtypes=REAL)
 def randperm(n: int, *_args: Any, out: Array) -> None:
     np.copyto(out, TABLE.generator.permutation(n), casting="unsafe")
 
 
-@TABLE.kernel("aten.randint.default", "aten.randint.generator", dtypes=REAL)
+@_kernel("aten.randint.default", "aten.randint.generator", dtypes=REAL)
 def randint(high: int, *_args: Any, out: Array) -> None:
     np.copyto(out, TABLE.generator.integers(high, size=out.shape), casting="unsafe")
 
 
-@TABLE.kernel("aten.randint.low", "aten.randint.low_generator", dtypes=REAL)
+@_kernel("aten.randint.low", "aten.randint.low_generator", dtypes=REAL)
 def randint_low(low: int, high: int, *_args: Any, out: Array) -> None:
     np.copyto(out, TABLE.generator.integers(low, high, size=out.shape), casting="unsafe")
 
 
-@TABLE.kernel("aten.randint_like.default", dtypes=REAL)
+@_kernel("aten.randint_like.default", dtypes=REAL)
 def randint_like(x: Array, high: int, *_args: Any, out: Array) -> None:
     np.copyto(out, TABLE.generator.integers(high, size=out.shape), casting="unsafe")
 
 
-@TABLE.kernel("aten.randint_like.low_dtype", dtypes=REAL)
+@_kernel("aten.randint_like.low_dtype", dtypes=REAL)
 def randint_like_low(x: Array, low: int, high: int, *_args: Any, out: Array) -> None:
     np.copyto(out, TABLE.generator.integers(low, high, size=out.shape), casting="unsafe")
 
 
-@TABLE.kernel("aten.uniform.default", dtypes=_FLOAT)
+@_kernel("aten.uniform.default", dtypes=_FLOAT)
 def uniform(x: Array, low: float, high: float, _generator: None, *, out: Array) -> None:
     np.copyto(out, TABLE.generator.uniform(low, high, out.shape), casting="same_kind")
 
 
-@TABLE.kernel(
+@_kernel(
     "aten.normal.Tensor_float", "aten.normal.float_Tensor", "aten.normal.Tensor_Tensor", "aten.normal.float_float",
     dtypes=_FLOAT,
 )  # fmt: skip
@@ -80,46 +82,46 @@ def normal(mean: Any, std: Any, *_args: Any, out: Array) -> None:
     np.copyto(out, TABLE.generator.normal(mean, std, out.shape), casting="same_kind")
 
 
-@TABLE.kernel("aten.normal_functional.default", dtypes=_FLOAT)
+@_kernel("aten.normal_functional.default", dtypes=_FLOAT)
 def normal_like(x: Array, mean: float, std: float, _generator: None, *, out: Array) -> None:
     np.copyto(out, TABLE.generator.normal(mean, std, out.shape), casting="same_kind")
 
 
-@TABLE.kernel("aten.exponential.default", dtypes=_FLOAT)
+@_kernel("aten.exponential.default", dtypes=_FLOAT)
 def exponential(x: Array, rate: float, _generator: None, *, out: Array) -> None:
     np.copyto(out, TABLE.generator.exponential(1 / rate, out.shape), casting="same_kind")
 
 
-@TABLE.kernel("aten.log_normal.default", dtypes=_FLOAT)
+@_kernel("aten.log_normal.default", dtypes=_FLOAT)
 def log_normal(x: Array, mean: float, std: float, _generator: None, *, out: Array) -> None:
     """exp of a normal number."""
     np.copyto(out, TABLE.generator.lognormal(mean, std, out.shape), casting="same_kind")
 
 
-@TABLE.kernel("aten.cauchy.default", dtypes=_FLOAT)
+@_kernel("aten.cauchy.default", dtypes=_FLOAT)
 def cauchy(x: Array, median: float, sigma: float, _generator: None, *, out: Array) -> None:
     np.copyto(out, TABLE.generator.standard_cauchy(out.shape) * sigma + median, casting="same_kind")
 
 
-@TABLE.kernel("aten.geometric.default", dtypes=_FLOAT | INT)
+@_kernel("aten.geometric.default", dtypes=_FLOAT | INT)
 def geometric(x: Array, probability: float, _generator: None, *, out: Array) -> None:
     """How many trials of this probability it takes to the first success."""
     np.copyto(out, TABLE.generator.geometric(probability, out.shape), casting="unsafe")
 
 
-@TABLE.kernel("aten.bernoulli.default", dtypes=_FLOAT)
+@_kernel("aten.bernoulli.default", dtypes=_FLOAT)
 def bernoulli(probability: Array, _generator: None, *, out: Array) -> None:
     """1 with the probability that each element says, else 0."""
     np.copyto(out, TABLE.generator.random(out.shape) < probability)
 
 
-@TABLE.kernel("aten.bernoulli.p", "aten.bernoulli.Tensor", dtypes=_FLOAT | INT)
+@_kernel("aten.bernoulli.p", "aten.bernoulli.Tensor", dtypes=_FLOAT | INT)
 def bernoulli_p(x: Array, probability: Any, _generator: None, *, out: Array) -> None:
     """1 with a given probability, else 0, in the shape of `x`."""
     np.copyto(out, TABLE.generator.random(out.shape) < probability)
 
 
-@TABLE.kernel("aten.multinomial.default", dtypes=_FLOAT | {DType.int64})
+@_kernel("aten.multinomial.default", dtypes=_FLOAT | {DType.int64})
 def multinomial(weights: Array, samples: int, replacement: bool, _generator: None, *, out: Array) -> None:
     """Positions drawn by weight; weights (n) or (rows, n) need not sum to 1."""
     rows, drawn = np.atleast_2d(weights).astype(np.float64), np.atleast_2d(out)

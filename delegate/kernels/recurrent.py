@@ -234,5 +234,5 @@ _CELLS: dict[str, Cell] = {
     "rnn_relu": partial(_plain_cell, _relu),
 }
 for _op, _cell in _CELLS.items():
-    TABLE.kernel(f"aten.{_op}.input", dtypes=WIDE, whole=True)(partial(_padded, _cell))
-    TABLE.kernel(f"aten.{_op}.data", dtypes=WIDE | {DType.int64}, whole=True)(partial(_packed, _cell))
+    TABLE.kernel(f"aten.{_op}.input", dtypes=WIDE, whole=True, random=True)(partial(_padded, _cell))
+    TABLE.kernel(f"aten.{_op}.data", dtypes=WIDE | {DType.int64}, whole=True, random=True)(partial(_packed, _cell))

@@ -63,6 +63,7 @@ class KernelTable:
         contiguous: bool = False,
         whole: bool = False,
         in_place: bool = False,
+        random: bool = False,
     ) -> Callable[[F], F]:
         """Decorator: the function computes these operators into memory that it is given.
 
@@ -84,12 +85,14 @@ class KernelTable:
                 them.
             in_place: `out` may be the first argument itself, and need not be written where nothing changes: so states
                 are updated, at the cost of what changes. The other arguments share no memory with `out`.
+            random: it gives other results every time, so that it runs in every call whatever its arguments are.
 
         Raises:
             ValueError: a kernel of the table claims the same operator, dtype and layout, or a name is no operator's.
             TypeError: the function is none, or a dtype is no `DType`.
         """
-        return self._register(ops, dtypes, is_view=False, contiguous=contiguous, whole=whole, in_place=in_place)
+        properties = {"contiguous": contiguous, "whole": whole, "in_place": in_place, "random": random}
+        return self._register(ops, dtypes, is_view=False, **properties)
 
     def view(self, *ops: str, dtypes: Iterable[DType] = ANY) -> Callable[[F], F]:
         """Decorator: the function gives a view (a tuple of views for several results) of its first argument.

@@ -82,8 +82,10 @@ class Artifacts:
         compilers: backend -> what compiles a region, with its options.
     """
 
+    # Regions are kept with what was made of them: `structure` tells constants by where they lie.
+
     compilers: Mapping[str, Compile]
-    _made: dict[Hashable, PreprocessResult | RegionRefused | RegionFailed] = field(default_factory=dict)
+    _made: dict[Hashable, tuple[PreprocessResult | RegionRefused | RegionFailed, Region]] = field(default_factory=dict)
 
     def compile(self, backend: str, region: Region) -> PreprocessResult:
         """What a backend makes of a region.
@@ -93,19 +95,21 @@ class Artifacts:
             DelegateError: it failed.
         """
         try:
-            return self._compile(backend, region)
+            return self.attempt(backend, region)
         except RegionFailed as failure:
-            reasons = failing_nodes(region, failure.reason, partial(self._compile, backend))
+            reasons = failing_nodes(region, failure.reason, partial(self.attempt, backend))
             raise RegionRefused(reasons) from failure
 
-    def _compile(self, backend: str, region: Region) -> PreprocessResult:
+    def attempt(self, backend: str, region: Region) -> PreprocessResult:
+        """The same, where a library that does not say which nodes it turns down is RegionFailed."""
         key = (backend, structure(region))
         if key not in self._made:
             try:
-                self._made[key] = self.compilers[backend](region)
+                result: PreprocessResult | RegionRefused | RegionFailed = self.compilers[backend](region)
             except (RegionRefused, RegionFailed) as refusal:
-                self._made[key] = refusal
-        made = self._made[key]
+                result = refusal
+            self._made[key] = (result, region)
+        made, _ = self._made[key]
         if isinstance(made, RegionRefused | RegionFailed):
             raise made
         return made

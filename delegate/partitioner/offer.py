@@ -36,7 +36,7 @@ class Offer:
         capability: what is asked.
         book: the rules.
         pins: of the nodes of this graph.
-        refusals: nodes that its library turned down -> the library's words.
+        refusals: nodes that it does not take after all -> why.
         barred: nodes of this graph that no backend may take.
         has_kernel: whether a kernel runs a node as it stands.
 
@@ -48,7 +48,7 @@ class Offer:
     capability: Capability
     book: RuleBook
     pins: Mapping[Node, RulePattern]
-    refusals: Mapping[Node, str]
+    refusals: Mapping[Node, Verdict]
     barred: Mapping[Node, Verdict]
     has_kernel: Callable[[Node], bool]
     partly: set[Node] = field(default_factory=set)
@@ -102,7 +102,7 @@ class Offer:
         if pin is not None and pin.place != self.backend:
             return Verdict(Reason.PINNED, f"by {pin}")
         if node in self.refusals:
-            return no(Reason.REFUSED, self.refusals[node])
+            return self.refusals[node]
         excluded = self.book.excluded(op_name(node), self.backend)
         return self.barred.get(node) if excluded is None else excluded
 

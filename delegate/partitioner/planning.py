@@ -24,7 +24,7 @@ from delegate.partitioner.submodules import subprograms
 from delegate.plugins import PORTABLE
 from delegate.verdict import YES, Reason, Verdict, no
 
-Refusals = Mapping[str, Mapping[Node, str]]  # backend -> node -> the words of the library that turned it down
+Refusals = Mapping[str, Mapping[Node, Verdict]]  # backend -> node -> why it does not take it after all
 HasKernel = Callable[[Node], bool]
 
 NAMED = 3  # so many nodes are named in a note that speaks of several
@@ -47,7 +47,7 @@ def plan(
         partitioners: in order of preference, one per backend.
         capabilities: name of a backend -> what it can do.
         rules: of the configuration.
-        refusals: backend -> nodes that its library turned down after all -> the library's own words.
+        refusals: backend -> nodes that it does not take after all, for its library turned them down -> why.
         taken: names of partitions of other methods, which this plan must not use again.
         has_kernel: whether a kernel runs a node as it stands.
 

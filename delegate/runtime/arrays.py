@@ -130,9 +130,9 @@ class Arrays:
         """The array of a value; None where it differs from call to call."""
         return self._arrays[self.same(index)]
 
-    def set_view(self, index: int, view: Array) -> None:
-        """Say which array a value that is a view has."""
-        self._arrays[index] = view
+    def set_array(self, index: int, array: Array) -> None:
+        """Say which array a value has that is a view, or does not lie in the arena after all."""
+        self._arrays[index] = array
 
     def shadow(self, index: int) -> Array:
         """An array of the shape and the dtype of a value that takes no memory."""

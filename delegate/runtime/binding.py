@@ -6,6 +6,7 @@ Neither inputs nor outputs are copied: see `arrays`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,8 +72,13 @@ class Binding:
         self._empty = resources.platform.empty
         self._call_views: list[_CallView] = []
         self.steps: list[Step] = []
-        for instruction in method.instructions:
-            self._bind(instruction)
+        self._computed = resources.computed.of(resources.program, method, resources.kernels, self._arrays.storage)
+        self._at_first: list[Step] = []
+        for position, instruction in enumerate(method.instructions):
+            if position in self._computed.calls:
+                self._bind_computed(instruction)
+            else:
+                self._bind(instruction)
         self._only_delegates = all(isinstance(step, DelegateStep) for step in self.steps)
         self.direct = self._direct_call()
         self._results: list[Any] = [None] * len(method.outputs)
@@ -111,10 +117,11 @@ class Binding:
         try:
             for view in self._call_views:
                 view()
-            if self._only_delegates:
+            if self._only_delegates and not self._at_first:
                 run_steps(self.steps)
             else:
                 with np.errstate(all="ignore"):  # torch does not warn of infinities and NaN either
+                    self._compute()
                     run_steps(self.steps)
             results = list(self._results)
             for number, array in self._copies:
@@ -124,6 +131,12 @@ class Binding:
         finally:
             for entries, i in self._call_slots:  # the caller's arrays are not kept alive
                 entries[i] = None
+
+    def _compute(self) -> None:
+        """In the first call: what depends on constants alone."""
+        if self._at_first:
+            self._computed.compute(self._at_first)
+            self._at_first = []
 
     def _direct_call(self) -> DirectCall | None:
         """The call of a method that does nothing but hand its arguments to a delegate and give what that makes."""
@@ -145,6 +158,13 @@ class Binding:
         if watch is not None:
             made = self.steps[first:]
             self.steps[first:] = watch.watched(self._resources.program, self._method, instruction, made)
+
+    def _bind_computed(self, instruction: Instruction) -> None:
+        """What depends on constants alone runs in the first call, and lies in memory of its own if others read it."""
+        for index in instruction.outputs:
+            if index in self._computed.kept:
+                self._arrays.set_array(index, self._computed.array(index, partial(self._arrays.room, index)))
+        self._at_first += self._steps_of((instruction,))
 
     def _steps_of(self, instructions: Iterable[Instruction]) -> list[Step]:
         """The steps of a block."""
@@ -216,7 +236,7 @@ class Binding:
             if anew:
                 self._arrays.set_example(output, view)
             else:
-                self._arrays.set_view(output, view)
+                self._arrays.set_array(output, view)
         if anew:
             self._call_views.append(_CallView(kernel, args, [self._arrays.slots[o] for o in call.outputs]))
 

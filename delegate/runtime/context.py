@@ -153,10 +153,10 @@ class Context(Bound):
             self._watch(tuple(p for p in self._profiles if p is not made))
 
     def _watch(self, profiles: tuple[Profile, ...]) -> None:
-        from delegate.runtime.profile import Watch
+        from delegate.runtime.profile import Stopwatch
 
         self._profiles = profiles
-        watch = Watch(profiles, self._platform.clock) if profiles else None
+        watch = Stopwatch(profiles, self._platform.clock) if profiles else None
         for method in self._methods.values():
             method.watch(watch)
 

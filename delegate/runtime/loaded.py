@@ -16,6 +16,7 @@ from delegate.program import file
 from delegate.program.model import Constant, Program, State
 from delegate.registry import Registry, default_registry
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
+from delegate.runtime.computed import ComputedValues
 from delegate.runtime.context import Context
 from delegate.runtime.delegates import InProcess, close_delegates, make_delegates
 from delegate.runtime.forking import keep_for_ever, watch
@@ -132,6 +133,7 @@ class LoadedProgram(Context):
             kernels=kernels_of(self._registry, kernels),
             platform=platform,
             states=tuple(_array(program, s) for s in program.states),
+            computed=ComputedValues(),
             lock=Lock(),
         )
         self._fallbacks = _fallbacks(self._shared, program.on_fallback if fallback is None else fallback)
@@ -170,7 +172,7 @@ class LoadedProgram(Context):
         if not self._methods:
             return
         keep_for_ever((self._shared, self._init))
-        self._shared = self._shared._replace(delegates=(), delegate_locks=(), spaces=())
+        self._shared = self._shared._replace(delegates=(), delegate_locks=(), spaces=(), computed=ComputedValues())
         if self._fallbacks is not None:
             self._fallbacks.begin_anew()
         self._forked, self._making = True, Lock()

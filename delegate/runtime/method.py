@@ -138,7 +138,7 @@ class Method(Bound):
         return self._checker.arrays(leaves)
 
     def watch(self, watch: Watch | None) -> None:
-        """Have the instructions timed from now on; None: nobody watches."""
+        """Have the instructions watched from now on; None: nobody watches."""
         with self._lock:
             self._bind(self._resources._replace(watch=watch))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from delegate.program.model import DelegateCall, Instruction, KernelCall, Method, Program
 from delegate.runtime.steps import CompactStep, Step
@@ -89,8 +89,18 @@ class Profile:
         return self._timings.setdefault((method.name, name, call.outputs, what), made)
 
 
-class Watch(NamedTuple):
-    """The profiles that are taken of a context. Steps that are bound while there are none carry no trace of them.
+class Watch(Protocol):
+    """What watches the instructions of a context. Steps that are bound while nobody does carry no trace of it."""
+
+    def watched(self, program: Program, method: Method, call: Instruction, steps: Iterable[Step]) -> list[Step]:
+        """The steps of an instruction, watched."""
+
+    def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
+        """What the function of an instruction that is no step gives."""
+
+
+class Stopwatch(NamedTuple):
+    """The profiles that are taken of a context.
 
     Args:
         profiles: all of them count all that runs.

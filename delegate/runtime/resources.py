@@ -14,6 +14,7 @@ from delegate.runtime.kernels import Kernels
 from delegate.runtime.platform import Platform
 
 if TYPE_CHECKING:
+    from delegate.runtime.computed import ComputedValues
     from delegate.runtime.profile import Watch
     from delegate.runtime.spaces import Space
 
@@ -29,8 +30,9 @@ class Resources(NamedTuple):
         kernels: where kernels are looked up.
         platform: gives memory.
         states: an array per state.
+        computed: what methods make of constants alone.
         lock: held during a call.
-        watch: times the instructions; None where nobody wants that.
+        watch: of the instructions; None where nobody watches.
         spaces: memory of devices, as `Program.spaces`.
     """
 
@@ -41,6 +43,7 @@ class Resources(NamedTuple):
     kernels: Kernels
     platform: Platform
     states: tuple[Array, ...]
+    computed: ComputedValues
     lock: Lock
     watch: Watch | None = None
     spaces: tuple[Space, ...] = ()

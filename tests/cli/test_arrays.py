@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from delegate.cli.arrays import read_inputs
+from delegate.cli.arrays import input_names, read_inputs
 from delegate.errors import InputError
 from tests.program.samples import dynamic
 
@@ -17,7 +17,7 @@ X = np.ones((2, 3), np.float32)
 def test_an_archive(named, tmp_path):
     path = tmp_path / "all.npz"
     np.savez(path, **({"x": X} if named else {"arr_0": X}))
-    found = read_inputs(METHOD, [str(path)])
+    found = read_inputs("forward", input_names(METHOD), [str(path)])
     assert list(found) == ["x"]
     np.testing.assert_array_equal(found["x"], X)
 
@@ -29,4 +29,4 @@ def test_archives_that_do_not_fit(tmp_path):
         ("other.npz", "holds y.*it takes x"), ("bad.npz", "cannot be read"), ("absent.npz", "there is no file"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
-            read_inputs(METHOD, [str(tmp_path / name)])
+            read_inputs("forward", input_names(METHOD), [str(tmp_path / name)])

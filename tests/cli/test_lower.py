@@ -69,6 +69,27 @@ def test_json() -> None:
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("model", ["lower_models:net", "net.pt2"])
+def test_verify(model: str) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)
+    np.savez("x.npz", x)
+    np.save("x.npy", x)
+    for file in ("x.npz", "x.npy", "input=x.npy"):
+        stdout = call("lower", model, "-b", "xnnpack", "-o", "net.dlg", "--verify", file)[0]
+        assert "forward against eager: " in stdout
+        assert "\n  xnnpack_0: " in stdout
+        assert "top-1 1" in stdout
+    data = json.loads(call("lower", model, "-b", "xnnpack", "-o", "net.dlg", "--verify", "x.npz", "--json")[0])
+    assert data["partitions"][0]["accuracy"] == data["accuracy"][0]["figures"]
+    assert "  xnnpack_0: " in call("explain", "net.dlg")[0]
+    Path("c.yaml").write_text("backends: [xnnpack]\nverify: {sqnr_db: 400}\n")
+    Path("net.dlg").unlink()
+    stderr = call("lower", model, "-c", "c.yaml", "-o", "net.dlg", "--verify", "x.npz", code=1)[1]
+    assert "in partition xnnpack_0, where 400 dB or more is asked" in stderr
+    assert not Path("net.dlg").exists()
+
+
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -79,6 +100,8 @@ def test_json() -> None:
         (("lower_models:nett",), "module lower_models has no function 'nett'"),
         (("net.pt2", "-o", "absent/net.dlg"), "error: there is no directory 'absent' to write to"),
         (("broken.pt2",), "error: torch cannot read broken.pt2"),
+        (("net.pt2", "--verify", "absent.npz"), "error: there is no file 'absent.npz'"),
+        (("net.pt2", "--verify", "y=net.pt2"), "error: method forward has no input 'y'"),
     ],
 )
 def test_errors(args: tuple[str, ...], message: str) -> None:

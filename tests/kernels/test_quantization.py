@@ -40,6 +40,42 @@ def test_per_channel(axis):
     check(quantized.dequantize_per_channel.default, bits, scales, None, axis, -128, 127, torch.int8)
 
 
+@pytest.mark.parametrize("bits", [torch.int8, torch.uint8, torch.int16, torch.int32], ids=str)
+@pytest.mark.parametrize("scale", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("shift", [0, 5])
+def test_dequantization_is_torchs_to_the_last_bit(bits, scale, shift):
+    """PT2E's scales are float64: torch multiplies in that, and rounds the product."""
+    low, high = RANGES[bits]
+    x = torch.randint(low, high, (6, 40), dtype=bits)
+    scales, zeros = torch.rand(6).to(scale) / 3 + 1e-3, torch.full((6,), shift)
+    exact = {"rtol": 0, "atol": 0}
+    for out in (torch.float32, torch.bfloat16):
+        check(quantized.dequantize_per_channel.default, x, scales, zeros, 0, low, high, bits, out_dtype=out, **exact)
+    check(quantized.dequantize_per_tensor.default, x, 0.1, shift, low, high, bits, **exact)
+    if bits is torch.int8:
+        groups, zeros = torch.rand(6, 5).to(scale) + 0.01, torch.full((6, 5), shift)
+        arguments = (groups, zeros, low, high, bits, 8)
+        check(quantized.dequantize_per_channel_group.default, x, *arguments, torch.float32, **exact)
+
+
+@pytest.mark.parametrize("size", [1, 100_003])
+@pytest.mark.parametrize("zero", [0, -7])
+def test_quantization_of_any_size(size, zero):
+    x = torch.linspace(-9, 9, size)
+    check(quantized.quantize_per_tensor.default, x, 0.0371, zero, -128, 127, torch.int8)
+    check(quantized.quantize_per_tensor.default, x.expand(3, size).T, 0.0371, zero, -128, 127, torch.int8)
+    bits = torch.arange(size).to(torch.int8)
+    check(quantized.dequantize_per_tensor.default, bits, 0.0371, zero, -128, 127, torch.int8, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("depth", [1, 1024, 1025, 5000])
+@pytest.mark.parametrize("value", [-128, 127])
+def test_products_of_int8_are_exact(depth, value):
+    left = torch.full((17, depth), value, dtype=torch.int8)
+    check(torch.ops.aten._int_mm.default, left, torch.full((depth, 8), -128, dtype=torch.int8))
+    check(torch.ops.aten._int_mm.default, sample(17, depth, dtype=torch.int8), sample(depth, 8, dtype=torch.int8))
+
+
 def test_per_token():
     numbers, bits = sample(3, 4, 8), sample(3, 4, 8, dtype=torch.int8)
     check(quantized.choose_qparams_per_token.default, numbers, torch.int8)

@@ -78,7 +78,7 @@ def test_a_pattern_comes_whole_or_not_at_all() -> None:
     for rules in (PartitionRules(exclude=("aten.sin",)), PartitionRules(node_pins={"cos": "portable"})):
         assert members(planned(chain(SIN, COS), {"b": both["b"]}, rules)) == {}
     program = chain(SIN, COS)
-    refused = {"b": {calls(program)[0]: "the library says no"}}
+    refused = {"b": {calls(program)[0]: no(Reason.REFUSED, "the library says no")}}
     assert members(planned(program, {"b": both["b"]}, refusals=refused)) == {}
 
 

@@ -15,7 +15,7 @@ from delegate.partitioner.partitioner import CapabilityPartitioner, Check, Parti
 from delegate.partitioner.planning import plan
 from delegate.partitioner.rules import PartitionRules
 from delegate.partitioner.submodules import subprograms
-from delegate.verdict import YES, Reason, Verdict
+from delegate.verdict import YES, Reason, Verdict, no
 from tests.partitioner.graphs import (
     Function,
     capable,
@@ -209,7 +209,7 @@ def test_rules_that_do_not_fit_are_errors(rules: PartitionRules, message: str) -
 def test_nodes_that_the_library_refused_are_planned_elsewhere() -> None:
     program = chain(RELU, SIN, COS)
     sin = next(n for n in program.graph.nodes if n.name == "sin")
-    refusals = {"a": {sin: "the library says no"}}
+    refusals = {"a": {sin: no(Reason.REFUSED, "the library says no")}}
     made = planned(program, {"a": without(), "b": without()}, refusals=refusals)
     assert members(made) == {"a_0": ["relu"], "b_0": ["sin"], "a_1": ["cos"]}
     assert made.nodes[1].verdicts["a"] == Verdict(Reason.REFUSED, "the library says no")
@@ -334,7 +334,7 @@ def test_a_refusal_in_one_branch_is_none_in_the_other() -> None:
     program = edge(SameNames(), X)
     first, second = ([n for n in part.graph.nodes if n.op == "call_function"] for part in subprograms(program).values())
     assert first[0].name == second[0].name
-    made = planned(program, {"a": without()}, refusals={"a": {first[0]: "the library says no"}})
+    made = planned(program, {"a": without()}, refusals={"a": {first[0]: no(Reason.REFUSED, "the library says no")}})
     assert [[n.backend for n in part.nodes] for part in made.nested.values()] == [[None], ["a"]]
 
 

@@ -111,7 +111,7 @@ class Case:
         wanted = self.whole.union(*(self.toys[name].keeps for name in names))
         exported = torch.export.export(self.module, self.inputs)
         program = identify(optimize(to_edge(exported, preserve_ops=wanted)))
-        refusals: dict[str, dict[Node, str]] = {}
+        refusals: dict[str, dict[Node, Verdict]] = {}
         while True:
             made = self._plan(program, capabilities, refusals)
             if made.to_take_apart:
@@ -122,7 +122,8 @@ class Case:
             if not refused:
                 return made, found
             for candidate, reasons in refused:
-                refusals.setdefault(candidate.partition.backend, {}).update(reasons)
+                verdicts = {node: no(Reason.REFUSED, why) for node, why in reasons.items()}
+                refusals.setdefault(candidate.partition.backend, {}).update(verdicts)
 
     def _plan(self, program: EdgeProgram, capabilities: Mapping[str, Capability], refusals) -> Plan:
         partitioners = [CapabilityPartitioner(name) for name in capabilities]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
@@ -15,6 +16,7 @@ from delegate.backends.dsp.operators import LIMITS, OPERATORS
 from delegate.backends.dsp.precision import in_integers
 from delegate.backends.dsp.rewrite import rewritten
 from delegate.backends.dsp.runtime import OPTIONS, settings
+from delegate.backends.dsp.schemes import SCHEMES
 from delegate.backends.dsp.targets import DEFAULT, TARGETS, Target
 from delegate.backends.onnx.aot import OnnxBackend
 from delegate.backends.onnx.blob import OnnxModel, pack
@@ -22,6 +24,7 @@ from delegate.backends.onnx.model import ExportedModel
 from delegate.backends.onnx.provider import one_line
 from delegate.backends.onnx.session import add_weights
 from delegate.backends.onnx.translations import table_of
+from delegate.backends.quantizable import QuantizationScheme
 from delegate.edge.node import is_static, tensors
 from delegate.errors import LoweringError, did_you_mean
 from delegate.verdict import Reason, Verdict, no
@@ -96,6 +99,10 @@ class DspBackend(OnnxBackend):
     library = PROVIDER
     operators: ClassVar = OPERATORS
     table: ClassVar = table_of(OPERATORS, LIMITS)
+
+    @classmethod
+    def quantization(cls) -> Sequence[QuantizationScheme]:
+        return SCHEMES
 
     def check(self, node: Node) -> Verdict:
         for other in (node, *node.all_input_nodes):

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.graph import CodeGen
 
 import delegate
+from delegate.backends.dsp.aot import DspBackend
 from delegate.compile import explain
 from examples.digits.model import digits, trained
 from tests import zoo
@@ -176,6 +177,59 @@ def test_a_quantized_program_is_whole_in_integers(build):
     exported = quantized(build(), batches, torch.uint8, per_channel=True)[1]
     config = {"backends": [{"name": "dsp", "options": {"precision": "integer"}}]}
     assert {n.backend for n in explain(exported, config=config).nodes} == {"dsp"}
+
+
+class Residual(nn.Module):
+    """What resnet18 is made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(16, 16, 3, padding=1) for _ in range(2))
+        self.pool, self.head = nn.MaxPool2d(2), nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = (x + self.second(self.first(x).relu())).relu()
+        return self.head(self.pool(x).mean((2, 3)))
+
+
+# Scheme -> largest difference in steps of the result, least dB to the program in float.
+SCHEMES = {"static_int8": (3, 20.0), "static_a16w8": (40, 35.0)}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("build", [Residual, pytest.param(Block, marks=pytest.mark.slow)])
+def test_what_the_quantizer_makes_is_one_partition(build, scheme):
+    require("dsp")
+    quantization = pytest.importorskip("delegate.quantization", reason="quantizers are made of a backend's schemes")
+    torch.manual_seed(0)
+    module = build().eval()
+    batches = {Block: samples(1, 8, 32), Residual: samples(1, 16, 14, 14)}[build]
+    floats = torch.export.export(module, batches[0])
+    exported = quantization.quantize(floats, quantization.Settings("dsp", scheme), batches)
+    program = delegate.to_backend(exported, "dsp", verify=batches[:2], original=floats)
+    assert {n.backend for n in program.report.nodes} == {"dsp"}
+    assert len(program.report.partitions) == 1
+    steps, least = SCHEMES[scheme]
+    reference, original = program.report.accuracy
+    assert reference.figures.max_error <= (steps + 0.01) * last_step(exported)
+    assert original.figures.sqnr_db >= least
+
+
+def test_schemes_of_the_dsp():
+    eight, sixteen = DspBackend.quantization()
+    assert (eight.activations.dtype, sixteen.activations.dtype) == (torch.uint8, torch.uint16)
+    assert len({row.op for row in eight.operators}) == len(eight.operators)
+    accepts = {row.op: row.accepts for row in eight.operators}
+
+    def said(module: nn.Module, *shape: int) -> str:
+        graph = torch.export.export(module, (torch.ones(shape),)).graph
+        node = next(n for n in graph.nodes if n.op == "call_function")
+        return accepts["aten.convolution.default" if "conv" in str(node.target) else "aten.relu.default"](node)
+
+    assert said(nn.ConvTranspose2d(4, 4, 2), 1, 4, 5, 5) == ""
+    assert "groups" in said(nn.ConvTranspose2d(4, 4, 2, groups=2), 1, 4, 5, 5)
+    assert said(nn.ReLU(), 1, 2, 3, 4, 5) == ""
+    assert said(nn.ReLU(), 1, 2, 3, 4, 5, 6) == "6 dimensions, where the HTP takes 5"
 
 
 class Rounded(nn.Module):

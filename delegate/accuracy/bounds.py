@@ -1,0 +1,82 @@
+"""Bounds: how far off results may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from delegate.config import Verify
+from delegate.report import Accuracy
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far off a partition, and a whole method, may be; None: as far as it likes.
+
+    Args:
+        sqnr_db: the least, in decibels.
+        max_error: the greatest difference.
+        relative_error: the greatest difference over the greatest size in the reference.
+        top1: the least share of rows that agree.
+    """
+
+    sqnr_db: float | None = None
+    max_error: float | None = None
+    relative_error: float | None = None
+    top1: float | None = None
+
+    @classmethod
+    def of(cls, policy: Verify | None) -> Bounds:
+        """Those of a configuration; none where it does not speak of them."""
+        if policy is None:
+            return cls()
+        return cls(policy.sqnr_db, policy.max_error, policy.relative_error, policy.top1)
+
+    def __bool__(self) -> bool:
+        return any(b is not None for b in (self.sqnr_db, self.max_error, self.relative_error, self.top1))
+
+    def __str__(self) -> str:
+        texts = {
+            "{:g} dB or more": self.sqnr_db,
+            "a max error of {:g} or less": self.max_error,
+            "a relative error of {:g} or less": self.relative_error,
+            "top-1 of {:g} or more": self.top1,
+        }
+        return ", ".join(text.format(bound) for text, bound in texts.items() if bound is not None)
+
+    def excess(self, figures: Accuracy | None) -> float:
+        """By what the noise is greater than the bounds allow, as a ratio of powers: they are kept up to 1.
+
+        The noise of independent causes adds up in these ratios. What is undefined keeps no bound; what was not measured
+        keeps all.
+        """
+        found = [] if figures is None else list(self._ratios(figures))
+        return math.inf if any(map(math.isnan, found)) else max(found, default=0.0)
+
+    def _ratios(self, figures: Accuracy) -> Iterator[float]:
+        if self.sqnr_db is not None:
+            yield _power((self.sqnr_db - figures.sqnr_db) / 10)
+        if self.max_error is not None:
+            yield _squared(_ratio(figures.max_error, self.max_error))
+        if self.relative_error is not None:
+            yield _squared(_ratio(figures.relative_error, self.relative_error))
+        if self.top1 is not None and figures.top1 is not None:
+            yield _ratio(1 - figures.top1, 1 - self.top1)
+
+
+def _power(exponent: float) -> float:
+    try:
+        return float(10.0**exponent)
+    except OverflowError:
+        return math.inf
+
+
+def _ratio(error: float, bound: float) -> float:
+    if not error:
+        return 0.0
+    return error / bound if bound else math.inf
+
+
+def _squared(number: float) -> float:
+    return number * number  # infinite where it is too large; ** would raise OverflowError

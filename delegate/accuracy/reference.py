@@ -1,0 +1,145 @@
+"""References: methods and regions run by torch, operator by operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Interpreter, Node
+
+from delegate.backends.aot import Region
+from delegate.backends.exported import plain_graph
+from delegate.edge.graphs import call, graph_modules
+from delegate.errors import AccuracyError
+from delegate.partitioner.cut import LoweredProgram
+from delegate.plugins import one_line
+
+
+class EagerMethods:
+    """The exported methods run by torch, with states of their own that they share by name.
+
+    Args:
+        exported: the methods.
+        states: method -> the names of the buffers that are its states.
+    """
+
+    def __init__(self, exported: Mapping[str, ExportedProgram], states: Mapping[str, Sequence[str]]) -> None:
+        self._modules = {name: ep.module() for name, ep in exported.items()}
+        self._in_specs = {name: ep.call_spec.in_spec for name, ep in exported.items()}
+        self._states = {
+            name: [s for s in states[name] if s in dict(m.named_buffers())] for name, m in self._modules.items()
+        }
+        self.states: dict[str, torch.Tensor] = {}
+        for name, module in self._modules.items():
+            for state in self._states[name]:
+                self.states.setdefault(state, module.get_buffer(state).clone())
+
+    def names(self, method: str) -> Sequence[str]:
+        """The states of a method."""
+        return self._states[method]
+
+    def in_spec(self, method: str) -> Any:
+        """Torch's pytree spec of the (args, kwargs) of a method."""
+        return self._in_specs[method]
+
+    def run(self, method: str, leaves: Sequence[Any]) -> list[torch.Tensor]:
+        """The tensors of the result, in order; arguments that the method writes to hold their new values.
+
+        Args:
+            method: its name.
+            leaves: of the arguments, in order.
+
+        Raises:
+            AccuracyError: torch cannot run it.
+        """
+        module = self._modules[method]
+        for state in self._states[method]:  # other tensors, so that those of the caller's program stay as they are
+            owner, _, leaf = state.rpartition(".")
+            module.get_submodule(owner)._buffers[leaf] = self.states[state]
+        try:
+            with torch.no_grad():
+                args, kwargs = pytree.tree_unflatten(list(leaves), self._in_specs[method])
+                return tensors(module(*args, **kwargs))
+        except Exception as error:  # an operator may raise anything
+            raise _no_reference(f"method {method}", error) from error
+
+
+def tensors(result: Any) -> list[torch.Tensor]:
+    """The tensors of a result, and its numbers as tensors."""
+    found = (leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor | bool | int | float))
+    return [torch.as_tensor(leaf) for leaf in found]
+
+
+def is_random(method: LoweredProgram) -> bool:
+    """Whether a method draws random numbers, which are others in another program."""
+    graphs = [module.graph for module in graph_modules(method.program.graph_module)]
+    graphs += [delegate.region.graph for delegate in method.delegates.values()]
+    drawn = (n.target.tags for graph in graphs for n in graph.nodes if isinstance(n.target, OpOverload))
+    return any(torch.Tag.nondeterministic_seeded in tags for tags in drawn)
+
+
+class EagerRegion:
+    """A region run by torch."""
+
+    def __init__(self, region: Region) -> None:
+        graph, copies = plain_graph(region)
+        self.region = region
+        self._module = GraphModule({}, graph)
+        self._constants = list(region.constants.values())
+        self._own = {copied.name: copied for copied in copies.values()}
+
+    def values(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What every node that gives one tensor gives, by name; raises AccuracyError where torch cannot run one."""
+        return dict(_by_name(self._run(inputs, {})))
+
+    def results(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What the region gives; raises as `values` does."""
+        found = self.values(inputs)
+        return [found[node.name] for node in self.region.outputs]
+
+    def continued(
+        self, inputs: Sequence[torch.Tensor], known: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """What the region gives where some nodes give other tensors than torch's.
+
+        Args:
+            inputs: of the region.
+            known: what `values` gave for them.
+            given: the other tensors, by node.
+        """
+        changed = set(given)
+        for node in self._module.graph.nodes:
+            if any(source.name in changed for source in node.all_input_nodes):
+                changed.add(node.name)
+        kept = {name: value for name, value in known.items() if name not in changed} | dict(given)
+        found = dict(_by_name(self._run(inputs, kept))) | dict(given)
+        return [found[node.name] for node in self.region.outputs]
+
+    def _run(self, inputs: Sequence[torch.Tensor], known: Mapping[str, torch.Tensor]) -> Mapping[Node, Any]:
+        runner = _Runner(self._module, garbage_collect_values=False)
+        nodes = {n.name: n for n in self._module.graph.nodes}
+        try:
+            with torch.no_grad():
+                before = {nodes[name]: value for name, value in known.items()}
+                runner.run(*self._constants, *inputs, initial_env=before, enable_io_processing=False)
+        except Exception as error:  # an operator may raise anything
+            raise _no_reference(f"partition {self.region.name}", error) from error
+        return runner.env
+
+
+class _Runner(Interpreter):
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return call(target, args, kwargs)
+
+
+def _by_name(env: Mapping[Node, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    return ((node.name, value) for node, value in env.items() if isinstance(value, torch.Tensor))
+
+
+def _no_reference(where: str, error: Exception) -> AccuracyError:
+    what = f"torch cannot run the reference: {one_line(error)}"
+    return AccuracyError(what, where=where, remedy="lower without verify")

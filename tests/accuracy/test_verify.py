@@ -1,0 +1,316 @@
+"""Programs verified on inputs: figures per partition and method, and what the policy does where they miss it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim, export
+
+import delegate
+from delegate.errors import AccuracyError, BackendUnavailable, InputError
+from delegate.registry import default_registry
+from delegate.report import Report
+from delegate.verdict import Reason
+from tests.e2e import vector_backend
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+ROUGH = "aten.tanh.default"  # what the backend computes 5 % off
+
+
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, ...]]]:
+    """The operators of every region that the backend has compiled; its tanh is 5 % off."""
+    default_registry.cache_clear()
+    default_registry().register(vector_backend.INFO)
+    monkeypatch.setitem(vector_backend.OPERATORS, ROUGH, lambda x: np.float32(1.05) * np.tanh(x))
+    regions: list[tuple[str, ...]] = []
+    own = vector_backend.Vector.preprocess
+
+    def preprocess(self: Any, region: Any) -> Any:
+        regions.append(tuple(n.name for n in region.calls))
+        return own(self, region)
+
+    monkeypatch.setattr(vector_backend.Vector, "preprocess", preprocess)
+    yield regions
+    default_registry.cache_clear()
+
+
+class Chain(nn.Module):
+    """A tanh among operators that are exact."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for i in range(4):
+            x = (x + i) * 0.5
+        x = -(x * 0.25).tanh()
+        for i in range(4):
+            x = (x + i) * 0.5
+        return x
+
+
+def verified(module: nn.Module, *samples: Any, bounds: dict[str, Any] | None = None, **more: Any) -> Any:
+    config: dict[str, Any] = {"backends": ["vector"], **({} if bounds is None else {"verify": bounds})}
+    exported = export(module.eval(), samples[0], **more)
+    return delegate.to_backend(exported, config=config, verify=list(samples))
+
+
+def test_figures_in_the_report(tmp_path):
+    program = verified(Chain(), (X,))
+    (method,), (partition,) = program.report.accuracy, program.report.partitions
+    assert method.figures == partition.accuracy
+    with torch.no_grad():
+        off = (program(X) - Chain()(X)).abs()
+        assert partition.accuracy.max_error == pytest.approx(off.max().item())
+        assert partition.accuracy.relative_error == pytest.approx((off.max() / Chain()(X).abs().max()).item())
+    assert 40 < partition.accuracy.sqnr_db < 80
+    assert partition.accuracy.top1 == 1
+    assert f"vector_0: {partition.accuracy}" in str(program.report)
+    program.save(tmp_path / "chain.dlg")
+    with delegate.load(tmp_path / "chain.dlg") as loaded:
+        assert loaded.report.accuracy == program.report.accuracy
+        assert loaded.report.partitions[0].accuracy == partition.accuracy
+    assert not delegate.to_backend(export(Chain(), (X,)), "vector").report.accuracy
+
+
+def test_the_cause_is_moved_and_the_rest_stays(compiled):
+    program = verified(Chain(), (X,), bounds={"sqnr_db": 100, "on_failure": "move"})
+    moved = [n for n in program.report.nodes if n.backend == "portable"]
+    assert [n.op for n in moved] == [ROUGH]
+    verdict = moved[0].verdicts["vector"]
+    assert verdict.reason is Reason.INACCURATE
+    assert "dB, max error" in verdict.message
+    assert "where 100 dB or more is asked" in verdict.message
+    assert [p.accuracy.sqnr_db > 100 for p in program.report.partitions] == [True, True]
+    assert len(compiled) == len(set(compiled)), "a region was compiled twice"
+    assert f"inaccurate: {verdict.message}" in str(program.report)
+    assert torch.allclose(program(X), Chain()(X), atol=1e-6)
+
+
+class Twice(nn.Module):
+    """Two branches, each with a tanh that is 5 % off, of which one hardly counts."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x + 1).tanh() * 1e-5 + (x - 2).tanh() * 2
+
+
+def test_only_as_much_is_moved_as_has_to():
+    program = verified(Twice(), (X,), bounds={"relative_error": 1e-3, "on_failure": "move"})
+    assert [n.name for n in program.report.nodes if n.verdicts["vector"].reason is Reason.INACCURATE] == ["tanh_1"]
+
+
+def test_error_and_warning(tmp_path):
+    with pytest.raises(
+        AccuracyError,
+        match=r"dB, .* in partition vector_0, where 100 dB or more is asked; .* in method "
+        r"forward, .*set verify.on_failure to move",
+    ):
+        verified(Chain(), (X,), bounds={"sqnr_db": 100})
+    with pytest.warns(RuntimeWarning, match="partition vector_0, where a relative error of 0.0001 or less is asked"):
+        program = verified(Chain(), (X,), bounds={"sqnr_db": None, "relative_error": 1e-4, "on_failure": "warn"})
+    assert {n.backend for n in program.report.nodes} == {"vector"}
+
+
+@pytest.mark.parametrize("bounds", [{}, {"top1": 1}, {"max_error": 1.0}, {"sqnr_db": None}])
+def test_bounds_that_are_kept(bounds):
+    assert {n.backend for n in verified(Chain(), (X,), bounds=bounds).report.nodes} == {"vector"}
+
+
+def test_a_bound_that_nothing_reaches():
+    class Rounded(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return ((x @ x).tanh() + 1).softmax(1)
+
+    with pytest.raises(AccuracyError, match="in method forward, where 500 dB or more is asked, with nothing left on"):
+        verified(Rounded(), (torch.randn(64, 64),), bounds={"sqnr_db": 500, "on_failure": "move"})
+
+
+def test_the_example_inputs_of_the_export_are_taken_where_bounds_are_set():
+    exported = export(Chain(), (X,))
+    config = {"backends": ["vector"], "verify": {"sqnr_db": 100}}
+    with pytest.raises(AccuracyError, match="partition vector_0"):
+        delegate.to_backend(exported, config=config)
+    exported._example_inputs = None
+    with pytest.raises(InputError, match="neither inputs nor the example inputs of method forward: give some"):
+        delegate.to_backend(exported, config=config)
+
+
+class Kept(nn.Module):
+    """A state that partitions write, and an input that is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("sum", torch.zeros(3, 4))
+
+    def forward(self, x: torch.Tensor, log: torch.Tensor) -> torch.Tensor:
+        self.sum.add_(x.tanh())
+        log.add_(self.sum)
+        return self.sum * 2
+
+
+def test_states_and_written_inputs_go_on_from_sample_to_sample():
+    log = torch.zeros(3, 4)
+    samples = [(X, log), (X * 0.5, log), (-X, log)]
+    module = Kept()
+    exported = export(module, samples[0])
+    program = delegate.to_backend(exported, "vector", verify=samples)
+    (method,) = program.report.accuracy
+    assert method.figures.calls == 3
+    assert method.figures.relative_error == pytest.approx(0.05, rel=1e-3)
+    assert torch.equal(module.sum, torch.zeros(3, 4))
+    assert torch.equal(exported.state_dict["sum"], torch.zeros(3, 4))
+    assert torch.equal(log, torch.zeros(3, 4))
+    assert torch.equal(program.states["sum"], torch.zeros(3, 4))
+    moved = delegate.to_backend(
+        exported, config={"backends": ["vector"], "verify": {"sqnr_db": 100, "on_failure": "move"}}, verify=samples
+    )
+    assert moved.report.accuracy[0].figures.sqnr_db > 100
+    assert [n.op for n in moved.report.nodes if n.verdicts["vector"].reason is Reason.INACCURATE] == [ROUGH]
+
+
+class Branches(nn.Module):
+    """A tanh in the branch that is taken for positive sums alone."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda a: (a + 1).tanh() * 2, lambda a: (a - 1) * 2, (x,))
+
+
+class Loop(nn.Module):
+    """A tanh in the body of a loop."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def body(i: torch.Tensor, a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return i + 1, (a + 0.5).tanh() * 2
+
+        return torch.while_loop(lambda i, a: i < 3, body, (torch.tensor(0), x))[1]
+
+
+def test_partitions_within_control_flow():
+    program = verified(Branches(), (X + 2,))
+    reached = {p.name: p.accuracy for p in program.report.partitions}
+    assert sum(a is None for a in reached.values()) == 1
+    assert f"{next(n for n, a in reached.items() if a is None)}: not reached by the inputs" in str(program.report)
+    both = verified(Branches(), (X + 2,), (X - 2,), bounds={"sqnr_db": 100, "on_failure": "move"})
+    assert [n.op for n in both.report.nodes if n.verdicts and n.verdicts["vector"].reason is Reason.INACCURATE] == [
+        ROUGH
+    ]
+    loop = verified(Loop(), (X,))
+    assert {p.accuracy.calls for p in loop.report.partitions if p.accuracy} == {3}
+    loop = verified(Loop(), (X,), bounds={"sqnr_db": 100, "on_failure": "move"})
+    assert [n.op for n in loop.report.nodes if n.verdicts["vector"].reason is Reason.INACCURATE] == [ROUGH]
+
+
+def test_dynamic_sizes_and_sizes_that_depend_on_data():
+    rows = Dim("rows", min=1, max=16)
+    program = verified(Chain(), (X,), (torch.randn(7, 4),), dynamic_shapes=({0: rows},))
+    assert program.report.partitions[0].accuracy.calls == 2
+
+    class Chosen(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x[x > 0] * 2).tanh()
+
+    program = verified(Chosen(), (X,), (X + 0.5,))
+    assert program.report.accuracy[0].figures.relative_error == pytest.approx(0.05, rel=1e-3)
+
+
+def test_several_methods():
+    exported = {"rough": export(Chain(), (X,)), "exact": export(nn.ReLU(), (X,)), "other": export(Chain(), (X,))}
+    program = delegate.to_backend(exported, "vector", verify={"exact": (X,), "rough": [(X,), (X * 2,)]})
+    assert [(m.method, m.figures.calls) for m in program.report.accuracy] == [("exact", 1), ("rough", 2)]
+    config = {"backends": ["vector"], "verify": {"sqnr_db": 100, "on_failure": "move"}}
+    program = delegate.to_backend(exported, config=config, verify={"rough": (X,)})
+    left = {n.method for n in program.report.nodes if n.verdicts["vector"].reason is Reason.INACCURATE}
+    assert left == {"rough"}
+    assert "other" in {n.method for n in program.report.nodes if n.op == ROUGH and n.backend == "vector"}
+
+
+def test_the_program_that_another_was_made_of():
+    class Near(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Chain()(x) + 0.5
+
+    exported, original = export(Near(), (X,)), export(Chain(), (X,))
+    program = delegate.to_backend(exported, [], verify=(X,), original=original)
+    own, other = program.report.accuracy
+    assert (own.reference, other.reference) == ("eager", "its original")
+    assert own.figures.max_error < 1e-6
+    assert other.figures.max_error == pytest.approx(0.5, rel=1e-3)
+    assert "forward against its original: " in str(program.report)
+    with pytest.raises(InputError, match="there is no method 'forwards' for its original: did you mean 'forward'"):
+        delegate.to_backend(exported, [], verify=(X,), original={"forwards": original})
+
+
+def test_random_numbers_are_not_compared():
+    class Noisy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x * 2).tanh() + torch.rand_like(x)
+
+    program = verified(Noisy(), (X,), bounds={"sqnr_db": None, "relative_error": 0.3})
+    assert program.report.accuracy[0].figures is None
+    assert "random numbers" in str(program.report)
+    assert any(p.accuracy for p in program.report.partitions)
+
+
+class Sum(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, scale: int = 2) -> torch.Tensor:
+        return (x + y) * scale
+
+
+# What is given, and what is said of it.
+BAD = [
+    ([], "there are no inputs to verify method forward on"),
+    ("inputs.npy", "a str is no sample to verify method forward on: give a tuple of arguments"),
+    ([(X, X, 2), 7], "a int is no sample"),
+    ([(X[:2], X[:2], 2)], r"verify"),
+    ([(X,)], "verify"),
+    ([(X.double(), X, 2)], "verify"),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), BAD)
+def test_inputs_that_do_not_fit(given, words):
+    with pytest.raises(InputError, match=words):
+        delegate.to_backend(export(Sum(), (X, X, 2)), "vector", verify=given)
+
+
+@pytest.mark.parametrize(
+    "given", [(X, X, 2), {"x": X, "y": X, "scale": 2}, [(X.numpy(), X.numpy(), 2)], ((X, X, 2),)[0]]
+)
+def test_forms_of_samples(given):
+    program = delegate.to_backend(export(Sum(), (X, X, 2)), "vector", verify=given)
+    assert program.report.accuracy[0].figures.max_error == 0
+
+
+def test_methods_that_are_not_named():
+    exported = {"a": export(Chain(), (X,)), "b": export(Chain(), (X,))}
+    with pytest.raises(InputError, match=r"2 methods, and the inputs to verify name none: .*: a, b"):
+        delegate.to_backend(exported, "vector", verify=(X,))
+    with pytest.raises(InputError, match="name a method 'c'"):
+        delegate.to_backend(exported, "vector", verify={"a": (X,), "c": (X,)})
+
+
+def test_partitions_that_cannot_run_here(monkeypatch):
+    def absent(self: Any, blob: memoryview, specs: Any) -> Any:
+        raise BackendUnavailable("there is no device", remedy="plug it in")
+
+    monkeypatch.setattr(vector_backend.VectorRuntime, "init", absent)
+    with pytest.raises(BackendUnavailable, match=r"there is no device .*vector_0.*plug it in"):
+        verified(Chain(), (X,))
+
+
+def test_a_plan_that_verification_would_break():
+    exported = export(Chain(), (X,))
+    plan = delegate.to_backend(exported, "vector").plan
+    config = {"backends": ["vector"], "verify": {"sqnr_db": 100, "on_failure": "move"}}
+    with pytest.raises(delegate.errors.PartitionError, match=r"the plan cannot be kept.*inaccurate"):
+        delegate.to_backend(exported, config=config, plan=plan)
+    kept = delegate.to_backend(exported, config=config).plan
+    assert delegate.to_backend(exported, "vector", plan=kept).plan == kept
+
+
+def test_a_report_of_an_earlier_version_has_no_figures():
+    text = delegate.to_backend(export(Chain(), (X,)), "vector").report.to_json()
+    assert Report.from_json(text.replace(',"accuracy":null', "").replace(',"accuracy":[]', "")).accuracy == ()
