@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 from torch.fx import Node
 
+from delegate.backends.quantizable import QuantizationScheme
 from delegate.backends.region import ClaimedPattern, Region
 from delegate.field_checks import expect, is_texts
 from delegate.verdict import YES, Verdict
@@ -128,6 +129,14 @@ class Backend(ABC):
         None where it never does, or cannot say without a node, as this method does where it is not overridden.
         """
         return None
+
+    @classmethod
+    def quantization(cls) -> Sequence[QuantizationScheme]:
+        """The ways of quantizing that it takes, its default first; none where it runs no integers.
+
+        `delegate.quantization` makes its quantizers of them.
+        """
+        return ()
 
     @property
     def preserve_ops(self) -> Set[str]:
