@@ -15,12 +15,14 @@ from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
 from delegate.backends.lowering import LoweringTable, TableBackend
 from delegate.backends.xnnpack.builder import RegionBuilder
+from delegate.backends.xnnpack.coding import DECODES, coded
 from delegate.backends.xnnpack.lowerings import TABLE
+from delegate.backends.xnnpack.lowerings.integers import lower_in_integers
 from delegate.backends.xnnpack.proof import refused
 from delegate.backends.xnnpack.rewrite import rewrite
 from delegate.backends.xnnpack.tflite import ModelTooLarge
 from delegate.edge.graphs import call
-from delegate.edge.node import describe, is_static, op_name, tensors
+from delegate.edge.node import arguments, describe, is_static, op_name, tensors
 from delegate.errors import LoweringError
 
 
@@ -74,13 +76,20 @@ class XnnpackBackend(TableBackend):
         if row is None:
             raise LoweringError("xnnpack has no lowering of an operator of its region", where=describe(node))
         if isinstance(node.target, OpOverload) and all(map(builder.is_constant, node.all_input_nodes)):
+            if op_name(node) in DECODES and (found := coded(node, builder.values(arguments(node)))) is not None:
+                builder.set_coded(node, found)
+                return
             with torch.no_grad():
                 value = call(node.target, builder.values(node.args), builder.values(node.kwargs))
             if isinstance(value, torch.Tensor):
                 builder.set_constant(node, value)
                 return
         builder.at(node)
-        row.lower(builder, node)
+        why = lower_in_integers(builder, node)
+        if why is not None:
+            if why:
+                builder.floats.append(why)
+            row.lower(builder, node)
 
 
 def _notes(builder: RegionBuilder) -> Iterator[str]:
@@ -88,10 +97,15 @@ def _notes(builder: RegionBuilder) -> Iterator[str]:
     yield _counted(sum(count.values()), "operator")
     if count["TRANSPOSE"]:
         yield _counted(count["TRANSPOSE"], "transpose")
+    yield from (f"in floats beside integers: {why}{f' ({n} times)' if n > 1 else ''}" for why, n in _floats(builder))
     if builder.nan_kept:
         yield f"nan: exact, kept in {_counted(builder.nan_kept, 'place')}"
     if not builder.exact_nan:
         yield "nan: fast, may become a number"
+
+
+def _floats(builder: RegionBuilder) -> list[tuple[str, int]]:
+    return sorted(Counter(builder.floats).items())
 
 
 def _counted(number: int, noun: str) -> str:

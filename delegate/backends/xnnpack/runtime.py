@@ -89,8 +89,10 @@ class XnnpackDelegate(Delegate):
                 raise BackendFailed(f"it has {len(tensors)} {what}, and the program {len(types)}", remedy=_DAMAGED)
             for tensor, (shape, dtype) in zip(tensors, types, strict=True):
                 own = tensor.signature if self._dynamic else tensor.shape
-                if dtype != np.float32 or len(own) != len(shape) or any(map(_differ, own, shape)):
-                    problem = f"the model's {what} are float32{list(own)}, where the program has {dtype}{list(shape)}"
+                if dtype != tensor.dtype or len(own) != len(shape) or any(map(_differ, own, shape)):
+                    problem = (
+                        f"the model's {what} are {tensor.dtype}{list(own)}, where the program has {dtype}{list(shape)}"
+                    )
                     raise BackendFailed(problem, remedy=_DAMAGED)
 
     def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:

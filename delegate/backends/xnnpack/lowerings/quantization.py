@@ -1,0 +1,70 @@
+"""Conversions between floats and integers, and constants in their small form."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import torch
+from torch.fx import Node
+
+from delegate.backends.xnnpack.builder import RegionBuilder
+from delegate.backends.xnnpack.coding import DECODES, DEQUANTIZE, QUANTIZE, integers_of
+from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE
+from delegate.edge.node import arguments, is_constant, is_empty, op_name, tensor
+from delegate.verdict import YES, Reason, Verdict, no
+
+_WHOLE = {torch.int8: (-128, 127), torch.uint8: (0, 255)}
+
+
+def _per_tensor(node: Node) -> Verdict:
+    """Between float32 and int8 or uint8, with a normal scale; quantized to the whole range of the type."""
+    given = arguments(node)
+    dtype = given["dtype"]
+    floats = node if op_name(node) == DEQUANTIZE else cast(Node, node.args[0])
+    if dtype not in _WHOLE or tensor(floats).dtype is not torch.float32:
+        pair = f"{tensor(floats).dtype} and {dtype}".replace("torch.", "")
+        return no(Reason.DTYPE, f"between {pair}, where XNNPACK has float32 and int8 or uint8")
+    if not np.finfo(np.float32).tiny <= given["scale"] < np.inf:
+        return no(Reason.ATTRIBUTE, f"the scale {given['scale']} is no normal number")
+    low, high = _WHOLE[dtype]
+    if not low <= given["zero_point"] <= high:
+        return no(Reason.ATTRIBUTE, f"the zero point {given['zero_point']} is beyond {low} to {high}")
+    if op_name(node) == QUANTIZE and (given["quant_min"], given["quant_max"]) != (low, high):
+        range_ = f"{given['quant_min']} to {given['quant_max']}"
+        return no(Reason.ATTRIBUTE, f"values from {range_}, where XNNPACK saturates at {low} and {high}")
+    if tensor(node).dim() > MAX_RANK or is_empty(node):
+        return no(Reason.RANK, f"the result has {tensor(node).dim()} dimensions")
+    return YES
+
+
+@TABLE.lowers(QUANTIZE, check=_per_tensor)
+def lower_quantize(builder: RegionBuilder, node: Node) -> None:
+    """A QUANTIZE, of floats or of other integers; nothing where what comes lies in these integers."""
+    source, wanted = cast(Node, node.args[0]), integers_of(node)
+    assert wanted is not None
+    builder.set(node, builder.quantize(builder.held(source), wanted))
+
+
+def _decodable(node: Node) -> Verdict:
+    """int8 or uint8 with parameters for whole tensors; a constant for operators taken here, of any integers."""
+    if not is_constant(cast(Node, node.args[0])):
+        return _per_tensor(node) if op_name(node) == DEQUANTIZE else _at_run_time(node)
+    if tensor(node).dtype is not torch.float32:
+        return no(Reason.DTYPE, f"decoded to {tensor(node).dtype}".replace("torch.", ""))
+    if any(user.op == "call_function" and TABLE.get(op_name(user)) is None for user in node.users):
+        return no(Reason.OPERATOR, "a constant that operators read which XNNPACK does not take")
+    if not all(map(is_constant, node.all_input_nodes)):
+        return no(Reason.NON_CONSTANT, "its parameters are computed at run time")
+    return YES
+
+
+def _at_run_time(node: Node) -> Verdict:
+    return no(Reason.ATTRIBUTE, "values with parameters for parts of a tensor, which XNNPACK has for constants alone")
+
+
+@TABLE.lowers(*DECODES[:3], check=_decodable)
+@TABLE.lowers(*DECODES[3:], check=_decodable, keep=True)
+def lower_dequantize(builder: RegionBuilder, node: Node) -> None:
+    """Nothing: the integers themselves, which those decode that need floats."""
+    builder.set(node, builder.held(cast(Node, node.args[0])))
