@@ -18,6 +18,7 @@ from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.coding import DECODES, coded
 from delegate.backends.xnnpack.lowerings import TABLE
 from delegate.backends.xnnpack.lowerings.integers import lower_in_integers
+from delegate.backends.xnnpack.lowerings.patterns import SCALED_PRODUCT, lower_layer
 from delegate.backends.xnnpack.proof import refused
 from delegate.backends.xnnpack.rewrite import rewrite
 from delegate.backends.xnnpack.tflite import ModelTooLarge
@@ -49,8 +50,13 @@ class XnnpackBackend(TableBackend):
     def preprocess(self, region: Region) -> PreprocessResult:
         region = rewrite(region)
         builder = RegionBuilder(region, exact_nan=self.options.nan == "exact")
+        whole = {p.nodes[-1]: p for p in region.patterns if p.name == SCALED_PRODUCT}
+        inside = {n for p in whole.values() for n in p.nodes[:-1]}
         for node in region.graph.nodes:
-            if node.op == "call_function" and not builder.has(node) and tensors(node):
+            if node in whole:
+                builder.at(node)
+                self.table.pattern(SCALED_PRODUCT).lower(builder, node)
+            elif node.op == "call_function" and not builder.has(node) and node not in inside and tensors(node):
                 self._lower(builder, node)
         try:
             blob, inputs, outputs = builder.finish()
@@ -85,6 +91,9 @@ class XnnpackBackend(TableBackend):
                 builder.set_constant(node, value)
                 return
         builder.at(node)
+        if node.args and node.args[0] in builder.at_run_time:
+            lower_layer(builder, node)
+            return
         why = lower_in_integers(builder, node)
         if why is not None:
             if why:

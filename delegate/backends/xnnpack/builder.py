@@ -104,6 +104,7 @@ class RegionBuilder:
         nan_kept: in how many places lowerings kept NaN.
         result: what operators give while an operator is lowered in integers; None while it is in floats.
         floats: why operators next to integers were lowered in floats.
+        at_run_time: values that layers are to quantize themselves.
         activation: TFLite's activation that the operator takes over, while one is lowered in integers.
     """
 
@@ -114,6 +115,7 @@ class RegionBuilder:
         self.result: Integers | None = None
         self.activation = 0
         self.floats: list[str] = []
+        self.at_run_time: set[Node] = set()
         self._small = False  # whether constants are taken as they are, not decoded
         self._coded: dict[Node, Coded] = {}
         self._decoded: dict[int, Operand] = {}
@@ -222,6 +224,10 @@ class RegionBuilder:
         """Whether a node's value is known now."""
         return node in self._constants or node in self._coded
 
+    def constant_tensor(self, node: Node) -> torch.Tensor:
+        """The value of a constant node as it is; raises KeyError for another node."""
+        return self._constants[node].detach().cpu()
+
     def array(self, node: Node) -> Array:
         """The value of a constant node, float32, in logical order; raises KeyError for another node."""
         if node in self._coded:
@@ -266,7 +272,8 @@ class RegionBuilder:
 
     def type_of(self, node: Node) -> Integers | None:
         """What a node's value lies in; None for floats, and for constants."""
-        return None if self.is_constant(node) else self._values[node][0].type
+        held = () if self.is_constant(node) else self._values[node][:1]
+        return held[0].type if held else None
 
     def constant(self, array: Array | Coded, order: Order | None = None) -> Operand:
         """A constant, given in logical order, stored in `order` (None: row-major).

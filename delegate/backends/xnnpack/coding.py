@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -62,6 +63,24 @@ def decoded_as(node: Node) -> Integers | None:
     """The parameters by which those that take a value of integers decode it; None for floats."""
     found = {integers_of(user) for user in node.users if op_name(user) == DEQUANTIZE}
     return found.pop() if len(found) == 1 else None
+
+
+def chain(dequantize: Any) -> tuple[Node, tuple[Node, ...]] | None:
+    """What is quantized at run time and decoded again, and the nodes that do so; None where it is none of that."""
+    if not (isinstance(dequantize, Node) and op_name(dequantize) in DECODES_BY):
+        return None
+    quantize = dequantize.args[0]
+    if not (isinstance(quantize, Node) and op_name(quantize) in QUANTIZES_BY):
+        return None
+    picks = [n for n in quantize.all_input_nodes[1:] if n.target is operator.getitem]
+    chosen = {cast(Node, n.args[0]) for n in picks}
+    if len(chosen) != 1:
+        return None
+    choose = chosen.pop()
+    source = quantize.args[0]
+    if op_name(choose) not in CHOOSES or choose.args[0] is not source or not isinstance(source, Node):
+        return None
+    return source, (choose, *dict.fromkeys(picks), quantize, dequantize)
 
 
 def coded(node: Node, values: Any) -> Coded | None:

@@ -8,12 +8,23 @@ import numpy as np
 import torch
 from torch.fx import Node
 
+from delegate.backends.aot import RegionRefused
 from delegate.backends.xnnpack.builder import RegionBuilder
-from delegate.backends.xnnpack.coding import DECODES, DEQUANTIZE, QUANTIZE, integers_of
+from delegate.backends.xnnpack.coding import (
+    CHOOSES,
+    DECODES,
+    DECODES_BY,
+    DEQUANTIZE,
+    QUANTIZE,
+    QUANTIZES_BY,
+    chain,
+    integers_of,
+)
 from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE
 from delegate.edge.node import arguments, is_constant, is_empty, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
+ALONE = "parameters chosen at run time, which XNNPACK has in layers alone"
 _WHOLE = {torch.int8: (-128, 127), torch.uint8: (0, 255)}
 
 
@@ -67,4 +78,33 @@ def _at_run_time(node: Node) -> Verdict:
 @TABLE.lowers(*DECODES[3:], check=_decodable, keep=True)
 def lower_dequantize(builder: RegionBuilder, node: Node) -> None:
     """Nothing: the integers themselves, which those decode that need floats."""
-    builder.set(node, builder.held(cast(Node, node.args[0])))
+    source = cast(Node, node.args[0])
+    if not builder.is_constant(source) and op_name(node) != DEQUANTIZE:
+        at_run_time(builder, node)
+    else:
+        builder.set(node, builder.held(source))
+
+
+# -- quantized at run time ---------------------------------------------------------------------------------------------
+
+
+def _only_in_layers(node: Node) -> Verdict:
+    """In front of a layer, with which it is one pattern."""
+    return no(Reason.OPERATOR, ALONE)
+
+
+@TABLE.lowers(*CHOOSES[:-1], *QUANTIZES_BY[:-1], check=_only_in_layers)
+@TABLE.lowers(CHOOSES[-1], QUANTIZES_BY[-1], check=_only_in_layers, keep=True)
+def absorbed(builder: RegionBuilder, node: Node) -> None:
+    """Nothing: the layer behind it does that."""
+    builder.set(node)
+
+
+@TABLE.lowers(*DECODES_BY[:-1], check=_only_in_layers)
+def at_run_time(builder: RegionBuilder, node: Node) -> None:
+    """What was quantized: the layers that read it quantize it themselves."""
+    found = chain(node)
+    if found is None:
+        raise RegionRefused({node.name: ALONE})
+    builder.set(node, builder.operand(found[0]))
+    builder.at_run_time.add(node)
