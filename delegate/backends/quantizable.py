@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
+from torch.fx import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class QuantizedOperator:
         fuses: activations that it takes over when they follow, by the same kind of name: no parameters in between.
         symmetric: positions of activations whose zero point must be the middle.
         result: the parameters (scale, zero point) that the result must have; None for any.
+        accepts: says of a node, as torch.export gives it, why it is not taken so; empty where it is. None: all are.
     """
 
     op: str
@@ -56,6 +58,7 @@ class QuantizedOperator:
     fuses: tuple[str, ...] = ()
     symmetric: tuple[int, ...] = ()
     result: tuple[float, int] | None = None
+    accepts: Callable[[Node], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

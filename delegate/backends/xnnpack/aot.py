@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -14,6 +14,7 @@ from torch.fx import Node
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
 from delegate.backends.lowering import LoweringTable, TableBackend
+from delegate.backends.quantizable import QuantizationScheme
 from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.coding import DECODES, coded
 from delegate.backends.xnnpack.lowerings import TABLE
@@ -21,6 +22,7 @@ from delegate.backends.xnnpack.lowerings.integers import lower_in_integers
 from delegate.backends.xnnpack.lowerings.patterns import SCALED_PRODUCT, lower_layer
 from delegate.backends.xnnpack.proof import refused
 from delegate.backends.xnnpack.rewrite import rewrite
+from delegate.backends.xnnpack.schemes import SCHEMES
 from delegate.backends.xnnpack.tflite import ModelTooLarge
 from delegate.edge.graphs import call
 from delegate.edge.node import arguments, describe, is_static, op_name, tensors
@@ -46,6 +48,10 @@ class XnnpackBackend(TableBackend):
     name = "xnnpack"
     Options = XnnpackOptions
     table: ClassVar[LoweringTable[Any]] = TABLE
+
+    @classmethod
+    def quantization(cls) -> Sequence[QuantizationScheme]:
+        return SCHEMES
 
     def preprocess(self, region: Region) -> PreprocessResult:
         region = rewrite(region)
