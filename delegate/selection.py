@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from delegate.backends.checked import CheckedBackend
-from delegate.config import BackendChoice, Config, Fallback, backend_options, load_config
+from delegate.config import BackendChoice, Config, Fallback, Quantization, backend_options, load_config
 from delegate.errors import BackendError, BackendNotFound, BackendUnavailable, ConfigError
 from delegate.kernels.libraries import Wanted
 from delegate.partitioner.capability import Capability
@@ -35,6 +35,7 @@ class Selection:
         notes: for the report, e.g. backends that were asked for and are not here.
         fallback: whether partitions keep their kernels beside their blobs, and what is said when these are used.
         kernels: the kernel libraries to run on, in order of preference; None for the default.
+        quantization: how the model is quantized first; None where it is taken as it is.
     """
 
     partitioners: tuple[Partitioner, ...]
@@ -44,6 +45,7 @@ class Selection:
     notes: tuple[str, ...]
     fallback: Fallback
     kernels: Wanted | None = None
+    quantization: Quantization | None = None
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
@@ -90,6 +92,7 @@ def select(request: Request, config: ConfigSource, registry: Registry, kernels: 
         tuple(notes),
         settings.fallback,
         settings.kernels if kernels is None else kernels,
+        settings.quantization,
     )
 
 

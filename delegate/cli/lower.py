@@ -31,6 +31,10 @@ def lower(
     config: ConfigFile = None,
     backend: Backends = None,
     inputs: Inputs = None,
+    calibration: Annotated[
+        str | None,
+        typer.Option(metavar="DATA", help="Calibration data in place of the configuration's; see `quantization`."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
     """Lower a model to a program file that runs without torch."""
@@ -39,10 +43,12 @@ def lower(
     with output.working("importing torch"):
         import delegate
         from delegate.cli.models import load_model
+        from delegate.cli.quantizing import quantized
     with output.working(f"exporting {model}"):
         exported = load_model(model, inputs or ())
+    exported, settings = quantized(exported, backend or None, config, calibration)
     with output.working(f"lowering {model}"):
-        program = delegate.to_backend(exported, backend or None, config=config)
+        program = delegate.to_backend(exported, backend or None, config=settings)
         program.save(out)
     if as_json:
         output.print_json_text(program.report.to_json())
