@@ -89,6 +89,10 @@ def _takes_activation(table: str) -> bool:
     return bool(table) and hasattr(getattr(schema, f"{table}T")(), "fusedActivationFunction")
 
 
+def _blocks(coded: Coded) -> str:
+    return f"blocks of {coded.block}" if coded.block else f"blocks of scales {list(np.shape(coded.scale))}"
+
+
 def signature(sizes: Sequence[Size]) -> list[int] | None:
     """TFLite's shape signature: -1 for dynamic sizes; None where all are static."""
     found = [s if isinstance(s, int) else -1 for s in sizes]
@@ -213,7 +217,7 @@ class RegionBuilder:
         """A bias per channel: of integers int32, in units of the product of both scales."""
         if x.type is None or not isinstance(weights, Coded):
             return self.constant(values)
-        scales = np.broadcast_to(weights.scales, values.shape).astype(np.float64) * x.type.scale
+        scales = weights.scales.astype(np.float64) * x.type.scale
         codes = np.rint(values.astype(np.float64) / scales).astype(np.int32)
         quantization = Quantization(tuple(scales.astype(np.float32).tolist()), (0,) * len(scales))
         return Operand(self.model.constant(codes, quantization), values.shape, layout.row_major(1))
@@ -293,6 +297,7 @@ class RegionBuilder:
 
     def _small_constant(self, coded: Coded, order: Order) -> Operand:
         if not coded.is_plain and not (coded.block and self._small):
+            self.floats.append(f"int{coded.bits} weights in {_blocks(coded)}: XNNPACK decodes one scale per channel")
             return self.constant(coded.decoded(), order)
         laid = coded.transpose(order)
         bits = 4 if coded.bits == 4 and self._small else 0

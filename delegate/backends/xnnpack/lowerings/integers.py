@@ -245,8 +245,9 @@ def saturates(result: Integers, limits: Bounds | None) -> bool:
     """Whether values that saturate at the ends of a range need no clamp to these limits."""
     if limits is None:
         return False
-    low, high = (v if math.isinf(v) else round(v / result.scale) + result.zero_point for v in limits)
-    return low <= LOW and high >= HIGH
+    inverse = np.float32(1 / result.scale)
+    low, high = (np.rint(np.float32(v) * inverse) + result.zero_point for v in limits)  # as the quantization has them
+    return bool(low <= LOW and high >= HIGH)
 
 
 @dataclass(frozen=True, slots=True)
