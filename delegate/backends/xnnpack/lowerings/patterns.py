@@ -8,17 +8,14 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch.fx import Node
 
 from delegate.backends.aot import RegionRefused
-from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.builder import RegionBuilder, shape_of
 from delegate.backends.xnnpack.coding import CHOOSES, DECODES, QUANTIZE, QUANTIZES_BY, chain, is_known
-from delegate.backends.xnnpack.layout import row_major
 from delegate.backends.xnnpack.lowerings.integers import ROWS
 from delegate.backends.xnnpack.lowerings.linear import fully_connected
 from delegate.backends.xnnpack.lowerings.quantization import ALONE
@@ -205,22 +202,8 @@ def lower_scaled_product(builder: RegionBuilder, mul: Node) -> None:
     if len(nodes) == 3:  # activations stay in floats
         builder.set(mul, fully_connected(builder, x, held, None, shape_of(mul)))
         return
-    wide = replace(held, values=np.pad(held.values, ((0, 0), (0, 2))))
     with builder.small_constants():
-        builder.set(mul, fully_connected(builder, _symmetric(builder, x), wide, None, shape_of(mul)))
-
-
-def _symmetric(builder: RegionBuilder, x: Operand) -> Operand:
-    """Rows with their largest size, once positive and once negative, behind them: XNNPACK finds a range about 0."""
-    x = builder.reorder(x, row_major(x.rank))
-    rows, last = x.shape[:-1], x.rank - 1
-    sizes = builder.emit("ABS", [x], x.shape)
-    most = builder.emit(
-        "REDUCE_MAX", [sizes, builder.numbers([last])], (*rows, 1), None, "ReducerOptions", keepDims=True
-    )
-    least = builder.emit("NEG", [most], most.shape)
-    shape = (*rows, x.shape[-1] + 2)
-    return builder.emit("CONCATENATION", [x, most, least], shape, None, "ConcatenationOptions", axis=last)
+        builder.set(mul, fully_connected(builder, x, held, None, shape_of(mul)))
 
 
 # -- claims ------------------------------------------------------------------------------------------------------------

@@ -90,7 +90,11 @@ def lower_dequantize(builder: RegionBuilder, node: Node) -> None:
 
 def _only_in_layers(node: Node) -> Verdict:
     """In front of a layer, with which it is one pattern."""
-    return no(Reason.OPERATOR, ALONE)
+    reached = {node}
+    for _ in range(4):  # chosen, picked, quantized, decoded
+        reached = {user for one in reached for user in one.users}
+    refused = (claim.verdict for layer in reached if layer.op == "call_function" for claim in TABLE.claims(layer))
+    return next((verdict for verdict in refused if not verdict), no(Reason.OPERATOR, ALONE))
 
 
 @TABLE.lowers(*CHOOSES[:-1], *QUANTIZES_BY[:-1], check=_only_in_layers)
