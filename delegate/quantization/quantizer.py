@@ -74,13 +74,10 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         if not (isinstance(held, Node) and held.op == "get_attr"):
             return
         axis = 1 if "transpose" in base_name(node) else row.axis
-        inputs = {held: specs.weight(scheme.weights, axis, self._group(scheme, node, held), qat=self.qat)}
-        if scheme.activations is None:
-            node.meta[_KEY] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
-            return
-        for source in _sources(node, row):
-            inputs[source] = self._spec(scheme, source)
-        if scheme.dynamic:
+        # torchao's fusion of batch norms for training goes by this order: activations, weight.
+        inputs = {} if scheme.activations is None else {s: self._spec(scheme, s) for s in _sources(node, row)}
+        inputs[held] = specs.weight(scheme.weights, axis, self._group(scheme, node, held), qat=self.qat)
+        if scheme.dynamic or scheme.activations is None:
             node.meta[_KEY] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
         else:
             self._with_result(scheme, row, node, inputs, norms=True)

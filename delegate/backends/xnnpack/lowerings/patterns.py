@@ -210,7 +210,7 @@ def lower_scaled_product(builder: RegionBuilder, mul: Node) -> None:
 
 
 def quantized_behind(quantize: Node) -> Sequence[Node] | Verdict | None:
-    """dq, operator, activation, q: what becomes one operator on integers."""
+    """What decodes constants, operator, activation, q: behind dq they become one operator on integers."""
     node = quantize.args[0]
     nodes = [quantize]
     if isinstance(node, Node) and len(node.users) == 1 and _is_activation(node):
@@ -224,7 +224,8 @@ def quantized_behind(quantize: Node) -> Sequence[Node] | Verdict | None:
     inputs = [n for n in node.all_input_nodes if n.op == "call_function" and op_name(n) in DECODES]
     if not inputs or not all(TABLE.check(n, "XNNPACK") for n in (*inputs, *nodes)):
         return None
-    return (*inputs, node, *reversed(nodes))
+    # What decodes activations may come long before, for a residual: with it the pattern would span what lies between.
+    return (*filter(is_known, inputs), node, *reversed(nodes))
 
 
 def _is_activation(node: Node) -> bool:
