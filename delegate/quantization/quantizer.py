@@ -11,9 +11,9 @@ from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, Quantize
 
 from delegate.backends.quantizable import QuantizationScheme, QuantizedOperator
 from delegate.errors import ConfigError
-from delegate.quantization import specs
 from delegate.quantization.forms import base_name, edge_names
 from delegate.quantization.settings import Choice, Settings, stack
+from delegate.quantization.specs import activation_spec, fixed_spec, weight_spec
 from delegate.registry import Registry
 
 _KEY = "quantization_annotation"
@@ -76,7 +76,7 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         axis = 1 if "transpose" in base_name(node) else row.axis
         # torchao's fusion of batch norms for training goes by this order: activations, weight.
         inputs = {} if scheme.activations is None else {s: self._spec(scheme, s) for s in _sources(node, row)}
-        inputs[held] = specs.weight(scheme.weights, axis, self._group(scheme, node, held), qat=self.qat)
+        inputs[held] = weight_spec(scheme.weights, axis, self._group(scheme, node, held), qat=self.qat)
         if scheme.dynamic or scheme.activations is None:
             node.meta[_KEY] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
         else:
@@ -105,7 +105,7 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
             member.meta[_KEY] = QuantizationAnnotation(_annotated=True)
         node.meta[_KEY].input_qspec_map = inputs
         assert scheme.activations is not None
-        fixed = None if row.result is None else specs.fixed(scheme.activations, row.result)
+        fixed = None if row.result is None else fixed_spec(scheme.activations, row.result)
         chain[-1].meta[_KEY].output_qspec = self._spec(scheme, None) if fixed is None else fixed
         self._coded[chain[-1]] = chain[-1]
 
@@ -115,7 +115,7 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         if root is not None and root is not source and not symmetric and not scheme.dynamic:
             return SharedQuantizationSpec(root)
         assert scheme.activations is not None
-        return specs.activation(
+        return activation_spec(
             scheme.activations,
             observer=self.settings.observer,
             dynamic=scheme.dynamic,

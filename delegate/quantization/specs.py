@@ -25,7 +25,7 @@ _EPS = 2.0**-12  # least scale: what is the same everywhere has no range
 _LEAST = float(torch.finfo(torch.float32).eps)
 
 
-def activation(kind: IntegerType, *, observer: str, dynamic: bool, qat: bool, symmetric: bool = False) -> Any:
+def activation_spec(kind: IntegerType, *, observer: str, dynamic: bool, qat: bool, symmetric: bool = False) -> Any:
     """The specification of activations.
 
     Args:
@@ -46,7 +46,7 @@ def activation(kind: IntegerType, *, observer: str, dynamic: bool, qat: bool, sy
     return QuantizationSpec(kind.dtype, found, kind.low, kind.high, scheme, is_dynamic=dynamic)
 
 
-def weight(kind: IntegerType, axis: int, group: int, *, qat: bool) -> Any:
+def weight_spec(kind: IntegerType, axis: int, group: int, *, qat: bool) -> Any:
     """The specification of a layer's weight.
 
     Args:
@@ -73,7 +73,7 @@ def weight(kind: IntegerType, axis: int, group: int, *, qat: bool) -> Any:
     return QuantizationSpec(kind.dtype, observer, kind.low, kind.high, scheme, ch_axis=axis if per else None)
 
 
-def fixed(kind: IntegerType, parameters: tuple[float, int]) -> Any:
+def fixed_spec(kind: IntegerType, parameters: tuple[float, int]) -> Any:
     """The specification of a result whose parameters the backend sets."""
     scale, zero_point = parameters
     return FixedQParamsQuantizationSpec(kind.dtype, scale, zero_point, kind.low, kind.high, torch.per_tensor_affine)

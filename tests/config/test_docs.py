@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from delegate.config import BackendChoice, Config, Fallback, Partitioning, Policy, load_config
+from delegate.config import BackendChoice, Config, Fallback, Partitioning, Policy, Quantization, load_config
 
 TEXT = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
 
@@ -21,3 +21,5 @@ def test_example_is_valid_and_complete(tmp_path: Path) -> None:
     assert config.partitioning.model_fields_set == set(Partitioning.model_fields)
     assert config.policy.model_fields_set == set(Policy.model_fields)
     assert config.fallback.model_fields_set == set(Fallback.model_fields)
+    assert config.quantization is not None
+    assert config.quantization.model_fields_set == set(Quantization.model_fields)

@@ -43,7 +43,7 @@ class XnnpackOptions(aot.Options):
 
 
 class XnnpackBackend(TableBackend):
-    """XNNPACK on the CPU, float32."""
+    """XNNPACK on the CPU, in float32 and in integers."""
 
     name = "xnnpack"
     Options = XnnpackOptions
