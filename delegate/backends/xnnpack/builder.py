@@ -90,7 +90,7 @@ def _takes_activation(table: str) -> bool:
 
 
 def _blocks(coded: Coded) -> str:
-    return f"blocks of {coded.block}" if coded.block else f"blocks of scales {list(np.shape(coded.scale))}"
+    return f"blocks of {coded.block}" if coded.block else f"{coded.scales.size} blocks"
 
 
 def signature(sizes: Sequence[Size]) -> list[int] | None:
