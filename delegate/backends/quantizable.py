@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch.fx import Node
@@ -71,7 +71,6 @@ class QuantizationScheme:
         activations: None where only weights are quantized.
         weights: of operators that have one.
         dynamic: the parameters of activations are chosen at run time.
-        options: of the backend, that programs of this scheme need, e.g. {"precision": "integer"}.
     """
 
     name: str
@@ -79,4 +78,3 @@ class QuantizationScheme:
     activations: IntegerType | None
     weights: IntegerType
     dynamic: bool = False
-    options: Mapping[str, object] = field(default_factory=dict)

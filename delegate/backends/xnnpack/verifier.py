@@ -343,7 +343,9 @@ class _Verifier:
         _require(all(low <= z <= high for z in points), "a tensor has a zero point beyond its range")
         several = len(scales) > 1
         _require(0 <= axis < max(len(shape), 1), f"the scales of a tensor lie on axis {axis}")
-        _require(not several or len(scales) == shape[axis], "a tensor has not as many scales as places")
+        _require(
+            not several or list(shape[axis : axis + 1]) == [len(scales)], "a tensor has not as many scales as places"
+        )
         return len(scales), (0, 0)
 
     def _operator(
