@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from delegate.backends.xnnpack.quantized import Coded, Integers
+from delegate.backends.xnnpack.quantized import SCALES, Coded, Integers
 from delegate.edge.node import arguments, is_constant, op_name
 
 QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
@@ -96,7 +96,7 @@ def coded(node: Node, values: Any) -> Coded | None:
         return None
     numbers = (source.to(torch.int16) - shift).to(torch.int8).numpy()
     scale, zero = _parameters(op_name(node), values, source.shape)
-    if scale is None or not np.all(np.isfinite(scale) & (scale > 0)):
+    if scale is None or not np.all((scale >= SCALES[0]) & (scale <= SCALES[1])):
         return None
     if zero is not None:
         zero = np.asarray(np.broadcast_to(zero - shift, scale.shape))

@@ -11,6 +11,7 @@ import numpy as np
 from delegate.backends.xnnpack.tflite import Array
 
 LOW, HIGH = -128, 127
+SCALES = (2.0**-60, 2.0**60)  # the smallest and the largest that kernels are given
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +150,10 @@ def _kept(item: Any, size: int) -> Any:
 def exact(array: Array) -> Coded | None:
     """A float32 constant of one value, such as a scalar, as int8: exact but for rounding. None for any other."""
     value = float(array.flat[0]) if array.size else 0.0
-    if not array.size or not np.isfinite(value) or not np.all(array == value):
+    fits = value == 0 or SCALES[0] <= abs(value) / HIGH <= SCALES[1]
+    if not array.size or not fits or not np.all(array == value):
         return None
-    scale = max(abs(value) / HIGH, float(np.finfo(np.float32).tiny)) if value else 1.0
+    scale = abs(value) / HIGH if value else 1.0
     code = int(np.sign(value)) * HIGH
     ones = (1,) * array.ndim
     return Coded(np.full(array.shape, code, np.int8), np.full(ones, scale, np.float32))

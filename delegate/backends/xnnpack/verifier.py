@@ -35,7 +35,6 @@ _DTYPES: Mapping[int, np.dtype[Any]] = {
     _UINT8: np.dtype(np.uint8),
 }
 _BLOCKS = 2  # of the union of details of a quantization
-_CONVERTS = frozenset({"QUANTIZE", "DEQUANTIZE"})
 _RANK = 6  # the largest that XNNPACK has
 _ALIGNMENT = 16  # of constants, which XNNPACK reads where they lie
 _LARGEST = 2**31 - 1
@@ -221,6 +220,29 @@ OPERATORS: Mapping[str, Row] = {
     "TRANSPOSE": Row(39, "xi", "TransposeOptions"),
     "TRANSPOSE_CONV": Row(67, "iwxW", "TransposeConvOptions"),
 }
+# What operators on int8 ask of scales: of each operand over the result's, of the operands' product over the result's
+# (of weights, the smallest and the largest), or the same parameters everywhere. LiteRT's own kernels end the process
+# where XNNPACK's do not take others.
+_RATIOS: Mapping[str, tuple[str, float, float]] = {
+    **dict.fromkeys(("ADD", "SUB"), ("each", 2.0**-10, 256.0)),
+    "MUL": ("product", 2.0**-16, 256.0),
+    **dict.fromkeys(
+        ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV", "BATCH_MATMUL"),
+        ("product", 2.0**-32, 256.0),
+    ),
+    "MEAN": ("each", 2.0**-32, 256.0),
+    "LEAKY_RELU": ("each", 2.0**-8, 127.0),
+    "QUANTIZE": ("each", 2.0**-8, 2.0**7 + 1),
+    **dict.fromkeys(("ELU", "LOGISTIC", "TANH"), ("each", 0.0, math.inf)),
+    **dict.fromkeys(
+        (
+            "CONCATENATION", "MAX_POOL_2D", "PAD", "REDUCE_MAX", "REDUCE_MIN", "RESHAPE", "RESIZE_BILINEAR", "SPLIT",
+            "STRIDED_SLICE", "TRANSPOSE",
+        ),
+        ("same", 0.0, 0.0),
+    ),
+}  # fmt: skip
+_SCALES = (2.0**-60, 2.0**60)  # of activations and weights
 _NAMES = {row.code: name for name, row in OPERATORS.items()}
 
 
@@ -234,6 +256,8 @@ class Tensor(NamedTuple):
         is_constant: whether the model holds its elements.
         scales: how many scales its integers have; -1 for blocks.
         blocks: of these, the tensor of the scales, and how many elements share one.
+        span: the smallest and the largest scale.
+        zero_point: the first.
     """
 
     shape: tuple[int, ...]
@@ -242,6 +266,8 @@ class Tensor(NamedTuple):
     is_constant: bool
     scales: int = 0
     blocks: tuple[int, int] = (0, 0)
+    span: tuple[float, float] = (1.0, 1.0)
+    zero_point: int = 0
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
@@ -321,11 +347,11 @@ class _Verifier:
             signature = shape
         same = len(signature) == len(shape) and all(s in (-1, d) for s, d in zip(signature, shape, strict=True))
         _require(same, "a tensor has two shapes")
-        scales, blocks = self._quantization(tensor["quantization"], shape, kind)
-        return Tensor(shape, tuple(signature), kind, data is not None, scales, blocks)
+        said = self._quantization(tensor["quantization"], shape, kind)
+        return Tensor(shape, tuple(signature), kind, data is not None, *said)
 
-    def _quantization(self, start: int | None, shape: tuple[int, ...], kind: int) -> tuple[int, tuple[int, int]]:
-        """How many scales the integers of a tensor have, and its blocks."""
+    def _quantization(self, start: int | None, shape: tuple[int, ...], kind: int) -> tuple[Any, ...]:
+        """How many scales the integers of a tensor have, its blocks, the span of the scales, and the zero point."""
         if start is None:
             return 0, (0, 0)
         _require(kind in (_INT, _UINT8, _INT8, _INT4), "a tensor of floats has scales")
@@ -338,7 +364,8 @@ class _Verifier:
             _require(blocks["zero_points"] == -1 and blocks["size"] > 0, "a tensor has wrong blocks")
             return -1, (blocks["scales"], blocks["size"])
         _require(len(points) == len(scales) > 0, "a tensor has not as many zero points as scales")
-        _require(all(0 < s < math.inf for s in scales), "a tensor has a scale that is no positive number")
+        least, most = (2.0**-120, 2.0**120) if kind == _INT else _SCALES
+        _require(all(least <= s <= most for s in scales), f"a tensor has a scale that is not from {least} to {most}")
         low, high = (0, 255) if kind == _UINT8 else (-128, 127)
         _require(all(low <= z <= high for z in points), "a tensor has a zero point beyond its range")
         several = len(scales) > 1
@@ -346,7 +373,7 @@ class _Verifier:
         _require(
             not several or list(shape[axis : axis + 1]) == [len(scales)], "a tensor has not as many scales as places"
         )
-        return len(scales), (0, 0)
+        return len(scales), (0, 0), (min(scales), max(scales)), points[0]
 
     def _operator(
         self,
@@ -411,26 +438,46 @@ def _fits(letter: str, tensor: Tensor, decoded: bool) -> bool:
 
 
 def _agree(name: str, used: Sequence[tuple[str, Tensor]], outputs: Sequence[Tensor]) -> bool:
-    """Whether an operator computes in floats or in integers, not in both; the latter may be in its weights alone.
-
-    A layer has a bias in int32 where it computes in integers, and in floats elsewhere.
-    """
+    """Whether an operator computes in floats or in integers, not in both; the latter may be in its weights alone."""
     values = [tensor.kind for letter, tensor in used if letter == "x"] + [t.kind for t in outputs]
-    if name in _CONVERTS:
-        return outputs[0].kind == _FLOAT if name == "DEQUANTIZE" else outputs[0].kind in (_INT8, _UINT8)
+    if name == "DEQUANTIZE":
+        return outputs[0].kind == _FLOAT
+    if name == "QUANTIZE" and values[0] == _FLOAT:
+        return outputs[0].kind in (_INT8, _UINT8)
     if len(set(values)) > 1 or values[0] == _UINT8:
         return False
     weights = [tensor for letter, tensor in used if letter == "w"]
-    if not weights:
-        return True
     if values[0] == _INT8:
-        return weights[0].kind == _INT8 and weights[0].scales > 0 and all(_is_bias(t, _INT) for t in weights[1:])
-    quantized = weights[0].kind in (_INT8, _INT4) and weights[0].scales != 0
-    return (weights[0].kind == _FLOAT or quantized) and all(t.kind == _FLOAT for t in weights[1:])
+        return _have_ratios(name, used, outputs) and _are_integers(weights)
+    return not weights or _go_with_floats(weights)
 
 
-def _is_bias(tensor: Tensor, kind: int) -> bool:
-    return tensor.kind == kind and tensor.scales > 0
+def _are_integers(weights: Sequence[Tensor]) -> bool:
+    """Whether weights are int8, and the bias behind them int32."""
+    return all(t.kind == (_INT if i else _INT8) and t.scales > 0 for i, t in enumerate(weights))
+
+
+def _go_with_floats(weights: Sequence[Tensor]) -> bool:
+    """Whether weights are floats, or integers of 8 or 4 bits, and the bias behind them floats."""
+    first, *others = weights
+    quantized = first.kind in (_INT8, _INT4) and first.scales != 0
+    return (first.kind == _FLOAT or quantized) and all(t.kind == _FLOAT for t in others)
+
+
+def _have_ratios(name: str, used: Sequence[tuple[str, Tensor]], outputs: Sequence[Tensor]) -> bool:
+    """Whether the scales of an operator on int8 are such as its kernels take."""
+    if name not in _RATIOS or any(t.kind != _INT8 for t in outputs):
+        return False
+    kind, least, most = _RATIOS[name]
+    operands = [t for letter, t in used if letter == "x"] + [t for letter, t in used if letter == "w"][:1]
+    if kind == "same":
+        return len({(t.span, t.zero_point) for t in (*operands, *outputs)}) == 1
+    result = outputs[0].span[0]
+    if kind == "each":
+        ratios = [t.span[0] / result for t in operands]
+    else:
+        ratios = [math.prod(t.span[i] for t in operands) / result for i in (0, 1)]
+    return all(least <= ratio < most for ratio in ratios)
 
 
 def _is_value(tensor: Tensor) -> bool:

@@ -22,7 +22,7 @@ from delegate.backends.xnnpack.coding import DECODES, QUANTIZE, integers_of
 from delegate.backends.xnnpack.lowerings.pooling import uncorrected
 from delegate.backends.xnnpack.lowerings.shape import ALIASES, RESHAPES, SQUEEZES
 from delegate.backends.xnnpack.lowerings.table import TABLE, Lower, arg
-from delegate.backends.xnnpack.quantized import HIGH, LOW, Coded, Integers, exact
+from delegate.backends.xnnpack.quantized import HIGH, LOW, SIGMOID, Coded, Integers, exact
 from delegate.edge.node import arguments, op_name
 
 Bounds = tuple[float, float]
@@ -168,8 +168,12 @@ def _mean(case: Case) -> str:
     return _within(case.ratio(), 2.0**-32, 256, "the scale over the result's")
 
 
+def _gated(case: Case) -> str:
+    return _within(case.ratio(SIGMOID.scale), 2.0**-16, 256, "the product of scales over the result's")
+
+
 def _average(case: Case) -> str:
-    return "" if uncorrected(case.node) else "windows at the edge that are divided by other numbers"
+    return _mean(case) if uncorrected(case.node) else "windows at the edge that are divided by other numbers"
 
 
 def _same(case: Case) -> str:
@@ -212,7 +216,8 @@ def _rows() -> list[Row]:
         *(Row(op(name), _mean) for name in ("aten.mean.dim", "aten.mean.default")),
         Row(op("aten._adaptive_avg_pool2d.default"), _mean),
         Row(op("aten.avg_pool2d.default"), _average),
-        *(Row(op(f"aten.{n}.default")) for n in ("sigmoid", "tanh", "silu")),
+        *(Row(op(f"aten.{n}.default")) for n in ("sigmoid", "tanh")),
+        Row(op("aten.silu.default"), _gated),
         Row(op("aten.leaky_relu.default"), _slope),
         Row(op("aten.elu.default"), _plain_elu),
         *(Row(op(f"aten.upsample_bilinear2d.{n}", moves=True), _same) for n in ("vec", "default")),

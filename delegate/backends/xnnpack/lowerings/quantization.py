@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import cast
 
-import numpy as np
 import torch
 from torch.fx import Node
 
@@ -21,6 +20,7 @@ from delegate.backends.xnnpack.coding import (
     integers_of,
 )
 from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE
+from delegate.backends.xnnpack.quantized import SCALES
 from delegate.edge.node import arguments, is_constant, is_empty, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -36,8 +36,8 @@ def _per_tensor(node: Node) -> Verdict:
     if dtype not in _WHOLE or tensor(floats).dtype is not torch.float32:
         pair = f"{tensor(floats).dtype} and {dtype}".replace("torch.", "")
         return no(Reason.DTYPE, f"between {pair}, where XNNPACK has float32 and int8 or uint8")
-    if not np.finfo(np.float32).tiny <= given["scale"] < np.inf:
-        return no(Reason.ATTRIBUTE, f"the scale {given['scale']} is no normal number")
+    if not SCALES[0] <= given["scale"] <= SCALES[1]:
+        return no(Reason.ATTRIBUTE, f"the scale {given['scale']} is not from {SCALES[0]:.2g} to {SCALES[1]:.2g}")
     low, high = _WHOLE[dtype]
     if not low <= given["zero_point"] <= high:
         return no(Reason.ATTRIBUTE, f"the zero point {given['zero_point']} is beyond {low} to {high}")
