@@ -10,6 +10,7 @@ demo: $(READY)
 
 test: $(READY)
 	$(PYTHON) -m pytest -n 2
+	$(PYTHON) -m pytest -n 2 plugins
 
 test-slow: $(READY)
 	$(PYTHON) -m pytest -m slow

@@ -50,7 +50,9 @@ class Selection:
     @property
     def capabilities(self) -> Mapping[str, Capability]:
         """What each of the backends can do."""
-        return {name: Capability(b.check, b.preserve_ops, b.claims) for name, b in self.backends.items()}
+        return {
+            name: Capability(b.check, b.preserve_ops, b.claims, b.most_constants) for name, b in self.backends.items()
+        }
 
 
 def select(request: Request, config: ConfigSource, registry: Registry, kernels: Wanted | None = None) -> Selection:

@@ -1,4 +1,4 @@
-"""Surroundings of the tests: passes verified one by one, and a GPU that software plays, where one was prepared."""
+"""Surroundings of the tests: passes verified one by one, no backends of plugins/, a GPU that software plays."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 
 os.environ.setdefault("DELEGATE_VERIFY_PASSES", "1")
+
+# What stands in plugins/ has tests of its own, and must not change what these find.
+os.environ.setdefault("DELEGATE_BLOCK_PLUGINS", "openvino")
 
 _DRIVER = Path(__file__).parents[1] / ".gpu-software/usr/lib/chromium/vk_swiftshader_icd.json"
 

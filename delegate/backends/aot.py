@@ -61,12 +61,15 @@ class PreprocessResult:
         notes: for the report, e.g. "3 transposes".
         space: the memory of the device that inputs and outputs may lie in besides the host's, as the runtime half knows
             it (`BackendRuntime.allocate`), e.g. "webgpu"; empty where it takes NumPy arrays alone.
+        data: what belongs to the blob and partitions may share, such as weights, for `BackendRuntime.init_with_data`.
+            The file holds the same content once.
     """
 
     blob: bytes
     compile_specs: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     space: str = ""
+    data: tuple[bytes | memoryview, ...] = ()
 
     def __post_init__(self) -> None:
         expect(self, "blob", isinstance(self.blob, bytes | bytearray | memoryview), "bytes")
@@ -78,6 +81,8 @@ class PreprocessResult:
         object.__setattr__(self, "compile_specs", specs)
         expect(self, "notes", is_texts(self.notes), "a tuple of texts")
         expect(self, "space", isinstance(self.space, str), "text")
+        plain = isinstance(self.data, tuple) and all(isinstance(d, bytes | memoryview) for d in self.data)
+        expect(self, "data", plain, "a tuple of bytes")
 
 
 class RegionRefused(Exception):
@@ -118,6 +123,7 @@ class Backend(ABC):
 
     Options: ClassVar[type[Options]] = Options
     name: ClassVar[str]
+    most_constants: ClassVar[int | None] = None  # elements that one partition may hold: what has more is cut
 
     def __init__(self, options: Any) -> None:
         self.options = options

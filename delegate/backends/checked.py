@@ -19,7 +19,7 @@ class CheckedBackend:
         options: checked.
 
     Attributes:
-        check, preserve_ops: the half's own; the planner guards its answers.
+        check, preserve_ops, most_constants: the half's own; the planner guards its answers.
         claims: the half's own; None where it has no patterns.
 
     Raises:
@@ -32,6 +32,7 @@ class CheckedBackend:
             self._half = half(options)
             self.preserve_ops = _names(self._half.preserve_ops)
             self.check = self._half.check
+            self.most_constants = self._half.most_constants
             self.claims = None if type(self._half).claims is Backend.claims else self._half.claims
         except DelegateError:
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -44,12 +45,23 @@ def run(
     isolate: Annotated[
         bool, typer.Option("--isolate", help="Run delegates in a process of their own, for a file from a stranger.")
     ] = False,
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="BACKEND.NAME=VALUE", help="Of a backend, e.g. xnnpack.threads=4."),
+    ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Show how long every instruction takes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
 ) -> None:
     """Run a program file on .npy files, or on seeded random inputs, without torch."""
     with output.working(f"loading {path}"):
-        loaded = delegate.load(path, fallback=fallback, kernels=kernels, trust_code=trust_code, isolate=isolate)
+        loaded = delegate.load(
+            path,
+            fallback=fallback,
+            kernels=kernels,
+            trust_code=trust_code,
+            isolate=isolate,
+            options=_load_options(options or []),
+        )
     with loaded as program:
         chosen = program.method(method or program.default_method)
         arrays = read_inputs(chosen.definition, inputs) if inputs else random_inputs(chosen.definition)
@@ -157,3 +169,20 @@ def _times(seconds: Sequence[float]) -> str:
         return f"once: {seconds[0] * 1e3:.3g} ms"
     median, least = statistics.median(seconds) * 1e3, min(seconds) * 1e3
     return f"{len(seconds)} times: median {median:.3g} ms, least {least:.3g} ms"
+
+
+def _load_options(given: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Options by backend; a value is read as JSON where it is some, else it is text."""
+    found: dict[str, dict[str, Any]] = {}
+    for item in given:
+        name, equals, value = item.partition("=")
+        backend, dot, option = name.rpartition(".")
+        if not (equals and dot and backend and option):
+            remedy = "write BACKEND.NAME=VALUE, e.g. xnnpack.threads=4"
+            raise InputError(f"--option {item!r} is no option", remedy=remedy)
+        own = found.setdefault(backend, {})
+        try:
+            own[option] = json.loads(value)
+        except ValueError:
+            own[option] = value
+    return found

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from delegate.edge.associative_scan import lower_associative_scans
 from delegate.edge.decompose import Decomposer, compound_nodes, core_decompositions
+from delegate.edge.flex_attention import lower_flex_attention
 from delegate.edge.functional import functionalize
 from delegate.edge.graphs import drop_unused, remove_checks, trim_metadata
 from delegate.edge.inline import NotSimple, inlined
@@ -187,6 +188,7 @@ def _thorough(
     module.graph.output_node().args = (tuple(results[p] for p in signature.outputs),)
     asserted = remove_checks(module)
     lower_associative_scans(module)
+    lower_flex_attention(module, decomposer)
     index_by_tensors(module)
     trim_metadata(module.graph)
     return module, signature, asserted, core.range_constraints

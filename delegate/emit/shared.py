@@ -66,9 +66,11 @@ class SharedTables:
 
     def delegate(self, name: str, backend: str, result: PreprocessResult) -> int:
         """The index of a lowered partition."""
-        self.segments.append(result.blob)
+        first = len(self.segments)
+        self.segments += (result.blob, *result.data)
         specs, space = dict(result.compile_specs), self._space(backend, result.space)
-        self.delegates.append(DelegateSpec(name, backend, len(self.segments) - 1, specs, space=space))
+        data = tuple(range(first + 1, len(self.segments)))
+        self.delegates.append(DelegateSpec(name, backend, first, specs, space=space, data=data))
         return len(self.delegates) - 1
 
     def _space(self, backend: str, name: str) -> int:

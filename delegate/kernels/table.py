@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
+from delegate.errors import KernelError
 from delegate.kernels.halves import HALF, widened, widened_allocating
 from delegate.kernels.kernel import Kernel
 from delegate.kernels.layouts import with_any_layout
@@ -155,7 +157,10 @@ class KernelTable:
         return replace(wide, function=widen(wide.function, wanted), dtypes=wanted)
 
     def _row(self, op: str, wanted: frozenset[DType], allocates: bool) -> Kernel | None:
-        rows = [k for k in self._rows.get(op, ()) if wanted <= k.dtypes and k.allocates == allocates]
+        known = [k for k in self._rows.get(op, ()) if wanted <= k.dtypes]
+        rows = [k for k in known if k.allocates == allocates]
+        if known and not rows and not allocates:  # the sizes are known: another value with as many elements told them
+            return replace(known[0], function=partial(_filling, known[0].function), allocates=False)
         general = next((k for k in rows if not k.contiguous), None)
         special = next((k for k in rows if k.contiguous), None)
         return with_any_layout(special, general) if special and general else special or general
@@ -169,6 +174,15 @@ class KernelTable:
 
     def __contains__(self, op: object) -> bool:
         return op in self._rows
+
+
+def _filling(function: Callable[..., Any], *args: Any, out: Any) -> None:
+    """Run a function that makes its results, and copy them into memory of the sizes that they should have."""
+    made = function(*args)
+    for target, result in zip(*((x if isinstance(x, tuple) else (x,)) for x in (out, made)), strict=True):
+        if target.shape != np.shape(result):
+            raise KernelError(f"it gives {list(np.shape(result))}, where {list(target.shape)} are to be filled")
+        np.copyto(target, result, casting="no")
 
 
 def operator_name(name: str) -> str:

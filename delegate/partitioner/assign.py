@@ -5,16 +5,18 @@ What a backend gets depends on those before it alone. A partition, once formed, 
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch.fx import Node
 
 from delegate.backends.aot import Claim
-from delegate.edge.node import is_compute
+from delegate.edge.node import is_compute, is_constant, tensors
 from delegate.partitioner.border import Border, views_at_the_border
-from delegate.partitioner.cost import Sizes, call_seconds, is_layout, kernel_seconds, work
+from delegate.partitioner.cost import Sizes, call_seconds, elements, is_layout, kernel_seconds, work
 from delegate.partitioner.numbers import is_number
 from delegate.partitioner.scheduling import schedule
 from delegate.partitioner.units import Dependencies, merged, ordered
@@ -50,11 +52,13 @@ class Worth:
         min_size: see `PartitionRules.min_partition_size`; at 0 every partition is.
         pinned: nodes whose partition is kept whatever its size.
         has_kernel: whether a kernel runs a node as it stands.
+        most_constants: backend -> elements of constants that a partition may hold; None for any number.
     """
 
     min_size: int
     pinned: Set[Node]
     has_kernel: Callable[[Node], bool]
+    most_constants: Mapping[str, int | None]
 
 
 def assign(
@@ -157,14 +161,13 @@ class _Assignment:
             given = {self.nodes[i] for members in small for i in members}.intersection(self.verdicts)
             wanted = [c for c in wanted if given.isdisjoint(c.nodes)]
         self._delegated |= {self.nodes[i] for members in ours for i in members}
-        patterns = self._by_partition(wanted, ours)
-        partitions = iter(ours)
+        parts = [self._cut([units[p].members for p in run.units], backend) if run.taken else [] for run in runs]
+        patterns = self._by_partition(wanted, list(itertools.chain(*parts)))
         self.units = []
-        for run in runs:
-            if run.taken:
-                members = next(partitions)
-                self._settle(backend, members, patterns.get(members, ()))
-            else:
+        for run, pieces in zip(runs, parts, strict=True):
+            for piece in pieces:
+                self._settle(backend, piece, patterns.get(piece, ()))
+            if not run.taken:
                 self.units += [units[p] for p in run.units]
 
     def _own(self, free: Set[int], backend: str, tag: str) -> set[int]:
@@ -181,6 +184,38 @@ class _Assignment:
         for claim in claims:
             found.setdefault(home[self._index[claim.nodes[0]]], []).append(claim)
         return found
+
+    def _cut(self, units: Sequence[Sequence[int]], backend: str) -> list[tuple[int, ...]]:
+        """The nodes of a partition, or of several in a row where its constants are too many for one.
+
+        Args:
+            units: that stay together, in an order that may run.
+            backend: whose it is.
+        """
+        most = self.worth.most_constants.get(backend)
+        whole = tuple(sorted(itertools.chain(*units)))
+        if (
+            most is None
+            or _elements({s for i in whole for s in self.nodes[i].all_input_nodes if is_constant(s)}) <= most
+        ):
+            return [whole]
+        pieces: list[list[int]] = [[]]
+        held: set[Node] = set()
+        total = 0
+        home: dict[Any, list[int]] = {}
+        for unit in units:
+            nodes = [self.nodes[m] for m in unit]
+            origin = home.get(nodes[0].args[0]) if nodes[0].target is operator.getitem else None
+            constants = {s for n in nodes for s in n.all_input_nodes if is_constant(s)}
+            if origin is None and pieces[-1] and total + _elements(constants - held) > most:
+                pieces.append([])
+                held, total = set(), 0
+            total += _elements(constants - held)
+            held |= constants
+            piece = pieces[-1] if origin is None else origin  # what picks a result goes with what gives it
+            piece += unit
+            home.update(dict.fromkeys(nodes, piece))
+        return [tuple(sorted(piece)) for piece in pieces]
 
     def _settle(self, backend: str, members: Sequence[int], patterns: Sequence[Claim]) -> None:
         """Add a partition, with the views at its border as units of the host before and behind it."""
@@ -281,3 +316,7 @@ class _Assignment:
         """Turn the yes of a backend on these nodes into a refusal."""
         for i in members:
             self.verdicts[self.nodes[i]][backend] = why
+
+
+def _elements(constants: Set[Node]) -> int:
+    return sum(elements(t) for node in constants for t in tensors(node))

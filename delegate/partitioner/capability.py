@@ -22,8 +22,10 @@ class Capability:
         check: its verdict on one node; see `Backend.check`.
         preserve_ops: the compound operators that it wants whole.
         claims: its patterns around one node; None where it has none.
+        most_constants: elements of constants that one partition may hold; None for any number.
     """
 
     check: Check
     preserve_ops: Set[str] = frozenset()
     claims: Claims | None = None
+    most_constants: int | None = None

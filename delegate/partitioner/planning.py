@@ -98,7 +98,8 @@ class _Planner:
                 name: v and no(Reason.OPERATOR, "it is taken apart") for name, v in verdicts[node].items()
             }
         pinned = frozenset(n for n, pin in pins.items() if pin.place != PORTABLE)
-        worth = Worth(self.rules.min_partition_size, pinned, self.has_kernel)
+        most = {name: self.capabilities[name].most_constants for name in backends}
+        worth = Worth(self.rules.min_partition_size, pinned, self.has_kernel, most)
         stretches = assign(inner, verdicts, claims, backends, worth)
         notes = _broken_pins(pins, verdicts)
         order = tuple(self._units(stretches, verdicts))

@@ -169,7 +169,8 @@ class _Decoder:
         if not isinstance(specs, dict):
             raise ValueError("compile specs are not a JSON object")
         name, backend = self._name(item.Name()), self._name(item.Backend())
-        return DelegateSpec(name, backend, item.Segment(), specs, item.Fallback(), item.Space())
+        data = self._numbers(item, "Data")
+        return DelegateSpec(name, backend, item.Segment(), specs, item.Fallback(), item.Space(), data)
 
     def _method(self, item: Any) -> Method:
         table = item.Exprs()

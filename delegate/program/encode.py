@@ -227,6 +227,7 @@ class _Encoder:
             raise ProgramError("the compile specs are too large", where=f"delegate {spec.name!r}")
         texts = [self._name(spec.name), self._name(spec.backend), self._builder.CreateString(specs)]
         fields = dict(zip(("Name", "Backend", "CompileSpecs"), texts, strict=True))
+        fields["Data"] = self._indices(spec.data)
         return self._table("Delegate", **fields, Segment=spec.segment, Fallback=spec.fallback, Space=spec.space)
 
 

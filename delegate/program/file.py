@@ -22,7 +22,7 @@ from delegate.program.segments import align, flat, layout, pieces, split
 from delegate.program.source import MAGIC, Source, open_source
 from delegate.program.verifier import verify
 
-READABLE = frozenset({1, 2, 3})  # the versions of the format that `load` reads
+READABLE = frozenset({1, 2, 3, 4})  # the versions of the format that `load` reads
 _FIRST_RELEASE = b"0.1.0"  # of this project that reads FORMAT_VERSION: told to users of older ones
 _HEADER = struct.Struct("<8sII16sQQQQ32x32s")
 _DIGEST_AT = _HEADER.size - 32
@@ -176,8 +176,9 @@ def _sha256(*parts: memoryview | bytes) -> bytes:
 def _owner(program: Program, segment: int) -> str:
     """What a segment belongs to."""
     tables = (("constant", program.constants), ("state", program.states), ("delegate", program.delegates))
-    owners = (f"{kind} {row.name!r}" for kind, rows in tables for row in rows if row.segment == segment)
-    return next(owners, f"segment {segment}")
+    owners = [f"{kind} {row.name!r}" for kind, rows in tables for row in rows if row.segment == segment]
+    owners += [f"data of delegate {spec.name!r}" for spec in program.delegates if segment in spec.data]
+    return next(iter(owners), f"segment {segment}")
 
 
 def _replace(target: str, parts: Iterator[memoryview | bytes]) -> None:

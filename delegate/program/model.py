@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from delegate.program.dtypes import DType
 from delegate.program.expr import Dim, Expr
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 COPY_ACROSS = "aten.clone.default"  # between the memory of a device and the host's, in either direction
 UNBOUNDED_BELOW = -(2**63)  # the minimum of a symbol that has none
 
@@ -263,6 +263,7 @@ class DelegateSpec(NamedTuple):
         compile_specs: what the backend's AOT half tells its runtime half; plain JSON values.
         fallback: index into `Program.fallbacks` of the same computation in kernels, or -1.
         space: the memory space that its inputs and outputs may lie in besides the host's; 0: none.
+        data: the segments of what it has besides its blob, such as weights, which others may have too.
     """
 
     name: str
@@ -271,6 +272,7 @@ class DelegateSpec(NamedTuple):
     compile_specs: Mapping[str, Any]
     fallback: int = -1
     space: int = 0
+    data: tuple[int, ...] = ()
 
 
 class Program(NamedTuple):

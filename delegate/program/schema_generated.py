@@ -1466,13 +1466,42 @@ class Delegate(object):
             return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
         return 0
 
-def DelegateStart(builder): builder.StartObject(6)
+    # Delegate
+    def Data(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return 0
+
+    # Delegate
+    def DataAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
+        return 0
+
+    # Delegate
+    def DataLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # Delegate
+    def DataIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
+        return o == 0
+
+def DelegateStart(builder): builder.StartObject(7)
 def DelegateAddName(builder, name): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
 def DelegateAddBackend(builder, backend): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(backend), 0)
 def DelegateAddSegment(builder, segment): builder.PrependUint32Slot(2, segment, 0)
 def DelegateAddCompileSpecs(builder, compileSpecs): builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(compileSpecs), 0)
 def DelegateAddFallback(builder, fallback): builder.PrependInt32Slot(4, fallback, -1)
 def DelegateAddSpace(builder, space): builder.PrependUint32Slot(5, space, 0)
+def DelegateAddData(builder, data): builder.PrependUOffsetTRelativeSlot(6, flatbuffers.number_types.UOffsetTFlags.py_type(data), 0)
+def DelegateStartDataVector(builder, numElems): return builder.StartVector(4, numElems, 4)
 def DelegateEnd(builder): return builder.EndObject()
 
 

@@ -93,6 +93,8 @@ def _delegates(program: Program) -> Iterator[str]:
             name = program.fallbacks[spec.fallback].name
             kept = f", fallback {cut(name)} with constants of {sizes[spec.fallback]} bytes"
         size = _bytes(program, spec.segment)
+        if spec.data:
+            size += f" and {sum(memoryview(program.segments[i]).nbytes for i in spec.data)} bytes of data"
         yield f"#{index} {spec.name}: {spec.backend}, segment {spec.segment}, {size}, {specs}{kept}"
 
 

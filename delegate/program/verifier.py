@@ -59,7 +59,8 @@ def verify(program: Program) -> None:
         for tensor in tensors:
             _check_tensor(tensor, program, f"{kind} {tensor.name!r}")
     for spec in program.delegates:
-        _check_index(spec.segment, program.segments, "segment", f"delegate {spec.name!r}")
+        for segment in (spec.segment, *spec.data):
+            _check_index(segment, program.segments, "segment", f"delegate {spec.name!r}")
         if spec.fallback != -1:
             _check_index(spec.fallback, program.fallbacks, "fallback", f"delegate {spec.name!r}")
         _check_space(spec, program)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from delegate.errors import DelegateError, DeviceLost
-from delegate.plugins import one_line
+from delegate.errors import BackendFailed, DelegateError, DeviceLost
+from delegate.plugins import AUTHOR, one_line
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -134,9 +135,12 @@ class BackendRuntime(ABC):
     Attributes:
         fork_safe: whether `init` works in a process that was forked from one where the library has been used. There the
             runtime makes all delegates anew; those of the parent are neither run nor closed.
+        load_options: compile specs that `delegate.load(..., options=...)` may exchange, with their types (int, bool,
+            str or float): such as leave the blob as it is, e.g. threads.
     """
 
     fork_safe: bool = True
+    load_options: ClassVar[Mapping[str, type]] = MappingProxyType({})
 
     @abstractmethod
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
@@ -146,6 +150,15 @@ class BackendRuntime(ABC):
             BackendUnavailable: the library or the device is absent here.
             BackendFailed: the library does not take the blob.
         """
+
+    def init_with_data(
+        self, blob: memoryview, data: Sequence[memoryview], compile_specs: Mapping[str, Any]
+    ) -> Delegate:
+        """Make a delegate of a blob and what its AOT half gave as `PreprocessResult.data`; called where it gave any.
+
+        Raises as `init` does.
+        """
+        raise BackendFailed("its blob comes with data, of which its runtime half takes none", remedy=AUTHOR)
 
     def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
         """Whether a blob with these specs is machine code, which `init` has this process run.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -107,8 +107,8 @@ class InProcess:
                 "its library does not work in a process that was forked from one that uses it",
                 remedy="load the program in the new process, started by spawn or forkserver",
             )
-        blob = memoryview(self._program.segments[spec.segment])
-        made = open_blob(runtime, blob, spec.compile_specs, trust_code=self._trust_code)
+        blob, *data = (memoryview(self._program.segments[i]) for i in (spec.segment, *spec.data))
+        made = open_blob(runtime, blob, data, spec.compile_specs, trust_code=self._trust_code)
         self.runtimes[spec.backend] = runtime
         return made
 
@@ -117,7 +117,12 @@ class InProcess:
 
 
 def open_blob(
-    runtime: BackendRuntime, blob: memoryview, compile_specs: Mapping[str, Any], *, trust_code: bool
+    runtime: BackendRuntime,
+    blob: memoryview,
+    data: Sequence[memoryview],
+    compile_specs: Mapping[str, Any],
+    *,
+    trust_code: bool,
 ) -> Delegate:
     """Have a runtime half make a delegate; raises BackendFailed for code without trust, and what `init` does."""
     if not trust_code and runtime.runs_code(compile_specs):
@@ -125,7 +130,7 @@ def open_blob(
             "its blob is machine code, which this process would run",
             remedy="load it with trust_code=True (--trust-code) if you would run a library from where it comes",
         )
-    made = runtime.init(blob, compile_specs)
+    made = runtime.init_with_data(blob, data, compile_specs) if data else runtime.init(blob, compile_specs)
     if not isinstance(made, Delegate):
         raise BackendFailed(f"its init() gave a {type(made).__name__}, not a Delegate", remedy=AUTHOR)
     return made

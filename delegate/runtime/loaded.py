@@ -21,6 +21,7 @@ from delegate.runtime.delegates import InProcess, close_delegates, make_delegate
 from delegate.runtime.forking import keep_for_ever, watch
 from delegate.runtime.kernels import kernels_of
 from delegate.runtime.lifecycle import closed_error
+from delegate.runtime.load_options import LoadOptions, with_load_options
 from delegate.runtime.platform import DEFAULT, Platform
 from delegate.runtime.resources import Resources, array_of
 
@@ -45,6 +46,7 @@ def load(
     trust_code: bool = False,
     isolate: bool = False,
     copy: bool = False,
+    options: LoadOptions | None = None,
 ) -> LoadedProgram:
     """Load a program file, checked whole, its delegates made, its methods bound.
 
@@ -63,18 +65,22 @@ def load(
             docs/security.md.
         copy: read the file into memory of this process in place of mapping it: for one that somebody else may cut or
             overwrite while it is in use. Replacing a file, as `save` does, is safe without it.
+        options: of backends, by name, in place of those that the program was lowered with: such as change no blob, e.g.
+            {"xnnpack": {"threads": 4}}.
 
     Raises:
         ProgramError: the file is damaged, foreign, or of another version.
+        ConfigError: an option is none that can be given here.
         KernelError: a kernel library cannot be used, or none has a kernel that the program needs.
         BackendNotFound, BackendUnavailable, BackendFailed: a partition's backend cannot run here, and the partition has
             no fallback or may not use it.
     """
     start = platform.clock()
     try:
+        registry = default_registry()
         made = LoadedProgram(
-            file.load(source, copy=copy),
-            default_registry(),
+            with_load_options(file.load(source, copy=copy), options or {}, registry),
+            registry,
             kernels,
             fallback=fallback,
             platform=platform,

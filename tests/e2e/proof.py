@@ -80,7 +80,8 @@ def waste(program: Program, inputs: Sequence[np.ndarray]) -> float:
     """The arena of a program of one method over its largest sum of live tensors, for these inputs."""
     (method,) = program.methods
     sizes = {i: inputs[s.input].shape[s.dim] for i, s in enumerate(method.symbols)}
-    plan = assign_storage(program, method, Kernels(default_registry().kernel_tables), sizes)
+    registry = default_registry()
+    plan = assign_storage(program, method, Kernels(registry.kernel_tables, registry.package_kernels), sizes)
     least = largest_live_sum(plan.lifetimes)
     return sum(plan.arenas) / least if least else 1.0
 

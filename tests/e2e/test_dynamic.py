@@ -170,6 +170,16 @@ DATA = {
     "nonzero": Case(lambda x: (x > 0).nonzero(), tuple((x,) for x in ROWS)),
     "nonzero of a computed tensor": Case(lambda x: ((x * 2 - 0.5) > 0).nonzero() * 3 + 1, tuple((x,) for x in ROWS)),
     "where": Case(lambda x: torch.where(x > 0), tuple((x,) for x in ROWS)),
+    "mask, then its places": Case(
+        lambda x: (x[x > 0], torch.where(x > 0)[0], (x > 0).nonzero()), tuple((x,) for x in ROWS)
+    ),
+    "places, then a mask": Case(
+        lambda x: ((x > 0).nonzero(), torch.masked_select(x, x > 0), x[x > 0] * 2), tuple((x,) for x in ROWS)
+    ),
+    "one mask of two": Case(
+        lambda x: (x[x > 0], x.neg()[x > 0] + torch.where(x > 0)[1], torch.masked_select(x, x > 0)),
+        tuple((x,) for x in ROWS),
+    ),
     "masked select": Case(lambda x: torch.masked_select(x, x > 0) * 2, tuple((x,) for x in ROWS)),
     "boolean index": Case(lambda x: x[x > 0].sum() + x[0, 0], tuple((x,) for x in ROWS)),
     "rows by mask": Case(

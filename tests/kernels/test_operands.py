@@ -9,7 +9,7 @@ import torch
 
 from delegate.edge.node import dtype_of
 from delegate.kernels.erf import erf, erfc
-from delegate.kernels.halves import LARGEST_BFLOAT16, from_bfloat16, to_bfloat16
+from delegate.kernels.halves import LARGEST_BFLOAT16, from_bfloat16, from_float16, to_bfloat16
 from delegate.kernels.operands import BLOCK, axes_of, cast, level, promote_types, result_type
 from delegate.kernels.table import REAL, KernelTable
 from delegate.program.dtypes import DType
@@ -44,6 +44,16 @@ def test_every_bfloat16_is_read_exactly():
     expected = torch.from_numpy(bits).view(torch.bfloat16).float().numpy()
     assert np.array_equal(from_bfloat16(bits).view(np.uint32), expected.view(np.uint32))
     assert from_bfloat16(np.asarray(0x3F80, np.uint16)) == 1
+
+
+def test_every_float16_is_read_exactly():
+    every = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16).view(np.float16)
+    table = every[1 << 15 :].reshape(64, 512)
+    for x in (every, table, table.T, table[::2], table[:, ::-1], table.reshape(8, 8, 512).swapaxes(0, 1), every[:5]):
+        expected, found = x.astype(np.float32), from_float16(x)
+        assert np.array_equal(found.view(np.uint32), expected.view(np.uint32))
+        assert found.strides == expected.strides
+    assert from_float16(np.asarray(1.5, np.float16)) == 1.5
 
 
 def test_float32_is_rounded_to_bfloat16_as_torch_does():

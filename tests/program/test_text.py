@@ -11,7 +11,7 @@ from delegate.program.text import format_program
 from tests.program.samples import SAMPLES, dynamic, empty, in_tree, replace_method
 
 STATIC = (
-    r"""program, format version 3
+    r"""program, format version 4
 constants:
   #0 weight: float32[2, 4], segment 0, 32 bytes
   #1 tied: int32[8], segment 0, 32 bytes
@@ -36,7 +36,7 @@ method forward:
 """
 )
 
-DYNAMIC = """program, format version 3
+DYNAMIC = """program, format version 4
 
 method forward:
   arguments: ((x=%0,), {})
@@ -57,7 +57,7 @@ method nothing:
   arenas: 0 bytes
 """
 
-STRUCTURED = """program, format version 3
+STRUCTURED = """program, format version 4
 states:
   #0 cache: float32[4], segment 0, 16 bytes
 
@@ -120,7 +120,7 @@ TEXTS = {
     "fallback": FALLBACK,
     "dynamic": DYNAMIC,
     "structured": STRUCTURED,
-    "empty": "program, format version 3\n",
+    "empty": "program, format version 4\n",
 }
 
 

@@ -28,7 +28,7 @@ def registry(site: Site) -> Registry:
 
 
 def test_states_the_absent_library(registry: Registry) -> None:
-    assert set(BLOCKS) == {"info", "aot", "patterns", "runtime"}
+    assert set(BLOCKS) == {"info", "aot", "patterns", "asking", "runtime"}
     assert registry.state("acme").state is State.UNAVAILABLE
     with pytest.raises(BackendUnavailable, match=r"acme-sdk cannot be imported.*pip install acme-sdk"):
         registry.runtime("acme")
@@ -52,6 +52,16 @@ def test_checks_and_lowers(registry: Registry) -> None:
     assert str(verdict) == "unsupported dtype: torch.int64 where Acme has float32"
     result = backend.preprocess(Region("acme_0", graph, (), {}, ()))
     assert (result.blob, result.compile_specs) == (b"aten.relu.default\naten.neg.default", {"threads": 3})
+
+
+def test_a_library_is_asked(registry: Registry) -> None:
+    from tests.partitioner.graphs import Function, edge
+
+    module = __import__("acme_delegate.asking").asking
+    backend = module.AcmeAsked(module.Options())
+    program = edge(Function(lambda x: x.relu().sin()), torch.ones(2))
+    verdicts = [str(backend.check(n)) for n in program.graph.nodes if n.op == "call_function"]
+    assert verdicts == ["yes", "unsupported operator: Acme does not convert it: no rule for sin"]
 
 
 def test_a_pattern_is_claimed(registry: Registry) -> None:

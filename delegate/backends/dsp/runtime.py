@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from delegate.backends.dsp.info import INSTALL, PROVIDER, provider, versions
 from delegate.backends.dsp.targets import Target, local_target
@@ -49,6 +49,7 @@ def settings(specs: Mapping[str, Any]) -> Any:
 class DspRuntime(BackendRuntime):
     """Opens what the AOT half compiled."""
 
+    load_options: ClassVar = {"rpc_control_latency": int}
     fork_safe = False  # QNN keeps its device for the process that opened it
 
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -20,13 +21,16 @@ from delegate.backends.xnnpack.coding import DECODES, coded
 from delegate.backends.xnnpack.lowerings import TABLE
 from delegate.backends.xnnpack.lowerings.integers import lower_in_integers
 from delegate.backends.xnnpack.lowerings.patterns import SCALED_PRODUCT, lower_layer
+from delegate.backends.xnnpack.lowerings.table import HALVES, whole_precision
 from delegate.backends.xnnpack.proof import refused
 from delegate.backends.xnnpack.rewrite import rewrite
 from delegate.backends.xnnpack.schemes import SCHEMES
 from delegate.backends.xnnpack.tflite import ModelTooLarge
+from delegate.backends.xnnpack.weights import take_apart
 from delegate.edge.graphs import call
-from delegate.edge.node import arguments, describe, is_static, op_name, tensors
+from delegate.edge.node import arguments, describe, is_static, op_name, tensor, tensors
 from delegate.errors import LoweringError
+from delegate.verdict import Reason, Verdict, no
 
 
 class XnnpackOptions(aot.Options):
@@ -36,10 +40,13 @@ class XnnpackOptions(aot.Options):
         threads: how many to run with; None for as many as the machine that runs the program has cores.
         nan: `exact` has maxima, minima, pools, exp and log carry NaN over as torch's do; `fast` leaves them as XNNPACK
             has them, where NaN may become a number.
+        half: where float16 and bfloat16 are rounded. `border`: what a partition gives, which computes in float32;
+            `every`: after every operator, as eager does, so they are left to others.
     """
 
     threads: int | None = Field(default=None, gt=0, le=1024)
     nan: Literal["exact", "fast"] = "exact"
+    half: Literal["border", "every"] = "border"
 
 
 class XnnpackBackend(TableBackend):
@@ -48,6 +55,14 @@ class XnnpackBackend(TableBackend):
     name = "xnnpack"
     Options = XnnpackOptions
     table: ClassVar[LoweringTable[Any]] = TABLE
+    most_constants = 475_000_000  # a TFLite model holds less than 2 GiB: 4 bytes each, and room for what lowerings add
+
+    def check(self, node: Node) -> Verdict:
+        if self.options.half == "every":
+            verdict = whole_precision(node)
+            if not verdict:
+                return no(Reason.DTYPE, "option half: every leaves float16 and bfloat16 to others")
+        return super().check(node)
 
     @classmethod
     def quantization(cls) -> Sequence[QuantizationScheme]:
@@ -67,21 +82,22 @@ class XnnpackBackend(TableBackend):
         try:
             blob, inputs, outputs = builder.finish()
         except ModelTooLarge as error:
-            raise LoweringError(
-                f"partition {region.name} does not fit into a TFLite model",
-                where=str(error),
-                remedy="split the partition",
-            ) from error
+            raise RegionRefused({_heaviest(region): str(error)}) from error
+        rest, places, data = take_apart(blob, builder.model.constants(blob))
         reasons = refused(builder.model, blob, inputs, outputs)
         if reasons:
             raise RegionRefused(reasons)
+        borders = (region.inputs, region.outputs)
         specs = {
             "threads": self.options.threads,
             "inputs": inputs,
             "outputs": outputs,
             "dynamic": not all(is_static(node) for node in region.inputs),
+            "types": [[str(tensor(n).dtype).removeprefix("torch.") for n in nodes] for nodes in borders],
+            "weights": places,
         }
-        return PreprocessResult(blob, specs, tuple(_notes(builder)))
+        notes = (*_notes(builder), *_rounding(itertools.chain(*borders)))
+        return PreprocessResult(rest, specs, notes, data=tuple(data))
 
     def _lower(self, builder: RegionBuilder, node: Node) -> None:
         row = self.table.get(op_name(node))
@@ -121,6 +137,21 @@ def _notes(builder: RegionBuilder) -> Iterator[str]:
 
 def _floats(builder: RegionBuilder) -> list[tuple[str, int]]:
     return sorted(Counter(builder.floats).items())
+
+
+def _heaviest(region: Region) -> str:
+    """The node that takes the most elements of constants."""
+
+    def weight(node: Node) -> int:
+        return sum(region.constants[n].numel() for n in node.all_input_nodes if n in region.constants)
+
+    return max(region.calls, key=weight).name
+
+
+def _rounding(border: Iterable[Node]) -> Iterator[str]:
+    halves = sorted({str(t.dtype).removeprefix("torch.") for n in border for t in tensors(n) if t.dtype in HALVES})
+    if halves:
+        yield f"{' and '.join(halves)} computed in float32, rounded at the border"
 
 
 def _counted(number: int, noun: str) -> str:

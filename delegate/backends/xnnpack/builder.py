@@ -10,7 +10,7 @@ A lowering takes operands of its node's arguments, emits operators, and sets wha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -42,7 +42,7 @@ _CONVERTS = (2.0**-8, 2.0**7)  # by how much scales may differ where integers be
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A value in the model.
+    """A value in the model; truth values, which come over the border alone, are 0 and 1 in float32.
 
     Args:
         index: of its TFLite tensor.
@@ -128,6 +128,7 @@ class RegionBuilder:
         self._arrays: dict[Node, Array] = {}
         self._constants: dict[Node, torch.Tensor] = dict(region.constants)
         self._reordered: dict[tuple[int, Order], Operand] = {}
+        self._once: dict[Hashable, Operand] = {}
         self._inputs: list[int] = []
         for node in region.inputs:
             self._take_input(node)
@@ -262,7 +263,7 @@ class RegionBuilder:
             array = self.weights(node)
             return self.constant(array, order or layout.row_major(array.ndim))
         found = self._values[node][result]
-        if self.result is None and tensors(node)[result].dtype is torch.float32:
+        if self.result is None and tensors(node)[result].dtype.is_floating_point:
             found = self.dequantize(found)
         return found if order is None else self.reorder(found, order)
 
@@ -382,6 +383,12 @@ class RegionBuilder:
     def set_constant(self, node: Node, value: torch.Tensor) -> None:
         """Say that a node's value is known now."""
         self._constants[node] = value
+
+    def once(self, key: Hashable, make: Callable[[], Operand]) -> Operand:
+        """What `make` gives; it is called once for all that name one key, such as layers that share a mask."""
+        if key not in self._once:
+            self._once[key] = make()
+        return self._once[key]
 
     # -- moving data --------------------------------------------------------------------------------------------------
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from delegate.backends.xnnpack.info import INSTALL, threads
 from delegate.backends.xnnpack.quiet import make_first
-from delegate.backends.xnnpack.reader import Malformed
 from delegate.backends.xnnpack.verifier import Graph, verify
+from delegate.backends.xnnpack.weights import put_together
 from delegate.errors import BackendFailed, BackendUnavailable
+from delegate.kernels.halves import from_bfloat16, from_float16, to_bfloat16
+from delegate.program.dtypes import DType
 from delegate.program.task import Task
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
 
@@ -52,17 +54,20 @@ class XnnpackDelegate(Delegate):
     memory is planned anew.
     """
 
-    def __init__(
-        self, interpreter: Any, graph: Graph, inputs: Sequence[int], outputs: Sequence[int], dynamic: bool
-    ) -> None:
+    def __init__(self, interpreter: Any, graph: Graph, specs: Mapping[str, Any]) -> None:
         self._owner = interpreter  # keeps the model's bytes alive
         self._wrapper = interpreter._interpreter
-        self._graph, self._dynamic = graph, dynamic
-        self._inputs, self._outputs = tuple(inputs), tuple(outputs)
+        self._graph, self._dynamic = graph, specs["dynamic"]
+        self._inputs, self._outputs = tuple(specs["inputs"]), tuple(specs["outputs"])
+        floats = (["float32"] * len(self._inputs), ["float32"] * len(self._outputs))  # in files of format 3
+        self._types = [[DType[name] for name in names] for names in specs.get("types", floats)]
+        taken, given = self._types
+        self._takes = tuple(_WIDE.get(t) for t in taken)
+        self._gives = tuple(_ROUNDED.get(t) for t in given)
         self._shapes: tuple[tuple[int, ...], ...] = ()
         self._sources: list[Array] = []
         self._results: list[Array] = []
-        if not dynamic:
+        if not self._dynamic:
             self._bind()
 
     def _bind(self) -> None:
@@ -84,14 +89,21 @@ class XnnpackDelegate(Delegate):
         self._shapes = shapes
 
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
-        for what, tensors, types in (("inputs", self._graph.inputs, inputs), ("outputs", self._graph.outputs, outputs)):
-            if len(tensors) != len(types):
+        taken, made = self._types
+        for what, tensors, known, types in (
+            ("inputs", self._graph.inputs, taken, inputs),
+            ("outputs", self._graph.outputs, made, outputs),
+        ):
+            if not len(tensors) == len(known) == len(types):
                 raise BackendFailed(f"it has {len(tensors)} {what}, and the program {len(types)}", remedy=_DAMAGED)
-            for tensor, (shape, dtype) in zip(tensors, types, strict=True):
+            for tensor, wanted, (shape, dtype) in zip(tensors, known, types, strict=True):
                 own = tensor.signature if self._dynamic else tensor.shape
-                if dtype != tensor.dtype or len(own) != len(shape) or any(map(_differ, own, shape)):
+                fits = (
+                    wanted in _TAKEN[what] and dtype == wanted.numpy and tensor.dtype == _HELD.get(wanted, np.float32)
+                )
+                if not fits or len(own) != len(shape) or any(map(_differ, own, shape)):
                     problem = (
-                        f"the model's {what} are {tensor.dtype}{list(own)}, where the program has {dtype}{list(shape)}"
+                        f"the model's {what} are {wanted.name}{list(own)}, where the program has {dtype}{list(shape)}"
                     )
                     raise BackendFailed(problem, remedy=_DAMAGED)
 
@@ -103,15 +115,18 @@ class XnnpackDelegate(Delegate):
                 shapes = tuple([x.shape for x in inputs])
                 if shapes != self._shapes:
                     self._resize(shapes)
-            for own, given in zip(self._sources, inputs):  # noqa: B905 - `prepare` has counted them
-                own[...] = given
+            for own, given, take in zip(self._sources, inputs, self._takes):  # noqa: B905 - `prepare` has counted them
+                own[...] = given if take is None else take(given)
             self._wrapper.Invoke()
             if self._dynamic:  # XNNPACK may move its outputs when sizes change
                 self._results = [self._look(i) for i in self._outputs]
                 if [x.shape for x in self._results] != [x.shape for x in outputs]:
                     raise ValueError(f"it gives {[x.shape for x in self._results]}, not {[x.shape for x in outputs]}")
-            for given, own in zip(outputs, self._results):  # noqa: B905
-                given[...] = own
+            for given, own, give in zip(outputs, self._results, self._gives):  # noqa: B905
+                if give is None:
+                    given[...] = own
+                else:
+                    give(np.asarray(own), given)
         except (ValueError, RuntimeError) as error:
             self._shapes = ()
             raise BackendFailed("XNNPACK failed at a partition", where=str(error)) from error
@@ -119,6 +134,18 @@ class XnnpackDelegate(Delegate):
     def close(self) -> None:
         self._sources, self._results = [], []
         self._wrapper = self._owner = None
+
+
+def _to_float16(values: Array, out: Array) -> None:
+    with np.errstate(over="ignore"):  # what is too large becomes infinity
+        out[...] = values
+
+
+_WIDE: Mapping[DType, Callable[[Array], Array]] = {DType.float16: from_float16, DType.bfloat16: from_bfloat16}
+_ROUNDED: Mapping[DType, Callable[[Array, Array], Any]] = {DType.float16: _to_float16, DType.bfloat16: to_bfloat16}
+_FLOATS = frozenset({DType.float32, *_ROUNDED})
+_HELD = {t: t.numpy for t in (DType.int8, DType.uint8)}  # what the model holds as it is; all else in float32
+_TAKEN = {"inputs": _FLOATS | {DType.bool, *_HELD}, "outputs": _FLOATS | _HELD.keys()}  # truth values as 0 and 1
 
 
 def _differ(own: int, given: int) -> bool:
@@ -132,9 +159,10 @@ class _Number:
 
     def __init__(self, wrapper: Any, index: int) -> None:
         self._wrapper, self._index = wrapper, index
+        self._dtype = np.asarray(wrapper.GetTensor(index, 0)).dtype
 
     def __setitem__(self, key: Any, value: Array) -> None:
-        self._wrapper.SetTensor(self._index, np.asarray(value))
+        self._wrapper.SetTensor(self._index, np.asarray(value, self._dtype))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self._wrapper.GetTensor(self._index, 0), dtype)
@@ -143,18 +171,26 @@ class _Number:
 class XnnpackRuntime(BackendRuntime):
     """Opens models that the AOT half made."""
 
+    load_options: ClassVar = {"threads": int}
+
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
+        return self.init_with_data(blob, (), compile_specs)
+
+    def init_with_data(
+        self, blob: memoryview, data: Sequence[memoryview], compile_specs: Mapping[str, Any]
+    ) -> Delegate:
         # LiteRT takes nothing but bytes. `join` copies without holding Python's lock: meanwhile LiteRT is imported.
-        model = Task(partial(b"".join, (blob,)))
+        whole = Task(partial(put_together, blob, compile_specs.get("weights", ()), data))
         litert()
         inputs, outputs = compile_specs["inputs"], compile_specs["outputs"]
         try:
-            graph = verify(blob, inputs, outputs)
-        except Malformed as error:
+            model = whole.result()
+            graph = verify(memoryview(model), inputs, outputs)
+        except (ValueError, LookupError, TypeError) as error:
             what = "the model is not as this backend writes them"
             raise BackendFailed(what, where=str(error), remedy=_DAMAGED) from error
-        interpreter = open_interpreter(model.result(), min(compile_specs.get("threads") or threads(), threads()))
+        interpreter = open_interpreter(model, min(compile_specs.get("threads") or threads(), threads()))
         try:
-            return XnnpackDelegate(interpreter, graph, inputs, outputs, compile_specs["dynamic"])
-        except (ValueError, RuntimeError) as error:
+            return XnnpackDelegate(interpreter, graph, compile_specs)
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
             raise BackendFailed("LiteRT cannot prepare the model", where=str(error)) from error

@@ -60,10 +60,19 @@ class ModelTooLarge(ValueError):
 
 
 class _Buffer(schema.BufferT):  # type: ignore[misc]
-    """A buffer whose data is aligned; the generated class aligns bytes to 1."""
+    """A buffer whose data is aligned; the generated class aligns bytes to 1.
+
+    Attributes:
+        before_end: of the model that it was last packed into: how far before its end the data begins.
+    """
+
+    before_end = 0
 
     def Pack(self, builder: flatbuffers.Builder) -> int:  # noqa: N802 - the generated classes call it
-        data = None if self.data is None else _aligned_vector(builder, self.data)
+        data = None
+        if self.data is not None:
+            data = _aligned_vector(builder, self.data)
+            self.before_end = data - 4  # behind the vector's length
         schema.BufferStart(builder)
         if data is not None:
             schema.BufferAddData(builder, data)
@@ -175,6 +184,10 @@ class Model:
         graph = copy.copy(self._graph)
         graph.inputs, graph.outputs = np.array(inputs, np.int32), np.array(outputs, np.int32)
         return self._pack(graph)
+
+    def constants(self, model: bytes) -> list[tuple[int, Array]]:
+        """Where each constant begins in what `finish` just gave, and what it is."""
+        return [(len(model) - b.before_end, b.data) for b in self._buffers if b.data is not None]
 
     def single(self, position: int) -> bytes:
         """A model of one of the operators alone, with what decodes its constants, on the same tensors."""

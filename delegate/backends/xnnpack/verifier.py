@@ -230,7 +230,7 @@ _RATIOS: Mapping[str, tuple[str, float, float]] = {
         ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV", "BATCH_MATMUL"),
         ("product", 2.0**-32, 256.0),
     ),
-    "MEAN": ("each", 2.0**-32, 256.0),
+    **dict.fromkeys(("MEAN", "SUM"), ("each", 2.0**-32, 256.0)),
     "LEAKY_RELU": ("each", 2.0**-8, 127.0),
     "QUANTIZE": ("each", 2.0**-8, 2.0**7 + 1),
     **dict.fromkeys(("ELU", "LOGISTIC", "TANH"), ("each", 0.0, math.inf)),

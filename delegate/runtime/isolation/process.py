@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 import signal
@@ -19,6 +20,7 @@ from delegate import errors
 from delegate.errors import BackendError, BackendFailed, BackendUnavailable, DelegateError
 from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec, Program
+from delegate.program.segments import align
 from delegate.registry import Registry
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
 from delegate.runtime.isolation.channel import CLOSE, Channel, Tensors, shared_file
@@ -62,7 +64,8 @@ class Isolated:
             "compile_specs": dict(spec.compile_specs),
             "trust_code": self._trust_code,
         }
-        return IsolatedDelegate(partial(self._open, request, self._program.segments[spec.segment]))
+        parts = [memoryview(self._program.segments[i]) for i in (spec.segment, *spec.data)]
+        return IsolatedDelegate(partial(self._open, request, parts))
 
     def close(self) -> None:
         """End the process."""
@@ -70,12 +73,12 @@ class Isolated:
             if self._worker is not None:
                 self._worker.end()
 
-    def _open(self, request: Any, blob: memoryview | bytes) -> tuple[Worker, Channel]:
+    def _open(self, request: Any, parts: Sequence[memoryview]) -> tuple[Worker, Channel]:
         """A delegate in the process; one that has ended is started again."""
         with self._lock:
             if self._worker is None or self._worker.ended:
                 self._worker = Worker()
-            return self._worker, self._worker.open(request, blob)
+            return self._worker, self._worker.open(request, parts)
 
 
 class Worker:
@@ -117,13 +120,20 @@ class Worker:
         self._finalizer = weakref.finalize(self, _kill, self._process, self._life, self._control, os.getpid())
         _WORKERS.add(self)
 
-    def open(self, request: Any, blob: memoryview | bytes) -> Channel:
-        """Make a delegate; gives the channel over which it runs. Raises BackendFailed, or what the backend did."""
+    def open(self, request: Any, parts: Sequence[memoryview]) -> Channel:
+        """Make a delegate of a blob and its data, in memory that is shared with the process.
+
+        Gives the channel over which it runs. Raises BackendFailed, or what the backend did.
+        """
         channel, theirs = Channel.pair()
-        file = shared_file(len(blob))
+        starts = [0, *itertools.accumulate(align(part.nbytes) for part in parts)]
+        request = {**request, "parts": [(at, at + part.nbytes) for at, part in zip(starts, parts, strict=False)]}
+        file = shared_file(starts[-1])
         try:
             with theirs, open(file, "wb", closefd=False) as written:
-                written.write(blob)
+                for at, part in zip(starts, parts, strict=False):
+                    written.seek(at)
+                    written.write(part)
                 written.flush()
                 self.ask(self._control, request, (file, theirs.fileno()))
         except BaseException:

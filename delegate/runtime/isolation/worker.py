@@ -57,9 +57,10 @@ def _open(runtimes: dict[str, BackendRuntime], message: Mapping[str, Any], blob:
     if half not in runtimes:
         runtimes[half] = cast("Callable[[], BackendRuntime]", load_object(half))()
     size = os.fstat(blob).st_size
-    data = memoryview(mmap.mmap(blob, size, access=mmap.ACCESS_READ)) if size else memoryview(b"")
+    whole = memoryview(mmap.mmap(blob, size, access=mmap.ACCESS_READ)) if size else memoryview(b"")
     os.close(blob)
-    made = open_blob(runtimes[half], data, message["compile_specs"], trust_code=message["trust_code"])
+    first, *data = (whole[start:end] for start, end in message["parts"])
+    made = open_blob(runtimes[half], first, data, message["compile_specs"], trust_code=message["trust_code"])
     threading.Thread(target=_Server(made, Channel(socket.socket(fileno=end))).serve, daemon=True).start()
 
 

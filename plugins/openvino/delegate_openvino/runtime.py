@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import openvino
@@ -16,6 +16,7 @@ from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
 class OpenVinoRuntime(BackendRuntime):
     """Opens what the AOT half made."""
 
+    load_options: ClassVar = {"device": str, "precision": str, "threads": int, "cache": str}
     fork_safe = False  # its threads are gone in a forked process
 
     def __init__(self) -> None:

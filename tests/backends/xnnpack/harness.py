@@ -116,8 +116,15 @@ class Lowered:
         """Run it. `shapes`: of the results, where they are dynamic."""
         sizes = shapes or [tuple(n.meta["val"].shape) for n in self.region.outputs]
         results = [np.full(s, np.nan, np.float32) for s in sizes]
-        self.delegate.execute([x.contiguous().numpy() for x in inputs], results)
+        given = [x.contiguous().numpy() for x in inputs]
+        self.delegate.prepare([(x.shape, x.dtype) for x in given], [(r.shape, r.dtype) for r in results])
+        self.delegate.execute(given, results)
         return [torch.from_numpy(r) for r in results]
+
+
+def opened(result: PreprocessResult) -> Delegate:
+    """The delegate of what the AOT half made."""
+    return XnnpackRuntime().init_with_data(memoryview(result.blob), result.data, result.compile_specs)
 
 
 def lower(module: torch.nn.Module, inputs: Inputs, dynamic_shapes: Any = None, threads: int = 1) -> Lowered:
@@ -126,7 +133,7 @@ def lower(module: torch.nn.Module, inputs: Inputs, dynamic_shapes: Any = None, t
     refusals = {name: str(v) for name, v in verdicts(region).items() if not v}
     assert not refusals, f"{refusals}\n{region.graph}"
     result = XnnpackBackend(XnnpackOptions(threads=threads)).preprocess(region)
-    return Lowered(region, result, XnnpackRuntime().init(memoryview(result.blob), result.compile_specs))
+    return Lowered(region, result, opened(result))
 
 
 def assert_same(module: torch.nn.Module, inputs: Inputs, lowered: Lowered, rtol: float, atol: float) -> None:

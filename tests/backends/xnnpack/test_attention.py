@@ -53,6 +53,8 @@ MASKS = {
     "row_of_lowest": additive(DEAD, LOWEST),
     "per_batch": torch.randn(2, 1, 1, 5),
     "per_head": torch.randn(4, 6, 5),
+    "bool_of_keys": DEAD[2:4, None, None, :],
+    "bool_of_each": torch.rand(2, 4, 6, 5) > 0.5,
 }
 
 
@@ -61,7 +63,7 @@ def test_constant_mask(name):
     run(Masked(MASKS[name]), (Q, K, V), 1e-5, 2e-6)
 
 
-@pytest.mark.parametrize("name", [n for n, m in MASKS.items() if m.dtype is torch.float32])
+@pytest.mark.parametrize("name", MASKS)
 def test_computed_mask(name):
     run(Call(attention), (Q, K, V, MASKS[name]), 1e-5, 2e-6)
 
@@ -95,7 +97,6 @@ def test_dynamic(dims):
 
 T = {2: Dim("t", min=2, max=64)}
 REFUSED = {
-    "computed_bool": (Call(attention), (Q, K, V, BOOLS), None, Reason.DTYPE),
     "double": (Call(attention), (Q.double(), K.double(), V.double()), None, Reason.DTYPE),
     "dropout": (Call(attention, dropout_p=0.5), (Q, K, V), None, Reason.ATTRIBUTE),
     "broadcast": (Call(attention), (Q, K[:, :1], V[:, :1]), None, Reason.ATTRIBUTE),

@@ -30,6 +30,14 @@ def test_unary(functions, x):
     run(Call(lambda x: tuple(f(x) for f in functions)), (x,), 1e-5, 3e-7)
 
 
+def test_rounded_towards_zero():
+    x = torch.tensor([1.5, -1.5, 0.0, torch.inf, -torch.inf, torch.nan, 2.0, -0.3, 1e20])
+    run(Call(torch.trunc), (x,), 0, 0)
+    modes = (None, "trunc")
+    quotients = Call(lambda x, y: tuple(torch.div(x, v, rounding_mode=m) for m in modes for v in (y, 3.0)))
+    run(quotients, (torch.randn(40, 50) * 100, torch.randn(50)), 0, 0)
+
+
 def test_power():
     whole = (1, 2, 3, 4, 7, 16, -1, -2, 2.0)
     run(Call(lambda x: tuple(x**n for n in whole)), (X[:997],), 1e-5, 0)
@@ -140,13 +148,14 @@ def test_constant_nodes_are_folded():
     ("function", "inputs", "op", "reason"),
     [
         (lambda x: x + x, (torch.ones(3, dtype=torch.int64),), "aten.add.Tensor", Reason.DTYPE),
-        (torch.exp, (torch.ones(3, dtype=torch.float16),), "aten.exp.default", Reason.DTYPE),
+        (torch.exp, (torch.ones(3, dtype=torch.float64),), "aten.exp.default", Reason.DTYPE),
         (torch.neg, (torch.ones(1, 1, 1, 1, 1, 1, 2),), "aten.neg.default", Reason.RANK),
         (torch.neg, (torch.ones(2, 0),), "aten.neg.default", Reason.ATTRIBUTE),
         (lambda x: x**2.5, (torch.ones(2),), "aten.pow.Tensor_Scalar", Reason.ATTRIBUTE),
+        (lambda x: torch.div(x, 3, rounding_mode="floor"), (torch.ones(2),), "aten.div.Tensor_mode", Reason.INACCURATE),
         (torch.sign, (torch.ones(2),), "aten.sign.default", Reason.OPERATOR),
     ],
-    ids=["int", "half", "seven dimensions", "empty", "odd power", "unknown operator"],
+    ids=["int", "double", "seven dimensions", "empty", "odd power", "floor of a quotient", "unknown operator"],
 )  # fmt: skip
 def test_refused(function, inputs, op, reason):
     verdict = refusal(Call(function), inputs, op)

@@ -112,6 +112,7 @@ OPS: dict[str, Op] = {
     "mean last": Op([(3, 20)], plain(lambda x: x.mean(-1, keepdim=True))),
     "global pool": Op([IMAGE], plain(lambda x: F.adaptive_avg_pool2d(x, 1))),
     "adaptive pool": Op([(2, 8, 8, 6)], plain(lambda x: F.adaptive_avg_pool2d(x, (4, 3)))),
+    "adaptive pool, uneven": Op([IMAGE], plain(lambda x: F.adaptive_avg_pool2d(x, (4, 3))), floats=True),
     "avg pool": Op([IMAGE], plain(lambda x: F.avg_pool2d(x, 2))),
     "avg pool padded": Op([IMAGE], plain(lambda x: F.avg_pool2d(x, 3, 2, 1))),
     "avg pool not padded": Op([IMAGE], plain(lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False)), floats=True),

@@ -57,6 +57,15 @@ def test_adaptive(size):
         (region_input,), 1e-5, 1e-6)  # fmt: skip
 
 
+@pytest.mark.parametrize("size", [(1, 1), (5, 4), (13, 11), (6, 1), (20, 3)], ids=str)
+def test_adaptive_of_uneven_windows(size):
+    torch.manual_seed(0)
+    x = torch.randn(2, 6, 13, 11)
+    run(nn.AdaptiveAvgPool2d(size), (x,), 1e-5, 1e-6)
+    x[0, 1, 3, 3], x[1, 2, 0] = torch.nan, -torch.inf
+    run(nn.AdaptiveMaxPool2d(size), (x,), 0, 0)
+
+
 @pytest.mark.parametrize(
     "module",
     [nn.AvgPool1d(3, 2, 1), nn.AvgPool1d(3, 2, 1, True, False), nn.MaxPool1d(3, 2, 1), nn.AdaptiveAvgPool1d(5)],
@@ -85,10 +94,11 @@ X = torch.randn(1, 4, 9, 9)
         (lambda x: F.max_pool2d(x, 3, dilation=2), "max_pool2d_with_indices", Reason.ATTRIBUTE, "dilation"),
         (lambda x: F.max_pool2d(x, 2, 3), "max_pool2d_with_indices", Reason.ATTRIBUTE, "stride"),
         (lambda x: F.avg_pool2d(x, 1, 2), "avg_pool2d", Reason.ATTRIBUTE, "stride"),
-        (lambda x: F.adaptive_avg_pool2d(x, 2), "_adaptive_avg_pool2d", Reason.ATTRIBUTE, "does not divide"),
+        (lambda x: F.adaptive_avg_pool2d(x, 40), "_adaptive_avg_pool2d", Reason.SLOWER, "uneven windows"),
+        (lambda x: F.adaptive_max_pool2d(x, 2, True)[1], "adaptive_max_pool2d", Reason.ATTRIBUTE, "indices"),
         (lambda x: F.avg_pool2d(x[0], 2), "avg_pool2d", Reason.RANK, "3 dimensions"),
     ],
-    ids=["indices", "dilation", "stride beyond the window", "one element", "uneven", "no batch"],
+    ids=["indices", "dilation", "stride beyond the window", "one element", "uneven", "indices of adaptive", "no batch"],
 )  # fmt: skip
 def test_refused(function, op, reason, words):
     verdict = refusal(Call(function), (X,), f"aten.{op}.default")

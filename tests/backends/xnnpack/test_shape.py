@@ -112,6 +112,11 @@ DYNAMIC = {
     "two_unsqueezed": (lambda x: x[:, None, :, None].exp(), (2, 3), {0: N, 1: T}, [(4, 7)]),
     "two_squeezed": (lambda x: x.squeeze(1).exp(), (2, 1, 3), {0: N, 2: T}, [(4, 1, 7)]),
     "repeat": (lambda x: x.repeat(1, 3), (2, 3), {0: N}, [(7, 3)]),
+    "two_split": (lambda x: x.view(*x.shape[:2], 6, 2).neg(), (2, 3, 12), {0: N, 1: T}, [(4, 7, 12)]),
+    "two_split_thrice": (lambda x: x.view(*x.shape[:2], 3, 2, 2), (2, 3, 12), {0: N, 1: T}, [(4, 7, 12)]),
+    "two_joined": (lambda x: x.transpose(1, 2).flatten(2).exp(), (2, 3, 5, 4), {0: N, 2: T}, [(4, 3, 7, 4)]),
+    "two_regrouped": (lambda x: x.reshape(x.shape[0], 4, 3, -1), (2, 2, 6, 5), {0: N, 3: T}, [(4, 2, 6, 7)]),
+    "two_and_ones": (lambda x: x.view(x.shape[0], x.shape[2], 1, 3, 4), (2, 1, 5, 12), {0: N, 2: T}, [(4, 1, 7, 12)]),
 }
 
 
@@ -143,9 +148,9 @@ REFUSED = {
         Reason.RANK,
     ),
     "two_unknown": (
-        lambda x: x.view(x.shape[0], x.shape[1], 2, 3),
-        torch.randn(2, 3, 6),
-        {0: N, 1: T},
+        lambda x: x.view(x.shape[0], x.shape[1] // 2, 2, 6),
+        torch.randn(2, 4, 6),
+        {0: N, 1: 2 * T},
         "aten.view.default",
         Reason.DYNAMIC_SHAPE,
     ),
@@ -164,7 +169,7 @@ REFUSED = {
         "aten.permute.default",
         Reason.DTYPE,
     ),
-    "to_half": (lambda x: x.half(), X, None, "aten._to_copy.default", Reason.DTYPE),
+    "to_half": (lambda x: x.half(), X, None, "aten._to_copy.default", Reason.INACCURATE),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from delegate.backends.gpu.webgpu import provider
 from delegate.backends.onnx.blob import OnnxModel, unpack
@@ -17,6 +17,7 @@ from delegate.runtime.backend import BackendRuntime, Delegate, DeviceMemory
 class WebGpuRuntime(BackendRuntime):
     """Opens what the AOT half made."""
 
+    load_options: ClassVar = {"threads": int, "memory_pattern": bool}
     fork_safe = False  # neither Vulkan nor ONNX Runtime's threads are
 
     def __init__(self) -> None:

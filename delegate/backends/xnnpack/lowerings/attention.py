@@ -13,12 +13,13 @@ from delegate.backends.lowering import every
 from delegate.backends.xnnpack import layout
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.lowerings.elementwise import binary
+from delegate.backends.xnnpack.lowerings.masks import masked_scores
 from delegate.backends.xnnpack.lowerings.normalization import softmax
 from delegate.backends.xnnpack.lowerings.reduction import LARGEST, reduce
 from delegate.backends.xnnpack.lowerings.shape import dynamic_sizes, same_shape
-from delegate.backends.xnnpack.lowerings.table import TABLE
+from delegate.backends.xnnpack.lowerings.table import FLOATS, TABLE
 from delegate.backends.xnnpack.tflite import Array
-from delegate.edge.node import arguments, is_constant, tensor
+from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 
@@ -33,11 +34,11 @@ def product(builder: RegionBuilder, a: Operand, b: Operand, shape: tuple[Any, ..
 
 
 def _operands(node: Node) -> Verdict:
-    """Query, key and value are float32, of 2 to 5 dimensions, and none is empty."""
+    """Query, key and value are float32, float16 or bfloat16, of 2 to 5 dimensions, and none is empty."""
     given = arguments(node)
     for name in ("query", "key", "value"):
         value, shape = tensor(given[name]), shape_of(given[name])
-        if value.dtype is not torch.float32:
+        if value.dtype not in FLOATS:
             kind = str(value.dtype).removeprefix("torch.")
             return no(Reason.DTYPE, f"{name} is {kind}, and XNNPACK computes in float32")
         if not 2 <= len(shape) <= 5:
@@ -80,14 +81,12 @@ def _heads(node: Node) -> Verdict:
 
 
 def _masked(node: Node) -> Verdict:
-    """A mask is float32, or a constant of bool."""
+    """A mask is float32, float16, bfloat16 or bool."""
     mask = arguments(node)["attn_mask"]
     if mask is None:
         return YES
     kind = tensor(mask).dtype
-    if kind is torch.bool and not is_constant(mask):
-        return no(Reason.DTYPE, f"the mask {mask.name} is bool and computed at run time", "give it as float: 0 or -inf")
-    if kind not in (torch.bool, torch.float32):
+    if kind is not torch.bool and kind not in FLOATS:
         return no(Reason.DTYPE, f"the mask is {kind}".replace("torch.", ""))
     if len(shape_of(mask)) > len(shape_of(node)):
         return no(Reason.RANK, f"the mask has {len(shape_of(mask))} dimensions")
@@ -124,6 +123,8 @@ def _add_mask(builder: RegionBuilder, node: Node, scores: Operand) -> tuple[Oper
     given = arguments(node)
     mask = given["attn_mask"]
     if mask is not None and not builder.is_constant(mask):
+        if tensor(mask).dtype is torch.bool:
+            return masked_scores(builder, mask, scores)
         return _add_computed(builder, builder.operand(mask), scores)
     array = _constant_mask(builder, node)
     if array is None:

@@ -12,30 +12,27 @@ from torch.fx import Node
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.lowerings.nan import kept, kept_log, kept_of_first
-from delegate.backends.xnnpack.lowerings.table import TABLE, arg, floats
-from delegate.edge.node import op_name
+from delegate.backends.xnnpack.lowerings.table import TABLE, arg, floats, floats_or_truths, whole_precision
+from delegate.edge.node import arguments, op_name
 from delegate.verdict import YES, Reason, Verdict, no
 
 UNARY = {
     "aten.abs.default": "ABS",
-    "aten.ceil.default": "CEIL",
     "aten.cos.default": "COS",
     "aten.exp.default": "EXP",
-    "aten.floor.default": "FLOOR",
     "aten.log.default": "LOG",
     "aten.neg.default": "NEG",
-    "aten.round.default": "ROUND",
     "aten.sigmoid.default": "LOGISTIC",
     "aten.sin.default": "SIN",
     "aten.sqrt.default": "SQRT",
     "aten.tanh.default": "TANH",
     "aten.relu.default": "RELU",
 }
+JUMPS = {"aten.ceil.default": "CEIL", "aten.floor.default": "FLOOR", "aten.round.default": "ROUND"}
 _KEEP = {"EXP": kept, "LOG": kept_log}
 EXTREMES = ("MAXIMUM", "MINIMUM")
 _TABLES = {"ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "DIV": "DivOptions"}
 BINARY = {
-    "aten.mul.Tensor": "MUL",
     "aten.mul.Scalar": "MUL",
     "aten.div.Tensor": "DIV",
     "aten.div.Scalar": "DIV",
@@ -110,6 +107,48 @@ def lower_binary(builder: RegionBuilder, node: Node) -> None:
     name = BINARY[op_name(node)]
     build = extreme if name in EXTREMES else broadcasting
     builder.set(node, build(builder, node, name, node.args[:2]))
+
+
+@TABLE.lowers(*JUMPS, check=every(floats, whole_precision))
+def lower_jump(builder: RegionBuilder, node: Node) -> None:
+    """One TFLite operator."""
+    builder.set(node, unary(builder, JUMPS[op_name(node)], builder.operand(node.args[0])))
+
+
+@TABLE.lowers("aten.trunc.default", check=every(floats, whole_precision))
+def lower_trunc(builder: RegionBuilder, node: Node) -> None:
+    """Rounded towards zero."""
+    builder.set(node, truncated(builder, builder.operand(node.args[0])))
+
+
+def truncated(builder: RegionBuilder, x: Operand) -> Operand:
+    """Floor of what is positive, and ceil of what is negative."""
+    above = unary(builder, "FLOOR", unary(builder, "RELU", x))
+    return binary(builder, "ADD", above, unary(builder, "CEIL", binary(builder, "MINIMUM", x, 0.0)))
+
+
+def _truncates(node: Node) -> Verdict:
+    """The rounding mode is none or "trunc"."""
+    mode = arguments(node)["rounding_mode"]
+    if mode in (None, "trunc"):
+        return YES
+    return no(Reason.INACCURATE, f"rounding mode {mode}: torch rounds a remainder, and the quotient may be a step off")
+
+
+_ROUNDED = ("aten.div.Tensor_mode", "aten.div.Scalar_mode")
+
+
+@TABLE.lowers(*_ROUNDED, check=every(floats, _numbers, _truncates, whole_precision))
+def lower_rounded_quotient(builder: RegionBuilder, node: Node) -> None:
+    """A quotient, rounded towards zero where that is wished."""
+    y = broadcasting(builder, node, "DIV", node.args[:2])
+    builder.set(node, y if arguments(node)["rounding_mode"] is None else truncated(builder, y))
+
+
+@TABLE.lowers("aten.mul.Tensor", check=every(floats_or_truths, _numbers))
+def lower_product(builder: RegionBuilder, node: Node) -> None:
+    """A MUL; a mask of truth values is one of 0 and 1."""
+    builder.set(node, broadcasting(builder, node, "MUL", node.args[:2]))
 
 
 @TABLE.lowers(

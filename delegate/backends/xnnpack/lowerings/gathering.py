@@ -1,4 +1,4 @@
-"""Lowerings of gathers with constant indices, flips, rolls, and constant masks."""
+"""Lowerings of gathers with constant indices, flips and rolls."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from delegate.backends.xnnpack.lowerings.shape import (
     dynamic_sizes,
     infers_one,
     repeat_each,
-    same_shape,
     source,
 )
-from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, floats
-from delegate.backends.xnnpack.tflite import Array
+from delegate.backends.xnnpack.lowerings.table import FLOATS, MAX_RANK, TABLE, floats
 from delegate.edge.node import arguments, is_constant, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -91,9 +89,9 @@ def _indices(node: Node) -> list[tuple[int, Node]]:
 
 
 def _gathered_floats(node: Node) -> Verdict:
-    """Elements are float32, of 5 dimensions at most."""
+    """Elements are float32, float16 or bfloat16, of 5 dimensions at most."""
     for value in (tensor(source(node)), tensor(node)):
-        if value.dtype is not torch.float32:
+        if value.dtype not in FLOATS:
             kind = str(value.dtype).removeprefix("torch.")
             return no(Reason.DTYPE, f"elements are {kind}, and XNNPACK computes in float32")
         if value.dim() >= MAX_RANK:
@@ -188,57 +186,3 @@ def lower_roll(builder: RegionBuilder, node: Node) -> None:
         first = -shift % size
         x = gather(builder, x, dim % x.rank, [*range(first, size), *range(first)])
     builder.set(node, builder.reshape(x, shape))
-
-
-# -- constant masks ----------------------------------------------------------------------------------------------------
-
-
-def _maskable(node: Node) -> Verdict:
-    """The mask is a constant; the values are float32 and of the result's shape, or constants."""
-    mask, *values = cast(Sequence[Node], node.args)
-    if not is_constant(mask):
-        return no(Reason.NON_CONSTANT, f"the mask {mask.name} is computed at run time, and XNNPACK has no booleans")
-    for value in (node, *values):
-        if tensor(value).dtype is not torch.float32:
-            return no(
-                Reason.DTYPE,
-                f"{value.name} is {tensor(value).dtype}, and XNNPACK computes in float32".replace("torch.", ""),
-            )
-        if tensor(value).dim() > MAX_RANK or 0 in tensor(value).shape:
-            return no(Reason.RANK, f"{value.name} has the shape {list(tensor(value).shape)}")
-    for value in values:
-        if not is_constant(value) and not same_shape(shape_of(value), shape_of(node)):
-            return no(
-                Reason.ATTRIBUTE, f"{value.name} broadcasts, and its masked form would not have the result's shape"
-            )
-    return YES
-
-
-@TABLE.lowers("aten.where.self", check=_maskable)
-def lower_where(builder: RegionBuilder, node: Node) -> None:
-    """Bounds that leave an element alone or force it to a constant: exact, for infinities too (NaN stays NaN)."""
-    mask, x, y = cast(Sequence[Node], node.args)
-    chosen = builder.array(mask) != 0
-    if builder.is_constant(y):
-        builder.set(node, _forced(builder, node, x, chosen, builder.array(y)))
-    elif builder.is_constant(x):
-        builder.set(node, _forced(builder, node, y, ~chosen, builder.array(x)))
-    else:
-        zero = np.zeros((), np.float32)
-        kept = [_forced(builder, node, x, chosen, zero), _forced(builder, node, y, ~chosen, zero)]
-        order = builder.common_order(kept, len(shape_of(node)))
-        operands = builder.broadcast(kept, len(shape_of(node)), order)
-        builder.set(node, builder.emit("ADD", operands, shape_of(node), order, "AddOptions"))
-
-
-def _forced(builder: RegionBuilder, node: Node, x: Node, free: Array, value: Array) -> Operand:
-    """x where it is free, and `value` elsewhere."""
-    if np.isnan(value).any():
-        raise RegionRefused({node.name: "it masks with NaN, which bounds cannot force"})
-    found, rank = builder.operand(x), len(shape_of(node))
-    for name, neutral in (("MAXIMUM", -np.inf), ("MINIMUM", np.inf)):
-        bound = np.where(free, np.float32(neutral), value).astype(np.float32)
-        if (bound != neutral).any():
-            full = builder.constant(bound.reshape((1,) * (rank - bound.ndim) + bound.shape), found.order)
-            found = builder.emit(name, [full, found], found.shape, found.order)  # the second's NaN stays
-    return found

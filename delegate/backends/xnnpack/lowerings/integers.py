@@ -17,7 +17,7 @@ from ai_edge_litert.schema_py_generated import ActivationFunctionType as Fused
 from torch.fx import Node
 
 from delegate.backends.quantizable import QuantizedOperator
-from delegate.backends.xnnpack.builder import RegionBuilder
+from delegate.backends.xnnpack.builder import RegionBuilder, shape_of
 from delegate.backends.xnnpack.coding import DECODES, QUANTIZE, integers_of
 from delegate.backends.xnnpack.lowerings.pooling import uncorrected
 from delegate.backends.xnnpack.lowerings.shape import ALIASES, RESHAPES, SQUEEZES
@@ -168,6 +168,13 @@ def _mean(case: Case) -> str:
     return _within(case.ratio(), 2.0**-32, 256, "the scale over the result's")
 
 
+def _adaptive(case: Case) -> str:
+    given, wanted = (shape_of(n)[2:] for n in (cast(Node, case.node.args[0]), case.node))
+    if all(w == 1 for w in wanted) or not any(g % w for g, w in zip(given, wanted, strict=True)):
+        return _mean(case)
+    return "windows of several sizes, whose rows would be rounded before their columns"
+
+
 def _gated(case: Case) -> str:
     return _within(case.ratio(SIGMOID.scale), 2.0**-16, 256, "the product of scales over the result's")
 
@@ -214,7 +221,7 @@ def _rows() -> list[Row]:
         *(Row(op(f"aten.{n}.Tensor", inputs=(0, 1), fuses=_ACTIVATIONS), _sum) for n in ("add", "sub")),
         Row(op("aten.mul.Tensor", inputs=(0, 1), fuses=_ACTIVATIONS), _times),
         *(Row(op(name), _mean) for name in ("aten.mean.dim", "aten.mean.default")),
-        Row(op("aten._adaptive_avg_pool2d.default"), _mean),
+        Row(op("aten._adaptive_avg_pool2d.default"), _adaptive),
         Row(op("aten.avg_pool2d.default"), _average),
         *(Row(op(f"aten.{n}.default")) for n in ("sigmoid", "tanh")),
         Row(op("aten.silu.default"), _gated),

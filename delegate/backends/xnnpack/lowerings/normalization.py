@@ -144,20 +144,20 @@ def softmax(builder: RegionBuilder, x: Operand, dim: int) -> Operand:
     return builder.emit("SOFTMAX", [x], x.shape, x.order, "SoftmaxOptions", beta=1.0)
 
 
-def _single_precision(node: Node) -> Verdict:
-    """It has a dimension, and does not widen half precision."""
+def _has_dimension(node: Node) -> Verdict:
+    """It has a dimension."""
     if not shape_of(node):
         return no(Reason.RANK, "a softmax of a number without dimensions")
-    return no(Reason.DTYPE, "it widens half-precision input") if arguments(node)["half_to_float"] else YES
+    return YES
 
 
-@TABLE.lowers("aten._softmax.default", check=every(floats, _single_precision))
+@TABLE.lowers("aten._softmax.default", check=every(floats, _has_dimension))
 def lower_softmax(builder: RegionBuilder, node: Node) -> None:
     """One SOFTMAX."""
     builder.set(node, softmax(builder, builder.operand(source(node)), arguments(node)["dim"]))
 
 
-@TABLE.lowers("aten._log_softmax.default", check=every(floats, _single_precision))
+@TABLE.lowers("aten._log_softmax.default", check=every(floats, _has_dimension))
 def lower_log_softmax(builder: RegionBuilder, node: Node) -> None:
     """x - m - log(sum(exp(x - m))) with the maximum m: the logarithm of a softmax would underflow."""
     x = builder.operand(source(node))

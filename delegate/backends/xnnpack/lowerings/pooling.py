@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,7 +14,9 @@ from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.layout import NHWC, Size
 from delegate.backends.xnnpack.lowerings.convolution import depthwise, pad_zeros, spatial
-from delegate.backends.xnnpack.lowerings.nan import clamped_windows, kept_of_windows, ones
+from delegate.backends.xnnpack.lowerings.indexing import concatenate, take
+from delegate.backends.xnnpack.lowerings.nan import clamped_windows, kept_along, kept_of_windows, ones
+from delegate.backends.xnnpack.lowerings.reduction import reduce
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg, floats, ranks
 from delegate.backends.xnnpack.quantized import LOW, exact
 from delegate.backends.xnnpack.tflite import Array
@@ -98,8 +100,9 @@ def _fits(node: Node) -> Verdict:
 
 def _max(node: Node) -> Verdict:
     """Only the maxima are used; no dilation, narrow padding; with ceil_mode and a stride, sizes known now."""
-    if 1 in results_used(node):
-        return no(Reason.ATTRIBUTE, "the indices of the maxima are used, and XNNPACK gives the maxima only")
+    verdict = _maxima_alone(node)
+    if not verdict:
+        return verdict
     windows = Windows.of(node)
     if spatial(arg(node, 4, 1), 2, 1) != [1, 1]:
         return no(Reason.ATTRIBUTE, f"dilation {arg(node, 4)} of the window")
@@ -228,28 +231,69 @@ def _counts(windows: Windows, d: int, include_padding: bool) -> Array:
     return np.asarray(end - start if include_padding else np.minimum(end, given) - np.maximum(start, 0))
 
 
+# -- adaptive pooling --------------------------------------------------------------------------------------------------
+
+_MAX_PARTS = 32  # windows along one dimension that are taken one by one
+
+
 def _adaptive(node: Node) -> Verdict:
-    """The result is of size 1, or its sizes divide those of the input."""
-    given, wanted = tensor(cast(Node, node.args[0])).shape[2:], tensor(node).shape[2:]
+    """The result is of size 1, or its sizes and those of the input are known now, with few windows where uneven."""
+    given, wanted = shape_of(cast(Node, node.args[0]))[2:], tensors(node)[0].shape[2:]
     if all(w == 1 for w in wanted):
         return YES
     if not all(isinstance(s, int) for s in (*given, *wanted)):
         return no(Reason.DYNAMIC_SHAPE, "the windows depend on the dynamic height or width")
-    if any(g % w for g, w in zip(given, wanted, strict=True)):
-        return no(Reason.ATTRIBUTE, f"{list(given)} does not divide into {list(wanted)} windows of one size")
+    if any(g % w and w > _MAX_PARTS for g, w in zip(given, wanted, strict=True)):
+        return no(Reason.SLOWER, f"{list(given)} in {list(wanted)} uneven windows, which XNNPACK takes one by one")
     return YES
+
+
+def _adapted(builder: RegionBuilder, x: Operand, wanted: Sequence[Size], over: Callable[..., Operand]) -> Operand:
+    """Windows of height, then of width: `over(x, dim)` is what becomes of a dimension, which is kept with size 1."""
+    for dim, count in zip((2, 3), wanted, strict=True):
+        size = x.shape[dim]
+        if count == 1:
+            x = over(x, dim)
+            continue
+        spans = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+        parts = [over(take(builder, x, dim, span, span[1] - span[0]), dim) for span in spans]
+        x = concatenate(builder, parts, dim)
+    return x
 
 
 @TABLE.lowers("aten._adaptive_avg_pool2d.default", check=every(floats, ranks(4), _channels, _adaptive))
 def adaptive_avg_pool(builder: RegionBuilder, node: Node) -> None:
-    """MEAN to one element, else AVERAGE_POOL_2D with equal windows."""
-    x = builder.operand(node.args[0])
-    shape = shape_of(node)
-    if all(w == 1 for w in shape[2:]):
-        axes = builder.numbers(sorted(x.axis(d) for d in range(2, x.rank)))
-        builder.set(node, builder.emit("MEAN", [x, axes], shape, x.order, "ReducerOptions", keepDims=True))
-        return
+    """MEAN to one element, AVERAGE_POOL_2D with equal windows, else a MEAN of each row and column of windows."""
+    x, shape = builder.operand(node.args[0]), shape_of(node)
     given, wanted = list(x.shape[2:]), list(shape[2:])
-    kernel = [g // w for g, w in zip(given, wanted, strict=True)]
-    windows = Windows(kernel, kernel, [0, 0], given, wanted)
-    builder.set(node, _averaged(builder, builder.reorder(x, NHWC), windows))
+    if all(w == 1 for w in wanted):
+        builder.set(node, reduce(builder, "MEAN", x, [2, 3], keepdim=True))
+    elif any(g % w for g, w in zip(given, wanted, strict=True)):
+        builder.set(node, _adapted(builder, x, wanted, lambda y, dim: reduce(builder, "MEAN", y, [dim], keepdim=True)))
+    else:
+        kernel = [g // w for g, w in zip(given, wanted, strict=True)]
+        windows = Windows(kernel, kernel, [0, 0], given, wanted)
+        builder.set(node, _averaged(builder, builder.reorder(x, NHWC), windows))
+
+
+def _maxima_alone(node: Node) -> Verdict:
+    """Only the maxima are used."""
+    if 1 in results_used(node):
+        return no(Reason.ATTRIBUTE, "the indices of the maxima are used, and XNNPACK gives the maxima only")
+    return YES
+
+
+@TABLE.lowers(
+    "aten.adaptive_max_pool2d.default",
+    check=every(floats, ranks(4), _channels, _adaptive, _maxima_alone),
+    keep=True,
+)
+def adaptive_max_pool(builder: RegionBuilder, node: Node) -> None:
+    """REDUCE_MAX of each row and column of windows."""
+
+    def maxima(x: Operand, dim: int) -> Operand:
+        y = reduce(builder, "REDUCE_MAX", x, [dim], keepdim=True)
+        return kept_along(builder, y, x, [dim], keepdim=True)
+
+    wanted = tensors(node)[0].shape[2:]
+    builder.set(node, _adapted(builder, builder.operand(node.args[0]), wanted, maxima))

@@ -15,7 +15,7 @@ from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.lowerings.elementwise import binary, unary
 from delegate.backends.xnnpack.lowerings.nan import kept_along
 from delegate.backends.xnnpack.lowerings.shape import dynamic_sizes, source, without
-from delegate.backends.xnnpack.lowerings.table import TABLE, floats
+from delegate.backends.xnnpack.lowerings.table import FLOATS, TABLE, floats
 from delegate.edge.node import arguments, op_name, results_used, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -56,9 +56,9 @@ def reduced(node: Node) -> list[int]:
 
 
 def _same_dtype(node: Node) -> Verdict:
-    """It reduces in float32."""
+    """It reduces in float32, or in the type that it is given."""
     dtype = arguments(node).get("dtype")
-    if dtype in (None, torch.float32):
+    if dtype in (None, torch.float32, tensor(source(node)).dtype):
         return YES
     return no(Reason.DTYPE, f"it reduces in {dtype}, and XNNPACK computes in float32".replace("torch.", ""))
 
@@ -73,9 +73,9 @@ def lower_reduction(builder: RegionBuilder, node: Node) -> None:
 
 
 def _values_only(node: Node) -> Verdict:
-    """Only the values are used; they are float32, of rank 6 at most, and none is empty."""
+    """Only the values are used; they are float32, float16 or bfloat16, of rank 6 at most, and none is empty."""
     value = node.meta["val"][0]
-    if tensor(source(node)).dtype is not torch.float32 or value.dim() > 6:
+    if tensor(source(node)).dtype not in FLOATS or value.dim() > 6:
         return floats(source(node))
     if 1 in results_used(node):
         return no(Reason.DTYPE, "its positions are used, which are integers, and XNNPACK gives values only")
@@ -157,7 +157,7 @@ def _order(node: Node) -> Any:
 
 
 def _known_order(node: Node) -> Verdict:
-    """The order is 1, 2 or infinity; it reduces in float32."""
+    """The order is 1, 2 or infinity; it reduces in float32, or in the type that it is given."""
     if _order(node) in (1, 2, None, math.inf):
         return _same_dtype(node)
     return no(Reason.ATTRIBUTE, f"a norm of order {_order(node)}; lowered are 1, 2 and infinity")

@@ -18,8 +18,8 @@ from delegate.backends.lowering import every
 from delegate.backends.xnnpack import layout
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.layout import Order, Size
-from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, floats
-from delegate.edge.node import arguments, op_name
+from delegate.backends.xnnpack.lowerings.table import HALVES, MAX_RANK, TABLE, floats
+from delegate.edge.node import arguments, is_constant, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 SQUEEZES = ("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.unsqueeze.default")
@@ -29,7 +29,6 @@ ALIASES = (
     "aten.alias.default",
     "aten.detach.default",
     "aten.contiguous.default",
-    "aten._to_copy.default",
     "aten.lift_fresh_copy.default",
 )
 # Binary operators that broadcast: what they are given need not be expanded.
@@ -77,8 +76,7 @@ def infers_one(node: Node) -> Verdict:
     return no(Reason.DYNAMIC_SHAPE, f"a reshape to {[str(s) for s in shape]} leaves more than one size to be inferred")
 
 
-@TABLE.lowers(*RESHAPES, check=every(floats, infers_one))
-def lower_view(builder: RegionBuilder, node: Node) -> None:
+def reshape(builder: RegionBuilder, node: Node) -> None:
     """A RESHAPE, with a transpose before it only where the memory order does not allow the new shape."""
     builder.set(node, builder.reshape(builder.operand(source(node)), shape_of(node)))
 
@@ -89,14 +87,15 @@ def lower_squeeze(builder: RegionBuilder, node: Node) -> None:
     shape, given = shape_of(node), shape_of(source(node))
     if not infers_one(node) and len(shape) > len(given):
         dim = cast(int, node.args[1]) % len(shape)
-        builder.set(node, _unsqueeze_by_product(builder, builder.operand(source(node)), shape, dim))
+        builder.set(node, unsqueeze_by_product(builder, builder.operand(source(node)), shape, dim))
     elif not infers_one(node):
-        builder.set(node, _squeeze_by_sum(builder, builder.operand(source(node)), shape, _squeezed(node)))
+        builder.set(node, squeeze_by_sum(builder, builder.operand(source(node)), shape, _squeezed(node)))
     else:
-        lower_view(builder, node)
+        reshape(builder, node)
 
 
-def _unsqueeze_by_product(builder: RegionBuilder, x: Operand, shape: tuple[Size, ...], dim: int) -> Operand:
+def unsqueeze_by_product(builder: RegionBuilder, x: Operand, shape: tuple[Size, ...], dim: int) -> Operand:
+    """A new dimension of size 1, which comes first in memory."""
     order = (dim, *(d + (d >= dim) for d in x.order))
     return builder.emit(
         "MUL", [x, builder.constant(np.ones((1,) * len(shape), np.float32))], shape, order, "MulOptions"
@@ -110,7 +109,8 @@ def _squeezed(node: Node) -> list[int]:
     return [d for d in wanted if layout.is_one(shape_of(source(node))[d])]
 
 
-def _squeeze_by_sum(builder: RegionBuilder, x: Operand, shape: tuple[Size, ...], dims: list[int]) -> Operand:
+def squeeze_by_sum(builder: RegionBuilder, x: Operand, shape: tuple[Size, ...], dims: list[int]) -> Operand:
+    """Without dimensions of size 1."""
     axes = builder.numbers(sorted(x.axis(d) for d in dims))
     return builder.emit("SUM", [x, axes], shape, without(x.order, dims), "ReducerOptions", keepDims=False)
 
@@ -148,6 +148,27 @@ def _permutation(node: Node) -> list[int]:
     return dims
 
 
+_NEAR = 64  # operators of a stretch of float32 in a half-precision program
+
+
+def _back_to_half(node: Node) -> Verdict:
+    """To float16 or bfloat16 it converts what was made of these: values are rounded at the border alone."""
+    if tensor(node).dtype not in HALVES or tensor(source(node)).dtype in HALVES:
+        return YES
+    stack, seen = [source(node)], set[Node]()
+    while stack:
+        value = stack.pop()
+        given = value.meta.get("val")
+        if value in seen or is_constant(value) or not isinstance(given, torch.Tensor) or given.dtype in HALVES:
+            continue
+        seen.add(value)
+        if value.op != "call_function" or len(seen) > _NEAR:
+            return no(Reason.INACCURATE, f"it rounds {source(node).name}, which is float32 by itself")
+        stack += value.all_input_nodes
+    return YES
+
+
+@TABLE.lowers("aten._to_copy.default", check=every(floats, _back_to_half))
 @TABLE.lowers(*ALIASES, check=floats)
 def lower_alias(builder: RegionBuilder, node: Node) -> None:
     """Nothing: values have no memory of their own here."""

@@ -22,12 +22,14 @@ Lower = Callable[[RegionBuilder, Node], None]
 TABLE: LoweringTable[Lower] = LoweringTable()
 
 MAX_RANK = 6  # XNN_MAX_TENSOR_DIMS
+HALVES = frozenset({torch.float16, torch.bfloat16})  # computed in float32 within a partition, rounded at its border
+FLOATS = frozenset({torch.float32, *HALVES})
 
 Check = Callable[[Node], Verdict]
 
 
 def floats(node: Node) -> Verdict:
-    """All tensors that the node takes and gives are float32, of rank 6 at most, and none is empty.
+    """All tensors that the node takes and gives are float32, float16 or bfloat16, of rank 6 at most, and none is empty.
 
     Of a node with several results, the first counts.
     """
@@ -40,6 +42,19 @@ def floats(node: Node) -> Verdict:
     return verdict
 
 
+def floats_or_truths(node: Node) -> Verdict:
+    """All tensors that the node takes and gives are float32, float16 or bfloat16, of rank 6 at most, and none is empty.
+    What it takes may be truth values, too.
+    """
+    for other in (node, *node.all_input_nodes):
+        value = other.meta.get("val")
+        if other is node or getattr(value, "dtype", None) is not torch.bool:
+            verdict = _float(value, node, other)
+            if verdict.reason is not None:
+                return verdict
+    return YES
+
+
 def _float(value: Any, node: Node, other: Node) -> Verdict:
     if type(value) in (tuple, list):
         value = value[0]
@@ -47,7 +62,7 @@ def _float(value: Any, node: Node, other: Node) -> Verdict:
         dtype, shape = value.dtype, value.shape
     except AttributeError:
         return YES  # a symbolic number
-    if dtype is not torch.float32:
+    if dtype not in FLOATS:
         name = str(dtype).removeprefix("torch.")
         return no(Reason.DTYPE, f"{_role(node, other)} is {name}, and XNNPACK computes in float32")
     if len(shape) > MAX_RANK:
@@ -62,6 +77,17 @@ def _float(value: Any, node: Node, other: Node) -> Verdict:
 
 def _role(node: Node, other: Node) -> str:
     return "the result" if other is node else f"argument {other.name}"
+
+
+def whole_precision(node: Node) -> Verdict:
+    """No tensor is float16 or bfloat16."""
+    for other in (node, *node.all_input_nodes):
+        dtype = getattr(other.meta.get("val"), "dtype", None)
+        if dtype in HALVES:
+            name = str(dtype).removeprefix("torch.")
+            what = f"{_role(node, other)} is {name}: it jumps, elsewhere where what it takes was not rounded before"
+            return no(Reason.INACCURATE, what)
+    return YES
 
 
 def ranks(*allowed: int) -> Check:

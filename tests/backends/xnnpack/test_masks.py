@@ -1,0 +1,103 @@
+"""Masks that are known at run time, against eager: of scores, of products, of a whole model."""
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+import delegate
+from delegate.verdict import Reason
+from tests.backends.xnnpack.harness import Call, refusal, run
+
+torch.manual_seed(0)
+Q, K, V = torch.randn(2, 4, 6, 8), torch.randn(2, 4, 5, 8), torch.randn(2, 4, 5, 3)
+KEYS = torch.tensor([[True, True, False, True, False], [True, False, False, False, False]])[:, None, None]
+EACH = torch.rand(2, 4, 6, 5) > 0.5
+EACH[..., 0] = True
+
+
+def by_hand(mask_scores):
+    """Attention as models spell it out."""
+
+    def attend(q, k, v, mask):
+        return mask_scores(q @ k.mT / 3 + 1, mask).softmax(-1) @ v
+
+    return Call(attend)
+
+
+FILLS = {
+    "infinity": lambda s, m: s.masked_fill(~m, -torch.inf),
+    "lowest": lambda s, m: s.masked_fill(~m, torch.finfo(torch.float32).min),
+    "number": lambda s, m: s.masked_fill(~m, -1e4),
+    "where": lambda s, m: torch.where(m, s, -1e9),
+    "where_not": lambda s, m: torch.where(m.logical_not(), -torch.inf, s),
+    "twice": lambda s, m: s.masked_fill(~m, -1e4).masked_fill(~m[..., :1, :], -torch.inf),
+}
+
+
+@pytest.mark.parametrize("mask", [KEYS, EACH], ids=["keys", "each"])
+@pytest.mark.parametrize("name", FILLS)
+def test_masked_scores(name, mask):
+    found = delegate.to_backend(torch.export.export(by_hand(FILLS[name]), (Q, K, V, mask)), "xnnpack")
+    assert len(found.report.partitions) == 1
+    torch.testing.assert_close(found(Q, K, V, mask), by_hand(FILLS[name])(Q, K, V, mask), rtol=1e-5, atol=2e-6)
+
+
+def test_scores_that_are_infinite():
+    """What is left alone keeps its infinities, and what is masked loses them."""
+    k = K.clone()
+    k[0, :, 2] = torch.inf  # masked
+    program = delegate.to_backend(torch.export.export(by_hand(FILLS["infinity"]), (Q.abs(), k, V, KEYS)), "xnnpack")
+    torch.testing.assert_close(program(Q.abs(), k, V, KEYS), by_hand(FILLS["infinity"])(Q.abs(), k, V, KEYS))
+
+
+def test_product_with_a_mask():
+    run(Call(lambda x, m: (x * m, m * x.neg())), (Q, EACH[..., :1]), 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x, m: torch.where(m, x, 0.0) @ x.mT, Reason.INACCURATE),  # NaN that is taken out
+        (lambda x, m: (x @ x.mT).softmax(-1).masked_fill(m, 0.0), Reason.INACCURATE),  # NaN of rows without any key
+        (lambda x, m: torch.where(m, x @ x.mT, x.mT @ x).softmax(-1), Reason.NON_CONSTANT),
+    ],
+    ids=["input", "behind_softmax", "two_values"],
+)
+def test_refused(function, reason):
+    x, mask = torch.randn(2, 6, 6), torch.rand(2, 6, 6) > 0.5
+    op = "aten.masked_fill.Scalar" if "masked_fill" in function.__code__.co_names else "aten.where.self"
+    verdict = refusal(Call(function), (x, mask), op)
+    assert verdict.reason is reason, str(verdict)
+
+
+class Encoder(nn.Module):
+    """Layers that attend with one mask of keys."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(32, 96) for _ in range(layers)])
+
+    def forward(self, x, mask):
+        for layer in self.layers:
+            heads = layer(x).view(x.shape[0], x.shape[1], 4, 24).transpose(1, 2)
+            q, k, v = heads.chunk(3, -1)
+            y = nn.functional.scaled_dot_product_attention(q, k, v, mask[:, None, None, :])
+            x = x + y.transpose(1, 2).flatten(2)
+        return x
+
+
+def test_encoder_of_dynamic_batch_and_length_is_one_partition(tmp_path):
+    sizes = {0: Dim("batch", min=1, max=8), 1: Dim("length", min=2, max=64)}
+    module = Encoder(12).eval()
+    x, mask = torch.randn(2, 16, 32), torch.rand(2, 16) > 0.3
+    program = delegate.to_backend(torch.export.export(module, (x, mask), dynamic_shapes=(sizes, sizes)), "xnnpack")
+    assert len(program.report.partitions) == 1
+    program.save(tmp_path / "encoder.dlg")
+    with delegate.load(tmp_path / "encoder.dlg") as loaded, torch.no_grad():
+        for shape in ((2, 16), (1, 2), (5, 33), (8, 64)):
+            x, mask = torch.randn(*shape, 32), torch.rand(shape) > 0.3
+            mask[0] = False  # nothing to attend to
+            expected = module(x, mask)
+            torch.testing.assert_close(program(x, mask), expected, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(torch.from_numpy(loaded(x, mask)), expected, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,86 @@
+"""Weights apart from their models: stored once for all partitions that have them, in 16 bits where these hold them."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.backends.xnnpack.runtime import XnnpackRuntime
+from delegate.backends.xnnpack.weights import LEAST, put_together, take_apart
+from delegate.errors import BackendFailed, ProgramError
+from delegate.program.verifier import verify
+from tests.backends.xnnpack.harness import lower
+
+N = LEAST // 4
+F32 = np.random.default_rng(0).standard_normal(N + 3).astype(np.float32)
+KINDS = {
+    "whole": (F32, ""),
+    "float16": (F32.astype(np.float16).astype(np.float32), "float16"),
+    "bfloat16": ((F32.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32), "bfloat16"),
+    "special": (np.array([np.inf, -np.inf, -0.0, 65504, 2**-24, *F32.astype(np.float16)], np.float32), "float16"),
+    "too_large_for_float16": (np.array([65505.0, *F32.astype(np.float16)], np.float32), ""),
+    "integers": (np.arange(N, dtype=np.int32), ""),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_apart_and_together(name):
+    array, kind = KINDS[name]
+    model = b"12345678" + array.tobytes() + b"abc" + F32.tobytes()[: 4 * N]
+    found = [(8, array), (11 + array.nbytes, F32[:N])]
+    rest, places, data = take_apart(model, found)
+    assert rest == b"12345678abc"
+    assert places == [(8, kind), (11, "")]
+    assert data[0].nbytes == array.nbytes // (2 if kind else 1)
+    assert put_together(memoryview(rest), places, data) == model
+
+
+def test_small_constants_stay():
+    model = F32.tobytes()
+    assert take_apart(model, [(0, F32[: N - 1])]) == (model, [], [])
+
+
+class Language(nn.Module):
+    """Layers that two methods have."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+
+    def forward(self, x):
+        return x + self.layers(x)
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_two_methods_store_their_weights_once(tmp_path, isolate):
+    module = Language().eval()
+    shapes = {"prefill": (1, 9, 64), "decode": (1, 1, 64)}
+    exported = {name: torch.export.export(module, (torch.randn(shape),)) for name, shape in shapes.items()}
+    delegate.to_backend(exported, "xnnpack").save(tmp_path / "both.dlg")
+    weights = sum(p.numel() for p in module.parameters()) * 4
+    assert (tmp_path / "both.dlg").stat().st_size < 1.2 * weights
+    with delegate.load(tmp_path / "both.dlg", isolate=isolate) as program, torch.no_grad():
+        for name, shape in shapes.items():
+            x = torch.randn(shape)
+            torch.testing.assert_close(torch.from_numpy(program.method(name)(x)), module(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("places", "count"),
+    [([], 1), ([(0, "")], 0), ([(-1, "")], 1), ([(10**9, "")], 1), ([(0, "float8")], 1), ([("0", "")], 1), ([0], 1)],
+    ids=str,
+)
+def test_forged_places(places, count):
+    made = lower(nn.Linear(64, 64), (torch.randn(2, 64),)).result
+    assert len(made.data) == 1
+    specs = {**made.compile_specs, "weights": places}
+    with pytest.raises(BackendFailed, match="not as this backend writes them"):
+        XnnpackRuntime().init_with_data(memoryview(made.blob), made.data[:count], specs)
+
+
+def test_data_of_a_delegate_that_is_missing():
+    program = delegate.to_backend(torch.export.export(nn.Linear(64, 64), (torch.randn(2, 64),)), "xnnpack").program
+    (spec,) = program.delegates
+    with pytest.raises(ProgramError, match="no segment 9"):
+        verify(program._replace(delegates=(spec._replace(data=(9,)),)))
