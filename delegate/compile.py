@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ from delegate.edge.undisturbed import undisturbed
 from delegate.emit.device_copies import with_device_copies
 from delegate.emit.emitting import emit
 from delegate.emit.runnable import has_kernel
-from delegate.errors import PartitionError
+from delegate.errors import ConfigError, PartitionError
 from delegate.kernels.libraries import Wanted
 from delegate.partitioner.candidates import Artifacts, Candidate, candidates, refused_parts
 from delegate.partitioner.cut import LoweredDelegate, LoweredProgram, lower
@@ -38,7 +38,7 @@ from delegate.partitioner.reporting import make_report
 from delegate.partitioner.saved import SavedPlan
 from delegate.plugins import PORTABLE
 from delegate.program.model import Program
-from delegate.registry import default_registry
+from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.runtime.kernels import Kernels, kernels_of
 from delegate.selection import ConfigSource, Request, Selection, select
@@ -99,8 +99,11 @@ def to_backend(
     selection = select(backends, config, registry, kernels)
     saved = SavedPlan.load(plan) if isinstance(plan, str | os.PathLike) else plan
     compiler = _Compiler(selection, kernels_of(registry, selection.kernels), saved)
-    exported = exported_programs(model, example_inputs)
-    originals = {} if original is None else exported_programs(original)
+    given = exported_programs(model, example_inputs)
+    exported = _quantized(given, selection, registry)
+    if original is not None:
+        given = exported_programs(original)
+    originals = {} if given is exported else given
     verifying = verification(verify, exported, selection, registry, originals)
     compiler.take(exported)
     program, lowered = compiler.emitted()
@@ -131,9 +134,30 @@ def explain(
     registry = default_registry()
     selection = select(backends, config, registry, kernels)
     compiler = _Compiler(selection, kernels_of(registry, selection.kernels))
-    compiler.take(exported_programs(model))
+    compiler.take(_quantized(exported_programs(model), selection, registry))
     compiler.plan()
     return compiler.report()
+
+
+def _quantized(
+    programs: dict[str, ExportedProgram], selection: Selection, registry: Registry
+) -> dict[str, ExportedProgram]:
+    """The programs, quantized where the configuration says so."""
+    if selection.quantization is None:
+        return programs
+    return configured()(programs, selection.quantization, tuple(selection.backends), registry)
+
+
+def configured() -> Callable[..., dict[str, ExportedProgram]]:
+    """What carries out the `quantization` section; raises ConfigError where torchao is absent."""
+    try:
+        from delegate.quantization.configured import quantized_as_configured
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torchao":
+            raise
+        what = "quantization takes torchao, which is not installed"
+        raise ConfigError(what, remedy="pip install 'delegate[quantization]'") from error
+    return quantized_as_configured
 
 
 @dataclass

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from delegate.backends.checked import CheckedBackend
-from delegate.config import BackendChoice, Config, Fallback, Verify, backend_options, load_config
+from delegate.config import BackendChoice, Config, Fallback, Quantization, Verify, backend_options, load_config
 from delegate.errors import BackendError, BackendNotFound, BackendUnavailable, ConfigError
 from delegate.kernels.libraries import Wanted
 from delegate.partitioner.capability import Capability
@@ -36,6 +36,7 @@ class Selection:
         fallback: whether partitions keep their kernels beside their blobs, and what is said when these are used.
         kernels: the kernel libraries to run on, in order of preference; None for the default.
         verify: how far off results may be; None where the configuration does not say.
+        quantization: how the model is quantized first; None where it is taken as it is.
     """
 
     partitioners: tuple[Partitioner, ...]
@@ -46,6 +47,7 @@ class Selection:
     fallback: Fallback
     kernels: Wanted | None = None
     verify: Verify | None = None
+    quantization: Quantization | None = None
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
@@ -95,6 +97,7 @@ def select(request: Request, config: ConfigSource, registry: Registry, kernels: 
         settings.fallback,
         settings.kernels if kernels is None else kernels,
         settings.verify,
+        settings.quantization,
     )
 
 

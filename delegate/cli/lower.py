@@ -39,6 +39,10 @@ def lower(
     config: ConfigFile = None,
     backend: Backends = None,
     inputs: Inputs = None,
+    calibration: Annotated[
+        str | None,
+        typer.Option(metavar="DATA", help="Calibration data in place of the configuration's; see `quantization`."),
+    ] = None,
     verify: Verify = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
@@ -48,11 +52,14 @@ def lower(
     with output.working("importing torch"):
         import delegate
         from delegate.cli.models import load_model, read_sample
+        from delegate.cli.quantizing import quantized
     with output.working(f"exporting {model}"):
-        exported = load_model(model, inputs or ())
-        exported, sample = read_sample(exported, verify) if verify else (exported, None)
+        given = load_model(model, inputs or ())
+        given, sample = read_sample(given, verify) if verify else (given, None)
+    exported, settings = quantized(given, backend or None, config, calibration)
+    original = given if sample is not None and exported is not given else None
     with output.working(f"lowering {model}"):
-        program = delegate.to_backend(exported, backend or None, config=config, verify=sample)
+        program = delegate.to_backend(exported, backend or None, config=settings, verify=sample, original=original)
         program.save(out)
     if as_json:
         output.print_json_text(program.report.to_json())

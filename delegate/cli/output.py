@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
@@ -120,6 +120,19 @@ def working(text: str) -> Iterator[None]:
 
     with Console(file=_own(sys.stderr)).status(Text(printable(text))):
         yield
+
+
+@contextmanager
+def counting(text: str, unit: str) -> Iterator[Callable[[int], None]]:
+    """Gives a function that says how far long work has come, on stderr where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda number: None
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    with Console(file=_own(sys.stderr)).status(Text(printable(text))) as status:
+        yield lambda number: status.update(Text(printable(f"{text}: {number} {unit}")))
 
 
 def counted(count: int, text: str) -> Iterator[int]:

@@ -1,7 +1,7 @@
 """The configuration of `to_backend`: a YAML file, its model, and errors that name file, line and key."""
 
 from delegate.config.load import backend_options, load_config
-from delegate.config.model import BackendChoice, Config, Fallback, Partitioning, Policy, Verify
+from delegate.config.model import BackendChoice, Config, Fallback, Partitioning, Policy, Quantization, Verify
 from delegate.config.schema import json_schema
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Fallback",
     "Partitioning",
     "Policy",
+    "Quantization",
     "Verify",
     "backend_options",
     "json_schema",

@@ -113,6 +113,51 @@ class Verify(_Model):
     )
 
 
+class Quantization(_Model):
+    """How a model of floats is quantized before it is lowered, for a backend that runs integers."""
+
+    backend: str | None = Field(
+        default=None, description="The backend that it is for. Key left out: the first of the backends that can."
+    )
+    scheme: str | None = Field(
+        default=None,
+        description="For all that nothing else is said of: static_int8, dynamic_int8, dynamic_int4, weight_only_int8, "
+        "weight_only_int4 of xnnpack, or off. Key left out: the backend's first.",
+    )
+    operators: dict[str, str] = Field(
+        default={}, description="Operator pattern, e.g. aten.add*: the scheme of these operators, or off."
+    )
+    module_types: dict[str, str] = Field(
+        default={}, description="Class of modules, e.g. Linear: the scheme of what is in them, or off."
+    )
+    modules: dict[str, str] = Field(
+        default={}, description="Module path pattern, e.g. encoder.layer.*: the scheme of what is in them, or off."
+    )
+    group_size: int | None = Field(
+        default=None,
+        ge=0,
+        description="How many inputs of a channel share a scale, in schemes that have groups; 0 for all of them. Key "
+        "left out: the scheme's own.",
+    )
+    observer: Literal["histogram", "minmax"] = Field(
+        default="histogram",
+        description="How the range of activations is found: histogram leaves out what is rare, minmax nothing.",
+    )
+    calibration: str | None = Field(
+        default=None,
+        description="Data that static schemes measure ranges on: a .npz file, a folder of them, or "
+        "package.module:function that yields inputs.",
+    )
+    batches: int | None = Field(default=None, ge=1, description="How many batches to take. Key left out: all.")
+
+    @field_validator("scheme", "operators", "module_types", "modules", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {k: cls._off(v) for k, v in value.items()}
+        return "off" if value is False else value  # what YAML makes of it
+
+
 class Config(_Model):
     """A configuration of `delegate.to_backend`."""
 
@@ -137,6 +182,9 @@ class Config(_Model):
         default=None,
         description="How far off results may be: the program is run when it is lowered, on the inputs of `verify`, or "
         "on the export's example inputs. Key left out: it is run if inputs are given, and nothing is asked of it.",
+    )
+    quantization: Quantization | None = Field(
+        default=None, description="Quantize the model before it is lowered. Key left out: it is taken as it is."
     )
 
     @field_validator("version", mode="before")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from delegate.config import BackendChoice, Config, Fallback, Partitioning, Policy, Verify, load_config
+from delegate.config import BackendChoice, Config, Fallback, Partitioning, Policy, Quantization, Verify, load_config
 
 TEXT = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
 
@@ -23,3 +23,5 @@ def test_example_is_valid_and_complete(tmp_path: Path) -> None:
     assert config.fallback.model_fields_set == set(Fallback.model_fields)
     assert config.verify is not None
     assert config.verify.model_fields_set == set(Verify.model_fields)
+    assert config.quantization is not None
+    assert config.quantization.model_fields_set == set(Quantization.model_fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -15,15 +15,20 @@ from torch.fx import Node
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
 from delegate.backends.lowering import LoweringTable, TableBackend
+from delegate.backends.quantizable import QuantizationScheme
 from delegate.backends.xnnpack.builder import RegionBuilder
+from delegate.backends.xnnpack.coding import DECODES, coded
 from delegate.backends.xnnpack.lowerings import TABLE
+from delegate.backends.xnnpack.lowerings.integers import lower_in_integers
+from delegate.backends.xnnpack.lowerings.patterns import SCALED_PRODUCT, lower_layer
 from delegate.backends.xnnpack.lowerings.table import HALVES, whole_precision
 from delegate.backends.xnnpack.proof import refused
 from delegate.backends.xnnpack.rewrite import rewrite
+from delegate.backends.xnnpack.schemes import SCHEMES
 from delegate.backends.xnnpack.tflite import ModelTooLarge
 from delegate.backends.xnnpack.weights import take_apart
 from delegate.edge.graphs import call
-from delegate.edge.node import describe, is_static, op_name, tensor, tensors
+from delegate.edge.node import arguments, describe, is_static, op_name, tensor, tensors
 from delegate.errors import LoweringError
 from delegate.verdict import Reason, Verdict, no
 
@@ -45,7 +50,7 @@ class XnnpackOptions(aot.Options):
 
 
 class XnnpackBackend(TableBackend):
-    """XNNPACK on the CPU, in float32."""
+    """XNNPACK on the CPU, in float32 and in integers."""
 
     name = "xnnpack"
     Options = XnnpackOptions
@@ -59,11 +64,20 @@ class XnnpackBackend(TableBackend):
                 return no(Reason.DTYPE, "option half: every leaves float16 and bfloat16 to others")
         return super().check(node)
 
+    @classmethod
+    def quantization(cls) -> Sequence[QuantizationScheme]:
+        return SCHEMES
+
     def preprocess(self, region: Region) -> PreprocessResult:
         region = rewrite(region)
         builder = RegionBuilder(region, exact_nan=self.options.nan == "exact")
+        whole = {p.nodes[-1]: p for p in region.patterns if p.name == SCALED_PRODUCT}
+        inside = {n for p in whole.values() for n in p.nodes[:-1]}
         for node in region.graph.nodes:
-            if node.op == "call_function" and not builder.has(node) and tensors(node):
+            if node in whole:
+                builder.at(node)
+                self.table.pattern(SCALED_PRODUCT).lower(builder, node)
+            elif node.op == "call_function" and not builder.has(node) and node not in inside and tensors(node):
                 self._lower(builder, node)
         try:
             blob, inputs, outputs = builder.finish()
@@ -90,13 +104,23 @@ class XnnpackBackend(TableBackend):
         if row is None:
             raise LoweringError("xnnpack has no lowering of an operator of its region", where=describe(node))
         if isinstance(node.target, OpOverload) and all(map(builder.is_constant, node.all_input_nodes)):
+            if op_name(node) in DECODES and (found := coded(node, builder.values(arguments(node)))) is not None:
+                builder.set_coded(node, found)
+                return
             with torch.no_grad():
                 value = call(node.target, builder.values(node.args), builder.values(node.kwargs))
             if isinstance(value, torch.Tensor):
                 builder.set_constant(node, value)
                 return
         builder.at(node)
-        row.lower(builder, node)
+        if node.args and node.args[0] in builder.at_run_time:
+            lower_layer(builder, node)
+            return
+        why = lower_in_integers(builder, node)
+        if why is not None:
+            if why:
+                builder.floats.append(why)
+            row.lower(builder, node)
 
 
 def _notes(builder: RegionBuilder) -> Iterator[str]:
@@ -104,10 +128,15 @@ def _notes(builder: RegionBuilder) -> Iterator[str]:
     yield _counted(sum(count.values()), "operator")
     if count["TRANSPOSE"]:
         yield _counted(count["TRANSPOSE"], "transpose")
+    yield from (f"in floats beside integers: {why}{f' ({n} times)' if n > 1 else ''}" for why, n in _floats(builder))
     if builder.nan_kept:
         yield f"nan: exact, kept in {_counted(builder.nan_kept, 'place')}"
     if not builder.exact_nan:
         yield "nan: fast, may become a number"
+
+
+def _floats(builder: RegionBuilder) -> list[tuple[str, int]]:
+    return sorted(Counter(builder.floats).items())
 
 
 def _heaviest(region: Region) -> str:

@@ -10,35 +10,51 @@ A lowering takes operands of its node's arguments, emits operators, and sets wha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
+from ai_edge_litert import schema_py_generated as schema
 from torch.fx import Node
 from torch.fx.node import map_arg
 
 from delegate.backends.aot import Region
 from delegate.backends.xnnpack import layout
+from delegate.backends.xnnpack.coding import decoded_as
 from delegate.backends.xnnpack.layout import Order, Size
-from delegate.backends.xnnpack.tflite import Array, Model
-from delegate.edge.node import tensor
+from delegate.backends.xnnpack.quantized import Coded, Integers, exact
+from delegate.backends.xnnpack.tflite import Array, Model, Quantization
+from delegate.edge.node import tensor, tensors
+
+# What only moves values, or picks some of them: the result has the parameters of the operands.
+_MOVES = frozenset(
+    {
+        "CONCATENATION", "MAX_POOL_2D", "PAD", "REDUCE_MAX", "REDUCE_MIN", "RESHAPE", "SPLIT", "STRIDED_SLICE",
+        "TRANSPOSE",
+    }
+)  # fmt: skip
+_CONVERTS = (2.0**-8, 2.0**7)  # by how much scales may differ where integers become other integers
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A float32 value in the model; truth values, which come over the border alone, are 0 and 1.
+    """A value in the model; truth values, which come over the border alone, are 0 and 1 in float32.
 
     Args:
         index: of its TFLite tensor.
         shape: its logical sizes; torch.SymInt for dynamic ones.
         order: physical axis i of the TFLite tensor holds logical dimension order[i].
+        type: how its int8 numbers stand for reals; None for float32.
     """
 
     index: int
     shape: tuple[Size, ...]
     order: Order
+    type: Integers | None = None
 
     @property
     def sizes(self) -> tuple[Size, ...]:
@@ -68,6 +84,15 @@ def example(size: Size) -> int:
     return 1 if hint is None else int(hint)
 
 
+@cache
+def _takes_activation(table: str) -> bool:
+    return bool(table) and hasattr(getattr(schema, f"{table}T")(), "fusedActivationFunction")
+
+
+def _blocks(coded: Coded) -> str:
+    return f"blocks of {coded.block}" if coded.block else f"{coded.scales.size} blocks"
+
+
 def signature(sizes: Sequence[Size]) -> list[int] | None:
     """TFLite's shape signature: -1 for dynamic sizes; None where all are static."""
     found = [s if isinstance(s, int) else -1 for s in sizes]
@@ -80,14 +105,24 @@ class RegionBuilder:
     Attributes:
         model: the TFLite model.
         region: what is lowered.
-        exact_nan: whether lowerings keep NaN where XNNPACK's operators lose it, see `lowerings.nan`.
-        nan_kept: in how many places they did.
+        nan_kept: in how many places lowerings kept NaN.
+        result: what operators give while an operator is lowered in integers; None while it is in floats.
+        floats: why operators next to integers were lowered in floats.
+        at_run_time: values that layers are to quantize themselves.
+        activation: TFLite's activation that the operator takes over, while one is lowered in integers.
     """
 
     def __init__(self, region: Region, exact_nan: bool = True) -> None:
         self.region = region
-        self.exact_nan, self.nan_kept = exact_nan, 0
+        self._exact_nan, self.nan_kept = exact_nan, 0
         self.model = Model()
+        self.result: Integers | None = None
+        self.activation = 0
+        self.floats: list[str] = []
+        self.at_run_time: set[Node] = set()
+        self._small = False  # whether constants are taken as they are, not decoded
+        self._coded: dict[Node, Coded] = {}
+        self._decoded: dict[int, Operand] = {}
         self._origin = ""
         self._values: dict[Node, list[Operand]] = {}
         self._arrays: dict[Node, Array] = {}
@@ -96,19 +131,112 @@ class RegionBuilder:
         self._once: dict[Hashable, Operand] = {}
         self._inputs: list[int] = []
         for node in region.inputs:
-            shape = shape_of(node)
-            operand = self._activation(shape, layout.row_major(len(shape)))
-            self.set(node, operand)
-            self._inputs.append(operand.index)
+            self._take_input(node)
+
+    def _take_input(self, node: Node) -> None:
+        shape, dtype = shape_of(node), tensor(node).dtype
+        order = layout.row_major(len(shape))
+        found = decoded_as(node)
+        if found is not None and dtype is torch.uint8:  # XNNPACK's operators take int8, and it converts floats alone
+            held = self._activation(shape, order, replace(found, zero_point=found.zero_point + 128), np.uint8)
+            self._inputs.append(held.index)
+            self.set(node, self.quantize(self.dequantize(held), found))
+            return
+        operand = self._activation(shape, order, found)
+        self._inputs.append(operand.index)
+        self.set(node, operand)
+
+    # -- integers -----------------------------------------------------------------------------------------------------
+
+    @property
+    def exact_nan(self) -> bool:
+        """Whether lowerings keep NaN where XNNPACK's operators lose it, see `lowerings.nan`; integers have none."""
+        return self._exact_nan and self.result is None
+
+    @contextmanager
+    def integers(self, result: Integers, activation: int = 0) -> Iterator[None]:
+        """Lower an operator in integers: operands and constants are taken as they are, and it gives `result`."""
+        self.result, self.activation, self._small = result, activation, True
+        try:
+            yield
+        finally:
+            self.result, self.activation, self._small = None, 0, False
+
+    @contextmanager
+    def between(self, result: Integers) -> Iterator[None]:
+        """What an operator gives on the way, where it is lowered in integers as several."""
+        final, activation = self.result, self.activation
+        if final is not None:
+            self.result, self.activation = result, 0
+        try:
+            yield
+        finally:
+            self.result, self.activation = final, activation
+
+    @contextmanager
+    def small_constants(self) -> Iterator[None]:
+        """Lower an operator on floats whose weights are taken as they are: XNNPACK quantizes its activations."""
+        self._small = True
+        try:
+            yield
+        finally:
+            self._small = False
+
+    def quantizes_at_run_time(self, x: Operand, weights: Array | Coded) -> bool:
+        """Whether a layer of these has XNNPACK quantize what it is given."""
+        return self._small and x.type is None and isinstance(weights, Coded)
+
+    def dequantize(self, x: Operand) -> Operand:
+        """A value as float32; a DEQUANTIZE is emitted at most once."""
+        if x.type is None:
+            return x
+        if x.index not in self._decoded:
+            y = self._activation(x.shape, x.order)
+            self.model.operator("DEQUANTIZE", [x.index], [y.index], {"table": "DequantizeOptions"}, self._origin)
+            self._decoded[x.index] = y
+        return replace(x, index=self._decoded[x.index].index, type=None)
+
+    def quantize(self, x: Operand, wanted: Integers, dtype: Any = np.int8) -> Operand:
+        """A value in these integers: a QUANTIZE, also from other integers, or nothing where it has them."""
+        if x.type == wanted and dtype is np.int8:
+            return x
+        if x.type is not None and not _CONVERTS[0] <= x.type.scale / wanted.scale <= _CONVERTS[1]:
+            x = self.dequantize(x)
+        y = self._activation(x.shape, x.order, wanted, dtype)
+        self.model.operator("QUANTIZE", [x.index], [y.index], {"table": "QuantizeOptions"}, self._origin)
+        return y
+
+    def set_coded(self, node: Node, value: Coded) -> None:
+        """Say that a node's value is a constant that is kept in its small form."""
+        self._coded[node] = value
+
+    def weights(self, node: Node) -> Coded | Array:
+        """A constant that the model may hold in its small form; rearrange it as an array, then `constant` takes it."""
+        return self._coded[node] if node in self._coded else self.array(node)
+
+    def bias(self, values: Array, x: Operand, weights: Coded | Array) -> Operand:
+        """A bias per channel: of integers int32, in units of the product of both scales."""
+        if x.type is None or not isinstance(weights, Coded):
+            return self.constant(values)
+        scales = weights.scales.astype(np.float64) * x.type.scale
+        codes = np.rint(values.astype(np.float64) / scales).astype(np.int32)
+        quantization = Quantization(tuple(scales.astype(np.float32).tolist()), (0,) * len(scales))
+        return Operand(self.model.constant(codes, quantization), values.shape, layout.row_major(1))
 
     # -- what lowerings ask -------------------------------------------------------------------------------------------
 
     def is_constant(self, node: Any) -> bool:
         """Whether a node's value is known now."""
-        return node in self._constants
+        return node in self._constants or node in self._coded
+
+    def constant_tensor(self, node: Node) -> torch.Tensor:
+        """The value of a constant node as it is; raises KeyError for another node."""
+        return self._constants[node].detach().cpu()
 
     def array(self, node: Node) -> Array:
         """The value of a constant node, float32, in logical order; raises KeyError for another node."""
+        if node in self._coded:
+            return self._coded[node].decoded()
         if node not in self._arrays:
             self._arrays[node] = np.asarray(self._constants[node].detach().to(torch.float32).cpu().numpy())
         return self._arrays[node]
@@ -132,24 +260,69 @@ class RegionBuilder:
             result: which one, of a node with several results.
         """
         if self.is_constant(node):
-            array = self.array(node)
+            array = self.weights(node)
             return self.constant(array, order or layout.row_major(array.ndim))
         found = self._values[node][result]
+        if self.result is None and tensors(node)[result].dtype.is_floating_point:
+            found = self.dequantize(found)
         return found if order is None else self.reorder(found, order)
+
+    def held(self, node: Node) -> Operand:
+        """The value of a node as it lies in the model, integers or floats."""
+        return self.operand(node) if self.is_constant(node) else self._values[node][0]
 
     def order_of(self, node: Node) -> Order:
         """The order that a node's value lies in."""
-        return layout.row_major(self.array(node).ndim) if self.is_constant(node) else self._values[node][0].order
+        return layout.row_major(self.weights(node).ndim) if self.is_constant(node) else self._values[node][0].order
 
-    def constant(self, array: Array, order: Order | None = None) -> Operand:
-        """A float32 constant, given in logical order, stored in `order` (None: row-major)."""
+    def type_of(self, node: Node) -> Integers | None:
+        """What a node's value lies in; None for floats, and for constants."""
+        held = () if self.is_constant(node) else self._values[node][:1]
+        return held[0].type if held else None
+
+    def constant(self, array: Array | Coded, order: Order | None = None) -> Operand:
+        """A constant, given in logical order, stored in `order` (None: row-major).
+
+        One in its small form stays so; for operators on floats XNNPACK decodes it when the model is loaded.
+        """
         order = layout.row_major(array.ndim) if order is None else order
+        if isinstance(array, Coded):
+            return self._small_constant(array, order)
+        coded = exact(array) if self.result is not None else None
+        if coded is not None:
+            return self._small_constant(coded, order)
         index = self.model.constant(
             np.ascontiguousarray(array.transpose(order), np.float32).reshape([array.shape[d] for d in order])
         )
         return Operand(index, array.shape, order)
 
-    def integers(self, values: Any) -> int:
+    def _small_constant(self, coded: Coded, order: Order) -> Operand:
+        if not coded.is_plain and not (coded.block and self._small):
+            self.floats.append(f"int{coded.bits} weights in {_blocks(coded)}: XNNPACK decodes one scale per channel")
+            return self.constant(coded.decoded(), order)
+        laid = coded.transpose(order)
+        bits = 4 if coded.bits == 4 and self._small else 0
+        index = self.model.constant(np.ascontiguousarray(laid.values), self._quantization(laid), bits)
+        held = Operand(index, coded.shape, order)
+        if not self._small:
+            y = self._activation(held.shape, order)
+            self.model.operator("DEQUANTIZE", [index], [y.index], {"table": "DequantizeOptions"}, self._origin)
+            return y
+        one = coded.scales.size == 1 and not coded.block
+        zero = 0 if coded.zero_point is None else int(coded.zero_point.flat[0])
+        return replace(held, type=Integers(float(coded.scales[0]), zero)) if one else held
+
+    def _quantization(self, coded: Coded) -> Quantization | None:
+        if coded.scale is None:
+            return None
+        if coded.block:
+            scales = self.model.constant(np.ascontiguousarray(coded.scale, np.float16))
+            return Quantization((), (), 0, (scales, coded.block))
+        zeros = np.zeros(coded.scale.shape) if coded.zero_point is None else coded.zero_point
+        points = tuple(int(z) for z in np.broadcast_to(zeros, coded.scale.shape).reshape(-1))
+        return Quantization(tuple(coded.scales.tolist()), points, coded.axis or 0)
+
+    def numbers(self, values: Any) -> int:
         """The tensor of an int32 constant, such as axes or paddings, for `inputs` of `emit`."""
         return self.model.constant(np.asarray(values, np.int32))
 
@@ -162,7 +335,7 @@ class RegionBuilder:
         table: str = "",
         **options: Any,
     ) -> Operand:
-        """Add an operator with one float32 result.
+        """Add an operator with one result, float32 or, while an operator is lowered in integers, in integers.
 
         Args:
             name: TFLite's name, e.g. "CONV_2D".
@@ -183,8 +356,17 @@ class RegionBuilder:
         table: str = "",
         **options: Any,
     ) -> list[Operand]:
-        """Add an operator with several float32 results, all in one order; see `emit`."""
-        found = [self._activation(tuple(s), layout.row_major(len(s)) if order is None else order) for s in shapes]
+        """Add an operator with several results, all in one order; see `emit`."""
+        kind = self.result
+        if name in _MOVES:
+            kind = next(x.type for x in inputs if isinstance(x, Operand))
+            if self.result is not None and name == "CONCATENATION":
+                kind = self.result
+                inputs = [self.quantize(x, kind) if isinstance(x, Operand) else x for x in inputs]
+        elif self.activation and _takes_activation(table):
+            options["fusedActivationFunction"] = self.activation
+        plain = layout.row_major
+        found = [self._activation(tuple(s), plain(len(s)) if order is None else order, kind) for s in shapes]
         self.model.operator(
             name,
             [x.index if isinstance(x, Operand) else x for x in inputs],
@@ -220,12 +402,12 @@ class RegionBuilder:
             if unknown <= 1 and layout.same_memory(x.shape, x.order, order):
                 y = self.view(x, x.shape, order)
             else:
-                perm = self.integers(key[1])
+                perm = self.numbers(key[1])
                 y = self.emit("TRANSPOSE", [x, perm], x.shape, order, "TransposeOptions")
             self._reordered[key] = y
             self._reordered[(y.index, layout.between(order, x.order))] = x
         found = self._reordered[key]
-        return Operand(found.index, x.shape, order)
+        return replace(x, index=found.index, order=order)
 
     def reshape(self, x: Operand, shape: Sequence[Size]) -> Operand:
         """`torch.reshape`: keeps the memory order where the reshape allows it, else goes through row-major."""
@@ -243,10 +425,10 @@ class RegionBuilder:
         """
         sizes = layout.physical(shape, order)
         if len(sizes) == x.rank and all(map(layout.equal, sizes, x.sizes)):
-            return Operand(x.index, shape, order)
+            return replace(x, shape=shape, order=order)
         new = signature(sizes) or list(sizes)
         return self.emit(
-            "RESHAPE", [x, self.integers(new)], shape, order, "ReshapeOptions", newShape=np.array(new, np.int32)
+            "RESHAPE", [x, self.numbers(new)], shape, order, "ReshapeOptions", newShape=np.array(new, np.int32)
         )
 
     def slice(self, x: Operand, ranges: Mapping[int, tuple[int, int | None]], shape: Sequence[Size]) -> Operand:
@@ -262,7 +444,7 @@ class RegionBuilder:
             begin[axis], stop = ranges.get(dim, (0, None))
             end[axis] = stop or 0
             mask |= (stop is None) << axis
-        corners = [self.integers(v) for v in (begin, end, [1] * x.rank)]
+        corners = [self.numbers(v) for v in (begin, end, [1] * x.rank)]
         return self.emit("STRIDED_SLICE", [x, *corners], shape, x.order, "StridedSliceOptions", endMask=mask)
 
     def expand_rank(self, x: Operand, rank: int, order: Order) -> Operand:
@@ -305,8 +487,8 @@ class RegionBuilder:
             return self.expand_rank(value, rank, order)
         if isinstance(value, Node) and not self.is_constant(value):
             return self.expand_rank(self.operand(value), rank, order)
-        array = self.array(value) if isinstance(value, Node) else np.asarray(value, np.float32)
-        array = array.reshape((1,) * (rank - array.ndim) + array.shape).transpose(order)
+        array = self.weights(value) if isinstance(value, Node) else np.asarray(value, np.float32)
+        array = array[(None,) * (rank - array.ndim) + (slice(None),) * array.ndim].transpose(order)
         while array.ndim and array.shape[0] == 1:
             array = array[0]
         return self.constant(array)
@@ -339,11 +521,14 @@ class RegionBuilder:
         for node in self.region.outputs:
             self.at(node)
             x = self.operand(node, layout.row_major(len(shape_of(node))))
+            if tensor(node).dtype is torch.uint8 and x.type is not None:
+                wanted = Integers(x.type.scale, x.type.zero_point + 128)
+                x = self.quantize(self.dequantize(x), wanted, np.uint8)
             if x.index in taken or self.is_constant(node):
                 new = signature(x.sizes) or list(x.sizes)
                 x = self.emit(
                     "RESHAPE",
-                    [x, self.integers(new)],
+                    [x, self.numbers(new)],
                     x.shape,
                     None,
                     "ReshapeOptions",
@@ -353,6 +538,11 @@ class RegionBuilder:
             outputs.append(x.index)
         return self.model.finish(self._inputs, outputs), self._inputs, outputs
 
-    def _activation(self, shape: tuple[Size, ...], order: Order) -> Operand:
+    def _activation(
+        self, shape: tuple[Size, ...], order: Order, kind: Integers | None = None, dtype: Any = np.int8
+    ) -> Operand:
         sizes = layout.physical(shape, order)
-        return Operand(self.model.tensor([example(s) for s in sizes], signature(sizes)), shape, order)
+        quantization = None if kind is None else Quantization((kind.scale,), (kind.zero_point,))
+        dtype = np.float32 if kind is None else dtype
+        index = self.model.tensor([example(s) for s in sizes], signature(sizes), quantization, dtype)
+        return Operand(index, shape, order, kind)

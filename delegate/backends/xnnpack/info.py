@@ -29,7 +29,7 @@ def threads() -> int:
 
 INFO = BackendInfo(
     name="xnnpack",
-    description="CPU, by XNNPACK inside LiteRT ",
+    description="CPU, by XNNPACK inside LiteRT (floats, int8, int4)",
     aot="delegate.backends.xnnpack.aot:XnnpackBackend",
     runtime="delegate.backends.xnnpack.runtime:XnnpackRuntime",
     probe=probe,

@@ -16,10 +16,16 @@ from delegate.program.raw import array_over
 
 # The kind of a field: a scalar by its code in `struct`, or one of these.
 INTEGERS = "integers"  # a vector of int32
+LONGS = "longs"  # a vector of int64
+FLOATS = "floats"  # a vector of float32
 BYTES = "bytes"  # a vector of bytes: where it starts, and how long it is; the bytes are not looked at
 TEXT = "text"  # likewise
 TABLE = "table"  # where it starts
 TABLES = "tables"  # where each of them starts
+
+
+_WIDTHS = {BYTES: 1, TEXT: 1, LONGS: 8}
+_NUMBERS = {INTEGERS: "<i4", LONGS: "<i8", FLOATS: "<f4"}
 
 
 class Field(NamedTuple):
@@ -94,7 +100,7 @@ class Reader:
         if kind == TABLE:
             return target
         count = self._scalar("I", target)
-        first, width = target + 4, 1 if kind in (BYTES, TEXT) else 4
+        first, width = target + 4, _WIDTHS.get(kind, 4)
         self._need(first, count * width + (kind == TEXT))
         if kind in (BYTES, TEXT):
             if kind == TEXT and self._data[first + count]:
@@ -103,8 +109,11 @@ class Reader:
         self._left -= count * width
         if self._left < 0:
             raise Malformed("its vectors share their bytes too often")
-        numbers = array_over(self._data, np.dtype("<i4"), (count,), first).tolist()
-        return numbers if kind == INTEGERS else [self._offset(first + 4 * i) for i in range(count)]
+        if first % width:
+            raise Malformed(f"the vector at {target} is not aligned")
+        if kind == TABLES:
+            return [self._offset(first + 4 * i) for i in range(count)]
+        return array_over(self._data, np.dtype(_NUMBERS[kind]), (count,), first).tolist()
 
     def _offset(self, start: int) -> int:
         """Where a reference leads; what lies there begins with 4 bytes."""

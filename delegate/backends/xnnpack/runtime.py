@@ -98,7 +98,9 @@ class XnnpackDelegate(Delegate):
                 raise BackendFailed(f"it has {len(tensors)} {what}, and the program {len(types)}", remedy=_DAMAGED)
             for tensor, wanted, (shape, dtype) in zip(tensors, known, types, strict=True):
                 own = tensor.signature if self._dynamic else tensor.shape
-                fits = wanted in _TAKEN[what] and dtype == wanted.numpy
+                fits = (
+                    wanted in _TAKEN[what] and dtype == wanted.numpy and tensor.dtype == _HELD.get(wanted, np.float32)
+                )
                 if not fits or len(own) != len(shape) or any(map(_differ, own, shape)):
                     problem = (
                         f"the model's {what} are {wanted.name}{list(own)}, where the program has {dtype}{list(shape)}"
@@ -142,7 +144,8 @@ def _to_float16(values: Array, out: Array) -> None:
 _WIDE: Mapping[DType, Callable[[Array], Array]] = {DType.float16: from_float16, DType.bfloat16: from_bfloat16}
 _ROUNDED: Mapping[DType, Callable[[Array, Array], Any]] = {DType.float16: _to_float16, DType.bfloat16: to_bfloat16}
 _FLOATS = frozenset({DType.float32, *_ROUNDED})
-_TAKEN = {"inputs": _FLOATS | {DType.bool}, "outputs": _FLOATS}  # truth values are copied in as 0 and 1
+_HELD = {t: t.numpy for t in (DType.int8, DType.uint8)}  # what the model holds as it is; all else in float32
+_TAKEN = {"inputs": _FLOATS | {DType.bool, *_HELD}, "outputs": _FLOATS | _HELD.keys()}  # truth values as 0 and 1
 
 
 def _differ(own: int, given: int) -> bool:
@@ -156,9 +159,10 @@ class _Number:
 
     def __init__(self, wrapper: Any, index: int) -> None:
         self._wrapper, self._index = wrapper, index
+        self._dtype = np.asarray(wrapper.GetTensor(index, 0)).dtype
 
     def __setitem__(self, key: Any, value: Array) -> None:
-        self._wrapper.SetTensor(self._index, np.asarray(value, np.float32))
+        self._wrapper.SetTensor(self._index, np.asarray(value, self._dtype))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self._wrapper.GetTensor(self._index, 0), dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import flatbuffers
@@ -17,8 +18,41 @@ _ALIGNMENT = 16  # of constant data, which XNNPACK reads in place
 _LIMIT = 2**31 - 2**20  # a flatbuffer holds less than 2 GiB
 _TYPES = {
     np.dtype(np.float32): schema.TensorType.FLOAT32,
+    np.dtype(np.float16): schema.TensorType.FLOAT16,
     np.dtype(np.int32): schema.TensorType.INT32,
+    np.dtype(np.int8): schema.TensorType.INT8,
+    np.dtype(np.uint8): schema.TensorType.UINT8,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """How the integers of a tensor stand for reals.
+
+    Args:
+        scales: one, or one for each place on `axis`; none where `blocks` says.
+        zero_points: as many.
+        axis: of several scales.
+        blocks: the tensor of their scales, float16, and how many values share one; None where there are no blocks.
+    """
+
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    axis: int = 0
+    blocks: tuple[int, int] | None = None
+
+    def table(self) -> Any:
+        """The flatbuffer's table."""
+        found = schema.QuantizationParametersT()
+        found.quantizedDimension = self.axis
+        if self.blocks is None:
+            found.scale, found.zeroPoint = np.array(self.scales, np.float32), np.array(self.zero_points, np.int64)
+            return found
+        found.detailsType = schema.QuantizationDetails.BlockwiseQuantization
+        found.details = schema.BlockwiseQuantizationT()
+        found.details.scales, found.details.blockSize = self.blocks
+        found.details.zeroPoints = -1
+        return found
 
 
 class ModelTooLarge(ValueError):
@@ -69,7 +103,7 @@ class Model:
         self._graph.tensors, self._graph.operators = [], []
         self._buffers: list[_Buffer] = [_Buffer()]  # buffer 0 is empty: tensors without data
         self._codes: dict[int, int] = {}
-        self._constants: dict[tuple[bytes, tuple[int, ...], str], int] = {}
+        self._constants: dict[tuple[bytes, tuple[int, ...], str, Quantization | None, int], int] = {}
         self._contents: dict[bytes, int] = {}
         self._bytes = 0
 
@@ -80,28 +114,44 @@ class Model:
         codes = [names[code] for code in self._codes]
         return [codes[op.opcodeIndex] for op in self._graph.operators]
 
-    def tensor(self, shape: Sequence[int], signature: Sequence[int] | None = None) -> int:
-        """Add a float32 tensor that is computed or given at run time.
+    def tensor(
+        self,
+        shape: Sequence[int],
+        signature: Sequence[int] | None = None,
+        quantization: Quantization | None = None,
+        dtype: Any = np.float32,
+    ) -> int:
+        """Add a tensor that is computed or given at run time.
 
         Args:
             shape: sizes; for a dynamic dimension an example.
             signature: the same with -1 for dynamic dimensions; None where there is none.
+            quantization: of integers.
+            dtype: float32, int8 or uint8.
         """
-        return self._add(shape, schema.TensorType.FLOAT32, 0, signature)
+        return self._add(shape, _TYPES[np.dtype(dtype)], 0, signature, quantization)
 
-    def constant(self, array: Array) -> int:
-        """Add a float32 or int32 constant; the same contents are stored once, and give the same tensor again."""
+    def constant(self, array: Array, quantization: Quantization | None = None, bits: int = 0) -> int:
+        """Add a constant; the same contents with the same parameters are stored once, and give the same tensor again.
+
+        Args:
+            array: float32, float16, int32 or int8.
+            quantization: of integers that stand for reals.
+            bits: 4 for values of int8 that are stored two to a byte; else 0.
+        """
         array = np.ascontiguousarray(array).reshape(array.shape)
-        digest = hashlib.sha256(array.reshape(-1).view(np.uint8).data).digest()
-        key = (digest, array.shape, array.dtype.str)
+        data = _packed(array) if bits == 4 else array
+        digest = hashlib.sha256(data.reshape(-1).view(np.uint8).data).digest()
+        key = (digest, array.shape, array.dtype.str, quantization, bits)
         if key not in self._constants:
             if digest not in self._contents:
                 self._contents[digest] = len(self._buffers)
                 buffer = _Buffer()
-                buffer.data = array
+                buffer.data = data
                 self._buffers.append(buffer)
-                self._bytes += array.nbytes + 64
-            self._constants[key] = self._add(array.shape, _TYPES[array.dtype], self._contents[digest])
+                self._bytes += data.nbytes + 64
+            kind = schema.TensorType.INT4 if bits == 4 else _TYPES[array.dtype]
+            self._constants[key] = self._add(array.shape, kind, self._contents[digest], None, quantization)
         return self._constants[key]
 
     def operator(
@@ -140,12 +190,18 @@ class Model:
         return [(len(model) - b.before_end, b.data) for b in self._buffers if b.data is not None]
 
     def single(self, position: int) -> bytes:
-        """A model of one of the operators alone, on the same tensors."""
+        """A model of one of the operators alone, with what decodes its constants, on the same tensors."""
         operator = self._graph.operators[position]
+        decoding = [op for op in self._graph.operators if self._decodes(op) and op.outputs[0] in operator.inputs]
         graph = copy.copy(self._graph)
-        graph.operators, graph.outputs = [operator], operator.outputs
-        graph.inputs = np.array([t for t in operator.inputs if t >= 0 and not self._graph.tensors[t].buffer], np.int32)
+        graph.operators, graph.outputs = [*decoding, operator], operator.outputs
+        known = {op.outputs[0] for op in decoding}
+        given = [t for t in operator.inputs if t >= 0 and not self._graph.tensors[t].buffer and t not in known]
+        graph.inputs = np.array(given, np.int32)
         return self._pack(graph)
+
+    def _decodes(self, operator: Any) -> bool:
+        return len(operator.inputs) == 1 and bool(self._graph.tensors[operator.inputs[0]].buffer)
 
     def _pack(self, graph: Any) -> bytes:
         model = schema.ModelT()
@@ -156,14 +212,31 @@ class Model:
         builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
         return bytes(memoryview(builder.Bytes)[builder.Head() :])
 
-    def _add(self, shape: Sequence[int], kind: int, buffer: int, signature: Sequence[int] | None = None) -> int:
+    def _add(
+        self,
+        shape: Sequence[int],
+        kind: int,
+        buffer: int,
+        signature: Sequence[int] | None,
+        quantization: Quantization | None,
+    ) -> int:
         tensor = schema.TensorT()
         tensor.shape, tensor.type, tensor.buffer, tensor.hasRank = np.array(shape, np.int32), kind, buffer, True
         tensor.name = f"t{len(self._graph.tensors)}"
         if signature is not None:
             tensor.shapeSignature = np.array(signature, np.int32)
+        if quantization is not None:
+            tensor.quantization = quantization.table()
+            self._bytes += 16 * len(quantization.scales)
         self._graph.tensors.append(tensor)
         return len(self._graph.tensors) - 1
+
+
+def _packed(array: Array) -> Array:
+    """Values of 4 bits, two to a byte, the first in the lower half."""
+    flat = array.reshape(-1).view(np.uint8) & 15
+    flat = np.pad(flat, (0, flat.size % 2))
+    return np.asarray(flat[0::2] | (flat[1::2] << 4), np.uint8)
 
 
 def _operator_code(code: int) -> Any:

@@ -1,8 +1,8 @@
 """Checks a TFLite model before LiteRT parses it: LiteRT takes files for trusted, and crashes where they are forged.
 
 What passes is a model as the AOT half writes it: one graph; the operators of its table, in an order that can run, each
-with as many inputs of the kinds that it takes, and with options in range; float32 and constant int32 alone. Weights are
-not looked at, so that the time goes with the number of tensors and operators.
+with as many inputs of the kinds that it takes, and with options in range; float32, integers of 8 bits that say what
+they stand for, and constants. Weights are not looked at: the time goes with the number of tensors and operators.
 """
 
 from __future__ import annotations
@@ -11,9 +11,30 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from delegate.backends.xnnpack.reader import BYTES, INTEGERS, TABLE, TABLES, TEXT, Field, Fields, Malformed, Reader
+import numpy as np
 
-_FLOAT, _INT = 0, 2  # TFLite's codes of float32 and int32
+from delegate.backends.xnnpack.reader import (
+    BYTES,
+    FLOATS,
+    INTEGERS,
+    LONGS,
+    TABLE,
+    TABLES,
+    TEXT,
+    Field,
+    Fields,
+    Malformed,
+    Reader,
+)
+
+_FLOAT, _HALF, _INT, _UINT8, _INT8, _INT4 = 0, 1, 2, 3, 9, 17  # TFLite's codes of types
+_BITS = {_FLOAT: 32, _HALF: 16, _INT: 32, _UINT8: 8, _INT8: 8, _INT4: 4}
+_DTYPES: Mapping[int, np.dtype[Any]] = {
+    _FLOAT: np.dtype(np.float32),
+    _INT8: np.dtype(np.int8),
+    _UINT8: np.dtype(np.uint8),
+}
+_BLOCKS = 2  # of the union of details of a quantization
 _RANK = 6  # the largest that XNNPACK has
 _ALIGNMENT = 16  # of constants, which XNNPACK reads where they lie
 _LARGEST = 2**31 - 1
@@ -36,9 +57,18 @@ _TENSOR: Fields = {
     "type": Field(1, "b", 0),
     "buffer": Field(2, "I", 0),
     "name": Field(3, TEXT),
+    "quantization": Field(4, TABLE),
     "signature": Field(7, INTEGERS),
     "has_rank": Field(8, "B", 0),
 }
+_QUANTIZATION: Fields = {
+    "scales": Field(2, FLOATS, ()),
+    "zero_points": Field(3, LONGS, ()),
+    "details_type": Field(4, "B", 0),
+    "details": Field(5, TABLE),
+    "axis": Field(6, "i", 0),
+}
+_BLOCKWISE: Fields = {"scales": Field(0, "i", 0), "zero_points": Field(1, "i", 0), "size": Field(2, "i", 0)}
 _OPERATOR: Fields = {
     "code": Field(0, "I", 0),
     "inputs": Field(1, INTEGERS, ()),
@@ -94,7 +124,8 @@ OPTIONS: Mapping[str, tuple[int, Mapping[str, Option]]] = {
             **_dilation(5),
         },
     ),
-    "FullyConnectedOptions": (8, {**_activation(0), "keep_num_dims": Option(2, "B")}),
+    "DequantizeOptions": (38, {}),
+    "FullyConnectedOptions": (8, {**_activation(0), "keep_num_dims": Option(2, "B"), "at_run_time": Option(3, "B")}),
     "GeluOptions": (116, {"approximate": Option(0, "B")}),
     "LeakyReluOptions": (75, {"alpha": _NUMBER}),
     "PadOptions": (22, {}),
@@ -108,6 +139,7 @@ OPTIONS: Mapping[str, tuple[int, Mapping[str, Option]]] = {
             **_activation(5),
         },
     ),
+    "QuantizeOptions": (89, {}),
     "ReducerOptions": (27, {"keep_dims": Option(0, "B")}),
     "ReshapeOptions": (17, {"shape": Option(0, INTEGERS, (), -1, _LARGEST)}),
     "ResizeBilinearOptions": (15, {"align": Option(2, "B"), "half_pixel": Option(3, "B")}),
@@ -127,8 +159,8 @@ class Row(NamedTuple):
 
     Args:
         code: TFLite's.
-        inputs: what it takes, a letter each: x float32, w a float32 constant, i an int32 constant; a capital one may
-            be left out; "*": any number of x.
+        inputs: what it takes, a letter each: x float32 or int8, w a constant of these or what one was decoded to, i an
+            int32 constant, c whatever can be decoded; a capital one may be left out; "*": any number of x.
         options: its table of options.
     """
 
@@ -143,6 +175,8 @@ OPERATORS: Mapping[str, Row] = {
     "AVERAGE_POOL_2D": Row(1, "x", "Pool2DOptions"),
     "BATCH_MATMUL": Row(126, "xx", "BatchMatMulOptions"),
     "CEIL": Row(104),
+    "DEQUANTIZE": Row(6, "c", "DequantizeOptions"),
+    "QUANTIZE": Row(114, "x", "QuantizeOptions"),
     "CONCATENATION": Row(2, "*", "ConcatenationOptions"),
     "CONV_2D": Row(3, "xwW", "Conv2DOptions"),
     "COS": Row(108),
@@ -186,6 +220,29 @@ OPERATORS: Mapping[str, Row] = {
     "TRANSPOSE": Row(39, "xi", "TransposeOptions"),
     "TRANSPOSE_CONV": Row(67, "iwxW", "TransposeConvOptions"),
 }
+# What operators on int8 ask of scales: of each operand over the result's, of the operands' product over the result's
+# (of weights, the smallest and the largest), or the same parameters everywhere. LiteRT's own kernels end the process
+# where XNNPACK's do not take others.
+_RATIOS: Mapping[str, tuple[str, float, float]] = {
+    **dict.fromkeys(("ADD", "SUB"), ("each", 2.0**-10, 256.0)),
+    "MUL": ("product", 2.0**-16, 256.0),
+    **dict.fromkeys(
+        ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV", "BATCH_MATMUL"),
+        ("product", 2.0**-32, 256.0),
+    ),
+    **dict.fromkeys(("MEAN", "SUM"), ("each", 2.0**-32, 256.0)),
+    "LEAKY_RELU": ("each", 2.0**-8, 127.0),
+    "QUANTIZE": ("each", 2.0**-8, 2.0**7 + 1),
+    **dict.fromkeys(("ELU", "LOGISTIC", "TANH"), ("each", 0.0, math.inf)),
+    **dict.fromkeys(
+        (
+            "CONCATENATION", "MAX_POOL_2D", "PAD", "REDUCE_MAX", "REDUCE_MIN", "RESHAPE", "RESIZE_BILINEAR", "SPLIT",
+            "STRIDED_SLICE", "TRANSPOSE",
+        ),
+        ("same", 0.0, 0.0),
+    ),
+}  # fmt: skip
+_SCALES = (2.0**-60, 2.0**60)  # of activations and weights
 _NAMES = {row.code: name for name, row in OPERATORS.items()}
 
 
@@ -195,14 +252,27 @@ class Tensor(NamedTuple):
     Args:
         shape: its sizes; of a dynamic one an example.
         signature: the same with -1 for dynamic ones.
-        is_float: whether it is float32, else int32.
+        kind: TFLite's code of its type.
         is_constant: whether the model holds its elements.
+        scales: how many scales its integers have; -1 for blocks.
+        blocks: of these, the tensor of the scales, and how many elements share one.
+        span: the smallest and the largest scale.
+        zero_point: the first.
     """
 
     shape: tuple[int, ...]
     signature: tuple[int, ...]
-    is_float: bool
+    kind: int
     is_constant: bool
+    scales: int = 0
+    blocks: tuple[int, int] = (0, 0)
+    span: tuple[float, float] = (1.0, 1.0)
+    zero_point: int = 0
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """NumPy's type of one that is given or taken; None for other types."""
+        return _DTYPES.get(self.kind)
 
 
 class Graph(NamedTuple):
@@ -240,14 +310,17 @@ class _Verifier:
         graph = read(model["graphs"][0], _GRAPH)
         tensors = [self._tensor(read(start, _TENSOR), buffers) for start in graph["tensors"]]
         _require((graph["inputs"], graph["outputs"]) == (inputs, outputs), "it takes or gives others than are named")
+        for number, tensor in enumerate(tensors):
+            _require(_has_blocks(tensor, tensors), f"the blocks of tensor {number} have not their scales")
         there = {i for i, tensor in enumerate(tensors) if tensor.is_constant}
+        self._decoded: set[int] = set()
         for index in inputs:
             _require(_is_new(index, tensors, there), f"tensor {index} cannot be an input")
             there.add(index)
         for number, start in enumerate(graph["operators"]):
             self._operator(number, read(start, _OPERATOR), codes, tensors, there)
         for index in outputs:
-            _require(index in there and tensors[index].is_float, f"tensor {index}, an output, is never computed")
+            _require(index in there and _is_value(tensors[index]), f"tensor {index}, an output, is never computed")
         return Graph(tuple(tensors[i] for i in inputs), tuple(tensors[i] for i in outputs))
 
     def _row(self, code: Mapping[str, int]) -> str:
@@ -260,9 +333,10 @@ class _Verifier:
 
     def _tensor(self, tensor: Mapping[str, Any], buffers: Sequence[tuple[int, int] | None]) -> Tensor:
         shape, signature = tuple(tensor["shape"]), tensor["signature"]
-        _require(tensor["type"] in (_FLOAT, _INT), f"a tensor has the type {tensor['type']}")
+        kind = tensor["type"]
+        _require(kind in _BITS, f"a tensor has the type {kind}")
         _require(len(shape) <= _RANK and all(0 <= size <= _LARGEST for size in shape), "a tensor has a wrong shape")
-        size = 4 * math.prod(shape)
+        size = -(-_BITS[kind] * math.prod(shape) // 8)
         _require(size <= _LARGEST, f"a tensor of {size} bytes is too large")
         _require(tensor["buffer"] < len(buffers), f"buffer {tensor['buffer']} is missing")
         data = buffers[tensor["buffer"]]
@@ -273,7 +347,33 @@ class _Verifier:
             signature = shape
         same = len(signature) == len(shape) and all(s in (-1, d) for s, d in zip(signature, shape, strict=True))
         _require(same, "a tensor has two shapes")
-        return Tensor(shape, tuple(signature), tensor["type"] == _FLOAT, data is not None)
+        said = self._quantization(tensor["quantization"], shape, kind)
+        return Tensor(shape, tuple(signature), kind, data is not None, *said)
+
+    def _quantization(self, start: int | None, shape: tuple[int, ...], kind: int) -> tuple[Any, ...]:
+        """How many scales the integers of a tensor have, its blocks, the span of the scales, and the zero point."""
+        if start is None:
+            return 0, (0, 0)
+        _require(kind in (_INT, _UINT8, _INT8, _INT4), "a tensor of floats has scales")
+        found = self._reader.table(start, _QUANTIZATION)
+        axis, scales, points = found["axis"], found["scales"], found["zero_points"]
+        if found["details_type"] or found["details"] is not None:
+            whole = found["details_type"] == _BLOCKS and found["details"] is not None and not (scales or points)
+            _require(whole and kind == _INT4 and len(shape) == 2 and axis == 0, "a tensor has wrong blocks")
+            blocks = self._reader.table(found["details"], _BLOCKWISE)
+            _require(blocks["zero_points"] == -1 and blocks["size"] > 0, "a tensor has wrong blocks")
+            return -1, (blocks["scales"], blocks["size"])
+        _require(len(points) == len(scales) > 0, "a tensor has not as many zero points as scales")
+        least, most = (2.0**-120, 2.0**120) if kind == _INT else _SCALES
+        _require(all(least <= s <= most for s in scales), f"a tensor has a scale that is not from {least} to {most}")
+        low, high = (0, 255) if kind == _UINT8 else (-128, 127)
+        _require(all(low <= z <= high for z in points), "a tensor has a zero point beyond its range")
+        several = len(scales) > 1
+        _require(0 <= axis < max(len(shape), 1), f"the scales of a tensor lie on axis {axis}")
+        _require(
+            not several or list(shape[axis : axis + 1]) == [len(scales)], "a tensor has not as many scales as places"
+        )
+        return len(scales), (0, 0), (min(scales), max(scales)), points[0]
 
     def _operator(
         self,
@@ -295,12 +395,19 @@ class _Verifier:
             if index == -1 and letter.isupper():
                 continue
             _require(index in there, f"{place} reads tensor {index} before it is there")
-            _require(_fits(letter.lower(), tensors[index]), f"{place} does not take such a tensor as {index}")
+            _require(
+                _fits(letter.lower(), tensors[index], index in self._decoded),
+                f"{place} does not take such a tensor as {index}",
+            )
         options = self._options(place, operator, row.options)
         _require(len(outputs) == options.get("splits", 1), f"{place} has {len(outputs)} outputs")
         for index in outputs:
             _require(_is_new(index, tensors, there), f"{place} cannot write tensor {index}")
             there.add(index)
+        if name == "DEQUANTIZE" and tensors[inputs[0]].is_constant:
+            self._decoded.update(outputs)
+        used = [(x.lower(), tensors[i]) for x, i in zip(letters, inputs, strict=False) if i >= 0]
+        _require(_agree(name, used, [tensors[i] for i in outputs]), f"{place} has floats beside integers")
 
     def _options(self, place: str, operator: Mapping[str, Any], wanted: str) -> dict[str, Any]:
         code, fields = OPTIONS[wanted]
@@ -320,12 +427,78 @@ def _numbers(value: Any) -> Iterator[float]:
     yield from value if isinstance(value, list | tuple) else (value,)
 
 
-def _fits(letter: str, tensor: Tensor) -> bool:
-    return tensor.is_float == (letter != "i") and (tensor.is_constant or letter == "x")
+def _fits(letter: str, tensor: Tensor, decoded: bool) -> bool:
+    if letter == "i":
+        return tensor.kind == _INT and tensor.is_constant
+    if letter == "c":
+        return tensor.kind in (_INT8, _UINT8) or (tensor.kind == _HALF and tensor.is_constant)
+    if letter == "w":
+        return tensor.kind in (_FLOAT, _INT, _INT8, _INT4) and (tensor.is_constant or decoded)
+    return _is_value(tensor) and tensor.kind != _UINT8
+
+
+def _agree(name: str, used: Sequence[tuple[str, Tensor]], outputs: Sequence[Tensor]) -> bool:
+    """Whether an operator computes in floats or in integers, not in both; the latter may be in its weights alone."""
+    values = [tensor.kind for letter, tensor in used if letter == "x"] + [t.kind for t in outputs]
+    if name == "DEQUANTIZE":
+        return outputs[0].kind == _FLOAT
+    if name == "QUANTIZE" and values[0] == _FLOAT:
+        return outputs[0].kind in (_INT8, _UINT8)
+    if len(set(values)) > 1 or values[0] == _UINT8:
+        return False
+    weights = [tensor for letter, tensor in used if letter == "w"]
+    if values[0] == _INT8:
+        return _have_ratios(name, used, outputs) and _are_integers(weights)
+    return not weights or _go_with_floats(weights)
+
+
+def _are_integers(weights: Sequence[Tensor]) -> bool:
+    """Whether weights are int8, and the bias behind them int32."""
+    return all(t.kind == (_INT if i else _INT8) and t.scales > 0 for i, t in enumerate(weights))
+
+
+def _go_with_floats(weights: Sequence[Tensor]) -> bool:
+    """Whether weights are floats, or integers of 8 or 4 bits, and the bias behind them floats."""
+    first, *others = weights
+    quantized = first.kind in (_INT8, _INT4) and first.scales != 0
+    return (first.kind == _FLOAT or quantized) and all(t.kind == _FLOAT for t in others)
+
+
+def _have_ratios(name: str, used: Sequence[tuple[str, Tensor]], outputs: Sequence[Tensor]) -> bool:
+    """Whether the scales of an operator on int8 are such as its kernels take."""
+    if name not in _RATIOS or any(t.kind != _INT8 for t in outputs):
+        return False
+    kind, least, most = _RATIOS[name]
+    operands = [t for letter, t in used if letter == "x"] + [t for letter, t in used if letter == "w"][:1]
+    if kind == "same":
+        return len({(t.span, t.zero_point) for t in (*operands, *outputs)}) == 1
+    result = outputs[0].span[0]
+    if kind == "each":
+        ratios = [t.span[0] / result for t in operands]
+    else:
+        ratios = [math.prod(t.span[i] for t in operands) / result for i in (0, 1)]
+    return all(least <= ratio < most for ratio in ratios)
+
+
+def _is_value(tensor: Tensor) -> bool:
+    """Whether a tensor holds what is computed: floats, or integers with the one scale that they stand for."""
+    return tensor.kind == _FLOAT or (tensor.kind in (_INT8, _UINT8) and tensor.scales == 1)
+
+
+def _has_blocks(tensor: Tensor, tensors: Sequence[Tensor]) -> bool:
+    """Whether the scales of a tensor's blocks are there, a float16 for each."""
+    if tensor.scales != -1:
+        return True
+    scales, size = tensor.blocks
+    if not 0 <= scales < len(tensors) or not tensor.is_constant:
+        return False
+    rows, columns = tensor.shape
+    own = tensors[scales]
+    return own.kind == _HALF and own.is_constant and own.shape == (rows, columns // size) and columns % size == 0
 
 
 def _is_new(index: int, tensors: Sequence[Tensor], there: set[int]) -> bool:
-    return 0 <= index < len(tensors) and index not in there and tensors[index].is_float
+    return 0 <= index < len(tensors) and index not in there and _is_value(tensors[index])
 
 
 def _require(holds: bool, otherwise: str) -> None:

@@ -13,12 +13,13 @@ from torch.fx.node import map_arg
 
 from delegate.edge.build import Constants, is_pure
 from delegate.edge.graphs import call
-from delegate.edge.node import is_static, tensors
+from delegate.edge.node import is_static, op_name, tensors
 from delegate.edge.passes.result import PassResult
 from delegate.edge.program import EdgeProgram
 
 _NAMESPACES = frozenset({"aten", "prims"})  # not quantize and dequantize: backends want to see them
 
+_SMALL = frozenset({torch.int8, torch.uint8})
 _UNDEFINED = frozenset({torch.ops.aten.empty, torch.ops.aten.new_empty, torch.ops.aten.empty_like})
 
 
@@ -57,7 +58,15 @@ class ConstantFolding:
         if target.overloadpacket in _UNDEFINED or not tensors(node) or not is_static(node) or not is_pure(node):
             return False
         taken = sum(t.nbytes for n in node.all_input_nodes for t in tensors(n))
-        return sum(t.nbytes for t in tensors(node)) <= max(self.limit, self.growth * taken)
+        limit = 0 if _decodes(node) else self.limit
+        return sum(t.nbytes for t in tensors(node)) <= max(limit, self.growth * taken)
+
+
+def _decodes(node: Node) -> bool:
+    """Whether a node makes floats of a matrix in 8 bits: weights, which backends want in their small form."""
+    source = node.all_input_nodes[0] if node.all_input_nodes else node
+    given = [t for t in tensors(source) if t.dtype in _SMALL and t.dim() > 1]
+    return bool(given) and op_name(node) == "aten._to_copy.default" and tensors(node)[0].is_floating_point()
 
 
 def _evaluate(node: Node, known: dict[Node, Any]) -> Any:

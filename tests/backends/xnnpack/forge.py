@@ -56,7 +56,7 @@ def _bytes(blob: bytes, rng: random.Random) -> bytes:
 def _change(model: Any, rng: random.Random) -> None:
     graph = model.subgraphs[0]
     operator, tensor = rng.choice(graph.operators), rng.choice(graph.tensors)
-    kind = rng.randrange(10)
+    kind = rng.randrange(12)
     if kind == 0:
         code = rng.choice(model.operatorCodes)
         code.builtinCode = rng.choice(CODES)
@@ -75,11 +75,37 @@ def _change(model: Any, rng: random.Random) -> None:
             name = rng.choice(fields)
             old = getattr(operator.builtinOptions, name)
             setattr(operator.builtinOptions, name, not old if isinstance(old, bool) else type(old)(rng.choice(NUMBERS)))
+    elif kind == 9:
+        tensor.type = rng.choice((0, 1, 2, 3, 9, 17))
+    elif kind == 10:
+        _change_quantization(rng.choice([t for t in graph.tensors if t.quantization is not None] or [tensor]), rng)
     elif kind == 8:
         _change_constant(model, graph, rng)
     else:
         graph.outputs = graph.outputs.copy()
         graph.outputs[rng.randrange(len(graph.outputs))] = rng.randrange(len(graph.tensors))
+
+
+def _change_quantization(tensor: Any, rng: random.Random) -> None:
+    """What a tensor says of its integers: scales, zero points, axis and blocks."""
+    said = tensor.quantization
+    if said is None:
+        return
+    if said.details is not None:
+        setattr(said.details, rng.choice(("scales", "blockSize", "zeroPoints")), rng.choice(NUMBERS))
+        return
+    count = rng.choice((0, 1, 2, len(said.scale), len(said.scale) + 1, *(abs(int(s)) % 64 for s in tensor.shape)))
+    change = rng.randrange(4)
+    if change == 0:
+        said.scale, said.zeroPoint = np.full(count, 0.5, np.float32), np.zeros(count, np.int64)
+    elif change == 1 and len(said.scale):
+        said.scale = said.scale.copy()
+        said.scale[rng.randrange(len(said.scale))] = rng.choice((0, -1, np.nan, np.inf, 1e-38, 1e38, 2.0**-40, 1e6))
+    elif change == 2 and len(said.zeroPoint):
+        said.zeroPoint = said.zeroPoint.copy()
+        said.zeroPoint[rng.randrange(len(said.zeroPoint))] = rng.choice((-129, -128, 127, 128, 255, 2**40))
+    else:
+        said.quantizedDimension = rng.choice((-1, 0, 1, 2, 3, 4, 1000))
 
 
 def _change_constant(model: Any, graph: Any, rng: random.Random) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 from ai_edge_litert import schema_py_generated as schema
 from torch import nn
 
+import delegate
 from delegate.backends.xnnpack.reader import Malformed
 from delegate.backends.xnnpack.runtime import XnnpackRuntime, open_interpreter
 from delegate.backends.xnnpack.verifier import OPERATORS, OPTIONS, verify
@@ -19,6 +21,8 @@ from delegate.errors import BackendFailed
 from delegate.runtime.backend import TensorType
 from tests.backends.xnnpack.forge import Case, crashes, forge
 from tests.backends.xnnpack.harness import Call, lower
+from tests.backends.xnnpack.qdq import QD
+from tests.backends.xnnpack.test_integers import case as integer_case
 
 MODELS = {
     "convolutions": (nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=4)), (1, 3, 9, 9)),
@@ -35,6 +39,35 @@ MODELS = {
 }
 
 
+# Operators of test_integers; and layers of int4 in blocks and per channel, quantized at run time.
+INTEGERS = ("conv relu6", "depthwise", "transposed", "linear", "cat", "add", "mean", "matmul", "silu", "bilinear")
+
+
+def integers() -> Iterator[tuple[nn.Module, tuple[torch.Tensor, ...]]]:
+    for name in INTEGERS:
+        module, values, _ = integer_case(name, 1)
+        yield module, tuple(values)
+    for size in (32, 64):
+        yield Blocks(size), (torch.randn(3, 64),)
+
+
+class Blocks(nn.Module):
+    """A layer of int4 weights in blocks, its activations quantized at run time."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.register_buffer("weight", torch.randint(-8, 8, (5, 64), dtype=torch.int8))
+        self.register_buffer("scales", torch.rand(5, 64 // size) + 0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale, zero = QD.choose_qparams.tensor(x, -128, 127, 1e-7, torch.int8)
+        coded = QD.quantize_per_tensor.tensor(x, scale, zero, -128, 127, torch.int8)
+        x = QD.dequantize_per_tensor.tensor(coded, scale, zero, -128, 127, torch.int8)
+        ends = (-8, 7, torch.int8, self.size, torch.float32)
+        return nn.functional.linear(x, QD.dequantize_per_channel_group(self.weight, self.scales, None, *ends))
+
+
 @pytest.fixture(scope="module")
 def seeds() -> list[Case]:
     torch.manual_seed(0)
@@ -42,6 +75,11 @@ def seeds() -> list[Case]:
     for module, shape in MODELS.values():
         result = lower(module.eval(), (torch.randn(shape),)).result
         found.append((result.blob, result.compile_specs["inputs"], result.compile_specs["outputs"]))
+    for module, values in integers():
+        made = delegate.to_backend(torch.export.export(module.eval(), values), "xnnpack").program
+        (spec,) = made.delegates
+        specs = spec.compile_specs
+        found.append((bytes(made.segments[spec.segment]), list(specs["inputs"]), list(specs["outputs"])))
     return found
 
 

@@ -13,6 +13,7 @@ from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.lowerings.elementwise import binary, extreme, unary
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg, constant, floats
+from delegate.backends.xnnpack.quantized import SIGMOID
 from delegate.edge.node import op_name, results_used
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -142,7 +143,9 @@ def gelu(builder: RegionBuilder, node: Node) -> None:
 def silu(builder: RegionBuilder, node: Node) -> None:
     """x * sigmoid(x)."""
     x = builder.operand(node.args[0])
-    builder.set(node, binary(builder, "MUL", x, unary(builder, "LOGISTIC", x)))
+    with builder.between(SIGMOID):
+        gate = unary(builder, "LOGISTIC", x)
+    builder.set(node, binary(builder, "MUL", x, gate))
 
 
 @TABLE.lowers("aten.hardswish.default", check=floats, keep=True)

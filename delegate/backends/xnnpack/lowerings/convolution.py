@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +17,7 @@ from delegate.backends.xnnpack.builder import Operand, RegionBuilder, example, s
 from delegate.backends.xnnpack.layout import NHWC, NWC, Size
 from delegate.backends.xnnpack.lowerings.elementwise import binary
 from delegate.backends.xnnpack.lowerings.table import TABLE, constant, floats, ranks
+from delegate.backends.xnnpack.quantized import Coded
 from delegate.backends.xnnpack.tflite import Array
 from delegate.edge.node import tensor
 from delegate.verdict import YES, Reason, Verdict, no
@@ -47,7 +49,7 @@ def pad_zeros(builder: RegionBuilder, x: Operand, pairs: Pairs) -> Operand:
     if not top + bottom + left + right:
         return x
     n, c, h, w = x.shape
-    paddings = builder.integers([[0, 0], [top, bottom], [left, right], [0, 0]])
+    paddings = builder.numbers([[0, 0], [top, bottom], [left, right], [0, 0]])
     return builder.emit("PAD", [x, paddings], (n, c, h + top + bottom, w + left + right), NHWC, "PadOptions")
 
 
@@ -94,7 +96,7 @@ def convolution(builder: RegionBuilder, node: Node) -> None:
     """CONV_2D, DEPTHWISE_CONV_2D or TRANSPOSE_CONV."""
     x_node, weight_node, bias_node, stride, padding, dilation, transposed, _, groups = cast(Any, node.args)
     x = builder.operand(x_node)
-    weight = builder.array(weight_node)
+    weight = builder.weights(weight_node)
     weight = weight if weight.ndim == 4 else weight[:, :, None]
     channels = weight.shape[1] * groups if transposed else weight.shape[0]
     bias = builder.array(bias_node) if bias_node is not None else np.zeros(channels, np.float32)
@@ -113,7 +115,7 @@ def convolution(builder: RegionBuilder, node: Node) -> None:
 def _forward(
     builder: RegionBuilder,
     x: Operand,
-    weight: Array,
+    weight: Array | Coded,
     bias: Array,
     shape: Sequence[Size],
     stride: list[int],
@@ -136,7 +138,7 @@ def _windows(
     builder: RegionBuilder,
     name: str,
     x: Operand,
-    kernels: Array,
+    kernels: Array | Coded,
     bias: Array,
     shape: Sequence[Size],
     stride: list[int],
@@ -153,7 +155,7 @@ def _windows(
     depthwise = {} if multiplier is None else {"depthMultiplier": multiplier}
     return builder.emit(
         name,
-        [x, builder.constant(kernels), builder.constant(bias)],
+        [x, builder.constant(kernels), builder.bias(bias, x, kernels)],
         shape,
         NHWC,
         "Conv2DOptions" if multiplier is None else "DepthwiseConv2DOptions",
@@ -169,7 +171,7 @@ def _windows(
 def _depthwise(
     builder: RegionBuilder,
     x: Operand,
-    kernels: Array,
+    kernels: Array | Coded,
     bias: Array,
     shape: Sequence[Size],
     stride: list[int],
@@ -181,7 +183,7 @@ def _depthwise(
     Such parts are dilated kernels; with the usual padding nothing has to be cut off the input for them.
     """
     size = kernels.shape[1:3]
-    steps = phases(size)
+    steps = (1, 1) if isinstance(kernels, Coded) else phases(size)  # sums of parts would be rounded each
     total: Operand | None = None
     for first in itertools.product(*map(range, steps)):
         part = kernels[:, first[0] :: steps[0], first[1] :: steps[1]]
@@ -197,7 +199,9 @@ def _depthwise(
     return total
 
 
-def depthwise(builder: RegionBuilder, x: Operand, kernels: Array, shape: Sequence[Size], stride: list[int]) -> Operand:
+def depthwise(
+    builder: RegionBuilder, x: Operand, kernels: Array | Coded, shape: Sequence[Size], stride: list[int]
+) -> Operand:
     """A depthwise convolution of a value in NHWC with kernels [1, H, W, C], without padding and bias."""
     bias = np.zeros(kernels.shape[3], np.float32)
     return _depthwise(builder, x, kernels, bias, shape, stride, [(0, 0), (0, 0)], [1, 1])
@@ -217,7 +221,7 @@ def phases(kernel: Sequence[int]) -> tuple[int, int]:
 def _transposed(
     builder: RegionBuilder,
     x: Operand,
-    weight: Array,
+    weight: Array | Coded,
     bias: Array,
     shape: Sequence[Size],
     stride: list[int],
@@ -241,16 +245,16 @@ def _transposed(
     if not same:
         # Rows that output_padding asks for beyond the whole result: zero rows of the kernel make them.
         extra = [max(0, p + w - f) for p, w, f in zip(padding, wanted, full, strict=True)]
-        kernel = np.pad(kernel, [(0, 0), (0, 0), (0, extra[0]), (0, extra[1])])
+        kernel = _with_zeros(kernel, extra)
         full = [f + e for f, e in zip(full, extra, strict=True)]
     outputs, size = kernel.shape[1], wanted if same else full
     y = builder.emit(
         "TRANSPOSE_CONV",
         [
-            builder.integers([example(x.shape[0]), *size, outputs]),
+            builder.numbers([example(x.shape[0]), *size, outputs]),
             builder.constant(kernel.transpose(1, 2, 3, 0)),
             x,
-            builder.constant(bias),
+            builder.bias(bias, x, kernel),
         ],
         (x.shape[0], outputs, *size),
         NHWC,
@@ -264,8 +268,21 @@ def _transposed(
     return builder.slice(y, {d + 2: (p, p + w) for d, (p, w) in enumerate(zip(padding, wanted, strict=True))}, shape)
 
 
-def _dense(weight: Array, dilation: list[int], groups: int) -> Array:
+def _with_zeros(kernel: Array | Coded, extra: list[int]) -> Array | Coded:
+    """A kernel [., ., H, W] with rows and columns of zeros at its end."""
+    if not any(extra):
+        return kernel
+    widths = [(0, 0), (0, 0), (0, extra[0]), (0, extra[1])]
+    if isinstance(kernel, Coded):
+        return replace(kernel, values=np.pad(kernel.values, widths))
+    return np.pad(kernel, widths)
+
+
+def _dense(weight: Array | Coded, dilation: list[int], groups: int) -> Array | Coded:
     """A transposed convolution's weight [I, O / groups, H, W] as [I, O, H', W'] without groups and dilation."""
+    if groups == 1 and dilation == [1, 1]:
+        return weight
+    weight = weight.decoded() if isinstance(weight, Coded) else weight
     inputs, per_group, *kernel = weight.shape
     spread = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
     dense = np.zeros((inputs, per_group * groups, *spread), np.float32)

@@ -70,7 +70,7 @@ def pad_zeros(builder: RegionBuilder, x: Operand, widths: dict[int, tuple[int, i
     if not any(before or after for before, after in widths.values()):
         return x
     shape = tuple(s + sum(widths.get(d, (0, 0))) for d, s in enumerate(x.shape))
-    paddings = builder.integers([widths.get(d, (0, 0)) for d in x.order])
+    paddings = builder.numbers([widths.get(d, (0, 0)) for d in x.order])
     return builder.emit("PAD", [x, paddings], shape, x.order, "PadOptions")
 
 
@@ -164,7 +164,7 @@ def lower_split(builder: RegionBuilder, node: Node) -> None:
     shapes = [tuple(t.shape) for t in node.meta["val"]]
     sizes = [cast(int, s[dim]) for s in shapes]
     if 2 <= len(sizes) <= _MAX_SPLIT and len(set(sizes)) == 1:
-        axis = builder.integers(x.axis(dim))
+        axis = builder.numbers(x.axis(dim))
         parts = builder.emit_many("SPLIT", [axis, x], shapes, x.order, "SplitOptions", numSplits=len(sizes))
     else:
         starts = np.cumsum([0, *sizes]).tolist()

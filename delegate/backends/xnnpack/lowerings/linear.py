@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -13,29 +14,33 @@ from delegate.backends.xnnpack.builder import Operand, RegionBuilder, example, s
 from delegate.backends.xnnpack.layout import Order, Size
 from delegate.backends.xnnpack.lowerings.elementwise import binary, broadcasting
 from delegate.backends.xnnpack.lowerings.table import TABLE, floats
+from delegate.backends.xnnpack.quantized import Coded
 from delegate.backends.xnnpack.tflite import Array
 from delegate.edge.node import op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 
 def fully_connected(
-    builder: RegionBuilder, x: Operand, weight: Array, bias: Array | None, shape: tuple[Size, ...]
+    builder: RegionBuilder, x: Operand, weight: Array | Coded, bias: Array | None, shape: tuple[Size, ...]
 ) -> Operand:
     """x @ weight.T + bias; weight is [O, I]. Leading dimensions of x stay in the order in which they lie."""
     last = x.rank - 1
     x = builder.reorder(x, (*(d for d in x.order if d != last), last))
     row = x if x.rank > 1 else builder.reshape(x, (1, *x.shape))
-    given: list[Operand | int] = [row, builder.constant(weight), -1 if bias is None else builder.constant(bias)]
+    given: list[Operand | int] = [row, builder.constant(weight), -1 if bias is None else builder.bias(bias, x, weight)]
     whole = shape if x.rank > 1 else (1, *shape)
     order = x.order if x.rank > 1 else (0, 1)
-    y = builder.emit("FULLY_CONNECTED", given, whole, order, "FullyConnectedOptions", keepNumDims=True)
+    options = {"keepNumDims": True}
+    if builder.quantizes_at_run_time(x, weight):
+        options["asymmetricQuantizeInputs"] = True
+    y = builder.emit("FULLY_CONNECTED", given, whole, order, "FullyConnectedOptions", **options)
     return y if x.rank > 1 else builder.reshape(y, shape)
 
 
 def matrix_product(builder: RegionBuilder, a: Node, b: Node, shape: tuple[Size, ...]) -> Operand:
     """a @ b, of two dimensions at least each; batch dimensions broadcast."""
     if builder.is_constant(b) and builder.array(b).ndim == 2:
-        return fully_connected(builder, builder.operand(a), builder.array(b).T, None, shape)
+        return fully_connected(builder, builder.operand(a), builder.weights(b).T, None, shape)
     return batch_matmul(builder, builder.operand(a), builder.operand(b), shape)
 
 
@@ -103,10 +108,10 @@ def linear(builder: RegionBuilder, node: Node) -> None:
     shape = shape_of(node)
     if builder.is_constant(weight) and (bias is None or builder.is_constant(bias)):
         numbers = None if bias is None else builder.array(bias)
-        builder.set(node, fully_connected(builder, builder.operand(x), builder.array(weight), numbers, shape))
+        builder.set(node, fully_connected(builder, builder.operand(x), builder.weights(weight), numbers, shape))
         return
     left, right = builder.operand(x), builder.operand(weight)
-    turned = Operand(right.index, right.shape[::-1], tuple(1 - d for d in right.order))
+    turned = replace(right, shape=right.shape[::-1], order=tuple(1 - d for d in right.order))
     flat = left if left.rank > 1 else builder.reshape(left, (1, *left.shape))
     y = batch_matmul(builder, flat, turned, (*flat.shape[:-1], shape[-1]))
     y = y if left.rank > 1 else builder.reshape(y, shape)

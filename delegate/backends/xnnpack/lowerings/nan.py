@@ -35,7 +35,7 @@ def kept_along(builder: RegionBuilder, y: Operand, x: Operand, dims: Sequence[in
     """y, a reduction of x along dimensions, with NaN where x has NaN along them."""
     if not builder.exact_nan or not dims:
         return y
-    axes = builder.integers(sorted(x.axis(d) for d in dims))
+    axes = builder.numbers(sorted(x.axis(d) for d in dims))
     clamped = _clamped(builder, x)
     total = builder.emit("SUM", [clamped, axes], y.shape, y.order, "ReducerOptions", keepDims=keepdim)
     return _added(builder, y, _zeros(builder, total))

@@ -18,6 +18,7 @@ from delegate.backends.xnnpack.lowerings.indexing import concatenate, take
 from delegate.backends.xnnpack.lowerings.nan import clamped_windows, kept_along, kept_of_windows, ones
 from delegate.backends.xnnpack.lowerings.reduction import reduce
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg, floats, ranks
+from delegate.backends.xnnpack.quantized import LOW, exact
 from delegate.backends.xnnpack.tflite import Array
 from delegate.edge.node import op_name, results_used, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
@@ -118,7 +119,7 @@ def max_pool2d(builder: RegionBuilder, node: Node) -> None:
     windows = Windows.of(node)
     source = cast(Node, node.args[0])
     x = builder.operand(source, NHWC)
-    if _never_negative(source):
+    if _never_negative(source) or (x.type is not None and x.type.zero_point == LOW):
         x = pad_zeros(builder, x, windows.pairs())
     else:
         for dim, (before, after) in zip((2, 3), windows.pairs(), strict=True):
@@ -197,10 +198,11 @@ def avg_pool(builder: RegionBuilder, node: Node) -> None:
 
 def _averaged(builder: RegionBuilder, x: Operand, windows: Windows) -> Operand:
     """Averages of windows; AVERAGE_POOL_2D gives -inf for NaN, which a depthwise convolution carries over."""
-    if not builder.exact_nan:
-        return pool(builder, "AVERAGE_POOL_2D", x, windows, x.shape)
     kernel = ones(cast(int, x.shape[1]), windows.kernel, 1 / (windows.kernel[0] * windows.kernel[1]))
-    return depthwise(builder, x, kernel, (*x.shape[:2], *windows.wanted), windows.stride)
+    small = None if builder.result is None else exact(kernel)
+    if small is None and not builder.exact_nan:
+        return pool(builder, "AVERAGE_POOL_2D", x, windows, x.shape)
+    return depthwise(builder, x, kernel if small is None else small, (*x.shape[:2], *windows.wanted), windows.stride)
 
 
 def _corrections(node: Node, windows: Windows) -> Array | None:
@@ -214,6 +216,11 @@ def _corrections(node: Node, windows: Windows) -> Array | None:
     rows, columns = (_counts(windows, d, bool(arg(node, 5, True))) for d in (0, 1))
     divisors = np.outer(rows, columns)
     return None if np.all(divisors == whole) else np.asarray(whole / divisors, np.float32)[:, :, None]
+
+
+def uncorrected(node: Node) -> bool:
+    """Whether an average pool divides every window by the size of its kernel."""
+    return _corrections(node, Windows.of(node)) is None
 
 
 def _counts(windows: Windows, d: int, include_padding: bool) -> Array:

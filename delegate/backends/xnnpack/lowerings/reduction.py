@@ -37,7 +37,7 @@ def reduce(builder: RegionBuilder, name: str, x: Operand, dims: Sequence[int], k
     """A TFLite reduction, e.g. "MEAN", along dimensions of an operand in whatever order it lies."""
     if not dims:
         return x
-    axes = builder.integers(sorted(x.axis(d) for d in dims))
+    axes = builder.numbers(sorted(x.axis(d) for d in dims))
     if keepdim:
         shape: Sequence[Any] = [1 if d in dims else s for d, s in enumerate(x.shape)]
         order = x.order

@@ -153,12 +153,12 @@ def _interpolable(node: Node) -> Verdict:
 _BILINEAR = ("aten.upsample_bilinear2d.vec", "aten.upsample_bilinear2d.default")
 
 
-@TABLE.lowers(*_BILINEAR, check=every(floats, ranks(4), _interpolable))
+@TABLE.lowers(*_BILINEAR, check=every(floats, ranks(4), _interpolable), keep=True)
 def lower_bilinear(builder: RegionBuilder, node: Node) -> None:
     """One RESIZE_BILINEAR in NHWC."""
     x, shape = builder.operand(source(node), NHWC), shape_of(node)
     aligned = bool(arguments(node)["align_corners"])
-    size = builder.integers(shape[2:])
+    size = builder.numbers(shape[2:])
     found = builder.emit(
         "RESIZE_BILINEAR", [x, size], shape, NHWC, "ResizeBilinearOptions",
         alignCorners=aligned, halfPixelCenters=not aligned,

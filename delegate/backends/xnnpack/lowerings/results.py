@@ -7,6 +7,7 @@ from typing import cast
 from torch.fx import Node
 
 from delegate.backends.xnnpack.builder import RegionBuilder
+from delegate.backends.xnnpack.coding import CHOOSES
 from delegate.backends.xnnpack.lowerings.table import TABLE
 from delegate.edge.node import op_name
 from delegate.verdict import Reason, Verdict, no
@@ -21,5 +22,8 @@ def _producer(node: Node) -> Verdict:
 
 @TABLE.lowers("getitem", check=_producer)
 def getitem(builder: RegionBuilder, node: Node) -> None:
-    """`operator.getitem` of what a multi-result operator set."""
+    """`operator.getitem` of what a multi-result operator set; nothing of one that a layer does itself."""
+    if op_name(cast(Node, node.args[0])) in CHOOSES:
+        builder.set(node)
+        return
     builder.set(node, builder.operand(cast(Node, node.args[0]), result=cast(int, node.args[1])))

@@ -111,7 +111,7 @@ def _squeezed(node: Node) -> list[int]:
 
 def squeeze_by_sum(builder: RegionBuilder, x: Operand, shape: tuple[Size, ...], dims: list[int]) -> Operand:
     """Without dimensions of size 1."""
-    axes = builder.integers(sorted(x.axis(d) for d in dims))
+    axes = builder.numbers(sorted(x.axis(d) for d in dims))
     return builder.emit("SUM", [x, axes], shape, without(x.order, dims), "ReducerOptions", keepDims=False)
 
 
@@ -134,7 +134,7 @@ def lower_permute(builder: RegionBuilder, node: Node) -> None:
 
 def relabel(x: Operand, dims: Sequence[int]) -> Operand:
     """`torch.permute`: the same memory, its dimensions by other names."""
-    return Operand(x.index, tuple(x.shape[d] for d in dims), layout.permute(x.order, dims))
+    return replace(x, shape=tuple(x.shape[d] for d in dims), order=layout.permute(x.order, dims))
 
 
 def _permutation(node: Node) -> list[int]:

@@ -13,7 +13,8 @@ from torch.fx import Node
 
 from delegate.backends.lowering import LoweringTable
 from delegate.backends.xnnpack.builder import RegionBuilder
-from delegate.edge.node import is_constant, op_name
+from delegate.backends.xnnpack.coding import is_known
+from delegate.edge.node import op_name
 from delegate.verdict import YES, Reason, Verdict, no
 
 Lower = Callable[[RegionBuilder, Node], None]
@@ -113,7 +114,7 @@ def constant(*names: tuple[int, str]) -> Check:
     def check(node: Node) -> Verdict:
         for position, name in names:
             argument = arg(node, position)
-            if argument is not None and not (isinstance(argument, Node) and is_constant(argument)):
+            if argument is not None and not (isinstance(argument, Node) and is_known(argument)):
                 return no(Reason.NON_CONSTANT, f"{name} is computed at run time, and XNNPACK packs it ahead of time")
         return YES
 

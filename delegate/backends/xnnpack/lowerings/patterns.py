@@ -1,0 +1,255 @@
+"""Patterns that come together: layers with decoded weights, and layers whose activations are quantized at run time.
+
+XNNPACK quantizes the latter itself, row by row, to int8 around a zero point of each row's own.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch.fx import Node
+
+from delegate.backends.aot import RegionRefused
+from delegate.backends.xnnpack.builder import RegionBuilder, shape_of
+from delegate.backends.xnnpack.coding import CHOOSES, DECODES, QUANTIZE, QUANTIZES_BY, chain, is_known
+from delegate.backends.xnnpack.lowerings.integers import ROWS
+from delegate.backends.xnnpack.lowerings.linear import fully_connected
+from delegate.backends.xnnpack.lowerings.quantization import ALONE
+from delegate.backends.xnnpack.lowerings.table import TABLE, arg
+from delegate.backends.xnnpack.quantized import Coded
+from delegate.edge.node import arguments, is_constant, op_name, tensor
+from delegate.verdict import YES, Reason, Verdict, no
+
+SCALED_PRODUCT = "product of int8, scaled"
+LAYERS = ("aten.linear.default", "aten.convolution.default")
+BLOCK = 32  # XNNPACK takes multiples of so many
+_VIEWS = ("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
+
+
+# -- quantized at run time ---------------------------------------------------------------------------------------------
+
+
+def quantized_at_run_time(layer: Node) -> Sequence[Node] | Verdict | None:
+    """A layer with weights in int8 or int4, and what quantizes its activations."""
+    found = chain(layer.args[0])
+    if found is None:
+        return None
+    _, nodes = found
+    *_, decoded = nodes
+    for user in decoded.users:
+        verdict = _fits(user) if op_name(user) in LAYERS else no(Reason.OPERATOR, f"{user.name} reads it, too: {ALONE}")
+        if not verdict:
+            return verdict
+    if any(user not in nodes for node in nodes[:-1] for user in node.users):
+        return no(Reason.OPERATOR, f"others read what {layer.name} is given in integers")
+    return (*nodes, cast(Node, layer.args[1]), layer, *_decoded(layer, 2))
+
+
+def _decoded(node: Node, position: int) -> tuple[Node, ...]:
+    value = arg(node, position)
+    return (value,) if isinstance(value, Node) and value.op == "call_function" and is_known(value) else ()
+
+
+def _fits(layer: Node) -> Verdict:
+    weight = layer.args[1]
+    if not (isinstance(weight, Node) and is_known(weight) and not is_constant(weight)):
+        return no(Reason.NON_CONSTANT, "activations in integers beside weights in floats")
+    verdict = TABLE.check(layer, "XNNPACK")
+    if verdict is None or not verdict:
+        return verdict or no(Reason.OPERATOR)
+    kind = "convolution" if op_name(layer) == LAYERS[1] else "linear"
+    if kind == "convolution":
+        given = arguments(layer)
+        groups = given["groups"]
+        if groups > 1 and tensor(given["weight"]).shape[0 if given["transposed"] else 1] == 1:
+            return no(
+                Reason.ATTRIBUTE, "a depthwise convolution: XNNPACK has none of activations quantized at run time"
+            )
+    return _grain(weight, kind)
+
+
+def _grain(weight: Node, kind: str) -> Verdict:
+    """Whether XNNPACK has weights of so many bits with such scales."""
+    given, shape = arguments(weight), tensor(weight).shape
+    small = given["quant_min"] is not None and given["quant_min"] >= -8 and given["quant_max"] <= 7
+    size = given.get("group_size") or (given["block_size"][-1] if "block_size" in given else None)
+    rows = given["block_size"][0] if "block_size" in given else 1
+    if size is None or (size == shape[-1] and rows in (1, shape[0]) and len(shape) == 2):
+        if small and kind == "linear" and shape[-1] % 2:
+            return no(Reason.ATTRIBUTE, f"int4 weights of {shape[-1]} inputs: XNNPACK takes even numbers of them")
+        return YES
+    if kind == "convolution" or rows != 1:
+        return no(
+            Reason.ATTRIBUTE,
+            f"blocks of {given.get('block_size', size)}: XNNPACK has them along inputs of a linear layer",
+        )
+    if not small:
+        return no(Reason.ATTRIBUTE, f"int8 weights in blocks of {size}: XNNPACK has blocks of int4")
+    if size % BLOCK:
+        return no(Reason.ATTRIBUTE, f"int4 weights in blocks of {size}: XNNPACK takes multiples of {BLOCK}")
+    return YES
+
+
+def lower_layer(builder: RegionBuilder, layer: Node) -> None:
+    """A layer whose activations XNNPACK quantizes, beside weights as they are."""
+    weight = cast(Node, layer.args[1])
+    held = builder.weights(weight) if builder.is_constant(weight) else None
+    if not (isinstance(held, Coded) and held.symmetric and (held.is_plain or held.block)):
+        raise RegionRefused({layer.name: "weights whose integers are not about 0"})
+    if held.block and not _halves(held):
+        raise RegionRefused({layer.name: "scales of blocks beyond float16"})
+    with builder.small_constants():
+        TABLE[op_name(layer)].lower(builder, layer)
+
+
+def _halves(held: Coded) -> bool:
+    """Whether the scales of blocks, which lie there in float16, are normal numbers of it."""
+    return bool(held.scales.min() >= 6.2e-5 and held.scales.max() <= 65504)
+
+
+# -- torchao's own: products of integers, scaled behind ----------------------------------------------------------------
+
+
+def scaled_product(mul: Node) -> Sequence[Node] | Verdict | None:
+    """(x in integers @ weight in int8) * scales of x * scales of the weight; or x @ (weight in int8) * scales.
+
+    So torchao's quantize_ leaves linear layers of int8 weights, with activations quantized at run time or in floats.
+    """
+    found = _scaled_product(mul)
+    if found is None:
+        return None
+    source, nodes, weight, _ = found
+    if tensor(source).dtype is not torch.float32 or not is_constant(weight):
+        return None
+    return nodes
+
+
+def _scaled_product(mul: Node) -> tuple[Node, tuple[Node, ...], Node, Node] | None:
+    """What is multiplied (of any rank), the nodes, the weight (inputs, outputs) in int8, and its scales (outputs)."""
+    inner, scales = mul.args[:2]
+    if not (isinstance(scales, Node) and is_constant(scales) and isinstance(inner, Node)):
+        return None
+    if tensor(scales).dim() != 1 or tensor(scales).shape[0] != tensor(mul).shape[-1]:
+        return None
+    if op_name(inner) == "aten.mm.default":
+        copy = inner.args[1]
+        if isinstance(copy, Node) and op_name(copy) == "aten._to_copy.default" and _is_int8(copy.args[0]):
+            nodes = (copy, inner, mul)
+            return None if _seen(nodes) else (cast(Node, inner.args[0]), nodes, cast(Node, copy.args[0]), scales)
+        return None
+    return _integer_product(mul, inner, scales)
+
+
+def _integer_product(mul: Node, inner: Node, scales: Node) -> tuple[Node, tuple[Node, ...], Node, Node] | None:
+    copy = inner.args[0] if op_name(inner) == "aten.mul.Tensor" else None
+    product = copy.args[0] if isinstance(copy, Node) and op_name(copy) == "aten._to_copy.default" else None
+    if not (isinstance(product, Node) and op_name(product) == "aten._int_mm.default" and _is_int8(product.args[1])):
+        return None
+    left, views = _behind_views(product.args[0])
+    factor, more = _behind_views(inner.args[1])
+    if not (
+        isinstance(left, Node)
+        and op_name(left) == QUANTIZES_BY[-1]
+        and isinstance(factor, Node)
+        and factor.target is operator.getitem
+    ):
+        return None
+    given = arguments(left)
+    choose = cast(Node, factor.args[0])
+    others = [n for n in choose.users if n is not factor]
+    whole = math.prod(given["block_size"]) == tensor(cast(Node, left.args[0])).shape[-1]
+    if (
+        op_name(choose) != CHOOSES[-1]
+        or choose.args[0] is not left.args[0]
+        or given["scale"] is not factor
+        or not whole
+    ):
+        return None
+    nodes = (choose, factor, *others, left, *views, *more, product, cast(Node, copy), inner, mul)
+    return None if _seen(nodes) else (cast(Node, left.args[0]), nodes, cast(Node, product.args[1]), scales)
+
+
+def _behind_views(node: Any) -> tuple[Node, tuple[Node, ...]]:
+    views = []
+    while isinstance(node, Node) and op_name(node) in _VIEWS:
+        views.append(node)
+        node = node.args[0]
+    return node, tuple(views)
+
+
+def _seen(nodes: Sequence[Node]) -> bool:
+    """Whether others read what lies within."""
+    return any(user not in nodes for node in nodes[:-1] for user in node.users)
+
+
+def _is_int8(node: Any) -> bool:
+    return isinstance(node, Node) and is_constant(node) and tensor(node).dtype is torch.int8
+
+
+@TABLE.lowers_pattern(SCALED_PRODUCT, "aten.mul.Tensor", match=scaled_product)
+def lower_scaled_product(builder: RegionBuilder, mul: Node) -> None:
+    """One FULLY_CONNECTED."""
+    found = _scaled_product(mul)
+    assert found is not None
+    source, nodes, weight, scales = found
+    rows = (*shape_of(mul)[:-1], tensor(source).shape[-1])
+    x = builder.reshape(builder.operand(source), rows)
+    held = Coded(builder.constant_tensor(weight).T.numpy(), builder.array(scales).reshape(-1, 1))
+    if len(nodes) == 3:  # activations stay in floats
+        builder.set(mul, fully_connected(builder, x, held, None, shape_of(mul)))
+        return
+    with builder.small_constants():
+        builder.set(mul, fully_connected(builder, x, held, None, shape_of(mul)))
+
+
+# -- claims ------------------------------------------------------------------------------------------------------------
+
+
+def quantized_behind(quantize: Node) -> Sequence[Node] | Verdict | None:
+    """What decodes constants, operator, activation, q: behind dq they become one operator on integers."""
+    node = quantize.args[0]
+    nodes = [quantize]
+    if isinstance(node, Node) and len(node.users) == 1 and _is_activation(node):
+        nodes.append(node)
+        node = node.args[0]
+    if not isinstance(node, Node) or node.op != "call_function" or len(node.users) != 1:
+        return None
+    row = ROWS.get(op_name(node))
+    if row is None or row.quantized.moves or not TABLE.check(node, "XNNPACK"):
+        return None
+    inputs = [n for n in node.all_input_nodes if n.op == "call_function" and op_name(n) in DECODES]
+    if not inputs or not all(TABLE.check(n, "XNNPACK") for n in (*inputs, *nodes)):
+        return None
+    # What decodes activations may come long before, for a residual: with it the pattern would span what lies between.
+    return (*filter(is_known, inputs), node, *reversed(nodes))
+
+
+def _is_activation(node: Node) -> bool:
+    source = node.args[0] if node.op == "call_function" and node.args else None
+    row = ROWS.get(op_name(source)) if isinstance(source, Node) and source.op == "call_function" else None
+    return row is not None and op_name(node) in row.quantized.fuses
+
+
+def decoded_weights(layer: Node) -> Sequence[Node] | Verdict | None:
+    """A layer in floats, and what decodes its weights: at load, by XNNPACK."""
+    if chain(layer.args[0]) is not None or not TABLE.check(layer, "XNNPACK"):
+        return None
+    decoding = (*_decoded(layer, 1), *_decoded(layer, 2))
+    return (*decoding, layer) if decoding else None
+
+
+def _by_rows(builder: RegionBuilder, node: Node) -> None:
+    """As the rows of its nodes."""
+    TABLE[op_name(node)].lower(builder, node)
+
+
+for name, around, match in (
+    ("quantized at run time", LAYERS, quantized_at_run_time),
+    ("in integers", (QUANTIZE,), quantized_behind),
+    ("weights decoded", LAYERS, decoded_weights),
+):
+    TABLE.lowers_pattern(name, *around, match=match)(_by_rows)

@@ -1,0 +1,11 @@
+"""Quantizers for the backends that run integers, on torchao's PT2E flow, made of what each backend says it takes."""
+
+from delegate.quantization.calibration import Batch, read_calibration
+from delegate.quantization.flow import Prepared, convert, prepare, quantize
+from delegate.quantization.quantizer import BackendQuantizer
+from delegate.quantization.settings import OFF, Settings, schemes
+
+__all__ = [
+    "OFF", "BackendQuantizer", "Batch", "Prepared", "Settings", "convert", "prepare", "quantize", "read_calibration",
+    "schemes",
+]  # fmt: skip

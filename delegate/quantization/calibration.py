@@ -1,0 +1,175 @@
+"""Calibration data: batches of inputs from archives of NumPy, folders of them, functions or the caller, checked."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from delegate.edge.node import shape_text
+from delegate.errors import ExportError, InputError, did_you_mean
+from delegate.plugins import one_line
+
+Batch = Any  # a tuple of positional arguments, a dict of keyword arguments, or the one tensor of a model with one input
+
+_GIVE = "give a .npz file, a folder of them, or package.module:function that yields inputs"
+
+
+def read_calibration(source: str, names: Sequence[str]) -> Iterable[Batch]:
+    """The batches that a text means.
+
+    Args:
+        source: the path of a .npz file or of a folder of them, or "package.module:function". A file has an array for
+            each input, by name, or without names in their order.
+        names: of the model's inputs.
+
+    Raises:
+        InputError: there is no such file or function, or it cannot be read.
+    """
+    path = Path(source)
+    if path.is_dir():
+        files = sorted(path.glob("*.npz"))
+        if not files:
+            raise InputError(f"folder {source!r} holds no .npz file", where="calibration data", remedy=_GIVE)
+        return [_read(file, names) for file in files]
+    if path.exists():
+        return [_read(path, names)]
+    if ":" not in source:
+        raise InputError(f"there is no file {source!r}", where="calibration data", remedy=_GIVE)
+    return _call(source)
+
+
+def _read(path: Path, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: torch.from_numpy(archive[name]) for name in archive.files}
+    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        what = f"{str(path)!r} cannot be read: {one_line(error)}"
+        raise InputError(what, where="calibration data", remedy="give what numpy.savez wrote") from error
+    if list(arrays) == [f"arr_{i}" for i in range(len(names))]:
+        return tuple(arrays.values())
+    if set(arrays) != set(names):
+        what = f"{str(path)!r} holds {', '.join(arrays) or 'nothing'}"
+        raise InputError(what, where="calibration data", remedy=f"the model takes {', '.join(names)}")
+    return tuple(arrays[name] for name in names)
+
+
+def _call(source: str) -> Iterable[Batch]:
+    module_name, _, name = source.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        what = f"calibration data {source!r}: importing {module_name} failed: {one_line(error)}"
+        raise InputError(what, remedy=_GIVE) from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = [n for n, f in vars(module).items() if callable(f) and not n.startswith("_")]
+        what = f"module {module_name} has no function {name!r} for calibration data"
+        raise InputError(what, remedy=did_you_mean(name, known))
+    try:
+        made: Iterator[Batch] = iter(function())
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{source} failed: {one_line(error)}", where="calibration data", remedy=_GIVE) from error
+    return made
+
+
+class Checked:
+    """Batches as arguments of an exported program, each checked as it comes.
+
+    Args:
+        batches: from anywhere.
+        ep: the program that they are for.
+        limit: how many to take; None for all.
+    """
+
+    def __init__(self, batches: Iterable[Batch], ep: ExportedProgram, limit: int | None = None) -> None:
+        self._batches, self._limit = batches, limit
+        self._names, self._values = _inputs(ep)
+        self._spec = ep.call_spec.in_spec
+        self._varies = [False] * len(self._names)
+        self._first: list[Any] = [None] * len(self._names)
+
+    def __iter__(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """Positional and keyword arguments of each batch.
+
+        Raises:
+            InputError: there is none, one does not fit, holds NaN or infinity, or an input never varies.
+        """
+        count = 0
+        try:
+            for batch in self._batches:
+                if count == self._limit:
+                    break
+                count += 1
+                yield self._arguments(batch, count)
+        except (InputError, GeneratorExit):
+            raise
+        if not count:
+            raise InputError("there is no calibration data", remedy=_GIVE)
+        for name, value, varies in zip(self._names, self._values, self._varies, strict=True):
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and not varies:
+                what = f"input {name!r} is the same number everywhere in all calibration data"
+                raise InputError(what, remedy="give data as the model will meet it: its range is measured")
+
+    def _arguments(self, batch: Batch, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        where = f"calibration batch {number}"
+        args, kwargs = _as_arguments(batch)
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        if len(leaves) != len(self._names):
+            what = f"{where} has {len(leaves)} inputs, and the model takes {len(self._names)}"
+            raise InputError(what, remedy=f"give {', '.join(self._names)}")
+        if spec != self._spec:  # named, or nested otherwise
+            args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        for i, leaf in enumerate(leaves):
+            self._check(i, leaf, where)
+        return args, kwargs
+
+    def _check(self, i: int, leaf: Any, where: str) -> None:
+        wanted, name = self._values[i], self._names[i]
+        if not isinstance(wanted, torch.Tensor):
+            return
+        if not isinstance(leaf, torch.Tensor):
+            what = f"input {name!r} is a {type(leaf).__name__}"
+            raise InputError(what, where=where, remedy="give tensors or NumPy arrays")
+        fits = leaf.dtype == wanted.dtype and leaf.dim() == wanted.dim()
+        if not fits or any(type(w) is int and w != s for w, s in zip(wanted.shape, leaf.shape, strict=True)):
+            what = f"input {name!r} is {shape_text(leaf)}, and the model takes {shape_text(wanted)}"
+            raise InputError(what, where=where, remedy="give data as the model will meet it")
+        if leaf.is_floating_point() and leaf.numel():
+            if not torch.isfinite(leaf).all():
+                what = f"input {name!r} holds NaN or infinity"
+                raise InputError(what, where=where, remedy="take such data out: its range is measured")
+            first = leaf.reshape(-1)[0].item() if self._first[i] is None else self._first[i]
+            self._first[i] = first
+            self._varies[i] |= bool((leaf != first).any())
+
+
+def _as_arguments(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    tensors = pytree.tree_map(lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x, batch)
+    if isinstance(tensors, dict):
+        return (), tensors
+    return tuple(tensors) if isinstance(tensors, tuple | list) else (tensors,), {}
+
+
+def input_names(ep: ExportedProgram) -> list[str]:
+    """The names of a program's inputs, in order."""
+    return _inputs(ep)[0]
+
+
+def _inputs(ep: ExportedProgram) -> tuple[list[str], list[Any]]:
+    nodes = {n.name: n for n in ep.graph.find_nodes(op="placeholder")}
+    names = [str(n) for n in ep.graph_signature.user_inputs]
+    if any(name not in nodes for name in names):
+        raise ExportError("a model whose inputs are fixed numbers cannot be calibrated", remedy="export it without")
+    return names, [nodes[name].meta.get("val") for name in names]

@@ -1,0 +1,217 @@
+"""The flow: prepare, calibrate or train, convert, export anew."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch.export import Dim, ExportedProgram
+from torch.fx import GraphModule, Node
+from torch.nn import Module
+from torch.utils import _pytree as pytree
+
+from delegate.errors import ConfigError, DelegateError, ExportError
+from delegate.plugins import one_line
+from delegate.quantization.calibration import Batch, Checked
+from delegate.quantization.quantizer import BackendQuantizer
+from delegate.quantization.settings import Choice, Settings
+from delegate.registry import Registry
+
+Progress = Callable[[int], None]  # told the number of each batch when it is done
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model with observers, or with fake quantization, in it.
+
+    Args:
+        module: to run on calibration data, or to train.
+        program: what it was made of.
+        settings: how.
+        qat: for training.
+        needs_data: whether ranges of activations are measured.
+    """
+
+    module: GraphModule
+    program: ExportedProgram
+    settings: Settings
+    qat: bool
+    needs_data: bool
+
+
+def prepare(
+    program: ExportedProgram, settings: Settings, *, qat: bool = False, registry: Registry | None = None
+) -> Prepared:
+    """A program made ready for calibration, or with `qat` for training; its weights are copied.
+
+    For training, export the module in training mode.
+
+    Raises:
+        ConfigError: the settings do not fit the model or the backend.
+        ExportError: torchao does not take the program.
+    """
+    from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e, prepare_qat_pt2e
+
+    quantizer = BackendQuantizer(settings, qat=qat, registry=registry)
+    with _quiet():
+        module = program.module()
+        needs = _needs_data(module, settings, registry)
+        try:
+            made = (prepare_qat_pt2e if qat else prepare_pt2e)(module, quantizer)
+        except DelegateError:
+            raise
+        except Exception as error:  # torchao asserts
+            raise ExportError(f"torchao cannot prepare the model: {one_line(error)}") from error
+    if not qat:
+        _observe_weights(made)
+    return Prepared(made, program, settings, qat, needs)
+
+
+def convert(prepared: Prepared) -> ExportedProgram:
+    """The quantized program of what was calibrated or trained, with the sizes and names of the one that it came from.
+
+    Raises:
+        ExportError: torchao cannot convert it, or torch cannot export what that gives.
+    """
+    from torchao.quantization.pt2e import move_exported_model_to_eval
+    from torchao.quantization.pt2e.constant_fold import constant_fold
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
+
+    _require_ranges(prepared)
+    with _quiet(), torch.no_grad():
+        try:
+            module = convert_pt2e(prepared.module)
+            constant_fold(module, _quantizes)
+            if prepared.qat:
+                move_exported_model_to_eval(module)
+            args, kwargs = cast("tuple[Any, dict[str, Any]]", prepared.program.example_inputs)
+            shapes = dynamic_shapes(prepared.program)
+            return torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+        except Exception as error:
+            raise ExportError(f"torchao cannot convert the model: {one_line(error)}") from error
+
+
+def quantize(
+    program: ExportedProgram,
+    settings: Settings,
+    calibration: Iterable[Batch] | None = None,
+    *,
+    batches: int | None = None,
+    progress: Progress | None = None,
+    registry: Registry | None = None,
+) -> ExportedProgram:
+    """A program quantized after training.
+
+    Args:
+        program: of floats.
+        settings: for which backend, and how.
+        calibration: batches of inputs: tuples, dicts of arguments by name, or single tensors; of torch or NumPy. None
+            where ranges of activations are not measured: dynamic and weight-only schemes.
+        batches: how many of them to take; None for all.
+        progress: told of each batch.
+        registry: where the backend is looked up; the default one if None.
+
+    Raises:
+        ConfigError: the settings do not fit, or calibration data is missing.
+        InputError: the calibration data does not fit, or its range cannot be measured.
+        ExportError: torchao does not take the program.
+    """
+    prepared = prepare(program, settings, registry=registry)
+    if prepared.needs_data:
+        if calibration is None:
+            what = "static quantization measures the range of activations, and there is no calibration data"
+            raise ConfigError(what, where="quantization.calibration", remedy="give some, or a dynamic scheme")
+        with torch.no_grad(), _quiet():
+            for number, (args, kwargs) in enumerate(Checked(calibration, program, batches), 1):
+                prepared.module(*args, **kwargs)
+                if progress is not None:
+                    progress(number)
+    return convert(prepared)
+
+
+def _observers(module: GraphModule) -> Iterator[tuple[Node, Module]]:
+    """The nodes that call observers or fake quantization, and these."""
+    for node in module.graph.find_nodes(op="call_module"):
+        yield node, module.get_submodule(node.target)
+
+
+def _observe_weights(module: GraphModule) -> None:
+    """Have the observers of weights see them: they do not need data, and without a run torchao would not look."""
+    with torch.no_grad(), _quiet():
+        for node, observer in _observers(module):
+            source = node.args[0]
+            if isinstance(source, Node) and source.op == "get_attr":
+                observer(operator.attrgetter(str(source.target))(module))
+
+
+def _require_ranges(prepared: Prepared) -> None:
+    """Raises ConfigError where an observer has seen nothing: torchao would give it a scale all the same."""
+    for node, observer in _observers(prepared.module):
+        least = getattr(getattr(observer, "activation_post_process", observer), "min_val", None)
+        if isinstance(least, torch.Tensor) and (least.numel() == 0 or not torch.isfinite(least).all()):
+            what = "the range of a value was never measured"
+            remedy = "run the prepared module on calibration data, or train it, before it is converted"
+            raise ConfigError(what, where=str(node.args[0]), remedy=remedy)
+
+
+def _needs_data(module: GraphModule, settings: Settings, registry: Registry | None) -> bool:
+    """Whether a node of a scheme that fixes the range of activations is there."""
+    choice = Choice(settings, module.graph, registry)
+    found = (choice.scheme(n) for n in module.graph.nodes if n.op == "call_function")
+    return any(s is not None and s.activations is not None and not s.dynamic for s in found)
+
+
+def _quantizes(node: Node) -> bool:
+    """What torchao's own folding leaves: weights that observers of groups quantize."""
+    return node.op == "call_function" and node.target in (
+        torch.ops.torchao.quantize_affine.default,
+        torch.ops.torchao.quantize_affine,
+    )
+
+
+def dynamic_shapes(program: ExportedProgram) -> Any:
+    """What torch.export needs to give a program the same dynamic sizes again."""
+    dims: dict[str, Any] = {}
+    nodes = {n.name: n for n in program.graph.find_nodes(op="placeholder")}
+    found = [_sizes(nodes[str(name)].meta.get("val"), program, dims) for name in program.graph_signature.user_inputs]
+    if not dims:
+        return None
+    args, kwargs = pytree.tree_unflatten(found, program.call_spec.in_spec)
+    signature = list(args)
+    return tuple(signature) if not kwargs else _named(program, signature, kwargs)
+
+
+def _named(program: ExportedProgram, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
+    names = [str(n) for n in program.graph_signature.user_inputs]
+    return dict(zip(names, args, strict=False)) | dict(kwargs)
+
+
+def _sizes(value: Any, program: ExportedProgram, dims: dict[str, Any]) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return None
+    found: dict[int, Any] = {}
+    for position, size in enumerate(value.shape):
+        if isinstance(size, torch.SymInt):
+            expression = size.node.expr
+            found[position] = dims.setdefault(str(expression), _dim(expression, program))
+    return found or None
+
+
+def _dim(expression: Any, program: ExportedProgram) -> Any:
+    limits = program.range_constraints.get(expression)
+    if limits is None or not expression.is_Symbol:
+        return Dim.AUTO
+    bounds = {k: int(v) for k, v in (("min", limits.lower), ("max", limits.upper)) if v.is_finite and int(v) < 2**31}
+    return Dim(f"q_{expression}", **bounds)
+
+
+@contextmanager
+def _quiet() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torchao about itself
+        yield

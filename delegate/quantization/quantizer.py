@@ -1,0 +1,206 @@
+"""BackendQuantizer: annotates an exported model with what a backend takes in integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, Quantizer, SharedQuantizationSpec
+
+from delegate.backends.quantizable import QuantizationScheme, QuantizedOperator
+from delegate.errors import ConfigError
+from delegate.quantization.forms import base_name, edge_names
+from delegate.quantization.settings import Choice, Settings, stack
+from delegate.quantization.specs import activation_spec, fixed_spec, weight_spec
+from delegate.registry import Registry
+
+_KEY = "quantization_annotation"
+_NORMS = frozenset({"aten.batch_norm", "aten._native_batch_norm_legit_no_training", "aten.cudnn_batch_norm"})
+_CONVOLUTION = "aten.convolution"
+
+
+class BackendQuantizer(Quantizer):  # type: ignore[misc]
+    """A quantizer for `prepare_pt2e` and `prepare_qat_pt2e`.
+
+    Args:
+        settings: for which backend, and how.
+        qat: annotate for training with fake quantization.
+        registry: where the backend is looked up; the default one if None.
+
+    Raises:
+        ConfigError: by `annotate`: a pattern matches nothing, a scheme is unknown, a group size does not divide.
+    """
+
+    def __init__(self, settings: Settings, *, qat: bool = False, registry: Registry | None = None) -> None:
+        self.settings, self.qat, self._registry = settings, qat, registry
+        self._rows: dict[str, Mapping[str, QuantizedOperator]] = {}
+
+    def annotate(self, model: GraphModule) -> GraphModule:
+        choice = Choice(self.settings, model.graph, self._registry)
+        self._coded: dict[Node, Node] = {}  # whose value will be integers -> the node whose parameters it has
+        for node in model.graph.nodes:
+            if node.op == "call_function" and _KEY not in node.meta:
+                scheme = choice.scheme(node)
+                row = None if scheme is None else self._row(scheme, node)
+                if scheme is not None and row is not None and _is_float(node):
+                    self._annotate(scheme, row, node)
+        return model
+
+    def validate(self, model: GraphModule) -> None:
+        """Nothing can be wrong: what is annotated is what the backend's table has."""
+
+    def _row(self, scheme: QuantizationScheme, node: Node) -> QuantizedOperator | None:
+        if scheme.name not in self._rows:
+            self._rows[scheme.name] = {row.op.rpartition(".")[0]: row for row in reversed(scheme.operators)}
+        rows = self._rows[scheme.name]
+        name = "getitem" if getattr(node.target, "__name__", "") == "getitem" else base_name(node)
+        row = next((rows[edge] for edge in edge_names(name) if edge in rows), None)
+        return row if row is None or row.accepts is None or not row.accepts(node) else None
+
+    def _annotate(self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node) -> None:
+        if row.weight is not None:
+            self._layer(scheme, row, node)
+        elif scheme.activations is not None and not scheme.dynamic:
+            (self._move if row.moves else self._operator)(scheme, row, node)
+
+    # -- what computes ------------------------------------------------------------------------------------------------
+
+    def _layer(self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node) -> None:
+        """A layer with weights; where parameters are known before, its result too."""
+        assert row.weight is not None
+        held = node.args[row.weight]
+        if not (isinstance(held, Node) and held.op == "get_attr"):
+            return
+        axis = 1 if "transpose" in base_name(node) else row.axis
+        # torchao's fusion of batch norms for training goes by this order: activations, weight.
+        inputs = {} if scheme.activations is None else {s: self._spec(scheme, s) for s in _sources(node, row)}
+        inputs[held] = weight_spec(scheme.weights, axis, self._group(scheme, node, held), qat=self.qat)
+        if scheme.dynamic or scheme.activations is None:
+            node.meta[_KEY] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
+        else:
+            self._with_result(scheme, row, node, inputs, norms=True)
+
+    def _operator(self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node) -> None:
+        inputs: dict[Node, Any] = {}
+        for position in row.inputs:
+            for source in _sources(node, row, (position,)):
+                inputs[source] = self._spec(scheme, source, symmetric=position in row.symmetric)
+        if inputs:
+            self._with_result(scheme, row, node, inputs, norms=False)
+
+    def _with_result(
+        self,
+        scheme: QuantizationScheme,
+        row: QuantizedOperator,
+        node: Node,
+        inputs: dict[Node, Any],
+        *,
+        norms: bool,
+    ) -> None:
+        """Annotate an operator, and what it takes over behind it, the last of which gives the result."""
+        chain = [node, *_behind(node, row, norms=norms)]
+        for member in chain:
+            member.meta[_KEY] = QuantizationAnnotation(_annotated=True)
+        node.meta[_KEY].input_qspec_map = inputs
+        assert scheme.activations is not None
+        fixed = None if row.result is None else fixed_spec(scheme.activations, row.result)
+        chain[-1].meta[_KEY].output_qspec = self._spec(scheme, None) if fixed is None else fixed
+        self._coded[chain[-1]] = chain[-1]
+
+    def _spec(self, scheme: QuantizationScheme, source: Node | None, *, symmetric: bool = False) -> Any:
+        """The specification of an activation; one that was moved since has the parameters of where it came from."""
+        root = None if source is None else self._coded.get(source)
+        if root is not None and root is not source and not symmetric and not scheme.dynamic:
+            return SharedQuantizationSpec(root)
+        assert scheme.activations is not None
+        return activation_spec(
+            scheme.activations,
+            observer=self.settings.observer,
+            dynamic=scheme.dynamic,
+            qat=self.qat,
+            symmetric=symmetric,
+        )
+
+    # -- what moves ---------------------------------------------------------------------------------------------------
+
+    def _move(self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node) -> None:
+        """Shares the parameters of what it takes, if that is in integers; of several, all do."""
+        sources = list(_sources(node, row))
+        if not sources or not all(source in self._coded for source in sources):
+            return
+        if not isinstance(node.meta.get("val"), torch.Tensor) or not all(map(_is_one, sources)):
+            self._coded[node] = self._coded[sources[0]]  # a tuple, whose members nothing stands for
+            return
+        roots = dict.fromkeys(self._coded[source] for source in sources)
+        first = next(iter(roots))
+        if len(sources) == 1:
+            shared = SharedQuantizationSpec(first)
+            inputs = {sources[0]: shared}
+        else:
+            shared = SharedQuantizationSpec((sources[0], node))
+            inputs = {sources[0]: SharedQuantizationSpec(first)} | dict.fromkeys(sources[1:], shared)
+        node.meta[_KEY] = QuantizationAnnotation(input_qspec_map=inputs, output_qspec=shared, _annotated=True)
+        self._coded[node] = node
+
+    def _group(self, scheme: QuantizationScheme, node: Node, held: Node) -> int:
+        """How many inputs of a weight share a scale; 0 for all.
+
+        Raises:
+            ConfigError: that does not divide them, or the backend has no groups of so many, or training has none.
+        """
+        least = scheme.weights.group
+        size = least if self.settings.group_size is None else self.settings.group_size
+        if not least or not size:
+            return 0
+        shape = held.meta["val"].shape
+        paths = stack(node)
+        where = f"{paths[-1][0] if paths else held.target}, whose weight is {list(shape)}"
+        if size % least:
+            what = f"quantization.group_size {size}: {self.settings.backend} takes multiples of {least}"
+            raise ConfigError(what, where=where, remedy="or 0 for a scale per channel")
+        if shape[-1] % size:
+            what = f"quantization.group_size {size} does not divide {shape[-1]} inputs"
+            remedy = f"give a divisor that is a multiple of {least}, 0, or switch this module off"
+            raise ConfigError(what, where=where, remedy=remedy)
+        if self.qat:
+            raise ConfigError("training has no groups of weights", where=where, remedy="set group_size: 0")
+        return size
+
+
+def _sources(node: Node, row: QuantizedOperator, positions: Sequence[int] | None = None) -> Iterator[Node]:
+    """The activations of an operator: its float tensors at these positions of its arguments, each once."""
+    seen: set[Node] = set()
+    for position in row.inputs if positions is None else positions:
+        value = node.args[position] if position < len(node.args) else None
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, Node) and item not in seen and _is_float(item):
+                seen.add(item)
+                yield item
+
+
+def _behind(node: Node, row: QuantizedOperator, *, norms: bool) -> Iterator[Node]:
+    """What an operator takes over: a batch norm that folds into it, and an activation, where nobody else reads."""
+    user = _only_user(node)
+    if norms and user is not None and base_name(user) in _NORMS and user.args[0] is node:
+        yield user
+        user = _only_user(user)
+    fused = {op.rpartition(".")[0] for op in row.fuses}
+    if user is not None and not fused.isdisjoint(edge_names(base_name(user))):
+        yield user
+
+
+def _only_user(node: Node) -> Node | None:
+    users = list(node.users)
+    return users[0] if len(users) == 1 and users[0].op == "call_function" else None
+
+
+def _is_float(node: Node) -> bool:
+    value = node.meta.get("val")
+    first = value[0] if isinstance(value, list | tuple) and value else value
+    return isinstance(first, torch.Tensor) and first.dtype is torch.float32
+
+
+def _is_one(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor) or node.op != "call_function"

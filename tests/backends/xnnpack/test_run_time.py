@@ -1,0 +1,179 @@
+"""Layers whose activations are quantized at run time, and weights in small forms: as torchao and PT2E leave them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from tests import zoo
+from tests.backends.xnnpack.qdq import QD, Weights
+from tests.backends.xnnpack.test_integers import floats_within, require_whole
+
+with zoo.libraries():
+    import torchao.quantization as ao
+
+BATCH = torch.export.Dim("batch", min=1, max=64)
+
+
+@pytest.fixture(autouse=True)
+def _silence() -> Iterator[None]:
+    with zoo.libraries():  # torch's decompositions, which subclasses of Tensor need, warn of torch's own tree specs
+        yield
+
+
+def sqnr(expected: torch.Tensor, got: torch.Tensor) -> float:
+    """Signal to noise in dB."""
+    noise = (expected - got).pow(2).mean().clamp_min(1e-30)
+    return float(10 * torch.log10(expected.pow(2).mean() / noise))
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(256, 384), nn.ReLU(), nn.LayerNorm(384), nn.Linear(384, 128, bias=False)).eval()
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How torchao's quantize_ leaves linear layers.
+
+    Args:
+        config: of torchao.
+        least: dB that the program has of what the quantized module in eager gives.
+        size: of the file, over that of the one in floats.
+    """
+
+    config: Callable[[], Any]
+    least: float
+    size: float
+
+
+FORMS: Mapping[str, Form] = {
+    "int8 weights": Form(ao.Int8WeightOnlyConfig, 100, 0.32),
+    "int8": Form(ao.Int8DynamicActivationInt8WeightConfig, 32, 0.32),  # XNNPACK's ranges are not about 0
+    "int8 affine": Form(lambda: _intx(torch.int8, ao.PerAxis(0)), 100, 0.32),
+    "int4": Form(lambda: _intx(torch.int4, ao.PerAxis(0)), 100, 0.18),
+    "int4 in blocks of 32": Form(lambda: _intx(torch.int4, ao.PerGroup(32)), 40, 0.2),
+    "int4 in blocks of 128": Form(lambda: _intx(torch.int4, ao.PerGroup(128)), 40, 0.18),
+    "int8 weights, affine": Form(
+        lambda: ao.IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=ao.PerAxis(0)), 100, 0.32
+    ),
+    "int4 weights in blocks": Form(
+        lambda: ao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=ao.PerGroup(32)), 100, 1.1
+    ),
+}
+
+
+def _intx(dtype: torch.dtype, granularity: Any) -> Any:
+    return ao.Int8DynamicActivationIntxWeightConfig(weight_dtype=dtype, weight_granularity=granularity)
+
+
+@pytest.mark.parametrize("rows", [(5,), (2, 3)], ids=str)
+@pytest.mark.parametrize("name", FORMS)
+def test_quantize_(name: str, rows: tuple[int, ...], tmp_path: Path) -> None:
+    form, module = FORMS[name], network()
+    x = torch.randn(*rows, 256)
+    floats = module(x).detach()
+    whole = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")
+    ao.quantize_(module, form.config())
+    exported = torch.export.export(module, (x,), dynamic_shapes=({0: BATCH},))
+    program = delegate.to_backend(exported, "xnnpack")
+    require_whole(program)
+    for size in (rows[0], 1, 7):
+        given = torch.cat([x] * 4)[:size]
+        expected = module(given).detach()
+        assert sqnr(expected, program(given)) >= form.least
+    assert sqnr(floats, program(x)) >= sqnr(floats, module(x).detach()) - 0.5
+    for kind, made in (("floats", whole), ("small", program)):
+        made.save(tmp_path / kind)
+    assert os.path.getsize(tmp_path / "small") <= form.size * os.path.getsize(tmp_path / "floats")
+
+
+class RunTime(nn.Module):
+    """A layer behind PT2E's quantization at run time: one range for a whole tensor."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale, zero = QD.choose_qparams.tensor(x, -128, 127, 1e-7, torch.int8)
+        coded = QD.quantize_per_tensor.tensor(x, scale, zero, -128, 127, torch.int8)
+        return self.layer(QD.dequantize_per_tensor.tensor(coded, scale, zero, -128, 127, torch.int8))
+
+
+def _conv(shape: tuple[int, ...], axis: int | None = 0, f: Any = nn.functional.conv2d, **options: Any) -> Any:
+    outputs = shape[1] if "transpose" in f.__name__ else shape[0]
+    return lambda: Weights(lambda x, w, b: f(x, w, b, **options), torch.randn(shape), axis, torch.randn(outputs))
+
+
+# Name -> shape of the activation, and the layer; each image and each row has a range of its own on XNNPACK.
+LAYERS: Mapping[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
+    "conv": ((2, 8, 9, 7), _conv((6, 8, 3, 3), padding=1)),
+    "conv per tensor": ((2, 8, 9, 7), _conv((6, 8, 3, 3), axis=None)),
+    "conv groups": ((2, 8, 9, 7), _conv((6, 4, 3, 3), groups=2, stride=2)),
+    "conv dilation": ((2, 8, 9, 7), _conv((6, 8, 3, 3), dilation=2, padding=(1, 2))),
+    "conv 1d": ((2, 8, 11), _conv((6, 8, 3), f=nn.functional.conv1d)),
+    "transposed": ((2, 8, 5, 7), _conv((8, 6, 3, 3), axis=1, f=nn.functional.conv_transpose2d, stride=2)),
+    "linear": ((4, 32), _conv((6, 32), f=nn.functional.linear)),
+    "linear per tensor": ((4, 32), _conv((6, 32), axis=None, f=nn.functional.linear)),
+    "linear of a vector": ((32,), _conv((6, 32), f=nn.functional.linear)),
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", LAYERS)
+def test_pt2e(name: str, seed: int) -> None:
+    torch.manual_seed(seed)
+    shape, make = LAYERS[name]
+    layer, x = make().eval(), torch.randn(shape) * 3 + seed
+    program = delegate.to_backend(torch.export.export(RunTime(layer).eval(), (x,)), "xnnpack")
+    require_whole(program)
+    exact = layer(x).detach()
+    reference = sqnr(exact, RunTime(layer)(x).detach())
+    assert sqnr(exact, program(x)) >= min(reference - 1, 38)
+
+
+def test_a_depthwise_convolution_says_why_not() -> None:
+    layer = _conv((8, 1, 3, 3), groups=8)()
+    exported = torch.export.export(RunTime(layer).eval(), (torch.randn(2, 8, 9, 7),))
+    report = delegate.to_backend(exported, "xnnpack").report
+    said = " ".join(str(v) for n in report.nodes for v in n.verdicts.values())
+    assert "depthwise" in said
+
+
+def test_blocks_that_xnnpack_has_not_are_decoded_and_say_so() -> None:
+    module, x = network(), torch.randn(3, 256)
+    ao.quantize_(module, _intx(torch.int4, ao.PerGroup(16)))
+    exported = torch.export.export(module, (x,))
+    program = delegate.to_backend(exported, "xnnpack")
+    assert sqnr(module(x).detach(), program(x)) >= 80
+    assert any("blocks of 16" in note for note in floats_within(program))
+
+
+def test_others_that_read_what_a_layer_is_given_get_it_right() -> None:
+    """What is quantized at run time is also a result: then the layer is not XNNPACK's own."""
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = _conv((6, 32), f=nn.functional.linear)()
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            scale, zero = QD.choose_qparams.tensor(x, -128, 127, 1e-7, torch.int8)
+            coded = QD.quantize_per_tensor.tensor(x, scale, zero, -128, 127, torch.int8)
+            seen = QD.dequantize_per_tensor.tensor(coded, scale, zero, -128, 127, torch.int8)
+            return self.layer(seen), seen
+
+    x = torch.randn(4, 32)
+    module = Both().eval()
+    program = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")
+    for got, expected in zip(program(x), module(x), strict=True):
+        torch.testing.assert_close(got, expected.detach(), rtol=1e-4, atol=1e-4)

@@ -1,0 +1,129 @@
+"""What is wrong with settings and calibration data is said clearly, and nothing is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.errors import BackendNotFound, ConfigError, DelegateError, InputError
+from delegate.registry import Registry
+from tests import zoo
+from tests.plugins import Site
+
+pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
+with zoo.libraries():
+    from delegate.quantization import Settings, convert, prepare, quantize, read_calibration
+
+
+@pytest.fixture(autouse=True)
+def _silence() -> Iterator[None]:
+    with zoo.libraries():
+        yield
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.head = nn.Linear(66, 32), nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.relu(self.encoder(x)))
+
+
+def exported() -> torch.export.ExportedProgram:
+    return torch.export.export(Net().eval(), (torch.randn(3, 66),))
+
+
+def good() -> list[tuple[torch.Tensor, ...]]:
+    return [(torch.randn(3, 66),) for _ in range(2)]
+
+
+# Name -> settings, calibration data, the error and words of it.
+WRONG: Mapping[str, tuple[Settings, Callable[[], Any], type[DelegateError], str]] = {
+    "no data": (Settings("xnnpack"), lambda: None, ConfigError, "no calibration data"),
+    "no batch": (Settings("xnnpack"), list, InputError, "no calibration data"),
+    "other sizes": (Settings("xnnpack"), lambda: [torch.randn(3, 65)], InputError, r"\[3, 65\].*\[3, 66\]"),
+    "other rank": (Settings("xnnpack"), lambda: [torch.randn(66)], InputError, r"\[66\]"),
+    "other dtype": (Settings("xnnpack"), lambda: [torch.ones(3, 66, dtype=torch.int64)], InputError, "int64"),
+    "NumPy's float64": (Settings("xnnpack"), lambda: [np.ones((3, 66))], InputError, "float64"),
+    "too many inputs": (Settings("xnnpack"), lambda: [(torch.ones(3, 66),) * 2], InputError, "2 inputs"),
+    "no tensor": (Settings("xnnpack"), lambda: ["x"], InputError, "str"),
+    "constant": (Settings("xnnpack"), lambda: [torch.ones(3, 66)] * 3, InputError, "the same number"),
+    "NaN": (Settings("xnnpack"), lambda: [torch.full((3, 66), torch.nan)], InputError, "NaN"),
+    "infinity": (Settings("xnnpack"), lambda: [torch.full((3, 66), torch.inf)], InputError, "infinity"),
+    "a later batch": (Settings("xnnpack"), lambda: [*good(), torch.ones(2, 66)], InputError, "batch 3"),
+    "no backend": (Settings("xnpack"), good, BackendNotFound, "xnnpack"),
+    "no scheme": (Settings("xnnpack", "static_int9"), good, ConfigError, "did you mean 'static_int8'"),
+    "a path": (Settings("xnnpack", modules={"encodr": "off"}), good, ConfigError, "did you mean 'encoder'"),
+    "a path's scheme": (Settings("xnnpack", modules={"head": "int"}), good, ConfigError, "no scheme 'int'"),
+    "a type": (Settings("xnnpack", module_types={"Linea": "off"}), good, ConfigError, "did you mean 'Linear'"),
+    "an operator": (Settings("xnnpack", operators={"aten.liner*": "off"}), good, ConfigError, "aten.linear"),
+    "a group": (Settings("xnnpack", "dynamic_int4", group_size=32), good, ConfigError, "32 does not divide 66"),
+    "a group's step": (Settings("xnnpack", "dynamic_int4", group_size=33), good, ConfigError, "multiples of 32"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong(name: str) -> None:
+    settings, data, kind, words = WRONG[name]
+    with pytest.raises(kind, match=words):
+        quantize(exported(), settings, data())
+
+
+def test_a_backend_of_floats(site: Site) -> None:
+    site.backend("floats")
+    with pytest.raises(ConfigError, match=r"'floats' takes no quantized programs.*xnnpack"):
+        quantize(exported(), Settings("floats"), good(), registry=Registry())
+
+
+def test_what_was_never_measured() -> None:
+    with pytest.raises(ConfigError, match="never measured"):
+        convert(prepare(exported(), Settings("xnnpack")))
+
+
+def test_groups_in_training() -> None:
+    program = torch.export.export(nn.Sequential(nn.Linear(64, 8)).train(), (torch.randn(2, 64),))
+    with pytest.raises(ConfigError, match="group_size: 0"):
+        prepare(program, Settings("xnnpack", "dynamic_int4"), qat=True)
+
+
+def test_files(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    with pytest.raises(InputError, match=r"holds no \.npz"):
+        read_calibration(str(folder), ["x"])
+    np.savez(folder / "a.npz", np.ones((3, 66), np.float32))
+    np.savez(folder / "b.npz", x=np.zeros((3, 66), np.float32))
+    first, second = read_calibration(str(folder), ["x"])
+    assert (float(first[0].max()), float(second[0].max())) == (1, 0)
+    np.savez(folder / "c.npz", z=np.zeros(3))
+    with pytest.raises(InputError, match=r"c\.npz' holds z.*takes x"):
+        read_calibration(str(folder), ["x"])
+    (folder / "c.npz").write_bytes(b"PK\x03\x04 no archive")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_calibration(str(folder), ["x"])
+    with pytest.raises(InputError, match="no file"):
+        read_calibration(str(tmp_path / "nothing.npz"), ["x"])
+
+
+CONFIGS: Mapping[str, tuple[dict[str, Any], str]] = {
+    "a backend that is not used": ({"backends": ["xnnpack"], "quantization": {"backend": "dsp"}}, "not among"),
+    "no backend": ({"backends": [], "quantization": {}}, "none is used"),
+    "no data": ({"backends": ["xnnpack"], "quantization": {}}, "no calibration data"),
+    "a key": ({"backends": ["xnnpack"], "quantization": {"schem": "x"}}, "did you mean"),
+    "no batches": ({"backends": ["xnnpack"], "quantization": {"batches": 0}}, "greater"),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_configurations(name: str) -> None:
+    config, words = CONFIGS[name]
+    with pytest.raises(ConfigError, match=words):
+        delegate.to_backend(exported(), config=config)

@@ -1,0 +1,39 @@
+"""The code in docs/quantization.md runs, and its table has every scheme."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delegate.config import load_config
+from tests import zoo
+
+pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
+with zoo.libraries():
+    from delegate.quantization import schemes
+
+TEXT = (Path(__file__).parents[2] / "docs" / "quantization.md").read_text()
+
+
+def test_the_documented_code(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    with zoo.libraries():
+        for code in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
+            exec(code, names)
+    assert "1 partition on xnnpack, 100% of the work" in capsys.readouterr().out
+    assert names["program"].report.partitions
+
+
+def test_the_documented_configuration(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    (tmp_path / "c.yaml").write_text(text)
+    section = load_config(tmp_path / "c.yaml").quantization
+    assert section is not None
+    assert (section.scheme, section.modules) == ("static_int8", {"head": "off"})
+
+
+def test_the_table_has_every_scheme() -> None:
+    assert re.findall(r"^\| `(\w+)`", TEXT, re.MULTILINE) == list(schemes("xnnpack"))

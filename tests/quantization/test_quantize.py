@@ -1,0 +1,215 @@
+"""The flow: models quantized by the quantizer of a backend are whole on it, in integers, and as exact as in eager."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from tests import zoo
+from tests.backends.xnnpack.test_integers import floats_within, require_whole
+from tests.backends.xnnpack.test_run_time import sqnr
+
+pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
+with zoo.libraries():
+    from delegate.quantization import OFF, Settings, convert, prepare, quantize, schemes
+
+
+@pytest.fixture(autouse=True)
+def _silence() -> Iterator[None]:
+    with zoo.libraries():
+        yield
+
+
+class Residual(nn.Module):
+    """Convolutions with batch norms, a residual, moves, pools, a classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.depthwise = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.BatchNorm2d(8), nn.ReLU6())
+        self.left, self.right = nn.Conv2d(4, 8, 1), nn.Conv2d(4, 8, 1)
+        self.pool, self.head = nn.MaxPool2d(3, 2, 1), nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        x = x + self.depthwise(x)
+        a, b = x.chunk(2, 1)
+        x = self.pool(torch.cat([self.left(a), self.right(b)], 1))
+        return self.head(torch.nn.functional.dropout(x.mean((2, 3)), 0.1, self.training))
+
+
+class Encoder(nn.Module):
+    """A layer of a transformer."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(width, 4, batch_first=True)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norms[0](x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        return x + self.down(nn.functional.gelu(self.up(self.norms[1](x))))
+
+
+def made(build: Callable[[], nn.Module], *shape: int) -> tuple[nn.Module, list[tuple[torch.Tensor, ...]]]:
+    """A module with norms that have seen data, and batches."""
+    torch.manual_seed(0)
+    module, batches = build(), [(torch.randn(shape),) for _ in range(6)]
+    with torch.no_grad():
+        for _ in range(20):
+            module.train()(torch.randn(8, *shape[1:]))
+    return module.eval(), batches
+
+
+def quantized(
+    build: Callable[[], nn.Module], shape: tuple[int, ...], settings: Settings, dynamic: Any = None
+) -> tuple[nn.Module, torch.export.ExportedProgram, delegate.CompiledProgram, tuple[torch.Tensor, ...]]:
+    module, batches = made(build, *shape)
+    program = quantize(torch.export.export(module, batches[0], dynamic_shapes=dynamic), settings, batches)
+    return module, program, delegate.to_backend(program, settings.backend), batches[0]
+
+
+BUILDS: Mapping[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "residual": (Residual, (2, 3, 24, 20)),
+    "encoder": (Encoder, (2, 6, 64)),
+}
+# Model, scheme -> dB against floats at least.
+CASES = {
+    ("residual", "static_int8"): 20,
+    ("residual", "dynamic_int8"): 25,
+    ("residual", "weight_only_int8"): 30,
+    ("encoder", "static_int8"): 25,
+    ("encoder", "dynamic_int8"): 30,
+    ("encoder", "dynamic_int4"): 15,
+    ("encoder", "weight_only_int8"): 35,
+    ("encoder", "weight_only_int4"): 15,
+}
+
+
+@pytest.mark.parametrize(("name", "scheme"), CASES, ids=str)
+def test_whole_and_as_exact_as_in_eager(name: str, scheme: str, tmp_path: Path) -> None:
+    build, shape = BUILDS[name]
+    batch = torch.export.Dim("batch", min=1, max=8)
+    module, program, compiled, inputs = quantized(build, shape, Settings("xnnpack", scheme), ({0: batch},))
+    require_whole(compiled)
+    compiled.save(tmp_path / "model.dlg")
+    loaded = delegate.load(tmp_path / "model.dlg")
+    for count in (shape[0], 1, 3):
+        x = torch.cat([inputs[0]] * 2)[:count]
+        exact, reference = module(x).detach(), program.module()(x).detach()
+        assert sqnr(exact, compiled(x)) >= max(CASES[name, scheme], sqnr(exact, reference) - 1.5)
+        torch.testing.assert_close(torch.from_numpy(loaded(x.numpy())), compiled(x))
+
+
+def test_a_network_of_integers_has_no_floats_within() -> None:
+    _, program, compiled, _ = quantized(Residual, (2, 3, 24, 20), Settings("xnnpack"))
+    assert not floats_within(compiled)
+    (found,) = compiled.program.delegates
+    operators = _operators(bytes(compiled.program.segments[found.segment]))
+    assert operators.count("DEQUANTIZE") == 1
+    assert operators.count("QUANTIZE") <= 2  # torchao gives the second part of a chunk parameters of its own
+    assert sum("dequantize" in str(n.target) for n in program.graph.nodes) > 10
+
+
+def _operators(blob: bytes) -> list[str]:
+    """The operators of a TFLite model."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(blob, 0))
+    names = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
+    return [names[model.operatorCodes[op.opcodeIndex].builtinCode] for op in model.subgraphs[0].operators]
+
+
+def test_every_scheme_is_made_of_rows_of_the_backends_table() -> None:
+    from delegate.backends.xnnpack.lowerings import TABLE
+
+    found = schemes("xnnpack")
+    assert next(iter(found)) == "static_int8"
+    for scheme in found.values():
+        assert scheme.operators
+        for row in scheme.operators:
+            assert TABLE.get(row.op) is not None, row.op
+
+
+def _coded(program: torch.export.ExportedProgram) -> dict[str, set[str]]:
+    """Module path -> what decodes its inputs: "static", "run time" or "weight" for int8 and int4 constants."""
+    found: dict[str, set[str]] = {}
+    for node in program.graph.nodes:
+        if str(node.target) not in ("aten.linear.default", "aten.conv2d.default"):
+            continue
+        path = next(reversed(node.meta["nn_module_stack"].values()))[0]
+        kinds = found.setdefault(path.rpartition(".")[2] or path, set())
+        for source in node.all_input_nodes:
+            name = str(source.target)
+            if "dequantize" in name:
+                is_weight = source.all_input_nodes[0].op == "placeholder"
+                kinds.add("weight" if is_weight else "run time" if ".tensor" in name else "static")
+    return found
+
+
+HYBRIDS: Mapping[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
+    "all": ({}, {"up": {"static", "weight"}, "down": {"static", "weight"}}),
+    "a path off": ({"modules": {"up": OFF}}, {"up": set(), "down": {"static", "weight"}}),
+    "a path of another scheme": ({"modules": {"d*": "dynamic_int8"}}, {"down": {"run time", "weight"}}),
+    "a type": ({"module_types": {"Linear": "weight_only_int8"}}, {"up": {"weight"}, "down": {"weight"}}),
+    "a type by its whole name": ({"module_types": {"torch.nn.modules.linear.Linear": OFF}}, {"up": set()}),
+    "an operator": ({"operators": {"aten.linear*": OFF}}, {"up": set(), "down": set()}),
+    "a path before a type": (
+        {"modules": {"up": "static_int8"}, "module_types": {"Linear": OFF}},
+        {"up": {"static", "weight"}, "down": set()},
+    ),
+    "nothing but a path": ({"scheme": OFF, "modules": {"up": "dynamic_int4"}}, {"up": {"run time", "weight"}}),
+}
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_hybrid(name: str) -> None:
+    options, expected = HYBRIDS[name]
+    module, program, compiled, inputs = quantized(Encoder, (2, 6, 64), Settings(**{"backend": "xnnpack", **options}))
+    found = _coded(program)
+    for path, kinds in expected.items():
+        assert {k.replace("weights", "weight") for k in found[path]} == kinds, path
+    require_whole(compiled)
+    assert sqnr(module(*inputs).detach(), compiled(*inputs)) >= 20
+
+
+def test_training() -> None:
+    """Fake quantization is trained: the loss falls, and the trained module is whole on the backend, as in eager."""
+    torch.manual_seed(0)
+    module = Residual().train()
+    x, y = torch.randn(8, 3, 24, 20), torch.randint(0, 10, (8,))
+    prepared = prepare(torch.export.export(module, (x,)), Settings("xnnpack"), qat=True)
+    optimizer = torch.optim.SGD(prepared.module.parameters(), 0.05)
+    losses = []
+    for _ in range(12):
+        loss = nn.functional.cross_entropy(prepared.module(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    program = convert(prepared)
+    compiled = delegate.to_backend(program, "xnnpack")
+    require_whole(compiled)
+    assert sqnr(program.module()(x).detach(), compiled(x)) >= 20
+
+
+def test_files_are_small(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).eval()
+    exported = torch.export.export(module, (torch.randn(4, 512),))
+    sizes = {}
+    for scheme in ("", "static_int8", "dynamic_int4"):
+        made = quantize(exported, Settings("xnnpack", scheme), [(torch.randn(4, 512),)]) if scheme else exported
+        delegate.to_backend(made, "xnnpack").save(tmp_path / "model")
+        sizes[scheme] = os.path.getsize(tmp_path / "model")
+    assert sizes["static_int8"] <= 0.3 * sizes[""]
+    assert sizes["dynamic_int4"] <= 0.17 * sizes[""]
