@@ -21,7 +21,7 @@ from torchao.quantization.quant_primitives import MappingType
 
 from delegate.backends.quantizable import IntegerType
 
-_EPS = 2.0**-12  # least scale: what is the same everywhere has no range
+_RANGE = 255 * 2.0**-12  # least range of activations: what is the same everywhere has none
 _LEAST = float(torch.finfo(torch.float32).eps)
 
 
@@ -36,13 +36,14 @@ def activation_spec(kind: IntegerType, *, observer: str, dynamic: bool, qat: boo
         symmetric: the zero point is the middle.
     """
     scheme = torch.per_tensor_symmetric if symmetric or kind.symmetric else torch.per_tensor_affine
+    least = _RANGE / (kind.high - kind.low)
     found: Any
     if dynamic:
         found = PlaceholderObserver.with_args(eps=_LEAST)
     elif qat:
-        found = FusedMovingAvgObsFakeQuantize.with_args(observer=MovingAverageMinMaxObserver, eps=_EPS)
+        found = FusedMovingAvgObsFakeQuantize.with_args(observer=MovingAverageMinMaxObserver, eps=least)
     else:
-        found = (HistogramObserver if observer == "histogram" else MinMaxObserver).with_args(eps=_EPS)
+        found = (HistogramObserver if observer == "histogram" else MinMaxObserver).with_args(eps=least)
     return QuantizationSpec(kind.dtype, found, kind.low, kind.high, scheme, is_dynamic=dynamic)
 
 
