@@ -158,12 +158,15 @@ def test_batch_norm_in_training_mode_updates_its_statistics():
 
 
 @pytest.mark.parametrize("name", LOW_PRECISION)
-def test_low_precision_stays_portable(name):
+@pytest.mark.parametrize(("half", "place"), [("border", "xnnpack"), ("every", "portable")])
+def test_low_precision_runs_where_it_may_be_rounded(name, half, place):
     module, given, tolerance = LOW_PRECISION[name]
-    program = compiled(module, (given,), backends="xnnpack")
+    config = {"backends": [{"name": "xnnpack", "options": {"half": half}}]}
+    program = compiled(module, (given,), config=config)
     assert_same(program(given), run(module, (given,)), tolerance)
-    assert {n.backend for n in program.report.nodes} == {"portable"}
-    assert all(str(given.dtype).removeprefix("torch.") in str(n.verdicts["xnnpack"]) for n in program.report.nodes)
+    assert {n.backend for n in program.report.nodes} == {place}
+    if half == "every":
+        assert all("option half: every" in str(n.verdicts["xnnpack"]) for n in program.report.nodes)
 
 
 class Decay(nn.Module):

@@ -80,4 +80,11 @@ def test_an_operator_may_have_a_kernel_of_each_kind():
         kernel = TABLE.find("aten.index.Tensor", [DType.float32, DType.int64], allocates=allocates)
         assert kernel is not None
         assert kernel.allocates is allocates
-    assert TABLE.find("aten.nonzero.default", [DType.float32, DType.int64]) is None
+    one_kind = TABLE.find("aten.nonzero.default", [DType.float32, DType.int64])
+    assert one_kind is not None  # it fills memory too, where another value has told the sizes already
+    assert not one_kind.allocates
+    places = np.empty((2, 1), np.int64)
+    one_kind.function(np.array([0.0, 2.0, 3.0], np.float32), out=places)
+    assert places.tolist() == [[1], [2]]
+    with pytest.raises(KernelError, match=r"it gives \[1, 1\], where \[2, 1\] are to be filled"):
+        one_kind.function(np.array([0.0, 2.0], np.float32), out=places)
