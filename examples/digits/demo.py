@@ -51,8 +51,8 @@ def main(folder: Path) -> None:
 
 def _devices() -> dict[str, str]:
     """The backends that can be used here, and what each would run on."""
-    states = default_registry().states()
-    return {s.name: "; ".join(s.availability.devices) for s in states if s.state is State.OK and s.availability}
+    usable = (s for s in default_registry().states() if s.state is State.OK and not s.stands_for)
+    return {s.name: "; ".join(s.availability.devices) for s in usable if s.availability}
 
 
 def _eager(net: torch.nn.Module, images: np.ndarray, labels: np.ndarray) -> tuple[str, float, float, int]:
