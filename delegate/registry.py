@@ -110,12 +110,8 @@ class Registry:
         return self._states[name]
 
     def resolve(self, name: str) -> str:
-        """The name of the backend that a name means: its own, or the one that an alias stands for here.
-
-        Raises:
-            BackendNotFound: there is no such name.
-        """
-        return self.state(name).stands_for or name
+        """The backend that a name means here, where it may be an alias; a name that is not known as it is."""
+        return self.state(name).stands_for or name if name in self.names() else name
 
     def states(self) -> tuple[BackendState, ...]:
         """The states of all backends, in the order of their names."""

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from delegate.backends.checked import CheckedBackend
-from delegate.config import BackendChoice, Config, Fallback, Quantization, Verify, backend_options, load_config
+from delegate.config import (
+    BackendChoice,
+    Config,
+    Fallback,
+    Quantization,
+    Verify,
+    backend_options,
+    load_config,
+    options_of_alias,
+)
 from delegate.errors import BackendError, BackendNotFound, BackendUnavailable, ConfigError
 from delegate.kernels.libraries import Wanted
 from delegate.partitioner.capability import Capability
@@ -117,11 +126,11 @@ def _partitioners(request: Request, settings: Config, registry: Registry) -> lis
 def _of_real_backend(partitioner: Partitioner, registry: Registry) -> Partitioner:
     """The same where its backend is an alias, with the backend that this stands for here."""
     alias = partitioner.backend
-    if alias not in registry.names() or (name := registry.resolve(alias)) == alias:
+    name = registry.resolve(alias)
+    if name == alias:
         return partitioner
     if partitioner.options:
-        what = f"{alias!r} has no options: it stands for the best backend here"
-        raise ConfigError(what, remedy=f"name the backend whose options they are, e.g. {name}")
+        raise options_of_alias(alias, name)
     found = copy(partitioner)
     found.backend = name
     return found

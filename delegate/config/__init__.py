@@ -1,6 +1,6 @@
 """The configuration of `to_backend`: a YAML file, its model, and errors that name file, line and key."""
 
-from delegate.config.load import backend_options, load_config
+from delegate.config.load import backend_options, load_config, options_of_alias
 from delegate.config.model import BackendChoice, Config, Fallback, Partitioning, Policy, Quantization, Verify
 from delegate.config.schema import json_schema
 
@@ -15,4 +15,5 @@ __all__ = [
     "backend_options",
     "json_schema",
     "load_config",
+    "options_of_alias",
 ]

@@ -60,7 +60,7 @@ def _resolved(config: Config, registry: Registry) -> Config:
     """The configuration with the names of backends in place of aliases."""
     named = {c.name for c in config.backends or ()}
     named.update(place for key in _PINS for place in getattr(config.partitioning, key).values())
-    aliases = {name: meant for name in named if (meant := _meant(name, registry)) != name}
+    aliases = {name: meant for name in named if (meant := registry.resolve(name)) != name}
     if not aliases:
         return config
     pins = {
@@ -72,11 +72,6 @@ def _resolved(config: Config, registry: Registry) -> Config:
         choices = (c.model_copy(update={"name": aliases.get(c.name, c.name)}) for c in config.backends)
         update["backends"] = tuple(choices)
     return config.model_copy(update=update)
-
-
-def _meant(name: str, registry: Registry) -> str:
-    """The backend that a name means here; a name that is not known as it is."""
-    return registry.resolve(name) if name in registry.names() else name
 
 
 def backend_options(choice: BackendChoice, registry: Registry | None = None) -> Options:
@@ -95,6 +90,12 @@ def backend_options(choice: BackendChoice, registry: Registry | None = None) -> 
         raise AssertionError("pydantic refused the options without a reason") from error
 
 
+def options_of_alias(alias: str, backend: str) -> ConfigError:
+    """The error where options are given to a name that stands for a backend."""
+    what = f"{alias!r} has no options: it stands for the best backend here"
+    return ConfigError(what, remedy=f"name the backend whose options they are, e.g. {backend}")
+
+
 def _validated(model: type[Options], choice: BackendChoice) -> Options:
     """By way of JSON, since pydantic's strict mode takes a list for a tuple and text for an enum only from there."""
     try:
@@ -109,7 +110,7 @@ def _semantics(config: Config, source: Source, registry: Registry) -> Iterator[C
     seen: dict[str, str] = {}
     for i, choice in enumerate(config.backends or ()):
         path: Path = ("backends", i)
-        meant = _meant(choice.name, registry)
+        meant = registry.resolve(choice.name)
         if meant in seen:
             other = {choice.name, seen[meant]} - {meant}
             said = f"{meant!r}, which {other.pop()!r} means here," if other else repr(meant)
@@ -120,7 +121,7 @@ def _semantics(config: Config, source: Source, registry: Registry) -> Iterator[C
     places = {PORTABLE, *(seen if config.backends is not None else registry.names())}
     for key in _PINS:
         for pattern, place in getattr(config.partitioning, key).items():
-            if _meant(place, registry) not in places:
+            if registry.resolve(place) not in places:
                 path = ("partitioning", key, pattern)
                 what = f"{dotted(path)}: {place!r} is not among the backends of this configuration"
                 yield ConfigError(what, where=source.where(path), remedy=did_you_mean(place, places))
@@ -134,9 +135,9 @@ def _backend(choice: BackendChoice, path: Path, source: Source, registry: Regist
     try:
         state = registry.state(choice.name)
         if state.stands_for and choice.options:
-            what = f"{dotted(path)}: {choice.name!r} has no options: it stands for the best backend here"
-            remedy = f"name the backend whose options they are, e.g. {state.stands_for}"
-            yield ConfigError(what, where=source.where((*path, "options")), remedy=remedy)
+            error = options_of_alias(choice.name, state.stands_for)
+            where = source.where((*path, "options"))
+            yield ConfigError(f"{dotted(path)}: {error.what}", where=where, remedy=error.remedy)
             return
         if state.state is State.BLOCKED:
             return  # its options stay unread; `policy.unavailable` says what happens

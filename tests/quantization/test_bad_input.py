@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,6 @@ from tests.plugins import Site
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():
     from delegate.quantization import Settings, convert, prepare, quantize, read_calibration
-
-
-@pytest.fixture(autouse=True)
-def _silence() -> Iterator[None]:
-    with zoo.libraries():
-        yield
 
 
 class Net(nn.Module):

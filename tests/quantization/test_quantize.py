@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,6 @@ from tests.backends.xnnpack.test_run_time import sqnr
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():
     from delegate.quantization import OFF, Settings, convert, prepare, quantize, schemes
-
-
-@pytest.fixture(autouse=True)
-def _silence() -> Iterator[None]:
-    with zoo.libraries():
-        yield
 
 
 class Residual(nn.Module):
