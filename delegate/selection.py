@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from delegate.backends.checked import CheckedBackend
@@ -58,7 +59,7 @@ class Selection:
     verify: Verify | None = None
     quantization: Quantization | None = None
 
-    @property
+    @cached_property
     def capabilities(self) -> Mapping[str, Capability]:
         """What each of the backends can do."""
         return {

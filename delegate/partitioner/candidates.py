@@ -40,12 +40,11 @@ class Candidate:
 
 def candidates(plan: Plan, capabilities: Mapping[str, Capability]) -> list[Candidate]:
     """The partitions of a plan and of those nested in it, each with its region."""
-    forms = {name: Forms(capability.preserve_ops) for name, capability in capabilities.items()}
     found: list[Candidate] = []
     with collection_paused():
         for part in plan.walk():
             cutter = Cutter(part)
-            found += (_candidate(cutter, p, forms[p.backend]) for p in part.partitions)
+            found += (_candidate(cutter, p, capabilities[p.backend].forms) for p in part.partitions)
     return found
 
 

@@ -13,7 +13,7 @@ from delegate.edge.node import describe, is_compute, is_empty, op_name, tensors
 from delegate.errors import DelegateError, LoweringError, PartitionError
 from delegate.partitioner.capability import Capability
 from delegate.partitioner.cost import is_layout, traffic
-from delegate.partitioner.forms import Forms, is_compound
+from delegate.partitioner.forms import is_compound
 from delegate.partitioner.numbers import is_number, is_size_arithmetic, unknown_number
 from delegate.partitioner.rules import RuleBook, RulePattern
 from delegate.plugins import AUTHOR, one_line
@@ -52,12 +52,10 @@ class Offer:
     barred: Mapping[Node, Verdict]
     has_kernel: Callable[[Node], bool]
     partly: set[Node] = field(default_factory=set)
-    forms: Forms = field(init=False)
     _may_forbid: bool = field(init=False)
     _known: dict[Node, Verdict] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.forms = Forms(self.capability.preserve_ops)
         self._may_forbid = bool(self.pins or self.refusals or self.book.restricts)
 
     def check(self, node: Node) -> Verdict:
@@ -107,7 +105,7 @@ class Offer:
         return self.barred.get(node) if excluded is None else excluded
 
     def _offered(self, node: Node) -> Verdict:
-        whole = self._ask(node) if self.forms.wants_whole(node) else no(Reason.OPERATOR)
+        whole = self._ask(node) if self.capability.forms.wants_whole(node) else no(Reason.OPERATOR)
         if whole.reason is None or not is_compound(node):
             return whole
         if op_name(node) in LOOPS and self.has_kernel(node):
@@ -119,7 +117,7 @@ class Offer:
 
     def _in_parts(self, node: Node) -> Verdict:
         try:
-            parts = self.forms.parts(node)
+            parts = self.capability.forms.parts(node)
         except LoweringError as error:
             return no(Reason.OPERATOR, error.what)
         if not parts:
