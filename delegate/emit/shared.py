@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
 from delegate.backends.aot import PreprocessResult
+from delegate.edge.constants import raw_bytes
 from delegate.edge.node import dtype_of
 from delegate.errors import LoweringError
 from delegate.program.dtypes import DType
@@ -57,7 +56,7 @@ class SharedTables:
             self.states.append(State(name, _dtype(value, name), tuple(value.shape), self._segment(start)))
         known = self.states[self._state_of[name]]
         same_type = (known.dtype, known.shape) == (_dtype(value, name), tuple(value.shape))
-        if not same_type or not np.array_equal(self.segments[known.segment], _raw(value)):
+        if not same_type or not np.array_equal(self.segments[known.segment], raw_bytes(value)):
             raise LoweringError(
                 f"two methods have a buffer {name!r} of different {'content' if same_type else 'shape or dtype'}",
                 remedy="methods that share a mutable buffer must be exported from the same module, in the same state",
@@ -78,15 +77,8 @@ class SharedTables:
         return self.spaces.setdefault(MemorySpace(backend, name), len(self.spaces) + 1) if name else 0
 
     def _segment(self, value: torch.Tensor) -> int:
-        self.segments.append(_raw(value))
+        self.segments.append(raw_bytes(value).data.toreadonly())
         return len(self.segments) - 1
-
-
-def _raw(value: torch.Tensor) -> memoryview:
-    """The row-major bytes of a tensor."""
-    flat = value.detach().contiguous().reshape(-1)
-    raw: np.ndarray[Any, Any] = flat.view(torch.uint8).numpy() if value.numel() else np.empty(0, np.uint8)
-    return raw.data.toreadonly()
 
 
 def _dtype(value: torch.Tensor, name: str) -> DType:

@@ -89,8 +89,12 @@ def test_as_eager(name):
     assert_same(delegate.to_backend(exported, [])(*inputs), CASES[name](*(x.clone() for x in inputs)))
 
 
+NO_KERNEL = {"igamma", "igammac", "resize_", "resize_as_"}
+_IN_DATABASE = [op for op in database() if op.inplace_variant and op.name not in NO_KERNEL]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("op", [op for op in database() if op.inplace_variant], ids=lambda op: op.formatted_name)
+@pytest.mark.parametrize("op", _IN_DATABASE, ids=lambda op: op.formatted_name)
 def test_as_eager_of_opinfo(op):
     """What goes through torch's database of operators, in place on a copy."""
     if torch.float32 not in op.supported_dtypes("cpu"):
@@ -112,6 +116,8 @@ def test_as_eager_of_opinfo(op):
             exported = torch.export.export(_Star(apply), tuple(given))
         except Exception as error:
             pytest.skip(f"torch does not export it: {str(error)[:80]}")
+        if any(torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in exported.graph.nodes):
+            pytest.skip("it draws random numbers")
         assert_same(delegate.to_backend(exported, [])(*given), expected, 1e-4)
 
 

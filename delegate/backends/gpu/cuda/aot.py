@@ -23,6 +23,7 @@ from delegate.backends.gpu.cuda.runtime import host
 from delegate.backends.gpu.cuda.targets import ARCHITECTURES, HOST, Target
 from delegate.backends.gpu.cuda.tuning import Tuner
 from delegate.backends.lowering import TableBackend
+from delegate.edge.constants import raw_bytes
 from delegate.edge.node import dtype_of, tensor
 from delegate.errors import BackendUnavailable, LoweringError, did_you_mean
 from delegate.program.dtypes import DType
@@ -156,5 +157,5 @@ def _dtype(value: torch.Tensor) -> DType:
 
 
 def _weight(value: torch.Tensor) -> Weight:
-    dtype, raw = _dtype(value), value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-    return Weight(dtype, raw.view(dtype.numpy).reshape(value.shape))
+    dtype = _dtype(value)
+    return Weight(dtype, raw_bytes(value).view(dtype.numpy).reshape(value.shape))

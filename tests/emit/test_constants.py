@@ -1,0 +1,44 @@
+"""Constants as models hold them: expanded, transposed, sliced, empty, without dimensions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from tests.lowering import assert_same
+
+CONSTANTS = {
+    "one element, expanded": lambda: torch.tensor(2.0).expand(1),
+    "one element, expanded twice": lambda: torch.tensor(2.0).expand(1, 1),
+    "a row, expanded": lambda: torch.tensor([3.0]).expand(4),
+    "expanded over rows": lambda: torch.arange(4.0).expand(3, 4),
+    "transposed": lambda: torch.arange(12.0).view(4, 3).T,
+    "every second": lambda: torch.arange(8.0)[::2],
+    "a column": lambda: torch.arange(12.0).view(3, 4)[:, 1:2],
+    "without dimensions": lambda: torch.tensor(5.0),
+    "channels last": lambda: torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)[0, 0],
+}
+
+
+class Held(nn.Module):
+    def __init__(self, constant: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("held", constant)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x * self.held).neg(), self.held
+
+
+@pytest.mark.parametrize("backend", ["portable", "xnnpack", "cuda"])
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_as_eager(name: str, backend: str) -> None:
+    if backend == "cuda":
+        pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
+    module = Held(CONSTANTS[name]()).eval()
+    x = torch.randn(1, 1)
+    config = {"backends": [{"name": "cuda", "options": {"arch": "llvm"}}]} if backend == "cuda" else None
+    wanted = None if config else ([] if backend == "portable" else backend)
+    program = delegate.to_backend(torch.export.export(module, (x,)), wanted, config=config)
+    assert_same(program(x), module(x), 1e-6)
