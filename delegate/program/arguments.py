@@ -9,7 +9,7 @@ import itertools
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from delegate.errors import ProgramError
 from delegate.program.dtypes import DType
@@ -23,6 +23,16 @@ _DOUBLE, _LONG = struct.Struct("<d"), struct.Struct("<q")
 _DTYPES = {t.value: t for t in DType}
 _OPS = {o.value: o for o in Op}
 _SIMPLIFY = "simplify the sizes of the model"
+_TOO_DEEP = "the expression of a size is nested too deeply"
+
+
+class _Placed(NamedTuple):
+    """An expression in the pool, kept so that it stays itself: its index there, how many nodes it has and how deep it is."""
+
+    expr: Expr
+    place: int
+    nodes: int
+    height: int
 
 
 class ArgPool:
@@ -30,6 +40,7 @@ class ArgPool:
 
     def __init__(self) -> None:
         self._exprs: dict[tuple[int, int, int], int] = {}
+        self._placed: dict[int, _Placed] = {}  # by identity
         self.expr_nodes = 0  # of all expressions, counted as often as they occur
         self._texts: dict[str, int] = {}
         self._scalars: dict[type, tuple[int, Callable[[Any], int]]] = {
@@ -62,26 +73,33 @@ class ArgPool:
 
     def expr(self, expr: Expr) -> int:
         """The index of an expression."""
-        return self._expr(expr, MAX_DEPTH)[0]
+        return self._expr(expr, MAX_DEPTH).place
 
-    def _expr(self, expr: Expr, depth: int) -> tuple[int, int]:
-        """The index of an expression, and how many nodes it has."""
-        if depth == 0:
-            raise ProgramError("the expression of a size is nested too deeply", remedy=_SIMPLIFY)
-        nodes = 1
+    def _expr(self, expr: Expr, depth: int) -> _Placed:
+        placed = self._placed.get(id(expr))  # many sizes share one expression, which is walked once
+        if placed is None:
+            if depth == 0:
+                raise ProgramError(_TOO_DEEP, remedy=_SIMPLIFY)
+            placed = self._placed[id(expr)] = self._place(expr, depth)
+        return placed
+
+    def _place(self, expr: Expr, depth: int) -> _Placed:
         if expr.op in LEAVES:
             key = (expr.op.value, _bits(expr.value) if expr.op is Op.FLOAT else int(expr.value), 0)
+            nodes = height = 1
         else:
             below = [self._expr(a, depth - 1) for a in expr.args]
-            left, right, *_ = *(index for index, _ in below), 0
+            left, right, *_ = *(part.place for part in below), 0
             key = (expr.op.value, left, right)
-            nodes += sum(size for _, size in below)
+            nodes, height = 1 + sum(part.nodes for part in below), 1 + max(part.height for part in below)
         if nodes > MAX_EXPR_NODES:
             raise ProgramError("the expression of a size is too large", remedy=_SIMPLIFY)
+        if height > MAX_DEPTH:
+            raise ProgramError(_TOO_DEEP, remedy=_SIMPLIFY)
         if key not in self._exprs:
             self._exprs[key] = len(self._exprs)
             self.expr_nodes += nodes
-        return self._exprs[key], nodes
+        return _Placed(expr, self._exprs[key], nodes, height)
 
     def flatten(self, arg: Arg, depth: int = MAX_DEPTH) -> list[tuple[int, int]]:
         """The kind and the value of an argument, followed by those of its items."""
