@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,6 +98,9 @@ def to_backend(
     registry = default_registry()
     selection = select(backends, config, registry, kernels)
     saved = SavedPlan.load(plan) if isinstance(plan, str | os.PathLike) else plan
+    if not isinstance(saved, SavedPlan | None):
+        remedy = "give `program.plan` of another lowering, or the path of one that was saved"
+        raise PartitionError(f"plan cannot be a {type(plan).__name__}", where="to_backend", remedy=remedy)
     compiler = _Compiler(selection, kernels_of(registry, selection.kernels), saved)
     given = exported_programs(model, example_inputs)
     exported = _quantized(given, selection, registry)
@@ -169,6 +172,7 @@ class _Method:
         refusals: backend -> nodes that it does not take after all -> why.
         plan: where its nodes run.
         origins: name of a partition -> name of a node of its region -> the node of the plan that it comes of.
+        candidates: of the plans so far, over the graph as it is now.
         lowered: with its partitions cut out; None where that is to be done, again.
     """
 
@@ -176,6 +180,7 @@ class _Method:
     refusals: dict[str, dict[Node, Verdict]] = field(default_factory=dict)
     plan: Plan | None = None
     origins: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
+    candidates: dict[Hashable, Candidate] = field(default_factory=dict)
     lowered: LoweredProgram | None = None
 
     def refuse(self, backend: str, verdicts: Mapping[Node, Verdict]) -> None:
@@ -207,7 +212,12 @@ class _Compiler:
 
     @property
     def preserve_ops(self) -> frozenset[str]:
-        """The compound operators that a backend, or a kernel, wants whole. Each is asked in the form that suits it."""
+        """The compound operators that a backend, or a kernel, wants whole. Each is asked in the form that suits it.
+
+        A saved plan says which were when it was made: its nodes are those.
+        """
+        if self.saved is not None and self.saved.whole is not None:
+            return frozenset((*self.saved.whole, *_WRITES))
         wanted = (op for c in self.selection.capabilities.values() for op in c.preserve_ops)
         return frozenset((*wanted, *self.kernels.torch_free.whole_ops, *_WRITES))
 
@@ -254,7 +264,7 @@ class _Compiler:
         for turn in itertools.count():
             made = self._plan(method)
             _refuse_portable(made, self.selection)
-            found = candidates(made, self.selection.capabilities)
+            found = candidates(made, self.selection.capabilities, method.candidates)
             delegates, refused = self._compile(found, whole=turn >= _PATIENCE)
             if not refused:
                 break
@@ -275,6 +285,7 @@ class _Compiler:
                 method.plan = made
                 return made
             method.edge = identify(optimize(forms.apart(method.edge, apart)))
+            method.candidates.clear()
 
     def _planned(self, method: _Method) -> Plan:
         others = (m.plan for m in self.methods.values() if m is not method and m.plan is not None)
@@ -307,8 +318,7 @@ class _Compiler:
                     delegates[partition.name] = self.artifacts.delegate(candidate)
                     continue
                 except RegionRefused as refusal:
-                    named = ((candidate.origins.get(name), why) for name, why in refusal.reasons.items())
-                    reasons = {node: why for node, why in named if node is not None}
+                    reasons = candidate.of_the_plan(refusal.reasons)
                     if whole or not reasons:
                         reasons = dict.fromkeys(partition.nodes, str(refusal)) | reasons
             refused.setdefault(partition.backend, {}).update(reasons)

@@ -45,7 +45,8 @@ class Partitioning(_Model):
         default=1,
         ge=0,
         description="A partition with fewer operators than this stays with the portable kernels. Operators that only "
-        "lay data out anew do not count; 0 keeps every partition.",
+        "lay data out anew do not count, and one whose call would cost more than it saves stays there too; 0 keeps "
+        "every partition, as does `policy.portable: error` without this key.",
     )
     include: Patterns = Field(
         default=(), description="Operator patterns, e.g. aten.add.*: no backend takes anything else. Empty: no limit."
@@ -212,8 +213,10 @@ class Config(_Model):
 
         p = self.partitioning
         left_out = {choice.name for choice in self.backends or ()} - set(backends)
+        # Whoever forbids portable nodes wants none that a backend takes given back because its call costs more.
+        keeps_all = self.policy.portable == "error" and "min_partition_size" not in p.model_fields_set
         return PartitionRules(
-            min_partition_size=p.min_partition_size,
+            min_partition_size=0 if keeps_all else p.min_partition_size,
             include=p.include,
             exclude=p.exclude,
             backend_include={c.name: c.include for c in self.backends or () if c.include},

@@ -302,7 +302,7 @@ class _Assignment:
         if kernels >= call or not self._is_small_share(sum(map(work, working))):
             return None
         what = f"its call would take about {call * 1e6:.0f} us, and kernels {kernels * 1e6:.0f} us for its nodes"
-        return no(Reason.TOO_SMALL, what)
+        return no(Reason.SLOWER, what, "partitioning.min_partition_size: 0 delegates it all the same")
 
     def _is_small_share(self, share: int) -> bool:
         """Whether some work is a small share of the graph's, which is added up only as far as that takes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from torch.fx import Node
@@ -12,7 +12,7 @@ from delegate.backends.aot import PreprocessResult, Region, RegionFailed, Region
 from delegate.backends.bisection import failing_nodes
 from delegate.backends.structure import structure
 from delegate.edge.graphs import META_ORIGIN
-from delegate.edge.node import is_compute
+from delegate.edge.node import is_compute, op_name
 from delegate.partitioner.capability import Capability, Check
 from delegate.partitioner.cut import Cutter, LoweredDelegate
 from delegate.partitioner.forms import Forms
@@ -37,21 +37,51 @@ class Candidate:
     region: Region
     origins: Mapping[str, Node]
 
+    def of_the_plan(self, reasons: Mapping[str, str]) -> dict[Node, str]:
+        """What is said of nodes of the region by name, of the plan's nodes that they come of: the first of each."""
+        found: dict[Node, str] = {}
+        for node in self.region.calls:
+            origin = self.origins.get(node.name)
+            if origin is not None and node.name in reasons:
+                why = reasons[node.name]
+                found.setdefault(origin, why if origin.name == node.name else f"in parts, {op_name(node)}: {why}")
+        return found
 
-def candidates(plan: Plan, capabilities: Mapping[str, Capability]) -> list[Candidate]:
-    """The partitions of a plan and of those nested in it, each with its region."""
+
+def candidates(
+    plan: Plan, capabilities: Mapping[str, Capability], known: dict[Hashable, Candidate] | None = None
+) -> list[Candidate]:
+    """The partitions of a plan and of those nested in it, each with its region.
+
+    Args:
+        plan: of one method.
+        capabilities: name of a backend -> what it can do.
+        known: of earlier plans of the same graph, and from now on of this one: a partition that is the same has the
+            same region, constants that were folded included.
+    """
     found: list[Candidate] = []
     with collection_paused():
         for part in plan.walk():
             cutter = Cutter(part)
-            found += (_candidate(cutter, p, capabilities[p.backend].forms) for p in part.partitions)
+            found += (_known(cutter, p, capabilities[p.backend].forms, known) for p in part.partitions)
     return found
+
+
+def _known(cutter: Cutter, partition: Partition, forms: Forms, known: dict[Hashable, Candidate] | None) -> Candidate:
+    if known is None:
+        return _candidate(cutter, partition, forms)
+    patterns = tuple((p.name, p.nodes) for p in partition.patterns)
+    key = (partition.backend, partition.nodes, partition.in_parts, patterns, cutter.boundary(partition))
+    if key not in known:
+        known[key] = _candidate(cutter, partition, forms)
+    region = replace(known[key].region, name=partition.name)
+    return replace(known[key], partition=partition, region=region)
 
 
 def _candidate(cutter: Cutter, partition: Partition, forms: Forms) -> Candidate:
     region = cutter.cut(partition, forms)
     own = {node.name: node for node in partition.nodes}
-    names = {n.name: n.meta.get(META_ORIGIN, n.name) for n in region.calls}
+    names = {n.name: n.name if n.name in own else n.meta.get(META_ORIGIN) for n in region.calls}
     return Candidate(partition, region, {name: own[of] for name, of in names.items() if of in own})
 
 

@@ -88,7 +88,9 @@ class Offer:
                 if verdict:
                     taken.append(claim)
                     break
-                almost.setdefault(node, verdict)
+                named = replace(verdict, message=f"as part of {claim.name!r}: {verdict.message}")
+                for part in claim.nodes:
+                    almost.setdefault(part, named)
         return taken, almost
 
     def _all_allowed(self, claim: Claim) -> Verdict:
@@ -111,7 +113,7 @@ class Offer:
         if op_name(node) in LOOPS and self.has_kernel(node):
             return whole if whole.message else no(Reason.OPERATOR, "a loop over steps, which a kernel runs whole")
         verdict = self._in_parts(node)
-        if verdict or whole.reason is Reason.OPERATOR:
+        if verdict or not whole.message:
             return verdict
         return replace(whole, message=f"{whole.message}; and {verdict.message}" if verdict.message else whole.message)
 

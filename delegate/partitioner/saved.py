@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ from delegate.edge.node import is_compute
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
 from delegate.partitioner.capability import Check
+from delegate.partitioner.forms import is_compound
 from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Partition, Plan
 from delegate.verdict import Reason, Verdict, no
 
-_FORMAT = 1
+_FORMAT = 2  # 1 did not say which operators were whole
+_AFTER = (str(Reason.TOO_SMALL), str(Reason.SLOWER))  # reasons that others of the partition may be the cause of
 _NAMED = 3  # so many nodes are named in a message that speaks of several
 
 
@@ -47,29 +49,40 @@ class SavedPlan:
 
     Args:
         partitions: in the order of methods and graphs.
+        whole: the compound operators that the planned graphs hold whole, since a backend or a kernel wants them so. It
+            depends on who was asked; the nodes that the plan names are those of such graphs. None: not known.
     """
 
     partitions: tuple[SavedPartition, ...]
+    whole: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, plans: Iterable[Plan]) -> SavedPlan:
         """The data of plans, one per method."""
-        parts = (part for plan in plans for part in plan.walk())
-        return cls(tuple(_saved(part.program.name, p) for part in parts for p in part.partitions))
+        parts = [part for plan in plans for part in plan.walk()]
+        whole = {n.op for part in parts for n in part.nodes if is_compound(n.node)}
+        saved = tuple(_saved(part.program.name, p) for part in parts for p in part.partitions)
+        return cls(saved, tuple(sorted(whole)))
 
     def to_json(self) -> str:
         """As JSON, a partition a line; the same plan gives the same text."""
         lines = ",\n".join(json.dumps(asdict(p), ensure_ascii=False) for p in self.partitions)
-        return f'{{"format": {_FORMAT}, "partitions": [\n{lines}\n]}}\n'
+        whole = "" if self.whole is None else f'"whole": {json.dumps(self.whole)}, '
+        return f'{{"format": {_FORMAT}, {whole}"partitions": [\n{lines}\n]}}\n'
 
     @classmethod
     def from_json(cls, text: str, where: str = "") -> SavedPlan:
         """The plan of such a text; raises PartitionError where it is none. `where` is for the message."""
         try:
             data = json.loads(text)
-            if data["format"] != _FORMAT:
-                raise ValueError(f"its format is {data['format']!r}, known is {_FORMAT}")
-            return cls(tuple(_partition(p) for p in data["partitions"]))
+            if data["format"] not in (1, _FORMAT):
+                raise ValueError(f"its format is {data['format']!r}, known are 1 and {_FORMAT}")
+            whole = data.get("whole")
+            if whole is not None and not _is_texts(whole):
+                raise TypeError("whole is a list of operators")
+            partitions = tuple(_partition(p) for p in data["partitions"])
+            _require_one_place(partitions)
+            return cls(partitions, None if whole is None else tuple(whole))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             what = f"the plan cannot be read, {type(error).__name__}: {error}"
             raise PartitionError(what, where=where, remedy="save it again: `program.plan.save(path)`") from error
@@ -93,14 +106,19 @@ class SavedPlan:
         return {(p.graph, node): p.backend for p in self.partitions for node in p.nodes}
 
     def differences(self, other: SavedPlan) -> tuple[str, ...]:
-        """What moved from this plan to another, a line per node. Names of partitions do not count."""
+        """What moved from this plan to another, a line per node. Names of partitions do not count.
+
+        Where the plans hold other operators whole, the first line says so: the nodes are not the same then.
+        """
         mine, others = self.places(), other.places()
+        apart = sorted({*(self.whole or ()), *(other.whole or ())} - {*(self.whole or ())} & {*(other.whole or ())})
         moved = (
             f"{graph}: {node}: {mine.get((graph, node), 'portable')} -> {others.get((graph, node), 'portable')}"
             for graph, node in dict.fromkeys((*mine, *others))
             if mine.get((graph, node)) != others.get((graph, node))
         )
-        return tuple(moved)
+        note = f"operators that only one of the plans holds whole, so that nodes differ: {', '.join(apart)}"
+        return (note, *moved) if apart and None not in (self.whole, other.whole) else tuple(moved)
 
     def partitioners(self, partitioners: Iterable[Partitioner]) -> tuple[Partitioner, ...]:
         """Partitioners that put every node where this plan has it.
@@ -122,11 +140,11 @@ class SavedPlan:
         made = SavedPlan.of(plans).places()
         lost = [(*key, backend) for key, backend in self.places().items() if made.get(key) != backend]
         if lost:
-            named = "; ".join(f"{node} of {graph} on {backend}" for graph, node, backend in lost[:_NAMED])
+            told = sorted(((_obstacle(plans, *key), *key) for key in lost), key=lambda item: item[0].startswith(_AFTER))
+            named = "; ".join(f"{node} of {graph} on {backend} ({why})" for why, graph, node, backend in told[:_NAMED])
             more = f"; and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-            reasons = _reasons(plans, lost[0])
-            remedy = "lower without the plan and save it again: the model, the backends or their options have changed"
-            raise PartitionError(f"the plan cannot be kept: {named}{more}{reasons}", remedy=remedy)
+            remedy = "save a plan again, of this model with these backends and options, or edit this one"
+            raise PartitionError(f"the plan cannot be kept: {named}{more}", remedy=remedy)
 
 
 @dataclass(slots=True)
@@ -175,13 +193,21 @@ def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _reasons(plans: Iterable[Plan], lost: tuple[str, str, str]) -> str:
-    """Why the first of the lost nodes is not there."""
-    graph, node, backend = lost
-    nodes: Iterator[Any] = (
-        n for plan in plans for part in plan.walk() if part.program.name == graph for n in part.nodes
-    )
-    found = next((n for n in nodes if identity(n.node) == node), None)
+def _obstacle(plans: Iterable[Plan], graph: str, node: str, backend: str) -> str:
+    """Why a node that a plan names is not there."""
+    parts = [part for plan in plans for part in plan.walk() if part.program.name == graph]
+    if not parts:
+        return f"there is no {graph}"
+    found = next((n for part in parts for n in part.nodes if identity(n.node) == node), None)
     if found is None:
-        return f": the method has no node {node}"
-    return f": {found.verdicts[backend]}" if not found.verdicts[backend] else ""
+        return f"{graph} has no such node"
+    return str(found.verdicts[backend])
+
+
+def _require_one_place(partitions: Iterable[SavedPartition]) -> None:
+    homes: dict[tuple[str, str], str] = {}
+    for partition in partitions:
+        for node in partition.nodes:
+            other = homes.setdefault((partition.graph, node), partition.name)
+            if other != partition.name:
+                raise ValueError(f"{node} of {partition.graph} stands in {other} and in {partition.name}")

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 import delegate
+from delegate.backends.info import Availability, BackendInfo
+from delegate.backends.xnnpack.aot import XnnpackBackend
 from delegate.errors import PartitionError
 from delegate.registry import default_registry
 from tests.e2e import vector_backend
@@ -75,7 +77,10 @@ def edited(plan: delegate.SavedPlan, old: str, new: str) -> delegate.SavedPlan:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("first:aten.linear.default#0", "third:aten.linear.default#0", "the method has no node third:aten.linear"),
+        (
+            *("first:aten.linear.default#0", "third:aten.linear.default#0"),
+            "third:aten.linear.default#0 of forward on xnnpack (forward has no such node)",
+        ),
         ('"xnnpack", "nodes"', '"vector", "nodes"', "in parts, aten.addmm.default: vector has no"),
         ('"xnnpack", "nodes"', '"acme", "nodes"', "'acme', which is not among the backends"),
     ],
@@ -89,8 +94,11 @@ def test_a_plan_that_cannot_be_kept_is_an_error(old: str, new: str, said: str) -
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"format": 2, "partitions": []}', '{"format": 1, "partitions": [{"graph": 1}]}',
-     json.dumps({"format": 1, "partitions": [{"graph": "f", "name": "a", "backend": "b", "nodes": "abc"}]})],
+    ["", "[]", "{}", '{"format": 9, "partitions": []}',
+     '{"format": 2, "whole": 3, "partitions": []}', '{"format": 1, "partitions": [{"graph": 1}]}',
+     json.dumps({"format": 1, "partitions": [{"graph": "f", "name": "a", "backend": "b", "nodes": "abc"}]}),
+     json.dumps({"format": 1, "partitions": [
+         {"graph": "f", "name": name, "backend": "b", "nodes": ["abc"]} for name in ("one", "two")]})],
 )  # fmt: skip
 def test_what_is_no_plan_is_named_with_its_file(text: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(text)
@@ -98,3 +106,43 @@ def test_what_is_no_plan_is_named_with_its_file(text: str, tmp_path: Path) -> No
         delegate.to_backend(export(), "xnnpack", plan=tmp_path / "plan.json")
     with pytest.raises(PartitionError, match="absent"):
         delegate.SavedPlan.load(tmp_path / "absent.json")
+
+
+class Whole(XnnpackBackend):
+    """Wants softmax whole, which changes the graph that is planned for everybody."""
+
+    name = "whole"
+
+    @property
+    def preserve_ops(self) -> frozenset[str]:
+        return frozenset({*super().preserve_ops, "aten.softmax.int"})
+
+
+class Attention(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x @ x.mT, -1) @ x
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_plan_is_kept_though_other_backends_want_other_forms(turned: bool) -> None:
+    runtime = "delegate.backends.xnnpack.runtime:XnnpackRuntime"
+    info = BackendInfo(Whole.name, "", f"{__name__}:Whole", runtime, lambda: Availability(True), "")
+    default_registry().register(info)
+    exported = torch.export.export(Attention(), (torch.ones(2, 8, 8),))
+    lists = [["xnnpack"], ["xnnpack", "whole"]]
+    made, kept = lists[::-1] if turned else lists
+    plans = [delegate.to_backend(exported, names).plan for names in (made, kept)]
+    again = delegate.to_backend(exported, ["xnnpack", "whole"], plan=plans[0])
+    assert again.plan == plans[0]
+    assert "aten.softmax.int" in plans[0].differences(plans[1])[0]
+
+
+def test_a_plan_of_more_methods_says_which_are_missing() -> None:
+    both = delegate.to_backend({"one": export(), "two": export()}, "xnnpack").plan
+    with pytest.raises(PartitionError, match=r"there is no two"):
+        delegate.to_backend({"one": export()}, "xnnpack", plan=both)
+
+
+def test_what_is_no_plan_at_all() -> None:
+    with pytest.raises(PartitionError, match="plan cannot be a list"):
+        delegate.to_backend(export(), "xnnpack", plan=["plan.json"])  # type: ignore[arg-type]

@@ -109,3 +109,52 @@ def test_three_backends(model: str) -> None:
         expected = [leaf for leaf in pytree.tree_leaves(module(*inputs)) if isinstance(leaf, torch.Tensor)]
     for result, wanted in zip(pytree.tree_leaves(program(*inputs)), expected, strict=True):
         assert (result - wanted).abs().max() <= 1e-4 * wanted.abs().max()
+
+
+class Steps(torch.nn.Module):
+    """What is in parts for one backend, between activations that another refuses, one in each round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linears = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for linear in self.linears:
+            x = torch.nn.functional.gelu(linear(x)).sin()
+        return x
+
+
+class OneByOne(Counted):
+    """Refuses one node at a time, when it compiles."""
+
+    name = "fused"
+
+    def check(self, node: Node) -> Verdict:
+        return Verdict() if op_name(node) == "aten.gelu.default" else no(Reason.OPERATOR, "it takes gelu alone")
+
+    def claims(self, node: Node) -> Sequence[Claim]:
+        return ()
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        self.compiled.append((self.name, structure(region)))
+        raise RegionRefused({region.calls[0].name: "one by one"})
+
+
+class Products(InParts):
+    """Takes linear layers in parts, where their weights are folded constants."""
+
+    def check(self, node: Node) -> Verdict:
+        product = op_name(node) in ("aten.mm.default", "aten.addmm.default")
+        return XnnpackBackend.check(self, node) if product else no(Reason.OPERATOR, "it takes products alone")
+
+
+def test_what_later_backends_refuse_compiles_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.Fused", OneByOne)
+    monkeypatch.setattr(f"{__name__}.InParts", Products)
+    module, x = Steps().eval(), torch.randn(3, 8)
+    config = {"backends": ["parts", "fused"], "partitioning": {"min_partition_size": 0}}
+    program = delegate.to_backend(torch.export.export(module, (x,)), config=config)
+    mine = [where for name, where in Counted.compiled if name == "parts"]
+    assert mine
+    assert len(mine) == len({n.partition for n in program.report.nodes if n.backend == "parts"})
+    assert torch.allclose(program(x), module(x), atol=1e-5)
