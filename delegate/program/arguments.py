@@ -27,7 +27,7 @@ _TOO_DEEP = "the expression of a size is nested too deeply"
 
 
 class _Placed(NamedTuple):
-    """An expression in the pool, kept so that it stays itself: its index there, how many nodes it has and how deep it is."""
+    """An expression in the pool, kept so that it stays itself: its index, how many nodes it has, how deep it is."""
 
     expr: Expr
     place: int
