@@ -9,7 +9,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from delegate.backends.info import BackendAlias, BackendInfo
-from delegate.backends.state import IN_PROCESS, BackendState, HalfBroken, broken, found, from_json, load_half, probed, schema_of
+from delegate.backends.state import (
+    IN_PROCESS,
+    BackendState,
+    HalfBroken,
+    broken,
+    found,
+    from_json,
+    load_half,
+    probed,
+    schema_of,
+)
 from delegate.errors import (
     BackendBroken,
     BackendError,
@@ -53,8 +63,8 @@ _ERRORS: dict[State, type[BackendError]] = {
 class Registry:
     """Backends and kernel libraries of the installed distributions, as they were when the registry was made.
 
-    The state of a backend is asked for in a process of its own, and kept on disk; its halves are imported here when they
-    are asked for.
+    The state of a backend is asked for in a process of its own, and kept on disk; its halves are imported here when
+    they are asked for.
 
     Args:
         refresh: forget what is kept.
@@ -92,8 +102,7 @@ class Registry:
     def refused(self) -> tuple[BackendState, ...]:
         """Plugins that claim the name of a backend of this project's own, which stays."""
         return tuple(
-            BackendState(p.name, State.BROKEN, p.owner, p.version, detail=refusal(p, "backend"))
-            for p in self._refused
+            BackendState(p.name, State.BROKEN, p.owner, p.version, detail=refusal(p, "backend")) for p in self._refused
         )
 
     def available(self) -> tuple[str, ...]:

@@ -110,7 +110,10 @@ def probed(info: BackendInfo, plugin: Plugin) -> BackendState:
 
 
 def _state(
-    place: tuple[str, str, str, BackendInfo], state: State, availability: Availability | None, detail: str = "",
+    place: tuple[str, str, str, BackendInfo],
+    state: State,
+    availability: Availability | None,
+    detail: str = "",
     remedy: str = "",
 ) -> BackendState:
     name, owner, version, info = place
@@ -182,8 +185,15 @@ def from_json(data: dict[str, Any], plugin: Plugin) -> BackendState | BackendAli
     if availability is not None:
         availability = Availability(**{**availability, "devices": tuple(availability["devices"])})
     return BackendState(
-        plugin.name, State(data["state"]), plugin.owner, plugin.version, info, availability,
-        data["detail"], data["remedy"], data["traceback"],
+        plugin.name,
+        State(data["state"]),
+        plugin.owner,
+        plugin.version,
+        info,
+        availability,
+        data["detail"],
+        data["remedy"],
+        data["traceback"],
     )
 
 

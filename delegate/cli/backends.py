@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from delegate.backends.state import BackendState
 from delegate.cli import output
 from delegate.errors import BackendError
 from delegate.kernels.libraries import KernelLibrary
 from delegate.plugins import State
-from delegate.registry import BackendState, Registry
+from delegate.registry import Registry
 
 
 def backends(

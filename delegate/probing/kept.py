@@ -17,7 +17,7 @@ from typing import Any
 
 from delegate.entry_points import distributions
 from delegate.folders import VARIABLE, cache_folder
-from delegate.plugins import Plugin
+from delegate.plugins import BLOCK_VARIABLE, Plugin
 
 LASTS = 24 * 3600.0  # seconds: devices and drivers come and go without a new version of any distribution
 _MOST = 500  # files that are kept
@@ -25,7 +25,7 @@ _FORM = 1  # of the answers
 # Of no matter to a library: the session, the terminal, and what tests and this project set for themselves.
 _IDLE = frozenset({
     "_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLUMNS", "LINES", "WINDOWID", "TMUX", "TMUX_PANE", "STY", "LS_COLORS",
-    "COLORTERM", "HISTFILE", "PS1", "INVOCATION_ID", "JOURNAL_STREAM", "DELEGATE_VERIFY_PASSES", "DELEGATE_BLOCK_PLUGINS",
+    "COLORTERM", "HISTFILE", "PS1", "INVOCATION_ID", "JOURNAL_STREAM", "DELEGATE_VERIFY_PASSES", BLOCK_VARIABLE,
     VARIABLE,
 })  # fmt: skip
 _IDLE_PREFIXES = ("SSH_", "PYTEST_", "TERM_", "VSCODE_", "GIT_", "JPY_", "XDG_SESSION_")
@@ -81,9 +81,7 @@ def surroundings() -> tuple[Any, ...]:
     """What any answer may depend on: Python, the path, the versions of all distributions, the environment."""
     path = [os.path.abspath(folder) for folder in sys.path]
     installed = [name for folder in path for name in (folder, *sorted(distributions(folder)))]  # names tell versions
-    environment = [
-        (k, v) for k, v in sorted(os.environ.items()) if k not in _IDLE and not k.startswith(_IDLE_PREFIXES)
-    ]
+    environment = [(k, v) for k, v in sorted(os.environ.items()) if k not in _IDLE and not k.startswith(_IDLE_PREFIXES)]
     return sys.version, platform.node(), tuple(installed), tuple(environment)
 
 
@@ -99,7 +97,9 @@ def _sources(module: str) -> Iterator[tuple[str, int, int]]:
     if spec.submodule_search_locations:
         folder = os.path.join(os.path.dirname(spec.origin), *inner[:-1])
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            yield from sorted((e.path, (s := e.stat()).st_mtime_ns, s.st_size) for e in entries if e.name.endswith(".py"))
+            yield from sorted(
+                (e.path, (s := e.stat()).st_mtime_ns, s.st_size) for e in entries if e.name.endswith(".py")
+            )
         return
     with contextlib.suppress(OSError):
         status = os.stat(spec.origin)

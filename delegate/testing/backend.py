@@ -18,6 +18,7 @@ import torch.utils._pytree as pytree
 
 import delegate
 from delegate.backends.aot import Region
+from delegate.backends.state import IN_PROCESS
 from delegate.edge.export import to_edge
 from delegate.edge.node import describe, is_compute
 from delegate.edge.passes.pipeline import optimize
@@ -26,7 +27,7 @@ from delegate.partitioner.candidates import candidates
 from delegate.partitioner.planning import plan
 from delegate.plugins import State
 from delegate.program.file import load, serialize
-from delegate.registry import IN_PROCESS, default_registry
+from delegate.registry import default_registry
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.platform import Platform
 from delegate.selection import Selection, select
