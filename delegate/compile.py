@@ -312,7 +312,7 @@ class _Compiler:
         refused: dict[str, dict[Node, str]] = {}
         for candidate in found:
             partition = candidate.partition
-            reasons = refused_parts(candidate, self.selection.backends[partition.backend].check)
+            reasons = refused_parts(candidate, self.selection.capabilities[partition.backend])
             if not reasons:
                 try:
                     delegates[partition.name] = self.artifacts.delegate(candidate)

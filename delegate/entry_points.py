@@ -38,7 +38,7 @@ def entry_points(group: str) -> Iterator[EntryPoint]:
         return
     seen: set[str] = set()
     for folder in sys.path:
-        for path in _distributions(folder or "."):
+        for path in distributions(folder or "."):
             key = os.path.basename(path).lower().rsplit(".", 1)[0].partition("-")[0].replace(".", "_")
             if key not in seen:
                 seen.add(key)
@@ -53,7 +53,8 @@ def _only_directories() -> bool:
     return not hooks and not any(os.path.isfile(folder) and not folder.endswith(".pth") for folder in sys.path)
 
 
-def _distributions(folder: str) -> list[str]:
+def distributions(folder: str) -> list[str]:
+    """The folders of metadata in a folder of `sys.path`."""
     try:
         return [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(_SUFFIXES)]
     except OSError:  # a folder of sys.path need not exist

@@ -193,6 +193,7 @@ def _backends(registry: Registry) -> Iterable[tuple[str, Any]]:
         if registry.resolve(name) != name:
             continue  # an alias
         try:
+            registry.half(name, "aot")  # one that crashes when it is imported must not do so here
             yield name, registry.aot(name, absent_ok=True)
         except BackendError:
             continue  # `delegate backends` says what is wrong with it

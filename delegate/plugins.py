@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from delegate.entry_points import entry_points
 
+OWN = "delegate"  # the distribution of this project: nobody else takes over a name of its plugins
 PORTABLE = "portable"  # the project's own kernel library, asked last, never blocked; the place where a node runs on it
 AUTHOR = "report it to the backend's author"  # the remedy for a fault of a plugin
 BLOCK_VARIABLE = "DELEGATE_BLOCK_PLUGINS"  # environment variable: names separated by commas, or "*" for all
@@ -44,13 +45,30 @@ class Plugin(NamedTuple):
         """The distribution for messages, e.g. "acme-npu 1.2"."""
         return f"{self.owner} {self.version}".strip()
 
+    @property
+    def module(self) -> str:
+        """The module that `load` imports."""
+        return self.value.partition(":")[0]
+
     def load(self) -> object:
         """Import what the entry point names; raises whatever that import raises."""
         return load_object(self.value)
 
 
-def discover(group: str) -> dict[str, tuple[Plugin, ...]]:
-    """All plugins of an entry-point group by name, in alphabetical order; several where distributions claim one name.
+class Discovered(NamedTuple):
+    """The plugins of an entry-point group.
+
+    Args:
+        claims: by name in alphabetical order; several where distributions claim one name.
+        refused: those that claim a name of this project's own plugins, which stay.
+    """
+
+    claims: dict[str, tuple[Plugin, ...]]
+    refused: tuple[Plugin, ...]
+
+
+def discover(group: str) -> Discovered:
+    """All plugins of an entry-point group.
 
     A distribution that is seen twice on `sys.path` (an editable install next to its build metadata) counts once.
     """
@@ -59,7 +77,14 @@ def discover(group: str) -> dict[str, tuple[Plugin, ...]]:
         key = entry.owner.lower().replace("-", "_").replace(".", "_")
         plugin = Plugin(entry.name, entry.owner, entry.version, entry.value)
         claims.setdefault(entry.name, {}).setdefault(key, plugin)
-    return {name: tuple(claims[name].values()) for name in sorted(claims)}
+    own = {name: plugins[OWN] for name, plugins in claims.items() if OWN in plugins}
+    counting = {name: (own[name],) if name in own else tuple(claims[name].values()) for name in sorted(claims)}
+    return Discovered(counting, tuple(p for name in own for p in claims[name].values() if p is not own[name]))
+
+
+def refusal(plugin: Plugin, what: str) -> str:
+    """Why a plugin is refused that claims a name of this project's own; `what` it claims to be."""
+    return f"{plugin.label} claims the {what} {plugin.name!r}, which is {OWN}'s own and stays: uninstall {plugin.owner}"
 
 
 def blocked_names(environment: Mapping[str, str] | None = None) -> frozenset[str]:

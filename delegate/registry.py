@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import functools
 import warnings
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NoReturn, cast
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from delegate.backends.info import API_VERSION, Availability, BackendAlias, BackendInfo
+from delegate.backends.info import BackendAlias, BackendInfo
+from delegate.backends.state import (
+    IN_PROCESS,
+    BackendState,
+    HalfBroken,
+    broken,
+    found,
+    from_json,
+    load_half,
+    probed,
+    schema_of,
+)
 from delegate.errors import (
     BackendBroken,
     BackendError,
@@ -19,30 +31,27 @@ from delegate.errors import (
 )
 from delegate.plugins import (
     BLOCK_VARIABLE,
+    OWN,
     Plugin,
     State,
     blocked_names,
     discover,
     full_traceback,
     is_blocked,
-    load_object,
-    one_line,
+    refusal,
 )
 
 if TYPE_CHECKING:
     from delegate.backends.aot import Backend
     from delegate.kernels.libraries import KernelLibrary, Wanted
     from delegate.kernels.table import KernelTable
+    from delegate.probing.prober import Answer, Prober
     from delegate.runtime.backend import BackendRuntime
 
 BACKENDS = "delegate.backends"
 KERNELS = "delegate.kernels"
-IN_PROCESS = "this process"
 
-# The base class of each half by name: naming it keeps torch out of this module.
-_BASES = {"aot": ("delegate.backends.aot", "Backend"), "runtime": ("delegate.runtime.backend", "BackendRuntime")}
-_OPTIONS = ("delegate.backends.aot", "Options")
-_AOT_NEEDS = frozenset({"torch", "pydantic", "yaml"})
+_REFRESH = "; or `delegate backends --refresh` asks it again"
 _ERRORS: dict[State, type[BackendError]] = {
     State.BROKEN: BackendBroken,
     State.INCOMPATIBLE: BackendIncompatible,
@@ -51,47 +60,19 @@ _ERRORS: dict[State, type[BackendError]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class BackendState:
-    """A backend as it is found on this machine.
-
-    Args:
-        name: what users write.
-        state: what can be done with it.
-        owner, version: the distribution that declares it; several owners are joined by " and ".
-        info: None where it is broken or blocked.
-        availability: what its probe said; None where it was not asked.
-        detail: one sentence on why it is not ok; empty where it is.
-        remedy: how to mend that, or of one that is ok, what of it cannot be used.
-        error: what a broken plugin raised.
-        stands_for: of a name that stands for the best of several backends, the name of that one; its state is this one.
-    """
-
-    name: str
-    state: State
-    owner: str
-    version: str
-    info: BackendInfo | None = None
-    availability: Availability | None = None
-    detail: str = ""
-    remedy: str = ""
-    error: BaseException | None = field(default=None, repr=False, compare=False)
-    stands_for: str = ""
-
-    @property
-    def traceback(self) -> str:
-        """The traceback of a broken plugin as Python prints it; empty for another."""
-        return full_traceback(self.error)
-
-
 class Registry:
     """Backends and kernel libraries of the installed distributions, as they were when the registry was made.
 
-    A plugin is imported when its state is asked for, its halves when they are asked for, each at most once.
+    The state of a backend is asked for in a process of its own, and kept on disk; its halves are imported here when
+    they are asked for.
+
+    Args:
+        refresh: forget what is kept.
     """
 
-    def __init__(self) -> None:
-        self._plugins = discover(BACKENDS)
+    def __init__(self, *, refresh: bool = False) -> None:
+        self._plugins, self._refused = discover(BACKENDS)
+        self._refresh = refresh
         self._registered: dict[str, BackendInfo | BackendAlias] = {}
         self._states: dict[str, BackendState] = {}
         self._aliases: dict[str, BackendAlias] = {}
@@ -106,7 +87,7 @@ class Registry:
     def state(self, name: str) -> BackendState:
         """The state of one backend; raises BackendNotFound."""
         if name not in self._states:
-            self._states[name] = self._find(name)
+            self._states[name] = self._find(name, self._asked)
         return self._states[name]
 
     def resolve(self, name: str) -> str:
@@ -115,7 +96,14 @@ class Registry:
 
     def states(self) -> tuple[BackendState, ...]:
         """The states of all backends, in the order of their names."""
+        self._ask_all()
         return tuple(self.state(name) for name in self.names())
+
+    def refused(self) -> tuple[BackendState, ...]:
+        """Plugins that claim the name of a backend of this project's own, which stays."""
+        return tuple(
+            BackendState(p.name, State.BROKEN, p.owner, p.version, detail=refusal(p, "backend")) for p in self._refused
+        )
 
     def available(self) -> tuple[str, ...]:
         """The names of the backends to use where none is named, the preferred ones first.
@@ -125,14 +113,40 @@ class Registry:
         """
         states = self.states()
         for s in states:
-            if s.state is State.BROKEN and s.name not in self._warned:
-                self._warned.add(s.name)
-                warnings.warn(f"{s.detail}: {s.remedy}", RuntimeWarning, stacklevel=2)
+            if s.state is State.BROKEN:
+                self.warn(s.name, f"{s.detail}: {s.remedy}")
+        for plugin in self._refused:
+            self.warn(plugin.label, refusal(plugin, "backend"))
         second = {
             other for name, alias in self._aliases.items() for other in alias.stands_for if other != self.resolve(name)
         }
         ready = [s for s in states if _is_here(s) and not s.stands_for and s.name not in second]
-        return tuple(s.name for s in sorted(ready, key=_preference))
+        return tuple(s.name for s in sorted(ready, key=_preference) if self._compiles(s.name))
+
+    def warn(self, what: str, sentence: str) -> None:
+        """Warn, once, of a plugin that nobody asked for."""
+        if what not in self._warned:
+            self._warned.add(what)
+            warnings.warn(sentence, RuntimeWarning, stacklevel=3)
+
+    def half(self, name: str, half: str) -> dict[str, Any]:
+        """What is wrong with the "aot" or the "runtime" half of a backend, which is imported in a process of its own
+        where it is not this project's own; of one to compile with that works, the JSON schema of its options.
+
+        Raises:
+            BackendNotFound, BackendBroken, BackendIncompatible, BackendUnavailable: as their names say.
+        """
+        info = self._require(name, absent_ok=True)
+        if not self._is_foreign(info.name):
+            made = self.aot(name, absent_ok=True) if half == "aot" else self.runtime(name)
+            return {"options": schema_of(made)} if half == "aot" else {}
+        (plugin,) = self._plugins[info.name]
+        data = self._prober.ask(plugin, half, getattr(info, half).partition(":")[0]).data
+        if "absent" in data:
+            raise BackendUnavailable(data["absent"], remedy=data["remedy"])
+        if "problem" in data:
+            self._break(info.name, data["problem"], data["traceback"])
+        return data
 
     def info(self, name: str) -> BackendInfo:
         """The info of a backend, whose library may be absent.
@@ -156,7 +170,13 @@ class Registry:
         return cast("type[Backend]", self._half(name, "aot", absent_ok))
 
     def runtime(self, name: str) -> type[BackendRuntime]:
-        """The runtime half of a backend; raises as `aot` does."""
+        """The runtime half of a backend; raises as `aot` does.
+
+        One of this project's own whose state nobody has asked for is probed in this process, which is to run its
+        library anyway: a program starts the sooner.
+        """
+        if name not in self._states and name in self._plugins and not self._is_foreign(name):
+            self._states[name] = self._find(name, self._here)
         return cast("type[BackendRuntime]", self._half(name, "runtime", absent_ok=False))
 
     def register(self, info: BackendInfo | BackendAlias) -> None:
@@ -195,9 +215,8 @@ class Registry:
 
             return in_preferred_order(wanted, self._kernel_plugins, self._library)
         for library in self._libraries:
-            if library.state is State.BROKEN and library.name not in self._warned:
-                self._warned.add(library.name)
-                warnings.warn(f"{library.detail}: uninstall {library.owner}", RuntimeWarning, stacklevel=2)
+            if library.state is State.BROKEN:
+                self.warn(f"kernels {library.name}", f"{library.detail}: uninstall {library.owner}")
         return tuple(library.table for library in self._libraries if library.table is not None)
 
     def package_kernels(self, package: str) -> KernelTable | None:
@@ -217,7 +236,10 @@ class Registry:
 
     @functools.cached_property
     def _kernel_plugins(self) -> dict[str, tuple[Plugin, ...]]:
-        return discover(KERNELS)
+        claims, refused = discover(KERNELS)
+        for plugin in refused:
+            self.warn(plugin.label, refusal(plugin, "kernel library"))
+        return claims
 
     @functools.cached_property
     def _libraries(self) -> tuple[KernelLibrary, ...]:
@@ -235,9 +257,10 @@ class Registry:
             self._kernel_libraries[name] = load_library(self._kernel_plugins[name], self._blocked)
         return self._kernel_libraries[name]
 
-    def _find(self, name: str) -> BackendState:
+    def _find(self, name: str, ask: Callable[[Plugin], BackendState]) -> BackendState:
         if name in self._registered:
-            return self._state_of(self._registered[name], IN_PROCESS, "")
+            info, plugin = self._registered[name], Plugin(name, IN_PROCESS, "", "")
+            return self._state_of(info if isinstance(info, BackendAlias) else probed(info, plugin), plugin)
         if name not in self._plugins:
             raise BackendNotFound(f"no backend is named {name!r}", remedy=did_you_mean(name, self.names()))
         claims = self._plugins[name]
@@ -251,29 +274,90 @@ class Registry:
             labels = " and ".join(p.label for p in claims)
             detail = f"several distributions claim the backend {name!r}: {labels}"
             return BackendState(name, State.BROKEN, labels, "", None, None, detail, "uninstall all but one of them")
-        plugin = claims[0]
-        found = _loaded(plugin)
-        return found if isinstance(found, BackendState) else self._state_of(found, plugin.owner, plugin.version)
+        return ask(claims[0])
 
-    def _state_of(self, info: BackendInfo | BackendAlias, owner: str, version: str) -> BackendState:
-        if isinstance(info, BackendInfo):
-            return _probed(info, owner, version)
-        self._aliases[info.name] = info
-        return self._best(info, owner, version)
+    @functools.cached_property
+    def _prober(self) -> Prober:
+        from delegate.probing.prober import Prober  # a program of this project's own backends does without it
 
-    def _best(self, alias: BackendAlias, owner: str, version: str) -> BackendState:
+        return Prober(refresh=self._refresh)
+
+    def _ask_all(self) -> None:
+        """Ask all plugins whose state is not known, several at a time."""
+        from delegate.probing.process import CannotAsk
+
+        unknown = [
+            claims[0]
+            for name, claims in self._plugins.items()
+            if name not in self._states and len(claims) == 1 and not is_blocked(name, self._blocked)
+        ]
+        try:
+            answers = self._prober.probe_all(unknown)
+        except CannotAsk:
+            return  # they are asked one by one, here
+        said = dict(zip(unknown, answers, strict=True))
+        for plugin in sorted(unknown, key=lambda p: "alias" in said[p].data):  # what an alias stands for comes first
+            self._states[plugin.name] = self._understood(plugin, said[plugin])
+
+    def _asked(self, plugin: Plugin, *, anew: bool = False) -> BackendState:
+        """The state of a plugin, which is asked in a process of its own where one can be started."""
+        from delegate.probing.process import CannotAsk
+
+        try:
+            return self._understood(plugin, self._prober.ask(plugin, "probe", plugin.module, anew=anew))
+        except CannotAsk:
+            return self._here(plugin)
+
+    def _here(self, plugin: Plugin) -> BackendState:
+        """The state of a plugin, which is asked in this process."""
+        return self._state_of(found(plugin), plugin)
+
+    def _understood(self, plugin: Plugin, answer: Answer) -> BackendState:
+        """The state that an answer tells."""
+        data = answer.data
+        if "problem" in data:
+            state = broken(plugin, data["problem"], data["traceback"])
+            return replace(state, remedy=state.remedy + _REFRESH, kept=answer.kept)
+        try:
+            said = from_json(data, plugin)
+        except (LookupError, TypeError, ValueError, AttributeError):
+            return broken(plugin, "answers nonsense when it is probed")
+        state = self._state_of(said, plugin)
+        return replace(state, kept=answer.kept)
+
+    def _state_of(self, said: BackendState | BackendAlias, plugin: Plugin) -> BackendState:
+        if isinstance(said, BackendState):
+            return said
+        self._aliases[said.name] = said
+        return self._best(said, plugin)
+
+    def _is_foreign(self, name: str) -> bool:
+        """Whether a backend is a plugin of somebody else."""
+        return name in self._plugins and self._plugins[name][0].owner != OWN
+
+    def _compiles(self, name: str) -> bool:
+        """Whether the AOT half of a backend that nobody asked for can be used; warns, once, where not."""
+        try:
+            self.half(name, "aot")
+            self.aot(name)
+        except BackendError as error:
+            self.warn(name, str(error))
+            return False
+        return True
+
+    def _best(self, alias: BackendAlias, plugin: Plugin) -> BackendState:
         """The state of the backend that an alias stands for here."""
         known = (self._plugins.keys() | self._registered.keys()) - self._aliases.keys()
         if unknown := [name for name in alias.stands_for if name not in known]:
-            return _broken(alias.name, owner, version, f"stands for {unknown[0]!r}, which is no backend")
+            return broken(plugin, f"stands for {unknown[0]!r}, which is no backend")
         states = [self.state(name) for name in alias.stands_for]
         working = [s for s in reversed(states) if s.state is State.OK]
         best = next((s for s in states if _is_here(s)), working[0] if working else states[-1])
         named = replace(
             best,
             name=alias.name,
-            owner=owner,
-            version=version,
+            owner=plugin.owner,
+            version=plugin.version,
             info=best.info and replace(best.info, description=alias.description),
             stands_for=best.stands_for or best.name,
         )
@@ -282,34 +366,28 @@ class Registry:
         why = "; ".join(s.detail for s in states)
         return replace(named, detail=f"no backend that {alias.name!r} stands for is available here: {why}")
 
-    def _require(self, name: str, absent_ok: bool) -> BackendInfo:
+    def _require(self, name: str, *, absent_ok: bool) -> BackendInfo:
         state = self.state(name)
+        if state.state is State.UNAVAILABLE and state.kept and not absent_ok and not state.stands_for:
+            # devices come back, and this one is asked for by name
+            self._states[name] = state = self._asked(self._plugins[name][0], anew=True)
         usable = state.state is State.OK or (absent_ok and state.state is State.UNAVAILABLE)
         if state.info is None or not usable:
             _refuse(state)
         return state.info
 
     def _half(self, name: str, half: str, absent_ok: bool) -> type:
-        info = self._require(name, absent_ok)
-        name = info.name  # not an alias
-        path: str = getattr(info, half)
+        info = self._require(name, absent_ok=absent_ok)
         try:
-            found = load_object(path)
-        except (Exception, SystemExit) as error:
-            if half == "aot" and isinstance(error, ModuleNotFoundError) and error.name in _AOT_NEEDS:
-                what = f"the AOT half of backend {name!r} needs {error.name}, which is not installed"
-                raise BackendUnavailable(what, remedy="pip install 'delegate[aot]'") from error
-            self._break(name, f"fails to import {path}: {one_line(error)}", error)
-        if not (isinstance(found, type) and _BASES[half] in {(c.__module__, c.__qualname__) for c in found.__mro__}):
-            self._break(name, f"gives {path}, which is no subclass of {'.'.join(_BASES[half])}")
-        if problem := _incomplete(found, half, name):
-            self._break(name, f"gives {path}, {problem}")
-        return found
+            return load_half(info, half)
+        except HalfBroken as error:
+            cause = error.__cause__
+            self._break(info.name, error.problem, full_traceback(cause), cause)  # not an alias
 
-    def _break(self, name: str, problem: str, error: BaseException | None = None) -> NoReturn:
+    def _break(self, name: str, problem: str, traceback: str, cause: BaseException | None = None) -> NoReturn:
         old = self.state(name)
-        self._states[name] = _broken(name, old.owner, old.version, problem, error)
-        _refuse(self._states[name])
+        self._states[name] = broken(Plugin(name, old.owner, old.version, ""), problem, traceback)
+        _refuse(self._states[name], cause)
 
 
 @functools.cache
@@ -318,69 +396,8 @@ def default_registry() -> Registry:
     return Registry()
 
 
-def _incomplete(half: type, which: str, name: str) -> str:
-    """What a half lacks, if so."""
-    if missing := sorted(getattr(half, "__abstractmethods__", ())):
-        return f"which has no {' and no '.join(missing)}"
-    if which == "aot":
-        if (own := getattr(half, "name", None)) != name:
-            return f"whose name is {own!r}"
-        options = getattr(half, "Options", None)
-        if _OPTIONS not in {(c.__module__, c.__qualname__) for c in getattr(options, "__mro__", ())}:
-            return f"whose Options is no subclass of {'.'.join(_OPTIONS)}"
-    return ""
-
-
-def _refuse(state: BackendState) -> NoReturn:
-    raise _ERRORS[state.state](state.detail, remedy=state.remedy) from state.error
-
-
-def _broken(name: str, owner: str, version: str, problem: str, error: BaseException | None = None) -> BackendState:
-    label = f"{owner} {version}".strip()
-    detail = f"backend {name!r} of {label} is broken: it {problem}"
-    if owner == IN_PROCESS:
-        return BackendState(name, State.BROKEN, owner, version, detail=detail, remedy="mend it", error=error)
-    remedy = f"`delegate backends {name}` shows the traceback; " if error else ""
-    remedy += f"update or uninstall {owner}"
-    return BackendState(name, State.BROKEN, owner, version, detail=detail, remedy=remedy, error=error)
-
-
-def _loaded(plugin: Plugin) -> BackendState | BackendInfo | BackendAlias:
-    """What a plugin's entry point gives; its state where that is broken."""
-    place = (plugin.name, plugin.owner, plugin.version)
-    try:
-        info = plugin.load()
-    except (Exception, SystemExit) as error:
-        return _broken(*place, f"fails to import: {one_line(error)}", error)
-    if not isinstance(info, BackendInfo | BackendAlias):
-        return _broken(*place, f"gives {type(info).__name__} at {plugin.value}, not a BackendInfo")
-    if info.name != plugin.name:
-        return _broken(*place, f"calls itself {info.name!r}, unlike its entry point {plugin.name!r}")
-    return info
-
-
-def _probed(info: BackendInfo, owner: str, version: str) -> BackendState:
-    """Compare the API version, then ask the probe."""
-    try:
-        (major, minor), ours = info.api_version, API_VERSION
-        if major != ours[0] or minor > ours[1]:
-            detail = (
-                f"backend {info.name!r} of {owner} speaks version {major}.{minor} of the plugin API, "
-                f"this project {ours[0]}.{ours[1]}"
-            )
-            remedy = f"update {owner if (major, minor) < ours else 'delegate'}"
-            return BackendState(info.name, State.INCOMPATIBLE, owner, version, info, None, detail, remedy)
-        availability = info.probe()
-    except (Exception, SystemExit) as error:
-        return _broken(info.name, owner, version, f"fails when it is probed: {one_line(error)}", error)
-    if not isinstance(availability, Availability):
-        return _broken(info.name, owner, version, f"gives {type(availability).__name__}, not Availability, when probed")
-    if availability.ok:
-        return BackendState(info.name, State.OK, owner, version, info, availability, remedy=availability.remedy)
-    detail = f"backend {info.name!r} is not available here: {' '.join(availability.reason.split())}"
-    return BackendState(
-        info.name, State.UNAVAILABLE, owner, version, info, availability, detail, availability.remedy or info.install
-    )
+def _refuse(state: BackendState, cause: BaseException | None = None) -> NoReturn:
+    raise _ERRORS[state.state](state.detail, remedy=state.remedy) from cause
 
 
 def _is_here(state: BackendState) -> bool:

@@ -11,6 +11,8 @@ from functools import cached_property
 from typing import Any
 
 from delegate.backends.checked import CheckedBackend
+from delegate.backends.isolated import IsolatedBackend
+from delegate.backends.unasked import UnaskedBackend
 from delegate.config import (
     BackendChoice,
     Config,
@@ -30,6 +32,7 @@ from delegate.plugins import PORTABLE
 from delegate.registry import Registry
 
 Request = str | Partitioner | Sequence[str | Partitioner] | None
+Half = CheckedBackend | IsolatedBackend | UnaskedBackend
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | None
 
 
@@ -50,7 +53,7 @@ class Selection:
     """
 
     partitioners: tuple[Partitioner, ...]
-    backends: Mapping[str, CheckedBackend]
+    backends: Mapping[str, Half]
     rules: PartitionRules
     on_portable: str
     notes: tuple[str, ...]
@@ -63,7 +66,8 @@ class Selection:
     def capabilities(self) -> Mapping[str, Capability]:
         """What each of the backends can do."""
         return {
-            name: Capability(b.check, b.preserve_ops, b.claims, b.most_constants) for name, b in self.backends.items()
+            name: Capability(b.check, b.preserve_ops, b.claims, b.most_constants, getattr(b, "on_fault", None))
+            for name, b in self.backends.items()
         }
 
 
@@ -85,17 +89,23 @@ def select(request: Request, config: ConfigSource, registry: Registry, kernels: 
             "kernel libraries are named twice, in the call and in the configuration", remedy="name them in one place"
         )
     partitioners, notes = [], []
-    backends: dict[str, CheckedBackend] = {}
+    backends: dict[str, Half] = {}
+    asked = request is not None or settings.backends is not None
     for partitioner in _partitioners(request, settings, registry):
         name = partitioner.backend
         if name in backends:
             raise ConfigError(f"backend {name!r} is named twice", remedy="name every backend once")
         try:
-            half = registry.aot(name)
-            options = BackendChoice(name=name, options=dict(partitioner.options))
-            backends[name] = CheckedBackend(name, half, backend_options(options, registry))
-        except (BackendNotFound, BackendUnavailable) as error:
-            notes.append(_absent(error, settings.policy.unavailable))
+            backends[name] = _made(partitioner, registry, asked)
+        except BackendError as error:
+            if not asked:
+                if settings.policy.unavailable != "skip":
+                    registry.warn(name, f"not used: {error}")
+                notes.append(f"not used: {error}")
+            elif isinstance(error, BackendNotFound | BackendUnavailable):
+                notes.append(_absent(error, settings.policy.unavailable))
+            else:
+                raise
             continue
         partitioners.append(partitioner)
     return Selection(
@@ -111,11 +121,27 @@ def select(request: Request, config: ConfigSource, registry: Registry, kernels: 
     )
 
 
+def _made(partitioner: Partitioner, registry: Registry, asked: bool) -> Half:
+    """The AOT half that a partitioner chooses nodes for; raises BackendError."""
+    name = partitioner.backend
+    if partitioner.isolate:
+        registry.half(name, "aot")  # it may crash or hang when it is imported, too
+    half = registry.aot(name)
+    options = backend_options(BackendChoice(name=name, options=dict(partitioner.options)), registry)
+    if partitioner.isolate:
+        return IsolatedBackend(name, half, options, partitioner.time_limit)
+    made = CheckedBackend(name, half, options)
+    return made if asked else UnaskedBackend(made, lambda fault: registry.warn(name, str(fault)))
+
+
 def _partitioners(request: Request, settings: Config, registry: Registry) -> list[Partitioner]:
     if request is None:
         if settings.backends is None:
             return [CapabilityPartitioner(name) for name in registry.available()]
-        return [CapabilityPartitioner(c.name, c.options) for c in settings.backends]
+        return [
+            CapabilityPartitioner(c.name, c.options, isolate=c.isolate, time_limit=c.time_limit)
+            for c in settings.backends
+        ]
     wanted = list(request) if isinstance(request, Iterable) and not isinstance(request, str) else [request]
     for item in wanted:
         if not isinstance(item, str | Partitioner):

@@ -3,11 +3,54 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import reprlib
+from collections.abc import Callable, Iterable, Sequence
 
-from delegate.backends.aot import Backend, Options, PreprocessResult, Region, RegionFailed, RegionRefused
-from delegate.errors import BackendBroken, DelegateError, LoweringError
+from torch.fx import Node
+
+from delegate.backends.aot import Backend, Claim, Options, PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.edge.node import describe
+from delegate.errors import BackendBroken, DelegateError, LoweringError, PartitionError
 from delegate.plugins import AUTHOR, one_line
+from delegate.verdict import Verdict
+
+
+def answered(backend: str, check: Callable[[Node], Verdict], node: Node) -> Verdict:
+    """The verdict of a backend's check on a node.
+
+    Raises:
+        PartitionError: it raised, or answered something else.
+        DelegateError: it raised that.
+    """
+    try:
+        verdict = check(node)
+    except DelegateError:
+        raise
+    except (Exception, SystemExit) as error:  # a plugin may raise anything
+        what = f"the support check of backend {backend} failed with {one_line(error)}"
+        raise PartitionError(what, where=describe(node), remedy=AUTHOR) from error
+    if not isinstance(verdict, Verdict):
+        what = f"the support check of backend {backend} answered {reprlib.repr(verdict)}"
+        remedy = f"it should answer with a delegate.verdict.Verdict: {AUTHOR}"
+        raise PartitionError(what, where=describe(node), remedy=remedy)
+    return verdict
+
+
+def claimed(backend: str, claims: Callable[[Node], Sequence[Claim]], node: Node) -> tuple[Claim, ...]:
+    """What a backend claims around a node; raises as `answered` does."""
+    try:
+        made = tuple(claims(node))
+    except DelegateError:
+        raise
+    except (Exception, SystemExit) as error:
+        what = f"the claims of backend {backend} failed with {one_line(error)}"
+        raise PartitionError(what, where=describe(node), remedy=AUTHOR) from error
+    for claim in made:
+        if not (isinstance(claim, Claim) and node in claim.nodes and all(n.graph is node.graph for n in claim.nodes)):
+            what = f"backend {backend} claims {reprlib.repr(claim)}"
+            remedy = f"give delegate.backends.aot.Claims of nodes of the graph, the asked one among them: {AUTHOR}"
+            raise PartitionError(what, where=describe(node), remedy=remedy)
+    return made
 
 
 class CheckedBackend:
@@ -19,8 +62,8 @@ class CheckedBackend:
         options: checked.
 
     Attributes:
-        check, preserve_ops, most_constants: the half's own; the planner guards its answers.
-        claims: the half's own; None where it has no patterns.
+        check, preserve_ops, most_constants: the half's own; `answered` guards its answers.
+        claims: the half's own, which `claimed` guards; None where it has no patterns.
 
     Raises:
         BackendBroken: it cannot be made, or says nonsense of itself.
@@ -28,6 +71,7 @@ class CheckedBackend:
 
     def __init__(self, name: str, half: type[Backend], options: Options) -> None:
         self._name = name
+        self.claims: Callable[[Node], Sequence[Claim]] | None
         try:
             self._half = half(options)
             self.preserve_ops = _names(self._half.preserve_ops)

@@ -12,7 +12,19 @@ import typer
 from typer.core import TyperGroup
 
 import delegate
-from delegate.cli import backends, configs, demo, explain, inspect, lower, ops, output, run
+from delegate.cli import (
+    backends,
+    check_backend,
+    configs,
+    demo,
+    explain,
+    inspect,
+    lower,
+    new_backend,
+    ops,
+    output,
+    run,
+)
 from delegate.errors import DelegateError
 
 _AOT_LIBRARIES = frozenset({"torch", "pydantic", "yaml"})
@@ -98,4 +110,6 @@ app.command("explain")(explain.explain)
 app.command("ops")(ops.ops)
 app.command("inspect")(inspect.inspect)
 app.add_typer(configs.app, name="config")
+app.command("new-backend")(new_backend.new_backend)
+app.command("check-backend")(check_backend.check_backend)
 app.command("demo")(demo.demo)

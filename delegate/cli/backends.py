@@ -7,25 +7,28 @@ from typing import Annotated, Any
 
 import typer
 
+from delegate.backends.state import BackendState
 from delegate.cli import output
 from delegate.errors import BackendError
 from delegate.kernels.libraries import KernelLibrary
 from delegate.plugins import State
-from delegate.registry import BackendState, Registry
+from delegate.registry import Registry
 
 
 def backends(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show all that is known of one backend.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Ask plugins again that were asked before.")] = False,
 ) -> None:
     """List the backends and kernel libraries found here, in what state they are, and how to mend what is not ok."""
-    registry = Registry()
+    registry = Registry(refresh=refresh)
     if name is not None:
         _one(registry, name, as_json)
     elif as_json:
         output.print_json(
             {
                 "backends": [_data(s) for s in registry.states()],
+                "refused": [_data(s) for s in registry.refused()],
                 "kernel_libraries": [_library_data(lib) for lib in registry.kernel_libraries()],
             }
         )
@@ -40,6 +43,10 @@ def _list(registry: Registry) -> None:
     for s in states:
         if s.state is not State.OK:
             print(f"{s.detail}: {s.remedy}")
+    for s in registry.refused():
+        print(s.detail)
+    if any(s.kept for s in states):
+        print("some of this is what was found earlier: `delegate backends --refresh` asks again")
     print()
     libraries = registry.kernel_libraries()
     kernels = [(lib.name, str(lib.state), f"{lib.owner} {lib.version}".strip(), _count(lib)) for lib in libraries]
@@ -88,7 +95,7 @@ def _one(registry: Registry, name: str, as_json: bool) -> None:
 def _try(registry: Registry, name: str, half: str) -> str:
     """ "ok", or why a half cannot be used."""
     try:
-        registry.aot(name, absent_ok=True) if half == "aot" else registry.runtime(name)
+        registry.half(name, half)
     except BackendError as error:
         return str(error)
     return "ok"

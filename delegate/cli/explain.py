@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from delegate.cli import output
+from delegate.cli.importing import Imports, import_modules
 from delegate.cli.lower import Backends, ConfigFile, Inputs
 from delegate.program import file
 from delegate.program.source import MAGIC
@@ -19,14 +20,16 @@ def explain(
     config: ConfigFile = None,
     backend: Backends = None,
     inputs: Inputs = None,
+    imports: Imports = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
     """Say which backend runs each node and why the others do not, without lowering."""
     if _is_program(Path(model)):
-        if config or backend or inputs:
-            raise typer.BadParameter("a saved program has been planned already: -c, -b and -i are for models")
+        if config or backend or inputs or imports:
+            raise typer.BadParameter("a saved program has been planned already: -c, -b, -i and --import are for models")
         report = Report.from_json(file.load(model).report)
     else:
+        import_modules(imports)
         report = _plan(model, config, backend, inputs or [])
     if as_json:
         output.print_json_text(report.to_json())

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from delegate.cli import output
+from delegate.cli.importing import Imports, import_modules
 from delegate.errors import ProgramError
 
 Model = Annotated[
@@ -44,6 +45,7 @@ def lower(
         typer.Option(metavar="DATA", help="Calibration data in place of the configuration's; see `quantization`."),
     ] = None,
     verify: Verify = None,
+    imports: Imports = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
     """Lower a model to a program file that runs without torch."""
@@ -53,6 +55,7 @@ def lower(
         import delegate
         from delegate.cli.models import load_model, read_sample
         from delegate.cli.quantizing import quantized
+    import_modules(imports)
     with output.working(f"exporting {model}"):
         given = load_model(model, inputs or ())
         given, sample = read_sample(given, verify) if verify else (given, None)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +12,7 @@ from torch.export import ExportedProgram
 
 from delegate.accuracy.samples import Sample, input_names, sample_of
 from delegate.cli.arrays import read_array, read_inputs
+from delegate.cli.importing import import_module
 from delegate.edge.modules import export_module
 from delegate.edge.sources import exported_programs
 from delegate.edge.torchscript import is_torchscript
@@ -106,19 +104,7 @@ def _function(text: str) -> Callable[[], Any]:
     module_name, _, function_name = text.partition(":")
     if not (module_name and function_name.isidentifier()):
         raise ExportError(f"{text!r} is no model", remedy="give a .pt2 file, or package.module:function")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if module_name == missing or module_name.startswith(missing + "."):
-            what = f"there is no module {missing!r}, for model {text}"
-            raise ExportError(what, remedy="it is looked for in this directory and in the installed packages") from None
-        raise ExportError(f"importing {module_name} failed: {one_line(error)}", remedy="install it") from error
-    except (Exception, SystemExit) as error:
-        what = f"importing {module_name} failed: {one_line(error)}"
-        raise ExportError(what, remedy="`--debug` shows the traceback") from error
+    module = import_module(module_name, f"model {text}")
     function = getattr(module, function_name, None)
     if function is None:
         known = [n for n, f in vars(module).items() if callable(f) and not n.startswith("_")]

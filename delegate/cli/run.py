@@ -17,6 +17,7 @@ import typer
 import delegate
 from delegate.cli import output
 from delegate.cli.arrays import Array, input_names, leaves, random_inputs, read_inputs
+from delegate.cli.importing import Imports, import_modules
 from delegate.errors import InputError
 from delegate.program.model import Tree
 from delegate.runtime.method import Method
@@ -50,10 +51,12 @@ def run(
         list[str] | None,
         typer.Option("--option", metavar="BACKEND.NAME=VALUE", help="Of a backend, e.g. xnnpack.threads=4."),
     ] = None,
+    imports: Imports = None,
     profile: Annotated[bool, typer.Option("--profile", help="Show how long every instruction takes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
 ) -> None:
     """Run a program file on .npy files, or on seeded random inputs, without torch."""
+    import_modules(imports)
     with output.working(f"loading {path}"):
         loaded = delegate.load(
             path,

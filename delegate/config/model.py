@@ -29,6 +29,16 @@ class BackendChoice(_Model):
         default=(), description="Operator patterns, e.g. aten.conv*: this backend takes nothing else. Empty: no limit."
     )
     exclude: Patterns = Field(default=(), description="Operator patterns that this backend never takes.")
+    isolate: Literal["compile"] | None = Field(
+        default=None,
+        description="compile: its checks and its compiler run in processes of their own; where one crashes or hangs, "
+        "nodes are refused with that reason, and this process goes on. Needs a system with fork. Key left out: here.",
+    )
+    time_limit: float = Field(
+        default=600.0,
+        gt=0,
+        description="With isolate: seconds that the backend gets to answer about a graph, and to compile a partition.",
+    )
 
     @model_validator(mode="before")
     @classmethod

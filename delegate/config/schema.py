@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
@@ -11,40 +11,40 @@ from delegate.errors import BackendError
 from delegate.plugins import State
 from delegate.registry import Registry, default_registry
 
-if TYPE_CHECKING:
-    from delegate.backends.aot import Options
-
 _USABLE = (State.OK, State.UNAVAILABLE)
 
 
 def json_schema(registry: Registry | None = None) -> dict[str, Any]:
     """The schema (draft 2020-12); backends that are broken or blocked are left out."""
     registry = registry or default_registry()
-    options: dict[str, type[Options] | None] = {}
-    for state in registry.states():
-        if state.state in _USABLE:
-            try:
-                half = registry.aot(state.name, absent_ok=True)
-                options[state.name] = None if state.stands_for else half.Options
-            except BackendError:
-                continue
-    models = {m: (m, "validation") for m in (Config, BackendChoice, *options.values()) if m is not None}
-    refs, definitions = models_json_schema(list(models.values()))  # type: ignore[arg-type]
+    _, definitions = models_json_schema([(Config, "validation"), (BackendChoice, "validation")])
     defs: dict[str, Any] = definitions["$defs"]
-    choice = defs[refs[BackendChoice, "validation"]["$ref"].rpartition("/")[2]]
-    root = defs.pop(refs[Config, "validation"]["$ref"].rpartition("/")[2])
-    described = {s.name: s.info.description for s in registry.states() if s.info}
-    choices = [{"const": name, "description": described[name]} for name in options]
-    choices += [
-        _choice(choice, name, {"maxProperties": 0} if model is None else refs[model, "validation"])
-        for name, model in options.items()
-    ]
+    root, choice = defs.pop("Config"), defs["BackendChoice"]
+    usable = {s.name: s.info for s in registry.states() if s.state in _USABLE and s.info}
+    options = {name: given for name in usable if (given := _options(name, registry, defs)) is not None}
+    choices = [{"const": name, "description": usable[name].description} for name in options]
+    choices += [_choice(choice, name, given) for name, given in options.items()]
     root["properties"]["backends"] = {
         "type": "array",
         "items": {"oneOf": choices} if choices else False,
         "description": root["properties"]["backends"]["description"],
     }
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **root, "$defs": defs}
+
+
+def _options(name: str, registry: Registry, defs: dict[str, Any]) -> dict[str, Any] | None:
+    """The schema of a backend's options, which goes to `defs`; None where it cannot be had."""
+    if registry.resolve(name) != name:
+        return {"maxProperties": 0}  # they are those of the backend that it stands for
+    try:
+        schema = registry.half(name, "aot")["options"]
+    except BackendError as error:
+        registry.warn(name, str(error))
+        return None
+    defs.update({f"{name}.{model}": inner for model, inner in schema.pop("$defs", {}).items()})
+    own = f"{name}.{schema['title']}"
+    defs[own] = schema
+    return {"$ref": f"#/$defs/{own}"}
 
 
 def _choice(base: dict[str, Any], name: str, options: dict[str, Any]) -> dict[str, Any]:

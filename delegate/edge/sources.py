@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
 from delegate.edge import torchscript
@@ -15,6 +19,12 @@ from delegate.edge.modules import export_module
 from delegate.errors import ExportError
 from delegate.plugins import first_line
 
+_SAVED = "give a .pt2 file that torch.export.save wrote with this version of torch"
+_REGISTER = (
+    "import what registers them (torch.utils._pytree.register_pytree_node) first, on the command line by "
+    "--import MODULE[:FUNCTION]"
+)
+_CLASS = re.compile(r'\\"type\\": \\"([^"\\]+)\\", \\"context\\"')  # in a structure, which is JSON within JSON
 _EXPORT = "give example_inputs, or export it first: torch.export.export(module.eval(), example_inputs)"
 
 
@@ -87,7 +97,17 @@ def _load(path: Path) -> ExportedProgram:
     try:
         return torch.export.load(path)
     except Exception as error:
-        raise ExportError(
-            f"torch cannot read {path}: {first_line(error)}",
-            remedy="give a .pt2 file that torch.export.save wrote with this version of torch",
-        ) from error
+        what, remedy = f"torch cannot read {path}: {first_line(error)}", _SAVED
+        if unknown := _unregistered(path):
+            what = f"{path} has inputs or results of classes that are not registered here: {', '.join(unknown)}"
+            remedy = _REGISTER
+        raise ExportError(what, remedy=remedy) from error
+
+
+def _unregistered(path: Path) -> list[str]:
+    """The classes in the structure of a program's inputs and results that torch's pytree does not know here."""
+    with suppress(OSError, ValueError, LookupError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        graphs = [name for name in archive.namelist() if "/models/" in name and name.endswith(".json")]
+        named = {found for name in graphs for found in _CLASS.findall(archive.read(name).decode())}
+        return sorted(named - pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.keys())
+    return []

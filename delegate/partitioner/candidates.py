@@ -13,7 +13,7 @@ from delegate.backends.bisection import failing_nodes
 from delegate.backends.structure import structure
 from delegate.edge.graphs import META_ORIGIN
 from delegate.edge.node import is_compute, op_name
-from delegate.partitioner.capability import Capability, Check
+from delegate.partitioner.capability import Capability
 from delegate.partitioner.cut import Cutter, LoweredDelegate
 from delegate.partitioner.forms import Forms
 from delegate.partitioner.garbage import collection_paused
@@ -85,16 +85,17 @@ def _candidate(cutter: Cutter, partition: Partition, forms: Forms) -> Candidate:
     return Candidate(partition, region, {name: own[of] for name, of in names.items() if of in own})
 
 
-def refused_parts(candidate: Candidate, check: Check) -> dict[Node, str]:
+def refused_parts(candidate: Candidate, capability: Capability) -> dict[Node, str]:
     """What the backend does not take after all of a region whose operators were taken apart and simplified.
 
-    Gives the nodes of the plan with the reasons.
+    Gives the nodes of the plan with the reasons; raises DelegateError for a fault of the backend.
     """
     if not candidate.partition.in_parts:
         return {}
     claimed = {n for p in candidate.region.patterns for n in p.nodes}
     asked = (n for n in candidate.region.calls if is_compute(n) and n not in claimed)
-    refused = ((n, verdict) for n in asked if not (verdict := check(n)))
+    backend = candidate.partition.backend
+    refused = ((n, verdict) for n in asked if not (verdict := capability.ask(backend, n)))
     return {candidate.origins[n.name]: _in_words(n, verdict) for n, verdict in refused if n.name in candidate.origins}
 
 

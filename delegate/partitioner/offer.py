@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch.fx import Node
 
 from delegate.backends.aot import Claim
-from delegate.edge.node import describe, is_compute, is_empty, op_name, tensors
-from delegate.errors import DelegateError, LoweringError, PartitionError
+from delegate.backends.checked import claimed
+from delegate.edge.node import is_compute, is_empty, op_name, tensors
+from delegate.errors import DelegateError, LoweringError
 from delegate.partitioner.capability import Capability
 from delegate.partitioner.cost import is_layout, traffic
 from delegate.partitioner.forms import is_compound
 from delegate.partitioner.numbers import is_number, is_size_arithmetic, unknown_number
 from delegate.partitioner.rules import RuleBook, RulePattern
-from delegate.plugins import AUTHOR, one_line
 from delegate.verdict import YES, Reason, Verdict, no
 
 # Parts that move so many times the bytes of the whole operator are slower than its kernel: bicubic resizing in 16
@@ -152,38 +151,15 @@ class Offer:
         return no(Reason.SLOWER, f"its parts move {factor:.0f} times the bytes that a kernel of the whole does")
 
     def _ask(self, node: Node) -> Verdict:
-        try:
-            verdict = self.capability.check(node)
-        except DelegateError:
-            raise
-        except (Exception, SystemExit) as error:  # a plugin may raise anything
-            what = f"the support check of backend {self.backend} failed with {one_line(error)}"
-            raise PartitionError(what, where=describe(node), remedy=AUTHOR) from error
-        if not isinstance(verdict, Verdict):
-            what = f"the support check of backend {self.backend} answered {reprlib.repr(verdict)}"
-            remedy = f"it should answer with a delegate.verdict.Verdict: {AUTHOR}"
-            raise PartitionError(what, where=describe(node), remedy=remedy)
-        return verdict
+        return self.capability.ask(self.backend, node)
 
-    def _claims(self, node: Node) -> tuple[Claim, ...]:
+    def _claims(self, node: Node) -> Sequence[Claim]:
         assert self.capability.claims is not None
         try:
-            claims = tuple(self.capability.claims(node))
-        except DelegateError:
-            raise
-        except (Exception, SystemExit) as error:
-            what = f"the claims of backend {self.backend} failed with {one_line(error)}"
-            raise PartitionError(what, where=describe(node), remedy=AUTHOR) from error
-        for claim in claims:
-            if (
-                not isinstance(claim, Claim)
-                or node not in claim.nodes
-                or any(n.graph is not node.graph for n in claim.nodes)
-            ):
-                what = f"backend {self.backend} claims {reprlib.repr(claim)}"
-                remedy = f"give delegate.backends.aot.Claims of nodes of the graph, the asked one among them: {AUTHOR}"
-                raise PartitionError(what, where=describe(node), remedy=remedy)
-        return claims
+            return claimed(self.backend, self.capability.claims, node)
+        except DelegateError as fault:
+            self.capability.tell(fault)
+            return ()
 
 
 def not_for_delegates(nodes: Iterable[Node]) -> dict[Node, Verdict]:

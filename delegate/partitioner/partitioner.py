@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from torch.fx import Node
 
@@ -20,11 +20,24 @@ class Partitioner(ABC):
     Args:
         backend: name of the backend that runs the nodes.
         options: options of that backend, as in the configuration.
+        isolate: "compile": run its AOT half in processes of their own, so that a crash refuses nodes, and no more.
+        time_limit: seconds that such a process gets, for the questions about a graph or for compiling a region.
     """
 
-    def __init__(self, backend: str, options: Mapping[str, Any] | None = None) -> None:
+    isolate: Literal["compile"] | None = None
+    time_limit: float = 600.0
+
+    def __init__(
+        self,
+        backend: str,
+        options: Mapping[str, Any] | None = None,
+        *,
+        isolate: Literal["compile"] | None = None,
+        time_limit: float = 600.0,
+    ) -> None:
         self.backend = backend
         self.options: Mapping[str, Any] = dict(options or {})
+        self.isolate, self.time_limit = isolate, time_limit
 
     @abstractmethod
     def partition(self, program: EdgeProgram, check: Check) -> Mapping[Node, Verdict]:

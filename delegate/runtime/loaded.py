@@ -45,7 +45,7 @@ def load(
     fallback: Policy | None = None,
     platform: Platform = DEFAULT,
     trust_code: bool = False,
-    isolate: bool = False,
+    isolate: bool | float = False,
     copy: bool = False,
     options: LoadOptions | None = None,
 ) -> LoadedProgram:
@@ -62,8 +62,8 @@ def load(
         trust_code: open partitions that are machine code too, such as those of TVM: it runs in this process, so give
             True only for a file that comes from where you would take a library.
         isolate: run the delegates in a process of their own, for a file from a stranger: vendor libraries parse what it
-            holds, and where one of them crashes, that is a BackendFailed, or the partition falls back. See
-            docs/security.md.
+            holds, and where one of them crashes, that is a BackendFailed, or the partition falls back. A number:
+            seconds after which one that gives no answer has failed. See docs/security.md.
         copy: read the file into memory of this process in place of mapping it: for one that somebody else may cut or
             overwrite while it is in use. Replacing a file, as `save` does, is safe without it.
         options: of backends, by name, in place of those that the program was lowered with: such as change no blob, e.g.
@@ -120,7 +120,7 @@ class LoadedProgram(Context):
         fallback: Policy | None = None,
         platform: Platform = DEFAULT,
         trust_code: bool = False,
-        isolate: bool = False,
+        isolate: bool | float = False,
     ) -> None:
         self.program = program
         self._registry = registry or default_registry()
@@ -184,7 +184,8 @@ class LoadedProgram(Context):
         if self._isolate:
             from delegate.runtime.isolation.process import Isolated  # most programs do without it
 
-            self._init: InProcess | Isolated = Isolated(program, self._registry, self._trust_code)
+            limit = None if self._isolate is True else self._isolate
+            self._init: InProcess | Isolated = Isolated(program, self._registry, self._trust_code, limit)
         else:
             self._init = InProcess(program, self._registry, self._trust_code, forked)
         delegates: tuple[Delegate, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -18,15 +18,18 @@ import torch.utils._pytree as pytree
 
 import delegate
 from delegate.backends.aot import Region
+from delegate.backends.state import IN_PROCESS
 from delegate.edge.export import to_edge
 from delegate.edge.node import describe, is_compute
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
+from delegate.errors import BackendFailed
 from delegate.partitioner.candidates import candidates
 from delegate.partitioner.planning import plan
 from delegate.plugins import State
 from delegate.program.file import load, serialize
-from delegate.registry import IN_PROCESS, default_registry
+from delegate.registry import default_registry
+from delegate.runtime.delegates import open_blob
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.platform import Platform
 from delegate.selection import Selection, select
@@ -56,7 +59,8 @@ import json, sys
 from delegate.registry import default_registry
 runtime = default_registry().runtime(sys.argv[1])()
 blob, specs = open(sys.argv[2], "rb").read(), json.loads(sys.argv[3])
-for spoilt in (b"", b"\\0" * 64, b"nonsense" * 64, blob[: len(blob) // 2]):
+altered = (blob[:i] + bytes([blob[i] ^ 0xFF]) + blob[i + 1 :] for i in range(0, len(blob), max(1, len(blob) // 40)))
+for spoilt in (b"", b"\\0" * 64, b"nonsense" * 64, blob[: len(blob) // 2], blob + b"more", *altered):
     try:
         runtime.init(memoryview(spoilt), specs).close()
     except Exception as error:
@@ -72,6 +76,7 @@ class BackendTests:
         cases: modules that it runs, at least in part, by a name for the test.
         options: of the backend.
         tolerance: the largest absolute error over the largest absolute value.
+        another_version: makes of a blob one of another version of its format, which `init` has to refuse.
         exceptions: which of the awkward cases its device cannot do right by nature, and why.
     """
 
@@ -79,6 +84,7 @@ class BackendTests:
     cases: ClassVar[Mapping[str, Case]]
     options: ClassVar[Mapping[str, Any]] = {}
     tolerance: ClassVar[float] = 1e-4
+    another_version: ClassVar[Callable[[bytes], bytes] | None] = None
     exceptions: ClassVar[Mapping[str, str]] = {}
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -130,12 +136,12 @@ class BackendTests:
         """What memory held before makes no difference, and inputs are left alone."""
         data, results = self._saved(case), []
         for byte in (0x00, 0x5A, 0xFF):
-            arrays = _arrays(case.args)
+            arrays = arrays_of(case.args)
             for array in arrays:
                 array.flags.writeable = False
             with LoadedProgram(load(data), platform=Platform(allocate=_filled_with(byte)), trust_code=True) as program:
                 results.append(program.method("forward").run(arrays))
-            for array, given in zip(arrays, _arrays(case.args), strict=True):
+            for array, given in zip(arrays, arrays_of(case.args), strict=True):
                 assert np.array_equal(array, given, equal_nan=array.dtype.kind in "fc"), "it changed an input"
         for other in results[1:]:
             for left, right in zip(results[0], other, strict=True):
@@ -151,23 +157,41 @@ class BackendTests:
 
     def test_contexts_and_threads(self, case: Case) -> None:
         with delegate.load(self._saved(case), trust_code=True) as program:
-            arrays = _arrays(case.args)
+            arrays = arrays_of(case.args)
             expected = [r.tobytes() for r in program.method("forward").run(arrays)]
             contexts = [program.context() for _ in range(4)]
             with ThreadPoolExecutor(4) as pool:
                 runs = [pool.submit(c.method("forward").run, arrays) for c in contexts * 5]
             assert all([r.tobytes() for r in run.result()] == expected for run in runs)
 
-    def test_it_closes_and_opens_again(self, case: Case) -> None:
-        data = self._saved(case)
+    def test_it_closes_and_opens_again(self, case: Case, tmp_path: Path) -> None:
+        """Also from a file, which is mapped: its blobs cannot be written to."""
+        (tmp_path / "case.dlg").write_bytes(self._saved(case))
         for _ in range(3):
-            with delegate.load(data, trust_code=True) as program:
-                program.method("forward").run(_arrays(case.args))
+            with delegate.load(tmp_path / "case.dlg", trust_code=True) as program:
+                program.method("forward").run(arrays_of(case.args))
+
+    def test_several_at_a_time(self, case: Case) -> None:
+        """Programs of their own in two threads; what closes one leaves the other alone."""
+        data, arrays = self._saved(case), arrays_of(case.args)
+        first, second = (delegate.load(data, trust_code=True) for _ in range(2))
+        with second:
+            expected = [r.tobytes() for r in second.method("forward").run(arrays)]
+            with first, ThreadPoolExecutor(2) as pool:
+                runs = [pool.submit(p.method("forward").run, arrays) for p in (first, second) * 5]
+                assert all([r.tobytes() for r in run.result()] == expected for run in runs)
+            assert [r.tobytes() for r in second.method("forward").run(arrays)] == expected
+
+    def test_kernels_run_every_second_node(self, case: Case) -> None:
+        """Its partitions are cut to pieces, which pass values to and from others."""
+        taken = [n.name for n in self._lowered(case).report.nodes if n.backend == self.backend]
+        pins = dict.fromkeys(taken[::2] if len(taken) > 1 else [], "portable")
+        self._compare(case, {**self._config, "partitioning": {"node_pins": pins, "min_partition_size": 0}})
 
     def test_it_runs_without_torch(self, case: Case, tmp_path: Path) -> None:
         self._installed()
         (tmp_path / "case.dlg").write_bytes(self._saved(case))
-        np.savez(tmp_path / "inputs.npz", *_arrays(case.args))
+        np.savez(tmp_path / "inputs.npz", *arrays_of(case.args))
         _process(_RUN, *(str(tmp_path / name) for name in ("case.dlg", "inputs.npz", "results.npz")))
         with np.load(tmp_path / "results.npz") as saved:
             self._same([saved[n] for n in saved.files], case, case.args)
@@ -181,6 +205,19 @@ class BackendTests:
                 (tmp_path / "blob").write_bytes(program.segments[spec.segment])
                 _process(_SPOIL, self.backend, str(tmp_path / "blob"), json.dumps(spec.compile_specs))
 
+    def test_blobs_of_another_version_are_refused(self, case: Case) -> None:
+        if self.another_version is None:
+            pytest.skip("the test class does not say how to make one: another_version")
+        program = load(self._saved(case))
+        assert program.delegates, "nothing of it is lowered"
+        runtime = default_registry().runtime(self.backend)()
+        for spec in program.delegates:
+            blob, *data = (bytes(program.segments[i]) for i in (spec.segment, *spec.data))
+            other = self.another_version(blob)
+            assert other != blob
+            with pytest.raises(BackendFailed):
+                open_blob(runtime, memoryview(other), [*map(memoryview, data)], spec.compile_specs, trust_code=True)
+
     def _installed(self) -> None:
         if default_registry().state(self.backend).owner == IN_PROCESS:
             pytest.skip("it is registered in this process alone: another one does not know it")
@@ -189,8 +226,8 @@ class BackendTests:
     def _config(self) -> dict[str, Any]:
         return {"backends": [{"name": self.backend, "options": dict(self.options)}]}
 
-    def _lowered(self, case: Case) -> delegate.CompiledProgram:
-        return delegate.to_backend(case.export(), config=self._config)
+    def _lowered(self, case: Case, config: Mapping[str, Any] | None = None) -> delegate.CompiledProgram:
+        return delegate.to_backend(case.export(), config=config or self._config)
 
     def _saved(self, case: Case) -> bytes:
         return serialize(self._lowered(case).program)
@@ -216,15 +253,15 @@ class BackendTests:
             assert first or first.message, f"a refusal without a sentence (node {describe(node)})"
         assert str(edge.graph) == before, "check() changed the graph"
 
-    def _compare(self, case: Case) -> None:
-        program = self._lowered(case)
+    def _compare(self, case: Case, config: Mapping[str, Any] | None = None) -> None:
+        program = self._lowered(case, config)
         with delegate.load(serialize(program.program), trust_code=True) as loaded:
             for args in (case.args, *case.others):
-                self._same(loaded.method("forward").run(_arrays(args)), case, args)
+                self._same(loaded.method("forward").run(arrays_of(args)), case, args)
 
     def _same(self, results: list[Any], case: Case, args: tuple[Any, ...]) -> None:
         with torch.no_grad():
-            expected = _arrays(case.module(*args))
+            expected = arrays_of(case.module(*args))
         for got, wanted in zip(results, expected, strict=True):
             assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
             tolerance = self.tolerance if case.tolerance is None else case.tolerance
@@ -232,7 +269,7 @@ class BackendTests:
             np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance * float(scale))
 
 
-def _arrays(values: Any) -> list[Any]:
+def arrays_of(values: Any) -> list[Any]:
     """The leaves as arrays of their own; bfloat16 as its bits."""
     leaves = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
     raw = [leaf.detach().clone().contiguous() for leaf in leaves]
@@ -252,7 +289,7 @@ def _filled_with(byte: int) -> Any:
 
 def _description(region: Region) -> tuple[Any, ...]:
     """All of a region that a backend might change."""
-    constants = {n.name: (t.shape, t.dtype, _arrays(t)[0].tobytes()) for n, t in region.constants.items()}
+    constants = {n.name: (t.shape, t.dtype, arrays_of(t)[0].tobytes()) for n, t in region.constants.items()}
     return str(region.graph), [n.name for n in region.inputs], [n.name for n in region.outputs], constants
 
 

@@ -34,6 +34,21 @@ class Case:
         return torch.export.export(self.module, self.args, dynamic_shapes=self.dynamic_shapes)
 
 
+class _Second(torch.nn.Module):
+    def forward(self, unused: Tensor, x: Tensor) -> Tensor:
+        return torch.relu(x + 1)
+
+
+def _quantized(x: Tensor) -> Tensor:
+    """Values that are rounded to int8 and back, between operators on floats."""
+    import torch.ao.quantization.fx._decomposed
+
+    given = torch.relu(x), 0.05, 3, -128, 127, torch.int8
+    whole = torch.ops.quantized_decomposed.quantize_per_tensor.default(*given)
+    result: Tensor = torch.ops.quantized_decomposed.dequantize_per_tensor.default(whole, *given[1:]) * 2
+    return result
+
+
 class _Module(torch.nn.Module):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -48,7 +63,7 @@ def _case(function: Callable[[Any], Any], x: Tensor, *others: Tensor) -> Case:
     return Case(_Module(function), (x,), dynamic, tuple((other,) for other in others))
 
 
-def _floats(*shape: int) -> Tensor:
+def floats(*shape: int) -> Tensor:
     """Numbers that differ, of both signs, the same on every machine."""
     count = int(torch.Size(shape).numel())
     return torch.linspace(-2, 3, count).reshape(shape) if count else torch.empty(shape)
@@ -56,24 +71,29 @@ def _floats(*shape: int) -> Tensor:
 
 AWKWARD: Mapping[str, Case] = {
     "numbers of no dimension": _case(lambda x: (torch.relu(x + 1), x * x), torch.tensor(1.5)),
-    "nothing in a dimension": _case(lambda x: (torch.relu(x + 1), x.sum(), x @ torch.ones(3, 2)), _floats(0, 3)),
-    "six dimensions": _case(lambda x: torch.relu(x + x.permute(5, 4, 3, 2, 1, 0)), _floats(2, 1, 3, 3, 1, 2)),
-    "float64": _case(lambda x: torch.tanh(x * 2 + x), _floats(2, 3).double()),
-    "float16": _case(lambda x: torch.relu(x * 2 + x), _floats(2, 3).half()),
-    "bfloat16": _case(lambda x: torch.relu(x * 2 + x), _floats(2, 3).bfloat16()),
+    "nothing in a dimension": _case(lambda x: (torch.relu(x + 1), x.sum(), x @ torch.ones(3, 2)), floats(0, 3)),
+    "six dimensions": _case(lambda x: torch.relu(x + x.permute(5, 4, 3, 2, 1, 0)), floats(2, 1, 3, 3, 1, 2)),
+    "float64": _case(lambda x: torch.tanh(x * 2 + x), floats(2, 3).double()),
+    "float16": _case(lambda x: torch.relu(x * 2 + x), floats(2, 3).half()),
+    "bfloat16": _case(lambda x: torch.relu(x * 2 + x), floats(2, 3).bfloat16()),
     "int64 beyond 32 bits": _case(lambda x: (x + 2**40, x * 3, torch.maximum(x, -x)), torch.tensor([-7, 0, 2**33])),
     "int8 that wraps": _case(lambda x: (x + x, x * x, -x), torch.tensor([-128, -100, 3, 127], dtype=torch.int8)),
-    "truth values": _case(lambda x: (x > 0, (x > 0) & (x < 1), (x > 0).any()), _floats(2, 3)),
-    "complex numbers": _case(lambda x: (x * x).abs() + x.real, torch.complex(_floats(4), _floats(4).flip(0))),
+    "truth values": _case(lambda x: (x > 0, (x > 0) & (x < 1), (x > 0).any()), floats(2, 3)),
+    "complex numbers": _case(lambda x: (x * x).abs() + x.real, torch.complex(floats(4), floats(4).flip(0))),
     "infinities and NaN": _case(
         lambda x: (x + 1, x * 2, torch.maximum(x, x.neg())),
         torch.tensor([1.0, -1.0, 0.0, 2.0]) / 0,
     ),
-    "several results, one unused": _case(lambda x: torch.max(x, 1)[0] + torch.topk(x, 1)[0].squeeze(1), _floats(3, 4)),
-    "an input given back": _case(lambda x: (x, torch.relu(x)), _floats(2, 3)),
-    "one result twice": _case(lambda x: [torch.relu(x + 1)] * 2, _floats(2, 3)),
-    "views as results": _case(lambda x: (torch.relu(x).t(), torch.relu(x)[:, ::2]), _floats(4, 6)),
-    "a number for a tensor": _case(lambda x: torch.add(x, 1.5, alpha=2) - 3, _floats(2, 3)),
-    "broadcast": _case(lambda x: x + x[:1] * x[:, :1], _floats(3, 3)),
-    "a dynamic size": _case(lambda x: torch.relu(x + x.sum(0)) * x.shape[0], *(_floats(n, 3) for n in (4, 1, 9))),
+    "several results, one unused": _case(lambda x: torch.max(x, 1)[0] + torch.topk(x, 1)[0].squeeze(1), floats(3, 4)),
+    "an input given back": _case(lambda x: (x, torch.relu(x)), floats(2, 3)),
+    "one result twice": _case(lambda x: [torch.relu(x + 1)] * 2, floats(2, 3)),
+    "views as results": _case(lambda x: (torch.relu(x).t(), torch.relu(x)[:, ::2]), floats(4, 6)),
+    "a number for a tensor": _case(lambda x: torch.add(x, 1.5, alpha=2) - 3, floats(2, 3)),
+    "broadcast": _case(lambda x: x + x[:1] * x[:, :1], floats(3, 3)),
+    "an input that is not used": Case(_Second(), (floats(5), floats(2, 3))),
+    "quantized values": _case(_quantized, floats(4, 6)),
+    "views of a dynamic size": _case(
+        lambda x: torch.relu(x.reshape(x.shape[0] * 3) + 1).view(-1, 3).t()[:2], *(floats(n, 3) for n in (4, 1, 9))
+    ),
+    "a dynamic size": _case(lambda x: torch.relu(x + x.sum(0)) * x.shape[0], *(floats(n, 3) for n in (4, 1, 9))),
 }

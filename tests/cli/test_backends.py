@@ -106,4 +106,4 @@ def test_config_check(site: Site, tmp_path: Path) -> None:
 def test_config_schema(site: Site) -> None:
     site.backend("adder")
     schema = json.loads(call("config", "schema")[0])
-    assert "threads" in schema["$defs"]["SumOptions"]["properties"]
+    assert "threads" in schema["$defs"]["adder.SumOptions"]["properties"]

@@ -118,7 +118,7 @@ class Case:
                 program = identify(optimize(Forms(wanted).apart(program, made.to_take_apart)))
                 continue
             found = candidates(made, capabilities)
-            refused = [(c, r) for c in found if (r := refused_parts(c, capabilities[c.partition.backend].check))]
+            refused = [(c, r) for c in found if (r := refused_parts(c, capabilities[c.partition.backend]))]
             if not refused:
                 return made, found
             for candidate, reasons in refused:

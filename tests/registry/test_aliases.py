@@ -17,6 +17,7 @@ from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.plugins import State
 from delegate.registry import Registry, default_registry
 from tests.e2e.vector_backend import INFO
+from tests.plugins import HALVES
 
 HERE, STAND_IN, ABSENT = Availability(True), Availability(True, stand_in=True), Availability(False, "no device")
 X = torch.linspace(-1, 1, 6)
@@ -60,7 +61,8 @@ def test_where_none_is_here_each_says_why():
         registry_of(ABSENT, ABSENT).aot("best")
 
 
-def test_of_several_that_one_name_stands_for_only_the_best_is_used_unasked():
+def test_of_several_that_one_name_stands_for_only_the_best_is_used_unasked(site):
+    site.module("mine", HALVES.replace("{name}", "first"))
     assert "first" in registry_of(HERE, HERE).available()
     assert not {"second", "best"} & set(registry_of(HERE, HERE).available())
 

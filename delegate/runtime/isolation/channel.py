@@ -61,6 +61,10 @@ class Channel:
         head, files, _, _ = socket.recv_fds(self._end, _LENGTH.size, 2)
         return self._body(self._exactly(_LENGTH.size, head)), files
 
+    def wait_at_most(self, seconds: float | None) -> None:
+        """What is received later than that is a TimeoutError; None: as late as it likes."""
+        self._end.settimeout(seconds)
+
     def close(self) -> None:
         """Close this end; the other one reads the end of the stream."""
         self._end.close()

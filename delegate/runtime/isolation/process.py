@@ -43,13 +43,15 @@ class Isolated:
         program: verified.
         registry: where backends are looked up.
         trust_code: open blobs of machine code too.
+        limit: seconds that a delegate gets to be made, and for each call; None: any number.
 
     Attributes:
         runtimes: none: tensors between delegates lie in the host's memory.
     """
 
-    def __init__(self, program: Program, registry: Registry, trust_code: bool) -> None:
+    def __init__(self, program: Program, registry: Registry, trust_code: bool, limit: float | None = None) -> None:
         self.runtimes: dict[str, BackendRuntime] = {}
+        self._limit = limit
         self._program, self._registry, self._trust_code = program, registry, trust_code
         self._lock = Lock()
         self._worker: Worker | None = None
@@ -77,12 +79,15 @@ class Isolated:
         """A delegate in the process; one that has ended is started again."""
         with self._lock:
             if self._worker is None or self._worker.ended:
-                self._worker = Worker()
+                self._worker = Worker(self._limit)
             return self._worker, self._worker.open(request, parts)
 
 
 class Worker:
     """A process that runs delegates. It ends with this object, and with this process, whatever ends that.
+
+    Args:
+        limit: seconds that each answer may take; None: any number.
 
     Raises:
         BackendUnavailable: it cannot be started here.
@@ -91,14 +96,16 @@ class Worker:
         ended: whether it runs no delegates any more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: float | None = None) -> None:
         if not hasattr(socket, "send_fds") or not sys.executable:
             remedy = "load without isolate, a file that you trust"
             raise BackendUnavailable(
                 "delegates in a process of their own need POSIX, and a Python to start", remedy=remedy
             )
         self.ended = False
+        self._limit = limit
         self._control, theirs = Channel.pair()
+        self._control.wait_at_most(limit)
         read, self._life = os.pipe()
         path = [os.path.abspath(entry) for entry in sys.path]
         code = _START.format(path=path, control=theirs.fileno(), life=read)
@@ -126,6 +133,7 @@ class Worker:
         Gives the channel over which it runs. Raises BackendFailed, or what the backend did.
         """
         channel, theirs = Channel.pair()
+        channel.wait_at_most(self._limit)
         starts = [0, *itertools.accumulate(align(part.nbytes) for part in parts)]
         request = {**request, "parts": [(at, at + part.nbytes) for at, part in zip(starts, parts, strict=False)]}
         file = shared_file(starts[-1])
@@ -178,6 +186,9 @@ class Worker:
         """End it; the error that says how it ended."""
         if self.ended:
             return BackendFailed("the process that runs it was ended because of another partition", remedy=_SUSPECT)
+        if isinstance(error, TimeoutError):
+            self.end()
+            return BackendFailed(f"the process that runs it gave no answer in {self._limit:g} s", remedy=_SUSPECT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0 if isinstance(error, ValueError | RecursionError) else _PATIENCE)
         code = self._process.returncode

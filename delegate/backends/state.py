@@ -1,0 +1,204 @@
+"""BackendState: a backend as it is found on this machine, and how a plugin is asked in the process that calls this."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
+from typing import Any
+
+from delegate.backends.info import API_VERSION, Availability, BackendAlias, BackendInfo
+from delegate.errors import BackendUnavailable
+from delegate.plugins import Plugin, State, full_traceback, load_object, one_line
+
+IN_PROCESS = "this process"
+
+# The base class of each half by name: naming it keeps torch out of this module.
+_BASES = {"aot": ("delegate.backends.aot", "Backend"), "runtime": ("delegate.runtime.backend", "BackendRuntime")}
+_OPTIONS = ("delegate.backends.aot", "Options")
+_AOT_NEEDS = frozenset({"torch", "pydantic", "yaml"})
+
+
+@dataclass(frozen=True, slots=True)
+class BackendState:
+    """A backend as it is found on this machine.
+
+    Args:
+        name: what users write.
+        state: what can be done with it.
+        owner, version: the distribution that declares it; several owners are joined by " and ".
+        info: None where it is broken or blocked.
+        availability: what its probe said; None where it was not asked.
+        detail: one sentence on why it is not ok; empty where it is.
+        remedy: how to mend that, or of one that is ok, what of it cannot be used.
+        traceback: of a broken plugin, as Python prints it; empty for another.
+        stands_for: of a name that stands for the best of several backends, the name of that one; its state is this one.
+        kept: whether an earlier process asked it.
+    """
+
+    name: str
+    state: State
+    owner: str
+    version: str
+    info: BackendInfo | None = None
+    availability: Availability | None = None
+    detail: str = ""
+    remedy: str = ""
+    traceback: str = field(default="", repr=False, compare=False)
+    stands_for: str = ""
+    kept: bool = field(default=False, compare=False)
+
+
+class HalfBroken(Exception):
+    """A half of a backend cannot be used.
+
+    Args:
+        problem: what is wrong, as "it " and this.
+    """
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(problem)
+
+
+def broken(plugin: Plugin, problem: str, traceback: str = "") -> BackendState:
+    """The state of a plugin that does wrong: "it " and the problem."""
+    detail = f"backend {plugin.name!r} of {plugin.label} is broken: it {problem}"
+    if plugin.owner == IN_PROCESS:
+        remedy = "mend it"
+    else:
+        remedy = f"`delegate backends {plugin.name}` shows the traceback; " if traceback else ""
+        remedy += f"update or uninstall {plugin.owner}"
+    return BackendState(
+        plugin.name, State.BROKEN, plugin.owner, plugin.version, detail=detail, remedy=remedy, traceback=traceback
+    )
+
+
+def found(plugin: Plugin) -> BackendState | BackendAlias:
+    """Import what a plugin's entry point names, and probe it."""
+    try:
+        info = plugin.load()
+    except (Exception, SystemExit) as error:
+        return broken(plugin, f"fails to import: {one_line(error)}", full_traceback(error))
+    if not isinstance(info, BackendInfo | BackendAlias):
+        return broken(plugin, f"gives {type(info).__name__} at {plugin.value}, not a BackendInfo")
+    if info.name != plugin.name:
+        return broken(plugin, f"calls itself {info.name!r}, unlike its entry point {plugin.name!r}")
+    return probed(info, plugin) if isinstance(info, BackendInfo) else info
+
+
+def probed(info: BackendInfo, plugin: Plugin) -> BackendState:
+    """Compare the API version, then ask the probe."""
+    place = (info.name, plugin.owner, plugin.version, info)
+    (major, minor), ours = info.api_version, API_VERSION
+    if major != ours[0] or minor > ours[1]:
+        detail = (
+            f"backend {info.name!r} of {plugin.owner} speaks version {major}.{minor} of the plugin API, "
+            f"this project {ours[0]}.{ours[1]}"
+        )
+        remedy = f"update {plugin.owner if (major, minor) < ours else 'delegate'}"
+        return _state(place, State.INCOMPATIBLE, None, detail, remedy)
+    try:
+        availability = info.probe()
+    except (Exception, SystemExit) as error:
+        return broken(plugin, f"fails when it is probed: {one_line(error)}", full_traceback(error))
+    if not isinstance(availability, Availability):
+        return broken(plugin, f"gives {type(availability).__name__}, not Availability, when probed")
+    if availability.ok:
+        return _state(place, State.OK, availability, remedy=availability.remedy)
+    detail = f"backend {info.name!r} is not available here: {' '.join(availability.reason.split())}"
+    return _state(place, State.UNAVAILABLE, availability, detail, availability.remedy or info.install)
+
+
+def _state(
+    place: tuple[str, str, str, BackendInfo],
+    state: State,
+    availability: Availability | None,
+    detail: str = "",
+    remedy: str = "",
+) -> BackendState:
+    name, owner, version, info = place
+    return BackendState(name, state, owner, version, info, availability, detail, remedy)
+
+
+def load_half(info: BackendInfo, half: str) -> type:
+    """Import the "aot" or the "runtime" half of a backend.
+
+    Raises:
+        HalfBroken: it does not import, or is not what it should be.
+        BackendUnavailable: torch, or what else compiling takes, is absent.
+    """
+    path: str = getattr(info, half)
+    try:
+        made = load_object(path)
+    except (Exception, SystemExit) as error:
+        if half == "aot" and isinstance(error, ModuleNotFoundError) and error.name in _AOT_NEEDS:
+            what = f"the AOT half of backend {info.name!r} needs {error.name}, which is not installed"
+            raise BackendUnavailable(what, remedy="pip install 'delegate[aot]'") from error
+        raise HalfBroken(f"fails to import {path}: {one_line(error)}") from error
+    if not (isinstance(made, type) and _BASES[half] in {(c.__module__, c.__qualname__) for c in made.__mro__}):
+        raise HalfBroken(f"gives {path}, which is no subclass of {'.'.join(_BASES[half])}")
+    if problem := _incomplete(made, half, info.name):
+        raise HalfBroken(f"gives {path}, {problem}")
+    return made
+
+
+def _incomplete(half: type, which: str, name: str) -> str:
+    """What a half lacks, if so."""
+    if missing := sorted(getattr(half, "__abstractmethods__", ())):
+        return f"which has no {' and no '.join(missing)}"
+    if which == "aot":
+        if (own := getattr(half, "name", None)) != name:
+            return f"whose name is {own!r}"
+        options = getattr(half, "Options", None)
+        if _OPTIONS not in {(c.__module__, c.__qualname__) for c in getattr(options, "__mro__", ())}:
+            return f"whose Options is no subclass of {'.'.join(_OPTIONS)}"
+    return ""
+
+
+def schema_of(half: Any) -> Any:
+    """The JSON schema of an AOT half's options, which refers to names with that of the backend before them."""
+    return half.Options.model_json_schema(ref_template=f"#/$defs/{half.name}.{{model}}")
+
+
+def to_json(answer: BackendState | BackendAlias) -> dict[str, Any]:
+    """What `found` gave as plain JSON, but for the probe itself."""
+    if isinstance(answer, BackendAlias):
+        return {"alias": asdict(answer)}
+    data = {key: getattr(answer, key) for key in ("state", "detail", "remedy", "traceback")}
+    if answer.info is not None:
+        data["info"] = {f.name: getattr(answer.info, f.name) for f in fields(BackendInfo) if f.name != "probe"}
+    if answer.availability is not None:
+        versions = {str(library): str(version) for library, version in answer.availability.versions.items()}
+        data["availability"] = {f.name: getattr(answer.availability, f.name) for f in fields(Availability)}
+        data["availability"]["versions"] = versions
+    return data
+
+
+def from_json(data: dict[str, Any], plugin: Plugin) -> BackendState | BackendAlias:
+    """What `to_json` made of the answer about a plugin; raises KeyError, TypeError or ValueError for anything else."""
+    if "alias" in data:
+        return BackendAlias(**{**data["alias"], "stands_for": tuple(data["alias"]["stands_for"])})
+    info, availability = data.get("info"), data.get("availability")
+    if info is not None:
+        given = {**info, "api_version": tuple(info["api_version"])}
+        info = BackendInfo(**given, probe=partial(_probe_of, plugin.value))
+    if availability is not None:
+        availability = Availability(**{**availability, "devices": tuple(availability["devices"])})
+    return BackendState(
+        plugin.name,
+        State(data["state"]),
+        plugin.owner,
+        plugin.version,
+        info,
+        availability,
+        data["detail"],
+        data["remedy"],
+        data["traceback"],
+    )
+
+
+def _probe_of(value: str) -> Availability:
+    """Import a plugin's info and probe it in this process."""
+    probe = getattr(load_object(value), "probe")  # noqa: B009 - of an object that is not checked again
+    availability: Availability = probe()
+    return availability

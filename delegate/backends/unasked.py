@@ -1,0 +1,38 @@
+"""A backend that nobody asked for by name: its faults are one warning, and others run what it fails at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backends.checked import CheckedBackend
+from delegate.errors import DelegateError
+
+
+class UnaskedBackend:
+    """A checked AOT half that is used because it is installed.
+
+    Args:
+        backend: of which it is.
+        tell: warns of a fault.
+
+    Attributes:
+        check, claims, preserve_ops, most_constants: the backend's own.
+        on_fault: told of a fault in its answers, see `Capability`.
+    """
+
+    def __init__(self, backend: CheckedBackend, tell: Callable[[DelegateError], None]) -> None:
+        self.check, self.claims = backend.check, backend.claims
+        self.preserve_ops, self.most_constants = backend.preserve_ops, backend.most_constants
+        self.on_fault = tell
+        self._backend = backend
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        """As the backend's own, but a region that it fails at it refuses, whole."""
+        try:
+            return self._backend.preprocess(region)
+        except (RegionRefused, RegionFailed):
+            raise
+        except DelegateError as fault:
+            self.on_fault(fault)
+            raise RegionRefused({node.name: fault.what for node in region.calls}) from fault

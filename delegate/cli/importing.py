@@ -1,0 +1,73 @@
+"""Modules of the user's: `--import MODULE`, and where functions of models and of data are found."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+from delegate.errors import DelegateError, ExportError, did_you_mean
+from delegate.plugins import one_line
+
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE[:FUNCTION]",
+        help="Import a module first, and call its function: to register classes of which the inputs are made.",
+    ),
+]
+
+
+def import_modules(names: Sequence[str] | None) -> None:
+    """Import what `--import` names, in order.
+
+    Raises:
+        ExportError: there is no such module or function, or it fails.
+    """
+    for name in names or ():
+        module_name, colon, function_name = name.partition(":")
+        module = import_module(module_name, f"--import {name}")
+        if colon:
+            function = getattr(module, function_name, None)
+            if not callable(function):
+                known = [n for n, f in vars(module).items() if callable(f)]
+                what = f"module {module_name} has no function {function_name!r}"
+                raise ExportError(what, where=f"--import {name}", remedy=did_you_mean(function_name, known))
+            try:
+                function()
+            except (Exception, SystemExit) as error:
+                if isinstance(error, DelegateError):
+                    raise
+                what = f"{name} failed: {one_line(error)}"
+                raise ExportError(what, remedy="`--debug` shows the traceback") from error
+
+
+def import_module(name: str, wanted_for: str) -> ModuleType:
+    """A module of the installed packages or of the working directory.
+
+    Args:
+        name: of the module.
+        wanted_for: what names it, for messages.
+
+    Raises:
+        ExportError: there is none, or its import fails.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if name == missing or name.startswith(missing + "."):
+            what = f"there is no module {missing!r}, for {wanted_for}"
+            raise ExportError(what, remedy="it is looked for in this directory and in the installed packages") from None
+        raise ExportError(f"importing {name} failed: {one_line(error)}", remedy="install it") from error
+    except (Exception, SystemExit) as error:
+        what = f"importing {name} failed: {one_line(error)}"
+        raise ExportError(what, remedy="`--debug` shows the traceback") from error

@@ -1,0 +1,106 @@
+"""Answers of plugins on disk, each under a key of all that it may depend on."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from delegate.entry_points import distributions
+from delegate.folders import VARIABLE, cache_folder
+from delegate.plugins import BLOCK_VARIABLE, Plugin
+
+LASTS = 24 * 3600.0  # seconds: devices and drivers come and go without a new version of any distribution
+_MOST = 500  # files that are kept
+_FORM = 1  # of the answers
+# Of no matter to a library: the session, the terminal, and what tests and this project set for themselves.
+_IDLE = frozenset({
+    "_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLUMNS", "LINES", "WINDOWID", "TMUX", "TMUX_PANE", "STY", "LS_COLORS",
+    "COLORTERM", "HISTFILE", "PS1", "INVOCATION_ID", "JOURNAL_STREAM", "DELEGATE_VERIFY_PASSES", BLOCK_VARIABLE,
+    VARIABLE,
+})  # fmt: skip
+_IDLE_PREFIXES = ("SSH_", "PYTEST_", "TERM_", "VSCODE_", "GIT_", "JPY_", "XDG_SESSION_")
+
+
+class Kept:
+    """The answer that an earlier process got to a question, and where a new one is put.
+
+    Args:
+        plugin: that is asked.
+        question: of `process.ask`.
+        module: the one that answers.
+        surroundings: of `surroundings`.
+    """
+
+    def __init__(self, plugin: Plugin, question: str, module: str, surroundings: tuple[Any, ...]) -> None:
+        key = (_FORM, question, tuple(plugin), surroundings, tuple(_sources(module)))
+        name = hashlib.sha256(repr(key).encode(errors="surrogatepass")).hexdigest()
+        self._file = cache_folder() / "plugins" / f"{name[:40]}.json"
+
+    def get(self) -> dict[str, Any] | None:
+        """The answer; None where there is none, or it is too old."""
+        try:
+            data = json.loads(self._file.read_text(encoding="utf-8"))
+            return data["answer"] if abs(time.time() - data["time"]) < LASTS else None
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+
+    def put(self, answer: dict[str, Any]) -> None:
+        """Keep an answer; where the disk does not take it, it is asked again next time."""
+        folder = self._file.parent
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _bound(folder)
+            descriptor, name = tempfile.mkstemp(dir=folder, suffix=".new")
+            try:
+                with open(descriptor, "w", encoding="utf-8") as file:
+                    json.dump({"time": time.time(), "answer": answer}, file)
+                os.replace(name, self._file)
+            except BaseException:
+                os.unlink(name)
+                raise
+
+
+def _bound(folder: Path) -> None:
+    """Delete the oldest answers where there are too many."""
+    files = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime)
+    for file in files[: max(0, len(files) - _MOST)]:
+        file.unlink(missing_ok=True)
+
+
+def surroundings() -> tuple[Any, ...]:
+    """What any answer may depend on: Python, the path, the versions of all distributions, the environment."""
+    path = [os.path.abspath(folder) for folder in sys.path]
+    installed = [name for folder in path for name in (folder, *sorted(distributions(folder)))]  # names tell versions
+    environment = [(k, v) for k, v in sorted(os.environ.items()) if k not in _IDLE and not k.startswith(_IDLE_PREFIXES)]
+    return sys.version, platform.node(), tuple(installed), tuple(environment)
+
+
+def _sources(module: str) -> Iterator[tuple[str, int, int]]:
+    """The Python files beside a module with their times, so that one who writes a plugin is asked anew."""
+    top, *inner = module.split(".")
+    try:
+        spec = importlib.util.find_spec(top)  # of a package that is not inside another: imports nothing
+    except (ImportError, ValueError):
+        return
+    if spec is None or spec.origin is None:
+        return
+    if spec.submodule_search_locations:
+        folder = os.path.join(os.path.dirname(spec.origin), *inner[:-1])
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            yield from sorted(
+                (e.path, (s := e.stat()).st_mtime_ns, s.st_size) for e in entries if e.name.endswith(".py")
+            )
+        return
+    with contextlib.suppress(OSError):
+        status = os.stat(spec.origin)
+        yield spec.origin, status.st_mtime_ns, status.st_size

@@ -1,0 +1,3 @@
+from broken_plugins.faults import crash
+
+crash()

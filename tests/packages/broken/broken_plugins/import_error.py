@@ -1,0 +1,1 @@
+import a_vendor_library_that_is_absent  # noqa: F401

@@ -1,0 +1,1 @@
+raise RuntimeError("it is not to be imported")
