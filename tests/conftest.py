@@ -8,7 +8,7 @@ from pathlib import Path
 os.environ.setdefault("DELEGATE_VERIFY_PASSES", "1")
 
 # What stands in plugins/ has tests of its own, and must not change what these find.
-os.environ.setdefault("DELEGATE_BLOCK_PLUGINS", "openvino")
+os.environ.setdefault("DELEGATE_BLOCK_PLUGINS", "openvino,onnxruntime")
 
 _DRIVER = Path(__file__).parents[1] / ".gpu-software/usr/lib/chromium/vk_swiftshader_icd.json"
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from pydantic.json_schema import models_json_schema
 
 from delegate.config.model import BackendChoice, Config
 from delegate.errors import BackendError
-from delegate.plugins import State
+from delegate.plugins import INSTANCE, State
 from delegate.registry import Registry, default_registry
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def json_schema(registry: Registry | None = None) -> dict[str, Any]:
     root = defs.pop(refs[Config, "validation"]["$ref"].rpartition("/")[2])
     described = {s.name: s.info.description for s in registry.states() if s.info}
     choices = [{"const": name, "description": described[name]} for name in options]
+    choices += [_instance(name) for name in options]
     choices += [
         _choice(choice, name, {"maxProperties": 0} if model is None else refs[model, "validation"])
         for name, model in options.items()
@@ -48,5 +50,10 @@ def json_schema(registry: Registry | None = None) -> dict[str, Any]:
 
 
 def _choice(base: dict[str, Any], name: str, options: dict[str, Any]) -> dict[str, Any]:
-    properties = {**base["properties"], "name": {"const": name}, "options": options}
+    properties = {**base["properties"], "name": {"anyOf": [{"const": name}, _instance(name)]}, "options": options}
     return {**base, "title": name, "properties": properties}
+
+
+def _instance(name: str) -> dict[str, Any]:
+    """The name of an instance of a backend."""
+    return {"type": "string", "pattern": rf"^{re.escape(name)}{INSTANCE}\w[\w.-]*$"}

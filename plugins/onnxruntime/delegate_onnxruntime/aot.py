@@ -66,7 +66,8 @@ class OnnxRuntimeBackend(OnnxBackend):
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
         self.refuse_left_to_cpu(exported)
         blob, specs = pack(exported.model)
-        notes = (f"{len(exported.operators)} ONNX operators, checked on {self.library}",)
+        count = len(exported.operators)
+        notes = (f"{count} ONNX operator{'s' * (count != 1)}, checked on {self.library}",)
         return PreprocessResult(blob, {**specs, **self._specs()}, notes)
 
     def _specs(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def probe() -> Availability:
 
 INFO = BackendInfo(
     name="onnxruntime",
-    description="Any execution provider of ONNX Runtime: CPU, CUDA, TensorRT, DirectML, CoreML, OpenVINO, plugin wheels",
+    description="Any execution provider of ONNX Runtime: CPU, CUDA, TensorRT, DirectML, CoreML, plugin wheels",
     aot="delegate_onnxruntime.aot:OnnxRuntimeBackend",
     runtime="delegate_onnxruntime.runtime:OnnxRuntimeRuntime",
     probe=probe,

@@ -43,7 +43,7 @@ def _named() -> set[str]:
 
 
 def _dtypes(name: str, kernels: Iterable[Any]) -> Iterator[torch.dtype]:
-    schema = onnx.defs.get_schema(name.partition("(")[0], OPSET)
+    schema: Any = onnx.defs.get_schema(name.partition("(")[0], OPSET)
     kind = _kind(schema)
     own = [
         k.type_constraints.get(kind, ())

@@ -36,12 +36,16 @@ def find(name: str) -> Provider:
 
 
 def built_in() -> tuple[str, ...]:
-    """The providers of the installed build; empty where ONNX Runtime is absent. The remote service is left out."""
+    """The providers of the installed build; empty where ONNX Runtime is absent. The remote service is left out.
+
+    So are those of wheels, which ONNX Runtime lists too once they are registered.
+    """
     try:
         import onnxruntime
     except ImportError:
         return ()
-    return tuple(name for name in onnxruntime.get_available_providers() if name != "AzureExecutionProvider")
+    others = {"AzureExecutionProvider", *plugin_wheels()}
+    return tuple(name for name in onnxruntime.get_available_providers() if name not in others)
 
 
 @cache
@@ -67,5 +71,5 @@ def _packages() -> Iterator[tuple[str, ModuleType]]:
             if name.startswith("onnxruntime_"):
                 try:
                     yield wheel, importlib.import_module(name)
-                except Exception:  # noqa: S112 - a wheel that does not load has no provider
+                except Exception:  # a wheel that does not load has no provider
                     continue
