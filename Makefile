@@ -2,6 +2,9 @@
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
+# The backends in plugins/, each a package of its own.
+BACKENDS := openvino onnxruntime
+BLOCKED := openvino,onnxruntime
 
 .PHONY: demo test fuzz test-slow test-models gpu-software plugins lint format bench bench-peers schema docs-ops clean
 
@@ -47,7 +50,7 @@ bench-peers: $(READY)
 
 # The support matrix, out of the tables; a test says when it is stale.
 docs-ops: $(READY)
-	DELEGATE_BLOCK_PLUGINS=openvino $(PYTHON) -m delegate ops --markdown > docs/support-matrix.md
+	DELEGATE_BLOCK_PLUGINS=$(BLOCKED) $(PYTHON) -m delegate ops --markdown > docs/support-matrix.md
 
 # A GPU played by software, for machines without one (Debian and Ubuntu; needs root for Vulkan's loader): SwiftShader
 # out of Debian's chromium. The tests find it in .gpu-software; for anything else set what `make` prints.
@@ -70,8 +73,7 @@ $(READY): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 	$(PLUGINS)
 	touch $(READY)
 
-# The backends in plugins/, each a package of its own.
-PLUGINS = $(PYTHON) -m pip install --quiet --constraint constraints.txt --editable plugins/openvino
+PLUGINS = $(PYTHON) -m pip install --quiet --constraint constraints.txt $(addprefix --editable plugins/,$(BACKENDS))
 plugins: $(READY)
 	$(PLUGINS)
 

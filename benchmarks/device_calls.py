@@ -36,15 +36,15 @@ def webgpu(spec: DelegateSpec, blob: memoryview, x: np.ndarray) -> Calls:
     from delegate.backends.gpu.webgpu import provider
 
     model = unpack(blob, spec.compile_specs)
-    return _onnx(open_session(model, provider.settings(spec.compile_specs), provider.PROVIDER), x)
+    return _onnx(open_session(model, provider.settings(spec.compile_specs), provider.provider()), x)
 
 
 def dsp(spec: DelegateSpec, blob: memoryview, x: np.ndarray) -> Calls:
     """ONNX Runtime's own calls."""
-    from delegate.backends.dsp.info import PROVIDER
+    from delegate.backends.dsp.info import provider
     from delegate.backends.dsp.runtime import settings
 
-    return _onnx(open_session(unpack(blob, spec.compile_specs), settings(spec.compile_specs), PROVIDER), x)
+    return _onnx(open_session(unpack(blob, spec.compile_specs), settings(spec.compile_specs), provider()), x)
 
 
 def _onnx(session: Any, x: np.ndarray) -> Calls:

@@ -112,6 +112,16 @@ def delegate_aten(ep: ExportedProgram, module: torch.nn.Module, inputs: tuple[to
     return _delegate(ep, inputs, {"backends": [], "kernels": ["aten", "portable"]})
 
 
+def delegate_openvino(ep: ExportedProgram, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Engine:
+    """This project, OpenVINO first."""
+    return _delegate(ep, inputs, {"backends": [{"name": "openvino", "options": {"threads": THREADS}}]})
+
+
+def delegate_onnxruntime(ep: ExportedProgram, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Engine:
+    """This project, ONNX Runtime's CPU provider first."""
+    return _delegate(ep, inputs, {"backends": [{"name": "onnxruntime", "options": {"threads": THREADS}}]})
+
+
 def _delegate(ep: ExportedProgram, inputs: tuple[torch.Tensor, ...], config: dict[str, Any]) -> Engine:
     import delegate
 
@@ -239,4 +249,6 @@ ENGINES: dict[str, Callable[[ExportedProgram, torch.nn.Module, tuple[torch.Tenso
     "portable": delegate_portable,
     "aten": delegate_aten,
     "delegate": delegate_xnnpack,
+    "delegate-openvino": delegate_openvino,
+    "delegate-onnxruntime": delegate_onnxruntime,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import NamedTuple
@@ -14,6 +15,10 @@ OWN = "delegate"  # the distribution of this project: nobody else takes over a n
 PORTABLE = "portable"  # the project's own kernel library, asked last, never blocked; the place where a node runs on it
 AUTHOR = "report it to the backend's author"  # the remedy for a fault of a plugin
 BLOCK_VARIABLE = "DELEGATE_BLOCK_PLUGINS"  # environment variable: names separated by commas, or "*" for all
+
+
+# What follows this in the name of a backend names an instance of it, e.g. "xnnpack:small": one with options of its own.
+INSTANCE = ":"
 
 
 class State(StrEnum):
@@ -96,6 +101,12 @@ def blocked_names(environment: Mapping[str, str] | None = None) -> frozenset[str
 def is_blocked(name: str, blocked: Collection[str]) -> bool:
     """Whether a plugin of that name is blocked."""
     return name in blocked or "*" in blocked
+
+
+def backend_of(name: str) -> str:
+    """The name of the backend where an instance may be named: "xnnpack" of "xnnpack:small", else the name as it is."""
+    backend, _, own = name.partition(INSTANCE)
+    return backend if re.fullmatch(r"\w[\w.-]*", own) else name
 
 
 def load_object(path: str) -> object:

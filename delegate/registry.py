@@ -34,6 +34,7 @@ from delegate.plugins import (
     OWN,
     Plugin,
     State,
+    backend_of,
     blocked_names,
     discover,
     full_traceback,
@@ -85,14 +86,19 @@ class Registry:
         return tuple(sorted({*self._plugins, *self._registered}))
 
     def state(self, name: str) -> BackendState:
-        """The state of one backend; raises BackendNotFound."""
+        """The state of one backend, under the name of an instance where it is asked by that; raises BackendNotFound."""
+        if (backend := backend_of(name)) != name:
+            return replace(self.state(backend), name=name)
         if name not in self._states:
             self._states[name] = self._find(name, self._asked)
         return self._states[name]
 
     def resolve(self, name: str) -> str:
-        """The backend that a name means here, where it may be an alias; a name that is not known as it is."""
-        return self.state(name).stands_for or name if name in self.names() else name
+        """The name with the backend that it means here, where it may be an alias; one that is not known as it is."""
+        backend = backend_of(name)
+        if backend not in self.names():
+            return name
+        return (self.state(backend).stands_for or backend) + name.removeprefix(backend)
 
     def states(self) -> tuple[BackendState, ...]:
         """The states of all backends, in the order of their names."""

@@ -28,7 +28,7 @@ from delegate.kernels.libraries import Wanted
 from delegate.partitioner.capability import Capability
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.rules import PartitionRules
-from delegate.plugins import PORTABLE
+from delegate.plugins import INSTANCE, PORTABLE, backend_of
 from delegate.registry import Registry
 
 Request = str | Partitioner | Sequence[str | Partitioner] | None
@@ -94,7 +94,10 @@ def select(request: Request, config: ConfigSource, registry: Registry, kernels: 
     for partitioner in _partitioners(request, settings, registry):
         name = partitioner.backend
         if name in backends:
-            raise ConfigError(f"backend {name!r} is named twice", remedy="name every backend once")
+            raise ConfigError(
+                f"backend {name!r} is named twice",
+                remedy=f"give one a name of its own, e.g. {backend_of(name)}{INSTANCE}second",
+            )
         try:
             backends[name] = _made(partitioner, registry, asked)
         except BackendError as error:

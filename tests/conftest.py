@@ -9,7 +9,7 @@ from pathlib import Path
 os.environ.setdefault("DELEGATE_VERIFY_PASSES", "1")
 
 # What stands in plugins/ has tests of its own, and must not change what these find.
-os.environ.setdefault("DELEGATE_BLOCK_PLUGINS", "openvino")
+os.environ.setdefault("DELEGATE_BLOCK_PLUGINS", "openvino,onnxruntime")
 
 # What plugins answer is kept for this run alone; workers of pytest-xdist share it.
 if "DELEGATE_CACHE" not in os.environ:

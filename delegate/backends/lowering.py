@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.fx import Node
@@ -213,8 +213,8 @@ def _used(node: Node) -> Iterator[torch.Tensor]:
 class TableBackend(Backend):
     """A backend whose support checks and lowerings are rows of `table`."""
 
-    table: ClassVar[LoweringTable[Any]]
-    library: ClassVar[str] = ""  # what takes or refuses a tensor's dtype, for messages; empty for the backend's name
+    table: LoweringTable[Any]  # of the class, or of one object where its options decide
+    library: str = ""  # what takes or refuses a tensor's dtype, for messages; empty for the backend's name
 
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:

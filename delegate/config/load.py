@@ -14,7 +14,7 @@ from delegate.config.model import BackendChoice, Config
 from delegate.config.problems import problems, raise_all
 from delegate.config.source import Path, Source, dotted, read_yaml
 from delegate.errors import BackendError, ConfigError, did_you_mean
-from delegate.plugins import PORTABLE, State
+from delegate.plugins import INSTANCE, PORTABLE, State, backend_of
 from delegate.registry import Registry, default_registry
 
 if TYPE_CHECKING:
@@ -114,9 +114,10 @@ def _semantics(config: Config, source: Source, registry: Registry) -> Iterator[C
         if meant in seen:
             other = {choice.name, seen[meant]} - {meant}
             said = f"{meant!r}, which {other.pop()!r} means here," if other else repr(meant)
-            yield ConfigError(f"{dotted(path)}: {said} stands twice", where=source.where(path))
+            remedy = f"give one a name of its own, e.g. {backend_of(meant)}{INSTANCE}second"
+            yield ConfigError(f"{dotted(path)}: {said} stands twice", where=source.where(path), remedy=remedy)
         seen[meant] = choice.name
-        if choice.name in registry.names() or config.policy.unavailable == "error":
+        if backend_of(choice.name) in registry.names() or config.policy.unavailable == "error":
             yield from _backend(choice, path, source, registry)
     places = {PORTABLE, *(seen if config.backends is not None else registry.names())}
     for key in _PINS:

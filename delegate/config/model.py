@@ -23,7 +23,11 @@ class _Model(BaseModel):
 class BackendChoice(_Model):
     """A backend to use; in a file, its bare name stands for a mapping that holds only `name`."""
 
-    name: str = Field(description="The backend, as `delegate backends` lists it.")
+    name: str = Field(
+        description="The backend, as `delegate backends` lists it. One that stands here several times, with other "
+        "options, gets a name of its own behind a colon, e.g. xnnpack:small; plans, reports, pins and options at load "
+        "have that name."
+    )
     options: dict[str, Any] = Field(default={}, description="Options of the backend itself.")
     include: Patterns = Field(
         default=(), description="Operator patterns, e.g. aten.conv*: this backend takes nothing else. Empty: no limit."

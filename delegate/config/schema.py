@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
 from delegate.config.model import BackendChoice, Config
 from delegate.errors import BackendError
-from delegate.plugins import State
+from delegate.plugins import INSTANCE, State
 from delegate.registry import Registry, default_registry
 
 _USABLE = (State.OK, State.UNAVAILABLE)
@@ -23,6 +24,7 @@ def json_schema(registry: Registry | None = None) -> dict[str, Any]:
     usable = {s.name: s.info for s in registry.states() if s.state in _USABLE and s.info}
     options = {name: given for name in usable if (given := _options(name, registry, defs)) is not None}
     choices = [{"const": name, "description": usable[name].description} for name in options]
+    choices += [_instance(name) for name in options]
     choices += [_choice(choice, name, given) for name, given in options.items()]
     root["properties"]["backends"] = {
         "type": "array",
@@ -48,5 +50,10 @@ def _options(name: str, registry: Registry, defs: dict[str, Any]) -> dict[str, A
 
 
 def _choice(base: dict[str, Any], name: str, options: dict[str, Any]) -> dict[str, Any]:
-    properties = {**base["properties"], "name": {"const": name}, "options": options}
+    properties = {**base["properties"], "name": {"anyOf": [{"const": name}, _instance(name)]}, "options": options}
     return {**base, "title": name, "properties": properties}
+
+
+def _instance(name: str) -> dict[str, Any]:
+    """The name of an instance of a backend."""
+    return {"type": "string", "pattern": rf"^{re.escape(name)}{INSTANCE}\w[\w.-]*$"}

@@ -21,7 +21,7 @@ from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit
 from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
 from delegate.partitioner.submodules import subprograms
-from delegate.plugins import PORTABLE
+from delegate.plugins import INSTANCE, PORTABLE
 from delegate.verdict import YES, Reason, Verdict, no
 
 Refusals = Mapping[str, Mapping[Node, Verdict]]  # backend -> node -> why it does not take it after all
@@ -186,8 +186,10 @@ class _Planner:
             yield Partition(self._name(backend), backend, stretch.nodes, in_parts, stretch.patterns)
 
     def _name(self, backend: str) -> str:
-        while (name := f"{backend}_{self.numbering[backend]}") in self.taken:
+        stem = backend.replace(INSTANCE, "_")
+        while (name := f"{stem}_{self.numbering[backend]}") in self.taken:
             self.numbering[backend] += 1
+        self.taken.add(name)
         self.numbering[backend] += 1
         return name
 

@@ -28,7 +28,9 @@ MESSAGES = {
         "backends[1]: should be the name of a backend, or a mapping that holds it (FILE:3:5)"
     ),
     "backends: [{options: {}}]": "backends[0].name: missing (FILE:1:12): give it",
-    "backends: [adder, adder]": "backends[1]: 'adder' stands twice (FILE:1:19)",
+    "backends: [adder, adder]": (
+        "backends[1]: 'adder' stands twice (FILE:1:19): give one a name of its own, e.g. adder:second"
+    ),
     "backends:\n  - name: adder\n    options:\n      thread: 2\n": (
         "backends[0].options.thread: unknown key (FILE:4:7): did you mean 'threads'?"
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from torch.fx import Node
@@ -21,7 +21,7 @@ from delegate.backends.dsp.targets import DEFAULT, TARGETS, Target
 from delegate.backends.onnx.aot import OnnxBackend
 from delegate.backends.onnx.blob import OnnxModel, pack
 from delegate.backends.onnx.model import ExportedModel
-from delegate.backends.onnx.provider import one_line
+from delegate.backends.onnx.provider import Provider, one_line
 from delegate.backends.onnx.session import add_weights
 from delegate.backends.onnx.translations import table_of
 from delegate.backends.quantizable import QuantizationScheme
@@ -97,8 +97,8 @@ class DspBackend(OnnxBackend):
     name = "dsp"
     Options = DspOptions
     library = PROVIDER
-    operators: ClassVar = OPERATORS
-    table: ClassVar = table_of(OPERATORS, LIMITS)
+    operators = OPERATORS
+    table = table_of(OPERATORS, LIMITS)
 
     @classmethod
     def quantization(cls) -> Sequence[QuantizationScheme]:
@@ -113,6 +113,9 @@ class DspBackend(OnnxBackend):
                 return no(Reason.RANK, f"{other.name} has {rank} dimensions, and the HTP takes {_MAX_RANK} at most")
         verdict = super().check(node)
         return in_integers(node) if verdict and self.options.precision == "integer" else verdict
+
+    def provider(self) -> Provider:
+        return provider()
 
     def settings(self) -> Any:
         made = settings(self._specs())

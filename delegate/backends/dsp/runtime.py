@@ -63,7 +63,7 @@ class DspRuntime(BackendRuntime):
             )
         model = unpack(blob, compile_specs)
         try:
-            return OnnxDelegate(partial(_open, model, compile_specs), model, PROVIDER)
+            return OnnxDelegate(partial(_open, model, compile_specs), model, provider())
         except BackendFailed as error:
             made_by, installed = compile_specs.get("versions", {}), versions()
             if made_by == installed:
@@ -76,7 +76,7 @@ class DspRuntime(BackendRuntime):
 
 
 def _open(model: OnnxModel, specs: Mapping[str, Any]) -> Any:
-    return open_session(model, settings(specs), PROVIDER)
+    return open_session(model, settings(specs), provider())
 
 
 def _named(libraries: Mapping[str, str]) -> str:

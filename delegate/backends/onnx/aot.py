@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
 
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
 from delegate.backends.exported import exported_program
 from delegate.backends.lowering import LoweringTable, TableBackend
 from delegate.backends.onnx.assignment import left_to_cpu
 from delegate.backends.onnx.model import ExportedModel, to_onnx
+from delegate.backends.onnx.provider import Provider
 from delegate.backends.onnx.translations import TRANSLATIONS, Operators
 from delegate.backends.onnx.translations.row import Translation
 from delegate.verdict import Reason, Verdict, no
@@ -23,8 +23,8 @@ class OnnxBackend(TableBackend):
     region: what it would leave to the CPU is planned elsewhere.
     """
 
-    operators: ClassVar[Operators]
-    table: ClassVar[LoweringTable[Translation]]
+    operators: Operators
+    table: LoweringTable[Translation]
 
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:
@@ -45,9 +45,13 @@ class OnnxBackend(TableBackend):
 
     def refuse_left_to_cpu(self, exported: ExportedModel) -> None:
         """Ask the library what it would leave to the CPU; raises RegionRefused if that is anything."""
-        left = left_to_cpu(exported, self.settings(), self.library)
+        left = left_to_cpu(exported, self.settings(), self.provider())
         if left:
             raise RegionRefused(left)
+
+    @abstractmethod
+    def provider(self) -> Provider:
+        """The provider; raises BackendUnavailable where it is absent."""
 
     @abstractmethod
     def settings(self) -> object:

@@ -7,27 +7,28 @@ from typing import Any
 
 from delegate.backends.aot import RegionFailed
 from delegate.backends.onnx.model import ExportedModel
-from delegate.backends.onnx.provider import device, one_line
+from delegate.backends.onnx.provider import Provider, one_line
 from delegate.backends.onnx.session import add_weights
 
 
-def left_to_cpu(exported: ExportedModel, settings: Any, name: str) -> Mapping[str, str]:
+def left_to_cpu(exported: ExportedModel, settings: Any, provider: Provider) -> Mapping[str, str]:
     """The nodes of the program's graph that a provider does not take, each with a reason; empty if it takes all.
 
     Args:
         exported: the model.
         settings: options of a session on the provider, from `session_options`; used once.
-        name: of the provider, for messages.
+        provider: that one.
 
     Raises:
         RegionFailed: the library does not load the model at all, or leaves only nodes of unknown origin.
     """
     import onnxruntime
 
+    name = provider.name
     settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     add_weights(settings, exported.model)
     try:
-        with device(name).lock:
+        with provider.lock:
             session = onnxruntime.InferenceSession(exported.model.graph, settings, enable_fallback=0)
             parts = session.get_provider_graph_assignment_info()
             del session

@@ -29,7 +29,7 @@ from delegate.errors import BackendUnavailable
 from delegate.program.memory_plan import align
 
 INSTALL = "pip install 'delegate[onnx]'"
-_OPSET = 21  # the first whose q/dq operators have 16 bits
+OPSET = 21  # the first whose q/dq operators have 16 bits
 _INLINE = 1024  # bytes; smaller constants stay in the graph, where libraries look into them
 _FX_NODE = re.compile(r"%(\S+) :")  # how torch's exporter names the node that an ONNX node comes from
 
@@ -95,7 +95,7 @@ def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
                 dynamo=True,
                 verbose=False,
                 optimize=True,
-                opset_version=_OPSET,
+                opset_version=OPSET,
                 custom_translation_table=_translations(program, table),
             )
     except ImportError as error:

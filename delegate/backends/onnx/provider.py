@@ -1,4 +1,4 @@
-"""Execution providers of ONNX Runtime that come as libraries of their own: registered once, their devices found.
+"""Execution providers of ONNX Runtime: those that it has, and those that come as libraries, registered once.
 
 A device that is lost comes back only when nothing of the process is left on it; see `Device`.
 """
@@ -6,7 +6,8 @@ A device that is lost comes back only when nothing of the process is left on it;
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from threading import RLock
@@ -21,17 +22,36 @@ _WARNINGS, _ERRORS = (
 )  # ONNX Runtime's levels of logging; it has no way to ask for the level, and starts at warnings
 
 
+CPU = "CPUExecutionProvider"
+
+
 @dataclass(frozen=True)
 class Provider:
-    """A registered provider.
+    """A provider that sessions can be made on.
 
     Args:
         name: as ONNX Runtime knows it, e.g. "QNNExecutionProvider".
-        devices: the OrtEpDevices of this machine that it can use; may be empty.
+        devices: the OrtEpDevices of this machine that it can use, where it comes as a library of its own; may be empty.
+        built_in: it is a part of ONNX Runtime, and lists no devices.
     """
 
     name: str
-    devices: tuple[Any, ...]
+    devices: tuple[Any, ...] = ()
+    built_in: bool = False
+
+    def add_to(self, settings: Any, options: Mapping[str, str]) -> None:
+        """Have a session of these SessionOptions run on it, with options in its own words."""
+        if self.built_in:
+            settings.add_provider(self.name, dict(options))
+        else:
+            settings.add_provider_for_devices(list(self.devices), dict(options))
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """Held while anything works on it: two at once crash WebGPU's library, and of others nobody knows. What is a
+        part of ONNX Runtime may run in several threads.
+        """
+        return nullcontext() if self.built_in else device(self.name).lock
 
 
 def register(name: str, library: Callable[[], str], install: str) -> Provider:

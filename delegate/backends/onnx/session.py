@@ -10,7 +10,7 @@ import numpy as np
 
 from delegate.backends.onnx.blob import OnnxModel, Shape, Tensor
 from delegate.backends.onnx.device_memory import OrtTensor
-from delegate.backends.onnx.provider import Provider, device, one_line
+from delegate.backends.onnx.provider import CPU, Provider, device, one_line
 from delegate.errors import BackendFailed, DelegateError
 from delegate.program.raw import array_over
 from delegate.runtime.backend import Array, Delegate, TensorType
@@ -26,13 +26,13 @@ _HOST = "cpu"  # the host's memory, as ONNX Runtime names it
 _FATAL = 4  # ONNX Runtime's level of logging: warnings are for its own developers, and errors are raised
 
 
-def open_session(model: OnnxModel, settings: Any, name: str) -> Any:
-    """An InferenceSession that runs the whole model on the provider of its settings, or fails.
+def open_session(model: OnnxModel, settings: Any, provider: Provider) -> Any:
+    """An InferenceSession that runs the whole model on a provider, or fails.
 
     Args:
         model: its weights are read where they lie, and must outlive the session.
-        settings: from `session_options`.
-        name: of the provider, for messages.
+        settings: from `session_options`, on the provider.
+        provider: that one.
 
     Raises:
         BackendFailed: the provider does not take the model, or not all of it.
@@ -40,14 +40,15 @@ def open_session(model: OnnxModel, settings: Any, name: str) -> Any:
     import onnxruntime
 
     # What the report says runs on a device runs there: nothing falls back to ONNX Runtime's own CPU kernels.
-    settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    if provider.name != CPU:
+        settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     add_weights(settings, model)
     try:
-        with device(name).lock:
+        with provider.lock:
             # enable_fallback is of the Python bindings: they would try again without the provider.
             return onnxruntime.InferenceSession(model.graph, settings, enable_fallback=0)
     except Exception as error:  # the bindings raise classes of their own that share no base but Exception
-        raise BackendFailed(f"{name} does not take the model", where=one_line(error)) from error
+        raise BackendFailed(f"{provider.name} does not take the model", where=one_line(error)) from error
 
 
 def session_options(
@@ -56,7 +57,7 @@ def session_options(
     """Options of a session on a provider.
 
     Args:
-        provider: registered, with at least one device.
+        provider: with at least one device, where it has any.
         options: of the provider, in its own words.
         threads: of the host, to prepare the device's work; 0: ONNX Runtime decides.
         memory_pattern: whether memory of the first run of a shape is laid out in one block for the next ones.
@@ -67,7 +68,7 @@ def session_options(
     settings.log_severity_level = _FATAL
     settings.intra_op_num_threads = min(threads, os.cpu_count() or 1)
     settings.enable_mem_pattern = memory_pattern
-    settings.add_provider_for_devices(list(provider.devices), dict(options))
+    provider.add_to(settings, options)
     return settings
 
 
@@ -92,7 +93,7 @@ class OnnxDelegate(Delegate):
     Args:
         open_: makes a session; the first at once, and whatever that raises passes.
         model: what it runs; kept, for the session reads its weights.
-        name: of the provider, for messages.
+        provider: that the sessions run on.
         lost: whether the device is lost, asked when a session has failed: then all on it have to leave.
     """
 
@@ -100,14 +101,13 @@ class OnnxDelegate(Delegate):
         self,
         open_: Callable[[], Any],
         model: OnnxModel,
-        name: str,
+        provider: Provider,
         *,
         lost: Callable[[], bool] | None = None,
     ) -> None:
-        self._open, self._model, self._name, self._lost = open_, model, name, lost
-        self._device = device(name)
+        self._open, self._model, self._provider, self._lost = open_, model, provider, lost
         self._session: _Session | None = self._opened()
-        self._device.add(self)
+        device(provider.name).add(self)
 
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
         """ONNX Runtime compares shapes on its own; it takes memory for what it is told it is."""
@@ -127,7 +127,7 @@ class OnnxDelegate(Delegate):
                 raise BackendFailed(f"the model wants dimension {dim} of input {index}", remedy=_DAMAGED)
 
     def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        with self._device.lock:
+        with self._provider.lock:
             try:
                 if self._session is None:
                     self._session = self._opened()
@@ -137,7 +137,7 @@ class OnnxDelegate(Delegate):
                 self._begin_anew()
                 if isinstance(error, DelegateError):
                     raise
-                raise BackendFailed(f"{self._name} failed at a partition", where=one_line(error)) from error
+                raise BackendFailed(f"{self._provider.name} failed at a partition", where=one_line(error)) from error
 
     def _opened(self) -> _Session:
         return _Session(self._open(), self._model)
@@ -145,14 +145,14 @@ class OnnxDelegate(Delegate):
     def _begin_anew(self) -> None:
         self.leave()
         if self._lost is not None and self._lost():
-            self._device.clear()
+            device(self._provider.name).clear()
 
     def leave(self) -> None:
         """Close the session; the next call makes another one."""
         self._session = None
 
     def close(self) -> None:
-        with self._device.lock:
+        with self._provider.lock:
             self.leave()
 
 

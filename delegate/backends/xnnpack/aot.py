@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -54,7 +54,7 @@ class XnnpackBackend(TableBackend):
 
     name = "xnnpack"
     Options = XnnpackOptions
-    table: ClassVar[LoweringTable[Any]] = TABLE
+    table: LoweringTable[Any] = TABLE
     most_constants = 475_000_000  # a TFLite model holds less than 2 GiB: 4 bytes each, and room for what lowerings add
 
     def check(self, node: Node) -> Verdict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, NonNegativeInt, field_validator
@@ -73,7 +73,7 @@ class CudaBackend(TableBackend):
     name = "cuda"
     library = "TVM"
     Options = CudaOptions
-    table: ClassVar = TABLE
+    table = TABLE
 
     def __init__(self, options: CudaOptions) -> None:
         super().__init__(options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, NonNegativeInt
@@ -15,6 +15,7 @@ from delegate.backends.gpu.webgpu.operators import LIMITS, OPERATORS
 from delegate.backends.onnx.aot import OnnxBackend
 from delegate.backends.onnx.blob import pack
 from delegate.backends.onnx.model import ExportedModel
+from delegate.backends.onnx.provider import Provider
 from delegate.backends.onnx.translations import table_of
 from delegate.edge.node import tensors
 from delegate.verdict import Reason, Verdict, no
@@ -47,8 +48,8 @@ class WebGpuBackend(OnnxBackend):
     name = "webgpu"
     Options = WebGpuOptions
     library = provider.PROVIDER
-    operators: ClassVar = OPERATORS
-    table: ClassVar = table_of(OPERATORS, LIMITS)
+    operators = OPERATORS
+    table = table_of(OPERATORS, LIMITS)
 
     def check(self, node: Node) -> Verdict:
         adapter = provider.adapter(provider.provider())
@@ -61,6 +62,9 @@ class WebGpuBackend(OnnxBackend):
                 if tensor.dtype is torch.float16 and (why := provider.missing(provider.FLOAT16)):
                     return no(Reason.DTYPE, f"{other.name} is float16, and the GPU here has none: {why}")
         return super().check(node)
+
+    def provider(self) -> Provider:
+        return provider.provider()
 
     def settings(self) -> Any:
         return provider.settings(self._specs())

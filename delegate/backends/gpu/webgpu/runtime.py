@@ -30,11 +30,11 @@ class WebGpuRuntime(BackendRuntime):
         if compile_specs.get("float16") and (reason := provider.missing(provider.FLOAT16)):
             raise BackendFailed("the GPU here has no float16", where=reason, remedy="lower a float32 program for it")
         model = unpack(blob, compile_specs)
-        return OnnxDelegate(partial(_open, model, compile_specs), model, provider.PROVIDER, lost=self._copier.lost)
+        return OnnxDelegate(partial(_open, model, compile_specs), model, provider.provider(), lost=self._copier.lost)
 
     def allocate(self, space: str, size: int) -> DeviceMemory | None:
         return OrtMemory(self._copier, size) if space == provider.SPACE else None
 
 
 def _open(model: OnnxModel, specs: Mapping[str, Any]) -> Any:
-    return open_session(model, provider.settings(specs), provider.PROVIDER)
+    return open_session(model, provider.settings(specs), provider.provider())

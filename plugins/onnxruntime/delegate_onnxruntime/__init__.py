@@ -1,0 +1,1 @@
+"""Every execution provider of ONNX Runtime as a backend of delegate."""

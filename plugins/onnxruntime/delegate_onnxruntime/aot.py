@@ -1,0 +1,74 @@
+"""The AOT half: a region becomes an ONNX model that one provider takes whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, NonNegativeInt
+
+from delegate.backends import aot
+from delegate.backends.aot import PreprocessResult, Region
+from delegate.backends.lowering import conditions
+from delegate.backends.onnx.aot import OnnxBackend
+from delegate.backends.onnx.blob import pack
+from delegate.backends.onnx.model import ExportedModel
+from delegate.backends.onnx.provider import CPU, Provider
+from delegate.backends.onnx.translations import TRANSLATIONS, table_of
+from delegate_onnxruntime.operators import operators_of
+from delegate_onnxruntime.providers import find
+from delegate_onnxruntime.runtime import settings
+
+
+class OnnxRuntimeOptions(aot.Options):
+    """Options of the backend."""
+
+    provider: str = Field(
+        default=CPU,
+        description="As ONNX Runtime names it: CPUExecutionProvider, CUDAExecutionProvider, TensorrtExecutionProvider, "
+        "DmlExecutionProvider, CoreMLExecutionProvider, OpenVINOExecutionProvider, or one of a plugin wheel.",
+    )
+    provider_options: dict[str, str | int | float | bool] = Field(
+        default={},
+        description="Of the provider, in its own words, e.g. device_id: 0. As they may name libraries, a program file "
+        "that has any is opened with trust_code alone.",
+    )
+    threads: NonNegativeInt = Field(default=0, description="Threads of the host; 0: ONNX Runtime decides.")
+
+
+class OnnxRuntimeBackend(OnnxBackend):
+    """A provider of ONNX Runtime: its kernel definitions say what it takes, and its sessions have the last word."""
+
+    name = "onnxruntime"
+    Options = OnnxRuntimeOptions
+    table = table_of({name: frozenset() for rows in TRANSLATIONS.values() for r in rows for name in r.lower.needs})
+
+    def __init__(self, options: OnnxRuntimeOptions) -> None:
+        super().__init__(options)
+        self.library, self._provider = options.provider, find(options.provider)
+        self.operators = operators_of(options.provider)
+        self.table = table_of(self.operators)
+
+    @classmethod
+    def conditions(cls, op: str) -> tuple[str, ...] | None:
+        """What the exporter makes of it, and that the provider is asked."""
+        row = cls.table.get(op)
+        if row is None:
+            return None
+        onnx = f"As ONNX's {', '.join((*row.lower.onnx, *row.lower.between))}, on the dtypes that the provider says."
+        return (onnx, *conditions(row.check))
+
+    def provider(self) -> Provider:
+        return self._provider
+
+    def settings(self) -> Any:
+        return settings(self._provider, self._specs())
+
+    def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
+        self.refuse_left_to_cpu(exported)
+        blob, specs = pack(exported.model)
+        count = len(exported.operators)
+        notes = (f"{count} ONNX operator{'s' * (count != 1)}, checked on {self.library}",)
+        return PreprocessResult(blob, {**specs, **self._specs()}, notes)
+
+    def _specs(self) -> dict[str, Any]:
+        return dict(self.options.model_dump())

@@ -1,0 +1,75 @@
+"""The execution providers that are installed: those of ONNX Runtime's own build, and those of plugin wheels."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib import metadata
+from types import ModuleType
+
+from delegate.backends.onnx.provider import Provider, register
+from delegate.errors import BackendUnavailable, did_you_mean
+
+INSTALL = "pip install 'delegate-onnxruntime[cpu]'"
+_MORE = "install a build of ONNX Runtime that has it (onnxruntime-gpu, onnxruntime-directml), or its plugin wheel"
+
+
+def find(name: str) -> Provider:
+    """A provider by its name, a library of its own registered with ONNX Runtime.
+
+    Raises:
+        BackendUnavailable: no such provider is installed, or it finds no device that it runs on.
+    """
+    if name in built_in():
+        return Provider(name, built_in=True)
+    plugins = plugin_wheels()
+    if name not in plugins:
+        here = (*built_in(), *plugins)
+        remedy = did_you_mean(name, here) if here else INSTALL
+        raise BackendUnavailable(f"ONNX Runtime has no provider {name!r} here", remedy=f"{remedy}; or {_MORE}")
+    wheel, library = plugins[name]
+    found = register(name, library, f"pip install --upgrade {wheel}")
+    if not found.devices:
+        raise BackendUnavailable(f"{name} finds no device that it runs on", remedy="install the device's driver")
+    return found
+
+
+def built_in() -> tuple[str, ...]:
+    """The providers of the installed build; empty where ONNX Runtime is absent. The remote service is left out.
+
+    So are those of wheels, which ONNX Runtime lists too once they are registered.
+    """
+    try:
+        import onnxruntime
+    except ImportError:
+        return ()
+    others = {"AzureExecutionProvider", *plugin_wheels()}
+    return tuple(name for name in onnxruntime.get_available_providers() if name not in others)
+
+
+@cache
+def plugin_wheels() -> dict[str, tuple[str, Callable[[], str]]]:
+    """Provider -> the installed distribution that has it as a library of its own, and what gives the library's path.
+
+    Such a package has `get_ep_names` and `get_library_path`, as ONNX Runtime's documentation wants it.
+    """
+    found: dict[str, tuple[str, Callable[[], str]]] = {}
+    for wheel, module in _packages():
+        names, path = (getattr(module, what, None) for what in ("get_ep_names", "get_library_path"))
+        if names is not None and path is not None:
+            found |= dict.fromkeys(names(), (wheel, path))
+    return found
+
+
+def _packages() -> Iterator[tuple[str, ModuleType]]:
+    """The packages of all distributions that are called after ONNX Runtime, itself excepted."""
+    for distribution in metadata.distributions():
+        wheel = distribution.name.lower().replace("_", "-")
+        tops = (distribution.read_text("top_level.txt") or wheel.replace("-", "_")).split()
+        for name in tops if wheel.startswith("onnxruntime-") else ():
+            if name.startswith("onnxruntime_"):
+                try:
+                    yield wheel, importlib.import_module(name)
+                except Exception:  # a wheel that does not load has no provider
+                    continue

@@ -1,0 +1,43 @@
+"""The runtime half: a session on a provider."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+from delegate.backends.onnx.blob import OnnxModel, unpack
+from delegate.backends.onnx.provider import Provider
+from delegate.backends.onnx.session import OnnxDelegate, open_session, session_options
+from delegate.runtime.backend import BackendRuntime, Delegate
+from delegate_onnxruntime.providers import find
+
+
+def settings(provider: Provider, specs: Mapping[str, Any]) -> Any:
+    """Options of a session from compile specs; each belongs to one session and is used once."""
+    given = {name: _text(value) for name, value in specs["provider_options"].items()}
+    return session_options(provider, given, threads=specs["threads"])
+
+
+def _text(value: object) -> str:
+    """A value as providers read it."""
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+class OnnxRuntimeRuntime(BackendRuntime):
+    """Opens what the AOT half made."""
+
+    load_options: ClassVar = {"threads": int}
+    fork_safe = False  # ONNX Runtime's threads are gone in a forked process
+
+    def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
+        provider, model = find(compile_specs["provider"]), unpack(blob, compile_specs)
+        return OnnxDelegate(partial(_open, provider, model, compile_specs), model, provider)
+
+    def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
+        """Options of a provider may name libraries that it loads."""
+        return bool(compile_specs.get("provider_options"))
+
+
+def _open(provider: Provider, model: OnnxModel, specs: Mapping[str, Any]) -> Any:
+    return open_session(model, settings(provider, specs), provider)
