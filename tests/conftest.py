@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 os.environ.setdefault("DELEGATE_VERIFY_PASSES", "1")
+os.environ.setdefault("DELEGATE_CACHE", "off")  # but for its own tests, nothing is taken from an earlier run
 
 # What stands in plugins/ has tests of its own, and must not change what these find.
 os.environ.setdefault("DELEGATE_BLOCK_PLUGINS", "openvino")

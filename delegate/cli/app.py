@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import delegate
-from delegate.cli import backends, configs, demo, explain, inspect, lower, ops, output, run
+from delegate.cli import backends, cache, configs, demo, explain, inspect, lower, ops, output, run
 from delegate.errors import DelegateError
 
 _AOT_LIBRARIES = frozenset({"torch", "pydantic", "yaml"})
@@ -98,4 +98,5 @@ app.command("explain")(explain.explain)
 app.command("ops")(ops.ops)
 app.command("inspect")(inspect.inspect)
 app.add_typer(configs.app, name="config")
+app.add_typer(cache.app, name="cache")
 app.command("demo")(demo.demo)
