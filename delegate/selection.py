@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ class Selection:
     kernels: Wanted | None = None
     verify: Verify | None = None
     quantization: Quantization | None = None
-    cache: Cache = Cache()
+    cache: Cache = field(default_factory=Cache)
 
     @cached_property
     def capabilities(self) -> Mapping[str, Capability]:
