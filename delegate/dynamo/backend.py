@@ -19,7 +19,9 @@ from delegate.config import load_config
 from delegate.dynamo.calls import Call, Run
 from delegate.dynamo.options import TORCH, CompileOptions
 from delegate.dynamo.programs import exported, result_nodes, with_known
+from delegate.dynamo.training import require_autograd_safe
 from delegate.edge.decompose import keeping_composites
+from delegate.edge.differentiable import is_without_formula
 from delegate.errors import ConfigError, LoweringError
 
 
@@ -48,7 +50,7 @@ def compile_graph(
     count = len(example_inputs)
     with contextlib.ExitStack() as traced:
         if not _trains(example_inputs):
-            traced.enter_context(keeping_composites())  # what runs once needs no formula for gradients
+            traced.enter_context(keeping_composites())  # what is not differentiated needs no formulas
 
         def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             traced.close()  # lowering takes composites apart
@@ -58,7 +60,12 @@ def compile_graph(
             return _lowered(settings, graph, {})
 
         compiler = aot_autograd(fw_compiler=lower, bw_compiler=lower, inference_compiler=inference)
-        made: Callable[..., Any] = compiler(module, example_inputs)
+        try:
+            made: Callable[..., Any] = compiler(module, example_inputs)
+        except RuntimeError as error:
+            if is_without_formula(error):
+                require_autograd_safe(module, example_inputs)  # which names the node
+            raise
     return made
 
 
@@ -96,8 +103,6 @@ def _lowered(
     except LoweringError as error:
         warnings.warn(f"torch runs a graph that cannot be lowered: {error}", RuntimeWarning, stacklevel=2)
         return _boxed(lambda args: module(*args))
-    if len(with_known(module, results)) == len(results):
-        return call
     return _boxed(lambda args: with_known(module, call(args)))
 
 

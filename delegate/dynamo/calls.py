@@ -1,4 +1,4 @@
-"""What torch's compiler calls at run time: a lowered graph, compiled again where what it holds as constant has changed."""
+"""What torch's compiler calls at run time: a lowered graph, compiled again where what it holds as constant changes."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ class Call:
         results: the nodes that it gives, whose strides are those of eager.
     """
 
-    _boxed_call = True  # torch hands over a list, which is to be emptied
-
     def __init__(
-        self, lower: Callable[[Mapping[int, torch.Tensor]], Run], constants: Mapping[int, torch.Tensor], results: Sequence[Node]
+        self,
+        lower: Callable[[Mapping[int, torch.Tensor]], Run],
+        constants: Mapping[int, torch.Tensor],
+        results: Sequence[Node],
     ) -> None:
         self._lower, self._turns = lower, 0
         self._orders = [(i, order) for i, node in enumerate(results) if (order := _order(node))]
@@ -53,11 +54,7 @@ class Call:
         """Run on the inputs of the graph, constants included; gives the results that it computes."""
         for number, held in self._held:
             tensor = args[number]
-            if (
-                tensor is not held.tensor
-                or tensor._version != held.version
-                or tensor.data_ptr() != held.address
-            ):
+            if tensor is not held.tensor or tensor._version != held.version or tensor.data_ptr() != held.address:
                 self._renew(args)
                 break
         given = [arg for number, arg in enumerate(args) if number not in self._numbers]

@@ -55,7 +55,7 @@ def exported(module: GraphModule, constants: Mapping[int, torch.Tensor]) -> Expo
     _, in_spec = pytree.tree_flatten((tuple(range(len(given))), {}))
     _, out_spec = pytree.tree_flatten(tuple(range(len(results))))
     call = ModuleCallSignature([], [], in_spec, out_spec, [copies[n].name for n in given])
-    return ExportedProgram(
+    program = ExportedProgram(
         root=GraphModule(module, graph),
         graph=graph,
         graph_signature=signature,
@@ -63,6 +63,8 @@ def exported(module: GraphModule, constants: Mapping[int, torch.Tensor]) -> Expo
         range_constraints=_ranges([copies[n] for n in given]),
         module_call_graph=[ModuleCallEntry("", call)],
     )
+    program._guards_code = []  # torch's compiler checks before every call what it has assumed
+    return program
 
 
 def result_nodes(module: GraphModule) -> list[Node]:
@@ -99,7 +101,7 @@ def _paths(node: Node) -> Iterator[tuple[str, tuple[str, Any]]]:
 
 
 def _ranges(inputs: Sequence[Node]) -> dict[Any, Any]:
-    found = {}
+    found: dict[Any, Any] = {}
     for node in inputs:
         value = node.meta[META_VALUE]
         for size in value.shape if isinstance(value, torch.Tensor) else (value,):

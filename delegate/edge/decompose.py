@@ -162,7 +162,9 @@ def _kept_composites(preserve_ops: frozenset[str]) -> dict[Any, Callable[..., An
 
 def keeping_composites() -> contextlib.AbstractContextManager[None]:
     """With it, torch's tracing leaves composite operators whole as `torch.export` does, those that only compute."""
-    kept: contextlib.AbstractContextManager[None] = _override_composite_implicit_decomp(_kept_composites(_all_operators()))
+    kept: contextlib.AbstractContextManager[None] = _override_composite_implicit_decomp(
+        _kept_composites(_all_operators())
+    )
     return kept
 
 
