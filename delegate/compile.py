@@ -31,6 +31,7 @@ from delegate.kernels.libraries import Wanted
 from delegate.partitioner.candidates import Artifacts, Candidate, candidates, refused_parts
 from delegate.partitioner.cut import LoweredDelegate, LoweredProgram, lower
 from delegate.partitioner.forms import Forms
+from delegate.partitioner.kept import KeptArtifacts
 from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan as plan_graph
@@ -41,7 +42,7 @@ from delegate.program.model import Program
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.runtime.kernels import Kernels, kernels_of
-from delegate.selection import ConfigSource, Request, Selection, select
+from delegate.selection import ConfigSource, Request, Selection, kept_artifacts, select
 from delegate.verdict import Reason, Verdict, no
 
 # Writes of a part that torch would decompose into work on the whole tensor; the kernels of these write the part alone.
@@ -63,6 +64,7 @@ def to_backend(
     plan: SavedPlan | str | os.PathLike[str] | None = None,
     verify: Any = None,
     original: Model | None = None,
+    cache: bool | None = None,
 ) -> CompiledProgram:
     """Find for every operator which backend can run it, lower the partitions, and compile what is left.
 
@@ -84,6 +86,8 @@ def to_backend(
             example inputs of the export are taken where the configuration asks for anything.
         original: what `model` was made of, e.g. the program in float of a quantized one, in a form that `model` may
             have: the report compares results with its, too.
+        cache: whether compiled partitions are taken from the cache on disk and kept there; without it, as the
+            configuration says, which is yes by default. See docs/compile-cache.md.
 
     Raises:
         ExportError: the model is none of these, or cannot be brought to core ATen.
@@ -101,7 +105,8 @@ def to_backend(
     if not isinstance(saved, SavedPlan | None):
         remedy = "give `program.plan` of another lowering, or the path of one that was saved"
         raise PartitionError(f"plan cannot be a {type(plan).__name__}", where="to_backend", remedy=remedy)
-    compiler = _Compiler(selection, kernels_of(registry, selection.kernels), saved)
+    kept = kept_artifacts(selection, registry, cache)
+    compiler = _Compiler(selection, kernels_of(registry, selection.kernels), saved, kept)
     given = exported_programs(model, example_inputs)
     exported = _quantized(given, selection, registry)
     if original is not None:
@@ -200,6 +205,7 @@ class _Compiler:
     selection: Selection
     kernels: Kernels
     saved: SavedPlan | None = None
+    kept: KeptArtifacts | None = None
     methods: dict[str, _Method] = field(default_factory=dict)
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     artifacts: Artifacts = field(init=False)
@@ -208,7 +214,7 @@ class _Compiler:
     def __post_init__(self) -> None:
         given = self.selection.partitioners
         self.partitioners = given if self.saved is None else self.saved.partitioners(given)
-        self.artifacts = Artifacts({name: b.preprocess for name, b in self.selection.backends.items()})
+        self.artifacts = Artifacts({name: b.preprocess for name, b in self.selection.backends.items()}, self.kept)
 
     @property
     def preserve_ops(self) -> frozenset[str]:

@@ -6,15 +6,19 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from delegate.backends.checked import CheckedBackend
 from delegate.backends.isolated import IsolatedBackend
 from delegate.backends.unasked import UnaskedBackend
+from delegate.cache.folder import ARTIFACTS, cache_folder
+from delegate.cache.store import Store
 from delegate.config import (
     BackendChoice,
+    Cache,
     Config,
     Fallback,
     Quantization,
@@ -26,6 +30,7 @@ from delegate.config import (
 from delegate.errors import BackendError, BackendNotFound, BackendUnavailable, ConfigError
 from delegate.kernels.libraries import Wanted
 from delegate.partitioner.capability import Capability
+from delegate.partitioner.kept import KeptArtifacts
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.rules import PartitionRules
 from delegate.plugins import INSTANCE, PORTABLE, backend_of
@@ -50,6 +55,7 @@ class Selection:
         kernels: the kernel libraries to run on, in order of preference; None for the default.
         verify: how far off results may be; None where the configuration does not say.
         quantization: how the model is quantized first; None where it is taken as it is.
+        cache: where compiled partitions are kept.
     """
 
     partitioners: tuple[Partitioner, ...]
@@ -61,6 +67,7 @@ class Selection:
     kernels: Wanted | None = None
     verify: Verify | None = None
     quantization: Quantization | None = None
+    cache: Cache = field(default_factory=Cache)
 
     @cached_property
     def capabilities(self) -> Mapping[str, Capability]:
@@ -121,7 +128,26 @@ def select(request: Request, config: ConfigSource, registry: Registry, kernels: 
         settings.kernels if kernels is None else kernels,
         settings.verify,
         settings.quantization,
+        settings.cache,
     )
+
+
+def kept_artifacts(selection: Selection, registry: Registry, wanted: bool | None = None) -> KeptArtifacts | None:
+    """What earlier lowerings made for these backends; None where nothing is kept.
+
+    Args:
+        selection: with the settings of the cache.
+        registry: that knows the states of the backends.
+        wanted: whether to use it, in place of what the configuration says.
+    """
+    settings = selection.cache
+    enabled = settings.enabled if wanted is None else wanted
+    folder = cache_folder() if settings.folder is None else Path(settings.folder).expanduser()
+    if not enabled or folder is None:
+        return None
+    store = Store(folder / ARTIFACTS, settings.max_mb * 2**20)
+    identities = {name: partial(b.identity, registry.state(name)) for name, b in selection.backends.items()}
+    return KeptArtifacts(store, identities)
 
 
 def _made(partitioner: Partitioner, registry: Registry, asked: bool) -> Half:

@@ -13,6 +13,7 @@ from torch.fx import Node
 
 from delegate.backends.quantizable import QuantizationScheme
 from delegate.backends.region import ClaimedPattern, Region
+from delegate.cache.environment import host_features
 from delegate.field_checks import expect, is_texts
 from delegate.verdict import YES, Verdict
 
@@ -65,7 +66,7 @@ class PreprocessResult:
             The file holds the same content once.
     """
 
-    blob: bytes
+    blob: bytes | memoryview
     compile_specs: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     space: str = ""
@@ -165,6 +166,16 @@ class Backend(ABC):
         Where an accepted claim shares nodes with another of the same backend, both come into one partition.
         """
         return ()
+
+    def cache_key(self) -> str | None:
+        """What `preprocess` depends on besides what the framework knows; None: its results are never kept on disk.
+
+        Known are the region with its constants, the options, the code of the plugin's package, the versions of what its
+        distribution asks for, and the versions and devices that its probe tells. The default is this machine. Where
+        results depend on anything else, such as an environment variable or the content of a file, it belongs in here.
+        It is called once in a lowering.
+        """
+        return host_features()
 
     @abstractmethod
     def preprocess(self, region: Region) -> PreprocessResult:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 import reprlib
+import sys
 from collections.abc import Callable, Iterable, Sequence
 
 from torch.fx import Node
 
 from delegate.backends.aot import Backend, Claim, Options, PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backends.keys import plain
+from delegate.backends.state import IN_PROCESS, BackendState
+from delegate.cache.environment import code_of, versions_of
 from delegate.edge.node import describe
 from delegate.errors import BackendBroken, DelegateError, LoweringError, PartitionError
 from delegate.plugins import AUTHOR, one_line
@@ -83,6 +87,33 @@ class CheckedBackend:
         except (Exception, SystemExit) as error:
             what = f"the AOT half of backend {name!r} fails when it is made: {one_line(error)}"
             raise BackendBroken(what, where=f"{half.__module__}.{half.__qualname__}", remedy=AUTHOR) from error
+
+    def identity(self, state: BackendState) -> str | None:
+        """What the blobs of this backend depend on besides their regions, as text; None where they are not to be kept.
+
+        Args:
+            state: of the backend on this machine.
+
+        Raises:
+            BackendBroken: the half cannot say.
+        """
+        packages = {c.__module__.partition(".")[0] for c in type(self._half).__mro__}
+        code = [code_of(package) for package in sorted(packages - sys.stdlib_module_names)]
+        if None in code or state.owner == IN_PROCESS:  # its code may change while its name stays
+            return None
+        try:
+            own = self._half.cache_key()
+            if own is not None and not isinstance(own, str):
+                raise TypeError(f"it gives a {type(own).__name__}, not text or None")
+        except (Exception, SystemExit) as error:
+            what = f"the AOT half of backend {self._name!r} fails in cache_key: {one_line(error)}"
+            raise BackendBroken(what, remedy=AUTHOR) from error
+        if own is None:
+            return None
+        found = state.availability
+        here = None if found is None else (sorted(found.versions.items()), found.devices)
+        versions = (sys.version, versions_of("delegate"), versions_of(state.owner))
+        return repr((plain(self._half.options), code, versions, here, own))
 
     def preprocess(self, region: Region) -> PreprocessResult:
         """What the half makes of a region.

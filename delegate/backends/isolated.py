@@ -10,6 +10,7 @@ from torch.fx import Graph, Node
 from delegate.backends.aot import Backend, Claim, Options, PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.checked import CheckedBackend, answered, claimed
 from delegate.backends.forked import Said, in_fork
+from delegate.backends.state import BackendState
 from delegate.edge.node import is_compute
 from delegate.errors import BackendBroken, DelegateError
 from delegate.plugins import AUTHOR
@@ -58,6 +59,12 @@ class IsolatedBackend:
             self._answer(node, self._verdicts, lambda backend, n: answered(self._name, backend.check, n), _refusal)
         verdict: Verdict = _value(self._verdicts[_key(node)])
         return verdict
+
+    def identity(self, state: BackendState) -> str | None:
+        """As the backend's own, and that its compiler has a process of its own; not kept where that ends early."""
+        said = self._ask(lambda backend: backend.identity(state))
+        own = None if said.ending else _value(said.items[0])
+        return None if own is None else f"isolated: {own}"
 
     def preprocess(self, region: Region) -> PreprocessResult:
         """What the backend makes of a region.

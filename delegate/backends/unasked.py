@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.checked import CheckedBackend
+from delegate.backends.state import BackendState
 from delegate.errors import DelegateError
 
 
@@ -26,6 +27,14 @@ class UnaskedBackend:
         self.preserve_ops, self.most_constants = backend.preserve_ops, backend.most_constants
         self.on_fault = tell
         self._backend = backend
+
+    def identity(self, state: BackendState) -> str | None:
+        """As the backend's own, but what it fails at is not kept."""
+        try:
+            return self._backend.identity(state)
+        except DelegateError as fault:
+            self.on_fault(fault)
+            return None
 
     def preprocess(self, region: Region) -> PreprocessResult:
         """As the backend's own, but a region that it fails at it refuses, whole."""

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 import delegate
 from delegate.cli import (
     backends,
+    cache,
     check_backend,
     configs,
     demo,
@@ -112,4 +113,5 @@ app.command("inspect")(inspect.inspect)
 app.add_typer(configs.app, name="config")
 app.command("new-backend")(new_backend.new_backend)
 app.command("check-backend")(check_backend.check_backend)
+app.add_typer(cache.app, name="cache")
 app.command("demo")(demo.demo)

@@ -46,6 +46,7 @@ def lower(
     ] = None,
     verify: Verify = None,
     imports: Imports = None,
+    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Take compiled partitions from the cache.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
     """Lower a model to a program file that runs without torch."""
@@ -62,7 +63,14 @@ def lower(
     exported, settings = quantized(given, backend or None, config, calibration)
     original = given if sample is not None and exported is not given else None
     with output.working(f"lowering {model}"):
-        program = delegate.to_backend(exported, backend or None, config=settings, verify=sample, original=original)
+        program = delegate.to_backend(
+            exported,
+            backend or None,
+            config=settings,
+            verify=sample,
+            original=original,
+            cache=None if cache else False,
+        )
         program.save(out)
     if as_json:
         output.print_json_text(program.report.to_json())

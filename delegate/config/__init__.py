@@ -1,11 +1,12 @@
 """The configuration of `to_backend`: a YAML file, its model, and errors that name file, line and key."""
 
 from delegate.config.load import backend_options, load_config, options_of_alias
-from delegate.config.model import BackendChoice, Config, Fallback, Partitioning, Policy, Quantization, Verify
+from delegate.config.model import BackendChoice, Cache, Config, Fallback, Partitioning, Policy, Quantization, Verify
 from delegate.config.schema import json_schema
 
 __all__ = [
     "BackendChoice",
+    "Cache",
     "Config",
     "Fallback",
     "Partitioning",

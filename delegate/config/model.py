@@ -173,6 +173,20 @@ class Quantization(_Model):
         return "off" if value is False else value  # what YAML makes of it
 
 
+class Cache(_Model):
+    """The compile cache: what backends made of partitions, kept for the next lowering of the same."""
+
+    enabled: bool = Field(default=True, description="Take compiled partitions from there, and keep them.")
+    folder: str | None = Field(
+        default=None,
+        description="Where it lies. Key left out: what the environment variable DELEGATE_CACHE names, else the "
+        "platform's own folder for caches; see `delegate cache path`.",
+    )
+    max_mb: int = Field(
+        default=4096, ge=1, description="MiB that all entries may take; what was unused for longest goes first."
+    )
+
+
 class Config(_Model):
     """A configuration of `delegate.to_backend`."""
 
@@ -192,6 +206,7 @@ class Config(_Model):
     policy: Policy = Field(
         default=Policy(), description="What happens when something does not run where it was asked to."
     )
+    cache: Cache = Field(default=Cache(), description="What is kept for the next lowering of the same partitions.")
     fallback: Fallback = Field(default=Fallback(), description="What a partition runs on where its delegate cannot.")
     verify: Verify | None = Field(
         default=None,

@@ -160,6 +160,19 @@ def _kept_composites(preserve_ops: frozenset[str]) -> dict[Any, Callable[..., An
     return {op: _special_op_to_preserve_cia for op in ops if op.has_kernel_for_dispatch_key(_COMPOSITE)}
 
 
+def keeping_composites() -> contextlib.AbstractContextManager[None]:
+    """With it, torch's tracing leaves composite operators whole as `torch.export` does, those that only compute."""
+    kept: contextlib.AbstractContextManager[None] = _override_composite_implicit_decomp(
+        _kept_composites(_all_operators())
+    )
+    return kept
+
+
+@functools.cache
+def _all_operators() -> frozenset[str]:
+    return frozenset(map(str, torch.export.default_decompositions()))
+
+
 def _writes(body: Graph) -> bool:
     return any(isinstance(n.target, OpOverload) and n.target._schema.is_mutable for n in body.nodes)
 

@@ -12,6 +12,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import GraphModule, Node
 
 from delegate.edge.control_flow import is_control_flow
+from delegate.edge.differentiable import differentiable
 from delegate.edge.graphs import CHECKS, graph_modules
 from delegate.edge.node import describe, dtype_of, op_name, overload, tensors
 from delegate.edge.program import META_VALUE, EdgeProgram
@@ -141,7 +142,13 @@ def _undecomposed(op: OpOverload) -> bool:
     return is_core(op) or not op.has_kernel_for_dispatch_key(_COMPOSITE)
 
 
+_DIFFERENTIABLE = Rule(
+    "gradients pass every operator",
+    "register a formula (torch.library.register_autograd), or call it on x.detach()",
+    differentiable,
+)
 ATEN = Dialect("ATen", _ATEN, _any)
+AUTOGRAD_SAFE = Dialect("autograd-safe ATen", (*_ATEN, _DIFFERENTIABLE), _any)
 CORE_ATEN = Dialect("core ATen", _FUNCTIONAL, _undecomposed)
 
 

@@ -89,8 +89,12 @@ class Emission(ABC):
 
     def define(self, node: Node) -> tuple[int, ...]:
         """New values for what a node gives."""
-        self._indices[node] = self.tables.define(node, UNPLANNED)
-        return tuple(self._indices[node])
+        made = self.tables.define(node, UNPLANNED)
+        self._indices[node], given = made, node.meta.get("val")
+        if isinstance(given, tuple | list) and len(made) < len(given):  # a gradient that nobody wants is None
+            left = iter(made)
+            self._indices[node] = [next(left) if isinstance(value, torch.Tensor) else -1 for value in given]
+        return tuple(made)
 
     def _number(self, value: Any, node: Node) -> Arg:
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):

@@ -1,4 +1,4 @@
-"""Gradients that are core ATen operators. A result that `output_mask` leaves out is None in `out`."""
+"""Gradients that are core ATen operators. A result that `output_mask` leaves out is None in `out`, or not there."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ from delegate.program.raw import combine_at
 Maybe = Array | None
 
 
+def _by_mask(out: Sequence[Maybe] | Array, mask: Sequence[bool]) -> Sequence[Maybe]:
+    """The result for every place of the mask; None where that leaves it out. Programs hold only the others."""
+    given = (out,) if isinstance(out, np.ndarray) else out
+    if len(given) == len(mask):
+        return given
+    left = iter(given)
+    return tuple(next(left) if wanted else None for wanted in mask)
+
+
 @TABLE.kernel("aten.convolution_backward.default", dtypes=WIDE)
 def convolution_backward(
     grad: Array,
@@ -34,12 +43,12 @@ def convolution_backward(
     groups: int,
     mask: Sequence[bool],
     *,
-    out: tuple[Maybe, Maybe, Maybe],
+    out: Sequence[Maybe] | Array,
 ) -> None:
     """grad (N, O, *spatial), x and weight as in `convolution` -> the gradients of x, weight and bias."""
     rank = weight.ndim - 2
     stride, padding, dilation = spread(stride, rank), spread(padding, rank), spread(dilation, rank)
-    grad_x, grad_weight, grad_bias = out
+    grad_x, grad_weight, grad_bias = _by_mask(out, mask)
     if grad_x is not None:
         convolution(grad, weight, None, stride, padding, dilation, not transposed, output_padding, groups, out=grad_x)
     if grad_weight is not None:
@@ -82,14 +91,14 @@ def native_layer_norm_backward(
     bias: Maybe,
     mask: Sequence[bool],
     *,
-    out: tuple[Maybe, Maybe, Maybe],
+    out: Sequence[Maybe] | Array,
 ) -> None:
     """grad, x (..., *shape), mean and rstd with one element for every row -> the gradients of x, weight and bias."""
     width = math.prod(shape)
     rows = x.size // width if width else 0
     each, scale = grad.reshape(rows, width), rstd.reshape(rows, 1)
     normal = (x.reshape(rows, width) - mean.reshape(rows, 1)) * scale
-    grad_x, grad_weight, grad_bias = out
+    grad_x, grad_weight, grad_bias = _by_mask(out, mask)
     if grad_x is not None:
         weighted = each if weight is None else each * weight.reshape(width)
         _norm_gradient(weighted, normal, scale, grad_x.reshape(rows, width))
@@ -112,14 +121,14 @@ def native_group_norm_backward(
     groups: int,
     mask: Sequence[bool],
     *,
-    out: tuple[Maybe, Maybe, Maybe],
+    out: Sequence[Maybe] | Array,
 ) -> None:
     """grad, x (N, C, ...), mean and rstd (N, groups) -> the gradients of x, weight and bias."""
     rows, by_channel = batch * groups, (batch, channels, pixels)
     scale = rstd.reshape(-1, 1)
     width = channels // groups * pixels
     normal = (x.reshape(rows, width) - mean.reshape(-1, 1)) * scale
-    grad_x, grad_weight, grad_bias = out
+    grad_x, grad_weight, grad_bias = _by_mask(out, mask)
     if grad_x is not None:
         weighted = grad if weight is None else grad * along(weight, grad.ndim, 1)
         _norm_gradient(weighted.reshape(rows, width), normal, scale, grad_x.reshape(rows, width))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,8 +18,11 @@ from delegate.partitioner.capability import Capability
 from delegate.partitioner.cut import Cutter, LoweredDelegate
 from delegate.partitioner.forms import Forms
 from delegate.partitioner.garbage import collection_paused
+from delegate.partitioner.kept import KeptArtifacts, Made
 from delegate.partitioner.plan import Partition, Plan
 from delegate.verdict import Reason, Verdict
+
+logger = logging.getLogger(__name__)
 
 Compile = Callable[[Region], PreprocessResult]
 
@@ -110,12 +114,14 @@ class Artifacts:
 
     Args:
         compilers: backend -> what compiles a region, with its options.
+        kept: what other lowerings made; None where nothing is kept.
     """
 
     # Regions are kept with what was made of them: `structure` tells constants by where they lie.
 
     compilers: Mapping[str, Compile]
-    _made: dict[Hashable, tuple[PreprocessResult | RegionRefused | RegionFailed, Region]] = field(default_factory=dict)
+    kept: KeptArtifacts | None = None
+    _made: dict[Hashable, tuple[Made | RegionFailed, Region]] = field(default_factory=dict)
 
     def compile(self, backend: str, region: Region) -> PreprocessResult:
         """What a backend makes of a region.
@@ -134,14 +140,28 @@ class Artifacts:
         """The same, where a library that does not say which nodes it turns down is RegionFailed."""
         key = (backend, structure(region))
         if key not in self._made:
-            try:
-                result: PreprocessResult | RegionRefused | RegionFailed = self.compilers[backend](region)
-            except (RegionRefused, RegionFailed) as refusal:
-                result = refusal
-            self._made[key] = (result, region)
+            self._made[key] = (self._make(backend, region), region)
         made, _ = self._made[key]
         if isinstance(made, RegionRefused | RegionFailed):
             raise made
+        return made
+
+    def _make(self, backend: str, region: Region) -> Made | RegionFailed:
+        """What was kept, else what the backend makes of a region, which is kept then."""
+        key = None if self.kept is None else self.kept.key(backend, region)
+        found = self.kept.find(key) if self.kept is not None and key is not None else None
+        if found is not None:
+            logger.info("%s is taken from the compile cache", region.name)
+            return found
+        made: Made
+        try:
+            made = self.compilers[backend](region)
+        except RegionFailed as failure:
+            return failure
+        except RegionRefused as refusal:
+            made = refusal
+        if self.kept is not None and key is not None:
+            self.kept.keep(key, made)
         return made
 
     def delegate(self, candidate: Candidate) -> LoweredDelegate:

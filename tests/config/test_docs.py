@@ -5,7 +5,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from delegate.config import BackendChoice, Config, Fallback, Partitioning, Policy, Quantization, Verify, load_config
+from delegate.config import (
+    BackendChoice,
+    Cache,
+    Config,
+    Fallback,
+    Partitioning,
+    Policy,
+    Quantization,
+    Verify,
+    load_config,
+)
 
 TEXT = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
 
@@ -20,6 +30,7 @@ def test_example_is_valid_and_complete(tmp_path: Path) -> None:
     assert config.backends[0].model_fields_set == set(BackendChoice.model_fields)
     assert config.partitioning.model_fields_set == set(Partitioning.model_fields)
     assert config.policy.model_fields_set == set(Policy.model_fields)
+    assert config.cache.model_fields_set == set(Cache.model_fields)
     assert config.fallback.model_fields_set == set(Fallback.model_fields)
     assert config.verify is not None
     assert config.verify.model_fields_set == set(Verify.model_fields)

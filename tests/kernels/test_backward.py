@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import delegate
 from tests.kernels.compare import check, sample
 
 aten = torch.ops.aten
@@ -89,3 +90,19 @@ def test_max_pool(shape):
 def test_embedding(padding_idx, by_frequency):
     indices = torch.tensor([[0, 2, 2], [5, 0, 0]])
     check(aten.embedding_dense_backward.default, sample(2, 3, 4), indices, 7, padding_idx, by_frequency)
+
+
+@pytest.mark.parametrize("kernels", ["portable", "aten"])
+@pytest.mark.parametrize("mask", [[False, True, True], [False, True, False], [True, False, True], ALL], ids=str)
+def test_gradients_that_nobody_wants(mask, kernels):
+    """A program holds the others alone, each in its place."""
+
+    class Gradients(torch.nn.Module):
+        def forward(self, grad, x, weight):
+            made = aten.convolution_backward(grad, x, weight, [6], [1], [0], [1], False, [0], 1, mask)
+            return tuple(g for g, wanted in zip(made, mask, strict=True) if wanted)
+
+    inputs = (sample(2, 6, 7, seed=2), sample(2, 4, 9), sample(6, 4, 3, seed=1))
+    program = delegate.to_backend(torch.export.export(Gradients(), inputs), [], kernels=kernels)
+    for mine, theirs in zip(program(*inputs), Gradients()(*inputs), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)

@@ -55,7 +55,7 @@ def _calling_out(op: OpOverload, variant: OpOverload) -> Callable[..., None]:
 
     def function(*args: Any, out: Any) -> None:
         results = _parts(out)
-        if any(result is None for result in results):
+        if not many and (len(results) < len(names) or any(result is None for result in results)):
             functional(*args, out=out)
             return
         positional, keywords = split(args)
@@ -67,11 +67,16 @@ def _calling_out(op: OpOverload, variant: OpOverload) -> Callable[..., None]:
 
 def _calling_functional(op: OpOverload) -> Callable[..., None]:
     split = _splitter(op, {a.name for a in op._schema.arguments})
+    masks = [i for i, a in enumerate(op._schema.arguments) if a.name == "output_mask"]
 
     def function(*args: Any, out: Any) -> None:
         positional, keywords = split(args)
-        for target, result in zip(_parts(out), _parts(op(*positional, **keywords)), strict=True):
-            if target is not None:  # a result that the arguments leave out
+        targets, results = _parts(out), _parts(op(*positional, **keywords))
+        if len(targets) < len(results):  # a program holds only those that the arguments do not leave out
+            wanted = args[masks[0]] if masks else [result is not None for result in results]
+            results = [result for result, there in zip(results, wanted, strict=True) if there]
+        for target, result in zip(targets, results, strict=True):
+            if target is not None:
                 target.copy_(result)
 
     return function

@@ -82,6 +82,10 @@ class CudaBackend(TableBackend):
     def no_row(self, op: str) -> Verdict:
         return no(Reason.OPERATOR, f"TVM's importer has no right conversion of {op}")
 
+    def cache_key(self) -> str | None:
+        """None with a tuner: schedules come out of its database, which measurements change."""
+        return super().cache_key() if self.options.tuning is None else None
+
     def preprocess(self, region: Region) -> PreprocessResult:
         target, why = self._target()
         target = replace(target, tf32=self.options.precision == rounding.TF32)

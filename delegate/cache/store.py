@@ -1,0 +1,183 @@
+"""A folder of entries by key: bounded, checksummed, safe for several processes. No fault of it is ever an error.
+
+An entry is a file, which is written beside its place and renamed into it, so that readers see all of it or nothing. It
+holds: `_MAGIC`, the SHA-256 of the header, the length of the header, the header as JSON (the key, what the caller
+keeps, sizes and checksums of the parts), the parts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import mmap
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from delegate.program.segments import checksums
+
+logger = logging.getLogger(__name__)
+
+_MAGIC = b"DLGKEEP1"
+_PREFIX = len(_MAGIC) + 32 + 8
+_SUFFIX, _UNFINISHED = ".kept", ".part"
+_ABANDONED = 3600  # seconds after which a file that is still unfinished has no writer any more
+
+_warned: set[Path] = set()  # folders, once each in a process
+
+
+class Entry(NamedTuple):
+    """What was kept under a key.
+
+    Args:
+        about: plain JSON values.
+        parts: mapped from the file, which nobody writes to once it is there; removing it leaves them as they are.
+    """
+
+    about: Mapping[str, Any]
+    parts: tuple[memoryview, ...]
+
+
+class _File(NamedTuple):
+    path: Path
+    size: int
+    used: int
+
+
+class Store:
+    """Entries in a folder of their own.
+
+    Args:
+        folder: need not exist; it is made for the user alone.
+        most_bytes: of all entries together: those that were not used for the longest time go first.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int = 2**63) -> None:
+        self.folder, self.most_bytes = folder, most_bytes
+
+    def get(self, key: str) -> Entry | None:
+        """What is kept under a key, all of it checked; None where nothing is. An entry that is damaged is removed."""
+        path = self._path(key)
+        try:
+            entry = _read(_mapped(path), key)
+        except OSError:
+            return None
+        if entry is None:
+            logger.info("%s is damaged, or of another version, and is removed", path)
+            self.remove(key)
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        return entry
+
+    def put(self, key: str, about: Mapping[str, Any], parts: Sequence[bytes | memoryview]) -> None:
+        """Keep this under a key. Where that cannot be, there is one warning in a process for each folder."""
+        pieces = list(_pieces(key, about, [memoryview(p).cast("B") for p in parts]))
+        if sum(len(p) for p in pieces) > self.most_bytes:
+            return
+        try:
+            self._write(self._path(key), pieces)
+        except OSError as error:
+            if self.folder not in _warned:
+                _warned.add(self.folder)
+                what = f"the compile cache cannot be written: {error.strerror or error} ({self.folder})"
+                warnings.warn(f"{what}: partitions are compiled anew every time", RuntimeWarning, stacklevel=2)
+            return
+        self._make_room()
+
+    def remove(self, key: str) -> None:
+        """Have nothing under a key."""
+        with suppress(OSError):
+            self._path(key).unlink()
+
+    def clear(self) -> int:
+        """Remove all; gives how many entries there were."""
+        files = list(self._files(_SUFFIX))
+        for file in files:
+            with suppress(OSError):
+                file.path.unlink()
+        self._drop_abandoned()
+        return len(files)
+
+    def sizes(self) -> list[int]:
+        """The bytes of every entry."""
+        return [file.size for file in self._files(_SUFFIX)]
+
+    def _path(self, key: str) -> Path:
+        return self.folder / (hashlib.sha256(key.encode()).hexdigest() + _SUFFIX)
+
+    def _write(self, path: Path, pieces: Sequence[bytes | memoryview]) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(_UNFINISHED, dir=self.folder)
+        try:
+            with open(handle, "wb") as file:
+                for piece in pieces:
+                    file.write(piece)
+            os.replace(name, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name)
+            raise
+
+    def _make_room(self) -> None:
+        files = sorted(self._files(_SUFFIX), key=lambda file: file.used)
+        total = sum(file.size for file in files)
+        for file in files:
+            if total <= self.most_bytes:
+                break
+            with suppress(OSError):
+                file.path.unlink()
+                total -= file.size
+        self._drop_abandoned()
+
+    def _drop_abandoned(self) -> None:
+        """Remove what killed processes have left; what others are writing now stays."""
+        for file in self._files(_UNFINISHED):
+            if time.time() - file.used / 1e9 > _ABANDONED:
+                with suppress(OSError):
+                    file.path.unlink()
+
+    def _files(self, suffix: str) -> Iterator[_File]:
+        with suppress(OSError), os.scandir(self.folder) as found:
+            for file in found:
+                if file.name.endswith(suffix):
+                    with suppress(OSError):  # another process may have removed it
+                        status = file.stat()
+                        yield _File(Path(file.path), status.st_size, status.st_mtime_ns)
+
+
+def _mapped(path: Path) -> memoryview:
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped
+            return memoryview(b"")
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _pieces(key: str, about: Mapping[str, Any], parts: Sequence[memoryview]) -> Iterator[bytes | memoryview]:
+    sizes, digests = [p.nbytes for p in parts], [d.hex() for d in checksums(parts)]
+    header = json.dumps({"key": key, "about": dict(about), "sizes": sizes, "digests": digests}).encode()
+    yield _MAGIC + hashlib.sha256(header).digest() + len(header).to_bytes(8, "little")
+    yield header
+    yield from parts
+
+
+def _read(data: memoryview, key: str) -> Entry | None:
+    """The entry that a file holds; None where it is damaged, or another."""
+    at = _PREFIX + int.from_bytes(data[_PREFIX - 8 : _PREFIX], "little")
+    header = bytes(data[_PREFIX:at])
+    if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : _PREFIX - 8] != hashlib.sha256(header).digest():
+        return None
+    found = json.loads(header)  # as it was written, which the checksum says
+    parts = []
+    for size in found["sizes"]:
+        parts.append(data[at : at + size])
+        at += size
+    if found["key"] != key or at != data.nbytes or [d.hex() for d in checksums(parts)] != found["digests"]:
+        return None
+    return Entry(found["about"], tuple(parts))

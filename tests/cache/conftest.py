@@ -1,0 +1,18 @@
+"""A cache of the test's own, and the fixture `site`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.plugins import site
+
+__all__ = ["site"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the cache, which is not there yet."""
+    monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"

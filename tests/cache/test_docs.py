@@ -1,0 +1,23 @@
+"""The code in docs/compile-cache.md runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+TEXT = (Path(__file__).parents[2] / "docs" / "compile-cache.md").read_text()
+
+
+def test_the_documented_code(folder):
+    first, hook = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    exec(first, {})
+    assert len(list((folder / "artifacts").iterdir())) == 1
+
+    class Base:
+        def cache_key(self) -> str | None:
+            return "host"
+
+    names: dict[str, object] = {"Base": Base}
+    body = "".join(f"    {line}\n" for line in hook.replace("super()", "super(Acme, self)").splitlines())
+    exec(f"import os\nclass Acme(Base):\n{body}", names)
+    assert names["Acme"]().cache_key() == "host; None"

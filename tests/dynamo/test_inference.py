@@ -1,0 +1,310 @@
+"""Inference by torch.compile: what eager gives, whatever Python does around the graphs."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch._dynamo
+from torch import nn
+
+import delegate
+from tests.dynamo.compiling import Lowered, compiled
+
+T = torch.Tensor
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(1))
+        self.head = nn.Linear(4 * 8 * 8, 5)
+
+    def forward(self, x: T) -> T:
+        return self.head(self.layers(x))
+
+
+def image(batch: int = 2) -> T:
+    return torch.randn(batch, 3, 8, 8)
+
+
+# -- functions: what they do, and how many graphs torch captures -------------------------------------------------------
+
+
+def breaks(x: T) -> T:
+    y = torch.relu(x) * 2
+    torch._dynamo.graph_break()
+    return y + x.sum()
+
+
+def branches(x: T) -> T:
+    return torch.exp(x) if x.sum() > 0 else torch.tanh(x)
+
+
+def writes(x: T) -> T:
+    x.mul_(2).add_(1)
+    return x.relu()
+
+
+def writes_through_a_view(x: T) -> T:
+    x[0].zero_()
+    return x + 1
+
+
+def writes_and_gives(x: T) -> tuple[T, T]:
+    y = x.view(-1)
+    y.add_(1)
+    return x, y
+
+
+def gives_a_view(x: T) -> T:
+    return x.transpose(0, 1)
+
+
+def gives_its_input(x: T) -> tuple[T, T, int, None]:
+    return x, x.clone(), x.shape[0], None
+
+
+def gives_twice(x: T) -> tuple[T, T]:
+    y = x * 3
+    return y, y[1:]
+
+
+def strided(x: T) -> T:
+    return (x * 2).transpose(0, 1)
+
+
+def nested(x: T) -> dict[str, list[T]]:
+    return {"a": [x + 1, x.sum()], "b": [x > 0]}
+
+
+def in_half(x: T) -> T:
+    return x.to(torch.bfloat16) * 2
+
+
+def integers(x: T) -> T:
+    return x.argmax(1) + torch.arange(x.shape[0])
+
+
+def nothing(x: T) -> T:
+    return x
+
+
+def complex_numbers(x: T) -> T:
+    return torch.fft.rfft(x).abs()
+
+
+def numbers_as_text(x: T) -> T:
+    return torch.nn.functional.interpolate(x[None, None], scale_factor=2.0, mode="bilinear")[0, 0]
+
+
+def drops_nothing(x: T) -> T:
+    return torch.nn.functional.dropout(x, 0.5, training=False) * 2
+
+
+FUNCTIONS: list[Callable[[T], object]] = [
+    breaks, branches, writes, writes_through_a_view, writes_and_gives, gives_a_view, gives_its_input, gives_twice,
+    strided, nested, in_half, integers, nothing, complex_numbers, numbers_as_text, drops_nothing,
+]  # fmt: skip
+
+
+def leaves(value: object) -> list[object]:
+    return torch.utils._pytree.tree_leaves(value)
+
+
+def assert_same(found: object, wanted: object) -> None:
+    for left, right in zip(leaves(found), leaves(wanted), strict=True):
+        if isinstance(right, torch.Tensor):
+            torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
+            assert left.stride() == right.stride()
+        else:
+            assert left == right
+
+
+@pytest.mark.parametrize("backends", ["xnnpack", []])
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_functions(function: Callable[[T], object], backends: object) -> None:
+    fast = compiled(function, backends=backends)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        mine = torch.randn(4, 6)
+        theirs = mine.clone()
+        found, wanted = fast(mine), function(theirs)
+        assert_same(found, wanted)
+        assert_same(mine, theirs)
+        for left, right in zip(leaves(found), leaves(wanted), strict=True):
+            if isinstance(right, torch.Tensor) and right.is_floating_point():  # and what shares memory still does
+                left.add_(1)
+                right.add_(1)
+        assert_same(mine, theirs)
+        assert_same(found, wanted)
+
+
+def test_a_network_is_one_partition_with_its_weights_inside(lowered: Lowered) -> None:
+    net = Net().eval()
+    fast = compiled(net)
+    with torch.no_grad():
+        for _ in range(3):
+            x = image()
+            torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+    (program,) = lowered
+    assert lowered.backends == {"xnnpack"}
+    assert len(program.report.partitions) == 1
+    assert len(program.program.methods[0].inputs) == 1
+
+
+def test_the_graph_is_that_of_an_export(lowered: Lowered) -> None:
+    net = Net().eval()
+    with torch.no_grad():
+        compiled(net)(image())
+    exported = delegate.to_backend(torch.export.export(net, (image(),)), "xnnpack")
+    (program,) = lowered
+    assert [n.op for n in program.report.nodes] == [n.op for n in exported.report.nodes]
+
+
+def test_pins_by_module(lowered: Lowered) -> None:
+    net = Net().eval()
+    config = {"backends": ["xnnpack"], "partitioning": {"pins": {"head": "portable"}}}
+    with torch.no_grad():
+        x = image()
+        found = compiled(net, backends=None, config=config)(x)
+        torch.testing.assert_close(found, net(x), rtol=1e-4, atol=1e-5)
+    assert {n.op for n in lowered[0].report.nodes if n.backend == "portable"} == {"aten.linear.default"}
+
+
+CHANGES: dict[str, Callable[[Net], object]] = {
+    "in place": lambda net: net.head.weight.mul_(2),
+    "a buffer": lambda net: net.layers[1].running_mean.add_(1),
+    "replaced": lambda net: setattr(net.head, "bias", nn.Parameter(torch.ones(5))),
+    "its data": lambda net: setattr(net.head.bias, "data", torch.ones(5)),
+    "loaded": lambda net: net.load_state_dict({k: v * 0.5 for k, v in net.state_dict().items()}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_weights_that_change_are_compiled_anew(change: Callable[[Net], object]) -> None:
+    net = Net().eval()
+    fast = compiled(net)
+    with torch.no_grad():
+        for _ in range(6):
+            x = image()
+            torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+            change(net)
+
+
+def test_weights_that_are_no_constants(lowered: Lowered) -> None:
+    net = Net().eval()
+    fast = compiled(net, freeze=False)
+    with torch.no_grad():
+        x = image()
+        assert_same(fast(x), net(x))
+        net.head.weight.data.zero_()  # which torch does not see
+        assert_same(fast(x), net(x))
+    assert len(lowered) == 1
+
+
+def test_training_mode_without_gradients_updates_statistics() -> None:
+    net = Net().train()
+    other = copy.deepcopy(net)
+    fast = compiled(net)
+    with torch.no_grad():
+        for _ in range(3):
+            x = image()
+            torch.testing.assert_close(fast(x), other(x), rtol=1e-4, atol=1e-5)
+    for mine, theirs in zip(net.buffers(), other.buffers(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_dynamic_sizes(dynamic: bool | None, lowered: Lowered) -> None:
+    net = Net().eval()
+    fast = compiled(net, dynamic=dynamic)
+    with torch.no_grad():
+        for batch in (2, 3, 5, 7, 4, 2):
+            x = image(batch)
+            torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+    assert len(lowered) <= 2  # one of one size, one of any
+
+
+def test_sizes_that_are_numbers() -> None:
+    fast = compiled(lambda x, n: (x.repeat(n, 1) * n, x.shape[0] * n), dynamic=True)
+    for rows, n in ((2, 3), (4, 5), (3, 2)):
+        x = torch.randn(rows, 4)
+        found, number = fast(x, n)
+        torch.testing.assert_close(found, x.repeat(n, 1) * n)
+        assert number == rows * n
+
+
+def test_several_inputs_that_share_memory() -> None:
+    def add(x: T, y: T) -> T:
+        x.add_(1)
+        return x + y
+
+    fast = compiled(add)
+    for _ in range(2):
+        mine, theirs = torch.ones(6), torch.ones(6)
+        assert_same(fast(mine[:4], mine[2:]), add(theirs[:4], theirs[2:]))
+        assert_same(mine, theirs)
+
+
+def test_compiling_again_after_a_reset() -> None:
+    net = Net().eval()
+    x = image()
+    for _ in range(3):
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(net)(x), net(x), rtol=1e-4, atol=1e-5)
+        torch._dynamo.reset()
+
+
+def test_an_operator_that_only_torch_runs(lowered: Lowered) -> None:
+    @torch.library.custom_op("delegate_tests::odd", mutates_args=())
+    def odd(x: T) -> T:
+        return x * 3
+
+    odd.register_fake(torch.empty_like)
+    x = torch.randn(4, 4)
+    with pytest.warns(RuntimeWarning, match=r"torch runs a graph that cannot be lowered: .*delegate_tests.odd"):
+        found = compiled(lambda x: odd(x) + 1, kernels="portable")(x)
+    torch.testing.assert_close(found, x * 3 + 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"confg": "a.yaml"}, "did you mean 'config'"), ({"backends": "xnnpak"}, "did you mean 'xnnpack'")],
+)
+def test_wrong_options_are_errors(options: dict[str, object], message: str) -> None:
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=message):
+        compiled(nn.ReLU(), **options)(torch.ones(2))
+
+
+SCRIPT = """
+import torch
+
+config = {path!r}
+model = torch.nn.Linear(4, 2).eval()
+compiled = torch.compile(model, backend="delegate", options={{"config": config}})
+x = torch.randn(3, 4)
+with torch.no_grad():
+    torch.testing.assert_close(compiled(x), model(x))
+assert "delegate" in torch._dynamo.list_backends()
+"""
+
+
+def test_by_name(tmp_path: Path) -> None:
+    """Torch finds it by its entry point."""
+    distribution = tmp_path / "entry-1.0.dist-info"
+    distribution.mkdir()
+    (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: entry\nVersion: 1.0\n")
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    (line,) = [line for line in text.splitlines() if line.startswith("delegate = ") and "dynamo" in line]
+    (distribution / "entry_points.txt").write_text("[torch_dynamo_backends]\n" + line.replace('"', "") + "\n")
+    (tmp_path / "c.yaml").write_text("backends: [xnnpack]\n")
+    (tmp_path / "script.py").write_text(SCRIPT.format(path=str(tmp_path / "c.yaml")))
+    subprocess.run([sys.executable, str(tmp_path / "script.py")], check=True)

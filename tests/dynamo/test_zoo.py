@@ -1,0 +1,39 @@
+"""Real networks by torch.compile: one graph, the partitions of an export, results as in eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+
+from tests import zoo
+from tests.dynamo.compiling import Lowered, compiled
+
+# Beside the networks of the benchmark, others of torchvision.
+MORE = (
+    "alexnet", "vgg11", "squeezenet1_1", "shufflenet_v2_x0_5", "densenet121", "mnasnet0_5", "regnet_y_400mf",
+    "resnext50_32x4d", "efficientnet_v2_s",
+)  # fmt: skip
+NAMES = (*zoo.ZOO, *MORE)
+SLOW = [pytest.param(n, marks=() if n in ("vit_tiny", "bert_mini") else pytest.mark.slow) for n in NAMES]
+
+
+def made(name: str) -> tuple[torch.nn.Module, zoo.Inputs]:
+    if name in zoo.ZOO:
+        return zoo.make(name)
+    torch.manual_seed(0)
+    inputs = (torch.randn(1, 3, 96, 96),)
+    return zoo.calibrate(zoo._torchvision(name), inputs), inputs
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_inference(name: str, lowered: Lowered) -> None:
+    net, inputs = made(name)
+    with zoo.libraries(), torch.no_grad():
+        found, wanted = compiled(net)(*inputs), net(*inputs)
+    found, wanted = (pytree.tree_leaves(dict(v) if hasattr(v, "keys") else v) for v in (found, wanted))
+    for mine, theirs in zip(found, wanted, strict=True):
+        scale = theirs.abs().max().item()
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4 * scale)
+    (program,) = lowered
+    assert sum(p.work for p in program.report.partitions) > 0.99
