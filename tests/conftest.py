@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 os.environ.setdefault("DELEGATE_VERIFY_PASSES", "1")
+os.environ.setdefault("DELEGATE_CACHE", "off")  # but for its own tests, nothing is taken from an earlier run
 
 # What stands in plugins/ has tests of its own, and must not change what these find.
 os.environ.setdefault("DELEGATE_BLOCK_PLUGINS", "openvino,onnxruntime")
-
-# What plugins answer is kept for this run alone; workers of pytest-xdist share it.
-if "DELEGATE_CACHE" not in os.environ:
-    _KEPT = tempfile.TemporaryDirectory()
-    os.environ["DELEGATE_CACHE"] = _KEPT.name
 
 _DRIVER = Path(__file__).parents[1] / ".gpu-software/usr/lib/chromium/vk_swiftshader_icd.json"
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from delegate.cache.folder import VARIABLE, cache_folder
 from delegate.entry_points import distributions
-from delegate.folders import VARIABLE, cache_folder
 from delegate.plugins import BLOCK_VARIABLE, Plugin
 
 LASTS = 24 * 3600.0  # seconds: devices and drivers come and go without a new version of any distribution
@@ -29,6 +29,9 @@ _IDLE = frozenset({
     VARIABLE,
 })  # fmt: skip
 _IDLE_PREFIXES = ("SSH_", "PYTEST_", "TERM_", "VSCODE_", "GIT_", "JPY_", "XDG_SESSION_")
+
+
+_HERE: dict[str, dict[str, Any]] = {}  # answers where nothing is to be kept on disk
 
 
 class Kept:
@@ -44,10 +47,14 @@ class Kept:
     def __init__(self, plugin: Plugin, question: str, module: str, surroundings: tuple[Any, ...]) -> None:
         key = (_FORM, question, tuple(plugin), surroundings, tuple(_sources(module)))
         name = hashlib.sha256(repr(key).encode(errors="surrogatepass")).hexdigest()
-        self._file = cache_folder() / "plugins" / f"{name[:40]}.json"
+        folder = cache_folder()
+        self._name = name[:40]
+        self._file = None if folder is None else folder / "plugins" / f"{self._name}.json"
 
     def get(self) -> dict[str, Any] | None:
         """The answer; None where there is none, or it is too old."""
+        if self._file is None:
+            return _HERE.get(self._name)
         try:
             data = json.loads(self._file.read_text(encoding="utf-8"))
             return data["answer"] if abs(time.time() - data["time"]) < LASTS else None
@@ -56,6 +63,9 @@ class Kept:
 
     def put(self, answer: dict[str, Any]) -> None:
         """Keep an answer; where the disk does not take it, it is asked again next time."""
+        if self._file is None:
+            _HERE[self._name] = answer
+            return
         folder = self._file.parent
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
