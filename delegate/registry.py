@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 BACKENDS = "delegate.backends"
 KERNELS = "delegate.kernels"
 
-_REFRESH = "; or `delegate backends --refresh` asks it again"
 _ERRORS: dict[State, type[BackendError]] = {
     State.BROKEN: BackendBroken,
     State.INCOMPATIBLE: BackendIncompatible,
@@ -151,7 +150,8 @@ class Registry:
         if "absent" in data:
             raise BackendUnavailable(data["absent"], remedy=data["remedy"])
         if "problem" in data:
-            self._break(info.name, data["problem"], data["traceback"])
+            self._states[info.name] = _told(plugin, data)
+            _refuse(self._states[info.name])
         return data
 
     def info(self, name: str) -> BackendInfo:
@@ -322,8 +322,7 @@ class Registry:
         """The state that an answer tells."""
         data = answer.data
         if "problem" in data:
-            state = broken(plugin, data["problem"], data["traceback"])
-            return replace(state, remedy=state.remedy + _REFRESH, kept=answer.kept)
+            return replace(_told(plugin, data), kept=answer.kept)
         try:
             said = from_json(data, plugin)
         except (LookupError, TypeError, ValueError, AttributeError):
@@ -400,6 +399,12 @@ class Registry:
 def default_registry() -> Registry:
     """The registry that is used where none is given."""
     return Registry()
+
+
+def _told(plugin: Plugin, data: dict[str, str]) -> BackendState:
+    """The state of a plugin that gave another process no answer, or a bad one."""
+    state = broken(plugin, data["problem"], data["traceback"])
+    return replace(state, remedy=state.remedy + "; or `delegate backends --refresh` asks it again")
 
 
 def _refuse(state: BackendState, cause: BaseException | None = None) -> NoReturn:

@@ -41,7 +41,7 @@ class IsolatedBackend:
     """
 
     def __init__(self, name: str, half: type[Backend], options: Options, limit: float) -> None:
-        self._name, self._make, self._limit = name, lambda: CheckedBackend(name, half, options), limit
+        self._name, self._half, self._options, self._limit = name, half, options, limit
         self._verdicts: Answers = {}
         self._claimed: Answers = {}
         said = self._ask(lambda backend: (backend.preserve_ops, backend.most_constants))
@@ -119,7 +119,7 @@ class IsolatedBackend:
 
         def work(say: Callable[[Any], None]) -> None:
             try:
-                backend = self._make()
+                backend = CheckedBackend(self._name, self._half, self._options)
             except DelegateError as error:
                 for _ in questions:
                     say((None, error))
@@ -142,7 +142,7 @@ def _bound(ask: Callable[[CheckedBackend, Node], Any], node: Node) -> Callable[[
 
 
 def _key(node: Node) -> tuple[Node, str]:
-    return node, str(node.format_node())  # type: ignore[no-untyped-call]
+    return node, str(node.format_node())
 
 
 def _refusal(why: str) -> Verdict:

@@ -23,8 +23,8 @@ _NO_FORMULA = ("derivative for", "no autograd formula", "autograd kernel was not
 def differentiable(node: Node) -> bool:
     """Whether gradients pass a node, from all floats that it gives to all that it takes.
 
-    An operator whose results need no gradients by nature, such as a comparison, is differentiable. So is anything but an
-    operator.
+    An operator whose results need no gradients by nature, such as a comparison, is differentiable. So is anything
+    but an operator.
     """
     taken = [t for source in node.all_input_nodes for t in tensors(source) if t.is_floating_point() or t.is_complex()]
     if not isinstance(node.target, OpOverload) or not taken:

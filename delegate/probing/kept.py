@@ -19,7 +19,6 @@ from delegate.cache.folder import VARIABLE, cache_folder
 from delegate.entry_points import distributions
 from delegate.plugins import BLOCK_VARIABLE, Plugin
 
-PLUGINS = "plugins"  # within the cache's folder
 LASTS = 24 * 3600.0  # seconds: devices and drivers come and go without a new version of any distribution
 _MOST = 500  # files that are kept
 _FORM = 1  # of the answers
@@ -30,6 +29,9 @@ _IDLE = frozenset({
     VARIABLE,
 })  # fmt: skip
 _IDLE_PREFIXES = ("SSH_", "PYTEST_", "TERM_", "VSCODE_", "GIT_", "JPY_", "XDG_SESSION_")
+
+
+_HERE: dict[str, dict[str, Any]] = {}  # answers where nothing is to be kept on disk
 
 
 class Kept:
@@ -46,12 +48,13 @@ class Kept:
         key = (_FORM, question, tuple(plugin), surroundings, tuple(_sources(module)))
         name = hashlib.sha256(repr(key).encode(errors="surrogatepass")).hexdigest()
         folder = cache_folder()
-        self._file = None if folder is None else folder / PLUGINS / f"{name[:40]}.json"
+        self._name = name[:40]
+        self._file = None if folder is None else folder / "plugins" / f"{self._name}.json"
 
     def get(self) -> dict[str, Any] | None:
         """The answer; None where there is none, or it is too old."""
         if self._file is None:
-            return None
+            return _HERE.get(self._name)
         try:
             data = json.loads(self._file.read_text(encoding="utf-8"))
             return data["answer"] if abs(time.time() - data["time"]) < LASTS else None
@@ -61,6 +64,7 @@ class Kept:
     def put(self, answer: dict[str, Any]) -> None:
         """Keep an answer; where the disk does not take it, it is asked again next time."""
         if self._file is None:
+            _HERE[self._name] = answer
             return
         folder = self._file.parent
         with contextlib.suppress(OSError):

@@ -53,7 +53,7 @@ SAFE: dict[str, Callable[[T], T]] = {
     "picked": lambda x: x[torch.tensor([1, 0, 3, 2])] + x.gather(0, x.argsort(0)),
     "integers": lambda x: x + (x.argmax(0) * 3),
     "no gradients by nature": lambda x: x * (x > 0.5) + torch.zeros_like(x) + x.floor(),
-    "eigenvalues": lambda x: torch.linalg.eigvalsh(x),
+    "eigenvalues": torch.linalg.eigvalsh,
     "writes": lambda x: x.clone().add_(x).relu_(),
     "a custom operator": with_formula,
 }
