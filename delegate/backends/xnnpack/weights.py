@@ -4,15 +4,19 @@ them exactly, as they do of programs in float16 and bfloat16.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from delegate.backends.xnnpack.model_file import ModelFile
 from delegate.program.raw import array_over
+from delegate.program.source import let_go
 
 LEAST = 4096  # bytes; what is smaller stays in the model
+LARGE = 1 << 24  # bytes of constants that are worth a file of their own
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Place = tuple[int, str]  # where a constant goes in the model without any, and how it is stored
@@ -63,15 +67,27 @@ def _halved(array: Array) -> tuple[str, Array]:
     return "", array
 
 
-def put_together(model: memoryview, places: Sequence[Place], data: Sequence[memoryview]) -> bytes:
-    """The whole model; raises ValueError, LookupError or TypeError where places and data do not fit together."""
+def put_together(model: memoryview, places: Sequence[Place], data: Sequence[memoryview]) -> bytes | ModelFile:
+    """The whole model; raises ValueError, LookupError or TypeError where places and data do not fit together.
+
+    A large one is a file in memory, where the machine has these.
+    """
+    if sum(d.nbytes for d in data) >= LARGE:
+        with suppress(OSError):
+            made = ModelFile(_parts(model, places, data))
+            let_go(data[0])  # and with it the whole program file, whose pages count as this process's memory
+            return made
+    return b"".join(_parts(model, places, data))
+
+
+def _parts(model: memoryview, places: Sequence[Place], data: Sequence[memoryview]) -> Iterator[Any]:
     starts = [start for start, _ in places]
     if len(places) != len(data) or any(a > b for a, b in pairwise([0, *starts, model.nbytes])):
         raise ValueError(f"{len(data)} constants, and places for {len(places)} within {model.nbytes} bytes")
-    parts: list[Any] = []
     at = 0
     for (start, kind), stored in zip(places, data, strict=True):
         dtype, whole = _STORED[kind]
-        parts += (model[at:start], whole(array_over(stored, dtype, (stored.nbytes // dtype.itemsize,), 0)).data)
+        yield model[at:start]
+        yield whole(array_over(stored, dtype, (stored.nbytes // dtype.itemsize,), 0)).data
         at = start
-    return b"".join((*parts, model[at:]))
+    yield model[at:]
