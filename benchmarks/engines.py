@@ -179,14 +179,30 @@ def openvino(ep: ExportedProgram, module: torch.nn.Module, inputs: tuple[torch.T
 
 
 class ExecuTorch(Engine):
-    """ExecuTorch with XNNPACK, in a worker process of its own environment."""
+    """ExecuTorch with XNNPACK, in a worker process of its own environment.
 
-    def __init__(self, ep: ExportedProgram, inputs: Sequence[torch.Tensor]) -> None:
+    Args:
+        ep: a program whose result is a plain tuple.
+        inputs: that it is called with.
+        scheme: "static_int8" or "dynamic_int8", by ExecuTorch's own quantizer; empty for floats.
+        batches: of calibration data.
+    """
+
+    def __init__(
+        self,
+        ep: ExportedProgram,
+        inputs: Sequence[torch.Tensor],
+        scheme: str = "",
+        batches: Sequence[tuple[torch.Tensor, ...]] = (),
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._path = Path(self._folder.name)
         torch.export.save(ep, self._path / "model.pt2")
         np.savez(self._path / "inputs.npz", *(x.numpy() for x in inputs))
-        command = [EXECUTORCH_PYTHON, Path(__file__).parent / "executorch_worker.py", self._path, str(THREADS)]
+        for number, batch in enumerate(batches):
+            np.savez(self._path / f"batch_{number}.npz", *(x.numpy() for x in batch))
+        worker = Path(__file__).parent / "executorch_worker.py"
+        command = [EXECUTORCH_PYTHON, worker, self._path, str(THREADS), *filter(None, [scheme])]
         self._worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         ready = self._answer()
         self.lowering, self.note = ready["lowering"], str(ready["delegates"])

@@ -20,8 +20,10 @@ from executorch.extension.pybindings import portable_lib
 from executorch.runtime import Runtime
 
 
-def main(folder: Path, threads: int) -> None:
+def main(folder: Path, threads: int, scheme: str = "") -> None:
     exported = torch.export.load(folder / "model.pt2")
+    if scheme:
+        exported = quantized(exported, scheme, folder)
     start = time.perf_counter()
     edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
     program = edge.to_executorch()
@@ -42,6 +44,20 @@ def main(folder: Path, threads: int) -> None:
             answer({"median": median_latency(method, inputs, request["seconds"])})
 
 
+def quantized(exported: torch.export.ExportedProgram, scheme: str, folder: Path) -> torch.export.ExportedProgram:
+    """By ExecuTorch's own quantizer; ranges are measured on the batches in the folder."""
+    from executorch.backends.xnnpack.quantizer import xnnpack_quantizer as xq
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    config = xq.get_symmetric_quantization_config(is_per_channel=True, is_dynamic=scheme == "dynamic_int8")
+    prepared = prepare_pt2e(exported.module(), xq.XNNPACKQuantizer().set_global(config))
+    for path in sorted(folder.glob("batch_*.npz")):
+        with np.load(path) as stored, torch.no_grad():
+            prepared(*(torch.from_numpy(x) for x in stored.values()))
+    args, _ = exported.example_inputs
+    return torch.export.export(convert_pt2e(prepared), args)
+
+
 def median_latency(method: object, inputs: list[torch.Tensor], seconds: float) -> float:
     times: list[float] = []
     end = time.perf_counter() + seconds
@@ -57,4 +73,4 @@ def answer(content: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -1,4 +1,8 @@
-"""Quantized models on XNNPACK beside the same in float32, and beside int8 on ONNX Runtime and OpenVINO, in one run.
+"""Quantized models on XNNPACK beside the same in float32, and beside int8 elsewhere, in one run.
+
+Each peer quantizes by its own means or, OpenVINO, runs what ONNX Runtime's quantization made; ExecuTorch takes the
+environment that `make bench-peers` sets up. Engines take turns call by call; ratios are medians of those of the turns.
+The process memory is that of a fresh process, NumPy and LiteRT included, behind three calls of the saved program.
 
 python -m benchmarks.quantized [--models NAME ...] [--rounds N] [--seconds S] [--peers]
 """
@@ -6,12 +10,15 @@ python -m benchmarks.quantized [--models NAME ...] [--rounds N] [--seconds S] [-
 from __future__ import annotations
 
 import argparse
+import operator
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +30,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 import delegate
-from benchmarks.engines import THREADS, median_latency, onnx_bytes
+from benchmarks.engines import EXECUTORCH_PYTHON, THREADS, Engine, ExecuTorch, Leaves, Local, onnx_bytes
 from delegate.quantization import Settings, quantize
 from tests import zoo
 
@@ -50,13 +57,16 @@ class Linears(nn.Module):
         return x
 
 
-def model(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...], str, Iterator[tuple[torch.Tensor, ...]]]:
+Batch = tuple[torch.Tensor, ...]
+
+
+def model(name: str) -> tuple[nn.Module, Batch, str, list[Batch]]:
     """A module, example inputs, the scheme, and calibration data."""
     torch.manual_seed(0)
     if name == STACK:
-        return Linears().eval(), (torch.randn(1, 1024),), "dynamic_int4", iter(())
+        return Linears().eval(), (torch.randn(1, 1024),), "dynamic_int4", []
     module, inputs = zoo.make(name)
-    data = (tuple(torch.randn_like(x) if x.is_floating_point() else x for x in inputs) for _ in range(_BATCHES))
+    data = [tuple(torch.randn_like(x) if x.is_floating_point() else x for x in inputs) for _ in range(_BATCHES)]
     return module, inputs, SCHEMES[name], data
 
 
@@ -86,20 +96,20 @@ def measure(name: str, rounds: int, seconds: float, peers: bool) -> str:
     integers = quantize(floats, Settings("xnnpack", scheme), data)
     arrays = [x.numpy() for x in inputs]
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        _, plain_seconds, plain_size = lowered(floats, Path(folder) / "floats.dlg")
-        small, small_seconds, small_size = lowered(integers, Path(folder) / "integers.dlg")
-        loaded = {kind: delegate.load(Path(folder) / f"{kind}.dlg") for kind in ("floats", "integers")}
-        calls: dict[str, Callable[[], Any]] = {kind: partial(p, *arrays) for kind, p in loaded.items()}
+        paths = {kind: Path(folder) / f"{kind}.dlg" for kind in ("floats", "integers")}
+        _, plain_seconds, plain_size = lowered(floats, paths["floats"])
+        small, small_seconds, small_size = lowered(integers, paths["integers"])
         exact, reference, ours = (first(f(*inputs)) for f in (module, integers.module(), small))
+        engines: dict[str, Engine] = {k: Local(partial(delegate.load(path), *arrays)) for k, path in paths.items()}
         if peers:
-            calls |= peers_of(floats, inputs, scheme, Path(folder))
-        times: dict[str, list[float]] = {kind: [] for kind in calls}
+            engines |= peers_of(module, inputs, scheme, data, Path(folder))
+        times: dict[str, list[float]] = {kind: [] for kind in engines}
         for _ in range(rounds):
-            for kind, call in calls.items():
-                times[kind].append(median_latency(call, seconds))
-    ratios = {
-        kind: statistics.median(a / b for a, b in zip(times["integers"], times[kind], strict=True)) for kind in calls
-    }
+            for kind, engine in engines.items():
+                times[kind].append(engine.run(seconds))
+        for engine in engines.values():
+            engine.close()
+        memory = process_memory(paths["integers"], arrays)
     cells = [
         name,
         scheme,
@@ -107,55 +117,106 @@ def measure(name: str, rounds: int, seconds: float, peers: bool) -> str:
         f"{sum(n.backend == 'portable' for n in small.report.nodes)}",
         f"{sqnr(exact, ours):.1f}",
         f"{sqnr(exact, reference):.1f}",
-        f"{statistics.median(times['integers']) * 1e3:.2f}",
-        *(f"{ratios[kind]:.2f}" if kind in ratios else "" for kind in ("floats", "onnxruntime", "openvino")),
+        f"{min(times['integers']) * 1e3:.2f}",
+        *(_over(times["integers"], times.get(k)) for k in ("floats", "onnxruntime", "openvino", "executorch")),
         f"{small_size / plain_size:.2f}",
+        f"{memory / small_size:.2f}",
         f"{small_seconds / plain_seconds:.2f}",
     ]
     return f"| {' | '.join(cells)} |"
 
 
-def peers_of(
-    floats: ExportedProgram, inputs: tuple[torch.Tensor, ...], scheme: str, folder: Path
-) -> dict[str, Callable[[], Any]]:
-    """ONNX Runtime's own quantization of the same model, there and, where that is static, in OpenVINO."""
-    import onnxruntime as ort
+def _over(ours: list[float], theirs: list[float] | None) -> str:
+    """The median of the rounds' ratios, and the ratio of the least times."""
+    if theirs is None:
+        return ""
+    return f"{statistics.median(map(operator.truediv, ours, theirs)):.2f} ({min(ours) / min(theirs):.2f})"
+
+
+def process_memory(path: Path, arrays: list[np.ndarray]) -> int:
+    """The resident memory, in bytes, of a process that has loaded a program and called it; read from Linux's /proc."""
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(Path(folder) / "inputs.npz", *arrays)
+        code = _CALLS.format(model=str(path), inputs=f"{folder}/inputs.npz")
+        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return int(done.stdout.splitlines()[-1]) * 1024
+
+
+_CALLS = """
+import numpy
+from delegate.runtime.loaded import load
+inputs = list(numpy.load({inputs!r}).values())
+program = load({model!r})
+for _ in range(3):
+    program(*inputs)
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmRSS")))
+"""
+
+
+def peers_of(module: nn.Module, inputs: Batch, scheme: str, data: list[Batch], folder: Path) -> dict[str, Engine]:
+    """The same model in int8 on others; what cannot run is left out, and said."""
+    program = torch.export.export(Leaves(module), inputs)
+    target = onnx_int8(program, scheme, data, folder)
+    makers: dict[str, Callable[[], Engine]] = {
+        "onnxruntime": lambda: _onnxruntime(target, inputs),
+        "openvino": lambda: _openvino(target, inputs),
+    }
+    if EXECUTORCH_PYTHON.exists():
+        makers["executorch"] = lambda: ExecuTorch(program, inputs, scheme, data)
+    found: dict[str, Engine] = {}
+    for name, make in makers.items():
+        try:
+            found[name] = make()
+            found[name].run(0)
+        except Exception as error:  # of a peer
+            found.pop(name, None)
+            print(f"{name} does not run it: {str(error).splitlines()[0]}", file=sys.stderr)
+    return found
+
+
+def onnx_int8(program: ExportedProgram, scheme: str, data: list[Batch], folder: Path) -> Path:
+    """What ONNX Runtime's own quantization makes of a program."""
+    import onnx
     from onnxruntime import quantization
 
-    (folder / "floats.onnx").write_bytes(onnx_bytes(floats))
-    target = folder / "int8.onnx"
+    proto = onnx.load_from_string(onnx_bytes(program))
+    # The quantization turns weights round, and is then told by the exporter that they have other shapes.
+    del proto.graph.value_info[:]
+    source, target = folder / "floats.onnx", folder / "int8.onnx"
+    onnx.save(proto, source)
     if scheme == "static_int8":
-        reader = _Reader(floats, inputs)
-        quantization.quantize_static(
-            folder / "floats.onnx", target, reader, per_channel=True, weight_type=quantization.QuantType.QInt8
-        )
+        names = [i.name for i in proto.graph.input]
+        weights = quantization.QuantType.QInt8
+        quantization.quantize_static(source, target, _Reader(names, data), per_channel=True, weight_type=weights)
     else:
-        quantization.quantize_dynamic(folder / "floats.onnx", target, per_channel=True)
+        quantization.quantize_dynamic(source, target, per_channel=True)
+    return target
+
+
+def _onnxruntime(target: Path, inputs: Batch) -> Engine:
+    import onnxruntime as ort
+
     options = ort.SessionOptions()
     options.intra_op_num_threads = THREADS
     session = ort.InferenceSession(target, options, providers=["CPUExecutionProvider"])
     feed = {i.name: x.numpy() for i, x in zip(session.get_inputs(), inputs, strict=True)}
-    found: dict[str, Callable[[], Any]] = {"onnxruntime": lambda: session.run(None, feed)}
-    if scheme == "static_int8":
-        import openvino as ov
+    return Local(lambda: session.run(None, feed))
 
-        settings = {"INFERENCE_NUM_THREADS": THREADS, "PERFORMANCE_HINT": "LATENCY"}
-        request = ov.compile_model(str(target), "CPU", settings).create_infer_request()
-        arrays = [x.numpy() for x in inputs]
-        found["openvino"] = lambda: request.infer(arrays)
-    return found
+
+def _openvino(target: Path, inputs: Batch) -> Engine:
+    import openvino as ov
+
+    settings = {"INFERENCE_NUM_THREADS": THREADS, "PERFORMANCE_HINT": "LATENCY"}
+    request = ov.compile_model(str(target), "CPU", settings).create_infer_request()
+    arrays = [x.numpy() for x in inputs]
+    return Local(lambda: request.infer(arrays))
 
 
 class _Reader:
     """Calibration data as ONNX Runtime's quantization reads it."""
 
-    def __init__(self, floats: ExportedProgram, inputs: tuple[torch.Tensor, ...]) -> None:
-        names = [str(n) for n in floats.graph_signature.user_inputs]
-        generator = np.random.default_rng(0)
-        draw = generator.standard_normal
-        self._batches = iter(
-            [{n: draw(x.shape, np.float32) for n, x in zip(names, inputs, strict=True)} for _ in range(_BATCHES)]
-        )
+    def __init__(self, names: list[str], data: list[Batch]) -> None:
+        self._batches = iter([{n: x.numpy() for n, x in zip(names, batch, strict=True)} for batch in data])
 
     def get_next(self) -> dict[str, np.ndarray] | None:
         return next(self._batches, None)
@@ -174,16 +235,16 @@ def cpu() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="*", default=[*SCHEMES, STACK])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--peers", action="store_true", help="ONNX Runtime and OpenVINO too")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=0.2, help="of each engine in a round")
+    parser.add_argument("--peers", action="store_true", help="ONNX Runtime, OpenVINO and ExecuTorch too")
     given = parser.parse_args()
     print(f"{cpu()}, {THREADS} threads\n")
     print(
-        "| model | scheme | partitions | portable nodes | SQNR, dB | of the reference | ms | over float32 "
-        "| over ONNX Runtime int8 | over OpenVINO int8 | file | lowering |"
+        "| model | scheme | partitions | portable nodes | SQNR, dB | of the reference | least ms | over float32 "
+        "| over ONNX Runtime int8 | over OpenVINO int8 | over ExecuTorch int8 | file | memory over file | lowering |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+    print(f"|{'---|' * 14}")
     with zoo.libraries():
         for name in given.models:
             print(measure(name, given.rounds, given.seconds, given.peers), flush=True)

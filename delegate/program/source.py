@@ -127,10 +127,20 @@ def _regular(path: str | os.PathLike[str]) -> io.FileIO:
     return open(path, "rb", buffering=0)
 
 
+class MappedFile(mmap.mmap):
+    """A file that is mapped, told from memory of this process."""
+
+
+def let_go(data: memoryview) -> None:
+    """Have the pages of a mapped file leave this process until they are read again; nothing where it is none."""
+    if isinstance(data.obj, MappedFile) and hasattr(mmap, "MADV_DONTNEED"):
+        data.obj.madvise(mmap.MADV_DONTNEED)
+
+
 def _map(descriptor: int) -> memoryview:
     if os.fstat(descriptor).st_size == 0:
         return memoryview(b"")
-    return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+    return memoryview(MappedFile(descriptor, 0, access=mmap.ACCESS_READ))
 
 
 def _stored(member: zipfile.Path) -> memoryview | None:

@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +77,15 @@ def _call(source: str) -> Iterable[Batch]:
         known = [n for n, f in vars(module).items() if callable(f) and not n.startswith("_")]
         what = f"module {module_name} has no function {name!r} for calibration data"
         raise InputError(what, remedy=did_you_mean(name, known))
+    return _yielded(function, source)
+
+
+def _yielded(function: Callable[[], Iterable[Batch]], source: str) -> Iterator[Batch]:
+    """What a function gives or yields; whatever it raises meanwhile is an InputError."""
     try:
-        made: Iterator[Batch] = iter(function())
+        yield from function()
     except (Exception, SystemExit) as error:
         raise InputError(f"{source} failed: {one_line(error)}", where="calibration data", remedy=_GIVE) from error
-    return made
 
 
 class Checked:

@@ -1,4 +1,4 @@
-"""The main job on real data: export, partition, lower to every backend here, save, and run in a process without torch.
+"""The main job on real data: export, quantize, lower to every backend here, save, and run in a process without torch.
 
 python examples/digits/demo.py [FOLDER]     the files go to FOLDER, else to a temporary one
 """
@@ -18,19 +18,24 @@ import torch
 from model import digits, trained
 
 import delegate
+from delegate.errors import ConfigError
 from delegate.plugins import State
+from delegate.quantization import Settings, quantize, schemes
 from delegate.registry import default_registry
 
 HERE = Path(__file__).parent
 MAIN = "xnnpack"  # the backend whose program is digits.dlg
+SCHEMES = ("static_int8", "dynamic_int8")  # where a backend has them
+BATCHES = 64  # training images that ranges are measured on
 
 
 def main(folder: Path) -> None:
     """Run the demo; the programs are written to the folder."""
     net = trained()
-    _, images, _, labels = digits()
+    training, images, _, labels = digits()
     np.save(folder / "images.npy", images)
     exported = torch.export.export(net, (torch.from_numpy(images[:1]),))
+    batches = [torch.from_numpy(image[None]) for image in training[:BATCHES]]
 
     rows = [_eager(net, images, labels)]
     devices = _devices()
@@ -41,12 +46,24 @@ def main(folder: Path) -> None:
         if place in devices:
             print(program.report, end="\n\n")
         rows.append(_saved(place, file, folder, labels))
+        for scheme in _schemes(place) if place in devices else ():
+            file = folder / f"digits-{place}-{scheme}.dlg"
+            delegate.to_backend(quantize(exported, Settings(place, scheme), batches), [place]).save(file)
+            rows.append(_saved(f"{place} {scheme}", file, folder, labels))
 
     print(f"{len(images)} held-out images, one at a time; the saved programs run in a process without torch")
-    print(f"{'':10} {'accuracy':>9} {'latency':>11} {'file':>9}")
+    print(f"{'':20} {'accuracy':>9} {'latency':>11} {'file':>9}")
     for place, accuracy, latency, size in rows:
         file_size = f"{size / 1024:5.0f} KiB" if size else ""
-        print(f"{place:10} {accuracy:9.2%} {latency * 1e6:8.0f} us {file_size:>9}  {devices.get(place, '')}".rstrip())
+        print(f"{place:20} {accuracy:9.2%} {latency * 1e6:8.0f} us {file_size:>9}  {devices.get(place, '')}".rstrip())
+
+
+def _schemes(place: str) -> list[str]:
+    """The schemes of a backend that are shown; none of one that runs no integers."""
+    try:
+        return [name for name in SCHEMES if name in schemes(place)]
+    except ConfigError:
+        return []
 
 
 def _devices() -> dict[str, str]:

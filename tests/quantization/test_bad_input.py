@@ -107,6 +107,16 @@ def test_files(tmp_path: Path) -> None:
         read_calibration(str(tmp_path / "nothing.npz"), ["x"])
 
 
+def test_a_function_that_fails_midway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bad_batches.py").write_text(
+        "import torch\ndef some():\n  yield torch.randn(3, 66)\n  raise OSError('gone')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    config = {"backends": ["xnnpack"], "quantization": {"calibration": "bad_batches:some"}}
+    with pytest.raises(InputError, match=r"bad_batches:some failed: OSError: gone"):
+        delegate.to_backend(exported(), config=config)
+
+
 CONFIGS: Mapping[str, tuple[dict[str, Any], str]] = {
     "a backend that is not used": ({"backends": ["xnnpack"], "quantization": {"backend": "dsp"}}, "not among"),
     "no backend": ({"backends": [], "quantization": {}}, "none is used"),

@@ -299,7 +299,10 @@ class RegionBuilder:
     def _small_constant(self, coded: Coded, order: Order) -> Operand:
         if not coded.is_plain and not (coded.block and self._small):
             self.floats.append(f"int{coded.bits} weights in {_blocks(coded)}: XNNPACK decodes one scale per channel")
-            return self.constant(coded.decoded(), order)
+            laid = coded.transpose(order)
+            values = np.ascontiguousarray(laid.decoded())
+            made_of = replace(laid, values=np.ascontiguousarray(laid.values)) if laid.in_runs else None
+            return Operand(self.model.constant(values, coded=made_of), coded.shape, order)
         laid = coded.transpose(order)
         bits = 4 if coded.bits == 4 and self._small else 0
         index = self.model.constant(np.ascontiguousarray(laid.values), self._quantization(laid), bits)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from delegate.backends.xnnpack.runtime import open_interpreter
+from delegate.backends.xnnpack.taken import taken
 from delegate.backends.xnnpack.tflite import Model
 
 _WHY = "LiteRT's XNNPACK does not take {} here"
@@ -30,28 +29,10 @@ def refused(model: Model, blob: bytes, inputs: list[int], outputs: list[int]) ->
 
 
 def _covered(blob: bytes, count: int) -> set[int]:
-    """Positions of the operators that run inside XNNPACK: those between inputs and outputs of its delegate nodes."""
+    """Positions of the operators that run inside XNNPACK."""
     interpreter = open_interpreter(blob, 1)
-    wrapper = interpreter._interpreter
     try:
-        wrapper.AllocateTensors()
+        interpreter._interpreter.AllocateTensors()
     except (RuntimeError, ValueError):
         return set()
-    makers = {int(t): i for i in range(count) for t in wrapper.NodeOutputs(i)}
-    found: set[int] = set()
-    for node in range(count, wrapper.NumNodes()):
-        if wrapper.NodeName(node) == "DELEGATE":
-            found |= _inside(wrapper, makers, node)
-    return found
-
-
-def _inside(wrapper: Any, makers: dict[int, int], delegate: int) -> set[int]:
-    given = {int(t) for t in wrapper.NodeInputs(delegate)}
-    stack = [int(t) for t in wrapper.NodeOutputs(delegate)]
-    found: set[int] = set()
-    while stack:
-        maker = makers.get(stack.pop())
-        if maker is not None and maker not in found:
-            found.add(maker)
-            stack += [int(t) for t in wrapper.NodeInputs(maker) if int(t) not in given]
-    return found
+    return taken(interpreter._interpreter, count)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from delegate.backends.xnnpack.tflite import Array
+Array = np.ndarray[Any, np.dtype[Any]]
 
 LOW, HIGH = -128, 127
 SCALES = (2.0**-60, 2.0**60)  # the smallest and the largest that kernels are given
@@ -118,6 +118,17 @@ class Coded:
         """All of them, flat."""
         assert self.scale is not None
         return self.scale.reshape(-1)
+
+    @property
+    def in_runs(self) -> bool:
+        """Whether each scale is that of so many values one behind the other, and zero points, if any, are integers."""
+        if self.scale is None or self.values.size % self.scale.size:
+            return False
+        shared = [
+            axis for axis, sizes in enumerate(zip(self.scale.shape, self.shape, strict=True)) if len({*sizes}) > 1
+        ]
+        last = all(own == 1 for own in self.scale.shape[shared[0] + 1 :]) if shared else True
+        return last and (self.zero_point is None or not np.any(self.zero_point % 1))
 
     @property
     def symmetric(self) -> bool:

@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from delegate.backends.xnnpack.info import INSTALL, threads
+from delegate.backends.xnnpack.model_file import ModelFile
 from delegate.backends.xnnpack.quiet import make_first
+from delegate.backends.xnnpack.taken import taken
 from delegate.backends.xnnpack.verifier import Graph, verify
 from delegate.backends.xnnpack.weights import put_together
 from delegate.errors import BackendFailed, BackendUnavailable
@@ -38,10 +40,11 @@ def litert() -> Any:
 _FIRST, _MADE = Lock(), list[bool]()
 
 
-def open_interpreter(model: bytes, num_threads: int) -> Any:
+def open_interpreter(model: bytes | ModelFile, num_threads: int) -> Any:
     """LiteRT's interpreter of a model; raises BackendUnavailable where the library is absent."""
+    given = {"model_path": model.path} if isinstance(model, ModelFile) else {"model_content": model}
     try:
-        return litert()(model_content=model, num_threads=num_threads)
+        return litert()(**given, num_threads=num_threads)
     except (ValueError, RuntimeError) as error:
         raise BackendFailed("LiteRT does not take the model", where=str(error)) from error
 
@@ -67,6 +70,7 @@ class XnnpackDelegate(Delegate):
         self._shapes: tuple[tuple[int, ...], ...] = ()
         self._sources: list[Array] = []
         self._results: list[Array] = []
+        self._nodes = 0  # of the interpreter, where the model has let go of its weights
         if not self._dynamic:
             self._bind()
 
@@ -75,6 +79,14 @@ class XnnpackDelegate(Delegate):
         self._wrapper.AllocateTensors()
         self._sources = [self._look(i) for i in self._inputs]
         self._results = [self._look(i) for i in self._outputs]
+
+    def release(self, model: ModelFile) -> None:
+        """Give back the memory of the model's weights, which XNNPACK has packed, if it has taken all operators."""
+        if self._dynamic:
+            self._wrapper.AllocateTensors()  # packs; what is resized later stays packed
+        if len(taken(self._wrapper, self._graph.operators)) == self._graph.operators:
+            model.release(self._graph.weights)
+            self._nodes = self._wrapper.NumNodes()
 
     def _look(self, index: int) -> Any:
         """A tensor's memory; of one without dimensions LiteRT gives only a number, so that cannot be kept."""
@@ -86,6 +98,8 @@ class XnnpackDelegate(Delegate):
         for index, shape in zip(self._inputs, shapes, strict=True):
             self._wrapper.ResizeInputTensor(index, np.array(shape, np.int32), False)
         self._bind()
+        if self._nodes and self._nodes != self._wrapper.NumNodes():
+            raise RuntimeError("LiteRT has given the model to XNNPACK anew, and its weights are gone")
         self._shapes = shapes
 
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
@@ -179,18 +193,35 @@ class XnnpackRuntime(BackendRuntime):
     def init_with_data(
         self, blob: memoryview, data: Sequence[memoryview], compile_specs: Mapping[str, Any]
     ) -> Delegate:
-        # LiteRT takes nothing but bytes. `join` copies without holding Python's lock: meanwhile LiteRT is imported.
+        # Copying does not hold Python's lock: meanwhile LiteRT is imported.
         whole = Task(partial(put_together, blob, compile_specs.get("weights", ()), data))
         litert()
-        inputs, outputs = compile_specs["inputs"], compile_specs["outputs"]
         try:
             model = whole.result()
-            graph = verify(memoryview(model), inputs, outputs)
         except (ValueError, LookupError, TypeError) as error:
-            what = "the model is not as this backend writes them"
-            raise BackendFailed(what, where=str(error), remedy=_DAMAGED) from error
-        interpreter = open_interpreter(model, min(compile_specs.get("threads") or threads(), threads()))
+            raise _foreign(error) from error
+        if isinstance(model, bytes):
+            return _delegate(model, memoryview(model), compile_specs)
         try:
-            return XnnpackDelegate(interpreter, graph, compile_specs)
-        except (LookupError, TypeError, ValueError, RuntimeError) as error:
-            raise BackendFailed("LiteRT cannot prepare the model", where=str(error)) from error
+            return _delegate(model, model.view, compile_specs)
+        finally:
+            model.close()
+
+
+def _delegate(model: bytes | ModelFile, view: memoryview, specs: Mapping[str, Any]) -> XnnpackDelegate:
+    try:
+        graph = verify(view, specs["inputs"], specs["outputs"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise _foreign(error) from error
+    interpreter = open_interpreter(model, min(specs.get("threads") or threads(), threads()))
+    try:
+        made = XnnpackDelegate(interpreter, graph, specs)
+        if isinstance(model, ModelFile):
+            made.release(model)
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise BackendFailed("LiteRT cannot prepare the model", where=str(error)) from error
+    return made
+
+
+def _foreign(error: Exception) -> BackendFailed:
+    return BackendFailed("the model is not as this backend writes them", where=str(error), remedy=_DAMAGED)

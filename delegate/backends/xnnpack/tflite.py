@@ -12,6 +12,9 @@ import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
+from delegate.backends.xnnpack.quantized import Coded
+from delegate.backends.xnnpack.weights import packed
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _ALIGNMENT = 16  # of constant data, which XNNPACK reads in place
@@ -64,9 +67,11 @@ class _Buffer(schema.BufferT):  # type: ignore[misc]
 
     Attributes:
         before_end: of the model that it was last packed into: how far before its end the data begins.
+        coded: the integers that the data was made of.
     """
 
     before_end = 0
+    coded: Coded | None = None
 
     def Pack(self, builder: flatbuffers.Builder) -> int:  # noqa: N802 - the generated classes call it
         data = None
@@ -131,23 +136,26 @@ class Model:
         """
         return self._add(shape, _TYPES[np.dtype(dtype)], 0, signature, quantization)
 
-    def constant(self, array: Array, quantization: Quantization | None = None, bits: int = 0) -> int:
+    def constant(
+        self, array: Array, quantization: Quantization | None = None, bits: int = 0, coded: Coded | None = None
+    ) -> int:
         """Add a constant; the same contents with the same parameters are stored once, and give the same tensor again.
 
         Args:
             array: float32, float16, int32 or int8.
             quantization: of integers that stand for reals.
             bits: 4 for values of int8 that are stored two to a byte; else 0.
+            coded: the integers that floats were made of, in runs.
         """
         array = np.ascontiguousarray(array).reshape(array.shape)
-        data = _packed(array) if bits == 4 else array
+        data = packed(array) if bits == 4 else array
         digest = hashlib.sha256(data.reshape(-1).view(np.uint8).data).digest()
         key = (digest, array.shape, array.dtype.str, quantization, bits)
         if key not in self._constants:
             if digest not in self._contents:
                 self._contents[digest] = len(self._buffers)
                 buffer = _Buffer()
-                buffer.data = data
+                buffer.data, buffer.coded = data, coded
                 self._buffers.append(buffer)
                 self._bytes += data.nbytes + 64
             kind = schema.TensorType.INT4 if bits == 4 else _TYPES[array.dtype]
@@ -185,9 +193,9 @@ class Model:
         graph.inputs, graph.outputs = np.array(inputs, np.int32), np.array(outputs, np.int32)
         return self._pack(graph)
 
-    def constants(self, model: bytes) -> list[tuple[int, Array]]:
-        """Where each constant begins in what `finish` just gave, and what it is."""
-        return [(len(model) - b.before_end, b.data) for b in self._buffers if b.data is not None]
+    def constants(self, model: bytes) -> list[tuple[int, Array, Coded | None]]:
+        """Where each constant begins in what `finish` just gave, what it is, and the integers that it was made of."""
+        return [(len(model) - b.before_end, b.data, b.coded) for b in self._buffers if b.data is not None]
 
     def single(self, position: int) -> bytes:
         """A model of one of the operators alone, with what decodes its constants, on the same tensors."""
@@ -230,13 +238,6 @@ class Model:
             self._bytes += 16 * len(quantization.scales)
         self._graph.tensors.append(tensor)
         return len(self._graph.tensors) - 1
-
-
-def _packed(array: Array) -> Array:
-    """Values of 4 bits, two to a byte, the first in the lower half."""
-    flat = array.reshape(-1).view(np.uint8) & 15
-    flat = np.pad(flat, (0, flat.size % 2))
-    return np.asarray(flat[0::2] | (flat[1::2] << 4), np.uint8)
 
 
 def _operator_code(code: int) -> Any:

@@ -243,6 +243,7 @@ _RATIOS: Mapping[str, tuple[str, float, float]] = {
     ),
 }  # fmt: skip
 _SCALES = (2.0**-60, 2.0**60)  # of activations and weights
+_LAYERS = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})  # XNNPACK packs their second
 _NAMES = {row.code: name for name, row in OPERATORS.items()}
 
 
@@ -276,10 +277,18 @@ class Tensor(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """What a model takes and gives."""
+    """What a model takes and gives.
+
+    Args:
+        inputs, outputs: tensors.
+        operators: how many it has.
+        weights: where constants lie that layers alone read, as their weights: (start, size) in the file.
+    """
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    operators: int
+    weights: tuple[tuple[int, int], ...]
 
 
 def verify(model: memoryview, inputs: Sequence[int], outputs: Sequence[int]) -> Graph:
@@ -308,12 +317,14 @@ class _Verifier:
         buffers = [read(start, _BUFFER)["data"] for start in model["buffers"]]
         _require(bool(buffers) and buffers[0] is None, "its first buffer is not empty")
         graph = read(model["graphs"][0], _GRAPH)
-        tensors = [self._tensor(read(start, _TENSOR), buffers) for start in graph["tensors"]]
+        tables = [read(start, _TENSOR) for start in graph["tensors"]]
+        tensors = [self._tensor(table, buffers) for table in tables]
         _require((graph["inputs"], graph["outputs"]) == (inputs, outputs), "it takes or gives others than are named")
         for number, tensor in enumerate(tensors):
             _require(_has_blocks(tensor, tensors), f"the blocks of tensor {number} have not their scales")
         there = {i for i, tensor in enumerate(tensors) if tensor.is_constant}
         self._decoded: set[int] = set()
+        self._weights, self._others = set[int](), set[int]()
         for index in inputs:
             _require(_is_new(index, tensors, there), f"tensor {index} cannot be an input")
             there.add(index)
@@ -321,7 +332,12 @@ class _Verifier:
             self._operator(number, read(start, _OPERATOR), codes, tensors, there)
         for index in outputs:
             _require(index in there and _is_value(tensors[index]), f"tensor {index}, an output, is never computed")
-        return Graph(tuple(tensors[i] for i in inputs), tuple(tensors[i] for i in outputs))
+        own, others = (
+            {buffers[tables[i]["buffer"]] for i in found if tensors[i].is_constant}
+            for found in (self._weights, {*self._others, *outputs})
+        )
+        taken, given = (tuple(tensors[i] for i in indices) for indices in (inputs, outputs))
+        return Graph(taken, given, len(graph["operators"]), tuple(sorted(own - others)))
 
     def _row(self, code: Mapping[str, int]) -> str:
         name = _NAMES.get(code["code"], "")
@@ -391,7 +407,7 @@ class _Verifier:
         place = f"operator {number}, {name},"
         least = sum(map(str.islower, letters))
         _require(least <= len(inputs) <= len(letters), f"{place} has {len(inputs)} inputs")
-        for letter, index in zip(letters, inputs, strict=False):
+        for position, (letter, index) in enumerate(zip(letters, inputs, strict=False)):
             if index == -1 and letter.isupper():
                 continue
             _require(index in there, f"{place} reads tensor {index} before it is there")
@@ -399,6 +415,7 @@ class _Verifier:
                 _fits(letter.lower(), tensors[index], index in self._decoded),
                 f"{place} does not take such a tensor as {index}",
             )
+            (self._weights if name in _LAYERS and position == 1 else self._others).add(index)
         options = self._options(place, operator, row.options)
         _require(len(outputs) == options.get("splits", 1), f"{place} has {len(outputs)} outputs")
         for index in outputs:

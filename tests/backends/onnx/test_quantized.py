@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.graph import CodeGen
 
@@ -20,6 +21,8 @@ from tests.backends.onnx.test_rows import require
 from tests.lowering import compiled, relative_error
 
 pytest.importorskip("torchao", reason="torchao quantizes the programs of these tests")
+with zoo.libraries():
+    from delegate.quantization import Settings, quantize
 from tests.backends.onnx.quantizer import last_step, quantized
 
 aten = torch.ops.aten
@@ -95,24 +98,49 @@ class Bottleneck(nn.Module):
         return self.head((x + self.project(deep)).mean((2, 3)))
 
 
+class Gated(nn.Module):
+    """What mobilenet_v3 is made of: a gate of channels, hard activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expand, self.project = nn.Conv2d(16, 48, 1), nn.Conv2d(48, 16, 1)
+        self.deep = nn.Conv2d(48, 48, 3, padding=1, groups=48)
+        self.squeeze, self.excite = nn.Conv2d(48, 16, 1), nn.Conv2d(16, 48, 1)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        deep = nn.functional.hardswish(self.deep(nn.functional.hardswish(self.expand(x))))
+        gate = self.squeeze(nn.functional.adaptive_avg_pool2d(deep, 1)).relu()
+        deep = deep * nn.functional.hardsigmoid(self.excite(gate))
+        return self.head((x + self.project(deep)).mean((2, 3)))
+
+
 class Steps(Interpreter):
     """Runs a quantized program from the integers that are given for its quantized values.
 
     Args:
         program: its results are all its quantized values.
         given: these values.
+
+    Attributes:
+        off: by how many steps each is off what torch makes of those before it.
+        rounded: how many steps each lies from the real number that torch rounds there.
     """
 
     def __init__(self, program: GraphModule, given: Sequence[torch.Tensor]) -> None:
         super().__init__(program)
         self.given = dict(zip(_quantized(program), given, strict=True))
-        self.off: dict[str, torch.Tensor] = {}  # by how many steps each is off what torch makes of those before it
+        self.off: dict[str, torch.Tensor] = {}
+        self.rounded: dict[str, torch.Tensor] = {}
 
     def run_node(self, n: Node) -> object:
         made = super().run_node(n)
         if n not in self.given:
             return made
+        real, scale, zero_point, low, high, _ = self.map_nodes_to_values(n.args, n)
+        exact = (real.double() / scale + zero_point).clamp(low, high)
         self.off[n.name] = (self.given[n].int() - made.int()).abs()
+        self.rounded[n.name] = (self.given[n].double() - exact).abs()
         return self.given[n]
 
 
@@ -120,24 +148,43 @@ def _quantized(program: GraphModule) -> list[Node]:
     return [n for n in program.graph.nodes if n.target is torch.ops.quantized_decomposed.quantize_per_tensor.default]
 
 
+def _steps(exported: ExportedProgram, batch: tuple[torch.Tensor, ...]) -> Steps:
+    """Every quantized value of a program as the DSP makes it, beside torch's."""
+    program = exported.module()
+    output = program.graph.output_node()
+    output.args = (tuple(_quantized(program)),)
+    program.graph.set_codegen(CodeGen())
+    program.recompile()
+    lowered = delegate.to_backend(torch.export.export(program, batch), "dsp")
+    assert {n.backend for n in lowered.report.nodes} == {"dsp"}
+    steps = Steps(program, lowered(*batch))
+    with torch.no_grad():
+        steps.run(*batch)
+    return steps
+
+
 def test_every_operator_alone_is_within_a_step():
     """So where a whole network of random weights is many steps off, the network made them of these."""
     require("dsp")
     torch.manual_seed(0)
     batches = samples(1, 16, 28, 28)
-    program = quantized(Bottleneck(), batches, torch.int8, per_channel=True)[1].module()
-    output = program.graph.output_node()
-    output.args = (tuple(_quantized(program)),)
-    program.graph.set_codegen(CodeGen())
-    program.recompile()
-    lowered = delegate.to_backend(torch.export.export(program, batches[0]), "dsp")
-    assert {n.backend for n in lowered.report.nodes} == {"dsp"}
-    steps = Steps(program, lowered(*batches[0]))
-    with torch.no_grad():
-        steps.run(*batches[0])
+    steps = _steps(quantized(Bottleneck(), batches, torch.int8, per_channel=True)[1], batches[0])
     assert len(steps.off) == 7
     assert all(off.max() <= 1 for off in steps.off.values())
     assert all((off > 0).float().mean() < 0.05 for off in steps.off.values() if off.numel() > 100)
+
+
+def test_the_dsp_rounds_to_the_next_integer_but_for_what_lies_half_way():
+    """Its own scheme: where it differs from torch, the real number is as near to the one integer as to the other."""
+    require("dsp")
+    torch.manual_seed(0)
+    batches = samples(1, 16, 28, 28)
+    steps = _steps(quantize(torch.export.export(Gated().eval(), batches[0]), Settings("dsp"), batches), batches[0])
+    assert len(steps.off) == 14
+    for name, off in steps.off.items():
+        assert off.max() <= 1, name
+        assert (off > 0).float().mean() < 0.05 or off.numel() < 100, name
+        assert torch.quantile(steps.rounded[name].flatten()[:100_000], 0.999) < 0.6, name
 
 
 class Partly(nn.Module):

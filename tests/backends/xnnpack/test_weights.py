@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import delegate
+from delegate.backends.xnnpack.quantized import Coded
 from delegate.backends.xnnpack.runtime import XnnpackRuntime
 from delegate.backends.xnnpack.weights import LEAST, put_together, take_apart
 from delegate.errors import BackendFailed, ProgramError
@@ -21,6 +22,8 @@ KINDS = {
     "special": (np.array([np.inf, -np.inf, -0.0, 65504, 2**-24, *F32.astype(np.float16)], np.float32), "float16"),
     "too_large_for_float16": (np.array([65505.0, *F32.astype(np.float16)], np.float32), ""),
     "integers": (np.arange(N, dtype=np.int32), ""),
+    "int8": (np.arange(4 * N, dtype=np.int64).astype(np.int8), ""),
+    "int4": ((np.arange(4 * N) % 16 - 8).astype(np.int8), "int4"),
 }
 
 
@@ -28,7 +31,7 @@ KINDS = {
 def test_apart_and_together(name):
     array, kind = KINDS[name]
     model = b"12345678" + array.tobytes() + b"abc" + F32.tobytes()[: 4 * N]
-    found = [(8, array), (11 + array.nbytes, F32[:N])]
+    found = [(8, array, None), (11 + array.nbytes, F32[:N], None)]
     rest, places, data = take_apart(model, found)
     assert rest == b"12345678abc"
     assert places == [(8, kind), (11, "")]
@@ -36,9 +39,33 @@ def test_apart_and_together(name):
     assert put_together(memoryview(rest), places, data) == model
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("size", [1, 32, 128], ids="runs of {}".format)
+@pytest.mark.parametrize("zeros", [False, True])
+def test_floats_that_integers_were_made_of(bits, size, zeros):
+    draw = np.random.default_rng(bits)
+    values = draw.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), (64, 128)).astype(np.int8)
+    scale = draw.random((64, 128 // size)).astype(np.float32)
+    zero = draw.integers(-128, 128, scale.shape) if zeros else None
+    coded = Coded(values, scale, zero, bits)
+    assert coded.in_runs
+    floats = coded.decoded()
+    rest, places, data = take_apart(floats.tobytes(), [(0, floats, coded)])
+    assert data[0].nbytes == values.size * bits // 8 + scale.size * (5 if zeros else 4)
+    assert put_together(memoryview(rest), places, data) == floats.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("shape", "scale", "zero"), [((4, 4), (1, 4), None), ((4, 4), (2, 4), None), ((4, 4), (4, 1), 0.5)], ids=str
+)
+def test_not_in_runs(shape, scale, zero):
+    zeros = None if zero is None else np.full(scale, zero)
+    assert not Coded(np.ones(shape, np.int8), np.ones(scale, np.float32), zeros).in_runs
+
+
 def test_small_constants_stay():
     model = F32.tobytes()
-    assert take_apart(model, [(0, F32[: N - 1])]) == (model, [], [])
+    assert take_apart(model, [(0, F32[: N - 1], None)]) == (model, [], [])
 
 
 class Language(nn.Module):
@@ -68,7 +95,21 @@ def test_two_methods_store_their_weights_once(tmp_path, isolate):
 
 @pytest.mark.parametrize(
     ("places", "count"),
-    [([], 1), ([(0, "")], 0), ([(-1, "")], 1), ([(10**9, "")], 1), ([(0, "float8")], 1), ([("0", "")], 1), ([0], 1)],
+    [
+        ([], 1),
+        ([(0, "")], 0),
+        ([(0, "runs")], 1),
+        ([(0, "runs", 4096, 2, 32, False)], 1),
+        ([(0, "runs", 4096, 4, 0, False)], 1),
+        ([(0, "runs", 10**12, 4, 32, False)], 1),
+        ([(0, "runs", "4096", 4, 32, False)], 1),
+        ([(0, "runs", 4096, 4, -32, True)], 1),
+        ([(-1, "")], 1),
+        ([(10**9, "")], 1),
+        ([(0, "float8")], 1),
+        ([("0", "")], 1),
+        ([0], 1),
+    ],
     ids=str,
 )
 def test_forged_places(places, count):
