@@ -268,7 +268,8 @@ class Registry:
             info, plugin = self._registered[name], Plugin(name, IN_PROCESS, "", "")
             return self._state_of(info if isinstance(info, BackendAlias) else probed(info, plugin), plugin)
         if name not in self._plugins:
-            raise BackendNotFound(f"no backend is named {name!r}", remedy=did_you_mean(name, self.names()))
+            several = "," in name and "several are a list, on the command line `-b` for each"
+            raise BackendNotFound(f"no backend is named {name!r}", remedy=several or did_you_mean(name, self.names()))
         claims = self._plugins[name]
         if is_blocked(name, self._blocked):
             owner = " and ".join(p.owner for p in claims)

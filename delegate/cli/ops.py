@@ -89,7 +89,8 @@ def _lines(facts: OperatorFacts) -> list[tuple[str, str]]:
         core = "core ATen" if said.core else "not core ATen"
         lines.append(("operator", f"{'native' if said.native else 'custom'}, {core}{', a view' if said.view else ''}"))
         parts = " ".join(facts.decomposition) or "torch decomposes it"
-        lines.append(("compound", parts) if said.compound else ("leaf", "torch has no decomposition of it"))
+        leaf = "core ATen, or without a decomposition: it is not taken apart"
+        lines.append(("compound", parts) if said.compound else ("leaf", leaf))
         forms = [f"out= {said.out}"] * bool(said.out) + [f"in place {said.in_place}"] * bool(said.in_place)
         lines.append(("other forms", ", ".join(forms) or "none"))
     for kernel in facts.kernels:

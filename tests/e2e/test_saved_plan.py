@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,3 +147,14 @@ def test_a_plan_of_more_methods_says_which_are_missing() -> None:
 def test_what_is_no_plan_at_all() -> None:
     with pytest.raises(PartitionError, match="plan cannot be a list"):
         delegate.to_backend(export(), "xnnpack", plan=["plan.json"])  # type: ignore[arg-type]
+
+
+def test_the_documented_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = re.findall(
+        r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs" / "plans.md").read_text(), re.DOTALL
+    )
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert capsys.readouterr().out.splitlines()[0] == "forward: 0:aten.linear.default#0: xnnpack -> portable"
