@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
 from typing import NamedTuple
+
+from delegate.program.gaps import Gaps
 
 ALIGNMENT = 64  # bytes: a cache line, and what vendor libraries like best
 _TRIES = 9  # of each order
+_MANY = 256  # blocks alive at once: each would be compared with all others
 _STEPS_PER_BUCKET = 64  # neighbours in time are looked up in buckets, so that planning stays near linear
 
 
@@ -40,8 +44,11 @@ def align(size: int) -> int:
 def plan_memory(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     """The offset of each block, and the size of the arena, in bytes; all offsets are multiples of ALIGNMENT.
 
-    Blocks of size 0 get offset 0.
+    Blocks of size 0 get offset 0. Where very many blocks are alive at once they are placed in the order of time, which
+    may take more memory, but only O(blocks * log(blocks)) time.
     """
+    if _alive_on_average(lifetimes) > _MANY:
+        return _sweep(lifetimes)
     least = largest_live_sum([Lifetime(align(b.size), b.start, b.end) for b in lifetimes])
     best: tuple[list[int], int] = [], -1
     for key in _ORDERS:
@@ -99,6 +106,31 @@ def _place(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> tuple[list[in
         for b in _buckets(block):
             buckets[b].append(index)
     return offsets, total
+
+
+def _alive_on_average(lifetimes: Sequence[Lifetime]) -> float:
+    """How many blocks are alive, on average over their starts."""
+    starts = sorted(b.start for b in lifetimes if b.size)
+    ends = sorted(b.end for b in lifetimes if b.size)
+    ended = pairs = 0
+    for started, start in enumerate(starts, 1):
+        while ends[ended] < start:
+            ended += 1
+        pairs += started - ended
+    return pairs / max(len(starts), 1)
+
+
+def _sweep(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
+    """Offsets and size where blocks are placed as they begin to live, each in the smallest gap that holds it."""
+    offsets = [0] * len(lifetimes)
+    gaps, ending = Gaps(), list[tuple[int, int]]()
+    for index in sorted((i for i, b in enumerate(lifetimes) if b.size), key=lambda i: lifetimes[i].start):
+        while ending and ending[0][0] < lifetimes[index].start:
+            _, ended = heappop(ending)
+            gaps.free(offsets[ended], align(lifetimes[ended].size))
+        offsets[index] = gaps.take(align(lifetimes[index].size))
+        heappush(ending, (lifetimes[index].end, index))
+    return offsets, gaps.total
 
 
 def largest_live_sum(lifetimes: Sequence[Lifetime]) -> int:

@@ -55,3 +55,17 @@ def test_many_blocks_are_planned():
     offsets, total = plan_memory(lifetimes)
     assert not overlaps(lifetimes[-400:], offsets[-400:])
     assert total <= 1.1 * largest_live_sum(lifetimes)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_very_many_blocks_at_once(seed):
+    """So many that each is not compared with all others."""
+    draw = random.Random(seed)
+    starts = [draw.randrange(500) for _ in range(1500)]
+    lifetimes = [
+        Lifetime(draw.choice([0, 1, 64, 100, 4096, 5000]), s, s + draw.choice([0, 300, 900])) for s in starts
+    ]
+    offsets, total = plan_memory(lifetimes)
+    assert not overlaps(lifetimes, offsets)
+    assert all(o % ALIGNMENT == 0 and o + b.size <= total for b, o in zip(lifetimes, offsets, strict=True))
+    assert total <= 1.3 * largest_live_sum([Lifetime(align(b.size), b.start, b.end) for b in lifetimes])
