@@ -100,6 +100,8 @@ _MOST_NAMED = 8  # symbols in a message
 
 def cut(pieces: Iterable[str]) -> str:
     """The pieces joined; what exceeds the characters that a line has room for is left out, and not even made."""
+    if isinstance(pieces, str):
+        return pieces if len(pieces) <= _LONGEST else f"{pieces[:_LONGEST]}..."
     made, size = [], 0
     for piece in pieces:
         made.append(piece)
