@@ -126,12 +126,13 @@ def test_an_answer_is_kept_until_what_it_depends_on_changes(
     assert not asked(Registry())  # in this process
 
 
-def test_one_that_was_absent_is_asked_again_when_it_is_named(site: Path) -> None:
+@pytest.mark.parametrize("name", ["absent", "absent:second"])
+def test_one_that_was_absent_is_asked_again_when_it_is_named(site: Path, name: str) -> None:
     assert Registry().state("absent").state is State.UNAVAILABLE
     registry = Registry()
     assert registry.state("absent").kept
     with pytest.raises(BackendUnavailable, match="no device is here"):
-        registry.aot("absent")
+        registry.aot(name)
     assert not registry.state("absent").kept
 
 
