@@ -190,6 +190,16 @@ def test_a_compile_in_a_process_of_its_own(site: Path, name: str) -> None:
     assert_right(delegate.load(serialize(program.program)))
 
 
+def test_what_took_too_long_is_tried_again(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compile cache keeps what a library refuses, and not what may have been of the moment."""
+    monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path))
+    program = delegate.to_backend(exported(), CapabilityPartitioner("preprocess_hang", isolate="compile", time_limit=3))
+    assert not program.report.partitions
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and "plugins" not in path.parts]
+    delegate.to_backend(exported(), "healthy")
+    assert [path for path in (tmp_path / "artifacts").rglob("*") if path.is_file()]
+
+
 def test_the_same_from_python(site: Path) -> None:
     partitioner = CapabilityPartitioner("preprocess_crash", isolate="compile", time_limit=60)
     program = delegate.to_backend(exported(), partitioner)
