@@ -181,6 +181,7 @@ class Registry:
         One of this project's own whose state nobody has asked for is probed in this process, which is to run its
         library anyway: a program starts the sooner.
         """
+        name = backend_of(name)
         if name not in self._states and name in self._plugins and not self._is_foreign(name):
             self._states[name] = self._find(name, self._here)
         return cast("type[BackendRuntime]", self._half(name, "runtime", absent_ok=False))
@@ -373,6 +374,7 @@ class Registry:
         return replace(named, detail=f"no backend that {alias.name!r} stands for is available here: {why}")
 
     def _require(self, name: str, *, absent_ok: bool) -> BackendInfo:
+        name = backend_of(name)
         state = self.state(name)
         if state.state is State.UNAVAILABLE and state.kept and not absent_ok and not state.stands_for:
             # devices come back, and this one is asked for by name

@@ -112,7 +112,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     root = tmp_path / "site"
     root.mkdir()
     monkeypatch.syspath_prepend(str(root))
-    monkeypatch.delenv("DELEGATE_BLOCK_PLUGINS", raising=False)
     default_registry.cache_clear()
     before = set(sys.modules)
     yield Site(root)

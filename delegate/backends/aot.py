@@ -18,7 +18,8 @@ from delegate.field_checks import expect, is_texts
 from delegate.verdict import YES, Verdict
 
 __all__ = [
-    "Backend", "Claim", "ClaimedPattern", "Options", "PreprocessResult", "Region", "RegionFailed", "RegionRefused",
+    "Backend", "Claim", "ClaimedPattern", "Options", "PreprocessResult", "Region", "RegionFailed", "RegionGivenUp",
+    "RegionRefused",
 ]  # fmt: skip
 
 
@@ -99,6 +100,10 @@ class RegionRefused(Exception):
         named = all(isinstance(text, str) for item in self.reasons.items() for text in item)
         expect(self, "reasons", bool(self.reasons) and named, "names of nodes with the words on each")
         super().__init__("; ".join(f"{n}: {why}" for n, why in self.reasons.items()))
+
+
+class RegionGivenUp(RegionRefused):
+    """A region is refused for a fault that may be of the moment, such as a compiler that takes too long: not kept."""
 
 
 class RegionFailed(Exception):

@@ -7,7 +7,16 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
-from delegate.backends.aot import Backend, Claim, Options, PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backends.aot import (
+    Backend,
+    Claim,
+    Options,
+    PreprocessResult,
+    Region,
+    RegionFailed,
+    RegionGivenUp,
+    RegionRefused,
+)
 from delegate.backends.checked import CheckedBackend, answered, claimed
 from delegate.backends.forked import Said, in_fork
 from delegate.backends.state import BackendState
@@ -70,13 +79,14 @@ class IsolatedBackend:
         """What the backend makes of a region.
 
         Raises:
-            RegionRefused: it turns down nodes, or took too long: then all of them.
+            RegionRefused: it turns down nodes.
+            RegionGivenUp: it took too long.
             RegionFailed: it crashed, or failed and does not say why.
             DelegateError: it failed.
         """
         said = self._ask(lambda backend: backend.preprocess(region))
         if said.late:
-            raise RegionRefused(dict.fromkeys((n.name for n in region.calls), f"its compiler {said.ending}"))
+            raise RegionGivenUp(dict.fromkeys((n.name for n in region.calls), f"its compiler {said.ending}"))
         if said.ending:
             raise RegionFailed(f"its compiler {said.ending}")
         result: PreprocessResult = _value(said.items[0])

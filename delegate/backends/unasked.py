@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionGivenUp, RegionRefused
 from delegate.backends.checked import CheckedBackend
 from delegate.backends.state import BackendState
 from delegate.errors import DelegateError
@@ -44,4 +44,4 @@ class UnaskedBackend:
             raise
         except DelegateError as fault:
             self.on_fault(fault)
-            raise RegionRefused({node.name: fault.what for node in region.calls}) from fault
+            raise RegionGivenUp({node.name: fault.what for node in region.calls}) from fault

@@ -9,7 +9,7 @@ from functools import partial
 
 from torch.fx import Node
 
-from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionGivenUp, RegionRefused
 from delegate.backends.bisection import failing_nodes
 from delegate.backends.structure import structure
 from delegate.edge.graphs import META_ORIGIN
@@ -156,7 +156,7 @@ class Artifacts:
         made: Made
         try:
             made = self.compilers[backend](region)
-        except RegionFailed as failure:
+        except (RegionFailed, RegionGivenUp) as failure:
             return failure
         except RegionRefused as refusal:
             made = refusal

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import delegate
 from delegate.cli.app import app
 from tests.packages import install
+from tests.plugins import Site
 
 ROOT = Path(delegate.__file__).parents[1]
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
@@ -56,29 +57,49 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_it_passes_as_it_is(tmp_path: Path) -> None:
-    write(tmp_path / "made", "my_npu")
-    site = install(tmp_path / "site", tmp_path / "made")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{site}{os.pathsep}{ROOT}",
-        "DELEGATE_CACHE": str(tmp_path / "kept"),
-    }
+class Made:
+    """A backend as it is written, installed into a folder of its own."""
 
-    def python(*args: str, folder: Path) -> str:
+    def __init__(self, folder: Path) -> None:
+        self.source = folder / "made"
+        write(self.source, "my_npu")
+        path = f"{install(folder / 'site', self.source)}{os.pathsep}{ROOT}"
+        self._environment = {**os.environ, "PYTHONPATH": path, "DELEGATE_CACHE": str(folder / "kept")}
+
+    def python(self, *args: str) -> str:
+        command = [sys.executable, *args]
         done = subprocess.run(
-            [sys.executable, *args], cwd=folder, env=environment, capture_output=True, text=True, check=False
+            command, cwd=self.source, env=self._environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout
 
-    own = python("-m", "pytest", "-q", "-p", "no:cacheprovider", folder=tmp_path / "made")
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(tmp_path_factory.mktemp("backend"))
+
+
+def test_it_passes_as_it_is(made: Made) -> None:
+    own = made.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
     assert re.search(r"\d+ passed in", own), "and nothing is skipped"
-    checked = json.loads(python("-m", "delegate", "check-backend", "my_npu", "--json", folder=tmp_path))
+    assert "my_npu" in made.python("-c", SCRIPT.replace("acme", "my_npu"))
+
+
+@pytest.mark.slow
+def test_it_is_checked_without_a_test(made: Made) -> None:
+    checked = json.loads(made.python("-m", "delegate", "check-backend", "my_npu", "--json"))
     assert (checked["state"], checked["halves"]) == ("ok", {"aot": "ok", "runtime": "ok"})
-    outcomes = {test["outcome"] for test in checked["tests"]}
-    assert outcomes == {"passed", "skipped"}
+    assert {test["outcome"] for test in checked["tests"]} == {"passed", "skipped"}
     assert checked["operators"]["aten.add.Tensor"] == "yes"
     assert "my_npu has no lowering of aten.tanh.default" in checked["operators"]["aten.tanh.default"]
     assert checked["call"]["seconds"] > 0
-    assert "my_npu" in python("-c", SCRIPT.replace("acme", "my_npu"), folder=tmp_path)
+
+
+def test_one_that_cannot_be_checked(site: Site) -> None:
+    site.backend("absent", ok=False, reason="no device")
+    done = CliRunner().invoke(app, ["check-backend", "absent", "--json"])
+    assert done.exit_code == 1
+    checked = json.loads(done.stdout)
+    assert (checked["state"], checked["tests"]) == ("unavailable", [])
+    assert "no device" in checked["detail"]

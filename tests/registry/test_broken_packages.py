@@ -126,12 +126,13 @@ def test_an_answer_is_kept_until_what_it_depends_on_changes(
     assert not asked(Registry())  # in this process
 
 
-def test_one_that_was_absent_is_asked_again_when_it_is_named(site: Path) -> None:
+@pytest.mark.parametrize("name", ["absent", "absent:second"])
+def test_one_that_was_absent_is_asked_again_when_it_is_named(site: Path, name: str) -> None:
     assert Registry().state("absent").state is State.UNAVAILABLE
     registry = Registry()
     assert registry.state("absent").kept
     with pytest.raises(BackendUnavailable, match="no device is here"):
-        registry.aot("absent")
+        registry.aot(name)
     assert not registry.state("absent").kept
 
 
@@ -187,6 +188,16 @@ def test_a_compile_in_a_process_of_its_own(site: Path, name: str) -> None:
     assert {n for p in program.report.partitions if p.backend == name for n in p.nodes} == runs
     assert words in str(program.report)
     assert_right(delegate.load(serialize(program.program)))
+
+
+def test_what_took_too_long_is_tried_again(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compile cache keeps what a library refuses, and not what may have been of the moment."""
+    monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path))
+    program = delegate.to_backend(exported(), CapabilityPartitioner("preprocess_hang", isolate="compile", time_limit=3))
+    assert not program.report.partitions
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and "plugins" not in path.parts]
+    delegate.to_backend(exported(), "healthy")
+    assert [path for path in (tmp_path / "artifacts").rglob("*") if path.is_file()]
 
 
 def test_the_same_from_python(site: Path) -> None:
