@@ -181,6 +181,7 @@ class Registry:
         One of this project's own whose state nobody has asked for is probed in this process, which is to run its
         library anyway: a program starts the sooner.
         """
+        name = backend_of(name)
         if name not in self._states and name in self._plugins and not self._is_foreign(name):
             self._states[name] = self._find(name, self._here)
         return cast("type[BackendRuntime]", self._half(name, "runtime", absent_ok=False))
