@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -44,21 +44,23 @@ def _named() -> set[str]:
 
 def _dtypes(name: str, kernels: Iterable[Any]) -> Iterator[torch.dtype]:
     schema: Any = onnx.defs.get_schema(name.partition("(")[0], OPSET)
-    kind = _kind(schema)
-    own = [
-        k.type_constraints.get(kind, ())
+    allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+    kinds = _kinds(schema, allowed)
+    own: list[Mapping[str, Iterable[str]]] = [
+        k.type_constraints
         for k in kernels
         if (k.op_name, k.domain) == (schema.name, "") and k.version_range[0] <= OPSET <= k.version_range[1]
     ]
     if not own and (not kernels or schema.has_function or schema.has_context_dependent_function):
-        own = [next((c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == kind), ())]
-    return (_DTYPES[text] for texts in own for text in texts if text in _DTYPES)
+        own = [allowed]
+    texts = (text for constraints in own for kind in kinds for text in constraints.get(kind, ()))
+    return (_DTYPES[text] for text in texts if text in _DTYPES)
 
 
-def _kind(schema: Any) -> str:
-    """The type parameter of the tensors that an operator computes with, e.g. "T".
+def _kinds(schema: Any, allowed: Mapping[str, Sequence[str]]) -> set[str]:
+    """The type parameters of what an operator reads and makes, e.g. "T": of its first operand and of its first result.
 
-    That of its result where operands share it; of a comparison, or of what finds places, that of its first operand.
+    One that stands for truth values alone is that of a mask or of a comparison, which rows know themselves.
     """
-    result, given = schema.outputs[0].type_str, [x.type_str for x in schema.inputs]
-    return str(result if result in given else given[0])
+    first, made = schema.inputs[0].type_str, schema.outputs[0].type_str
+    return {kind for kind in (first, made) if kind in allowed and allowed[kind] != ["tensor(bool)"]} or {first}

@@ -16,7 +16,9 @@ from delegate_onnxruntime.providers import find
 def settings(provider: Provider, specs: Mapping[str, Any]) -> Any:
     """Options of a session from compile specs; each belongs to one session and is used once."""
     given = {name: _text(value) for name, value in specs["provider_options"].items()}
-    return session_options(provider, given, threads=specs["threads"])
+    made = session_options(provider, given, threads=specs["threads"])
+    made.add_session_config_entry("session.x64quantprecision", "1")  # else CPUs without VNNI saturate sums of products
+    return made
 
 
 def _text(value: object) -> str:
