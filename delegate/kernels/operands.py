@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -115,14 +115,14 @@ def _in_blocks(function: Callable[..., None], x: Operand, *parameters: Any, out:
         function(given, *parameters, out=made)
 
 
-def blocks(x: Array, out: Array) -> Iterator[tuple[Array, Array]]:
+def blocks(x: Array, out: Array) -> Iterable[tuple[Array, Array]]:
     """Blocks of two arrays of one shape that stay in the cache, in one dimension; both whole where one is strided."""
     if not (x.flags.c_contiguous and out.flags.c_contiguous):
-        yield x, out
-        return
+        return ((x, out),)
     flat, result = x.reshape(-1), out.reshape(-1)
-    for start in range(0, out.size, BLOCK):
-        yield flat[start : start + BLOCK], result[start : start + BLOCK]
+    if result.size <= BLOCK:
+        return ((flat, result),)
+    return ((flat[at : at + BLOCK], result[at : at + BLOCK]) for at in range(0, result.size, BLOCK))
 
 
 def level(value: float, like: Array) -> Array:

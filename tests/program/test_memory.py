@@ -62,9 +62,7 @@ def test_very_many_blocks_at_once(seed):
     """So many that each is not compared with all others."""
     draw = random.Random(seed)
     starts = [draw.randrange(500) for _ in range(1500)]
-    lifetimes = [
-        Lifetime(draw.choice([0, 1, 64, 100, 4096, 5000]), s, s + draw.choice([0, 300, 900])) for s in starts
-    ]
+    lifetimes = [Lifetime(draw.choice([0, 1, 64, 100, 4096, 5000]), s, s + draw.choice([0, 300, 900])) for s in starts]
     offsets, total = plan_memory(lifetimes)
     assert not overlaps(lifetimes, offsets)
     assert all(o % ALIGNMENT == 0 and o + b.size <= total for b, o in zip(lifetimes, offsets, strict=True))
