@@ -76,7 +76,6 @@ def seen(site: Site) -> type[Seen]:
         "seen_plugin",
         """
         from delegate.backends.info import Availability, BackendInfo
-        from tests.backends.prims.test_prims import Seen
         INFO = BackendInfo("seen", "Keeps regions", "tests.backends.prims.test_prims:Seen",
                            "delegate.runtime.backend:BackendRuntime", lambda: Availability(True), "pip install seen")
         """,
