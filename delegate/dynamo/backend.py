@@ -11,14 +11,14 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from delegate.compile import to_backend
 from delegate.config import load_config
 from delegate.dynamo.calls import Call, Run
 from delegate.dynamo.options import TORCH, CompileOptions
-from delegate.dynamo.programs import exported, result_nodes, with_known
+from delegate.dynamo.programs import exported, results_of, with_known
 from delegate.dynamo.training import require_autograd_safe
 from delegate.edge.decompose import keeping_composites
 from delegate.edge.differentiable import is_without_formula
@@ -88,7 +88,8 @@ def _lowered(
     settings: CompileOptions, module: GraphModule, constants: Mapping[int, torch.Tensor]
 ) -> Callable[..., Any]:
     """What runs a graph of AOTAutograd, some of whose inputs are constants."""
-    results = result_nodes(module)
+    results = tuple(results_of(module))
+    computed = [r for r in results if isinstance(r, Node)]
 
     def lower(held: Mapping[int, torch.Tensor]) -> Run:
         with tracing(None), _disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
@@ -96,14 +97,14 @@ def _lowered(
             options = {"config": settings.config, "kernels": _kernels(settings), "cache": settings.cache}
             return to_backend(exported(module, held), settings.backends, **options)
 
-    if not results:
-        return _boxed(lambda args: with_known(module, ()))
+    if not computed:
+        return _boxed(lambda args: list(results))
     try:
-        call = Call(lower, constants, results)
+        call = Call(lower, constants, computed)
     except LoweringError as error:
         warnings.warn(f"torch runs a graph that cannot be lowered: {error}", RuntimeWarning, stacklevel=2)
         return _boxed(lambda args: module(*args))
-    return _boxed(lambda args: with_known(module, call(args)))
+    return _boxed(lambda args: with_known(results, call(args)))
 
 
 def _boxed(run: Callable[[list[Any]], Any]) -> Callable[..., Any]:

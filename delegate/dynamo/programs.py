@@ -47,7 +47,7 @@ def exported(module: GraphModule, constants: Mapping[int, torch.Tensor]) -> Expo
         if node not in copies and node.op != "output":
             copies[node] = graph.node_copy(node, copies.__getitem__)
             copies[node].meta["nn_module_stack"] = dict(_paths(node))
-    results = [copies[n] for n in result_nodes(module)]
+    results = [copies[r] for r in results_of(module) if isinstance(r, Node)]
     graph.output(tuple(results))
     inputs = [InputSpec(InputKind.BUFFER, _argument(copies[n]), copies[n].name, persistent=True) for n in held]
     inputs += [InputSpec(InputKind.USER_INPUT, _argument(copies[n]), None) for n in given]
@@ -67,20 +67,16 @@ def exported(module: GraphModule, constants: Mapping[int, torch.Tensor]) -> Expo
     return program
 
 
-def result_nodes(module: GraphModule) -> list[Node]:
-    """The results of a graph that it computes; others are None, or numbers that are known."""
-    return [r for r in _results(module) if isinstance(r, Node)]
-
-
-def with_known(module: GraphModule, computed: Sequence[Any]) -> list[Any]:
-    """All results of a graph, given those that it computes."""
-    left = iter(computed)
-    return [next(left) if isinstance(r, Node) else r for r in _results(module)]
-
-
-def _results(module: GraphModule) -> Sequence[Any]:
+def results_of(module: GraphModule) -> Sequence[Any]:
+    """The results of a graph: nodes, where it computes them, None, and numbers that are known."""
     results = module.graph.output_node().args[0]
     return results if isinstance(results, list | tuple) else (results,)
+
+
+def with_known(results: Sequence[Any], computed: Sequence[Any]) -> list[Any]:
+    """All results of a graph, given those that it computes."""
+    left = iter(computed)
+    return [next(left) if isinstance(r, Node) else r for r in results]
 
 
 def _attribute(node: Node) -> Any:

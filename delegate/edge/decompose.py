@@ -65,6 +65,10 @@ class Decomposer:
             return False
         return target in self.table or target.has_kernel_for_dispatch_key(_COMPOSITE)
 
+    def accepts(self, body: Graph) -> bool:
+        """Whether a node is to be replaced by what its operator is made of."""
+        return True
+
     def expand(self, nodes: Iterable[Node]) -> list[tuple[Node, ...]]:
         """Replace nodes by what their operators are made of; gives the new nodes of each, which may be none.
 
@@ -79,6 +83,8 @@ class Decomposer:
         map_arg((node.args, node.kwargs), leaves.append)
         leaves = list(dict.fromkeys(leaves))
         body = self._trace(node, leaves)
+        if not self.accepts(body):
+            return (node,)
         made, results = _inline(body, node, leaves)
         _rename_symbols(node, results)
         _replace_uses(node, results)

@@ -15,6 +15,7 @@ from delegate.edge.control_flow import is_control_flow
 from delegate.edge.differentiable import differentiable
 from delegate.edge.graphs import CHECKS, graph_modules
 from delegate.edge.node import describe, dtype_of, op_name, overload, tensors
+from delegate.edge.prims import is_prim, one_dtype, one_shape
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import DialectError
 
@@ -147,9 +148,17 @@ _DIFFERENTIABLE = Rule(
     "register a formula (torch.library.register_autograd), or call it on x.detach()",
     differentiable,
 )
+_PRIMS = (
+    Rule("operands of a Prim have one shape, or are numbers", "broadcast them with prims.broadcast_in_dim", one_shape),
+    Rule("operands of a Prim have one dtype", "convert them with prims.convert_element_type", one_dtype),
+)
 ATEN = Dialect("ATen", _ATEN, _any)
 AUTOGRAD_SAFE = Dialect("autograd-safe ATen", (*_ATEN, _DIFFERENTIABLE), _any)
 CORE_ATEN = Dialect("core ATen", _FUNCTIONAL, _undecomposed)
+
+
+# Besides Prims, operators of ATen that torch does not take apart into them, and views whose strides would matter.
+PRIMS = Dialect("Prims", (*_EDGE, *_PRIMS), is_prim)
 
 
 def edge_dialect(preserve_ops: Set[str] | None = None) -> Dialect:

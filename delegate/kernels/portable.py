@@ -25,6 +25,7 @@ from delegate.kernels import (  # noqa: F401 - imported for their rows
     normalization,
     padding,
     pooling,
+    prims,
     quantization,
     random,
     recurrent,

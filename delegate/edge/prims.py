@@ -1,0 +1,78 @@
+"""Prims: operators of one thing each, with broadcasting and promotion of dtypes written out."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._decomp import decomposition_table
+from torch._ops import OpOverload
+from torch.fx import Graph, Node
+
+from delegate.edge.decompose import Decomposer, Table
+from delegate.edge.node import op_name
+
+_STRIDED = "aten.as_strided.default"  # views of torch's references become it; strides mean nothing here
+_ELEMENTWISE = frozenset(
+    f"prims.{name}.default"
+    for name in (
+        "add", "atan2", "bitwise_and", "bitwise_or", "bitwise_xor", "div", "eq", "fmax", "fmin", "fmod", "gcd", "ge",
+        "gt", "hypot", "le", "lt", "maximum", "minimum", "mul", "ne", "nextafter", "pow", "remainder", "sub", "where",
+    )
+)  # fmt: skip
+_VIEWS = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in (
+        "as_strided", "detach", "alias", "select", "slice", "split", "split_with_sizes", "unbind", "unfold", "diagonal",
+        "view", "reshape", "_unsafe_view", "chunk",
+    )
+)  # fmt: skip
+
+
+@functools.cache
+def _table() -> Table:
+    """Torch's decompositions of ATen down to Prims, views apart."""
+    return {
+        op: how
+        for op, how in decomposition_table.items()
+        if isinstance(op, OpOverload) and op.namespace == "aten" and op.overloadpacket not in _VIEWS
+    }
+
+
+@dataclass(frozen=True)
+class PrimsDecomposer(Decomposer):
+    """Expands nodes to Prims, in place; one whose parts would depend on strides stays."""
+
+    @property
+    def table(self) -> Table:
+        return _table()
+
+    def accepts(self, body: Graph) -> bool:
+        return all(op_name(node) != _STRIDED for node in body.nodes if node.op == "call_function")
+
+
+def is_prim(op: OpOverload) -> bool:
+    """Whether Prims have an operator: one of them, or of ATen where torch has no parts of it."""
+    return op.namespace == "prims" or op not in _table()
+
+
+def _operands(node: Node) -> list[torch.Tensor]:
+    values: list[Any] = [a.meta["val"] for a in node.args if isinstance(a, Node)]
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def one_shape(node: Node) -> bool:
+    """Whether the operands of an elementwise Prim need no broadcasting; those of no dimension count as numbers."""
+    if op_name(node) not in _ELEMENTWISE:
+        return True
+    return len({tuple(map(str, t.shape)) for t in _operands(node) if t.dim()}) <= 1
+
+
+def one_dtype(node: Node) -> bool:
+    """Whether the operands of an elementwise Prim need no promotion; the condition of `where` is none."""
+    if op_name(node) not in _ELEMENTWISE:
+        return True
+    operands = _operands(node)[1:] if op_name(node) == "prims.where.default" else _operands(node)
+    return len({t.dtype for t in operands}) <= 1

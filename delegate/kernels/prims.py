@@ -1,0 +1,125 @@
+"""Kernels of Prims: operands of one shape and dtype, so that most are a row of ATen's, or one function of NumPy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+# These have the rows that others are made of.
+from delegate.kernels import binary, comparison, copies, indexing, sorting, special, unary, views  # noqa: F401
+from delegate.kernels.halves import Array
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import ANY, COMPLEX, FLOAT, INT, REAL
+
+_LIKE_ATEN = {  # the overload of ATen of the same arguments
+    "default": "abs acos acosh asin asinh atan atanh ceil cos cosh digamma erf erfc exp exp2 expm1 floor lgamma log "
+    "log10 log1p log2 neg reciprocal rsqrt sign signbit sin sinh sqrt tan tanh trunc bitwise_not isfinite atan2 fmax "
+    "fmin gcd hypot maximum minimum nextafter cat clone",
+    "Tensor": "bitwise_and bitwise_or bitwise_xor eq ne lt le gt ge fmod mul remainder",
+}
+_RENAMED = {
+    "pow": "pow.Tensor_Tensor", "where": "where.self", "transpose": "permute.default", "squeeze": "squeeze.dims",
+    "rev": "flip.default", "view_of": "alias.default", "erf_inv": "erfinv.default", "reshape": "view.default",
+    "round": "round.default",
+}  # fmt: skip
+
+
+def _like(prim: str, aten: str) -> None:
+    rows = TABLE.rows(f"aten.{aten}")
+    assert rows, aten
+    for row in rows:
+        TABLE.add(replace(row, op=f"prims.{prim}.default"))
+
+
+for _overload, _names in _LIKE_ATEN.items():
+    for _name in _names.split():
+        _like(_name, f"{_name}.{_overload}")
+for _name, _other in _RENAMED.items():
+    _like(_name, _other)
+
+
+def _binary(ufunc: np.ufunc, x: Any, y: Any, *, out: Array) -> None:
+    ufunc(x, y, out=out, casting="unsafe")  # a number takes the dtype of the tensor
+
+
+for _name, _ufunc in (("add", np.add), ("sub", np.subtract)):
+    TABLE.kernel(f"prims.{_name}.default", dtypes=FLOAT | INT | COMPLEX)(partial(_binary, _ufunc))
+
+
+@TABLE.kernel("prims.div.default", dtypes=FLOAT | INT | COMPLEX)
+def div(x: Any, y: Any, *, out: Array) -> None:
+    """Integers are divided as in C: rounded towards zero."""
+    if out.dtype.kind in "iu":
+        quotient = np.floor_divide(x, y)
+        np.add(quotient, (np.remainder(x, y) != 0) & ((np.less(x, 0)) != np.less(y, 0)), out=out, casting="unsafe")
+    else:
+        np.divide(x, y, out=out)
+
+
+def _reduce(function: Any, x: Array, dims: Sequence[int] | None, _dtype: Any, *, out: Array) -> None:
+    axes = tuple(range(x.ndim)) if dims is None else tuple(dims)
+    function(x, axis=axes, out=out) if x.ndim else np.copyto(out, x)
+
+
+for _name, _function, _kinds in (
+    ("sum", np.add.reduce, FLOAT | INT | COMPLEX),
+    ("prod", np.multiply.reduce, FLOAT | INT | COMPLEX),
+    ("amax", np.maximum.reduce, REAL),
+    ("amin", np.minimum.reduce, REAL),
+):
+    TABLE.kernel(f"prims.{_name}.default", dtypes=_kinds)(partial(_reduce, _function))
+
+
+@TABLE.kernel("prims.var.default", dtypes=FLOAT)
+def var(x: Array, dims: Sequence[int] | None, correction: float | None, _dtype: Any, *, out: Array) -> None:
+    axes = tuple(range(x.ndim)) if dims is None else tuple(dims)
+    mean = np.mean(x, axis=axes, keepdims=True)
+    count = math.prod(x.shape[axis] for axis in axes) - (1.0 if correction is None else correction)
+    total = np.sum(np.square(x - mean), axis=axes)
+    np.divide(total, max(count, 0.0), out=out)
+
+
+@TABLE.view("prims.broadcast_in_dim.default", dtypes=ANY)
+def broadcast_in_dim(x: Array, shape: Sequence[int], dims: Sequence[int]) -> Array:
+    """Dimension i of x becomes dimension dims[i] of the result; the others are new."""
+    at = dict(zip(dims, x.shape, strict=True))
+    index = tuple(slice(None) if dim in at else None for dim in range(len(shape)))
+    return np.broadcast_to(x[index], tuple(shape))
+
+
+@TABLE.view("prims.split_dim.default", dtypes=ANY)
+def split_dim(x: Array, dim: int, outer: int) -> Array | None:
+    inner = x.shape[dim] // outer if outer else 0
+    return _reshaped(x, (*x.shape[:dim], outer, inner, *x.shape[dim + 1 :]))
+
+
+@TABLE.view("prims.collapse_view.default", "prims.collapse.default", dtypes=ANY)
+def collapse(x: Array, start: int, end: int) -> Array | None:
+    """Dimensions start to end, both included, as one."""
+    if x.ndim == 0:
+        return x.reshape(1)
+    return _reshaped(x, (*x.shape[:start], math.prod(x.shape[start : end + 1]), *x.shape[end + 1 :]))
+
+
+def _reshaped(x: Array, shape: tuple[int, ...]) -> Array | None:
+    made = x.view()
+    try:
+        made.shape = shape
+    except AttributeError:  # its strides allow no view
+        return None
+    return made
+
+
+@TABLE.kernel("prims.iota.default", dtypes=INT)
+def iota(_length: int, start: int, step: int, *_: Any, out: Array) -> None:
+    np.add(np.multiply(np.arange(out.size), step), start, out=out, casting="unsafe")
+
+
+@TABLE.kernel("prims.full.default", "prims.full_like.default", dtypes=REAL | COMPLEX)
+def full(_shape: Any, value: Any, *_: Any, out: Array) -> None:
+    out.fill(value)
