@@ -62,6 +62,7 @@ def schemes(backend: str, registry: Registry | None = None) -> dict[str, Quantiz
 
 def _runs_integers(name: str, registry: Registry) -> bool:
     try:
+        registry.half(name, "aot")  # it may crash when it is imported: a process of its own tries that first
         return bool(registry.aot(name, absent_ok=True).quantization())
     except Exception:  # a broken plugin, which nobody asked for here
         return False
