@@ -33,8 +33,13 @@ def failing_nodes(region: Region, reason: str, preprocess: Callable[[Region], Pr
         halves = [(half, _refusal(region, half, preprocess)) for half in (units[:middle], units[middle:])]
         tried += len(halves)
         failed += [(half, why) for half, why in halves if why]
-        if not any(why for _, why in halves):  # only together they fail: a cut between them
-            found.update((node.name, reason) for node in units[middle])
+        if not any(why for _, why in halves):  # only together they fail: without one of those that meet they do not
+            passes, fails = middle, len(units)  # so many from the first on
+            while fails - passes > 1 and tried < MOST:
+                count = (passes + fails) // 2
+                tried += 1
+                passes, fails = (passes, count) if _refusal(region, units[:count], preprocess) else (count, fails)
+            found.update((node.name, reason) for node in units[fails - 1])
     return found
 
 

@@ -52,7 +52,8 @@ class Picky:
         (["exp"], {"n0"}, 0),
         (["relu", "topk", "relu", "relu"], {"n1", "pick1"}, 4),
         (["exp", "relu", "relu", "exp"], {"n0", "n3"}, 6),
-        (["relu", "tanh", "relu", "tanh"], {"n2"}, 2),
+        (["relu", "tanh", "relu", "tanh"], {"n3"}, 3),
+        (["relu", "tanh", "relu", "relu", "relu", "relu", "tanh", "relu"], {"n6"}, 4),
         (["exp"] * 100, {f"n{i}" for i in range(100)}, 34),
     ],
 )
