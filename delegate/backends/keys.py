@@ -12,6 +12,7 @@ from torch.fx import Node
 
 from delegate.backends.region import Region
 from delegate.backends.structure import structure
+from delegate.edge.constants import raw_bytes
 from delegate.edge.node import tensors
 from delegate.program.segments import checksums
 
@@ -46,16 +47,11 @@ def plain(options: Any) -> Any:
 def _digests(constants: Mapping[Node, torch.Tensor]) -> dict[int, tuple[Any, ...]]:
     """The identity of a constant -> what it holds."""
     found = {id(value): value for value in constants.values()}
-    digests = checksums([_bytes(value) for value in found.values()])
+    digests = checksums([raw_bytes(value).data for value in found.values()])
     return {
         key: (str(value.dtype), tuple(value.shape), digest)
         for (key, value), digest in zip(found.items(), digests, strict=True)
     }
-
-
-def _bytes(value: torch.Tensor) -> memoryview:
-    dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return dense.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _sizes(region: Region) -> Iterator[str]:

@@ -10,7 +10,7 @@ import torch
 
 def raw_bytes(value: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The row-major bytes of a tensor of any dtype, without a copy where its memory is so already."""
-    flat = value.detach().cpu().contiguous().reshape(-1)
+    flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     if not value.numel():
         return np.empty(0, np.uint8)
     flat = flat.as_strided(flat.shape, (1,))  # of one element, which may have been expanded, the stride is still 0

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import delegate
+from delegate.edge.constants import raw_bytes
 from tests.lowering import assert_same
 
 CONSTANTS = {
@@ -42,3 +43,20 @@ def test_as_eager(name: str, backend: str) -> None:
     wanted = None if config else ([] if backend == "portable" else backend)
     program = delegate.to_backend(torch.export.export(module, (x,)), wanted, config=config)
     assert_same(program(x), module(x), 1e-6)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(make() for make in CONSTANTS.values()),
+        *(torch.tensor([1 + 2j, 3 - 1j]).conj(), torch.tensor([1 + 2j]).conj().imag, torch.empty(0, 3)),
+        *(torch.tensor([1.5]).bfloat16().expand(3), torch.tensor(True).expand(1, 1)),
+    ],
+    ids=str,
+)
+def test_raw_bytes(value: torch.Tensor) -> None:
+    rebuilt = torch.empty(value.shape, dtype=value.dtype)
+    if value.numel():
+        rebuilt.view(-1).view(torch.uint8)[:] = torch.from_numpy(raw_bytes(value).copy())
+    assert torch.equal(rebuilt, value)
+    assert len(raw_bytes(value)) == value.numel() * value.element_size()
