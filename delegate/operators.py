@@ -92,11 +92,11 @@ class Catalogue:
     """The operators of this machine: those with a kernel, those that a backend takes, and core ATen."""
 
     def __init__(self, registry: Registry) -> None:
-        self._tables = list(registry.kernel_tables())
+        self._tables = list(registry.kernels.tables())
         self.backends: dict[str, Any] = {}  # name -> AOT half
         self.has_torch = importlib.util.find_spec("torch") is not None
         if self.has_torch:
-            self._tables += [t for t in registry.kernel_tables(_on_demand(registry)) if t not in self._tables]
+            self._tables += [t for t in registry.kernels.tables(_on_demand(registry)) if t not in self._tables]
             self.backends = dict(_backends(registry))
 
     @property
@@ -184,7 +184,7 @@ def _kernel(table: KernelTable, op: str) -> LibraryKernel | None:
 
 
 def _on_demand(registry: Registry) -> Sequence[str]:
-    return [lib.name for lib in registry.kernel_libraries() if lib.state is State.OK and lib.table is None]
+    return [lib.name for lib in registry.kernels.libraries if lib.state is State.OK and lib.table is None]
 
 
 def _backends(registry: Registry) -> Iterable[tuple[str, Any]]:

@@ -26,7 +26,6 @@ from delegate.errors import (
     BackendIncompatible,
     BackendNotFound,
     BackendUnavailable,
-    KernelError,
     did_you_mean,
 )
 from delegate.plugins import (
@@ -44,13 +43,11 @@ from delegate.plugins import (
 
 if TYPE_CHECKING:
     from delegate.backends.aot import Backend
-    from delegate.kernels.libraries import KernelLibrary, Wanted
-    from delegate.kernels.table import KernelTable
+    from delegate.kernels.installed import InstalledKernels
     from delegate.probing.prober import Answer, Prober
     from delegate.runtime.backend import BackendRuntime
 
 BACKENDS = "delegate.backends"
-KERNELS = "delegate.kernels"
 
 _ERRORS: dict[State, type[BackendError]] = {
     State.BROKEN: BackendBroken,
@@ -76,7 +73,6 @@ class Registry:
         self._registered: dict[str, BackendInfo | BackendAlias] = {}
         self._states: dict[str, BackendState] = {}
         self._aliases: dict[str, BackendAlias] = {}
-        self._kernel_libraries: dict[str, KernelLibrary] = {}
         self._blocked = blocked_names()
         self._warned: set[str] = set()
 
@@ -200,69 +196,12 @@ class Registry:
             raise BackendError(f"backend {info.name!r} is registered already, by {owner}", remedy="use another name")
         self._registered[info.name] = info
 
-    def kernel_libraries(self) -> tuple[KernelLibrary, ...]:
-        """All kernel libraries in the order in which they are asked for a kernel: plugins, the project's own, and those
-        that are asked only where they are named.
-        """
-        return self._libraries
-
-    def kernel_tables(self, wanted: Wanted | None = None) -> tuple[KernelTable, ...]:
-        """The tables of kernel libraries, in order of preference.
-
-        Args:
-            wanted: a library's name, a table of the caller's own, or several of these; "portable" comes last where it
-                is not named. None: all libraries that work but for "aten"; warns, once, of each broken one.
-
-        Raises:
-            KernelError: a library that was named cannot be used; or, where none is named, two libraries claim one
-                kernel; or the project's own library is broken.
-        """
-        if wanted is not None:
-            from delegate.kernels.libraries import in_preferred_order
-
-            return in_preferred_order(wanted, self._kernel_plugins, self._library)
-        for library in self._libraries:
-            if library.state is State.BROKEN:
-                self.warn(f"kernels {library.name}", f"{library.detail}: uninstall {library.owner}")
-        return tuple(library.table for library in self._libraries if library.table is not None)
-
-    def package_kernels(self, package: str) -> KernelTable | None:
-        """The project's kernels of another package's operators; None where it has none, or they are blocked.
-
-        Raises:
-            KernelError: the library is broken.
-        """
-        from delegate.kernels.libraries import PACKAGES
-
-        if package not in PACKAGES or package not in self._kernel_plugins:
-            return None
-        library = self._library(package)
-        if library.state is State.BROKEN:
-            raise KernelError(library.detail, remedy=f"update or uninstall {library.owner}") from library.error
-        return library.table
-
     @functools.cached_property
-    def _kernel_plugins(self) -> dict[str, tuple[Plugin, ...]]:
-        claims, refused = discover(KERNELS)
-        for plugin in refused:
-            self.warn(plugin.label, refusal(plugin, "kernel library"))
-        return claims
+    def kernels(self) -> InstalledKernels:
+        """The kernel libraries; programs of delegates alone need none of them."""
+        from delegate.kernels.installed import InstalledKernels
 
-    @functools.cached_property
-    def _libraries(self) -> tuple[KernelLibrary, ...]:
-        from delegate.kernels.libraries import ON_DEMAND, PACKAGES, in_default_order, on_demand
-
-        demanded = PACKAGES.union(ON_DEMAND)
-        by_default = in_default_order(self._library(name) for name in self._kernel_plugins if name not in demanded)
-        named = [claims[0] for name, claims in self._kernel_plugins.items() if name in demanded]
-        return (*by_default, *(on_demand(plugin, self._blocked) for plugin in named))
-
-    def _library(self, name: str) -> KernelLibrary:
-        if name not in self._kernel_libraries:
-            from delegate.kernels.libraries import load_library  # programs of delegates alone need none
-
-            self._kernel_libraries[name] = load_library(self._kernel_plugins[name], self._blocked)
-        return self._kernel_libraries[name]
+        return InstalledKernels(self._blocked, self.warn)
 
     def _find(self, name: str, ask: Callable[[Plugin], BackendState]) -> BackendState:
         if name in self._registered:

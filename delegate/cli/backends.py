@@ -29,7 +29,7 @@ def backends(
             {
                 "backends": [_data(s) for s in registry.states()],
                 "refused": [_data(s) for s in registry.refused()],
-                "kernel_libraries": [_library_data(lib) for lib in registry.kernel_libraries()],
+                "kernel_libraries": [_library_data(lib) for lib in registry.kernels.libraries],
             }
         )
     else:
@@ -48,7 +48,7 @@ def _list(registry: Registry) -> None:
     if any(s.kept for s in states):
         print("some of this is what was found earlier: `delegate backends --refresh` asks again")
     print()
-    libraries = registry.kernel_libraries()
+    libraries = registry.kernels.libraries
     kernels = [(lib.name, str(lib.state), f"{lib.owner} {lib.version}".strip(), _count(lib)) for lib in libraries]
     output.table(("kernel library", "state", "from", "kernels"), kernels)
     for lib in libraries:

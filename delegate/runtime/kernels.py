@@ -94,11 +94,16 @@ class Kernels:
 
 
 def kernels_of(registry: Registry, wanted: Wanted | None) -> Kernels:
-    """The kernels of these libraries; see `Registry.kernel_tables`. What is named wrong is said at once."""
-    if wanted is None:
-        return Kernels(registry.kernel_tables, registry.package_kernels)
-    tables = registry.kernel_tables(wanted)
-    return Kernels(lambda: tables, registry.package_kernels)
+    """The kernels of these libraries; see `InstalledKernels.tables`. What is named wrong is said at once."""
+    tables = None if wanted is None else registry.kernels.tables(wanted)
+
+    def found() -> Sequence[KernelTable]:
+        return registry.kernels.tables() if tables is None else tables
+
+    def of_package(package: str) -> KernelTable | None:
+        return registry.kernels.of_package(package)
+
+    return Kernels(found, of_package)
 
 
 def _must_be_view(method: Method, call: KernelCall) -> bool:

@@ -132,7 +132,7 @@ def _elements(method: Method) -> int:
 def findings(numbers: Iterator[int], until: float = float("inf")) -> Iterator[Finding]:
     """What is found among the forged files of these numbers, as it is found."""
     seeds()
-    _registry().kernel_tables(["portable"])  # imported once, not by every child
+    _registry().kernels.tables(["portable"])  # imported once, not by every child
     yield from run_cases(case, numbers, seconds=SECONDS, address_space=4 << 30, until=until)
 
 

@@ -268,7 +268,7 @@ def test_a_reason_of_several_lines_is_told_on_one() -> None:
 
 def test_registry_is_free_of_torch_and_pydantic() -> None:
     code = (
-        "import sys, delegate.registry as r; r.default_registry().states(); r.default_registry().kernel_tables();"
+        "import sys, delegate.registry as r; r.default_registry().states(); r.default_registry().kernels.tables();"
         "print([m for m in ('torch', 'pydantic', 'rich', 'yaml') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

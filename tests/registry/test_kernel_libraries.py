@@ -42,10 +42,10 @@ def test_order_and_overrides(site: Site) -> None:
     library(site, "zeta", "aten.relu.default")
     library(site, "alpha", "alpha.twice.default")
     registry = Registry()
-    assert [t.library for t in registry.kernel_tables()] == ["alpha", "zeta", "portable"]
-    overrides = {lib.name: lib.overrides for lib in registry.kernel_libraries()}
+    assert [t.library for t in registry.kernels.tables()] == ["alpha", "zeta", "portable"]
+    overrides = {lib.name: lib.overrides for lib in registry.kernels.libraries}
     assert overrides == {"alpha": (), "zeta": ("aten.relu.default",), "portable": (), "aten": (), **PACKAGES}
-    kernel = registry.kernel_tables()[0].find("alpha.twice.default", {DType.float32})
+    kernel = registry.kernels.tables()[0].find("alpha.twice.default", {DType.float32})
     assert kernel is not None
     out = np.empty(2, np.float32)
     kernel.function(np.array([1, 2], np.float32), out=out)
@@ -56,7 +56,7 @@ def test_two_claims_of_one_kernel(site: Site) -> None:
     library(site, "alpha", "aten.relu.default")
     library(site, "zeta", "aten.relu.default")
     with pytest.raises(KernelError) as caught:
-        Registry().kernel_tables()
+        Registry().kernels.tables()
     for part in ("aten.relu.default", "float32", "alpha-dist 1.0", "zeta-dist 1.0", "DELEGATE_BLOCK_PLUGINS=zeta"):
         assert part in str(caught.value)
 
@@ -64,7 +64,7 @@ def test_two_claims_of_one_kernel(site: Site) -> None:
 def test_other_dtypes_are_no_conflict(site: Site) -> None:
     library(site, "alpha", "aten.relu.default")
     library(site, "zeta", "aten.relu.default", "float64")
-    assert len(Registry().kernel_tables()) == 3
+    assert len(Registry().kernels.tables()) == 3
 
 
 @pytest.mark.parametrize("value", ["alpha", "*"])
@@ -72,8 +72,8 @@ def test_blocked(site: Site, monkeypatch: pytest.MonkeyPatch, value: str) -> Non
     library(site, "alpha", "aten.relu.default")
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", value)
     registry = Registry()
-    assert [t.library for t in registry.kernel_tables()] == ["portable"]
-    assert registry.kernel_libraries()[0].state is State.BLOCKED
+    assert [t.library for t in registry.kernels.tables()] == ["portable"]
+    assert registry.kernels.libraries[0].state is State.BLOCKED
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_broken_is_one_warning(site: Site, source: str, sentence: str) -> None:
     registry = Registry()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        registry.kernel_tables()
-        tables = registry.kernel_tables()
+        registry.kernels.tables()
+        tables = registry.kernels.tables()
     assert [t.library for t in tables] == ["portable"]
     assert len(caught) == 1
     assert "kernel library 'bad' of bad-dist 1.0 is broken" in str(caught[0].message)
@@ -105,7 +105,7 @@ def test_two_owners_of_one_name(site: Site) -> None:
     for owner in ("first-dist", "second-dist"):
         site.distribution(owner, "1.0", {"twice": "twice_kernels:TABLE"}, GROUP)
     with pytest.warns(RuntimeWarning, match="first-dist 1.0 and second-dist 1.0"):
-        assert [t.library for t in Registry().kernel_tables()] == ["portable"]
+        assert [t.library for t in Registry().kernels.tables()] == ["portable"]
 
 
 def test_preference(site: Site) -> None:
@@ -120,7 +120,7 @@ def test_preference(site: Site) -> None:
         ("alpha", ["alpha", "portable"]),
         ([], ["portable"]),
     ]:
-        assert [t.library for t in registry.kernel_tables(wanted)] == names
+        assert [t.library for t in registry.kernels.tables(wanted)] == names
 
 
 @pytest.mark.parametrize(
@@ -138,25 +138,25 @@ def test_what_is_named_wrong(site: Site, wanted: list[Any], sentence: str) -> No
     site.module("bad_kernels", "1 / 0")
     site.distribution("bad-dist", "1.0", {"bad": "bad_kernels:TABLE"}, GROUP)
     with pytest.raises(KernelError) as caught:
-        Registry().kernel_tables(wanted)
+        Registry().kernels.tables(wanted)
     assert sentence in str(caught.value)
 
 
 NAMED_ALONE = """
 from delegate.registry import Registry
 registry = Registry()
-print([t.library for t in registry.kernel_tables()], [str(lib.state) for lib in registry.kernel_libraries()])
+print([t.library for t in registry.kernels.tables()], [str(lib.state) for lib in registry.kernels.libraries])
 print("torch" in sys.modules)
-print([t.library for t in registry.kernel_tables(["aten"])], "torch" in sys.modules)
+print([t.library for t in registry.kernels.tables(["aten"])], "torch" in sys.modules)
 """
 
 WITHOUT_TORCH = """
 from delegate.errors import KernelError
 from delegate.registry import Registry
 registry = Registry()
-print([str(lib.state) for lib in registry.kernel_libraries()])
+print([str(lib.state) for lib in registry.kernels.libraries])
 try:
-    registry.kernel_tables(["aten"])
+    registry.kernels.tables(["aten"])
 except KernelError as error:
     print(error)
 """

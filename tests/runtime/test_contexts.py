@@ -249,10 +249,14 @@ class Plugins:
     def __init__(self, kernels: KernelTable | None = None, runtime: type[BackendRuntime] | None = None) -> None:
         self._kernels, self._runtime = kernels, runtime
 
-    def kernel_tables(self) -> tuple[KernelTable, ...]:
+    @property
+    def kernels(self) -> Plugins:
+        return self
+
+    def tables(self) -> tuple[KernelTable, ...]:
         return (TABLE,) if self._kernels is None else (self._kernels, TABLE)
 
-    def package_kernels(self, package: str) -> None:
+    def of_package(self, package: str) -> None:
         return None
 
     def runtime(self, _name: str) -> type[BackendRuntime] | None:

@@ -329,10 +329,14 @@ def test_a_library_whose_kernels_cannot_run_in_place_gives_them_other_memory(nam
         table.add(replace(kernel, function=function, in_place=False))
 
     class Plugins:
-        def kernel_tables(self) -> tuple[KernelTable, ...]:
+        @property
+        def kernels(self) -> Plugins:
+            return self
+
+        def tables(self) -> tuple[KernelTable, ...]:
             return (table,)
 
-        def package_kernels(self, package: str) -> None:
+        def of_package(self, package: str) -> None:
             return None
 
     loaded = LoadedProgram(program.program, Plugins())
