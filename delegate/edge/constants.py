@@ -13,6 +13,7 @@ def raw_bytes(value: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
     flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     if not value.numel():
         return np.empty(0, np.uint8)
-    flat = flat.as_strided(flat.shape, (1,))  # of one element, which may have been expanded, the stride is still 0
+    if value.numel() == 1:  # it may have been expanded: its stride is still 0
+        flat = flat.reshape(()).reshape(1)
     raw: np.ndarray[Any, np.dtype[np.uint8]] = flat.view(torch.uint8).numpy()
     return raw

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,7 +21,10 @@ def run(code: str, *args: str | Path, absent: Iterable[str] = (), path: str = ""
         absent: modules that cannot be imported there.
         path: a directory for `sys.path`.
     """
-    block = f"import sys; sys.modules.update(dict.fromkeys({list(absent)!r}))\n"
     environment = {**os.environ, "PYTHONPATH": path}
-    command = [sys.executable, "-W", "error", "-c", block + code, *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=120)
+    with tempfile.TemporaryDirectory() as folder:
+        for module in absent:  # processes that this one starts, as for probes, do without it too
+            Path(folder, f"{module}.py").write_text(f"raise ModuleNotFoundError('no {module}', name={module!r})\n")
+        block = f"import sys; sys.modules.update(dict.fromkeys({list(absent)!r})); sys.path.insert(1, {folder!r})\n"
+        command = [sys.executable, "-W", "error", "-c", block + code, *map(str, args)]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=120)

@@ -52,7 +52,6 @@ def test_as_eager(name: str, backend: str) -> None:
         *(torch.tensor([1 + 2j, 3 - 1j]).conj(), torch.tensor([1 + 2j]).conj().imag, torch.empty(0, 3)),
         *(torch.tensor([1.5]).bfloat16().expand(3), torch.tensor(True).expand(1, 1)),
     ],
-    ids=str,
 )
 def test_raw_bytes(value: torch.Tensor) -> None:
     rebuilt = torch.empty(value.shape, dtype=value.dtype)

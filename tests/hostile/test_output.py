@@ -21,6 +21,8 @@ FORMS = [
     ("config", "check", "YAML"), ("backends", EVIL), ("backends", EVIL, "--json"), ("ops", EVIL), (EVIL,),
     ("run", "FILE", "--fallback", EVIL), ("run", "FILE", "--repeat", EVIL), ("lower", EVIL, "-o", "x.dlg"),
     ("lower", f"{EVIL}:f", "-o", "x.dlg"), ("inspect", "DAMAGED"), ("run", "DAMAGED"), ("ops", "--import", EVIL),
+    ("new-backend", EVIL), ("check-backend", EVIL), ("check-backend", EVIL, "--json"), ("cache", "info"),
+    ("cache", EVIL), ("explain", "FILE", "--import", EVIL),
 ]  # fmt: skip
 
 
