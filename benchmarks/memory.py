@@ -49,7 +49,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 
 def arenas(models: Sequence[str]) -> None:
     """The arena of every model, over the largest sum of tensors alive at one instruction."""
-    kernels = Kernels(default_registry().kernel_tables)
+    kernels = Kernels(default_registry().kernels.tables)
     print("\nArena of portable programs over the largest sum of live tensors\n")
     print("| model | values | arena, MiB | ratio |\n|---|---|---|---|")
     for name in models:
