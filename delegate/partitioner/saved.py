@@ -111,7 +111,7 @@ class SavedPlan:
         Where the plans hold other operators whole, the first line says so: the nodes are not the same then.
         """
         mine, others = self.places(), other.places()
-        apart = sorted({*(self.whole or ()), *(other.whole or ())} - {*(self.whole or ())} & {*(other.whole or ())})
+        apart = sorted({*(self.whole or ())} ^ {*(other.whole or ())})
         moved = (
             f"{graph}: {node}: {mine.get((graph, node), 'portable')} -> {others.get((graph, node), 'portable')}"
             for graph, node in dict.fromkeys((*mine, *others))

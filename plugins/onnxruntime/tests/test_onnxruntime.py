@@ -4,36 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
-from torch import nn
-
-from delegate.testing import BackendTests, Case
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.attention = nn.LayerNorm(16), nn.MultiheadAttention(16, 4, batch_first=True)
-        self.feed = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.norm(x)
-        x = x + self.attention(y, y, y, need_weights=False)[0]
-        result: torch.Tensor = x + self.feed(self.norm(x))
-        return result
-
-
-def conv() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Hardswish(), nn.MaxPool2d(2), nn.Flatten()
-    )
+from delegate.testing import BackendTests
+from tests.blocks import BLOCKS
 
 
 class TestCpu(BackendTests):
     backend = "onnxruntime"
     tolerance = 1e-5
     options: ClassVar = {"threads": 1}
-    cases: ClassVar = {
-        "conv": Case(conv().eval(), (torch.randn(1, 3, 8, 8),)),
-        "transformer block": Case(Block().eval(), (torch.randn(2, 5, 16),)),
-    }
+    cases: ClassVar = BLOCKS

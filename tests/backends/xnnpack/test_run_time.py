@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,12 @@ import delegate
 from tests import zoo
 from tests.backends.xnnpack.qdq import QD, Weights
 from tests.backends.xnnpack.test_integers import floats_within, require_whole
+from tests.silence import silence  # noqa: F401 - for every test here
 
 with zoo.libraries():
     import torchao.quantization as ao
 
 BATCH = torch.export.Dim("batch", min=1, max=64)
-
-
-@pytest.fixture(autouse=True)
-def _silence() -> Iterator[None]:
-    with zoo.libraries():  # torch's decompositions, which subclasses of Tensor need, warn of torch's own tree specs
-        yield
 
 
 def sqnr(expected: torch.Tensor, got: torch.Tensor) -> float:
