@@ -12,7 +12,7 @@ from delegate.errors import ProgramError
 from delegate.program.blocks import block_bases
 from delegate.program.bounds import Bounds
 from delegate.program.dtypes import DType
-from delegate.program.expr import Dim, Expr, Op, operands
+from delegate.program.expr import Dim, Expr, Op, SymbolSets, members, operands, set_of
 from delegate.program.lifetimes import check_memory
 from delegate.program.limits import MAX_RANK, MAX_SYMBOLS, MAX_TENSOR_BYTES
 from delegate.program.memory_plan import ALIGNMENT
@@ -144,6 +144,7 @@ class _MethodVerifier:
             self._check_value(index, value)
         self._check_inputs()
         self._check_symbols()
+        self._check_sizes_of_inputs()
         self._instructions(method.instructions, "instruction")
         self._where = f"{self._name}, outputs"
         self._args(method.outputs)
@@ -274,6 +275,16 @@ class _MethodVerifier:
             if value == -1 and symbol.dim == -1:
                 continue  # the input is a number, the symbol its value
             self._index(symbol.dim, self._method.values[value].shape if value >= 0 else (), "dimension")
+
+    def _check_sizes_of_inputs(self) -> None:
+        """They are compared with the caller's before anything runs, so other inputs have to tell them."""
+        symbols, sets = self._method.symbols, SymbolSets()
+        late = set_of(i for i, s in enumerate(symbols) if s.input < 0)
+        for leaf in self._method.inputs:
+            self._where = f"{self._name}, input {leaf.name!r}"
+            shape = self._method.values[leaf.value].shape if leaf.value >= 0 else ()
+            if unknown := members(late & sets.of(shape)):
+                self._fail(f"its shape depends on {symbols[unknown[0]].name!r}, which only data tells")
 
     def _check_data_symbol(self, symbol: Symbol) -> None:
         self._index(symbol.value, self._method.values, "value")

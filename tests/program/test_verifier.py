@@ -109,6 +109,10 @@ CASES = {
     "input value": (replace_method(dynamic(), inputs=(Input("x", 3),)), "fills another value"),
     "input home": (replace_value(dynamic(), 0, home=Home.ARENA, offset=-1), "value %0 is not stored as input 0"),
     "input literal": (replace_method(dynamic(), inputs=(Input("x", 0, 3),)), "a tensor and a literal"),
+    "input of data": (
+        replace_value(dynamic(), 0, shape=(Expr(Op.SYMBOL, 1), 3)),
+        "depends on 'u0', which only data tells .*input 'x'",
+    ),
     "literal": (
         replace_method(static(), inputs=(*static().methods[0].inputs[:3], Input("n", -1, (1,)))),
         "a fixed tuple",
