@@ -22,11 +22,13 @@ from delegate.edge.identity import identify
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
 from delegate.edge.sources import exported_programs
+from delegate.edge.training import warn_of_training
 from delegate.edge.undisturbed import undisturbed
 from delegate.emit.device_copies import with_device_copies
 from delegate.emit.emitting import emit
 from delegate.emit.runnable import has_kernel
 from delegate.errors import ConfigError, PartitionError
+from delegate.kept import KeptPrograms, Made
 from delegate.kernels.libraries import Wanted
 from delegate.partitioner.candidates import Artifacts, Candidate, candidates, refused_parts
 from delegate.partitioner.cut import LoweredDelegate, LoweredProgram, lower
@@ -108,6 +110,13 @@ def to_backend(
     kept = kept_artifacts(selection, registry, cache)
     compiler = _Compiler(selection, kernels_of(registry, selection.kernels), saved, kept)
     given = exported_programs(model, example_inputs)
+    measures = verify is not None or original is not None
+    programs = None if kept is None or measures else KeptPrograms(kept, selection, registry)
+    key = None if programs is None else programs.key(given, saved)
+    if programs is not None and key is not None and (found := programs.find(key)) is not None:
+        for name, ep in given.items():
+            warn_of_training(ep.graph, name)
+        return _result(found, Report.from_json(found.program.report), given, selection, registry)
     exported = _quantized(given, selection, registry)
     if original is not None:
         given = exported_programs(original)
@@ -125,13 +134,23 @@ def to_backend(
         program, lowered = compiler.emitted()
     if saved is not None:
         saved.require_kept(compiler.plans)
-    report = compiler.report()
-    _warn_of_portable(report, selection)
-    report = with_device_copies(report, program, lowered)
+    report = with_device_copies(compiler.report(), program, lowered)
     report = report if measured is None else measured.stated(report)
-    program = program._replace(report=report.to_json())
+    made = Made(program._replace(report=report.to_json()), SavedPlan.of(compiler.plans), tuple(compiler.told))
+    if programs is not None and key is not None and not compiler.artifacts.has_failed:
+        programs.keep(key, made, lowered)
+    return _result(made, report, exported, selection, registry)
+
+
+def _result(
+    made: Made, report: Report, exported: Mapping[str, ExportedProgram], selection: Selection, registry: Registry
+) -> CompiledProgram:
+    """What was made of exported programs, for the user, who is told what there is to say of it."""
+    for sentence in made.told:
+        warnings.warn(sentence, stacklevel=4)
+    _warn_of_portable(report, selection)
     specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in exported.items()}
-    return CompiledProgram(program, specs, report, registry, selection.kernels, plan=SavedPlan.of(compiler.plans))
+    return CompiledProgram(made.program, specs, report, registry, selection.kernels, plan=made.plan)
 
 
 @undisturbed()
@@ -208,6 +227,7 @@ class _Compiler:
     kept: KeptArtifacts | None = None
     methods: dict[str, _Method] = field(default_factory=dict)
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
     artifacts: Artifacts = field(init=False)
     partitioners: Sequence[Partitioner] = field(init=False)
 
@@ -250,7 +270,9 @@ class _Compiler:
         """
         lowered = [method.lowered or self._lower(method) for method in self.methods.values()]
         keep, policy = self.selection.fallback.keep, self.selection.fallback.policy
-        return emit(lowered, self.kernels, keep_fallbacks=keep, on_fallback=policy), lowered
+        self.told = []
+        tell = self.told.append
+        return emit(lowered, self.kernels, keep_fallbacks=keep, on_fallback=policy, tell=tell), lowered
 
     def move(self, moved: Mapping[str, Moved]) -> None:
         """Have nodes of partitions run elsewhere, when the program is next emitted."""
@@ -346,7 +368,7 @@ def _warn_of_portable(report: Report, selection: Selection) -> None:
     """
     names = [n.name for n in report.nodes if n.backend == PORTABLE and n.op not in CONTROL_FLOW]
     if selection.on_portable == "warn" and names and selection.backends:
-        warnings.warn(_portable_message(names), RuntimeWarning, stacklevel=4)
+        warnings.warn(_portable_message(names), RuntimeWarning, stacklevel=5)
 
 
 def _portable_message(names: list[str]) -> str:

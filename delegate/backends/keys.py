@@ -6,15 +6,12 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from pydantic import BaseModel
-from torch.fx import Node
 
 from delegate.backends.region import Region
 from delegate.backends.structure import structure
-from delegate.edge.constants import raw_bytes
+from delegate.edge.keys import NoKey, digests_of, known_of_sizes
 from delegate.edge.node import tensors
-from delegate.program.segments import checksums
 
 
 def region_key(region: Region) -> str | None:
@@ -23,11 +20,11 @@ def region_key(region: Region) -> str | None:
     None where a constant's bytes cannot be read, as those of a sparse tensor.
     """
     try:
-        digests = _digests(region.constants)
-    except (RuntimeError, TypeError, NotImplementedError):
+        digests = digests_of(region.constants.values())
+    except NoKey:
         return None
     made = structure(region, lambda constant: digests[id(constant)])
-    return hashlib.sha256(repr((made, sorted(set(_sizes(region))))).encode()).hexdigest()
+    return hashlib.sha256(repr((made, sorted(set(known_of_sizes(_sizes(region)))))).encode()).hexdigest()
 
 
 def plain(options: Any) -> Any:
@@ -44,32 +41,10 @@ def plain(options: Any) -> Any:
     return repr(options)
 
 
-def _digests(constants: Mapping[Node, torch.Tensor]) -> dict[int, tuple[Any, ...]]:
-    """The identity of a constant -> what it holds."""
-    found = {id(value): value for value in constants.values()}
-    digests = checksums([raw_bytes(value).data for value in found.values()])
-    return {
-        key: (str(value.dtype), tuple(value.shape), digest)
-        for (key, value), digest in zip(found.items(), digests, strict=True)
-    }
-
-
-def _sizes(region: Region) -> Iterator[str]:
-    """What torch knows of the symbolic sizes of a region: a compiler may make use of it."""
-    given = (size for node in region.graph.nodes for t in tensors(node) for size in t.shape)
-    told = (arg for node in region.calls for arg in _leaves((node.args, node.kwargs)))
-    environments = {}
-    for size in (*given, *told):
-        if isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool):
-            environment = size.node.shape_env
-            environments[id(environment)] = environment
-            for symbol in size.node.expr.free_symbols:
-                known = environment.var_to_range.get(symbol), environment.backed_var_to_val.get(symbol)
-                yield f"{symbol}: {known}"
-    for environment in environments.values():
-        yield from (f"guard {guard.expr}" for guard in environment.guards)
-        yield from (f"divides {expr}" for expr in environment.divisible)
-        yield from (f"axiom {expr}" for expr in environment.axioms)
+def _sizes(region: Region) -> Iterator[Any]:
+    """All sizes of a region, and the numbers among its arguments."""
+    yield from (size for node in region.graph.nodes for t in tensors(node) for size in t.shape)
+    yield from (arg for node in region.calls for arg in _leaves((node.args, node.kwargs)))
 
 
 def _leaves(argument: Any) -> Iterator[Any]:

@@ -19,14 +19,19 @@ class UnaskedBackend:
 
     Attributes:
         check, claims, preserve_ops, most_constants: the backend's own.
-        on_fault: told of a fault in its answers, see `Capability`.
+        has_failed: whether there was any fault.
     """
 
     def __init__(self, backend: CheckedBackend, tell: Callable[[DelegateError], None]) -> None:
         self.check, self.claims = backend.check, backend.claims
         self.preserve_ops, self.most_constants = backend.preserve_ops, backend.most_constants
-        self.on_fault = tell
-        self._backend = backend
+        self._backend, self._tell = backend, tell
+        self.has_failed = False
+
+    def on_fault(self, fault: DelegateError) -> None:
+        """Told of a fault in its answers, see `Capability`."""
+        self.has_failed = True
+        self._tell(fault)
 
     def identity(self, state: BackendState) -> str | None:
         """As the backend's own, but what it fails at is not kept."""

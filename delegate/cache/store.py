@@ -2,7 +2,7 @@
 
 An entry is a file, which is written beside its place and renamed into it, so that readers see all of it or nothing. It
 holds: `_MAGIC`, the SHA-256 of the header, the length of the header, the header as JSON (the key, what the caller
-keeps, sizes and checksums of the parts), the parts.
+keeps, sizes and checksums of the parts), the parts, each where `ALIGNMENT` divides its place.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from delegate.program.segments import checksums
+from delegate.program.segments import align, checksums
 
 logger = logging.getLogger(__name__)
 
-_MAGIC = b"DLGKEEP1"
+_MAGIC = b"DLGKEEP2"
 _PREFIX = len(_MAGIC) + 32 + 8
 _SUFFIX, _UNFINISHED = ".kept", ".part"
 _ABANDONED = 3600  # seconds after which a file that is still unfinished has no writer any more
@@ -38,10 +38,12 @@ class Entry(NamedTuple):
     Args:
         about: plain JSON values.
         parts: mapped from the file, which nobody writes to once it is there; removing it leaves them as they are.
+        digests: the checksum of each part, as text.
     """
 
     about: Mapping[str, Any]
     parts: tuple[memoryview, ...]
+    digests: tuple[str, ...]
 
 
 class _File(NamedTuple):
@@ -76,11 +78,17 @@ class Store:
             os.utime(path)
         return entry
 
-    def put(self, key: str, about: Mapping[str, Any], parts: Sequence[bytes | memoryview]) -> None:
-        """Keep this under a key. Where that cannot be, there is one warning in a process for each folder."""
-        pieces = list(_pieces(key, about, [memoryview(p).cast("B") for p in parts]))
+    def put(self, key: str, about: Mapping[str, Any], parts: Sequence[bytes | memoryview]) -> tuple[str, ...] | None:
+        """Keep this under a key. Where that cannot be, there is one warning in a process for each folder.
+
+        Returns:
+            The checksum of each part, as text; None where it is not kept.
+        """
+        views = [memoryview(p).cast("B") for p in parts]
+        digests = tuple(d.hex() for d in checksums(views))
+        pieces = list(_pieces(key, about, views, digests))
         if sum(len(p) for p in pieces) > self.most_bytes:
-            return
+            return None
         try:
             self._write(self._path(key), pieces)
         except OSError as error:
@@ -88,8 +96,9 @@ class Store:
                 _warned.add(self.folder)
                 what = f"the compile cache cannot be written: {error.strerror or error} ({self.folder})"
                 warnings.warn(f"{what}: partitions are compiled anew every time", RuntimeWarning, stacklevel=2)
-            return
+            return None
         self._make_room()
+        return digests
 
     def remove(self, key: str) -> None:
         """Have nothing under a key."""
@@ -159,12 +168,18 @@ def _mapped(path: Path) -> memoryview:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
-def _pieces(key: str, about: Mapping[str, Any], parts: Sequence[memoryview]) -> Iterator[bytes | memoryview]:
-    sizes, digests = [p.nbytes for p in parts], [d.hex() for d in checksums(parts)]
+def _pieces(
+    key: str, about: Mapping[str, Any], parts: Sequence[memoryview], digests: Sequence[str]
+) -> Iterator[bytes | memoryview]:
+    sizes = [p.nbytes for p in parts]
     header = json.dumps({"key": key, "about": dict(about), "sizes": sizes, "digests": digests}).encode()
     yield _MAGIC + hashlib.sha256(header).digest() + len(header).to_bytes(8, "little")
     yield header
-    yield from parts
+    end = _PREFIX + len(header)
+    for part in parts:
+        yield bytes(align(end) - end)
+        yield part
+        end = align(end) + part.nbytes
 
 
 def _read(data: memoryview, key: str) -> Entry | None:
@@ -176,8 +191,10 @@ def _read(data: memoryview, key: str) -> Entry | None:
     found = json.loads(header)  # as it was written, which the checksum says
     parts = []
     for size in found["sizes"]:
-        parts.append(data[at : at + size])
-        at += size
+        if any(data[at : align(at)]):
+            return None
+        at = align(at) + size
+        parts.append(data[at - size : at])
     if found["key"] != key or at != data.nbytes or [d.hex() for d in checksums(parts)] != found["digests"]:
         return None
-    return Entry(found["about"], tuple(parts))
+    return Entry(found["about"], tuple(parts), tuple(found["digests"]))

@@ -30,14 +30,14 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.
         output.print_json({"folder": where, "entries": len(sizes), "bytes": sum(sizes)})
         return
     path()
-    print(f"{len(sizes)} compiled partitions, {sum(sizes) / 2**20:,.1f} MiB")
+    print(f"{len(sizes)} entries, {sum(sizes) / 2**20:,.1f} MiB")
 
 
 @app.command("clear")
 def clear() -> None:
     """Remove all that the cache holds."""
     store = _store()
-    print(f"removed {store.clear() if store else 0} compiled partitions")
+    print(f"removed {store.clear() if store else 0} entries")
 
 
 def _store() -> Store | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 
 from delegate.emit.fallback import emit_fallback
 from delegate.emit.method import emit_method
@@ -23,6 +24,7 @@ def emit(
     *,
     keep_fallbacks: bool = False,
     on_fallback: str = "warn",
+    tell: Callable[[str], None] = warnings.warn,
 ) -> Program:
     """The program of these methods, without a report.
 
@@ -34,6 +36,7 @@ def emit(
         kernels: that run what no backend took.
         keep_fallbacks: emit every partition in kernels too.
         on_fallback: what happens when a fallback is used: "allow", "warn" or "error".
+        tell: is given a sentence on each thing that the exports assumed and the program does not check.
 
     Raises:
         LoweringError: see `emit_method` and `emit_fallback`.
@@ -56,6 +59,8 @@ def emit(
         fallbacks=tuple(_planned(program, m, kernels) for m in fallbacks),
     )
     verify(planned)
+    for sentence in shared.told:
+        tell(sentence)
     return planned
 
 

@@ -7,8 +7,7 @@ Torch keeps the conditions on inputs as text alone (so they are in .pt2 files to
 from __future__ import annotations
 
 import ast
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -52,13 +51,16 @@ class _Foreign(Exception):
     """A condition speaks of what a program does not have."""
 
 
-def guards(conditions: Iterable[Any], inputs: Mapping[str, Any], symbols: Symbols) -> Iterator[Expr]:
-    """Those of the conditions that depend on symbols of the method, each once; a warning names what cannot be kept.
+def guards(
+    conditions: Iterable[Any], inputs: Mapping[str, Any], symbols: Symbols, tell: Callable[[str], None]
+) -> Iterator[Expr]:
+    """Those of the conditions that depend on symbols of the method, each once.
 
     Args:
         conditions: texts, or symbolic truth values.
         inputs: name -> the fake tensor or the symbolic integer; anything else for one that export made a constant.
         symbols: of the method, complete.
+        tell: is given a sentence on each that cannot be kept.
     """
     seen: set[Expr] = set()
     for condition in conditions:
@@ -67,7 +69,7 @@ def guards(conditions: Iterable[Any], inputs: Mapping[str, Any], symbols: Symbol
                 _Reader(inputs, symbols).read(condition) if isinstance(condition, str) else _known(condition, symbols)
             )
         except (_Foreign, LoweringError) as why:
-            warnings.warn(f"the program does not check what the export assumed: {condition} ({why})", stacklevel=2)
+            tell(f"the program does not check what the export assumed: {condition} ({why})")
             continue
         if made is not None and made not in seen and any(True for _ in made.free_symbols()):
             seen.add(made)

@@ -72,7 +72,7 @@ class _MethodEmitter:
             symbols=tuple(self.tables.symbols.table),
             arenas=(-1,),
             sources=tuple(self.tables.sources),
-            guards=tuple(guards(self.edge.guards, sizes, self.tables.symbols)),
+            guards=tuple(guards(self.edge.guards, sizes, self.tables.symbols, self.tables.shared.told.append)),
         )
 
     def _input(self, number: int, given: EdgeInput) -> Input:

@@ -24,6 +24,7 @@ class SharedTables:
         self.states: list[State] = []
         self.delegates: list[DelegateSpec] = []
         self.segments: list[memoryview | bytes] = []
+        self.told: list[str] = []  # what users are to be warned of
         self.spaces: dict[MemorySpace, int] = {}
         self._constant_of: dict[_Key, int] = {}
         self._state_of: dict[str, int] = {}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
+from typing import Any
 
+from delegate.cache.environment import code_of
 from delegate.errors import KernelError
 from delegate.kernels.libraries import (
     ON_DEMAND,
@@ -17,7 +19,7 @@ from delegate.kernels.libraries import (
     on_demand,
 )
 from delegate.kernels.table import KernelTable
-from delegate.plugins import Plugin, State, discover, refusal
+from delegate.plugins import OWN, Plugin, State, discover, is_blocked, refusal
 
 KERNELS = "delegate.kernels"  # the group of their entry points
 
@@ -61,6 +63,24 @@ class InstalledKernels:
             if library.state is State.BROKEN:
                 self._warn(f"kernels {library.name}", f"{library.detail}: uninstall {library.owner}")
         return tuple(library.table for library in self.libraries if library.table is not None)
+
+    def identity(self, wanted: Wanted | None = None) -> tuple[Any, ...] | None:
+        """What the kernels of `tables(wanted)` are, as text, but for the code of this project; None where the caller
+        gave a table, or a library has no files, so that nobody can tell."""
+        several = isinstance(wanted, Iterable) and not isinstance(wanted, str | KernelTable)
+        names: list[Any] | None = None if wanted is None else [*wanted] if several else [wanted]
+        if names is not None and not all(isinstance(name, str) for name in names):
+            return None
+        foreign = []
+        for name, claims in self._plugins.items():
+            for plugin in claims:
+                asked_for = names is None or name in names
+                if plugin.owner != OWN and asked_for and not is_blocked(name, self._blocked):
+                    self._library(name)  # which imports its code
+                    foreign.append((*plugin, code_of(plugin.module.partition(".")[0])))
+        if any(code is None for *_, code in foreign):
+            return None
+        return names, sorted(self._blocked), foreign
 
     def of_package(self, package: str) -> KernelTable | None:
         """The project's kernels of another package's operators; None where it has none, or they are blocked.

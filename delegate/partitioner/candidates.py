@@ -146,6 +146,11 @@ class Artifacts:
             raise made
         return made
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether any region was refused for a fault, which may be of the moment."""
+        return any(isinstance(made, RegionFailed | RegionGivenUp) for made, _ in self._made.values())
+
     def _make(self, backend: str, region: Region) -> Made | RegionFailed:
         """What was kept, else what the backend makes of a region, which is kept then."""
         key = None if self.kept is None else self.kept.key(backend, region)

@@ -179,6 +179,11 @@ def test_other_versions_compile_anew(counter: Counter, where: str, old: str, new
     assert not counter.compiled(exported())
 
 
+def test_a_partition_is_taken_where_another_program_holds_it(counter: Counter) -> None:
+    assert counter.compiled(exported())
+    assert not counter.compiled(exported(), config={"backends": ["counter"], "fallback": {"keep": True}})
+
+
 def test_another_version_of_the_distribution_compiles_anew(counter: Counter) -> None:
     assert counter.compiled(exported())
     metadata = counter.site.root / "counter_dist-1.0.dist-info"
@@ -213,10 +218,9 @@ def test_refusals_are_kept_and_faults_are_not(counter: Counter) -> None:
 
 def test_an_altered_entry_is_compiled_anew(counter: Counter, folder: Path) -> None:
     counter.compiled(exported())
-    (file,) = (folder / "artifacts").iterdir()
-    data = file.read_bytes()
-    for damaged in (data[: len(data) // 2], data[:-1] + b"?"):
-        file.write_bytes(damaged)
+    for damage in (lambda data: data[: len(data) // 2], lambda data: data[:-1] + b"?"):
+        for file in (folder / "artifacts").iterdir():
+            file.write_bytes(damage(file.read_bytes()))
         assert counter.compiled(exported())
         assert not counter.compiled(exported())
 
@@ -253,7 +257,7 @@ def test_a_real_backend(folder: Path) -> None:
     for _ in range(2):
         program = delegate.to_backend(exported(), "xnnpack")
         torch.testing.assert_close(program(x), Net()(x))
-        assert len(list((folder / "artifacts").iterdir())) == 1
+        assert len(list((folder / "artifacts").iterdir())) == 2  # the partition and the program
 
 
 def test_the_commands(folder: Path, tmp_path: Path) -> None:
@@ -266,8 +270,8 @@ def test_the_commands(folder: Path, tmp_path: Path) -> None:
     lower = ("lower", "m.pt2", "-b", "xnnpack", "-o", "m.dlg")
     assert run("cache", "path") == str(folder)
     run(*lower, "--no-cache")
-    assert run("cache", "info") == f"{folder}\n0 compiled partitions, 0.0 MiB"
+    assert run("cache", "info") == f"{folder}\n0 entries, 0.0 MiB"
     run(*lower)
-    assert '"entries": 1' in run("cache", "info", "--json")
-    assert run("cache", "clear") == "removed 1 compiled partitions"
-    assert run("cache", "clear") == "removed 0 compiled partitions"
+    assert '"entries": 2' in run("cache", "info", "--json")
+    assert run("cache", "clear") == "removed 2 entries"
+    assert run("cache", "clear") == "removed 0 entries"

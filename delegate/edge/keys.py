@@ -1,0 +1,211 @@
+"""What programs are made of, as text that is the same in every process: the key of what is kept for the next time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+from torch.nn import Parameter
+from torch.utils._pytree import TreeSpec
+
+from delegate.edge.constants import raw_bytes
+from delegate.edge.graphs import KEPT_METADATA
+from delegate.edge.node import source_line
+from delegate.edge.program import META_VALUE
+from delegate.program.segments import checksums
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format)
+# Whose decompositions come with distributions whose versions are known; those of others may be anybody's code.
+_NAMESPACES = frozenset({"aten", "prims", "quantized_decomposed", "torchao"})
+_PLAIN_METADATA = sorted({*KEPT_METADATA} - {META_VALUE, "nn_module_stack", "stack_trace"})
+_FUNCTIONS = ("torch", "_operator", "operator", "math", "builtins")
+
+
+class NoKey(Exception):
+    """What something depends on cannot be told, so nothing of it is to be kept."""
+
+
+def digests_of(constants: Iterable[torch.Tensor]) -> dict[int, tuple[Any, ...]]:
+    """The identity of a constant -> what it holds; raises NoKey where its bytes cannot be read, as of a sparse one."""
+    found = {id(value): value for value in constants}
+    try:
+        digests = checksums([raw_bytes(value).data for value in found.values()])
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        raise NoKey from error
+    return {
+        key: (str(value.dtype), tuple(value.shape), digest)
+        for (key, value), digest in zip(found.items(), digests, strict=True)
+    }
+
+
+def known_of_sizes(sizes: Iterable[Any]) -> Iterator[str]:
+    """What torch knows of the symbolic numbers among these: a compiler may make use of it."""
+    environments = {}
+    for size in sizes:
+        if isinstance(size, _SYMBOLIC):
+            environment = size.node.shape_env
+            environments[id(environment)] = environment
+            for symbol in size.node.expr.free_symbols:
+                known = environment.var_to_range.get(symbol), environment.backed_var_to_val.get(symbol)
+                yield f"{symbol}: {known}"
+    for environment in environments.values():
+        yield from (f"guard {guard.expr}" for guard in environment.guards)
+        yield from (f"divides {expr}" for expr in environment.divisible)
+        yield from (f"axiom {expr}" for expr in environment.axioms)
+
+
+def exported_key(programs: Mapping[str, ExportedProgram]) -> str:
+    """A digest of exported programs by method: graphs, signatures, sizes, the bytes of weights, who shares memory.
+
+    What only reports tell of a node (source line, module) is in it, too.
+
+    Raises:
+        NoKey: a program holds what may differ while its text is the same: operators and classes of others.
+    """
+    held = {name: _held(ep) for name, ep in programs.items()}
+    digests = digests_of(value for tensors in held.values() for value in tensors.values())
+    storages: dict[int, int] = {}
+    told = []
+    for name, ep in programs.items():
+        weights = []
+        for target, value in held[name].items():
+            storage = storages.setdefault(value.untyped_storage().data_ptr(), len(storages))
+            weights.append((target, digests[id(value)], tuple(value.stride()), storage, value.storage_offset()))
+        told.append((name, _signature(ep), weights, _graph(ep.graph_module)))
+    return hashlib.sha256(repr(told).encode(errors="surrogatepass")).hexdigest()
+
+
+def _held(ep: ExportedProgram) -> dict[str, torch.Tensor]:
+    """The parameters, buffers and constants that a program takes, by their names in the module."""
+    targets = [spec.target for spec in ep.graph_signature.input_specs if spec.target is not None]
+    found = {target: ep.state_dict.get(target, ep.constants.get(target)) for target in targets}
+    if not all(type(value) in (torch.Tensor, Parameter) for value in found.values()):
+        raise NoKey  # of subclasses of Tensor and of objects nobody knows what they hold
+    return {target: value for target, value in found.items() if isinstance(value, torch.Tensor)}
+
+
+def _signature(ep: ExportedProgram) -> tuple[Any, ...]:
+    call = ep.module_call_graph[0].signature if ep.module_call_graph else None
+    return (
+        repr(ep.graph_signature.input_specs),
+        repr(ep.graph_signature.output_specs),
+        _tree(ep.call_spec.in_spec),
+        _tree(ep.call_spec.out_spec),
+        call.forward_arg_names if call is not None else None,
+        sorted((str(symbol), str(known)) for symbol, known in ep.range_constraints.items()),
+        list(ep._guards_code),
+    )
+
+
+def _tree(spec: TreeSpec | None) -> Any:
+    if spec is None:
+        return None
+    kind = (spec.type.__module__, spec.type.__qualname__) if spec.type is not None else None
+    return (
+        kind,
+        _argument(spec.context) if spec.type in (dict, list, tuple) else repr(spec.context),
+        [_tree(child) for child in spec.children()],
+    )
+
+
+def _graph(module: GraphModule) -> tuple[Any, ...]:
+    """A graph and the bodies of its control flow."""
+    nodes = []
+    for node in module.graph.nodes:
+        target = _target(node, module)
+        stack = [(path, str(kind)) for path, kind in (node.meta.get("nn_module_stack") or {}).values()]
+        given = _argument(node.meta.get(META_VALUE))
+        rest = [_argument(node.meta.get(key)) for key in _PLAIN_METADATA]
+        arguments = _argument(node.args), _argument(node.kwargs)
+        nodes.append((node.op, node.name, target, arguments, given, source_line(node), stack, rest))
+    return nodes, sorted(set(known_of_sizes(_numbers(module)))), sorted(set(_names_of_sizes(_numbers(module))))
+
+
+def _target(node: Node, module: GraphModule) -> Any:
+    if node.op == "get_attr":
+        value = module
+        for name in str(node.target).split("."):
+            value = getattr(value, name)
+        if isinstance(value, GraphModule):
+            return "body", _graph(value)
+        if type(value) in (torch.Tensor, Parameter):
+            return "tensor", digests_of([value])[id(value)], tuple(value.stride())
+        raise NoKey
+    return _argument(node.target)
+
+
+def _argument(value: Any) -> Any:
+    """What stands in a graph as plain values, with their types; raises NoKey for what is none."""
+    match value:
+        case list() | tuple():
+            parts: Any = [_argument(item) for item in value]
+        case dict():
+            parts = [(_argument(key), _argument(item)) for key, item in value.items()]
+        case slice():
+            parts = [_argument(item) for item in (value.start, value.stop, value.step)]
+        case torch.Tensor():
+            parts = _description(value)
+        case _:
+            parts = _text(value)
+    return type(value).__name__, parts
+
+
+def _text(value: Any) -> str:
+    """A leaf of the arguments, an operator or a function."""
+    match value:
+        case Node():
+            text = value.name
+        case torch.SymInt() | torch.SymFloat() | torch.SymBool():
+            text = str(value.node.expr)
+        case OpOverload() if value.namespace in _NAMESPACES:
+            text = str(value)
+        case HigherOrderOperator() if type(value).__module__.startswith("torch.") and "triton" not in value._name:
+            text = value._name
+        case FunctionType() | BuiltinFunctionType() if value.__module__.partition(".")[0] in _FUNCTIONS:
+            text = f"{value.__module__}.{value.__qualname__}"
+        case _ if value is None or type(value) in _PLAIN:
+            text = repr(value)
+        case _:
+            raise NoKey
+    return text
+
+
+def _description(value: torch.Tensor) -> Any:
+    """All of a fake tensor but what it holds."""
+    strided = value.layout is torch.strided
+    where = ([str(n) for n in value.stride()], str(value.storage_offset())) if strided else None
+    kind = (
+        str(value.dtype),
+        str(value.device),
+        str(value.layout),
+        value.requires_grad,
+        value.is_conj(),
+        value.is_neg(),
+    )
+    return kind, [str(n) for n in value.shape], where
+
+
+def _numbers(module: GraphModule) -> Iterator[Any]:
+    """The sizes and numbers that nodes give."""
+    for node in module.graph.nodes:
+        value = node.meta.get(META_VALUE)
+        for item in value if isinstance(value, list | tuple) else (value,):
+            yield from item.shape if isinstance(item, torch.Tensor) else (item,)
+
+
+def _names_of_sizes(sizes: Iterable[Any]) -> Iterator[str]:
+    """What the user calls symbolic numbers, which messages say, and what torch has made of them."""
+    for environment in {id(s.node.shape_env): s.node.shape_env for s in sizes if isinstance(s, _SYMBOLIC)}.values():
+        yield from (f"{source} is {name}" for source, name in environment.source_name_to_debug_name.items())
+        for symbol, sources in environment.var_to_sources.items():
+            yield from (f"{symbol} from {type(s).__name__} {s.name}" for s in sources)
+        yield from (f"{old} becomes {new}" for old, new in environment.replacements.items())
+        for symbol, asserts in environment.deferred_runtime_asserts.items():
+            yield from (f"{symbol} is such that {a.expr}" for a in asserts)

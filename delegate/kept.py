@@ -1,0 +1,167 @@
+"""Whole programs that outlast the process: what lowering made of exported programs, on disk.
+
+An entry holds a program but for the blobs of its delegates, which lie in entries of their own (`partitioner/kept.py`);
+it names these, with their checksums.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.export import ExportedProgram
+
+from delegate.backends.isolated import IsolatedBackend
+from delegate.backends.keys import plain
+from delegate.backends.unasked import UnaskedBackend
+from delegate.cache.environment import code_of, host_features, versions_of
+from delegate.edge.keys import NoKey, exported_key
+from delegate.errors import DelegateError
+from delegate.partitioner.cut import LoweredProgram
+from delegate.partitioner.kept import KeptArtifacts
+from delegate.partitioner.partitioner import CapabilityPartitioner
+from delegate.partitioner.saved import SavedPlan
+from delegate.program.decode import decode
+from delegate.program.encode import encode
+from delegate.program.model import Program
+from delegate.program.segments import Directory, flat
+from delegate.registry import Registry
+from delegate.selection import Selection
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1  # of what an entry holds
+
+
+class Made(NamedTuple):
+    """What lowering makes.
+
+    Args:
+        program: with its report.
+        plan: where its nodes run.
+        told: what it warned of, for the user to hear again.
+    """
+
+    program: Program
+    plan: SavedPlan
+    told: tuple[str, ...]
+
+
+class KeptPrograms:
+    """Programs by all that they depend on.
+
+    Args:
+        artifacts: what backends made of partitions, and the store of both.
+        selection: the backends, with all that was said of how they are used.
+        registry: whose kernel libraries count.
+    """
+
+    def __init__(self, artifacts: KeptArtifacts, selection: Selection, registry: Registry) -> None:
+        self._artifacts, self._selection, self._registry = artifacts, selection, registry
+
+    def key(self, exported: Mapping[str, ExportedProgram], plan: SavedPlan | None) -> str | None:
+        """What the program is kept under; None where something takes part whose result may differ another time.
+
+        Such are partitioners and kernels of the caller's own, operators of others, backends that keep nothing or run in
+        processes of their own, quantization, and measuring.
+        """
+        try:
+            parts = (FORMAT, self._request(), exported_key(exported), None if plan is None else plan.to_json())
+        except NoKey:
+            return None
+        return hashlib.sha256(repr(parts).encode(errors="surrogatepass")).hexdigest()
+
+    def find(self, key: str) -> Made | None:
+        """What is kept under a key, if all of it is still there."""
+        entry = self._artifacts.store.get(key)
+        if entry is None:
+            return None
+        try:
+            tables, *own = entry.parts
+            program, _ = decode(tables)
+            segments = self._segments(entry.about["segments"], iter(own))
+            plan = SavedPlan.from_json(entry.about["plan"])
+            told = tuple(entry.about["told"])
+        except (DelegateError, LookupError, TypeError, ValueError, StopIteration):
+            self._artifacts.store.remove(key)
+            return None
+        logger.info("the program is taken from the compile cache")
+        return Made(program._replace(segments=tuple(segments)), plan, told)
+
+    def keep(self, key: str, made: Made, lowered: Sequence[LoweredProgram]) -> None:
+        """Have this found under a key, where all of its delegates' blobs are kept and no backend has failed."""
+        if any(isinstance(b, UnaskedBackend) and b.has_failed for b in self._selection.backends.values()):
+            return
+        program = made.program
+        results = {name: d.result for part in lowered for name, d in part.delegates.items()}
+        segments: list[Any] = [None] * len(program.segments)
+        for spec in program.delegates:
+            place = self._artifacts.place_of(results[spec.name])
+            if place is None:
+                return
+            for number, segment in enumerate((spec.segment, *spec.data)):
+                segments[segment] = [place.key, number, place.digests[number]]
+        own = [flat(s) for s, place in zip(program.segments, segments, strict=True) if place is None]
+        try:
+            tables = encode(program, Directory())
+        except DelegateError:  # no file can hold it
+            return
+        about = {"segments": segments, "plan": made.plan.to_json(), "told": made.told}
+        self._artifacts.store.put(key, about, [tables, *own])
+
+    def _segments(self, places: Sequence[Any], own: Any) -> list[memoryview]:
+        """The bulk bytes of a program, its own and those of artifacts; raises LookupError where one is not there."""
+        keys = {place[0] for place in places if place is not None}
+        entries = {key: self._artifacts.store.get(key) for key in keys}
+        found = []
+        for place in places:
+            if place is None:
+                found.append(next(own))
+                continue
+            key, number, digest = place
+            entry = entries[key]
+            if entry is None or entry.digests[number] != digest:
+                raise LookupError(key)
+            found.append(entry.parts[number])
+        return found
+
+    def _request(self) -> tuple[Any, ...]:
+        """All but the model: backends and what they depend on, rules, policies, kernels, this version, torch."""
+        chosen = self._selection
+        if chosen.quantization is not None or chosen.verify is not None:
+            raise NoKey
+        if any(isinstance(backend, IsolatedBackend) for backend in chosen.backends.values()):
+            raise NoKey
+        backends = []
+        for partitioner in chosen.partitioners:
+            identity = self._artifacts.identity(partitioner.backend)
+            if identity is None or type(partitioner) is not CapabilityPartitioner:
+                raise NoKey
+            backends.append((partitioner.backend, identity))
+        kernels = self._registry.kernels.identity(chosen.kernels)
+        if kernels is None:
+            raise NoKey
+        asked = (repr(chosen.rules), chosen.on_portable, chosen.notes, plain(chosen.fallback))
+        ours = (sys.version, code_of("delegate"), versions_of("delegate"), host_features())
+        return (backends, asked, kernels, ours, _torch())
+
+
+def _torch() -> tuple[str, ...]:
+    """Settings of torch that change what it decomposes and computes."""
+    return tuple(
+        map(
+            str,
+            (
+                torch.get_default_dtype(),
+                torch.get_default_device(),
+                torch.get_float32_matmul_precision(),
+                torch.are_deterministic_algorithms_enabled(),
+                torch.is_autocast_enabled("cpu"),
+                torch.is_inference_mode_enabled(),
+            ),
+        )
+    )
