@@ -41,8 +41,9 @@ class QuantizedOperator:
     Args:
         op: as edge programs have it, e.g. "aten.convolution.default".
         inputs: positions of the arguments that are activations; a list of tensors stands for all of them.
-        weight: position of its constant weight.
+        weight: position of its constant weight; without `inputs` nothing else of it is quantized.
         axis: the axis of the weight's output channels.
+        kind: of the weight's integers; None for those of the scheme.
         moves: it only moves data, so that what it gives has the parameters of what it takes, all of which share them.
         fuses: activations that it takes over when they follow, by the same kind of name: no parameters in between.
         symmetric: positions of activations whose zero point must be the middle.
@@ -54,11 +55,16 @@ class QuantizedOperator:
     inputs: tuple[int, ...] = (0,)
     weight: int | None = None
     axis: int = 0
+    kind: IntegerType | None = None
     moves: bool = False
     fuses: tuple[str, ...] = ()
     symmetric: tuple[int, ...] = ()
     result: tuple[float, int] | None = None
     accepts: Callable[[Node], str] | None = None
+
+
+# Looked up by kernels, not by the backend: each row has a scale, and is decoded when it has been looked up.
+TABLES = QuantizedOperator("aten.embedding.default", inputs=(), weight=0, kind=INT8_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True)

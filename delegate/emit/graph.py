@@ -14,6 +14,7 @@ from delegate.edge.control_flow import control_flow
 from delegate.edge.node import arguments, describe, op_name, tensors
 from delegate.emit.blocks import emit_control_flow
 from delegate.emit.emission import Emission
+from delegate.emit.joined import Joined
 from delegate.emit.numbers import emit_full, is_computed, with_tensors
 from delegate.emit.tables import Tables
 from delegate.errors import LoweringError
@@ -43,6 +44,7 @@ class GraphEmitter(Emission):
     ) -> None:
         super().__init__(tables, placed, reads_data=reads_data)
         self.delegates = delegates
+        self._joined = Joined()
 
     def emit(self, graph: Graph) -> Sequence[Any]:
         """Emit all nodes; gives the graph's results, as they stand in its output node.
@@ -51,8 +53,9 @@ class GraphEmitter(Emission):
             LoweringError: an instruction cannot be expressed in a program. What has no kernel is told by
                 `Tables.require_kernels`.
         """
+        self._joined = Joined.of(graph)
         for node in graph.nodes:
-            if node.op == "call_function":
+            if node.op == "call_function" and node not in self._joined.idle:
                 self._call(node)
         results = graph.output_node().args[0]
         return results if isinstance(results, Sequence) else (results,)
@@ -62,7 +65,12 @@ class GraphEmitter(Emission):
         return GraphEmitter(self.tables, self.delegates, placed)
 
     def _call(self, node: Node) -> None:
-        if node.target is operator.getitem:
+        if node in self._joined.same:
+            self.place(node, [self.value(self._joined.same[node])])
+        elif node in self._joined.calls:
+            op, given = self._joined.calls[node]
+            self.kernel_call(op, tuple(self.argument(a, node) for a in given), self.define(node), node)
+        elif node.target is operator.getitem:
             producer, position = node.args
             assert isinstance(producer, Node)
             assert isinstance(position, int)

@@ -20,9 +20,11 @@ from delegate.emit.tables import Tables
 from delegate.emit.trees import tree_of
 from delegate.errors import LoweringError
 from delegate.partitioner.cut import LoweredProgram
-from delegate.program.model import Arg, Home, Input, Method, Ref, Storage
+from delegate.program.dtypes import DType
+from delegate.program.model import Arg, Home, Input, Method, Ref, Storage, Value
 from delegate.program.written import COPY
 from delegate.runtime.kernels import Kernels
+from delegate.runtime.storage import UNPLANNED
 
 
 def emit_method(lowered: LoweredProgram, shared: SharedTables, kernels: Kernels) -> Method:
@@ -97,8 +99,15 @@ class _MethodEmitter:
         if node.name in self.edge.states:
             state = self.tables.shared.state(self.edge.states[node.name], tensor)
             return self.tables.define(node, Storage(Home.STATE, state))[0]
-        constant = self.tables.shared.constant(self.edge.constant_names.get(node.name, node.name), tensor)
-        return self.tables.define(node, Storage(Home.CONSTANT, constant))[0]
+        name, shared = self.edge.constant_names.get(node.name, node.name), self.tables.shared
+        small = shared.packed(tensor)
+        if small is None:
+            return self.tables.define(node, Storage(Home.CONSTANT, shared.constant(name, tensor)))[0]
+        storage = Storage(Home.CONSTANT, shared.constant(name, small))
+        held = self.tables.add(Value(f"{node.name} (packed)", DType.uint8, tuple(small.shape), storage))
+        made = self.tables.define(node, UNPLANNED)[0]
+        self.graph.kernel_call("joined.unpack.default", (Ref(held),), (made,), node)
+        return made
 
     def _result(self, result: Any) -> Arg:
         if isinstance(result, Node) and isinstance(result.meta.get("val"), torch.Tensor):

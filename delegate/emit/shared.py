@@ -11,6 +11,9 @@ from delegate.edge.node import dtype_of
 from delegate.errors import LoweringError
 from delegate.program.dtypes import DType
 from delegate.program.model import Constant, DelegateSpec, MemorySpace, State
+from delegate.program.small_integers import is_small, packed
+
+_LEAST = 4096  # numbers that are worth packing
 
 _Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
@@ -27,6 +30,7 @@ class SharedTables:
         self.told: list[str] = []  # what users are to be warned of
         self.spaces: dict[MemorySpace, int] = {}
         self._constant_of: dict[_Key, int] = {}
+        self._packed: dict[_Key, torch.Tensor] = {}
         self._state_of: dict[str, int] = {}
 
     def operator(self, name: str) -> int:
@@ -39,11 +43,23 @@ class SharedTables:
 
     def constant(self, name: str, value: torch.Tensor) -> int:
         """The index of a constant."""
-        key = (value.data_ptr(), tuple(value.shape), tuple(value.stride()), value.dtype)
+        key = _key(value)
         if value.numel() == 0 or key not in self._constant_of:
             self._constant_of[key] = len(self.constants)
             self.constants.append(Constant(name, _dtype(value, name), tuple(value.shape), self._segment(value)))
         return self._constant_of[key]
+
+    def packed(self, value: torch.Tensor) -> torch.Tensor | None:
+        """What stands for a constant of 4 bits in int8, which half as many bytes hold; None for another."""
+        if value.dtype is not torch.int8 or value.numel() < _LEAST:
+            return None
+        key = _key(value)
+        if key not in self._packed:
+            numbers = raw_bytes(value).view(np.int8)
+            if not is_small(numbers):
+                return None
+            self._packed[key] = torch.from_numpy(packed(numbers))
+        return self._packed[key]
 
     def state(self, name: str, value: torch.Tensor) -> int:
         """The index of the state that all methods know by this name.
@@ -80,6 +96,10 @@ class SharedTables:
     def _segment(self, value: torch.Tensor) -> int:
         self.segments.append(raw_bytes(value).data.toreadonly())
         return len(self.segments) - 1
+
+
+def _key(value: torch.Tensor) -> _Key:
+    return (value.data_ptr(), tuple(value.shape), tuple(value.stride()), value.dtype)
 
 
 def _dtype(value: torch.Tensor, name: str) -> DType:

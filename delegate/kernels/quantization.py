@@ -1,17 +1,23 @@
-"""Quantization and its reverse: torch's `quantized_decomposed` operators, per tensor, channel, token and group."""
+"""Quantization and its reverse: torch's `quantized_decomposed` operators, per tensor, channel, token and group.
+
+The operators of `joined` are what lowering makes of several of them, see `delegate.emit.joined`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from delegate.kernels.halves import Array
-from delegate.kernels.operands import along, blocks, level
+from delegate.kernels.indexing import checked
+from delegate.kernels.operands import BLOCK, along, blocks, level
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import INT, F
 from delegate.program.dtypes import DType
+from delegate.program.small_integers import unpacked
 
 _DTYPES = INT | {DType.float32, DType.float64, DType.uint16}
 _EPSILON = float(np.finfo(np.float32).eps)
@@ -121,6 +127,52 @@ def dequantize_per_channel_group(
     group = min(group, x.shape[-1])
     zeros = None if zero_points is None else zero_points.reshape(-1, 1)
     _decode(x.reshape(-1, group), zeros, scales.reshape(-1, 1), out.reshape(-1, group))
+
+
+@TABLE.kernel("joined.round_per_tensor.default", dtypes=_DTYPES)
+def round_per_tensor(x: Array, scale: Parameter, zero_point: Parameter, low: int, high: int, *, out: Array) -> None:
+    """Quantized and decoded: the multiple of scale next to x, from (low - zero_point) to (high - zero_point) of it."""
+    inverse, least, greatest, factor = _grid(_number(scale), _number(zero_point), low, high)
+    for given, made in blocks(x, out) if out.size > BLOCK else ((x, out),):
+        np.multiply(given, inverse, out=made)
+        np.rint(made, out=made)
+        made.clip(least, greatest, out=made)
+        np.add(made, _ZERO, out=made)  # integers have one zero
+        np.multiply(made, factor, out=made)
+
+
+_ZERO = np.zeros((), np.float32)
+
+
+@lru_cache(maxsize=1024)
+def _grid(scale: float, zero: int, low: int, high: int) -> tuple[Array, ...]:
+    """1 / scale, bounds of its multiples, and scale, as arrays without dimensions, which are the fastest operands."""
+    return tuple(np.array(value, np.float32) for value in (1.0 / scale, low - zero, high - zero, scale))
+
+
+@TABLE.kernel("joined.round_per_token.default", dtypes=_DTYPES)
+def round_per_token(x: Array, scales: Array, zero_points: Array, low: int, high: int, *, out: Array) -> None:
+    """x (..., n) with scales, zero_points (..., 1): quantized and decoded."""
+    values = x * np.reciprocal(scales) + zero_points
+    np.rint(values.astype(np.result_type(x, scales), copy=False), out=out, casting="unsafe")
+    np.maximum(out, low, out=out)
+    np.minimum(out, high, out=out)
+    np.subtract(out, zero_points, out=out, casting="unsafe")
+    np.multiply(out, scales, out=out, casting="unsafe")
+
+
+@TABLE.kernel("joined.embedding.default", dtypes=_DTYPES)
+def embedding(weight: Array, scales: Array, zero_points: Array | None, indices: Array, *, out: Array) -> None:
+    """weight (rows, width) with scales, zero_points (rows), indices (...) -> (..., width): rows, decoded."""
+    rows = checked(indices, len(weight))
+    zeros = None if zero_points is None else zero_points[rows][..., None]
+    _decode(weight[rows], zeros, scales[rows][..., None], out)
+
+
+@TABLE.kernel("joined.unpack.default", dtypes={DType.uint8, DType.int8})
+def unpack(pairs: Array, *, out: Array) -> None:
+    """Integers of 4 bits, two to a byte, in int8 of any shape."""
+    np.copyto(out, unpacked(pairs).reshape(out.shape))
 
 
 @_kernel("choose_qparams", "tensor")

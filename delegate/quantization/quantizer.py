@@ -76,8 +76,9 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         axis = 1 if "transpose" in base_name(node) else row.axis
         # torchao's fusion of batch norms for training goes by this order: activations, weight.
         inputs = {} if scheme.activations is None else {s: self._spec(scheme, s) for s in _sources(node, row)}
-        inputs[held] = weight_spec(scheme.weights, axis, self._group(scheme, node, held), qat=self.qat)
-        if scheme.dynamic or scheme.activations is None:
+        group = self._group(scheme, node, held) if row.kind is None else row.kind.group
+        inputs[held] = weight_spec(row.kind or scheme.weights, axis, group, qat=self.qat)
+        if scheme.dynamic or scheme.activations is None or not row.inputs:
             node.meta[_KEY] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
         else:
             self._with_result(scheme, row, node, inputs, norms=True)

@@ -20,7 +20,7 @@ from delegate.runtime.backend import Array
 from delegate.runtime.kernels import Kernels
 from delegate.runtime.steps import Step, run_steps
 
-_GROWTH = 8  # times the bytes of a program's constants that may be kept: those of int8 weights in float64
+_GROWTH = 16  # times the bytes of a program's constants that may be kept: those of int4 weights in float64
 
 
 @dataclass(slots=True)

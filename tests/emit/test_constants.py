@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -59,3 +61,36 @@ def test_raw_bytes(value: torch.Tensor) -> None:
         rebuilt.view(-1).view(torch.uint8)[:] = torch.from_numpy(raw_bytes(value).copy())
     assert torch.equal(rebuilt, value)
     assert len(raw_bytes(value)) == value.numel() * value.element_size()
+
+
+class Small(nn.Module):
+    """A weight of 4 bits in int8, which is decoded, and given as it is."""
+
+    def __init__(self, rows: int, low: int = -8, high: int = 7) -> None:
+        super().__init__()
+        self.register_buffer("held", torch.randint(low, high + 1, (rows, 65), dtype=torch.int8))
+        self.held[0, 0], self.held[0, 1] = low, high
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x @ (self.held.float() * 0.1), self.held
+
+
+@pytest.mark.parametrize(
+    ("rows", "ends", "packed"),
+    [(64, (-8, 7), True), (64, (-9, 7), False), (64, (-8, 8), False), (63, (-8, 7), False), (62, (-8, 7), False)],
+    ids=["two to a byte", "below", "above", "an odd number", "few"],
+)
+def test_integers_of_4_bits(rows: int, ends: tuple[int, int], packed: bool, tmp_path: Path) -> None:
+    module = Small(rows, *ends).eval()
+    ways = {name: torch.export.export(module, (torch.randn(n, rows),)) for name, n in (("one", 1), ("many", 3))}
+    program = delegate.to_backend(ways, [])
+    held = [c for c in program.program.constants if c.dtype.name in ("int8", "uint8")]
+    assert [(c.dtype.name, c.shape) for c in held] == (
+        [("uint8", (rows * 65 // 2,))] if packed else [("int8", (rows, 65))]
+    )
+    program.save(tmp_path / "program")
+    loaded = delegate.load(tmp_path / "program")
+    for name, count in (("one", 1), ("many", 3), ("one", 1)):
+        x = torch.randn(count, rows)
+        assert_same(program.method(name)(x), module(x), 1e-6)
+        assert_same([torch.from_numpy(r.copy()) for r in loaded.method(name)(x.numpy())], list(module(x)), 1e-6)

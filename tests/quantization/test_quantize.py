@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import delegate
+from delegate.backends.quantizable import TABLES
 from tests import zoo
 from tests.backends.xnnpack.test_integers import floats_within, require_whole
 from tests.backends.xnnpack.test_run_time import sqnr
@@ -131,7 +132,7 @@ def test_every_scheme_is_made_of_rows_of_the_backends_table() -> None:
     for scheme in found.values():
         assert scheme.operators
         for row in scheme.operators:
-            assert TABLE.get(row.op) is not None, row.op
+            assert row is TABLES or TABLE.get(row.op) is not None, row.op
 
 
 def _coded(program: torch.export.ExportedProgram) -> dict[str, set[str]]:
@@ -195,6 +196,64 @@ def test_training() -> None:
     compiled = delegate.to_backend(program, "xnnpack")
     require_whole(compiled)
     assert sqnr(program.module()(x).detach(), compiled(x)) >= 20
+
+
+class Words(nn.Module):
+    """A language model, whose last layer may have the table of words for a weight."""
+
+    def __init__(self, *, tied: bool) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(500, 128), nn.Embedding(32, 128)
+        self.middle, self.head = nn.Linear(128, 128), nn.Linear(128, 500, bias=False)
+        if tied:
+            self.head.weight = self.words.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.words(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
+        return self.head(nn.functional.layer_norm(x + self.middle(x).relu(), (128,)))
+
+
+@pytest.mark.parametrize("scheme", list(schemes("xnnpack")))
+@pytest.mark.parametrize("tied", [False, True], ids=["", "tied"])
+def test_tables_of_embeddings(scheme: str, tied: bool, tmp_path: Path) -> None:
+    """They are integers in the file and in memory; what is off stays in floats."""
+    torch.manual_seed(0)
+    module, batches = Words(tied=tied).eval(), [(torch.randint(0, 500, (2, 8)),) for _ in range(4)]
+    exported = torch.export.export(module, batches[0])
+    sizes = {}
+    for name, tables in (("floats", OFF), ("tables", "weight_only_int8")):
+        settings = Settings("xnnpack", scheme, operators={"aten.embedding*": tables})
+        program = quantize(exported, settings, batches)
+        compiled = delegate.to_backend(program, "xnnpack")
+        assert len(compiled.report.partitions) == 1
+        portable = {n.op.split(".")[1] for n in compiled.report.nodes if n.backend == "portable"}
+        assert portable == ({"embedding"} if tables == OFF else {"embedding", "dequantize_per_channel"})
+        exact, reference = module(*batches[0]).detach(), program.module()(*batches[0]).detach()
+        assert sqnr(exact, compiled(*batches[0])) >= max(18, sqnr(exact, reference) - 1.5)
+        compiled.save(tmp_path / name)
+        sizes[name] = os.path.getsize(tmp_path / name)
+    saved = 532 * 128 * 3 - 532 * 16  # of four bytes a number one is left, and each row has a scale and a zero point
+    assert sizes["floats"] - sizes["tables"] >= 0.9 * saved
+
+
+def test_a_weight_that_is_decoded_elsewhere() -> None:
+    """A layer whose decoded weight others read, which XNNPACK does not, is no failure of it."""
+
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 64)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.layer(x), torch.sort(self.layer.weight).values
+
+    module, x = Shared().eval(), torch.randn(4, 64)
+    program = quantize(torch.export.export(module, (x,)), Settings("xnnpack"), [(torch.randn(4, 64),)])
+    decoding = "quantized_decomposed.dequantize_per_channel.default"
+    for config in ({}, {"partitioning": {"exclude": [decoding]}}):
+        compiled = delegate.to_backend(program, config={"backends": ["xnnpack"], **config})
+        for got, wanted in zip(compiled(x), program.module()(x), strict=True):
+            assert sqnr(wanted.detach(), got) >= 35
 
 
 def test_files_are_small(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from ai_edge_litert import schema_py_generated as schema
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from delegate.backends.aot import Region
+from delegate.backends.aot import Region, RegionRefused
 from delegate.backends.xnnpack import layout
 from delegate.backends.xnnpack.coding import decoded_as
 from delegate.backends.xnnpack.layout import Order, Size
@@ -234,9 +234,12 @@ class RegionBuilder:
         return self._constants[node].detach().cpu()
 
     def array(self, node: Node) -> Array:
-        """The value of a constant node, float32, in logical order; raises KeyError for another node."""
+        """The value of a constant node, float32, in logical order; raises RegionRefused for another node."""
         if node in self._coded:
             return self._coded[node].decoded()
+        if node not in self._constants:  # it was one when the check looked, but is decoded elsewhere
+            why = f"{node.name} is computed outside of the partition, and XNNPACK packs it ahead of time"
+            raise RegionRefused({self._origin: why})
         if node not in self._arrays:
             self._arrays[node] = np.asarray(self._constants[node].detach().to(torch.float32).cpu().numpy())
         return self._arrays[node]

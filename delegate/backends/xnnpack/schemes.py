@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch.fx import Node
 
-from delegate.backends.quantizable import INT4_WEIGHT, INT8, INT8_WEIGHT, QuantizationScheme
+from delegate.backends.quantizable import INT4_WEIGHT, INT8, INT8_WEIGHT, TABLES, QuantizationScheme
 from delegate.backends.xnnpack.lowerings.integers import ROWS
 from delegate.backends.xnnpack.lowerings.patterns import BLOCK
 from delegate.edge.node import arguments, tensor
@@ -44,9 +44,9 @@ LINEAR = tuple(replace(row, accepts=_even) for row in _LAYERS if row.op == _LINE
 _GROUPS = replace(INT4_WEIGHT, group=BLOCK)
 
 SCHEMES = (
-    QuantizationScheme("static_int8", STATIC, INT8, INT8_WEIGHT),
-    QuantizationScheme("dynamic_int8", DYNAMIC, INT8, INT8_WEIGHT, dynamic=True),
-    QuantizationScheme("dynamic_int4", LINEAR, INT8, _GROUPS, dynamic=True),
-    QuantizationScheme("weight_only_int8", tuple(_LAYERS), None, INT8_WEIGHT),
-    QuantizationScheme("weight_only_int4", LINEAR, None, _GROUPS),
+    QuantizationScheme("static_int8", (*STATIC, TABLES), INT8, INT8_WEIGHT),
+    QuantizationScheme("dynamic_int8", (*DYNAMIC, TABLES), INT8, INT8_WEIGHT, dynamic=True),
+    QuantizationScheme("dynamic_int4", (*LINEAR, TABLES), INT8, _GROUPS, dynamic=True),
+    QuantizationScheme("weight_only_int8", (*_LAYERS, TABLES), None, INT8_WEIGHT),
+    QuantizationScheme("weight_only_int4", (*LINEAR, TABLES), None, _GROUPS),
 )

@@ -13,7 +13,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from delegate.backends.xnnpack.quantized import Coded
-from delegate.backends.xnnpack.weights import packed
+from delegate.program.small_integers import packed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from delegate.backends.xnnpack.model_file import ModelFile
 from delegate.program.raw import array_over
+from delegate.program.small_integers import is_small, packed, unpacked
 from delegate.program.source import let_go
 
 if TYPE_CHECKING:
@@ -31,19 +32,6 @@ Place = tuple[Any, ...]
 
 def _from_bfloat16(bits: Array) -> Array:
     return bits.astype(np.uint32) << np.uint32(16)
-
-
-def packed(values: Array) -> Array:
-    """int8 numbers from -8 to 7, two to a byte, the first in the lower half."""
-    flat = values.reshape(-1).view(np.uint8) & 15
-    flat = np.pad(flat, (0, flat.size % 2))
-    return np.asarray(flat[0::2] | (flat[1::2] << 4), np.uint8)
-
-
-def unpacked(pairs: Array) -> Array:
-    """The reverse of `packed`."""
-    both = np.stack((pairs << np.uint8(4), pairs), -1).view(np.int8)
-    return np.right_shift(both, 4, out=both).reshape(-1)
 
 
 # How a constant is stored -> the elements that are, and what makes those of the model of them.
@@ -88,19 +76,15 @@ def _halved(array: Array) -> tuple[Place, Array]:
             half = array.astype(np.float16)
         if np.array_equal(half.astype(np.float32).reshape(-1).view(np.uint32), bits):
             return ("float16",), half
-    if array.dtype == np.int8 and _is_small(array):
+    if array.dtype == np.int8 and is_small(array):
         return ("int4",), packed(array)
     return ("",), array
-
-
-def _is_small(values: Array) -> bool:
-    return values.size % 2 == 0 and bool(values.min() >= -8 and values.max() <= 7)
 
 
 def _runs(coded: Coded) -> tuple[Place, Array]:
     """Integers, as they lie in memory, with a scale for each run of them."""
     assert coded.scale is not None
-    bits = 4 if _is_small(coded.values) else 8
+    bits = 4 if is_small(coded.values) else 8
     values = packed(coded.values) if bits == 4 else coded.values
     size = coded.values.size // coded.scale.size
     parts = [coded.scale.astype("<f4"), values]

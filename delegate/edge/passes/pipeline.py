@@ -14,6 +14,7 @@ from delegate.edge.passes.fold_constants import ConstantFolding
 from delegate.edge.passes.fuse_views import FuseViews
 from delegate.edge.passes.no_ops import NoOpRemoval
 from delegate.edge.passes.result import Pass, PassResult
+from delegate.edge.passes.split_decodings import SplitDecodings
 from delegate.edge.program import EdgeProgram
 from delegate.edge.verifier import verify
 from delegate.errors import DialectError
@@ -30,6 +31,7 @@ DEFAULT_PASSES: tuple[Pass, ...] = (
     FuseViews(),
     NoOpRemoval(),
     CommonSubexpressionElimination(),
+    SplitDecodings(),
     DeadCodeElimination(),
 )
 

@@ -1,0 +1,56 @@
+"""Constants that are decoded for layers and for others: the others get a node of their own.
+
+A table of embeddings that is the last layer's weight, too, would else have to leave the backend that takes the layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.fx import Graph, Node
+
+from delegate.edge.build import make_like
+from delegate.edge.graphs import graph_modules
+from delegate.edge.node import is_constant, op_name, tensors
+from delegate.edge.passes.result import PassResult
+from delegate.edge.program import EdgeProgram
+
+_SMALL = frozenset({torch.int8, torch.uint8})
+_LAYERS = frozenset(f"aten.{name}.default" for name in ("linear", "convolution", "mm", "addmm", "bmm", "matmul"))
+_DECODES = ("quantized_decomposed.dequantize_per_", "torchao.dequantize_affine.")
+
+
+@dataclass(frozen=True, slots=True)
+class SplitDecodings:
+    """Gives a second node to those of the users of a decoded constant that are no layers, where others are."""
+
+    def __call__(self, program: EdgeProgram) -> PassResult:
+        modified = False
+        for module in graph_modules(program.graph_module):
+            for node in list(module.graph.nodes):
+                if node.op == "call_function" and _decodes_constant(node):
+                    modified |= _split(module.graph, node)
+        return PassResult(program, modified)
+
+
+def _decodes_constant(node: Node) -> bool:
+    if len(node.users) < 2 or not op_name(node).startswith(_DECODES):
+        return False
+    held = node.all_input_nodes
+    return all(map(is_constant, held)) and tensors(held[0])[0].dtype in _SMALL
+
+
+def _split(graph: Graph, node: Node) -> bool:
+    others = [user for user in node.users if not _is_layer(user)]
+    if not others or len(others) == len(node.users):
+        return False
+    with graph.inserting_after(node):
+        own = make_like(node, node.target, node.args, node.kwargs)
+    for user in others:
+        user.replace_input_with(node, own)
+    return True
+
+
+def _is_layer(user: Node) -> bool:
+    return user.op == "call_function" and op_name(user) in _LAYERS
