@@ -16,7 +16,7 @@ from delegate.kernels.threads import share_out
 from delegate.program.dtypes import DType
 
 _ALONE = 1 << 18  # elements of keys that one thread reads as fast as several do, which have to be woken
-_BLOCK = 1 << 15  # elements of a cache that are read at a time, and stay in the processor's own
+_BLOCK = 1 << 16  # elements of a cache that are read at a time, and stay in the processor's own
 _SCRATCH = 1 << 17  # scores at a time
 _FEW = 4  # rows of a product that are multiplied one by one
 
@@ -65,13 +65,15 @@ def _attend(
 
     def attend(start: int, stop: int) -> None:
         for g in range(start, stop, together):
-            some = range(g, min(g + together, stop))
-            keys, values = (
-                [_Entries(x[i, first:end], None if s is None else s[i, first:end]) for i in some] for x, s in cache
-            )
-            weights, sums = _weights(query[g : some.stop], keys, unseen, softcap)
-            for i, entries in enumerate(values):
-                np.divide(entries.mixed(weights[i]), sums[i], out=out[g + i])
+            some = slice(g, min(g + together, stop))
+            keys, values = ((x[some, first:end], None if s is None else s[some, None, first:end]) for x, s in cache)
+            weights = _scores(query[some], *keys)
+            if softcap:
+                np.multiply(np.tanh(np.divide(weights, softcap, out=weights), out=weights), softcap, out=weights)
+            if unseen is not None:
+                np.copyto(weights.reshape(-1, *unseen.shape), -np.inf, where=unseen)
+            sums = shifted_exponentials(weights, 2, weights)[1]
+            np.divide(_mixed(weights, *values), sums, out=out[some])
 
     if (end - first) * groups * channels < _ALONE:
         attend(0, groups)
@@ -79,71 +81,51 @@ def _attend(
         share_out(attend, groups)
 
 
-def _weights(query: Array, keys: Sequence[_Entries], unseen: Array | None, softcap: float) -> tuple[Array, Array]:
-    """query (groups, m, channels) -> weights of the entries (groups, m, n), and their sums (groups, m, 1)."""
-    scores = np.empty((*query.shape[:2], len(keys[0])), query.dtype)
-    for asked, found, target in zip(query, keys, scores, strict=True):
-        found.scores(asked, target)
-    if softcap:
-        np.multiply(np.tanh(np.divide(scores, softcap, out=scores), out=scores), softcap, out=scores)
-    if unseen is not None:
-        np.copyto(scores.reshape(-1, *unseen.shape), -np.inf, where=unseen)
-    return scores, shifted_exponentials(scores, 2, scores)[1]
+def _scores(query: Array, keys: Array, scales: Array | None) -> Array:
+    """query (groups, m, E), keys (groups, n, E), scales (groups, 1, n) -> their products (groups, m, n)."""
+    made = np.empty((*query.shape[:2], keys.shape[1], 1), query.dtype)
+    for block, entries in _blocks(keys, query):
+        if query.shape[1] > _FEW:
+            np.matmul(query, entries.swapaxes(1, 2), out=made[:, :, block, 0])
+        else:
+            np.matmul(entries[:, None], query[..., None], out=made[:, :, block])
+    return made[..., 0] if scales is None else np.multiply(made[..., 0], scales, out=made[..., 0])
 
 
-class _Entries:
-    """The filled keys or values of a group, (n, channels), in whatever type they lie, read block by block.
+def _mixed(weights: Array, values: Array, scales: Array | None) -> Array:
+    """weights (groups, m, n), values (groups, n, V), scales (groups, 1, n) -> sums of the values (groups, m, V)."""
+    if scales is not None:
+        weights = weights * scales
+    parts = []
+    for block, entries in _blocks(values, weights):
+        if weights.shape[1] > _FEW:
+            parts.append(np.matmul(weights[:, :, block], entries))
+        else:
+            parts.append(np.matmul(weights[:, :, None, block], entries[:, None])[:, :, 0])
+    return parts[0] if len(parts) == 1 else np.add.reduce(parts)
+
+
+def _blocks(cache: Array, other: Array) -> Iterator[tuple[slice, Array]]:
+    """Parts of a cache (groups, n, channels), each with its place, in the dtype of the other factor.
 
     Few rows are multiplied one by one: a product of a matrix and a vector reads the matrix once, where BLAS would first
-    copy it for a product of two matrices. The next row finds the block in the processor's cache.
+    copy it for a product of two matrices. The next row finds the part in the processor's cache.
     """
-
-    def __init__(self, entries: Array, scales: Array | None) -> None:
-        self._entries, self._scales = entries, scales
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def scores(self, query: Array, made: Array) -> None:
-        """query (m, channels) -> its products with every entry, made (m, n)."""
-        for block, entries in self._blocks(query):
-            if len(query) > _FEW:
-                np.matmul(query, entries.T, out=made[:, block])
-                continue
-            for row, target in zip(query, made, strict=True):
-                np.dot(entries, row, out=target[block])
-        if self._scales is not None:
-            made *= self._scales
-
-    def mixed(self, weights: Array) -> Array:
-        """weights (m, n) -> the sums of the entries by them, (m, channels)."""
-        if self._scales is not None:
-            weights = weights * self._scales
-        made = np.zeros((len(weights), self._entries.shape[1]), weights.dtype)
-        for block, entries in self._blocks(weights):
-            if len(weights) > _FEW:
-                made += weights[:, block] @ entries
-                continue
-            for i, row in enumerate(weights):
-                made[i] += np.dot(row[block], entries)
-        return made
-
-    def _blocks(self, other: Array) -> Iterator[tuple[slice, Array]]:
-        """Places, and the entries there in the dtype of the other factor."""
-        count, channels = self._entries.shape
-        same = self._entries.dtype == other.dtype
-        step = count if same and len(other) > _FEW else max(1, _BLOCK // channels)
-        room = None if same else np.empty((min(step, count), channels), other.dtype)
-        for start in range(0, count, max(1, step)):
-            block = slice(start, start + step)
-            yield block, self._entries[block] if room is None else _widened(self._entries[block], room)
+    groups, count, channels = cache.shape
+    same = cache.dtype == other.dtype
+    step = count if same and other.shape[1] > _FEW else max(1, _BLOCK // channels // (1 if same else groups))
+    room = None if same else np.empty((groups, min(step, count), channels), other.dtype)
+    for start in range(0, count, step):
+        block = slice(start, start + step)
+        yield block, cache[:, block] if room is None else _widened(cache[:, block], room)
 
 
 def _widened(entries: Array, room: Array) -> Array:
     """The entries in the dtype of `room`, and there."""
-    made = room[: len(entries)]
+    made = room[:, : entries.shape[1]]
     if entries.dtype == np.float16 and made.dtype == np.float32:
-        widen_float16(entries.reshape(-1), made.reshape(-1))
+        for half, target in zip(entries, made, strict=True):
+            widen_float16(half.reshape(-1), target.reshape(-1))
     else:
         np.copyto(made, entries)
     return made
