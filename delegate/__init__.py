@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from delegate.compile import to_backend as to_backend
     from delegate.compiled import CompiledProgram as CompiledProgram
+    from delegate.edge.cached_attention import cached_attention as cached_attention
     from delegate.kernels.table import KernelTable as KernelTable
     from delegate.partitioner.partitioner import Partitioner as Partitioner
     from delegate.partitioner.saved import SavedPlan as SavedPlan
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "to_backend": "delegate.compile",
     "CompiledProgram": "delegate.compiled",
+    "cached_attention": "delegate.edge.cached_attention",
     "KernelTable": "delegate.kernels.table",
     "DType": "delegate.program.dtypes",
     "Partitioner": "delegate.partitioner.partitioner",
@@ -31,7 +33,10 @@ _PUBLIC = {
     "LoadedProgram": "delegate.runtime.loaded",
 }
 
-__all__ = ["CompiledProgram", "DType", "KernelTable", "LoadedProgram", "Partitioner", "SavedPlan", "load", "to_backend"]
+__all__ = [
+    "CompiledProgram", "DType", "KernelTable", "LoadedProgram", "Partitioner", "SavedPlan", "cached_attention", "load",
+    "to_backend",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -43,12 +43,15 @@ def from_float16(values: Array) -> Array:
     wide = np.empty(values.shape, _FLOAT32)
     given, made = values.reshape(-1), wide.reshape(-1)
     for start in range(0, given.size, _BLOCK):
-        _spread(given[start : start + _BLOCK], made[start : start + _BLOCK])
+        widen_float16(given[start : start + _BLOCK], made[start : start + _BLOCK])
     return wide
 
 
-def _spread(half: Array, out: Array) -> None:
-    """Sign, exponent and mantissa moved to where float32 has them; the exponent counts from another number there."""
+def widen_float16(half: Array, out: Array) -> None:
+    """float16 into float32, one dimension: sign, exponent and mantissa are moved to where float32 has them.
+
+    The exponent counts from another number there.
+    """
     bits = out.view(np.int32)
     np.copyto(bits, half.view(np.int16))
     bits <<= 13

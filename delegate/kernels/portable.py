@@ -8,6 +8,7 @@ from delegate.kernels import (  # noqa: F401 - imported for their rows
     attention,
     backward,
     binary,
+    cached_attention,
     casting,
     columns,
     comparison,

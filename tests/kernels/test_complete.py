@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.ao.quantization.fx._decomposed  # defines the operators of quantized_decomposed
 
+import delegate.edge.cached_attention  # noqa: F401 - defines an operator of ours
 from delegate.kernels.portable import TABLE
 from delegate.program.dtypes import DType
 

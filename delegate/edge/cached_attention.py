@@ -1,0 +1,76 @@
+"""Attention over a cache of keys and values, as an operator that stays whole and reads the cache where it lies.
+
+Authors of models call `delegate.cached_attention` in `forward`, behind what writes the new keys into the cache.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+@torch.library.custom_op("delegate::cached_attention", mutates_args=())
+def cached_attention(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    positions: Tensor,
+    rows: Tensor | None = None,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
+    scale: float | None = None,
+    window: int = 0,
+    softcap: float = 0.0,
+) -> Tensor:
+    """Each query attends to the entries of its cache up to its own position; what lies behind is never read.
+
+    Args:
+        query: (batch, heads, length, channels).
+        keys, values: the cache, (conversations, groups, capacity, channels): each group serves heads / groups heads,
+            which are neighbours. Of the query's dtype, float16, or int8 with scales.
+        positions: int64 (batch, length): where each query stands in its conversation.
+        rows: int64 (batch): the conversation of each row of the batch; None: row i is conversation i.
+        key_scales, value_scales: (conversations, groups, capacity): what int8 entries are multiplied by.
+        scale: of the scores; None: channels ** -0.5.
+        window: how many entries a query sees at most, its own among them; 0: all.
+        softcap: scores become softcap * tanh(scores / softcap); 0: as they are.
+
+    Returns:
+        (batch, heads, length, channels of values), of the query's dtype.
+    """
+    if rows is not None:
+        keys, values = keys[rows], values[rows]
+        key_scales, value_scales = (None if s is None else s[rows] for s in (key_scales, value_scales))
+    shared = query.shape[1] // keys.shape[1]
+    wide = [
+        (x.to(query.dtype) if s is None else x.to(query.dtype) * s[..., None].to(query.dtype))
+        for x, s in ((keys, key_scales), (values, value_scales))
+    ]
+    k, v = (x.repeat_interleave(shared, 1) for x in wide)
+    scores = query @ k.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    entries = torch.arange(keys.shape[2], device=keys.device)
+    here = positions[:, None, :, None]
+    seen = entries <= here
+    if window:
+        seen = seen & (entries > here - window)
+    return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v
+
+
+@cached_attention.register_fake
+def _(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    positions: Tensor,
+    rows: Tensor | None = None,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
+    scale: float | None = None,
+    window: int = 0,
+    softcap: float = 0.0,
+) -> Tensor:
+    if query.shape[1] % keys.shape[1]:
+        raise ValueError(f"{query.shape[1]} heads for {keys.shape[1]} groups of the cache, which do not divide them")
+    return query.new_empty((*query.shape[:-1], values.shape[-1]))

@@ -1,0 +1,152 @@
+"""Attention over a cache that is filled from its front: what is not filled is not read, and nothing of it is copied."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from delegate.errors import KernelError
+from delegate.kernels.halves import Array, widen_float16
+from delegate.kernels.portable_table import TABLE
+from delegate.kernels.softmax import shifted_exponentials
+from delegate.kernels.table import FLOAT
+from delegate.kernels.threads import share_out
+from delegate.program.dtypes import DType
+
+_ALONE = 1 << 18  # elements of keys that one thread reads as fast as several do, which have to be woken
+_BLOCK = 1 << 16  # elements of a cache that are read at a time, and stay in the processor's own
+_SCRATCH = 1 << 17  # scores at a time
+_FEW = 4  # rows of a product that are multiplied one by one
+
+
+@TABLE.kernel("delegate.cached_attention.default", dtypes=FLOAT | {DType.int8, DType.int64})
+def cached_attention(
+    query: Array,
+    keys: Array,
+    values: Array,
+    positions: Array,
+    rows: Array | None,
+    key_scales: Array | None,
+    value_scales: Array | None,
+    scale: float | None,
+    window: int,
+    softcap: float,
+    *,
+    out: Array,
+) -> None:
+    """query (B, H, L, E), keys (R, G, S, E), values (R, G, S, V), positions (B, L), rows (B) -> (B, H, L, V)."""
+    _check(keys, positions, rows)
+    wide = np.result_type(query.dtype, np.float32)
+    factor = wide.type(1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    batch, groups = len(query), keys.shape[1]
+    asked = (query.astype(wide, copy=False) * factor).reshape(batch, groups, -1, query.shape[-1])
+    made = out.reshape(batch, groups, -1, out.shape[-1])
+    for b, where in enumerate(positions):
+        row = b if rows is None else int(rows[b])
+        cache = [(x[row], None if s is None else s[row]) for x, s in ((keys, key_scales), (values, value_scales))]
+        _attend(asked[b], cache, where, window, softcap, made[b])
+
+
+def _attend(
+    query: Array,
+    cache: Sequence[tuple[Array, Array | None]],
+    where: Array,
+    window: int,
+    softcap: float,
+    out: Array,
+) -> None:
+    """One conversation: query (groups, m, E), cache (groups, S, E) and (groups, S, V) with scales -> (groups, m, V)."""
+    groups, rows, channels = query.shape
+    first, end = max(0, int(where.min()) - window + 1) if window else 0, int(where.max()) + 1
+    unseen = None if len(where) == 1 else _unseen(where, first, end, window)
+    together = max(1, _SCRATCH // (rows * (end - first)))
+
+    def attend(start: int, stop: int) -> None:
+        for g in range(start, stop, together):
+            some = slice(g, min(g + together, stop))
+            keys, values = ((x[some, first:end], None if s is None else s[some, None, first:end]) for x, s in cache)
+            weights = _scores(query[some], *keys)
+            if softcap:
+                np.multiply(np.tanh(np.divide(weights, softcap, out=weights), out=weights), softcap, out=weights)
+            if unseen is not None:
+                np.copyto(weights.reshape(-1, *unseen.shape), -np.inf, where=unseen)
+            sums = shifted_exponentials(weights, 2, weights)[1]
+            np.divide(_mixed(weights, *values), sums, out=out[some])
+
+    if (end - first) * groups * channels < _ALONE:
+        attend(0, groups)
+    else:
+        share_out(attend, groups)
+
+
+def _scores(query: Array, keys: Array, scales: Array | None) -> Array:
+    """query (groups, m, E), keys (groups, n, E), scales (groups, 1, n) -> their products (groups, m, n)."""
+    made = np.empty((*query.shape[:2], keys.shape[1], 1), query.dtype)
+    for block, entries in _blocks(keys, query):
+        if query.shape[1] > _FEW:
+            np.matmul(query, entries.swapaxes(1, 2), out=made[:, :, block, 0])
+        else:
+            np.matmul(entries[:, None], query[..., None], out=made[:, :, block])
+    return made[..., 0] if scales is None else np.multiply(made[..., 0], scales, out=made[..., 0])
+
+
+def _mixed(weights: Array, values: Array, scales: Array | None) -> Array:
+    """weights (groups, m, n), values (groups, n, V), scales (groups, 1, n) -> sums of the values (groups, m, V)."""
+    if scales is not None:
+        weights = weights * scales
+    parts = []
+    for block, entries in _blocks(values, weights):
+        if weights.shape[1] > _FEW:
+            parts.append(np.matmul(weights[:, :, block], entries))
+        else:
+            parts.append(np.matmul(weights[:, :, None, block], entries[:, None])[:, :, 0])
+    return parts[0] if len(parts) == 1 else np.add.reduce(parts)
+
+
+def _blocks(cache: Array, other: Array) -> Iterator[tuple[slice, Array]]:
+    """Parts of a cache (groups, n, channels), each with its place, in the dtype of the other factor.
+
+    Few rows are multiplied one by one: a product of a matrix and a vector reads the matrix once, where BLAS would first
+    copy it for a product of two matrices. The next row finds the part in the processor's cache.
+    """
+    groups, count, channels = cache.shape
+    same = cache.dtype == other.dtype
+    step = count if same and other.shape[1] > _FEW else max(1, _BLOCK // channels // (1 if same else groups))
+    room = None if same else np.empty((groups, min(step, count), channels), other.dtype)
+    for start in range(0, count, step):
+        block = slice(start, start + step)
+        yield block, cache[:, block] if room is None else _widened(cache[:, block], room)
+
+
+def _widened(entries: Array, room: Array) -> Array:
+    """The entries in the dtype of `room`, and there."""
+    made = room[:, : entries.shape[1]]
+    if entries.dtype == np.float16 and made.dtype == np.float32:
+        for half, target in zip(entries, made, strict=True):
+            widen_float16(half.reshape(-1), target.reshape(-1))
+    else:
+        np.copyto(made, entries)
+    return made
+
+
+def _unseen(where: Array, first: int, end: int, window: int) -> Array:
+    """Which of the entries from `first` to `end` each query must not see, (queries, entries)."""
+    entries, here = np.arange(first, end), where[:, None]
+    unseen: Array = entries > here
+    if window:
+        unseen |= entries <= here - window
+    return unseen
+
+
+def _check(keys: Array, positions: Array, rows: Array | None) -> None:
+    """Raises KernelError for a place that the cache has not."""
+    for name, given, size in (("position", positions, keys.shape[2]), ("row", rows, keys.shape[0])):
+        if given is not None and given.size and (given.min() < 0 or given.max() >= size):
+            raise KernelError(
+                f"{name} {given.min()} to {given.max()} of a cache that has {size}",
+                remedy="check the positions and rows that the model is given",
+            )
+    if rows is None and len(positions) > len(keys):
+        raise KernelError(f"a batch of {len(positions)} for a cache of {len(keys)} conversations")

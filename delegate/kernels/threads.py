@@ -1,0 +1,52 @@
+"""Threads for kernels whose inner loops release the GIL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from threading import Lock
+
+_POOL: list[ThreadPoolExecutor] = []
+_LOCK = Lock()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def share_out(work: Callable[[int, int], None], count: int) -> None:
+    """Call `work(first, end)` on parts of range(count), side by side: one part per core, the last in this thread.
+
+    Raises what `work` raises, when all parts are done.
+    """
+    parts = min(cores(), count)
+    bounds = [count * i // parts for i in range(parts + 1)]
+    waiting = [_pool().submit(work, first, end) for first, end in pairwise(bounds[:-1])]
+    try:
+        work(bounds[-2], bounds[-1])
+    finally:
+        for part in waiting:
+            part.exception()
+    for part in waiting:
+        part.result()
+
+
+def _pool() -> ThreadPoolExecutor:
+    with _LOCK:
+        if not _POOL:
+            _POOL.append(ThreadPoolExecutor(cores(), "delegate-kernels"))
+        return _POOL[0]
+
+
+def _forget() -> None:
+    """In a forked process the threads of the parent are gone."""
+    global _LOCK  # noqa: PLW0603 - another thread of the parent may have held it
+    _LOCK = Lock()
+    _POOL.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,131 @@
+"""Language models without torch: exported once, run with NumPy and the backends' libraries.
+
+    python -m examples.llm export FOLDER model.dlg
+    python -m examples.llm run model.dlg --prompt "Once upon a time"
+
+A MODEL is a folder of safetensors with its tokenizer, or a configuration in JSON, whose weights are random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from delegate.errors import DelegateError, InputError
+from examples.llm.batch import Batch
+from examples.llm.model import Model
+from examples.llm.sampling import Sampler
+from examples.llm.text import Text, numbers
+
+
+def main() -> int:
+    """Exit codes: 0 done, 1 the request failed, 2 wrong usage."""
+    given = _parser().parse_args()
+    try:
+        given.command(given)
+    except DelegateError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _export(given: argparse.Namespace) -> None:
+    try:
+        from examples.llm.export import Options, export
+        from examples.llm.source import read
+    except ModuleNotFoundError as error:
+        remedy = "pip install 'delegate[aot,xnnpack,quantization]' transformers safetensors"
+        raise DelegateError(f"{error.name} is not installed", where="export", remedy=remedy) from error
+    options = Options(
+        context=given.context, chunk=given.chunk, conversations=given.conversations, weights=given.weights,
+        prefill_weights=given.prefill_weights, cache=given.cache, backends=given.backend or ("xnnpack",),
+    )  # fmt: skip
+    options.check()
+    source = read(given.model, without_tokenizer=given.no_tokenizer)
+    program = export(source, given.path, options)
+    print(program.report.summary)
+
+
+def _run(given: argparse.Namespace) -> None:
+    model = Model(given.path)
+    prompts = [(p, _tokens(model, p, given.numbers)) for p in given.prompt]
+    prefix = _tokens(model, given.prefix, given.numbers) if given.prefix else []
+    samplers = [Sampler(given.temperature, given.top_k, given.top_p, given.seed) for _ in prompts]
+    if len(prompts) > 1 and not prefix and model.about["conversations"] >= len(prompts):
+        _together(given, model, [tokens for _, tokens in prompts], samplers)
+        return
+    kept = None
+    if prefix:
+        first = model.conversation()
+        first.feed(prefix)
+        kept = first.keep()
+    for (_, tokens), sampler in zip(prompts, samplers, strict=True):
+        text = _text(given, model)
+        for token in model.conversation(kept).generate(tokens, given.count, sampler, given.when_full):
+            print(text.add(token), end="", flush=True)
+            if text.stopped:
+                break
+        print(text.finish())
+
+
+def _together(given: argparse.Namespace, model: Model, prompts: list[list[int]], samplers: list[Sampler]) -> None:
+    """All prompts in one batch; what they give is printed one after the other."""
+    texts, said = [_text(given, model) for _ in prompts], [""] * len(prompts)
+    for number, token in Batch(model).generate(prompts, given.count, samplers):
+        said[number] += texts[number].add(token)
+        if all(text.stopped for text in texts):
+            break
+    for text, words in zip(texts, said, strict=True):
+        print(words + text.finish())
+
+
+def _text(given: argparse.Namespace, model: Model) -> Text:
+    return Text(None if given.numbers else model.tokenizer, given.stop)
+
+
+def _tokens(model: Model, text: str, as_numbers: bool) -> list[int]:
+    if not as_numbers:
+        return model.tokens(text)
+    try:
+        return list(numbers(text))
+    except ValueError as error:
+        raise InputError("these are no numbers of tokens", where=text, remedy="write them as 5,17,3") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m examples.llm", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True)
+    export = commands.add_parser("export", help="compile a model to one file")
+    export.set_defaults(command=_export)
+    export.add_argument(
+        "model", type=Path, help="a folder of safetensors with its tokenizer, or a configuration in JSON"
+    )
+    export.add_argument("path", type=Path, help="the file to write")
+    export.add_argument("--context", type=int, default=2048, help="tokens that a conversation has room for")
+    export.add_argument("--chunk", type=int, default=128, help="tokens of a prompt that are taken at once, at most")
+    export.add_argument("--conversations", type=int, default=1, help="how many are decoded in one call")
+    widths = ("float32", "int8", "int4")
+    export.add_argument("--weights", choices=widths, default="int4", help="of linear layers; int4: in blocks of 32")
+    export.add_argument("--prefill-weights", choices=widths, help="those of prefill, where they are others")
+    export.add_argument("--cache", choices=("float32", "float16", "int8"), default="float32")
+    export.add_argument("--backend", action="append", help="in order of preference; xnnpack if none is given")
+    export.add_argument("--no-tokenizer", action="store_true", help="of a folder without: the program takes numbers")
+    run = commands.add_parser("run", help="go on from a prompt; needs no torch")
+    run.set_defaults(command=_run)
+    run.add_argument("path", type=Path, help="a file that export wrote")
+    run.add_argument("--prompt", action="append", required=True, help="given several times: several conversations")
+    run.add_argument("--prefix", default="", help="what all conversations begin with; it is taken in once")
+    run.add_argument("--numbers", action="store_true", help="prompts and answers are numbers of tokens, as in 5,17,3")
+    run.add_argument("--count", type=int, default=64, help="tokens to generate, at most")
+    run.add_argument("--temperature", type=float, default=0.0, help="0: always the likeliest token")
+    run.add_argument("--top-k", type=int, default=0, help="draw from so many of the likeliest; 0: from all")
+    run.add_argument("--top-p", type=float, default=1.0, help="draw from the likeliest that have this probability")
+    run.add_argument("--seed", type=int, help="the same seed draws the same tokens")
+    run.add_argument("--stop", action="append", default=[], help="a word that ends the answer")
+    run.add_argument("--when-full", choices=("stop", "slide"), default="stop", help="of the context")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

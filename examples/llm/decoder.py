@@ -1,0 +1,114 @@
+"""A causal language model of transformers as a module that can be exported: its cache in buffers, read in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+import delegate
+
+ATTENTION = "delegate"  # the name of `attend` among the attention functions of transformers
+TYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
+
+
+@dataclass(frozen=True)
+class Filled:
+    """The keys or values of a layer, and where this call's queries stand."""
+
+    entries: Tensor
+    scales: Tensor | None
+    positions: Tensor
+    rows: Tensor
+
+
+class Store(nn.Module):
+    """The keys or values of one layer: (conversations, groups, context, channels), filled from the front.
+
+    Args:
+        kind: of `TYPES`; int8 has a scale per entry and group.
+    """
+
+    def __init__(self, shape: tuple[int, int, int, int], kind: str) -> None:
+        super().__init__()
+        self.register_buffer("entries", torch.zeros(shape, dtype=TYPES[kind]))
+        self.register_buffer("scales", torch.zeros(shape[:-1]) if kind == "int8" else None)
+
+    def write(self, new: Tensor, positions: Tensor, rows: Tensor) -> Filled:
+        """Put the entries of some positions in; new (batch, groups, length, channels)."""
+        where = (rows[:, None], slice(None), positions)
+        new = new.transpose(1, 2)
+        if self.scales is not None:
+            scales = new.abs().amax(-1) / 127
+            self.scales[where] = scales
+            new = torch.round(new / scales.clamp_min(1e-30)[..., None])
+        self.entries[where] = new.to(self.entries.dtype)
+        return Filled(self.entries, self.scales, positions, rows)
+
+
+class _Writer(transformers.Cache):
+    """What the layers of transformers write their keys and values to, in one call."""
+
+    def __init__(self, decoder: Decoder, positions: Tensor, rows: Tensor) -> None:
+        super().__init__(layers=[])
+        self._decoder, self._where = decoder, (positions, rows)
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
+        stores = self._decoder.keys[layer_idx], self._decoder.values[layer_idx]
+        return tuple(
+            store.write(new, *self._where) for store, new in zip(stores, (key_states, value_states), strict=True)
+        )
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Filled,
+    value: Filled,
+    attention_mask: None,
+    scaling: float,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """An attention function of transformers: causal, over what `Store.write` gives."""
+    found = delegate.cached_attention(
+        query, key.entries, value.entries, key.positions, key.rows, key.scales, value.scales,
+        scaling, sliding_window or 0, softcap or 0.0,
+    )  # fmt: skip
+    return found.transpose(1, 2), None
+
+
+transformers.AttentionInterface.register(ATTENTION, attend)
+
+
+class Decoder(nn.Module):
+    """tokens, positions (batch, length), rows (batch) -> logits of the last position (batch, vocabulary).
+
+    Args:
+        model: with the attention function `ATTENTION`.
+        context: how many tokens a conversation has room for.
+        conversations: how many the cache has room for; row r of it is conversation r.
+        cache: the kind of its entries, of `TYPES`.
+    """
+
+    def __init__(self, model: transformers.PreTrainedModel, context: int, conversations: int, cache: str) -> None:
+        super().__init__()
+        self.model = model
+        config = model.config
+        heads = config.num_key_value_heads
+        channels = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        shape = (conversations, heads, context, channels)
+        self.keys, self.values = (
+            nn.ModuleList(Store(shape, cache) for _ in range(config.num_hidden_layers)) for _ in range(2)
+        )
+
+    def forward(self, tokens: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
+        cache = _Writer(self, positions, rows)
+        given = {"position_ids": positions, "past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
+        logits: Tensor = self.model(tokens, **given).logits
+        return logits[:, -1]

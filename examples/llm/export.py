@@ -1,0 +1,130 @@
+"""From a model to one file: prefill, decode, what is known of the model, and its tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+import delegate
+from delegate.errors import ConfigError
+from examples.llm.decoder import TYPES, Decoder
+from examples.llm.small import WEIGHTS, with_weights
+from examples.llm.source import Source
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a model is exported.
+
+    Args:
+        context: how many tokens a conversation has room for.
+        chunk: how many of a prompt prefill takes at once, at most.
+        conversations: how many one context holds; where there are several, method `batch` decodes all in one call.
+        weights: of the layers in decode; "int4" in blocks of 32.
+        prefill_weights: of the layers in prefill; None: the same, which is the smaller file.
+        cache: the type of keys and values.
+        backends: in order of preference.
+    """
+
+    context: int = 2048
+    chunk: int = 128
+    conversations: int = 1
+    weights: str = "int4"
+    prefill_weights: str | None = None
+    cache: str = "float32"
+    backends: Sequence[str] = ("xnnpack",)
+
+    def check(self) -> None:
+        """Raises ConfigError for numbers that do not go together."""
+        if not 2 <= self.chunk <= self.context:
+            remedy = "take a chunk of 2 tokens or more, and a context that has room for one"
+            raise ConfigError(f"a chunk of {self.chunk} in a context of {self.context}", remedy=remedy)
+        if self.conversations < 1:
+            raise ConfigError(f"{self.conversations} conversations", remedy="take 1 or more")
+        for name, given, known in (
+            ("cache", self.cache, tuple(TYPES)),
+            ("weights", self.weights, WEIGHTS),
+            ("prefill_weights", self.prefill_weights or self.weights, WEIGHTS),
+        ):
+            if given not in known:
+                raise ConfigError(f"unknown {name} {given!r}", remedy=f"known are {', '.join(known)}")
+
+
+class Data(nn.Module):
+    """A method that gives bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self.register_buffer("data", torch.from_numpy(np.frombuffer(data, np.uint8).copy()))
+
+    def forward(self) -> Tensor:
+        return self.data.clone()
+
+
+def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
+    """The methods of the program, exported.
+
+    Raises:
+        ConfigError: the options do not go together, or not with the model.
+        ExportError: torch cannot export it.
+    """
+    options.check()
+    positions = source.model.config.max_position_embeddings
+    if options.context > positions:
+        remedy = f"take --context {positions} or less"
+        raise ConfigError(f"the model knows {positions} positions, not {options.context}", remedy=remedy)
+    decode, prefill = (
+        Decoder(with_weights(source.model, w), options.context, options.conversations, options.cache).eval()
+        for w in (options.weights, options.prefill_weights or options.weights)
+    )
+    found = {
+        "prefill": _export(prefill, 1, 3, ({1: Dim("length", min=2, max=options.chunk)},) * 2 + (None,)),
+        "decode": _export(decode, 1, 1),
+        "about": torch.export.export(Data(json.dumps(about(source, options)).encode()), ()),
+    }
+    if options.conversations > 1:
+        rows = {0: Dim("rows", min=2, max=options.conversations)} if options.conversations > 2 else None
+        found["batch"] = _export(decode, options.conversations, 1, (rows,) * 3)
+    if source.tokenizer:
+        found["tokenizer"] = torch.export.export(Data(source.tokenizer), ())
+    return found
+
+
+def _export(decoder: Decoder, batch: int, length: int, sizes: Any = None) -> ExportedProgram:
+    positions = torch.arange(length).expand(batch, length).contiguous()
+    inputs = (torch.zeros(batch, length, dtype=torch.int64), positions, torch.arange(batch))
+    with torch.no_grad():
+        return torch.export.export(decoder, inputs, dynamic_shapes=sizes)
+
+
+def about(source: Source, options: Options) -> dict[str, Any]:
+    """What those who run the program have to know."""
+    return {
+        "family": source.model.config.model_type,
+        "context": options.context,
+        "chunk": options.chunk,
+        "conversations": options.conversations,
+        "vocabulary": source.model.config.vocab_size,
+        "weights": options.weights,
+        "cache": options.cache,
+        "ends": source.ends,
+    }
+
+
+def export(source: Source, path: Path, options: Options) -> delegate.CompiledProgram:
+    """Compile and save; what was at `path` stays where that fails.
+
+    Raises:
+        DelegateError: as `methods`, or it cannot be lowered or written.
+    """
+    program = delegate.to_backend(methods(source, options), list(options.backends))
+    program.save(path)
+    return program

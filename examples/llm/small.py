@@ -1,0 +1,75 @@
+"""Weights in few bits: linear layers in int4 blocks or int8, the embedding in int8, which the head shares."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from delegate.errors import ConfigError
+
+WEIGHTS = ("float32", "int8", "int4")
+BLOCK = 32
+
+
+class Rows(nn.Module):
+    """An embedding in int8, with a scale per row.
+
+    Args:
+        values: int8 (rows, width).
+        scales: (rows, 1).
+        factor: all results times that.
+    """
+
+    def __init__(self, values: Tensor, scales: Tensor, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+        self.register_buffer("values", values)
+        self.register_buffer("scales", scales)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.values[tokens].to(torch.float32) * (self.scales[tokens] * self.factor)
+
+
+def with_weights(model: transformers.PreTrainedModel, weights: str) -> transformers.PreTrainedModel:
+    """The model with its layers in few bits; the rest is shared with the one given, which stays as it is.
+
+    Raises:
+        ConfigError: a block does not divide a layer's weights.
+    """
+    if weights == "float32":
+        return model
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, PerAxis, PerGroup, quantize_
+
+    if weights == "int4":
+        _check_blocks(model)
+    tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
+    made = copy.deepcopy(model, {id(p): p for p in model.parameters()})
+    head = made.get_output_embeddings()
+    by_row = Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int8, weight_granularity=PerAxis(0))
+    blocks = Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=PerGroup(BLOCK))
+    quantize_(made, by_row, lambda module, _: module is head)
+    inner = blocks if weights == "int4" else by_row
+    quantize_(made, inner, lambda module, _: isinstance(module, nn.Linear) and module is not head)
+    embedding = made.get_input_embeddings()
+    if tied:
+        values, scales = head.weight.qdata, head.weight.scale
+    else:
+        scales = embedding.weight.detach().abs().amax(1, keepdim=True).clamp_min(1e-30) / 127
+        values = torch.round(embedding.weight.detach() / scales).to(torch.int8)
+    factor = getattr(embedding, "scalar_embed_scale", 1.0)
+    made.set_input_embeddings(Rows(values, scales.reshape(-1, 1).to(torch.float32), factor))
+    return made
+
+
+def _check_blocks(model: transformers.PreTrainedModel) -> None:
+    head = model.get_output_embeddings()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and module is not head and module.in_features % BLOCK:
+            raise ConfigError(
+                f"blocks of {BLOCK} do not divide the {module.in_features} weights of a row",
+                where=f"layer {name}",
+                remedy="take --weights int8",
+            )

@@ -1,0 +1,116 @@
+"""Where a model comes from: a folder of safetensors with its tokenizer, or a configuration, for random weights."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+import transformers
+
+from delegate.errors import ExportError
+from examples.llm.decoder import ATTENTION
+
+FAMILIES = ("llama", "qwen3", "gemma", "gemma2", "gemma3_text")
+ROPES = ("default", "linear", "llama3")  # whose angles do not depend on the length of the text
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model with all that a program of it needs.
+
+    Args:
+        model: in float32.
+        tokenizer: the text of its tokenizer.json; empty: there is none.
+        ends: tokens that end an answer.
+    """
+
+    model: transformers.PreTrainedModel
+    tokenizer: bytes = b""
+    ends: list[int] = field(default_factory=list)
+
+
+def read(path: Path, without_tokenizer: bool = False) -> Source:
+    """The model at a path: a folder, or a configuration in JSON.
+
+    Raises:
+        ExportError: there is none, its family is not known, or a file is missing.
+    """
+    if path.is_file():
+        return Source(_build(_config(path), path))
+    for pattern in ("config.json", "*.safetensors", *(() if without_tokenizer else ("tokenizer.json",))):
+        if not any(path.glob(pattern)):
+            remedy = "give a folder as transformers saves it, or a configuration in JSON for random weights"
+            if pattern == "tokenizer.json":
+                remedy = "save the tokenizer beside the weights, or take --no-tokenizer: the program then takes numbers"
+            raise ExportError(f"there is no {pattern}", where=str(path), remedy=remedy)
+    config = _config(path / "config.json")
+    model = _loaded(path, config)
+    tokenizer = b"" if without_tokenizer else _tokenizer(path / "tokenizer.json")
+    return Source(model, tokenizer, _ends(path, config))
+
+
+def _config(path: Path) -> transformers.PretrainedConfig:
+    try:
+        said: dict[str, Any] = json.loads(path.read_text())
+        family = said.get("model_type")
+    except (ValueError, AttributeError, OSError) as error:
+        raise ExportError("this is no configuration of transformers", where=str(path), remedy=str(error)) from error
+    if family not in FAMILIES:
+        raise ExportError(f"unknown family {family!r}", where=str(path), remedy=f"known are {', '.join(FAMILIES)}")
+    config = transformers.CONFIG_MAPPING[family].from_dict(said)
+    _check(config, path)
+    config._attn_implementation = ATTENTION
+    return config
+
+
+def _check(config: transformers.PretrainedConfig, path: Path) -> None:
+    ropes = getattr(config, "rope_parameters", None) or {}
+    for rope in [ropes, *ropes.values()]:
+        kind = rope.get("rope_type", "default") if isinstance(rope, dict) else "default"
+        if kind not in ROPES:
+            known = f"known are {', '.join(ROPES)}"
+            raise ExportError(f"rope {kind!r} depends on the length of the text", where=str(path), remedy=known)
+    if getattr(config, "use_bidirectional_attention", False):
+        raise ExportError("its attention looks ahead, which a cache cannot", where=str(path), remedy="take a decoder")
+
+
+def _build(config: transformers.PretrainedConfig, path: Path) -> transformers.PreTrainedModel:
+    torch.manual_seed(0)
+    try:
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    except Exception as error:  # of sizes that do not go together, as transformers finds them
+        raise ExportError("transformers builds no model of it", where=str(path), remedy=str(error)) from error
+    return model.eval().requires_grad_(False)
+
+
+def _loaded(path: Path, config: transformers.PretrainedConfig) -> transformers.PreTrainedModel:
+    options = {"config": config, "dtype": torch.float32, "use_safetensors": True, "output_loading_info": True}
+    try:
+        model, said = transformers.AutoModelForCausalLM.from_pretrained(path, local_files_only=True, **options)
+    except Exception as error:  # damaged files, as safetensors and transformers find them
+        raise ExportError("its weights cannot be read", where=str(path), remedy=str(error)) from error
+    odd = [*said["missing_keys"], *said["mismatched_keys"]]
+    if odd:
+        raise ExportError(f"weights are missing or of another shape: {odd[0]}", where=str(path), remedy="save it again")
+    return model.eval().requires_grad_(False)
+
+
+def _tokenizer(path: Path) -> bytes:
+    text = path.read_bytes()
+    try:
+        tokenizers.Tokenizer.from_buffer(text)
+    except Exception as error:  # of the library's own kind
+        raise ExportError("this is no tokenizer", where=str(path), remedy=str(error)) from error
+    return text
+
+
+def _ends(path: Path, config: transformers.PretrainedConfig) -> list[int]:
+    """The tokens that end an answer, of the configuration of generation where there is one."""
+    file = path / "generation_config.json"
+    said = json.loads(file.read_text()).get("eos_token_id") if file.exists() else None
+    said = config.eos_token_id if said is None else said
+    return [] if said is None else [said] if isinstance(said, int) else list(said)

@@ -1,0 +1,407 @@
+"""Language models of transformers, exported by `examples.llm`: the tokens of eager, without torch; and bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from delegate.errors import ConfigError, ExportError, InputError, ProgramError
+from delegate.program.lifetimes import refs
+from delegate.program.model import Home, KernelCall
+from examples.llm.batch import Batch
+from examples.llm.model import Model
+from examples.llm.sampling import Sampler
+from examples.llm.text import Text
+from tests.e2e.processes import AHEAD_OF_TIME, run
+from tests.silence import silence  # noqa: F401 - for every test here
+from tests.zoo import libraries
+
+with libraries():
+    import tokenizers
+    import transformers
+
+    from examples.llm.export import Options, export
+    from examples.llm.source import Source, read
+
+ROOT = Path(__file__).parents[2]
+SHAPE = {
+    "vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128, "initializer_range": 0.3, "eos_token_id": 299,
+    "pad_token_id": 298, "bos_token_id": 297,
+}  # fmt: skip
+FAMILIES = {
+    "llama": {"tie_word_embeddings": False, "rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0,
+              "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}},
+    "qwen3": {"head_dim": 16, "tie_word_embeddings": True},
+    "gemma": {"head_dim": 32},
+    "gemma2": {"head_dim": 16, "sliding_window": 7, "query_pre_attn_scalar": 16, "initializer_range": 0.05},
+    "gemma3_text": {"head_dim": 16, "sliding_window": 5, "query_pre_attn_scalar": 16, "num_hidden_layers": 7,
+                    "initializer_range": 0.05},
+}  # fmt: skip
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+PROMPT = [5, 17, 3, 42, 8, 77, 121, 9, 200, 31, 64]
+TOKENS = 24
+
+
+def configuration(folder: Path, family: str, **changes: object) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps({"model_type": family, **SHAPE, **FAMILIES.get(family, {}), **changes}))
+    return path
+
+
+def made(folder: Path, family: str, **options: object) -> tuple[Source, Model]:
+    """A small random model, and the program of it."""
+    with libraries():
+        source = read(configuration(folder, family))
+        export(source, folder / "model.dlg", Options(**{"context": 64, "chunk": 8, "weights": "float32", **options}))
+    return source, Model(folder / "model.dlg")
+
+
+def reference(source: Source) -> torch.nn.Module:
+    """The same model with transformers' own attention."""
+    config = type(source.model.config).from_dict(source.model.config.to_dict())
+    config._attn_implementation = "eager"
+    with libraries():
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model.load_state_dict(source.model.state_dict())
+    return model
+
+
+def eager(source: Source, prompt: list[int], count: int = TOKENS) -> list[int]:
+    """What it generates greedily, without a cache."""
+    model, tokens = reference(source), list(prompt)
+    with torch.no_grad():
+        while len(tokens) < len(prompt) + count:
+            tokens.append(int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
+    return tokens[len(prompt) :]
+
+
+def answer(model: Model, prompt: list[int] = PROMPT, count: int = TOKENS, **options: object) -> list[int]:
+    return list(model.conversation().generate(prompt, count, Sampler(), **options))
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory) -> tuple[Source, Model]:
+    return made(tmp_path_factory.mktemp("qwen"), "qwen3", conversations=3)
+
+
+@pytest.mark.parametrize("backend", [[], ["xnnpack"]], ids=["portable", "xnnpack"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_tokens_of_eager(family, backend, tmp_path):
+    source, model = made(tmp_path, family, backends=backend)
+    expected = eager(source, PROMPT)
+    assert len(set(expected)) > 5  # it does not only repeat itself
+    assert answer(model) == expected
+    model.program.close()
+
+
+def test_caches_and_attention_are_where_they_lie(qwen):
+    """Each cache is written once, in place, and the one kernel that reads it is given the state itself."""
+    program = qwen[1].program.program
+    for method in program.methods[:2]:
+        calls = [c for c in method.instructions if isinstance(c, KernelCall)]
+        states = {i for i, v in enumerate(method.values) if v.storage.home is Home.STATE}
+        readers = [program.operators[c.operator] for c in calls if states & set(refs(c.args))]
+        assert sorted(set(readers)) == ["aten.index_put.default", "delegate.cached_attention.default"]
+        assert readers.count("delegate.cached_attention.default") == SHAPE["num_hidden_layers"]
+        assert sum(o in states for c in method.instructions for o in c.outputs) == 2 * SHAPE["num_hidden_layers"]
+
+
+def sqnr(expected: np.ndarray, got: np.ndarray) -> float:
+    return float(10 * np.log10((expected**2).mean() / ((expected - got) ** 2).mean()))
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "least"),
+    [
+        ("qwen3", {"cache": "float16"}, 50),
+        ("gemma3_text", {"cache": "int8"}, 30),
+        ("gemma", {"weights": "int8"}, 20),
+        ("qwen3", {"weights": "int4"}, 8),
+        ("llama", {"weights": "int4", "prefill_weights": "int8", "cache": "int8"}, 8),
+    ],
+    ids=str,
+)
+def test_logits_in_few_bits(family, options, least, tmp_path):
+    source, model = made(tmp_path, family, **options)
+    with torch.no_grad():
+        expected = reference(source)(torch.tensor([[*PROMPT, 7]]), use_cache=False).logits[0, -2:].numpy()
+    conversation = model.conversation()
+    got = np.stack([conversation.feed(PROMPT), conversation.feed([7])])
+    assert sqnr(expected, got) > least
+
+
+def test_several_conversations(qwen):
+    source, model = qwen
+    prompts = [PROMPT, PROMPT[::-1], [9]]
+    expected = [eager(source, prompt) for prompt in prompts]
+    talks = [model.conversation().generate(p, TOKENS, Sampler()) for p in prompts]
+    found = list(zip(*talks, strict=True))  # one token of each in turn
+    assert [list(line) for line in zip(*found, strict=True)] == expected
+
+
+def test_several_conversations_in_one_call(qwen):
+    source, model = qwen
+    prompts = [PROMPT, PROMPT[::-1], [9]]
+    found = {i: [] for i in range(3)}
+    for i, token in Batch(model).generate(prompts, TOKENS, [Sampler() for _ in prompts]):
+        found[i].append(token)
+    assert list(found.values()) == [eager(source, prompt) for prompt in prompts]
+
+
+def test_a_batch_goes_on_where_some_have_ended(qwen):
+    """One conversation's context is full before the others'."""
+    source, model = qwen
+    prompts = [[*range(1, 61)], PROMPT, [9]]
+    found = {i: [] for i in range(3)}
+    for i, token in Batch(model).generate(prompts, 12, [Sampler() for _ in prompts]):
+        found[i].append(token)
+    assert found[0] == eager(source, prompts[0], 5)
+    assert [found[1], found[2]] == [eager(source, p, 12) for p in prompts[1:]]
+
+
+def test_a_prefix_is_taken_in_once(qwen):
+    source, model = qwen
+    first = model.conversation()
+    first.feed(PROMPT)
+    kept = first.keep()
+    for rest in ([1, 2, 3], [50], PROMPT):
+        found = list(model.conversation(kept).generate(rest, TOKENS, Sampler()))
+        assert found == eager(source, [*PROMPT, *rest])
+
+
+def test_a_context_that_is_full(qwen):
+    source, model = qwen
+    prompt = list(range(1, 61))
+    assert answer(model, prompt) == eager(source, prompt, 5)  # 4 fit, and one more follows the last
+    slid = answer(model, prompt, when_full="slide")
+    assert len(slid) == TOKENS
+    assert slid[:5] == eager(source, prompt, 5)
+    held = [*prompt, *slid][:64]
+    assert slid[5:10] == eager(source, [*held[32:], slid[4]], 5)
+
+
+def test_an_end_token_ends(qwen):
+    source, model = qwen
+    expected = eager(source, PROMPT)
+    model.about = {**model.about, "ends": [expected[4]]}
+    try:
+        assert answer(model) == expected[: expected.index(expected[4])]
+    finally:
+        model.about = {**model.about, "ends": source.ends}
+
+
+# -- sampling and text -------------------------------------------------------------------------------------------------
+
+
+LOGITS = np.array([0.0, 3.0, 1.0, 2.9, -5.0], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("options", "possible"),
+    [
+        ({}, {1}),
+        ({"temperature": 1.0, "top_k": 1}, {1}),
+        ({"temperature": 1.0, "top_k": 2}, {1, 3}),
+        ({"temperature": 1.0, "top_p": 0.3}, {1}),
+        ({"temperature": 1.0, "top_p": 0.8}, {1, 3}),
+        ({"temperature": 1e-3}, {1}),
+        ({"temperature": 50.0}, {0, 1, 2, 3, 4}),
+    ],
+    ids=str,
+)
+def test_sampling(options, possible):
+    sampler = Sampler(**options, seed=0)
+    assert {sampler.pick(LOGITS) for _ in range(300)} == possible
+
+
+def test_sampling_follows_the_probabilities():
+    sampler = Sampler(temperature=2.0, seed=1)
+    counts = np.bincount([sampler.pick(LOGITS) for _ in range(4000)], minlength=5) / 4000
+    chances = np.exp(LOGITS / 2) / np.exp(LOGITS / 2).sum()
+    np.testing.assert_allclose(counts, chances, atol=0.03)
+
+
+def test_a_seed_draws_the_same_tokens(qwen):
+    _, model = qwen
+    drawn = [
+        list(model.conversation().generate(PROMPT, TOKENS, Sampler(1.5, top_k=50, seed=seed))) for seed in (3, 3, 4)
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+@pytest.mark.parametrize(
+    "options", [{"temperature": -1.0}, {"temperature": float("nan")}, {"top_k": -1}, {"top_p": 0.0}]
+)
+def test_sampling_out_of_range(options):
+    with pytest.raises(InputError, match=next(iter(options))):
+        Sampler(**options)
+
+
+def tokenizer() -> tokenizers.Tokenizer:
+    """Bytes as tokens, so that any text can be written, and characters of several."""
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: i for i, letter in enumerate(letters)}
+    found = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
+    found.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    found.decoder = tokenizers.decoders.ByteLevel()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "expected"),
+    [
+        ("Grüße, 世界! 🙂", (), "Grüße, 世界! 🙂"),
+        ("one two three", ("two",), "one "),
+        ("one two three", ("two th", "three"), "one "),
+        ("one two", ("twofold",), "one two"),  # what was held back is given in the end
+        ("aab", ("ab",), "a"),
+        ("für", ("ü",), "f"),
+    ],
+)
+def test_text_and_stop_words(text, stops, expected):
+    coder = tokenizer()
+    written = Text(coder, stops)
+    pieces = [written.add(token) for token in coder.encode(text).ids]
+    assert "\N{REPLACEMENT CHARACTER}" not in "".join(pieces)
+    assert "".join(pieces) + written.finish() == expected
+    assert written.stopped == (expected != text)
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+
+def command(*args: str | Path) -> subprocess.CompletedProcess[str]:
+    given = [sys.executable, "-m", "examples.llm", *map(str, args)]
+    return subprocess.run(given, capture_output=True, text=True, check=False, timeout=300, cwd=ROOT)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder as transformers saves it, with a tokenizer."""
+    path = tmp_path_factory.mktemp("saved")
+    with libraries():
+        read(configuration(path, "llama")).model.save_pretrained(path)
+    tokenizer().save(str(path / "tokenizer.json"))
+    return path
+
+
+def test_from_a_folder_to_text_without_torch(folder, tmp_path):
+    with libraries():
+        source = read(folder)
+        export(source, tmp_path / "model.dlg", Options(context=64, chunk=8, weights="float32", conversations=2))
+    coder = tokenizer()
+    expected = [coder.decode(eager(source, coder.encode(prompt).ids, 12)) for prompt in ("Hello", "you")]
+    main = "import sys; sys.argv[0] = 'llm'; from examples.llm.__main__ import main; raise SystemExit(main())"
+    absent = (*AHEAD_OF_TIME, "transformers", "safetensors", "torchao")
+    for prompts, given in ((["Hello"], []), (["Hello", "you"], []), (["lo"], ["--prefix", "Hel"])):
+        asked = [word for prompt in prompts for word in ("--prompt", prompt)]
+        options = ["--count", "12", *given]
+        done = run(main, "run", tmp_path / "model.dlg", *asked, *options, absent=absent, path=str(ROOT))
+        assert done.stdout == "".join(f"{text}\n" for text in expected[: len(prompts)]), done.stderr
+
+
+def test_the_command_exports(folder, tmp_path):
+    done = command("export", folder, tmp_path / "model.dlg", "--context", "32", "--chunk", "8", "--weights", "int8")
+    assert done.returncode == 0, done.stderr
+    assert "decode: 3 partitions on xnnpack" in done.stdout
+    said = command("run", tmp_path / "model.dlg", "--prompt", "Hi", "--count", "3", "--seed", "0", "--temperature", "1")
+    assert said.returncode == 0, said.stderr
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        (lambda f: (f / "tokenizer.json").unlink(), ExportError, r"no tokenizer\.json .*--no-tokenizer"),
+        (lambda f: (f / "config.json").unlink(), ExportError, r"no config\.json"),
+        (lambda f: (f / "model.safetensors").unlink(), ExportError, r"no \*\.safetensors"),
+        (lambda f: (f / "config.json").write_text("{"), ExportError, "no configuration"),
+        (lambda f: (f / "config.json").write_text("[]"), ExportError, "no configuration"),
+        (lambda f: configuration(f, "mamba"), ExportError, "unknown family 'mamba'.*known are llama, qwen3, gemma"),
+        (lambda f: configuration(f, "llama", hidden_size=128), ExportError, "weights"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"no"), ExportError, "weights cannot be read"),
+        (lambda f: (f / "tokenizer.json").write_text("no"), ExportError, "tokenizer"),
+        (lambda f: configuration(f, "llama", rope_parameters=DYNAMIC), ExportError, "rope 'dynamic'"),
+    ],
+)  # fmt: skip
+def test_folders_that_are_none(change, error, match, folder, tmp_path):
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    change(tmp_path)
+    with pytest.raises(error, match=match), libraries():
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "options", "match"),
+    [
+        ("llama", {"intermediate_size": 100}, {}, r"blocks of 32 do not divide the 100 weights .*down_proj.*int8"),
+        ("llama", {}, {"context": 4096}, "128 positions, not 4096"),
+        ("llama", {}, {"chunk": 1}, "a chunk of 1"),
+        ("llama", {}, {"conversations": 0}, "0 conversations"),
+        ("llama", {}, {"cache": "int2"}, "unknown cache 'int2'.*float16"),
+        ("llama", {}, {"weights": "int3"}, "unknown weights 'int3'"),
+    ],
+)
+def test_options_that_do_not_fit(family, changes, options, match, tmp_path):
+    target = tmp_path / "model.dlg"
+    target.write_bytes(b"old")
+    with libraries():
+        source = read(configuration(tmp_path, family, **changes))
+        with pytest.raises(ConfigError, match=match):
+            export(source, target, Options(**{"context": 64, "chunk": 8, **options}))
+    assert target.read_bytes() == b"old"
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["config.json", "model.dlg"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "match"),
+    [
+        ([], "nothing to go on from"),
+        ([300], "300 is no token"),
+        ([-1], "-1 is no token"),
+        ([1] * 65, "65 tokens, with 0 before them, in a context of 64"),
+    ],
+)
+def test_prompts_that_do_not_fit(prompt, match, qwen):
+    conversation = qwen[1].conversation()
+    with pytest.raises(InputError, match=match):
+        conversation.feed(prompt)
+    assert conversation.tokens == []
+
+
+def test_text_for_a_program_without_tokenizer(qwen):
+    with pytest.raises(InputError, match="no tokenizer"):
+        qwen[1].tokens("Hello")
+
+
+def test_a_program_that_is_no_language_model(tmp_path):
+    import delegate
+
+    delegate.to_backend(torch.nn.ReLU(), [], example_inputs=(torch.ones(2),)).save(tmp_path / "relu.dlg")
+    with pytest.raises(ProgramError, match="no method about, decode, prefill"):
+        Model(tmp_path / "relu.dlg")
+
+
+@pytest.mark.parametrize(
+    ("args", "match"),
+    [
+        (["export", "nowhere", "x.dlg"], "nowhere"),
+        (["run", "nowhere.dlg", "--prompt", "Hi"], "nowhere.dlg"),
+    ],
+)
+def test_the_command_says_what_is_wrong(args, match, tmp_path):
+    done = command(*args)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert match in done.stderr
+    assert "Traceback" not in done.stderr
