@@ -7,6 +7,10 @@ A value lives from the step that makes it to the last that reads it or an alias 
 - operands and outputs of a structured call live during the whole call;
 - inputs and outputs of a block live until the block ends, its inputs from its start;
 - what is made outside of a loop and read within lives until the loop ends.
+
+Branches that may run at the same time (PARALLEL) have their steps one after another as other blocks have. What one of
+them makes lives during all steps of the others too, so that it meets whatever these make, while within the branch
+memory is used again. What is made before and read in a branch lives until all branches end.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from delegate.errors import ProgramError
 from delegate.program.bounds import Bounds
+from delegate.program.memory_plan import Lifetime
 from delegate.program.model import (
     Arg,
     Home,
@@ -28,6 +33,8 @@ from delegate.program.model import (
     Structure,
     StructuredCall,
 )
+
+Span = tuple[int, int]  # first and last step
 
 _BUCKET = 512  # blocks in a bucket of _Memory, at most twice as many
 
@@ -51,15 +58,21 @@ def check_memory(method: Method, bounds: Bounds) -> None:
             if sizes[index]:
                 spaces.setdefault(value.storage.index, []).append(index)
     for indices in spaces.values():
-        _sweep(method, lifetimes, sizes, sorted(indices, key=lambda i: lifetimes.start[i]))
+        _sweep(method, sorted((*span, i) for i in indices for span in lifetimes.spans(i)), sizes)
 
 
-def _sweep(method: Method, lifetimes: Lifetimes, sizes: Mapping[int, int], indices: Iterable[int]) -> None:
-    """Go through time and keep what lives, sorted by offset: only neighbours can overlap."""
+def _sweep(method: Method, spans: Iterable[tuple[int, int, int]], sizes: Mapping[int, int]) -> None:
+    """Go through time and keep what lives, sorted by offset: only neighbours can overlap.
+
+    Args:
+        method: whose values they are.
+        spans: first step, last step and value, in order; those of one value do not meet.
+        sizes: bytes of every value.
+    """
     memory = _Memory()
     ends: list[tuple[int, int]] = []
-    for index in indices:
-        while ends and ends[0][0] < lifetimes.start[index]:
+    for start, end, index in spans:
+        while ends and ends[0][0] < start:
             done = heapq.heappop(ends)[1]
             memory.remove((method.values[done].storage.offset, done))
         offset = method.values[index].storage.offset
@@ -68,7 +81,7 @@ def _sweep(method: Method, lifetimes: Lifetimes, sizes: Mapping[int, int], indic
             _fail(method, before[1], index)
         if after is not None and offset + sizes[index] > after[0]:
             _fail(method, index, after[1])
-        heapq.heappush(ends, (lifetimes.end[index], index))
+        heapq.heappush(ends, (end, index))
 
 
 def _fail(method: Method, first: int, second: int) -> None:
@@ -86,12 +99,15 @@ class Lifetimes:
 
     Attributes:
         start, end: the steps, by value; -1 for one that no instruction makes.
+        beside: steps of branches that may run at the same time as the one that makes the value, by value.
     """
 
     def __init__(self, method: Method, storages: Sequence[Storage]) -> None:
         self._owner = list(range(len(method.values)))
         self._storages = storages
         self._step = 0
+        self._made: list[int] = []  # the values that own memory, in the order of their making
+        self.beside: dict[int, tuple[Span, ...]] = {}
         self.start = [-1] * len(method.values)
         self.end = [-1] * len(method.values)
         self._instructions(method.instructions, ())
@@ -108,7 +124,40 @@ class Lifetimes:
             self._read(reads(call), loops)
             self._make(call.outputs)
 
+    def spans(self, index: int) -> tuple[Span, ...]:
+        """All steps at which a value lives: its own, then those of branches beside; they do not meet."""
+        own = self.start[index], self.end[index]
+        others = ((first, last) for first, last in self.beside.get(index, ()) if last < own[0] or own[1] < first)
+        return (own, *others)
+
+    def lifetime(self, index: int, size: int) -> Lifetime:
+        """A value of that many bytes for the planner."""
+        own, *others = self.spans(index)
+        return Lifetime(size, *own, tuple(others))
+
+    def _parallel(self, call: StructuredCall, loops: tuple[set[int], ...]) -> None:
+        begin = self._step
+        read: set[int] = set()
+        branches: list[tuple[Span, list[int]]] = []
+        for block in call.blocks:
+            self._step += 1
+            first, made = self._step, len(self._made)
+            self._instructions(block.instructions, (*loops, read))
+            self._step += 1
+            self._read(block.outputs, (*loops, read))
+            branches.append(((first, self._step), self._made[made:]))
+        end = self._step
+        self._step += 1
+        for (first, last), values in branches:
+            others = tuple(span for span in ((begin + 1, first - 1), (last + 1, end)) if span[0] <= span[1])
+            self.beside.update(dict.fromkeys(values, others))
+        outside = [index for index in read if self.start[index] < begin]
+        self._read((*outside, *call.outputs), loops)
+
     def _structured(self, call: StructuredCall, loops: tuple[set[int], ...]) -> None:
+        if call.kind is Structure.PARALLEL:
+            self._parallel(call, loops)
+            return
         self._make(call.outputs)
         begin = self._step
         read: set[int] = set()
@@ -130,6 +179,7 @@ class Lifetimes:
                 self._owner[index] = self._owner[storage.index]
             else:
                 self.start[index] = self.end[index] = self._step
+                self._made.append(index)
 
     def _read(self, values: Iterable[int], loops: tuple[set[int], ...]) -> None:
         for index in values:

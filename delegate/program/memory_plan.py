@@ -22,11 +22,27 @@ _STEPS_PER_BUCKET = 64  # neighbours in time are looked up in buckets, so that p
 
 
 class Lifetime(NamedTuple):
-    """A block of `size` bytes that is alive from step `start` to step `end`, both inclusive."""
+    """A block of `size` bytes that is alive from step `start` to step `end`, both inclusive.
+
+    Args:
+        others: first and last steps of the other times at which it is alive, which meet neither each other nor these.
+    """
 
     size: int
     start: int
     end: int
+    others: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """First and last steps of all times at which it is alive."""
+        return ((self.start, self.end), *self.others)
+
+    def meets(self, other: Lifetime) -> bool:
+        """Whether both are alive at one step."""
+        if not self.others and not other.others:
+            return self.start <= other.end and other.start <= self.end
+        return any(a <= d and c <= b for a, b in self.spans for c, d in other.spans)
 
 
 _ORDERS: tuple[Callable[[Lifetime], tuple[int, int]], ...] = (
@@ -49,7 +65,7 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     """
     if _alive_on_average(lifetimes) > _MANY:
         return _sweep(lifetimes)
-    least = largest_live_sum([Lifetime(align(b.size), b.start, b.end) for b in lifetimes])
+    least = largest_live_sum([b._replace(size=align(b.size)) for b in lifetimes])
     best: tuple[list[int], int] = [], -1
     for key in _ORDERS:
         order = sorted((key(b), i) for i, b in enumerate(lifetimes) if b.size)
@@ -71,7 +87,7 @@ def plan_buffers(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     buffers: list[tuple[int, list[Lifetime]]] = []  # offset, and who lives there; the largest first
     for index in sorted(range(len(lifetimes)), key=lambda i: -lifetimes[i].size):
         block = lifetimes[index]
-        free = (b for b in reversed(buffers) if all(o.end < block.start or block.end < o.start for o in b[1]))
+        free = (b for b in reversed(buffers) if not any(o.meets(block) for o in b[1]))
         found = next(free, None)
         if found is None:
             found = total, []
@@ -99,7 +115,7 @@ def _place(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> tuple[list[in
     for index in order:
         block = lifetimes[index]
         near = {i for b in _buckets(block) for i in buckets[b]}
-        alive = [i for i in near if lifetimes[i].start <= block.end and block.start <= lifetimes[i].end]
+        alive = [i for i in near if lifetimes[i].meets(block)]
         taken = sorted((offsets[i], offsets[i] + align(lifetimes[i].size)) for i in alive)
         offsets[index] = _tightest_gap(taken, align(block.size))
         total = max(total, offsets[index] + align(block.size))
@@ -110,8 +126,8 @@ def _place(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> tuple[list[in
 
 def _alive_on_average(lifetimes: Sequence[Lifetime]) -> float:
     """How many blocks are alive, on average over their starts."""
-    starts = sorted(b.start for b in lifetimes if b.size)
-    ends = sorted(b.end for b in lifetimes if b.size)
+    spans = [span for b in lifetimes if b.size for span in b.spans]
+    starts, ends = sorted(start for start, _ in spans), sorted(end for _, end in spans)
     ended = pairs = 0
     for started, start in enumerate(starts, 1):
         while ends[ended] < start:
@@ -121,15 +137,19 @@ def _alive_on_average(lifetimes: Sequence[Lifetime]) -> float:
 
 
 def _sweep(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Offsets and size where blocks are placed as they begin to live, each in the smallest gap that holds it."""
+    """Offsets and size where blocks are placed as they begin to live, each in the smallest gap that holds it.
+
+    One that is alive at several times keeps its place from the first to the last.
+    """
     offsets = [0] * len(lifetimes)
     gaps, ending = Gaps(), list[tuple[int, int]]()
-    for index in sorted((i for i, b in enumerate(lifetimes) if b.size), key=lambda i: lifetimes[i].start):
-        while ending and ending[0][0] < lifetimes[index].start:
+    begins = [min(start for start, _ in b.spans) for b in lifetimes]
+    for index in sorted((i for i, b in enumerate(lifetimes) if b.size), key=begins.__getitem__):
+        while ending and ending[0][0] < begins[index]:
             _, ended = heappop(ending)
             gaps.free(offsets[ended], align(lifetimes[ended].size))
         offsets[index] = gaps.take(align(lifetimes[index].size))
-        heappush(ending, (lifetimes[index].end, index))
+        heappush(ending, (max(end for _, end in lifetimes[index].spans), index))
     return offsets, gaps.total
 
 
@@ -137,8 +157,9 @@ def largest_live_sum(lifetimes: Sequence[Lifetime]) -> int:
     """The largest sum of the sizes of blocks alive at one step: no arena can be smaller."""
     changes: dict[int, int] = defaultdict(int)
     for block in lifetimes:
-        changes[block.start] += block.size
-        changes[block.end + 1] -= block.size
+        for start, end in block.spans:
+            changes[start] += block.size
+            changes[end + 1] -= block.size
     live = most = 0
     for step in sorted(changes):
         live += changes[step]
@@ -147,7 +168,8 @@ def largest_live_sum(lifetimes: Sequence[Lifetime]) -> int:
 
 
 def _buckets(block: Lifetime) -> Iterator[int]:
-    return iter(range(block.start // _STEPS_PER_BUCKET, block.end // _STEPS_PER_BUCKET + 1))
+    for start, end in block.spans:
+        yield from range(start // _STEPS_PER_BUCKET, end // _STEPS_PER_BUCKET + 1)
 
 
 def _tightest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
