@@ -20,8 +20,8 @@ from delegate.partitioner.offer import Offer, computing, not_for_delegates
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit
 from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
-from delegate.partitioner.together import Place, grouped
 from delegate.partitioner.submodules import subprograms
+from delegate.partitioner.together import Place, grouped
 from delegate.plugins import INSTANCE, PORTABLE
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -91,11 +91,11 @@ class _Planner:
         pins = {n: pin for n in asked if (pin := self.book.pin(n)) is not None}
         verdicts: dict[Node, Verdicts] = {n: {} for n in asked}
         offers = self._offers(asked, pins)
-        claims = {
+        collected = {
             p.backend: self._collect(p, offer, program, verdicts)
             for p, offer in zip(self.partitioners, offers, strict=True)
         }
-        claims = self._by_branch(verdicts, claims)
+        claims = self._by_branch(verdicts, collected)
         apart = self._to_take_apart(asked, verdicts, offers, claims)
         for node in apart:
             verdicts[node] = {

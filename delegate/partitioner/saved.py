@@ -118,17 +118,14 @@ class SavedPlan:
         """
         mine, others = self.places(), other.places()
         apart = sorted({*(self.whole or ())} ^ {*(other.whole or ())})
-        moved = (
+        moved = [
             f"{graph}: {node}: {mine.get((graph, node), 'portable')} -> {others.get((graph, node), 'portable')}"
             for graph, node in dict.fromkeys((*mine, *others))
             if mine.get((graph, node)) != others.get((graph, node))
-        )
+        ]
         beside, now = self._beside(), other._beside()
-        moved = (
-            *moved,
-            *(f"{a} no longer runs at the same time as {b}" for a, b in sorted(beside - now)),
-            *(f"{a} now runs at the same time as {b}" for a, b in sorted(now - beside)),
-        )
+        moved += [f"{a} no longer runs at the same time as {b}" for a, b in sorted(beside - now)]
+        moved += [f"{a} now runs at the same time as {b}" for a, b in sorted(now - beside)]
         note = f"operators that only one of the plans holds whole, so that nodes differ: {', '.join(apart)}"
         return (note, *moved) if apart and None not in (self.whole, other.whole) else tuple(moved)
 
@@ -148,9 +145,8 @@ class SavedPlan:
         if not self.together:
             return plan
         homes = {(p.graph, node): p.name for p in self.partitions for node in p.nodes}
-        places = {
-            name: (g, b) for g, group in enumerate(self.together) for b, names in enumerate(group) for name in names
-        }
+        branches = [(g, b, names) for g, group in enumerate(self.together) for b, names in enumerate(group)]
+        places = {name: (g, b) for g, b, names in branches for name in names}
 
         def place(part: Plan, partition: Partition) -> Place | None:
             own = (homes.get((part.program.name, identity(n))) for n in partition.nodes if is_compute(n))

@@ -56,7 +56,7 @@ def _require_independent(plan: Plan, group: Group) -> None:
             others = [name for number, name in before.items() if number != own]
             if others:
                 raise PartitionError(
-                    f"{others[0]} and {unit.name} cannot run at the same time: {unit.name} needs what {others[0]} makes",
+                    f"{others[0]} and {unit.name} cannot run at the same time: the second needs what the first makes",
                     where=plan.program.name,
                     remedy="name parts of the model that need nothing of each other",
                 )

@@ -8,9 +8,9 @@ A value lives from the step that makes it to the last that reads it or an alias 
 - inputs and outputs of a block live until the block ends, its inputs from its start;
 - what is made outside of a loop and read within lives until the loop ends.
 
-Branches that may run at the same time (PARALLEL) have their steps one after another as other blocks have. What one of
-them makes lives during all steps of the others too, so that it meets whatever these make, while within the branch
-memory is used again. What is made before and read in a branch lives until all branches end.
+Branches that may run at the same time (PARALLEL) have their steps one after another, as other blocks have. What one of
+them makes meets all that another one makes, whatever their steps are. What is made before and read in a branch lives
+until all branches end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from delegate.errors import ProgramError
 from delegate.program.bounds import Bounds
-from delegate.program.memory_plan import Lifetime
+from delegate.program.memory_plan import Branch, Lifetime
 from delegate.program.model import (
     Arg,
     Home,
@@ -33,8 +33,6 @@ from delegate.program.model import (
     Structure,
     StructuredCall,
 )
-
-Span = tuple[int, int]  # first and last step
 
 _BUCKET = 512  # blocks in a bucket of _Memory, at most twice as many
 
@@ -58,21 +56,21 @@ def check_memory(method: Method, bounds: Bounds) -> None:
             if sizes[index]:
                 spaces.setdefault(value.storage.index, []).append(index)
     for indices in spaces.values():
-        _sweep(method, sorted((*span, i) for i in indices for span in lifetimes.spans(i)), sizes)
+        _sweep(method, lifetimes, sizes, sorted(indices, key=lambda i: lifetimes.start[i]))
+        beside: dict[int, list[int]] = {}  # the first step of branches -> what they make
+        for index in indices:
+            if (branch := lifetimes.branch.get(index)) is not None:
+                beside.setdefault(branch.start, []).append(index)
+        for values in beside.values():
+            _check_beside(method, lifetimes, sizes, values)
 
 
-def _sweep(method: Method, spans: Iterable[tuple[int, int, int]], sizes: Mapping[int, int]) -> None:
-    """Go through time and keep what lives, sorted by offset: only neighbours can overlap.
-
-    Args:
-        method: whose values they are.
-        spans: first step, last step and value, in order; those of one value do not meet.
-        sizes: bytes of every value.
-    """
+def _sweep(method: Method, lifetimes: Lifetimes, sizes: Mapping[int, int], indices: Iterable[int]) -> None:
+    """Go through time and keep what lives, sorted by offset: only neighbours can overlap."""
     memory = _Memory()
     ends: list[tuple[int, int]] = []
-    for start, end, index in spans:
-        while ends and ends[0][0] < start:
+    for index in indices:
+        while ends and ends[0][0] < lifetimes.start[index]:
             done = heapq.heappop(ends)[1]
             memory.remove((method.values[done].storage.offset, done))
         offset = method.values[index].storage.offset
@@ -81,7 +79,24 @@ def _sweep(method: Method, spans: Iterable[tuple[int, int, int]], sizes: Mapping
             _fail(method, before[1], index)
         if after is not None and offset + sizes[index] > after[0]:
             _fail(method, index, after[1])
-        heapq.heappush(ends, (end, index))
+        heapq.heappush(ends, (lifetimes.end[index], index))
+
+
+def _check_beside(method: Method, lifetimes: Lifetimes, sizes: Mapping[int, int], values: Iterable[int]) -> None:
+    """Go through memory: none of these values overlaps one that another of the branches makes."""
+    farthest = other = (0, -1, -1)  # end, branch and value of what reaches farthest, and of what does so in another
+    for index in sorted(values, key=lambda i: method.values[i].storage.offset):
+        offset, branch = method.values[index].storage.offset, lifetimes.branch[index].number
+        before = farthest if farthest[1] != branch else other
+        if before[0] > offset:
+            _fail(method, before[2], index)
+        made = (offset + sizes[index], branch, index)
+        if branch == farthest[1]:
+            farthest = max(farthest, made)
+        elif made[0] > farthest[0]:
+            farthest, other = made, farthest
+        else:
+            other = max(other, made)
 
 
 def _fail(method: Method, first: int, second: int) -> None:
@@ -99,7 +114,7 @@ class Lifetimes:
 
     Attributes:
         start, end: the steps, by value; -1 for one that no instruction makes.
-        beside: steps of branches that may run at the same time as the one that makes the value, by value.
+        branch: that makes a value, where others may run at the same time.
     """
 
     def __init__(self, method: Method, storages: Sequence[Storage]) -> None:
@@ -107,7 +122,7 @@ class Lifetimes:
         self._storages = storages
         self._step = 0
         self._made: list[int] = []  # the values that own memory, in the order of their making
-        self.beside: dict[int, tuple[Span, ...]] = {}
+        self.branch: dict[int, Branch] = {}
         self.start = [-1] * len(method.values)
         self.end = [-1] * len(method.values)
         self._instructions(method.instructions, ())
@@ -124,33 +139,24 @@ class Lifetimes:
             self._read(reads(call), loops)
             self._make(call.outputs)
 
-    def spans(self, index: int) -> tuple[Span, ...]:
-        """All steps at which a value lives: its own, then those of branches beside; they do not meet."""
-        own = self.start[index], self.end[index]
-        others = ((first, last) for first, last in self.beside.get(index, ()) if last < own[0] or own[1] < first)
-        return (own, *others)
-
     def lifetime(self, index: int, size: int) -> Lifetime:
-        """A value of that many bytes for the planner."""
-        own, *others = self.spans(index)
-        return Lifetime(size, *own, tuple(others))
+        """That of a value of so many bytes."""
+        return Lifetime(size, self.start[index], self.end[index], self.branch.get(index))
 
     def _parallel(self, call: StructuredCall, loops: tuple[set[int], ...]) -> None:
         begin = self._step
         read: set[int] = set()
-        branches: list[tuple[Span, list[int]]] = []
+        made: list[list[int]] = []
         for block in call.blocks:
             self._step += 1
-            first, made = self._step, len(self._made)
+            first = len(self._made)
             self._instructions(block.instructions, (*loops, read))
             self._step += 1
             self._read(block.outputs, (*loops, read))
-            branches.append(((first, self._step), self._made[made:]))
-        end = self._step
+            made.append(self._made[first:])
         self._step += 1
-        for (first, last), values in branches:
-            others = tuple(span for span in ((begin + 1, first - 1), (last + 1, end)) if span[0] <= span[1])
-            self.beside.update(dict.fromkeys(values, others))
+        for number, values in enumerate(made):
+            self.branch.update(dict.fromkeys(values, Branch(begin, self._step, number)))
         outside = [index for index in read if self.start[index] < begin]
         self._read((*outside, *call.outputs), loops)
 

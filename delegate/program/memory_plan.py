@@ -21,28 +21,41 @@ _MANY = 256  # blocks alive at once: each would be compared with all others
 _STEPS_PER_BUCKET = 64  # neighbours in time are looked up in buckets, so that planning stays near linear
 
 
+class Branch(NamedTuple):
+    """One of the branches that may run at the same time, from step `start` to step `end` of all of them together."""
+
+    start: int
+    end: int
+    number: int
+
+
 class Lifetime(NamedTuple):
     """A block of `size` bytes that is alive from step `start` to step `end`, both inclusive.
 
     Args:
-        others: first and last steps of the other times at which it is alive, which meet neither each other nor these.
+        branch: that it belongs to: what belongs to another one of the same branches may be alive at the same time,
+            whatever their steps are.
     """
 
     size: int
     start: int
     end: int
-    others: tuple[tuple[int, int], ...] = ()
+    branch: Branch | None = None
 
     @property
-    def spans(self) -> tuple[tuple[int, int], ...]:
-        """First and last steps of all times at which it is alive."""
-        return ((self.start, self.end), *self.others)
+    def span(self) -> tuple[int, int]:
+        """The first and the last step at which it may be alive."""
+        if self.branch is None:
+            return self.start, self.end
+        return min(self.start, self.branch.start), max(self.end, self.branch.end)
 
     def meets(self, other: Lifetime) -> bool:
-        """Whether both are alive at one step."""
-        if not self.others and not other.others:
-            return self.start <= other.end and other.start <= self.end
-        return any(a <= d and c <= b for a, b in self.spans for c, d in other.spans)
+        """Whether both may be alive at the same time."""
+        if self.start <= other.end and other.start <= self.end:
+            return True
+        if self.branch is None or other.branch is None:
+            return False
+        return self.branch.start == other.branch.start and self.branch.number != other.branch.number
 
 
 _ORDERS: tuple[Callable[[Lifetime], tuple[int, int]], ...] = (
@@ -126,8 +139,8 @@ def _place(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> tuple[list[in
 
 def _alive_on_average(lifetimes: Sequence[Lifetime]) -> float:
     """How many blocks are alive, on average over their starts."""
-    spans = [span for b in lifetimes if b.size for span in b.spans]
-    starts, ends = sorted(start for start, _ in spans), sorted(end for _, end in spans)
+    starts = sorted(b.span[0] for b in lifetimes if b.size)
+    ends = sorted(b.span[1] for b in lifetimes if b.size)
     ended = pairs = 0
     for started, start in enumerate(starts, 1):
         while ends[ended] < start:
@@ -137,29 +150,27 @@ def _alive_on_average(lifetimes: Sequence[Lifetime]) -> float:
 
 
 def _sweep(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Offsets and size where blocks are placed as they begin to live, each in the smallest gap that holds it.
-
-    One that is alive at several times keeps its place from the first to the last.
-    """
+    """Offsets and size where blocks are placed as they begin to live, each in the smallest gap that holds it."""
     offsets = [0] * len(lifetimes)
     gaps, ending = Gaps(), list[tuple[int, int]]()
-    begins = [min(start for start, _ in b.spans) for b in lifetimes]
-    for index in sorted((i for i, b in enumerate(lifetimes) if b.size), key=begins.__getitem__):
-        while ending and ending[0][0] < begins[index]:
+    for index in sorted((i for i, b in enumerate(lifetimes) if b.size), key=lambda i: lifetimes[i].span[0]):
+        while ending and ending[0][0] < lifetimes[index].span[0]:
             _, ended = heappop(ending)
             gaps.free(offsets[ended], align(lifetimes[ended].size))
         offsets[index] = gaps.take(align(lifetimes[index].size))
-        heappush(ending, (max(end for _, end in lifetimes[index].spans), index))
+        heappush(ending, (lifetimes[index].span[1], index))
     return offsets, gaps.total
 
 
 def largest_live_sum(lifetimes: Sequence[Lifetime]) -> int:
-    """The largest sum of the sizes of blocks alive at one step: no arena can be smaller."""
+    """The largest sum of the sizes of blocks alive at one step: no arena can be smaller.
+
+    Where branches may run at the same time it is that of the steps of one after another.
+    """
     changes: dict[int, int] = defaultdict(int)
     for block in lifetimes:
-        for start, end in block.spans:
-            changes[start] += block.size
-            changes[end + 1] -= block.size
+        changes[block.start] += block.size
+        changes[block.end + 1] -= block.size
     live = most = 0
     for step in sorted(changes):
         live += changes[step]
@@ -168,8 +179,8 @@ def largest_live_sum(lifetimes: Sequence[Lifetime]) -> int:
 
 
 def _buckets(block: Lifetime) -> Iterator[int]:
-    for start, end in block.spans:
-        yield from range(start // _STEPS_PER_BUCKET, end // _STEPS_PER_BUCKET + 1)
+    start, end = block.span
+    return iter(range(start // _STEPS_PER_BUCKET, end // _STEPS_PER_BUCKET + 1))
 
 
 def _tightest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:

@@ -108,9 +108,7 @@ class Structure(Enum):
         2  # operands: carried values, then sequences, then captured ones; block: body. Outputs: carried, then stacked
     )
     MAP = 3  # operands: sequences, then captured values; block: body. Outputs: stacked
-    PARALLEL = (
-        4  # no operands; blocks: branches that may run at the same time. Outputs: those of all blocks, as they are
-    )
+    PARALLEL = 4  # no operands; blocks: branches that may run at the same time. Outputs: those of all blocks
 
 
 class Block(NamedTuple):

@@ -1,4 +1,4 @@
-"""Shares of the threads, for delegates in branches that may run at the same time. Imported only where there are some."""
+"""Shares of the threads, for delegates that may run at the same time. Imported only where there are some."""
 
 from __future__ import annotations
 
