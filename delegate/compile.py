@@ -316,6 +316,10 @@ class _Compiler:
             method.candidates.clear()
 
     def _planned(self, method: _Method) -> Plan:
+        made = self._planned_alone(method)
+        return made if self.saved is None else self.saved.grouped(made)
+
+    def _planned_alone(self, method: _Method) -> Plan:
         others = (m.plan for m in self.methods.values() if m is not method and m.plan is not None)
         return plan_graph(
             method.edge,

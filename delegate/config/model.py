@@ -73,6 +73,12 @@ class Partitioning(_Model):
     node_pins: dict[str, str] = Field(
         default={}, description="The same by patterns over names of nodes; looked at first."
     )
+    together: Annotated[tuple[Patterns, ...], Field(strict=False)] = Field(
+        default=(),
+        description="Groups of module path patterns, e.g. [[text.*, image.*]]: what is under different patterns of a "
+        "group shares no partition and runs at the same time, on threads. Each gets a share of the cores unless its "
+        "backend's options say how many threads.",
+    )
 
 
 class Policy(_Model):
@@ -252,4 +258,5 @@ class Config(_Model):
             backend_exclude={c.name: c.exclude for c in self.backends or () if c.exclude},
             pins={pattern: place for pattern, place in p.pins.items() if place not in left_out},
             node_pins={pattern: place for pattern, place in p.node_pins.items() if place not in left_out},
+            together=p.together,
         )

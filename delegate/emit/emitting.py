@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from delegate.emit.fallback import emit_fallback
 from delegate.emit.method import emit_method
+from delegate.emit.parallel import run_together
 from delegate.emit.shared import SharedTables
 from delegate.emit.spaces import keep_on_devices
 from delegate.partitioner.cut import LoweredProgram
@@ -40,6 +41,7 @@ def emit(
 
     Raises:
         LoweringError: see `emit_method` and `emit_fallback`.
+        PartitionError: see `run_together`.
     """
     shared = SharedTables()
     made = [keep_on_devices(emit_method(lowered, shared, kernels), shared) for lowered in methods]
@@ -54,6 +56,7 @@ def emit(
         on_fallback=on_fallback,
         spaces=tuple(shared.spaces),
     )
+    made = [run_together(program, m, part.together, kernels) for m, part in zip(made, methods, strict=True)]
     planned = program._replace(
         methods=tuple(_planned(program, m, kernels) for m in made),
         fallbacks=tuple(_planned(program, m, kernels) for m in fallbacks),

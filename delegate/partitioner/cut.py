@@ -18,7 +18,7 @@ from delegate.errors import LoweringError
 from delegate.partitioner.forms import Forms, formed
 from delegate.partitioner.garbage import collection_paused
 from delegate.partitioner.numbers import is_number
-from delegate.partitioner.plan import Partition, Plan
+from delegate.partitioner.plan import Group, Partition, Plan
 
 
 def call_delegate(name: str, *inputs: torch.Tensor) -> NoReturn:
@@ -55,10 +55,12 @@ class LoweredProgram:
         program: its graph holds nodes `call_delegate(name, *inputs)`, whose results are picked by operator.getitem
             nodes with the names and `meta` of the nodes that they replace. Constants that only delegates used are gone.
         delegates: by name, those of control flow included.
+        together: groups of them that run at the same time.
     """
 
     program: EdgeProgram
     delegates: Mapping[str, LoweredDelegate]
+    together: tuple[Group, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,8 @@ def lower(plan: Plan, delegates: Mapping[str, LoweredDelegate]) -> LoweredProgra
             if partition.name not in delegates:
                 raise LoweringError(f"partition {partition.name} has no delegate", where=part.program.name)
     with collection_paused():
-        return LoweredProgram(_lowered(plan, delegates), dict(delegates))
+        together = tuple(group for part in plan.walk() for group in part.together)
+        return LoweredProgram(_lowered(plan, delegates), dict(delegates), together)
 
 
 def _lowered(plan: Plan, delegates: Mapping[str, LoweredDelegate]) -> EdgeProgram:

@@ -33,6 +33,7 @@ class Partition:
 
 
 Unit = Node | Partition
+Group = tuple[tuple[str, ...], ...]  # partitions by name: those of different branches run at the same time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +70,7 @@ class Plan:
         is_nested: whether it is itself such a plan.
         to_take_apart: compound nodes that must be taken apart before anything can be lowered: nobody runs them as they
             stand. The graph is planned again then.
+        together: groups of partitions of this graph that run at the same time.
     """
 
     program: EdgeProgram
@@ -80,6 +82,7 @@ class Plan:
     nested: Mapping[str, Plan] = field(default_factory=dict)
     is_nested: bool = False
     to_take_apart: tuple[Node, ...] = ()
+    together: tuple[Group, ...] = ()
 
     def walk(self) -> Iterator[Plan]:
         """This plan and all that are nested in it, outermost first."""
@@ -92,5 +95,6 @@ class Plan:
         places = ", ".join(f"{count} nodes {place}" for place, count in counts.items())
         lines = [f"{self.program.name}: {len(self.partitions)} partitions; {places or 'no nodes'}"]
         lines += [f"  {p.name}: {', '.join(n.name for n in p.nodes)}" for p in self.partitions]
+        lines += [f"  at the same time: {' | '.join(', '.join(names) for names in group)}" for group in self.together]
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join([*lines, *(str(plan) for plan in self.nested.values())])

@@ -21,6 +21,7 @@ from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit
 from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
 from delegate.partitioner.submodules import subprograms
+from delegate.partitioner.together import Place, grouped
 from delegate.plugins import INSTANCE, PORTABLE
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -64,7 +65,9 @@ def plan(
     planner = _Planner(partitioners, capabilities, rules, book, refusals or {}, set(taken), has_kernel)
     with collection_paused():
         made = planner.plan(program)
-    return replace(made, notes=(*made.notes, *planner.book.unused()))
+    if rules.together:
+        made = grouped(made, planner.place)
+    return replace(made, notes=(*made.notes, *planner.book.unused(), *_not_together(rules, made)))
 
 
 @dataclass(slots=True)
@@ -88,10 +91,11 @@ class _Planner:
         pins = {n: pin for n in asked if (pin := self.book.pin(n)) is not None}
         verdicts: dict[Node, Verdicts] = {n: {} for n in asked}
         offers = self._offers(asked, pins)
-        claims = {
+        collected = {
             p.backend: self._collect(p, offer, program, verdicts)
             for p, offer in zip(self.partitioners, offers, strict=True)
         }
+        claims = self._by_branch(verdicts, collected)
         apart = self._to_take_apart(asked, verdicts, offers, claims)
         for node in apart:
             verdicts[node] = {
@@ -146,6 +150,30 @@ class _Planner:
             by_backend[name] = answer if own else almost.get(node, own) if own.reason is Reason.OPERATOR else own
         return [claim for claim in claims if kept.issuperset(n for n in claim.nodes if n in verdicts)]
 
+    def place(self, plan: Plan, partition: Partition) -> Place | None:
+        """The group and branch of `together` that a partition is in."""
+        return next((at for node in partition.nodes if (at := self.book.branch(node)) is not None), None)
+
+    def _by_branch(
+        self, verdicts: Mapping[Node, Verdicts], claims: Mapping[str, Sequence[Claim]]
+    ) -> Mapping[str, Sequence[Claim]]:
+        """Keep nodes of branches that are to run at the same time from sharing a partition with any others."""
+        if not self.rules.together:
+            return claims
+        for node, by_backend in verdicts.items():
+            if (branch := self.book.branch(node)) is not None:
+                by_backend.update({name: _tagged(v, branch) for name, v in by_backend.items() if v})
+        found: dict[str, list[Claim]] = {name: [] for name in claims}
+        for name, own in claims.items():
+            for claim in own:
+                branches = {self.book.branch(n) for n in claim.nodes if n in verdicts}
+                branch = branches.pop() if len(branches) == 1 else None
+                if branch is not None:
+                    found[name].append(replace(claim, verdict=_tagged(claim.verdict, branch)))
+                elif not branches:
+                    found[name].append(claim)
+        return found
+
     def _to_take_apart(
         self,
         nodes: Iterable[Node],
@@ -192,6 +220,17 @@ class _Planner:
         self.taken.add(name)
         self.numbering[backend] += 1
         return name
+
+
+def _not_together(rules: PartitionRules, made: Plan) -> list[str]:
+    """A note where groups of `together` have come to nothing."""
+    missing = len(rules.together) - sum(len(part.together) for part in made.walk())
+    what = "fewer than two of its patterns have partitions in this method"
+    return [f"together: {missing} of {len(rules.together)} groups run nothing at the same time: {what}"] * (missing > 0)
+
+
+def _tagged(verdict: Verdict, branch: tuple[int, int]) -> Verdict:
+    return replace(verdict, tag=f"{verdict.tag} {branch[0]}.{branch[1]}")
 
 
 def _broken_pins(pins: Mapping[Node, RulePattern], verdicts: Mapping[Node, Verdicts]) -> list[str]:

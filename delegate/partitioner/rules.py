@@ -34,6 +34,8 @@ class PartitionRules:
         backend_include, backend_exclude: the same per backend, by name.
         pins: module pattern -> name of a backend, or "portable".
         node_pins: pattern over names of nodes -> name of a backend, or "portable".
+        together: groups of module patterns. Nodes of different patterns never share a partition, and the partitions of
+            different patterns of a group run at the same time.
     """
 
     min_partition_size: int = 1
@@ -43,6 +45,7 @@ class PartitionRules:
     backend_exclude: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pins: Mapping[str, str] = field(default_factory=dict)
     node_pins: Mapping[str, str] = field(default_factory=dict)
+    together: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -93,6 +96,12 @@ class RuleBook:
         self.restricts = any((self._include, self._exclude, *self._own_include.values(), *self._own_exclude.values()))
         self._modules = [RulePattern("pins", p, "module", place) for p, place in rules.pins.items()]
         self._nodes = [RulePattern("node_pins", p, "node", place) for p, place in rules.node_pins.items()]
+        self._branches = {
+            RulePattern("together", pattern, "module"): (group, branch)
+            for group, patterns in enumerate(rules.together)
+            for branch, pattern in enumerate(patterns)
+        }
+        self._branch_of: dict[str, tuple[int, int] | None] = {}
         self._by_operator: dict[tuple[str, str], Verdict | None] = {}
         self._by_module: dict[str, RulePattern | None] = {}
         self._node_names: set[str] = set()
@@ -106,6 +115,14 @@ class RuleBook:
         if path not in self._by_module:
             self._by_module[path] = _first(self._modules, _with_parents(path)) if path else None
         return by_node or self._by_module[path]
+
+    def branch(self, node: Node) -> tuple[int, int] | None:
+        """The group of `together`, and the pattern in it, whose branch a node is in; the first pattern decides."""
+        path = module_path(node) if self._branches else ""
+        if path not in self._branch_of:
+            found = _first(list(self._branches), _with_parents(path)) if path else None
+            self._branch_of[path] = None if found is None else self._branches[found]
+        return self._branch_of[path]
 
     def excluded(self, op: str, backend: str) -> Verdict | None:
         """The refusal of an operator for a backend, where a rule excludes it."""
@@ -129,10 +146,10 @@ class RuleBook:
     def unused(self) -> list[str]:
         """A note for every pattern that has matched nothing."""
         own = [p for patterns in (*self._own_include.values(), *self._own_exclude.values()) for p in patterns]
-        patterns = [*self._include, *self._exclude, *own, *self._modules, *self._nodes]
+        patterns = [*self._include, *self._exclude, *own, *self._modules, *self._nodes, *self._branches]
         known = {
             "operator": {name for op, _ in self._by_operator for name in _names(op)},
-            "module": {name for path in self._by_module for name in _with_parents(path)},
+            "module": {name for path in (*self._by_module, *self._branch_of) for name in _with_parents(path)},
             "node": self._node_names,
         }
         return [

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from delegate.errors import PartitionError
 from delegate.partitioner.capability import Check
 from delegate.partitioner.forms import is_compound
 from delegate.partitioner.partitioner import Partitioner
-from delegate.partitioner.plan import Partition, Plan
+from delegate.partitioner.plan import Group, Partition, Plan
+from delegate.partitioner.together import Place, grouped
 from delegate.verdict import Reason, Verdict, no
 
-_FORMAT = 2  # 1 did not say which operators were whole
+_FORMAT = 3  # 1 did not say which operators were whole, 2 not what runs at the same time
 _AFTER = (str(Reason.TOO_SMALL), str(Reason.SLOWER))  # reasons that others of the partition may be the cause of
 _NAMED = 3  # so many nodes are named in a message that speaks of several
 
@@ -51,10 +53,12 @@ class SavedPlan:
         partitions: in the order of methods and graphs.
         whole: the compound operators that the planned graphs hold whole, since a backend or a kernel wants them so. It
             depends on who was asked; the nodes that the plan names are those of such graphs. None: not known.
+        together: groups of partitions by name; those of different branches of a group run at the same time.
     """
 
     partitions: tuple[SavedPartition, ...]
     whole: tuple[str, ...] | None = None
+    together: tuple[Group, ...] = ()
 
     @classmethod
     def of(cls, plans: Iterable[Plan]) -> SavedPlan:
@@ -62,27 +66,29 @@ class SavedPlan:
         parts = [part for plan in plans for part in plan.walk()]
         whole = {n.op for part in parts for n in part.nodes if is_compound(n.node)}
         saved = tuple(_saved(part.program.name, p) for part in parts for p in part.partitions)
-        return cls(saved, tuple(sorted(whole)))
+        return cls(saved, tuple(sorted(whole)), tuple(group for part in parts for group in part.together))
 
     def to_json(self) -> str:
         """As JSON, a partition a line; the same plan gives the same text."""
         lines = ",\n".join(json.dumps(asdict(p), ensure_ascii=False) for p in self.partitions)
         whole = "" if self.whole is None else f'"whole": {json.dumps(self.whole)}, '
-        return f'{{"format": {_FORMAT}, {whole}"partitions": [\n{lines}\n]}}\n'
+        together = f'"together": {json.dumps(self.together)}, ' if self.together else ""
+        return f'{{"format": {_FORMAT}, {whole}{together}"partitions": [\n{lines}\n]}}\n'
 
     @classmethod
     def from_json(cls, text: str, where: str = "") -> SavedPlan:
         """The plan of such a text; raises PartitionError where it is none. `where` is for the message."""
         try:
             data = json.loads(text)
-            if data["format"] not in (1, _FORMAT):
-                raise ValueError(f"its format is {data['format']!r}, known are 1 and {_FORMAT}")
+            if data["format"] not in range(1, _FORMAT + 1):
+                raise ValueError(f"its format is {data['format']!r}, known are 1 to {_FORMAT}")
             whole = data.get("whole")
             if whole is not None and not _is_texts(whole):
                 raise TypeError("whole is a list of operators")
             partitions = tuple(_partition(p) for p in data["partitions"])
             _require_one_place(partitions)
-            return cls(partitions, None if whole is None else tuple(whole))
+            together = _groups(data.get("together", []), {p.name for p in partitions})
+            return cls(partitions, None if whole is None else tuple(whole), together)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             what = f"the plan cannot be read, {type(error).__name__}: {error}"
             raise PartitionError(what, where=where, remedy="save it again: `program.plan.save(path)`") from error
@@ -112,13 +118,41 @@ class SavedPlan:
         """
         mine, others = self.places(), other.places()
         apart = sorted({*(self.whole or ())} ^ {*(other.whole or ())})
-        moved = (
+        moved = [
             f"{graph}: {node}: {mine.get((graph, node), 'portable')} -> {others.get((graph, node), 'portable')}"
             for graph, node in dict.fromkeys((*mine, *others))
             if mine.get((graph, node)) != others.get((graph, node))
-        )
+        ]
+        beside, now = self._beside(), other._beside()
+        moved += [f"{a} no longer runs at the same time as {b}" for a, b in sorted(beside - now)]
+        moved += [f"{a} now runs at the same time as {b}" for a, b in sorted(now - beside)]
         note = f"operators that only one of the plans holds whole, so that nodes differ: {', '.join(apart)}"
         return (note, *moved) if apart and None not in (self.whole, other.whole) else tuple(moved)
+
+    def _beside(self) -> set[tuple[str, str]]:
+        """Pairs of partitions that run at the same time, each told by its first node: names do not count."""
+        first = {p.name: f"{p.graph}: {p.nodes[0]}" for p in self.partitions if p.nodes}
+        branches = [[{first[n] for n in names if n in first} for names in group] for group in self.together]
+        pairs = (itertools.product(a, b) for group in branches for a, b in itertools.combinations(group, 2))
+        return {(min(pair), max(pair)) for product in pairs for pair in product}
+
+    def grouped(self, plan: Plan) -> Plan:
+        """A plan that its partitioners made, whose partitions run at the same time as this plan has it.
+
+        Raises:
+            PartitionError: one of them needs what another one makes.
+        """
+        if not self.together:
+            return plan
+        homes = {(p.graph, node): p.name for p in self.partitions for node in p.nodes}
+        branches = [(g, b, names) for g, group in enumerate(self.together) for b, names in enumerate(group)]
+        places = {name: (g, b) for g, b, names in branches for name in names}
+
+        def place(part: Plan, partition: Partition) -> Place | None:
+            own = (homes.get((part.program.name, identity(n))) for n in partition.nodes if is_compute(n))
+            return next((places[name] for name in own if name in places), None)
+
+        return grouped(plan, place)
 
     def partitioners(self, partitioners: Iterable[Partitioner]) -> tuple[Partitioner, ...]:
         """Partitioners that put every node where this plan has it.
@@ -187,6 +221,20 @@ def _partition(data: Mapping[str, Any]) -> SavedPartition:
     if not all(isinstance(t, str) for t in texts.values()) or not _is_texts(nodes):
         raise TypeError("a partition has the texts graph, name and backend, and a list of nodes")
     return SavedPartition(**texts, nodes=tuple(nodes))
+
+
+def _groups(data: Any, names: Set[str]) -> tuple[Group, ...]:
+    """Groups of partitions that run at the same time, each partition in one branch alone."""
+    if not isinstance(data, list) or not all(isinstance(group, list) and all(map(_is_texts, group)) for group in data):
+        raise TypeError("together is a list of groups, each a list of branches, each a list of names of partitions")
+    for group in data:
+        if len(group) < 2 or not all(group):
+            raise ValueError("a group of together has at least two branches, and each branch a partition")
+    given = [name for group in data for branch in group for name in branch]
+    for name in given:
+        if name not in names or given.count(name) > 1:
+            raise ValueError(f"together names {name!r}, {'twice' if name in names else 'which is no partition'}")
+    return tuple(tuple(map(tuple, group)) for group in data)
 
 
 def _is_texts(value: Any) -> bool:

@@ -7,6 +7,10 @@ A value lives from the step that makes it to the last that reads it or an alias 
 - operands and outputs of a structured call live during the whole call;
 - inputs and outputs of a block live until the block ends, its inputs from its start;
 - what is made outside of a loop and read within lives until the loop ends.
+
+Branches that may run at the same time (PARALLEL) have their steps one after another, as other blocks have. What one of
+them makes meets all that another one makes, whatever their steps are. What is made before and read in a branch lives
+until all branches end.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from delegate.errors import ProgramError
 from delegate.program.bounds import Bounds
+from delegate.program.memory_plan import Branch, Lifetime
 from delegate.program.model import (
     Arg,
     Home,
@@ -52,6 +57,12 @@ def check_memory(method: Method, bounds: Bounds) -> None:
                 spaces.setdefault(value.storage.index, []).append(index)
     for indices in spaces.values():
         _sweep(method, lifetimes, sizes, sorted(indices, key=lambda i: lifetimes.start[i]))
+        beside: dict[int, list[int]] = {}  # the first step of branches -> what they make
+        for index in indices:
+            if (branch := lifetimes.branch.get(index)) is not None:
+                beside.setdefault(branch.start, []).append(index)
+        for values in beside.values():
+            _check_beside(method, lifetimes, sizes, values)
 
 
 def _sweep(method: Method, lifetimes: Lifetimes, sizes: Mapping[int, int], indices: Iterable[int]) -> None:
@@ -71,6 +82,23 @@ def _sweep(method: Method, lifetimes: Lifetimes, sizes: Mapping[int, int], indic
         heapq.heappush(ends, (lifetimes.end[index], index))
 
 
+def _check_beside(method: Method, lifetimes: Lifetimes, sizes: Mapping[int, int], values: Iterable[int]) -> None:
+    """Go through memory: none of these values overlaps one that another of the branches makes."""
+    farthest = other = (0, -1, -1)  # end, branch and value of what reaches farthest, and of what does so in another
+    for index in sorted(values, key=lambda i: method.values[i].storage.offset):
+        offset, branch = method.values[index].storage.offset, lifetimes.branch[index].number
+        before = farthest if farthest[1] != branch else other
+        if before[0] > offset:
+            _fail(method, before[2], index)
+        made = (offset + sizes[index], branch, index)
+        if branch == farthest[1]:
+            farthest = max(farthest, made)
+        elif made[0] > farthest[0]:
+            farthest, other = made, farthest
+        else:
+            other = max(other, made)
+
+
 def _fail(method: Method, first: int, second: int) -> None:
     names = " and ".join(f"%{i} {method.values[i].name!r}" for i in sorted((first, second)))
     what = f"values {names} live at the same time in the same memory"
@@ -86,12 +114,15 @@ class Lifetimes:
 
     Attributes:
         start, end: the steps, by value; -1 for one that no instruction makes.
+        branch: that makes a value, where others may run at the same time.
     """
 
     def __init__(self, method: Method, storages: Sequence[Storage]) -> None:
         self._owner = list(range(len(method.values)))
         self._storages = storages
         self._step = 0
+        self._made: list[int] = []  # the values that own memory, in the order of their making
+        self.branch: dict[int, Branch] = {}
         self.start = [-1] * len(method.values)
         self.end = [-1] * len(method.values)
         self._instructions(method.instructions, ())
@@ -108,7 +139,31 @@ class Lifetimes:
             self._read(reads(call), loops)
             self._make(call.outputs)
 
+    def lifetime(self, index: int, size: int) -> Lifetime:
+        """That of a value of so many bytes."""
+        return Lifetime(size, self.start[index], self.end[index], self.branch.get(index))
+
+    def _parallel(self, call: StructuredCall, loops: tuple[set[int], ...]) -> None:
+        begin = self._step
+        read: set[int] = set()
+        made: list[list[int]] = []
+        for block in call.blocks:
+            self._step += 1
+            first = len(self._made)
+            self._instructions(block.instructions, (*loops, read))
+            self._step += 1
+            self._read(block.outputs, (*loops, read))
+            made.append(self._made[first:])
+        self._step += 1
+        for number, values in enumerate(made):
+            self.branch.update(dict.fromkeys(values, Branch(begin, self._step, number)))
+        outside = [index for index in read if self.start[index] < begin]
+        self._read((*outside, *call.outputs), loops)
+
     def _structured(self, call: StructuredCall, loops: tuple[set[int], ...]) -> None:
+        if call.kind is Structure.PARALLEL:
+            self._parallel(call, loops)
+            return
         self._make(call.outputs)
         begin = self._step
         read: set[int] = set()
@@ -130,6 +185,7 @@ class Lifetimes:
                 self._owner[index] = self._owner[storage.index]
             else:
                 self.start[index] = self.end[index] = self._step
+                self._made.append(index)
 
     def _read(self, values: Iterable[int], loops: tuple[set[int], ...]) -> None:
         for index in values:

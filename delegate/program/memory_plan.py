@@ -21,12 +21,41 @@ _MANY = 256  # blocks alive at once: each would be compared with all others
 _STEPS_PER_BUCKET = 64  # neighbours in time are looked up in buckets, so that planning stays near linear
 
 
+class Branch(NamedTuple):
+    """One of the branches that may run at the same time, from step `start` to step `end` of all of them together."""
+
+    start: int
+    end: int
+    number: int
+
+
 class Lifetime(NamedTuple):
-    """A block of `size` bytes that is alive from step `start` to step `end`, both inclusive."""
+    """A block of `size` bytes that is alive from step `start` to step `end`, both inclusive.
+
+    Args:
+        branch: that it belongs to: what belongs to another one of the same branches may be alive at the same time,
+            whatever their steps are.
+    """
 
     size: int
     start: int
     end: int
+    branch: Branch | None = None
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first and the last step at which it may be alive."""
+        if self.branch is None:
+            return self.start, self.end
+        return min(self.start, self.branch.start), max(self.end, self.branch.end)
+
+    def meets(self, other: Lifetime) -> bool:
+        """Whether both may be alive at the same time."""
+        if self.start <= other.end and other.start <= self.end:
+            return True
+        if self.branch is None or other.branch is None:
+            return False
+        return self.branch.start == other.branch.start and self.branch.number != other.branch.number
 
 
 _ORDERS: tuple[Callable[[Lifetime], tuple[int, int]], ...] = (
@@ -49,7 +78,7 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     """
     if _alive_on_average(lifetimes) > _MANY:
         return _sweep(lifetimes)
-    least = largest_live_sum([Lifetime(align(b.size), b.start, b.end) for b in lifetimes])
+    least = largest_live_sum([b._replace(size=align(b.size)) for b in lifetimes])
     best: tuple[list[int], int] = [], -1
     for key in _ORDERS:
         order = sorted((key(b), i) for i, b in enumerate(lifetimes) if b.size)
@@ -71,7 +100,7 @@ def plan_buffers(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     buffers: list[tuple[int, list[Lifetime]]] = []  # offset, and who lives there; the largest first
     for index in sorted(range(len(lifetimes)), key=lambda i: -lifetimes[i].size):
         block = lifetimes[index]
-        free = (b for b in reversed(buffers) if all(o.end < block.start or block.end < o.start for o in b[1]))
+        free = (b for b in reversed(buffers) if not any(o.meets(block) for o in b[1]))
         found = next(free, None)
         if found is None:
             found = total, []
@@ -99,7 +128,7 @@ def _place(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> tuple[list[in
     for index in order:
         block = lifetimes[index]
         near = {i for b in _buckets(block) for i in buckets[b]}
-        alive = [i for i in near if lifetimes[i].start <= block.end and block.start <= lifetimes[i].end]
+        alive = [i for i in near if lifetimes[i].meets(block)]
         taken = sorted((offsets[i], offsets[i] + align(lifetimes[i].size)) for i in alive)
         offsets[index] = _tightest_gap(taken, align(block.size))
         total = max(total, offsets[index] + align(block.size))
@@ -110,8 +139,8 @@ def _place(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> tuple[list[in
 
 def _alive_on_average(lifetimes: Sequence[Lifetime]) -> float:
     """How many blocks are alive, on average over their starts."""
-    starts = sorted(b.start for b in lifetimes if b.size)
-    ends = sorted(b.end for b in lifetimes if b.size)
+    starts = sorted(b.span[0] for b in lifetimes if b.size)
+    ends = sorted(b.span[1] for b in lifetimes if b.size)
     ended = pairs = 0
     for started, start in enumerate(starts, 1):
         while ends[ended] < start:
@@ -124,17 +153,20 @@ def _sweep(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     """Offsets and size where blocks are placed as they begin to live, each in the smallest gap that holds it."""
     offsets = [0] * len(lifetimes)
     gaps, ending = Gaps(), list[tuple[int, int]]()
-    for index in sorted((i for i, b in enumerate(lifetimes) if b.size), key=lambda i: lifetimes[i].start):
-        while ending and ending[0][0] < lifetimes[index].start:
+    for index in sorted((i for i, b in enumerate(lifetimes) if b.size), key=lambda i: lifetimes[i].span[0]):
+        while ending and ending[0][0] < lifetimes[index].span[0]:
             _, ended = heappop(ending)
             gaps.free(offsets[ended], align(lifetimes[ended].size))
         offsets[index] = gaps.take(align(lifetimes[index].size))
-        heappush(ending, (lifetimes[index].end, index))
+        heappush(ending, (lifetimes[index].span[1], index))
     return offsets, gaps.total
 
 
 def largest_live_sum(lifetimes: Sequence[Lifetime]) -> int:
-    """The largest sum of the sizes of blocks alive at one step: no arena can be smaller."""
+    """The largest sum of the sizes of blocks alive at one step: no arena can be smaller.
+
+    Where branches may run at the same time it is that of the steps of one after another.
+    """
     changes: dict[int, int] = defaultdict(int)
     for block in lifetimes:
         changes[block.start] += block.size
@@ -147,7 +179,8 @@ def largest_live_sum(lifetimes: Sequence[Lifetime]) -> int:
 
 
 def _buckets(block: Lifetime) -> Iterator[int]:
-    return iter(range(block.start // _STEPS_PER_BUCKET, block.end // _STEPS_PER_BUCKET + 1))
+    start, end = block.span
+    return iter(range(start // _STEPS_PER_BUCKET, end // _STEPS_PER_BUCKET + 1))
 
 
 def _tightest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:

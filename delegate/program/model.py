@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from delegate.program.dtypes import DType
 from delegate.program.expr import Dim, Expr
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 COPY_ACROSS = "aten.clone.default"  # between the memory of a device and the host's, in either direction
 UNBOUNDED_BELOW = -(2**63)  # the minimum of a symbol that has none
 
@@ -108,10 +108,11 @@ class Structure(Enum):
         2  # operands: carried values, then sequences, then captured ones; block: body. Outputs: carried, then stacked
     )
     MAP = 3  # operands: sequences, then captured values; block: body. Outputs: stacked
+    PARALLEL = 4  # no operands; blocks: branches that may run at the same time. Outputs: those of all blocks
 
 
 class Block(NamedTuple):
-    """A body of control flow; its values stand in the method's one table."""
+    """A body of control flow; its values stand in the method's one table. Branches of PARALLEL take no inputs."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]

@@ -6,6 +6,7 @@ Takes time linear in the program, apart from the sorting of arena blocks (see `l
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from delegate.errors import ProgramError
@@ -31,6 +32,7 @@ from delegate.program.model import (
     Program,
     Ref,
     State,
+    Storage,
     Structure,
     StructuredCall,
     Symbol,
@@ -43,6 +45,7 @@ _BLOCKS = {Structure.IF: 2, Structure.WHILE: 2, Structure.SCAN: 1, Structure.MAP
 _KEYED = {"tuple": False, "list": False, "dict": True, "namedtuple": True, "record": True}  # kinds of trees
 _READ_ONLY = {Home.INPUT, Home.CONSTANT}  # but for `written_input`
 _GIVEN = {Home.INPUT, Home.CONSTANT, Home.STATE}  # there before the first instruction
+_LEAST_BRANCHES = 2
 _POLICIES = ("allow", "warn", "error")
 _REMEDY = "lower the model again; if that does not help, report it"
 
@@ -134,6 +137,7 @@ class _MethodVerifier:
         self._made = list(self._readable)
         self._owner = list(range(len(method.values)))  # what an alias is a view of, in the end
         self._outputs: set[int] = set()  # that a value has the memory of
+        self._branch: _Branch | None = None  # the one that is looked at
         self._checked: set[int] = set()  # identities of expressions: parts are shared, each is walked once
 
     def verify(self) -> None:
@@ -310,9 +314,16 @@ class _MethodVerifier:
         fetched = int(across and not uploads)
         self._args(call.args[:fetched], None)
         self._args(call.args[fetched:])
-        if written_input(self._program, self._method, call) is None:
-            self._check_aliases(call)
-            self._make(call.outputs, aliases=True, space=None if uploads else 0)
+        if (number := written_input(self._program, self._method, call)) is not None:
+            self._write(Storage(Home.INPUT, number))
+            return
+        self._check_aliases(call)
+        self._make(call.outputs, aliases=True, space=None if uploads else 0)
+
+    def _write(self, storage: Storage) -> None:
+        """Note that an instruction writes what was there before."""
+        if self._branch is not None:
+            self._branch.written.add((storage.home, storage.index))
 
     def _check_aliases(self, call: KernelCall) -> None:
         """A kernel gives views of its first argument alone: lifetimes count on that."""
@@ -348,7 +359,49 @@ class _MethodVerifier:
             if found != [values[i].dtype for i in indices]:
                 self._fail(f"the fallback {fallback.name!r} does not {what} what its delegate does")
 
+    def _parallel_call(self, call: StructuredCall, path: str) -> None:
+        if self._branch is not None or self._is_fallback:
+            inside = "a fallback" if self._is_fallback else "such a branch"
+            self._fail(f"branches that may run at the same time stand in {inside}")
+        if call.operands or call.carried or call.sequences:
+            self._fail("PARALLEL takes no values: its branches read them where they lie")
+        if len(call.blocks) < _LEAST_BRANCHES:
+            self._fail(f"PARALLEL has {len(call.blocks)} blocks, and needs {_LEAST_BRANCHES}")
+        if call.outputs != tuple(o for block in call.blocks for o in block.outputs):
+            self._fail("PARALLEL gives other values than its branches do")
+        branches: list[_Branch] = []
+        for number, block in enumerate(call.blocks):
+            self._where = place = f"{self._name}, {path}, block {number}"
+            self._branch = _Branch()
+            branches.append(self._branch)
+            if block.inputs:
+                self._fail("the branch takes values: it reads them where they lie")
+            self._instructions(block.instructions, f"{path}, block {number}, instruction")
+            self._where = place
+            self._read(block.outputs)
+            made = {o for inner in block.instructions for o in inner.outputs}
+            for index in block.outputs:
+                if index not in made or self._method.values[index].storage.home in _GIVEN:
+                    self._fail(f"the branch gives value %{index}, which it does not make")
+            for inner in block.instructions:
+                self._forget(inner.outputs)
+        self._branch = None
+        for index in call.outputs:
+            self._readable[index] = True
+        self._where = f"{self._name}, {path}"
+        self._check_writes(branches)
+
+    def _check_writes(self, branches: Sequence[_Branch]) -> None:
+        """What one branch writes that was there before, a state or an input, no other branch reads or writes."""
+        touched = Counter(memory for branch in branches for memory in branch.read | branch.written)
+        for memory in sorted({m for b in branches for m in b.written}, key=lambda m: (m[0].value, m[1])):
+            if touched[memory] > 1:
+                self._fail(f"{memory[0].name} {memory[1]} is written in one branch and used in another")
+
     def _structured_call(self, call: StructuredCall, path: str) -> None:
+        if call.kind is Structure.PARALLEL:
+            self._parallel_call(call, path)
+            return
         self._read(call.operands)
         if len(call.blocks) != _BLOCKS[call.kind]:
             self._fail(f"{call.kind.name} has {len(call.blocks)} blocks, not {_BLOCKS[call.kind]}")
@@ -415,6 +468,9 @@ class _MethodVerifier:
             self._index(index, self._method.values, "value")
             if not self._readable[index]:
                 self._fail(f"value %{index} {self._method.values[index].name!r} is read before it is made here")
+            if self._branch is not None:
+                storage = self._method.values[self._owner[index]].storage
+                self._branch.read.add((storage.home, storage.index))
             self._check_reach(index, space)
 
     def _check_reach(self, index: int, space: int | None) -> None:
@@ -438,6 +494,7 @@ class _MethodVerifier:
             if home in _READ_ONLY:
                 self._fail(f"{name} is written, but {home.name} is read-only")
             if home is Home.STATE:
+                self._write(value.storage)
                 continue
             if self._made[index]:
                 self._fail(f"{name} is made twice")
@@ -468,6 +525,14 @@ class _MethodVerifier:
         for arg in expr.args:
             self._expr(arg)
         self._checked.add(id(expr))
+
+
+class _Branch:
+    """What a branch that may run beside others reads, and what it writes that was there before: home and index."""
+
+    def __init__(self) -> None:
+        self.read: set[tuple[Home, int]] = set()
+        self.written: set[tuple[Home, int]] = set()
 
 
 def _sizes(shape: Iterable[Dim]) -> str:

@@ -77,6 +77,10 @@ class DeviceMemory(ABC):
         """A tensor at its start. Several lie there one after another, each filled whole before it is read."""
 
 
+class Stopped(BaseException):
+    """Ends a call of a delegate whose result nobody wants any more, and the branch of a program that it is in."""
+
+
 class Delegate(ABC):
     """A lowered partition, ready to run.
 
@@ -122,6 +126,13 @@ class Delegate(ABC):
             BackendFailed: the vendor library failed; the next call must still be right.
         """
 
+    def interrupt(self) -> None:  # noqa: B027 - most calls end by themselves
+        """Have a call of `execute` that runs in another thread raise `Stopped` soon, if there is one.
+
+        Asked where partitions run at the same time and the caller has interrupted the program: it waits for all of
+        them. Only a delegate that may take for ever has to do anything.
+        """
+
     def close(self) -> None:  # noqa: B027 - most delegates have nothing to free
         """Free what the vendor library holds. Called at most once; `execute` is not called afterwards.
 
@@ -136,7 +147,8 @@ class BackendRuntime(ABC):
         fork_safe: whether `init` works in a process that was forked from one where the library has been used. There the
             runtime makes all delegates anew; those of the parent are neither run nor closed.
         load_options: compile specs that `delegate.load(..., options=...)` may exchange, with their types (int, bool,
-            str or float): such as leave the blob as it is, e.g. threads.
+            str or float): such as leave the blob as it is. One named "threads" is how many a call may take, with
+            nothing or 0 for as many as there are: partitions that run at the same time get a share of them.
     """
 
     fork_safe: bool = True

@@ -12,9 +12,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from delegate.errors import KernelError
+from delegate.program.blocks import walk
 from delegate.program.expr import Expr, Number
 from delegate.program.lifetimes import refs
-from delegate.program.model import Arg, DelegateCall, Home, Instruction, KernelCall, Method, Ref
+from delegate.program.model import (
+    Arg,
+    DelegateCall,
+    Home,
+    Instruction,
+    KernelCall,
+    Method,
+    Ref,
+    Structure,
+    StructuredCall,
+)
 from delegate.runtime.arrays import Arrays, Slot
 from delegate.runtime.backend import Array, DeviceTensor
 from delegate.runtime.direct import DirectCall
@@ -72,6 +83,7 @@ class Binding:
         self._empty = resources.platform.empty
         self._call_views: list[_CallView] = []
         self.steps: list[Step] = []
+        self._begin: tuple[Step, ...] = ()  # what every block begins with
         self._computed = resources.computed.of(resources.program, method, resources.kernels, self._arrays.storage)
         self._at_first: list[Step] = []
         for position, instruction in enumerate(method.instructions):
@@ -168,7 +180,7 @@ class Binding:
 
     def _steps_of(self, instructions: Iterable[Instruction]) -> list[Step]:
         """The steps of a block."""
-        outside, self.steps = self.steps, []
+        outside, self.steps = self.steps, [*self._begin]
         for instruction in instructions:
             self._bind(instruction)
         inside, self.steps = self.steps, outside
@@ -179,8 +191,21 @@ class Binding:
             self._bind_kernel(instruction)
         elif isinstance(instruction, DelegateCall):
             self._bind_delegate(instruction)
+        elif instruction.kind is Structure.PARALLEL:
+            self._bind_parallel(instruction)
         else:
             self.steps.append(structured_step(self._arrays, instruction, self._steps_of, self._method.name))
+
+    def _bind_parallel(self, call: StructuredCall) -> None:
+        from delegate.runtime.parallel import ParallelStep, Stop  # most programs do without it
+
+        called = (c.delegate for block in call.blocks for c in walk(block.instructions) if isinstance(c, DelegateCall))
+        stop = Stop([self._resources.delegates[number].interrupt for number in dict.fromkeys(called)])
+        outside, self._begin = self._begin, (stop,)
+        branches = [self._steps_of(block.instructions) for block in call.blocks]
+        self._begin = outside
+        place = f"method {self._method.name}, {call.kind.name.lower()}"
+        self.steps.append(ParallelStep(place, branches, stop, self._resources.workers))
 
     def _bind_kernel(self, call: KernelCall) -> None:
         kernel = self._resources.kernels.of(self._resources.program, self._method, call)

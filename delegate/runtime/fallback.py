@@ -140,6 +140,9 @@ class _UntilItFails(Delegate):
             self.leave(error)
             self._execute(inputs, outputs)
 
+    def interrupt(self) -> None:
+        self._delegate.interrupt()
+
     def close(self) -> None:
         self._delegate.close()
 

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from delegate.errors import BackendFailed, ConfigError, DelegateError, did_you_mean
 from delegate.program import file
-from delegate.program.model import Constant, Program, State
+from delegate.program.model import Constant, Program, State, StructuredCall
 from delegate.registry import Registry, default_registry
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.computed import ComputedValues
@@ -25,6 +25,7 @@ from delegate.runtime.lifecycle import closed_error
 from delegate.runtime.load_options import LoadOptions, with_load_options
 from delegate.runtime.platform import DEFAULT, Platform
 from delegate.runtime.resources import Resources, array_of
+from delegate.runtime.workers import Workers
 
 if TYPE_CHECKING:
     from delegate.kernels.libraries import Wanted
@@ -135,6 +136,7 @@ class LoadedProgram(Context):
             states=tuple(_array(program, s) for s in program.states),
             computed=ComputedValues(),
             lock=Lock(),
+            workers=Workers(),
         )
         self._fallbacks = _fallbacks(self._shared, program.on_fallback if fallback is None else fallback)
         self._contexts: WeakSet[Context] = WeakSet()
@@ -172,7 +174,8 @@ class LoadedProgram(Context):
         if not self._methods:
             return
         keep_for_ever((self._shared, self._init))
-        self._shared = self._shared._replace(delegates=(), delegate_locks=(), spaces=(), computed=ComputedValues())
+        nothing = self._shared._replace(delegates=(), delegate_locks=(), spaces=(), computed=ComputedValues())
+        self._shared = nothing._replace(workers=Workers())  # the threads of the old ones are not here
         if self._fallbacks is not None:
             self._fallbacks.begin_anew()
         self._forked, self._making = True, Lock()
@@ -180,7 +183,7 @@ class LoadedProgram(Context):
             context.leave_behind(self.ready)
 
     def _make_delegates(self, *, forked: bool) -> None:
-        program = self.program
+        program = _with_shares(self.program, self._registry)
         if self._isolate:
             from delegate.runtime.isolation.process import Isolated  # most programs do without it
 
@@ -233,6 +236,7 @@ class LoadedProgram(Context):
         for context in list(self._contexts):
             context.close()
         super().close()
+        self._shared.workers.close()
         self._close_delegates()
 
     def __enter__(self) -> Self:
@@ -253,6 +257,15 @@ def _fallbacks(shared: Resources, policy: str) -> Fallbacks | None:
     from delegate.runtime.fallback import Fallbacks
 
     return Fallbacks(shared, warn=policy == "warn")
+
+
+def _with_shares(program: Program, registry: Registry) -> Program:
+    """The program, with shares of the threads for delegates that run at the same time."""
+    if not any(isinstance(call, StructuredCall) for method in program.methods for call in method.instructions):
+        return program
+    from delegate.runtime.shares import with_shares  # most programs do without it
+
+    return with_shares(program, registry)
 
 
 def _spaces(program: Program, runtimes: Mapping[str, BackendRuntime], fallbacks: Fallbacks | None) -> tuple[Space, ...]:

@@ -12,6 +12,7 @@ from delegate.program.raw import array_over
 from delegate.runtime.backend import Array, Delegate
 from delegate.runtime.kernels import Kernels
 from delegate.runtime.platform import Platform
+from delegate.runtime.workers import Workers
 
 if TYPE_CHECKING:
     from delegate.runtime.computed import ComputedValues
@@ -32,6 +33,7 @@ class Resources(NamedTuple):
         states: an array per state.
         computed: what methods make of constants alone.
         lock: held during a call.
+        workers: threads for branches that may run at the same time.
         watch: of the instructions; None where nobody watches.
         spaces: memory of devices, as `Program.spaces`.
     """
@@ -45,6 +47,7 @@ class Resources(NamedTuple):
     states: tuple[Array, ...]
     computed: ComputedValues
     lock: Lock
+    workers: Workers
     watch: Watch | None = None
     spaces: tuple[Space, ...] = ()
 

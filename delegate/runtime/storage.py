@@ -143,7 +143,7 @@ class _Assignment:
             if storage.home is Home.ARENA and lives.start[index] >= 0:
                 planned.setdefault(storage.index, []).append(index)
         arenas = [0] * (1 + max(planned))
-        lifetimes = {s: [Lifetime(self.sizes[i], lives.start[i], lives.end[i]) for i in planned[s]] for s in planned}
+        lifetimes = {s: [lives.lifetime(i, self.sizes[i]) for i in planned[s]] for s in planned}
         for space, indices in planned.items():
             offsets, arenas[space] = (plan_buffers if space else plan_memory)(lifetimes[space])
             for index, offset in zip(indices, offsets, strict=True):

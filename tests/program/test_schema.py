@@ -40,7 +40,7 @@ def test_the_reader_is_generated_from_the_schema(tmp_path):
     ("enum", "codes"),
     [
         (Home, {"ARENA": 0, "CONSTANT": 1, "STATE": 2, "INPUT": 3, "OUTPUT": 4, "ALIAS": 5}),
-        (Structure, {"IF": 0, "WHILE": 1, "SCAN": 2, "MAP": 3}),
+        (Structure, {"IF": 0, "WHILE": 1, "SCAN": 2, "MAP": 3, "PARALLEL": 4}),
         (Op, {"CONST": 0, "SYMBOL": 1, "ADD": 2, "MUL": 3, "FLOORDIV": 4, "MOD": 5, "MAX": 6, "MIN": 7, "FLOAT": 8,
               "TRUEDIV": 9, "POW": 10, "EQ": 11, "NE": 12, "LT": 13, "LE": 14, "AND": 15, "OR": 16, "NOT": 17,
               "TO_FLOAT": 18, "FLOOR": 19, "CEIL": 20, "TRUNC": 21, "ROUND": 22, "SQRT": 23, "EXP": 24, "LOG": 25,

@@ -16,6 +16,7 @@ from delegate.program.model import (
     DelegateCall,
     Home,
     Input,
+    Instruction,
     KernelCall,
     Program,
     Ref,
@@ -34,6 +35,7 @@ from tests.program.samples import (
     empty,
     fallback,
     in_tree,
+    parallel,
     replace_instruction,
     replace_method,
     replace_value,
@@ -78,10 +80,66 @@ def loop(**changes) -> Program:
     return in_branch(1, instructions=(call._replace(**changes),))
 
 
+def beside(**changes) -> Program:
+    """`parallel` with its branches changed."""
+    return replace_instruction(parallel(), 1, **changes)
+
+
+def in_beside(number: int, *more: Instruction, outputs: tuple[int, ...] | None = None, **changes) -> Program:
+    """`parallel` with more instructions in one of its branches, or another change of it."""
+    blocks = list(parallel().methods[0].instructions[1].blocks)
+    old = blocks[number]
+    blocks[number] = old._replace(instructions=(*old.instructions, *more), **changes)
+    if outputs is not None:
+        blocks[number] = blocks[number]._replace(outputs=outputs)
+    return beside(blocks=tuple(blocks), outputs=tuple(o for block in blocks for o in block.outputs))
+
+
+def with_value(program: Program, *storage) -> Program:
+    """The program with one more value of its first method, number 9 of `parallel`."""
+    return replace_method(program, values=(*program.methods[0].values, value("more", (4,), *storage)))
+
+
+NESTED = StructuredCall(Structure.PARALLEL, (), 0, (Block((), (), ()), Block((), (), ())), ())
+PARALLEL_CASES = {
+    "one branch": (beside(blocks=parallel().methods[0].instructions[1].blocks[:1]), "PARALLEL has 1 blocks"),
+    "operands": (beside(operands=(0,)), "PARALLEL takes no values"),
+    "carried": (beside(carried=1), "PARALLEL takes no values"),
+    "sequences": (beside(sequences=1), "PARALLEL takes no values"),
+    "block inputs": (in_beside(0, inputs=(0,)), "the branch takes values.*block 0"),
+    "gives less": (beside(outputs=(6,)), "gives other values than its branches"),
+    "gives others": (beside(outputs=(6, 2)), "gives other values than its branches"),
+    "gives what is not made there": (in_beside(1, outputs=(2,)), "gives value %2, which it does not make .*block 1"),
+    "gives a state": (in_beside(1, outputs=(7, 1)), "gives value %1, which it does not make"),
+    "unknown value": (in_beside(1, outputs=(10,)), "no value 10, only 9 .*block 1"),
+    "reads what another makes": (
+        with_value(in_beside(1, KernelCall(0, (Ref(4),), (9,))), Home.ARENA, 0, 192),
+        "%4 'second' is read before it is made here .*block 1, instruction 2",
+    ),
+    "reads what another gives": (
+        with_value(in_beside(1, KernelCall(0, (Ref(6),), (9,))), Home.ARENA, 0, 192),
+        "%6 'view' is read before it is made here",
+    ),
+    "made in both": (in_beside(1, KernelCall(0, (Ref(0),), (4,))), "%4 'second' is made twice"),
+    "read behind": (replace_instruction(parallel(), 2, args=(Ref(4), Ref(7))), "%4 'second' is read before"),
+    "state written in one, read in another": (
+        with_value(in_beside(0, KernelCall(0, (Ref(1),), (9,))), Home.ARENA, 0, 128),
+        "STATE 0 is written in one branch and used in another .*instruction 1",
+    ),
+    "state written in both": (in_beside(0, KernelCall(1, (Ref(1), Ref(2)), (1,))), "STATE 0 is written in one"),
+    "nested": (in_beside(0, NESTED), "stand in such a branch .*block 0, instruction 4"),
+    "in a fallback": (kept(instructions=(*kept().fallbacks[0].instructions, NESTED)), "stand in a fallback"),
+    "shared memory, of what both make": (replace_value(parallel(), 7, offset=64), "live at the same time"),
+    "shared memory, of one after another": (replace_value(parallel(), 7, offset=128), "%4 'second' and %7 'other'"),
+    "shared memory with what is read": (replace_value(parallel(), 7, offset=0), "%2 'before' and %7 'other'"),
+    "shared memory within a branch": (replace_value(parallel(), 4, offset=64), "%3 'first' and %4 'second'"),
+    "memory of what another reads last": (replace_value(parallel(), 5, offset=0), "%2 'before' and %5 'third'"),
+}
+
 UNUSED = replace_method(static(), values=(*static().methods[0].values, value("unused", (1,), Home.ARENA)))
 
 CASES = {
-    "version": (empty()._replace(version=1), "format version 1 is not 4"),
+    "version": (empty()._replace(version=1), "format version 1 is not 5"),
     "names": (dynamic()._replace(methods=dynamic().methods[:1] * 2), "two methods.*'forward'"),
     "constant segment": (rows(static(), "constants", segment=3), "no segment 3, only 3 .constant 'weight'"),
     "constant size": (rows(static(), "constants", shape=(9,)), r"^float32\[9\] takes 36 bytes, segment 0 has 32"),
@@ -204,6 +262,7 @@ CASES = {
     "overlap": (replace_value(structured(), 9, offset=192), "%8 'body_in' and %9 'body_out' live at the same time"),
     "overlap in part": (replace_value(structured(), 9, shape=(17,), offset=256), "%9 'body_out' and %10 'loop'"),
     "overlap across blocks": (replace_value(structured(), 10, offset=128), "%6 'cond_in' and %10 'loop'"),
+    **{f"parallel, {name}": case for name, case in PARALLEL_CASES.items()},
 }
 
 

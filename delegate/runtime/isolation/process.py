@@ -22,7 +22,7 @@ from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec, Program
 from delegate.program.segments import align
 from delegate.registry import Registry
-from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
+from delegate.runtime.backend import Array, BackendRuntime, Delegate, Stopped, TensorType
 from delegate.runtime.isolation.channel import CLOSE, Channel, Tensors, shared_file
 
 # `-P` keeps the working directory out of the path; the program's own path has the same plugins.
@@ -206,6 +206,7 @@ class IsolatedDelegate(Delegate):
     def __init__(self, open_: Callable[[], tuple[Worker, Channel]]) -> None:
         self._open = open_
         self._worker, self._channel = open_()
+        self._interrupted = False
         self._shapes: list[tuple[int, ...]] | None = None
         self._memory: mmap.mmap | None = None
         self._inputs: list[Array] = []
@@ -235,6 +236,19 @@ class IsolatedDelegate(Delegate):
         self._shapes = [shape for shape, _ in tensors.types]
 
     def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        self._interrupted = False
+        try:
+            self._execute(inputs, outputs)
+        except BackendFailed:
+            if self._interrupted:
+                raise Stopped from None
+            raise
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+        self._worker.end()
+
+    def _execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         if self._worker.ended or [a.shape for a in (*inputs, *outputs)] != self._shapes:
             self.prepare(*([TensorType(a.shape, a.dtype) for a in arrays] for arrays in (inputs, outputs)))
         for own, given in zip(self._inputs, inputs, strict=True):
