@@ -173,7 +173,7 @@ class Backend(ABC):
         return ()
 
     def cache_key(self) -> str | None:
-        """What `preprocess` and `check` depend on besides what the framework knows; None: nothing of it is kept on disk.
+        """What `preprocess` and `check` depend on besides what the framework knows; None: nothing of it is kept.
 
         Known are the region with its constants, the options, the code of the plugin's package, the versions of what its
         distribution asks for, and the versions and devices that its probe tells. The default is this machine. Where

@@ -96,13 +96,13 @@ def _mixed(weights: Array, values: Array, scales: Array | None) -> Array:
     """weights (groups, m, n), values (groups, n, V), scales (groups, 1, n) -> sums of the values (groups, m, V)."""
     if scales is not None:
         weights = weights * scales
-    parts = []
+    parts: list[Array] = []
     for block, entries in _blocks(values, weights):
         if weights.shape[1] > _FEW:
             parts.append(np.matmul(weights[:, :, block], entries))
         else:
             parts.append(np.matmul(weights[:, :, None, block], entries[:, None])[:, :, 0])
-    return parts[0] if len(parts) == 1 else np.add.reduce(parts)
+    return parts[0] if len(parts) == 1 else np.asarray(np.add.reduce(parts))
 
 
 def _blocks(cache: Array, other: Array) -> Iterator[tuple[slice, Array]]:

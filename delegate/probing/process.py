@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 from delegate.plugins import Plugin
@@ -20,6 +22,7 @@ _START = (
     "import sys; sys.path[:] = {path!r}; from delegate.probing.worker import main; "
     "main({question!r}, {limit}, *{plugin!r})"
 )
+_PATIENCE = 6  # times the limit, where the machine is so busy that a process waits for a core
 _MOST_WORDS = 10_000  # characters of what a process that failed had to say
 
 
@@ -63,16 +66,34 @@ def ask(plugin: Plugin, question: str) -> dict[str, Any] | Failed:
         except OSError as error:
             raise CannotAsk(str(error)) from error
         try:
-            ending = ended(process.wait(limit))
-        except subprocess.TimeoutExpired:
-            ending = f"gave no answer in {limit:g} s"
+            status = _exit_code(process, limit)
         finally:
             _end(process)
+        ending = f"gave no answer in {limit:g} s" if status is None else ended(status)
         with contextlib.suppress(ValueError):
             made = json.loads(_read(answer))
             if isinstance(made, dict):
                 return made
         return Failed(f"{ending} {_DOING[question]}", _read(said)[-_MOST_WORDS:].strip())
+
+
+def _exit_code(process: subprocess.Popen[bytes], limit: float) -> int | None:
+    """How a process ends; None where its time is up, of which waiting for a core is no part."""
+    begun = time.monotonic()
+    while True:
+        had = time.monotonic() - begun - min(_waited(process.pid), (_PATIENCE - 1) * limit)
+        if had >= limit:
+            return None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(limit - had)
+
+
+def _waited(pid: int) -> float:
+    """Seconds that a process could have run and had no core, where the system tells (Linux: proc(5), schedstat)."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def ended(code: int) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,6 +147,17 @@ def test_a_half_that_crashes_or_hangs(site: Path, monkeypatch: pytest.MonkeyPatc
         Registry().half(name, "aot")
     with pytest.raises(ConfigError, match=words):
         delegate.to_backend(exported(), config={"backends": [{"name": name, "isolate": "compile"}]})
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells how long a process waits for a core")
+def test_a_process_that_gets_no_core_does_not_hang() -> None:
+    """Four that want half a second of one core: each takes longer than the limit on the clock."""
+    pinned = "import os, time; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
+    work = f"{pinned}\nwhile time.process_time() < 0.6: pass"
+    running = [subprocess.Popen([sys.executable, "-c", work]) for _ in range(4)]
+    begun = time.monotonic()
+    assert [process._exit_code(p, 1.5) for p in running] == [0] * 4
+    assert time.monotonic() - begun > 1.5
 
 
 class Net(nn.Module):
