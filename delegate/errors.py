@@ -14,7 +14,8 @@
     |   |-- BackendIncompatible   its plugin speaks another API version
     |   |-- BackendUnavailable    its library or its device is absent here
     |   `-- BackendFailed         it accepted the work and then failed at it
-    |       `-- DeviceLost        its device's memory cannot be read or written any more
+    |       |-- DeviceLost        its device's memory cannot be read or written any more
+    |       `-- Stopped           its call was ended, since the call that it is a part of was interrupted
     `-- ExecutionError
         |-- InputError            the caller's inputs do not fit the method
         `-- KernelError           a kernel is missing or failed
@@ -113,6 +114,10 @@ class BackendFailed(BackendError):
 
 class DeviceLost(BackendFailed):
     """The memory of a backend's device cannot be read or written any more."""
+
+
+class Stopped(BackendFailed):
+    """A call of a delegate, or a branch, was ended because a call of the program was interrupted; no fault of its."""
 
 
 class ExecutionError(DelegateError):

@@ -77,10 +77,6 @@ class DeviceMemory(ABC):
         """A tensor at its start. Several lie there one after another, each filled whole before it is read."""
 
 
-class Stopped(BaseException):
-    """Ends a call of a delegate whose result nobody wants any more, and the branch of a program that it is in."""
-
-
 class Delegate(ABC):
     """A lowered partition, ready to run.
 
@@ -127,7 +123,7 @@ class Delegate(ABC):
         """
 
     def interrupt(self) -> None:  # noqa: B027 - most calls end by themselves
-        """Have a call of `execute` that runs in another thread raise `Stopped` soon, if there is one.
+        """Have a call of `execute` that runs in another thread raise `delegate.errors.Stopped` soon, if there is one.
 
         Asked where partitions run at the same time and the caller has interrupted the program: it waits for all of
         them. Only a delegate that may take for ever has to do anything.

@@ -311,7 +311,7 @@ class Binding:
     def _compact_per_call(self, index: int, inputs: list[Any], i: int) -> None:
         """A view of the caller's array may be strided: the delegate gets a row-major copy of it."""
         slots = self._arrays.slots[self._arrays.same(index)]
-        slots.remove((inputs, i))
+        slots[:] = [slot for slot in slots if slot[0] is not inputs or slot[1] != i]  # arrays are not compared
         inputs[i] = self._arrays.room(index)
         step = CompactStep(inputs[i], inputs[i])
         slots.append((step.source, 0))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from delegate.errors import Stopped
 from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Delegate, DeviceTensor, TensorType
@@ -135,7 +136,7 @@ class _UntilItFails(Delegate):
             if execute(inputs, outputs) is not None:
                 raise unfilled()
         except (Exception, SystemExit) as error:  # a plugin may raise anything
-            if execute is not self._own:
+            if execute is not self._own or isinstance(error, Stopped):
                 raise
             self.leave(error)
             self._execute(inputs, outputs)

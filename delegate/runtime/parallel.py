@@ -7,9 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 
-from delegate.errors import DelegateError, KernelError
+from delegate.errors import DelegateError, KernelError, Stopped
 from delegate.plugins import one_line
-from delegate.runtime.backend import Stopped
 from delegate.runtime.steps import Step, run_steps
 from delegate.runtime.workers import Workers
 
@@ -27,11 +26,12 @@ class Stop:
 
     def __call__(self) -> None:
         if self._wanted:
-            raise Stopped
+            raise Stopped("the call was interrupted")
 
     def failed(self, error: BaseException) -> DelegateError:
-        """Never asked: what it raises is no failure."""
-        raise AssertionError from error
+        """The error itself, which nobody is told: the interrupt is."""
+        assert isinstance(error, Stopped)
+        return error
 
     def want(self) -> None:
         """Have the branches end soon."""

@@ -17,12 +17,12 @@ from threading import Lock
 from typing import Any
 
 from delegate import errors
-from delegate.errors import BackendError, BackendFailed, BackendUnavailable, DelegateError
+from delegate.errors import BackendError, BackendFailed, BackendUnavailable, DelegateError, Stopped
 from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec, Program
 from delegate.program.segments import align
 from delegate.registry import Registry
-from delegate.runtime.backend import Array, BackendRuntime, Delegate, Stopped, TensorType
+from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
 from delegate.runtime.isolation.channel import CLOSE, Channel, Tensors, shared_file
 
 # `-P` keeps the working directory out of the path; the program's own path has the same plugins.
@@ -102,7 +102,7 @@ class Worker:
             raise BackendUnavailable(
                 "delegates in a process of their own need POSIX, and a Python to start", remedy=remedy
             )
-        self.ended = False
+        self.ended = self._interrupted = False
         self._limit = limit
         self._control, theirs = Channel.pair()
         self._control.wait_at_most(limit)
@@ -164,10 +164,15 @@ class Worker:
         except (OSError, ValueError, RecursionError) as error:
             raise self._failed(error) from error
         except BaseException:  # an interrupt: nobody waits for the answer any more
-            self.end()
+            self.interrupt()
             raise
         if answer is not None:
             raise _told(answer)
+
+    def interrupt(self) -> None:
+        """Kill it, for a call that it runs was interrupted: those of other delegates are `Stopped`."""
+        self._interrupted = True
+        self.end()
 
     def end(self) -> None:
         """Kill it."""
@@ -184,6 +189,8 @@ class Worker:
 
     def _failed(self, error: Exception) -> BackendFailed:
         """End it; the error that says how it ended."""
+        if self._interrupted:
+            return Stopped("the process that runs it was ended, because a call of another partition was interrupted")
         if self.ended:
             return BackendFailed("the process that runs it was ended because of another partition", remedy=_SUSPECT)
         if isinstance(error, TimeoutError):
@@ -206,7 +213,6 @@ class IsolatedDelegate(Delegate):
     def __init__(self, open_: Callable[[], tuple[Worker, Channel]]) -> None:
         self._open = open_
         self._worker, self._channel = open_()
-        self._interrupted = False
         self._shapes: list[tuple[int, ...]] | None = None
         self._memory: mmap.mmap | None = None
         self._inputs: list[Array] = []
@@ -236,19 +242,6 @@ class IsolatedDelegate(Delegate):
         self._shapes = [shape for shape, _ in tensors.types]
 
     def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        self._interrupted = False
-        try:
-            self._execute(inputs, outputs)
-        except BackendFailed:
-            if self._interrupted:
-                raise Stopped from None
-            raise
-
-    def interrupt(self) -> None:
-        self._interrupted = True
-        self._worker.end()
-
-    def _execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         if self._worker.ended or [a.shape for a in (*inputs, *outputs)] != self._shapes:
             self.prepare(*([TensorType(a.shape, a.dtype) for a in arrays] for arrays in (inputs, outputs)))
         for own, given in zip(self._inputs, inputs, strict=True):
@@ -256,6 +249,9 @@ class IsolatedDelegate(Delegate):
         self._worker.ask(self._channel)
         for given, own in zip(outputs, self._outputs, strict=True):
             given[...] = own
+
+    def interrupt(self) -> None:
+        self._worker.interrupt()
 
     def close(self) -> None:
         try:
