@@ -35,8 +35,8 @@ def _export(given: argparse.Namespace) -> None:
         from examples.llm.export import Options, export
         from examples.llm.source import read
     except ModuleNotFoundError as error:
-        remedy = "pip install 'delegate[aot,xnnpack,quantization]' transformers safetensors"
-        raise DelegateError(f"{error.name} is not installed", where="export", remedy=remedy) from error
+        remedy = "pip install 'delegate[aot,xnnpack,quantization]' transformers safetensors tokenizers"
+        raise DelegateError("exporting takes torch and transformers", where=str(error), remedy=remedy) from error
     options = Options(
         context=given.context, chunk=given.chunk, conversations=given.conversations, weights=given.weights,
         prefill_weights=given.prefill_weights, cache=given.cache, backends=given.backend or ("xnnpack",),

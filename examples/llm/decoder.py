@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 
 import delegate
+from examples.llm.hugging_face import transformers
 
 ATTENTION = "delegate"  # the name of `attend` among the attention functions of transformers
 TYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}

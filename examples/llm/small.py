@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 
 import torch
-import transformers
 from torch import Tensor, nn
 
 from delegate.errors import ConfigError
+from examples.llm.hugging_face import transformers
 
 WEIGHTS = ("float32", "int8", "int4")
 BLOCK = 32

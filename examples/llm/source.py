@@ -9,10 +9,10 @@ from typing import Any
 
 import tokenizers
 import torch
-import transformers
 
 from delegate.errors import ExportError
 from examples.llm.decoder import ATTENTION
+from examples.llm.hugging_face import transformers
 
 FAMILIES = ("llama", "qwen3", "gemma", "gemma2", "gemma3_text")
 ROPES = ("default", "linear", "llama3")  # whose angles do not depend on the length of the text

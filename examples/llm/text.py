@@ -36,8 +36,12 @@ class Text:
         return self._give(len(self._held) - max((_begun(self._held, word) for word in self._stops), default=0))
 
     def finish(self) -> str:
-        """What was held back, where no more tokens come."""
-        return "" if self.stopped else self._give(len(self._held))
+        """What was held back, where no more tokens come; a character that is not whole is none that can be written."""
+        if self.stopped:
+            return ""
+        if self._tokenizer is not None:
+            self._held += self._tokenizer.decode(self._tokens[self._start :])[self._written :]
+        return self._give(len(self._held))
 
     def _give(self, count: int) -> str:
         given, self._held = self._held[:count], self._held[count:]
