@@ -15,11 +15,13 @@ from torch.fx import GraphModule, Node
 from torch.nn import Module
 from torch.utils import _pytree as pytree
 
+from delegate.edge.node import tensors
 from delegate.errors import ConfigError, DelegateError, ExportError
 from delegate.plugins import one_line
 from delegate.quantization.calibration import Batch, Checked
+from delegate.quantization.constants import fold
 from delegate.quantization.quantizer import BackendQuantizer
-from delegate.quantization.settings import Choice, Settings
+from delegate.quantization.settings import OFF, Choice, Settings
 from delegate.registry import Registry
 
 Progress = Callable[[int], None]  # told the number of each batch when it is done
@@ -35,6 +37,8 @@ class Prepared:
         settings: how.
         qat: for training.
         needs_data: whether ranges of activations are measured.
+        states: the buffers of the program by name, as they are before data has passed; training goes on from those that
+            it leaves.
     """
 
     module: GraphModule
@@ -42,6 +46,7 @@ class Prepared:
     settings: Settings
     qat: bool
     needs_data: bool
+    states: Mapping[str, torch.Tensor]
 
 
 def prepare(
@@ -50,6 +55,8 @@ def prepare(
     """A program made ready for calibration, or with `qat` for training; its weights are copied.
 
     For training, export the module in training mode.
+
+    Warns of a model of which nothing is quantized.
 
     Raises:
         ConfigError: the settings do not fit the model or the backend.
@@ -60,6 +67,8 @@ def prepare(
     quantizer = BackendQuantizer(settings, qat=qat, registry=registry)
     with _quiet():
         module = program.module()
+        if not qat:
+            fold(module, lambda node: any(user.op == "call_function" for user in node.users))
         needs = _needs_data(module, settings, registry)
         try:
             made = (prepare_qat_pt2e if qat else prepare_pt2e)(module, quantizer)
@@ -69,7 +78,9 @@ def prepare(
             raise ExportError(f"torchao cannot prepare the model: {one_line(error)}") from error
     if not qat:
         _observe_weights(made)
-    return Prepared(made, program, settings, qat, needs)
+    _warn_of_nothing(made, settings)
+    given = {name: held for name, held in made.named_buffers() if name in program.graph_signature.buffers}
+    return Prepared(made, program, settings, qat, needs, {} if qat else {n: b.clone() for n, b in given.items()})
 
 
 def convert(prepared: Prepared) -> ExportedProgram:
@@ -79,14 +90,15 @@ def convert(prepared: Prepared) -> ExportedProgram:
         ExportError: torchao cannot convert it, or torch cannot export what that gives.
     """
     from torchao.quantization.pt2e import move_exported_model_to_eval
-    from torchao.quantization.pt2e.constant_fold import constant_fold
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
     _require_ranges(prepared)
     with _quiet(), torch.no_grad():
         try:
-            module = convert_pt2e(prepared.module)
-            constant_fold(module, _quantizes)
+            for name, held in prepared.states.items():
+                prepared.module.get_buffer(name).copy_(held)
+            module = convert_pt2e(prepared.module, fold_quantize=False)
+            fold(module, _quantizes)
             if prepared.qat:
                 move_exported_model_to_eval(module)
             args, kwargs = cast("tuple[Any, dict[str, Any]]", prepared.program.example_inputs)
@@ -137,7 +149,9 @@ def quantize(
 def _observers(module: GraphModule) -> Iterator[tuple[Node, Module]]:
     """The nodes that call observers or fake quantization, and these."""
     for node in module.graph.find_nodes(op="call_module"):
-        yield node, module.get_submodule(node.target)
+        found = module.get_submodule(node.target)
+        if hasattr(found, "calculate_qparams"):
+            yield node, found
 
 
 def _observe_weights(module: GraphModule) -> None:
@@ -147,6 +161,23 @@ def _observe_weights(module: GraphModule) -> None:
             source = node.args[0]
             if isinstance(source, Node) and source.op == "get_attr":
                 observer(operator.attrgetter(str(source.target))(module))
+
+
+def _warn_of_nothing(module: GraphModule, settings: Settings) -> None:
+    wanted = {
+        settings.scheme,
+        *settings.operators.values(),
+        *settings.module_types.values(),
+        *settings.modules.values(),
+    }
+    if wanted == {OFF} or any(_observers(module)):
+        return
+    floats = {t.dtype for n in module.graph.nodes for t in tensors(n) if t.is_floating_point()} - {torch.float32}
+    names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in floats))
+    why = (
+        f"it computes in {names}: quantize it in float32" if floats else f"{settings.backend} has none of its operators"
+    )
+    warnings.warn(f"nothing of the model is quantized: {why}", RuntimeWarning, stacklevel=4)
 
 
 def _require_ranges(prepared: Prepared) -> None:
@@ -167,11 +198,7 @@ def _needs_data(module: GraphModule, settings: Settings, registry: Registry | No
 
 
 def _quantizes(node: Node) -> bool:
-    """What torchao's own folding leaves: weights that observers of groups quantize."""
-    return node.op == "call_function" and node.target in (
-        torch.ops.torchao.quantize_affine.default,
-        torch.ops.torchao.quantize_affine,
-    )
+    return "quantize_" in str(node.target) and "dequantize_" not in str(node.target)
 
 
 def dynamic_shapes(program: ExportedProgram) -> Any:

@@ -53,7 +53,7 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
 
     def _row(self, scheme: QuantizationScheme, node: Node) -> QuantizedOperator | None:
         if scheme.name not in self._rows:
-            self._rows[scheme.name] = {row.op.rpartition(".")[0]: row for row in reversed(scheme.operators)}
+            self._rows[scheme.name] = {row.op.rpartition(".")[0] or row.op: row for row in reversed(scheme.operators)}
         rows = self._rows[scheme.name]
         name = "getitem" if getattr(node.target, "__name__", "") == "getitem" else base_name(node)
         row = next((rows[edge] for edge in edge_names(name) if edge in rows), None)

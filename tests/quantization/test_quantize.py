@@ -266,3 +266,105 @@ def test_files_are_small(tmp_path: Path) -> None:
         sizes[scheme] = os.path.getsize(tmp_path / "model")
     assert sizes["static_int8"] <= 0.3 * sizes[""]
     assert sizes["dynamic_int4"] <= 0.17 * sizes[""]
+
+
+class Gated(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.wide, self.out, self.dim = nn.Conv1d(8, 16, 3, padding=1), nn.Conv1d(8, 4, 1), dim
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gated = nn.functional.glu(self.wide(x), self.dim)
+        return self.out(gated if self.dim in (1, -2) else torch.cat([gated, gated], 1)[:, :8])
+
+
+@pytest.mark.parametrize("dim", [1, -2, 2])
+def test_gates_are_integers(dim: int) -> None:
+    module, program, compiled, inputs = quantized(lambda: Gated(dim), (2, 8, 20), Settings("xnnpack"))
+    require_whole(compiled)
+    assert not floats_within(compiled)
+    assert sqnr(module(*inputs).detach(), compiled(*inputs)) >= 25
+    assert sqnr(program.module()(*inputs).detach(), compiled(*inputs)) >= 30  # two steps, as of SiLU
+
+
+class Parted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.Linear(16, 48)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.wide(x).chunk(3, -1)
+        return query + key - value
+
+
+def test_parts_share_the_parameters_of_the_whole() -> None:
+    _, program, compiled, _ = quantized(Parted, (4, 16), Settings("xnnpack"))
+    (found,) = compiled.program.delegates
+    assert _operators(bytes(compiled.program.segments[found.segment])).count("QUANTIZE") == 1
+    rounding = [n.args[1:3] for n in program.graph.nodes if "dequantize_per_tensor" in str(n.target)]
+    assert len(set(rounding)) == 4  # of the input, of the parts, of the sum, of the result
+
+
+class Computed(nn.Module):
+    """Weights that are computed of parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(32, 32))
+        self.weight, self.scale = nn.Parameter(torch.randn(32, 32)), nn.Parameter(torch.rand(32, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(self.normed(x).relu(), self.weight * self.scale)
+
+
+@pytest.mark.parametrize("scheme", list(schemes("xnnpack")))
+def test_computed_weights_are_weights(scheme: str) -> None:
+    module, program, compiled, inputs = quantized(Computed, (4, 32), Settings("xnnpack", scheme))
+    require_whole(compiled)
+    layers = [n for n in program.graph.nodes if str(n.target) == "aten.linear.default"]
+    assert all("dequantize" in str(layer.args[1].target) for layer in layers)
+    exact, reference = module(*inputs).detach(), program.module()(*inputs).detach()
+    assert sqnr(exact, compiled(*inputs)) >= sqnr(exact, reference) - 1.5
+
+
+class Steps(nn.Module):
+    """Counts its calls, and sums up what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.register_buffer("calls", torch.zeros(8))
+        self.register_buffer("sum", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        self.sum.copy_(self.sum + x.mean(0))
+        return self.layer(x) + self.calls * 2 + self.sum
+
+
+@pytest.mark.parametrize("scheme", ["dynamic_int8", "weight_only_int8", "static_int8"])
+def test_states_begin_as_they_were(scheme: str) -> None:
+    """Neither calibration nor the folding of constants is a call of the program."""
+    torch.manual_seed(0)
+    module, x = Steps().eval(), torch.randn(4, 8)
+    exported = torch.export.export(module, (x,))
+    sums = {"operators": {"aten.add*": OFF, "aten.mul*": OFF, "aten.mean*": OFF}}
+    program = quantize(exported, Settings("xnnpack", scheme, **sums), [(torch.randn(4, 8),) for _ in range(5)])
+    assert not exported.state_dict["calls"].any()
+    for backends in ("xnnpack", []):
+        compiled, fresh = delegate.to_backend(program, backends), Steps().eval()
+        fresh.load_state_dict(exported.state_dict)
+        for _ in range(3):
+            assert sqnr(fresh(x).detach(), compiled(x)) >= 35
+
+
+@pytest.mark.parametrize(
+    ("dtype", "words"),
+    [(torch.float16, "computes in float16: quantize it in float32"), (torch.float32, "has no operator")],
+)
+def test_nothing_to_quantize(dtype: torch.dtype, words: str) -> None:
+    module = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).to(dtype) if dtype is torch.float16 else nn.Softmax(-1)
+    program = torch.export.export(module.eval(), (torch.randn(4, 8, dtype=dtype),))
+    with pytest.warns(RuntimeWarning, match=f"nothing of the model is quantized.*{words}"):
+        quantize(program, Settings("xnnpack", "weight_only_int8"))
+    quantize(program, Settings("xnnpack", OFF))

@@ -246,7 +246,10 @@ class RegionBuilder:
 
     def values(self, arguments: Any) -> Any:
         """A node's `args` or `kwargs` with tensors in place of its nodes, all of which must be constant."""
-        return map_arg(arguments, self._constants.__getitem__)
+        return map_arg(arguments, self._known)
+
+    def _known(self, node: Node) -> torch.Tensor:
+        return torch.from_numpy(self.array(node)) if node in self._coded else self._constants[node]
 
     def has(self, node: Node) -> bool:
         """Whether the node has been lowered already, by itself or together with another."""

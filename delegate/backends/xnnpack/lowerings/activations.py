@@ -14,7 +14,7 @@ from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.lowerings.elementwise import binary, extreme, unary
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg, constant, floats
 from delegate.backends.xnnpack.quantized import SIGMOID
-from delegate.edge.node import op_name, results_used
+from delegate.edge.node import arguments, op_name, results_used, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 _LINEAR = 15  # where softplus is x to float32 precision
@@ -146,6 +146,24 @@ def silu(builder: RegionBuilder, node: Node) -> None:
     with builder.between(SIGMOID):
         gate = unary(builder, "LOGISTIC", x)
     builder.set(node, binary(builder, "MUL", x, gate))
+
+
+def _halves(node: Node) -> Verdict:
+    """The dimension that is halved has a fixed size."""
+    given = arguments(node)
+    size = tensor(given["self"]).shape[given["dim"]]
+    return YES if isinstance(size, int) else no(Reason.DYNAMIC_SHAPE, f"it halves a dimension of size {size}")
+
+
+@TABLE.lowers("aten.glu.default", check=every(floats, _halves), keep=True)
+def glu(builder: RegionBuilder, node: Node) -> None:
+    """The first half times sigmoid of the second."""
+    x = builder.operand(node.args[0])
+    axis = builder.numbers(x.axis(arguments(node)["dim"] % x.rank))
+    first, second = builder.emit_many("SPLIT", [axis, x], [shape_of(node)] * 2, x.order, "SplitOptions", numSplits=2)
+    with builder.between(SIGMOID):
+        gate = unary(builder, "LOGISTIC", second)
+    builder.set(node, binary(builder, "MUL", first, gate))
 
 
 @TABLE.lowers("aten.hardswish.default", check=floats, keep=True)

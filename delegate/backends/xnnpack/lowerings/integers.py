@@ -224,7 +224,7 @@ def _rows() -> list[Row]:
         Row(op("aten._adaptive_avg_pool2d.default"), _adaptive),
         Row(op("aten.avg_pool2d.default"), _average),
         *(Row(op(f"aten.{n}.default")) for n in ("sigmoid", "tanh")),
-        Row(op("aten.silu.default"), _gated),
+        *(Row(op(f"aten.{n}.default"), _gated) for n in ("silu", "glu")),
         Row(op("aten.leaky_relu.default"), _slope),
         Row(op("aten.elu.default"), _plain_elu),
         *(Row(op(f"aten.upsample_bilinear2d.{n}", moves=True), _same) for n in ("vec", "default")),
