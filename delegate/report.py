@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from delegate.errors import ProgramError
+from delegate.measured import Placement
 from delegate.plugins import PORTABLE
 from delegate.verdict import Reason, Verdict
 
@@ -135,6 +136,7 @@ class Report:
         partitions: of all methods, in the order in which they run.
         notes: for people, e.g. patterns of the configuration that matched nothing.
         accuracy: of whole methods on the inputs of `verify`.
+        placements: of methods whose places were measured.
     """
 
     methods: tuple[str, ...] = ()
@@ -142,6 +144,7 @@ class Report:
     partitions: tuple[PartitionReport, ...] = ()
     notes: tuple[str, ...] = ()
     accuracy: tuple[MethodAccuracy, ...] = ()
+    placements: tuple[Placement, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -166,6 +169,7 @@ class Report:
                 partitions=tuple(map(_partition, data["partitions"])),
                 notes=tuple(map(str, data["notes"])),
                 accuracy=tuple(map(_method_accuracy, data.get("accuracy", ()))),
+                placements=tuple(map(Placement.from_data, data.get("placements", ()))),
             )
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             remedy = "lower the model again"
@@ -183,6 +187,7 @@ class Report:
             parts.append("\n".join([*_table(self.partitions), *_copies(self.partitions)]))
         if self.accuracy:
             parts.append("\n".join(self.accuracy_lines()))
+        parts += ["\n".join(placement.lines()) for placement in self.placements]
         parts += ["\n".join(lines) for method in self.methods if (lines := self._not_delegated(method))]
         if self.notes:
             parts.append("\n".join(f"note: {note}" for note in self.notes))
