@@ -28,11 +28,15 @@ class KeptArtifacts:
         self._store, self._identities = store, identities
         self._known: dict[str, str | None] = {}
 
-    def key(self, backend: str, region: Region) -> str | None:
-        """What the artifact of a region is kept under; None where it is not to be kept."""
+    def identity(self, backend: str) -> str | None:
+        """Options, versions and host of a backend as text; None where nothing of it is to be kept."""
         if backend not in self._known:
             self._known[backend] = self._identities[backend]()
-        identity = self._known[backend]
+        return self._known[backend]
+
+    def key(self, backend: str, region: Region) -> str | None:
+        """What the artifact of a region is kept under; None where it is not to be kept."""
+        identity = self.identity(backend)
         made_of = None if identity is None else region_key(region)
         if made_of is None:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from typing import NamedTuple
 
 from delegate.placement.costs import Costs
@@ -23,6 +24,13 @@ class Choice(NamedTuple):
     def is_mixed(self) -> bool:
         """Whether it is on more than one candidate."""
         return len(set(self.candidates)) > 1
+
+
+def choice_of(costs: Costs, candidates: tuple[str, ...]) -> Choice:
+    """A choice, and what it should cost."""
+    inside = sum(costs.of(name, stretch) for stretch, name in enumerate(candidates))
+    borders = sum(_border(costs, *pair, border) for border, pair in enumerate(itertools.pairwise(candidates)))
+    return Choice(inside + borders, candidates)
 
 
 def choices(costs: Costs, most: int) -> list[Choice]:
