@@ -324,9 +324,17 @@ class _Compiler:
         for name, ep in exported.items():
             self.methods[name] = _Method(identify(optimize(to_edge(ep, name=name, preserve_ops=self.preserve_ops))))
 
-    def another(self, method: str, partitioners: Sequence[Partitioner]) -> _Compiler:
-        """One for a method alone, as it is here, with other partitioners; each partition is compiled once for both."""
-        made = _Compiler(self.selection, self.kernels, None, self.kept)
+    def another(self, method: str, partitioners: Sequence[Partitioner], *, keep_all: bool = False) -> _Compiler:
+        """One for a method alone, as it is here, with other partitioners; each partition is compiled once for both.
+
+        Args:
+            method: its name.
+            partitioners: in order of preference.
+            keep_all: partitions stand however small they are.
+        """
+        rules = self.selection.rules
+        rules = replace(rules, min_partition_size=0) if keep_all else rules
+        made = _Compiler(replace(self.selection, rules=rules), self.kernels, None, self.kept)
         made.methods[method] = _Method(self.methods[method].edge)
         made.partitioners, made.artifacts = tuple(partitioners), self.artifacts
         return made

@@ -181,13 +181,18 @@ class Report:
         measured = [p for p in self.partitions if p.method in {m.method for m in self.accuracy}]
         return found + [f"  {p.name}: {p.accuracy or 'not reached by the inputs'}" for p in measured]
 
+    def placement_lines(self) -> list[str]:
+        """How the places of methods were chosen, where they were measured."""
+        return [line for placement in self.placements for line in placement.lines()]
+
     def __str__(self) -> str:
         parts = [self.summary]
         if self.partitions:
             parts.append("\n".join([*_table(self.partitions), *_copies(self.partitions)]))
         if self.accuracy:
             parts.append("\n".join(self.accuracy_lines()))
-        parts += ["\n".join(placement.lines()) for placement in self.placements]
+        if self.placements:
+            parts.append("\n".join(self.placement_lines()))
         parts += ["\n".join(lines) for method in self.methods if (lines := self._not_delegated(method))]
         if self.notes:
             parts.append("\n".join(f"note: {note}" for note in self.notes))

@@ -144,7 +144,12 @@ class _Planner:
             if not answer:
                 kept.discard(node)
             by_backend[name] = answer if own else almost.get(node, own) if own.reason is Reason.OPERATOR else own
-        return [claim for claim in claims if kept.issuperset(n for n in claim.nodes if n in verdicts)]
+        return [
+            tagged
+            for claim in claims
+            if kept.issuperset(n for n in claim.nodes if n in verdicts)
+            if (tagged := _tagged(claim, answers)) is not None
+        ]
 
     def _to_take_apart(
         self,
@@ -192,6 +197,14 @@ class _Planner:
         self.taken.add(name)
         self.numbering[backend] += 1
         return name
+
+
+def _tagged(claim: Claim, answers: Mapping[Node, Verdict]) -> Claim | None:
+    """A claim with the tag that a partitioner gave to its nodes; None where it has them apart."""
+    tags = {answers[node].tag for node in claim.nodes if node in answers}
+    if len(tags) > 1:
+        return None
+    return replace(claim, verdict=replace(claim.verdict, tag=claim.verdict.tag + "".join(tags)))
 
 
 def _broken_pins(pins: Mapping[Node, RulePattern], verdicts: Mapping[Node, Verdicts]) -> list[str]:

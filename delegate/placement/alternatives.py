@@ -35,8 +35,11 @@ class Compiler(Protocol):
     def plans(self) -> list[Plan]:
         """Of every method that has one."""
 
-    def another(self, method: str, partitioners: Sequence[Partitioner]) -> Compiler:
-        """One for a method alone, as it is here, with other partitioners; each partition is compiled once for both."""
+    def another(self, method: str, partitioners: Sequence[Partitioner], *, keep_all: bool = False) -> Compiler:
+        """One for a method alone, as it is here, with other partitioners; each partition is compiled once for both.
+
+        With `keep_all` partitions stand however small they are.
+        """
 
     def emitted(self) -> tuple[Program, Any]:
         """The program; raises DelegateError."""
@@ -58,12 +61,12 @@ class Alternatives:
         """The plan by preference with a candidate before all others; raises DelegateError."""
         return self._lowered(sorted(self.compiler.partitioners, key=lambda p: p.backend != candidate))
 
-    def planned(self, plan: SavedPlan) -> Lowered:
-        """A plan; what cannot be kept of it runs elsewhere. Raises DelegateError."""
-        return self._lowered(plan.partitioners(self.compiler.partitioners))
+    def planned(self, plan: SavedPlan, *, keep_all: bool = False) -> Lowered:
+        """A plan; what cannot be kept of it runs on kernels. Raises DelegateError."""
+        return self._lowered(plan.partitioners(self.compiler.partitioners), keep_all)
 
-    def _lowered(self, partitioners: Sequence[Partitioner]) -> Lowered:
-        other = self.compiler.another(self.method, partitioners)
+    def _lowered(self, partitioners: Sequence[Partitioner], keep_all: bool = False) -> Lowered:
+        other = self.compiler.another(self.method, partitioners, keep_all=keep_all)
         program, _ = other.emitted()
         self.compiler.methods[self.method].edge = other.methods[self.method].edge
         return Lowered(SavedPlan.of(other.plans), program)

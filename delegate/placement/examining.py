@@ -16,6 +16,7 @@ from delegate.accuracy.reference import EagerMethods, tensors
 from delegate.accuracy.samples import Sample
 from delegate.compiled import to_array, to_tensor
 from delegate.edge.program import EdgeProgram
+from delegate.placement.policy import Examined
 from delegate.placement.trials import Seat, TrialFailed
 from delegate.program.model import Program, Ref
 
@@ -47,22 +48,23 @@ class Examination:
         """The flat arguments of the calls that are compared."""
         return [pytree.tree_flatten((s.args, dict(s.kwargs)))[0] for s in samples[:MOST_SAMPLES]]
 
-    def __call__(self, seats: Mapping[str, Seat], programs: Mapping[str, Program]) -> Mapping[str, str]:
-        """Which programs are out for their results, and why."""
+    def __call__(self, seats: Mapping[str, Seat], programs: Mapping[str, Program]) -> Examined:
+        """Look at what these programs give."""
         if self._is_random:
-            return {}
-        out: dict[str, str] = {}
+            return Examined({}, {})
+        failed: dict[str, str] = {}
         for name, seat in seats.items():
             try:
                 self._found[name] = self._sqnr_db(seat, programs[name])
             except TrialFailed as failure:
-                out[name] = str(failure)
-        known = {name: self._found[name] for name in seats if name not in out}
+                failed[name] = str(failure)
+        known = {name: self._found[name] for name in seats if name not in failed}
         bound = self._bound
         if bound is None:
             bound = min(_OWN, max((f for f in known.values() if not math.isnan(f)), default=_OWN) - _WORSE)
         asked = f"where {bound:g} dB is asked" if self._bound is not None else "less than the program's own precision"
-        return out | {name: f"{f:.1f} dB, {asked}" for name, f in known.items() if not f >= bound}
+        far = {name: f"{f:.1f} dB, {asked}" for name, f in known.items() if not f >= bound}
+        return Examined(failed, far) if self._bound is not None else Examined(failed | far, {})
 
     def sqnr_db(self, name: str) -> float | None:
         """How near a program's results were, where that was looked at."""

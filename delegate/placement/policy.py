@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, groupby
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from delegate.edge.program import EdgeProgram
 from delegate.errors import DelegateError
@@ -17,17 +17,16 @@ from delegate.placement.choice import Choice, choice_of, choices
 from delegate.placement.composing import composed
 from delegate.placement.costs import Costs, Record, Stretch
 from delegate.placement.racing import Race, beats, measured, rounds, winner
-from delegate.placement.statistics import ratio
+from delegate.placement.statistics import LEAST, ratio
 from delegate.placement.stretches import stretches
 from delegate.placement.surveying import costs_of, steps_by_stretch
 from delegate.placement.trials import Bench, Seat, Trial
 from delegate.plugins import one_line
 from delegate.program.model import Program
 
-logger = logging.getLogger(__name__)
-
 _ALONE, _SURVEYED = 0.4, 0.7  # shares of the budget after which a stage gives way to the next
 _ROUNDS = 9  # of the survey of stretches
+_LEAST = 3  # of these, to go on with
 _WORTH = 0.99  # a mixed plan is tried where it should take less than this share of the best plan of one candidate
 _HOPELESS = 2.5  # a candidate that takes so many times the best one's time is not asked about stretches
 _MOST_SURVEYED = 4  # candidates
@@ -57,8 +56,8 @@ class Lowering(Protocol):
     def alone(self, candidate: str) -> Lowered:
         """The plan by preference with a candidate before all others; raises DelegateError."""
 
-    def planned(self, plan: SavedPlan) -> Lowered:
-        """A plan; raises DelegateError."""
+    def planned(self, plan: SavedPlan, *, keep_all: bool = False) -> Lowered:
+        """A plan, with `keep_all` also the partitions that would not be worth their call; raises DelegateError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +113,23 @@ class Placed:
     placement: Placement
 
 
+class Examined(NamedTuple):
+    """What is wrong with programs.
+
+    Args:
+        failed: those that are out, and why.
+        inaccurate: those that miss the bound: they are measured for the table, and never taken.
+    """
+
+    failed: Mapping[str, str]
+    inaccurate: Mapping[str, str]
+
+
 class Examiner(Protocol):
     """Looks at what programs give."""
 
-    def __call__(self, seats: Mapping[str, Seat], programs: Mapping[str, Program]) -> Mapping[str, str]:
-        """Which programs are out for their results, and why; keeps how near they are to torch's."""
+    def __call__(self, seats: Mapping[str, Seat], programs: Mapping[str, Program]) -> Examined:
+        """What is wrong with the results of programs; keeps how near they are to torch's."""
 
     def sqnr_db(self, name: str) -> float | None:
         """How near they were, where that was looked at."""
@@ -157,6 +168,7 @@ class Placer:
         self._plans: dict[str, _Plan] = {}
         self._records: dict[str, Record] = {}
         self._final: dict[str, Record] = {}
+        self._inaccurate: dict[str, str] = {}
         self._failed: list[PlanCost] = []
         self._not_tried: list[str] = []
         self._stretches: list[Stretch] = []
@@ -170,21 +182,34 @@ class Placer:
         """
         self._lower_alone()
         self._records = self._race(self._plans.values(), 1.0 if self._is_simple else _ALONE)
-        best = winner(self._records, list(self._plans))
+        best = winner(self._records, self._accurate(self._plans))
         if best is None:
-            self._not_tried.append("anything else than the first plan: none could be measured")
-            return self._placed(next(iter(self._plans)))
+            self._not_tried.append("a choice: not one plan that may be taken was measured")
+            return self._placed(self._unmeasured())
         mixed = self._mixed(best)
         chosen = best
         if mixed:
-            close = [
-                n for n, r in self._records.items() if n != best and r.rounds and not beats(self._records[best], r)
-            ]
+            close = [n for n in self._accurate(self._records) if n != best and self._is_close(n, best)]
             again = [self._plans[name] for name in self._plans if name == best or name in close]
             self._plans.update((plan.name, plan) for plan in mixed)
             self._final = self._race([*again, *mixed], 1.0)
-            chosen = winner(self._final, [p.name for p in (*again, *mixed)]) or best
+            chosen = winner(self._final, self._accurate(p.name for p in (*again, *mixed))) or best
         return self._placed(chosen)
+
+    def _accurate(self, names: Iterable[str]) -> list[str]:
+        """Those that keep the bound."""
+        return [name for name in names if name not in self._inaccurate]
+
+    def _is_close(self, name: str, best: str) -> bool:
+        """Whether it is not known to be worse."""
+        record = self._records[name]
+        return bool(record.rounds) and not record.failure and not beats(self._records[best], record)
+
+    def _unmeasured(self) -> str:
+        """The plan to take where none was measured: the first that runs, the nearest to torch's where none keeps the
+        bound."""
+        runs = [n for n in self._plans if not self._records[n].failure] or list(self._plans)
+        return next(iter(self._accurate(runs)), max(runs, key=lambda n: self._examine.sqnr_db(n) or -math.inf))
 
     @property
     def was_cut_short(self) -> bool:
@@ -233,12 +258,18 @@ class Placer:
         plans = list(plans)
         self._progress(f"measuring {', '.join(p.name for p in plans)}")
         programs = {p.name: p.lowered.program for p in plans}
+
+        def check(seats: Mapping[str, Seat]) -> Mapping[str, str]:
+            failed, inaccurate = self._examine(seats, programs)
+            self._inaccurate.update(inaccurate)
+            return failed
+
         return measured(
             [self._trial(p.name, p.lowered, p.options, self.task.objective) for p in plans],
             self._bench,
-            Race() if self.task.objective in ("latency", "throughput") else rounds(1),
+            Race(self._inaccurate) if self.task.objective in ("latency", "throughput") else rounds(LEAST),
             lambda: self._has_time(share),
-            lambda seats: self._examine(seats, programs),
+            check,
         )
 
     def _trial(
@@ -292,35 +323,48 @@ class Placer:
 
     def _survey(self, plans: Sequence[_Plan]) -> Costs | None:
         """What stretches and borders cost, from programs that are watched; None where there was no time for that."""
-        alone = {p.candidate.name: p.lowered.plan for p in plans}
-        count = len(self._stretches)
-        trials: list[Trial] = []
-        cuts: dict[str, SavedPlan] = {}
-        wanted = [(name, (name,) * count) for name in alone]
-        wanted += [(f"{a}/{b}", tuple((a, b)[i % 2] for i in range(count))) for a, b in combinations(alone, 2)]
         by_name = {p.candidate.name: p for p in plans}
-        for name, choice in wanted:
-            if not self._has_time(_SURVEYED):
-                return None
-            self._progress(f"compiling {count} stretches for {name}")
-            try:
-                lowered = plans[0].candidate.lowering.planned(composed(alone, self._stretches, choice, apart=True))
-            except DelegateError as error:
-                self._not_tried.append(f"stretches on {name}: {one_line(error)}")
-                return None
-            cuts[name] = lowered.plan
-            options = _merged(by_name[c] for c in dict.fromkeys(choice))
-            trials.append(self._trial(f"cut {name}", lowered, options, "latency", watched=True))
-        trials += [
-            self._trial(f"whole {p.candidate.name}", p.lowered, p.options, "latency", watched=True) for p in plans
-        ]
-        self._progress(f"measuring {count} stretches on {', '.join(alone)}")
-        records = measured(trials, self._bench, rounds(_ROUNDS), lambda: self._has_time(_SURVEYED))
-        if any(len(r.steps) < 3 or r.failure for r in records.values()):
+        cuts = {name: cut for name in by_name if (cut := self._cut(by_name, (name,))) is not None}
+        if len(cuts) < 2:
             return None
-        pieces = {name: steps_by_stretch(records[f"cut {name}"], self._stretches, plan) for name, plan in cuts.items()}
-        whole = {name: [sum(step.values()) for step in records[f"whole {name}"].steps] for name in alone}
-        return costs_of(self._stretches, list(alone), pieces, whole)
+        alone = list(cuts)
+        for pair in combinations(alone, 2):
+            cut = self._cut(by_name, pair)
+            if cut is None:
+                return None
+            cuts["/".join(pair)] = cut
+        trials = [trial for trial, _ in cuts.values()]
+        whole = [by_name[name] for name in alone]
+        trials += [self._trial(f"whole {p.name}", p.lowered, p.options, "latency", watched=True) for p in whole]
+        self._progress(f"measuring {len(self._stretches)} stretches on {', '.join(alone)}")
+        records = measured(trials, self._bench, rounds(_ROUNDS), lambda: self._has_time(_SURVEYED))
+        if any(len(r.steps) < _LEAST or r.failure for r in records.values()):
+            return None
+        pieces = {
+            name: steps_by_stretch(records[trial.name], self._stretches, plan) for name, (trial, plan) in cuts.items()
+        }
+        totals = {p.name: [sum(step.values()) for step in records[f"whole {p.name}"].steps] for p in whole}
+        return costs_of(self._stretches, alone, pieces, totals)
+
+    def _cut(self, plans: Mapping[str, _Plan], names: Sequence[str]) -> tuple[Trial, SavedPlan] | None:
+        """The program whose stretches are partitions of their own, on these candidates by turns; None where it cannot
+        be had."""
+        title = "/".join(names)
+        if not self._has_time(_SURVEYED):
+            self._not_tried.append(f"stretches on {title}: the budget was over before they were compiled")
+            return None
+        count = len(self._stretches)
+        self._progress(f"compiling {count} stretches for {title}")
+        choice = [names[i % len(names)] for i in range(count)]
+        first = plans[names[0]]
+        try:
+            cut = composed(_alone(plans), self._stretches, choice, apart=True)
+            lowered = first.candidate.lowering.planned(cut, keep_all=True)
+        except DelegateError as error:
+            self._not_tried.append(f"stretches on {title}: {one_line(error)}")
+            return None
+        options = _merged(plans[name] for name in names)
+        return self._trial(f"cut {title}", lowered, options, "latency", watched=True), lowered.plan
 
     def _promising(self, costs: Costs) -> list[Choice]:
         """The best choices by what stretches cost, also where passing from one candidate to another takes more."""
@@ -334,7 +378,6 @@ class Placer:
         return list(found.values())[:_MOST_MIXED]
 
     def _lower_mixed(self, found: Sequence[Choice], plans: Mapping[str, _Plan]) -> list[_Plan]:
-        alone = {name: p.lowered.plan for name, p in plans.items()}
         made: list[_Plan] = []
         for choice in sorted(found, key=lambda c: len(_runs(c.candidates))):
             name = " | ".join(_runs(choice.candidates))
@@ -345,7 +388,7 @@ class Placer:
             first = plans[choice.candidates[0]].candidate
             self._progress(f"compiling for {name}")
             try:
-                lowered = first.lowering.planned(composed(alone, self._stretches, choice.candidates))
+                lowered = first.lowering.planned(composed(_alone(plans), self._stretches, choice.candidates))
             except DelegateError as error:
                 self._failed.append(PlanCost(name, 0, why=one_line(error)))
                 continue
@@ -379,7 +422,8 @@ class Placer:
             against = ratio(record.rounds, records[chosen].rounds)
         partitions = len(plan.lowered.program.delegates)
         sqnr = self._examine.sqnr_db(plan.name)
-        return PlanCost(plan.name, partitions, record.cost, len(record.rounds), against, sqnr, record.failure)
+        why = record.failure or self._inaccurate.get(plan.name, "")
+        return PlanCost(plan.name, partitions, record.cost, len(record.rounds), against, sqnr, why)
 
     def _stretch_rows(self, plan: _Plan) -> list[StretchCost]:
         if not self._stretches:
@@ -400,6 +444,10 @@ class Placer:
             against = ratio(known[candidate], known[other]) if other else None
             rows.append(StretchCost(name, candidate, nodes, costs[candidate], other, against))
         return rows
+
+
+def _alone(plans: Mapping[str, _Plan]) -> dict[str, SavedPlan]:
+    return {name: p.lowered.plan for name, p in plans.items()}
 
 
 def _rounds(costs: Costs, candidate: str, members: Sequence[int]) -> list[float]:

@@ -12,6 +12,7 @@ from delegate.placement.statistics import ratio
 from delegate.placement.trials import Bench, Seat, Trial, TrialFailed
 
 MOST = 40  # rounds
+_BESIDE = 5  # rounds of what is in the table alone
 SAME = 0.01  # two plans whose difference is less for sure are the same
 _FAR, _EARLY = 2.0, 3  # what takes so many times as long in each of so many rounds is out
 
@@ -78,26 +79,30 @@ class Race:
     Those that are slower beyond the noise are out, and so are those that are far behind from the start.
 
     Args:
+        beside: names of those that no one is compared with, which may be added later: they get a few rounds.
         most: rounds.
     """
 
-    def __init__(self, most: int = MOST) -> None:
-        self._most = most
+    def __init__(self, beside: Collection[str] = (), most: int = MOST) -> None:
+        self._most, self._beside = most, beside
         self._out: set[str] = set()
 
     def __call__(self, records: Mapping[str, Record]) -> list[str]:
         """The names of those that another round is for; none where all is known."""
-        running = {name: r for name, r in records.items() if not r.failure and name not in self._out}
+        left = {name: r for name, r in records.items() if not r.failure and name not in self._out}
+        beside = [n for n, r in left.items() if n in self._beside and len(r.rounds) < _BESIDE]
+        running = {name: r for name, r in left.items() if name not in self._beside}
         costs = {name: cost for name, r in running.items() if (cost := r.cost) is not None}
         if len(costs) < len(running):
-            return list(running)
+            return [*running, *beside]
         if not costs:
-            return []
+            return beside
         best = min(costs, key=costs.__getitem__)
         known = {name: ratio(r.rounds, running[best].rounds) for name, r in running.items() if name != best}
         self._out |= {n for n, i in known.items() if i.low > 1 or _is_far(running[n], running[best])}
         undecided = [n for n, i in known.items() if n not in self._out and not _is_same(i)]
-        return [best, *undecided] if undecided and len(running[best].rounds) < self._most else []
+        goes_on = undecided and len(running[best].rounds) < self._most
+        return [best, *undecided, *beside] if goes_on else beside
 
 
 def _is_far(record: Record, best: Record) -> bool:
