@@ -6,8 +6,8 @@ import itertools
 import os
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, cast
 
 from torch.export import ExportedProgram
 from torch.fx import Node
@@ -15,6 +15,8 @@ from torch.nn import Module
 
 from delegate.accuracy.verification import Moved, verification
 from delegate.backends.aot import RegionRefused
+from delegate.cache.folder import CHOICES
+from delegate.cache.store import Store
 from delegate.compiled import CompiledProgram
 from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.export import to_edge
@@ -39,12 +41,23 @@ from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan as plan_graph
 from delegate.partitioner.reporting import make_report
 from delegate.partitioner.saved import SavedPlan
+from delegate.placement.kept import MOST_BYTES, KeptChoices
+from delegate.placement.placing import (
+    MEASURED,
+    Base,
+    Circumstances,
+    Outcome,
+    named_candidates,
+    placed,
+    samples_to_place,
+)
 from delegate.plugins import PORTABLE
 from delegate.program.model import Program
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.runtime.kernels import Kernels, kernels_of
-from delegate.selection import ConfigSource, Request, Selection, kept_artifacts, select
+from delegate.runtime.load_options import with_load_options
+from delegate.selection import ConfigSource, Request, Selection, kept_artifacts, kept_folder, select
 from delegate.verdict import Reason, Verdict, no
 
 # Writes of a part that torch would decompose into work on the whole tensor; the kernels of these write the part alone.
@@ -64,9 +77,11 @@ def to_backend(
     kernels: Wanted | None = None,
     example_inputs: tuple[Any, ...] | None = None,
     plan: SavedPlan | str | os.PathLike[str] | None = None,
+    place: Literal["preference", "measured"] | None = None,
     verify: Any = None,
     original: Model | None = None,
     cache: bool | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> CompiledProgram:
     """Find for every operator which backend can run it, lower the partitions, and compile what is left.
 
@@ -82,6 +97,8 @@ def to_backend(
             the module yourself.
         plan: where nodes run, as `CompiledProgram.plan` of another lowering said, or the path of one that was saved.
             Without it a node goes to the first backend that takes it.
+        place: "measured": plans of each backend, and such as mix them, are run on this machine, and the best is taken;
+            see docs/placement.md. Without it as `placement.policy` of the configuration says: by preference.
         verify: inputs to run the program on: a tuple of arguments, a dict of keyword arguments, or a list of these; for
             several methods a dict of these by method. The report says how far partitions and results are from torch's,
             and `verify` of the configuration what happens where that is too far; see docs/accuracy.md. Without it the
@@ -90,6 +107,7 @@ def to_backend(
             have: the report compares results with its, too.
         cache: whether compiled partitions are taken from the cache on disk and kept there; without it, as the
             configuration says, which is yes by default. See docs/compile-cache.md.
+        progress: is told in a few words what is being done, while places are measured.
 
     Raises:
         ExportError: the model is none of these, or cannot be brought to core ATen.
@@ -110,7 +128,7 @@ def to_backend(
     kept = kept_artifacts(selection, registry, cache)
     compiler = _Compiler(selection, kernels_of(registry, selection.kernels), saved, kept)
     given = exported_programs(model, example_inputs)
-    measures = verify is not None or original is not None
+    measures = verify is not None or original is not None or _is_measured(place, selection, saved)
     programs = None if kept is None or measures else KeptPrograms(kept, selection, registry)
     key = None if programs is None else programs.key(given, saved)
     if programs is not None and key is not None and (found := programs.find(key)) is not None:
@@ -118,11 +136,15 @@ def to_backend(
             warn_of_training(ep.graph, name)
         return _result(found, Report.from_json(found.program.report), given, selection, registry)
     exported = _quantized(given, selection, registry)
-    if original is not None:
-        given = exported_programs(original)
-    originals = {} if given is exported else given
-    verifying = verification(verify, exported, selection, registry, originals)
+    source = exported_programs(original) if original is not None else given
     compiler.take(exported)
+    outcome = None
+    if _is_measured(place, selection, saved):
+        outcome = _placed(compiler, exported, verify, registry, cache, progress)
+        compiler, exported = cast(_Compiler, outcome.base.compiler), dict(outcome.base.exported)
+        compiler.partitioners = outcome.plan.partitioners(compiler.partitioners, MEASURED)
+    originals = {} if source is exported else source
+    verifying = verification(verify, exported, selection, registry, originals)
     program, lowered = compiler.emitted()
     measured = None
     while verifying is not None:
@@ -134,7 +156,11 @@ def to_backend(
         program, lowered = compiler.emitted()
     if saved is not None:
         saved.require_kept(compiler.plans)
-    report = with_device_copies(compiler.report(), program, lowered)
+    report = compiler.report()
+    if outcome is not None:
+        report = replace(report, placements=outcome.placements)
+        program = with_load_options(program, _of_partitions(outcome.options, program), registry)
+    report = with_device_copies(report, program, lowered)
     report = report if measured is None else measured.stated(report)
     made = Made(program._replace(report=report.to_json()), SavedPlan.of(compiler.plans), tuple(compiler.told))
     if programs is not None and key is not None and not compiler.artifacts.has_failed:
@@ -164,6 +190,68 @@ def explain(
     compiler.take(_quantized(exported_programs(model), selection, registry))
     compiler.plan()
     return compiler.report()
+
+
+def _is_measured(place: str | None, selection: Selection, saved: SavedPlan | None) -> bool:
+    """Whether places are to be measured; raises ConfigError where that cannot be."""
+    if place not in (None, "preference", "measured"):
+        raise ConfigError(f"{place!r} is no policy of placement", remedy='give "preference" or "measured"')
+    if (place or selection.placement.policy) != "measured":
+        return False
+    if saved is not None:
+        what = "places are to be measured, and a plan says where nodes run"
+        raise ConfigError(what, where="to_backend", remedy="give one of both")
+    if not selection.backends:
+        raise ConfigError("places are to be measured, and there is no backend", remedy="name some")
+    return True
+
+
+def _placed(
+    compiler: _Compiler,
+    exported: Mapping[str, ExportedProgram],
+    verify: Any,
+    registry: Registry,
+    cache: bool | None,
+    progress: Callable[[str], None] | None,
+) -> Outcome:
+    """What measuring has chosen, for a compiler that has taken the methods."""
+    selection = compiler.selection
+    settings = selection.placement
+    bases = [Base(compiler, exported, named_candidates(settings, tuple(selection.backends)))]
+    for candidate in settings.candidates or ():
+        if candidate.quantization is not None:
+            section = candidate.quantization.model_copy(update={"backend": candidate.name})
+            quantized = configured()(exported, section, tuple(selection.backends), registry)
+            other = _Compiler(selection, compiler.kernels, None, compiler.kept)
+            other.take(quantized)
+            bases.append(Base(other, quantized, {f"{candidate.name} {section.scheme or 'quantized'}": candidate.name}))
+    kept = compiler.kept
+    identities = None if kept is None else [kept.identity(name) for name in selection.backends]
+    folder = kept_folder(selection, cache)
+    return placed(
+        bases,
+        Circumstances(
+            settings=settings,
+            samples=samples_to_place(settings, verify, exported),
+            registry=registry,
+            kernels=_names(selection.kernels),
+            depends_on=None if identities is None or None in identities else (identities, selection.rules),
+            kept=None if folder is None else KeptChoices(Store(folder / CHOICES, MOST_BYTES)),
+            progress=progress or (lambda text: None),
+        ),
+    )
+
+
+def _names(kernels: Wanted | None) -> list[str] | None:
+    """The kernel libraries that another process can find: those that are named."""
+    wanted = [kernels] if isinstance(kernels, str) else kernels
+    return None if wanted is None else [k for k in wanted if isinstance(k, str)]
+
+
+def _of_partitions(options: Mapping[str, Any], program: Program) -> dict[str, Any]:
+    """The options of backends that a program has partitions of."""
+    used = {spec.backend for spec in program.delegates}
+    return {name: given for name, given in options.items() if name in used}
 
 
 def _quantized(
@@ -256,6 +344,21 @@ class _Compiler:
         """Begin with these methods: bring them to edge dialect."""
         for name, ep in exported.items():
             self.methods[name] = _Method(identify(optimize(to_edge(ep, name=name, preserve_ops=self.preserve_ops))))
+
+    def another(self, method: str, partitioners: Sequence[Partitioner], *, keep_all: bool = False) -> _Compiler:
+        """One for a method alone, as it is here, with other partitioners; each partition is compiled once for both.
+
+        Args:
+            method: its name.
+            partitioners: in order of preference.
+            keep_all: partitions stand however small they are.
+        """
+        rules = self.selection.rules
+        rules = replace(rules, min_partition_size=0) if keep_all else rules
+        made = _Compiler(replace(self.selection, rules=rules), self.kernels, None, self.kept)
+        made.methods[method] = _Method(self.methods[method].edge)
+        made.partitioners, made.artifacts = tuple(partitioners), self.artifacts
+        return made
 
     def plan(self) -> None:
         """Plan all methods."""

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from delegate.errors import ProgramError
+from delegate.measured import Placement
 from delegate.plugins import PORTABLE
 from delegate.verdict import Reason, Verdict
 
@@ -135,6 +136,7 @@ class Report:
         partitions: of all methods, in the order in which they run.
         notes: for people, e.g. patterns of the configuration that matched nothing.
         accuracy: of whole methods on the inputs of `verify`.
+        placements: of methods whose places were measured.
     """
 
     methods: tuple[str, ...] = ()
@@ -142,6 +144,7 @@ class Report:
     partitions: tuple[PartitionReport, ...] = ()
     notes: tuple[str, ...] = ()
     accuracy: tuple[MethodAccuracy, ...] = ()
+    placements: tuple[Placement, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -166,6 +169,7 @@ class Report:
                 partitions=tuple(map(_partition, data["partitions"])),
                 notes=tuple(map(str, data["notes"])),
                 accuracy=tuple(map(_method_accuracy, data.get("accuracy", ()))),
+                placements=tuple(map(Placement.from_data, data.get("placements", ()))),
             )
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             remedy = "lower the model again"
@@ -177,12 +181,18 @@ class Report:
         measured = [p for p in self.partitions if p.method in {m.method for m in self.accuracy}]
         return found + [f"  {p.name}: {p.accuracy or 'not reached by the inputs'}" for p in measured]
 
+    def placement_lines(self) -> list[str]:
+        """How the places of methods were chosen, where they were measured."""
+        return [line for placement in self.placements for line in placement.lines()]
+
     def __str__(self) -> str:
         parts = [self.summary]
         if self.partitions:
             parts.append("\n".join([*_table(self.partitions), *_copies(self.partitions)]))
         if self.accuracy:
             parts.append("\n".join(self.accuracy_lines()))
+        if self.placements:
+            parts.append("\n".join(self.placement_lines()))
         parts += ["\n".join(lines) for method in self.methods if (lines := self._not_delegated(method))]
         if self.notes:
             parts.append("\n".join(f"note: {note}" for note in self.notes))

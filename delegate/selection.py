@@ -21,6 +21,7 @@ from delegate.config import (
     Cache,
     Config,
     Fallback,
+    Placing,
     Quantization,
     Verify,
     backend_options,
@@ -56,6 +57,7 @@ class Selection:
         verify: how far off results may be; None where the configuration does not say.
         quantization: how the model is quantized first; None where it is taken as it is.
         cache: where compiled partitions are kept.
+        placement: which of the backends that take a node runs it.
     """
 
     partitioners: tuple[Partitioner, ...]
@@ -68,6 +70,7 @@ class Selection:
     verify: Verify | None = None
     quantization: Quantization | None = None
     cache: Cache = field(default_factory=Cache)
+    placement: Placing = field(default_factory=Placing)
 
     @cached_property
     def capabilities(self) -> Mapping[str, Capability]:
@@ -129,6 +132,7 @@ def select(request: Request, config: ConfigSource, registry: Registry, kernels: 
         settings.verify,
         settings.quantization,
         settings.cache,
+        settings.placement,
     )
 
 
@@ -140,14 +144,20 @@ def kept_artifacts(selection: Selection, registry: Registry, wanted: bool | None
         registry: that knows the states of the backends.
         wanted: whether to use it, in place of what the configuration says.
     """
+    folder = kept_folder(selection, wanted)
+    if folder is None:
+        return None
+    store = Store(folder / ARTIFACTS, selection.cache.max_mb * 2**20)
+    identities = {name: partial(b.identity, registry.state(name)) for name, b in selection.backends.items()}
+    return KeptArtifacts(store, identities)
+
+
+def kept_folder(selection: Selection, wanted: bool | None = None) -> Path | None:
+    """Where lowerings keep things; None where nothing is kept. `wanted` as in `kept_artifacts`."""
     settings = selection.cache
     enabled = settings.enabled if wanted is None else wanted
     folder = cache_folder() if settings.folder is None else Path(settings.folder).expanduser()
-    if not enabled or folder is None:
-        return None
-    store = Store(folder / ARTIFACTS, settings.max_mb * 2**20)
-    identities = {name: partial(b.identity, registry.state(name)) for name, b in selection.backends.items()}
-    return KeptArtifacts(store, identities)
+    return folder if enabled else None
 
 
 def _made(partitioner: Partitioner, registry: Registry, asked: bool) -> Half:

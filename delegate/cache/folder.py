@@ -9,6 +9,7 @@ from pathlib import Path
 VARIABLE = "DELEGATE_CACHE"  # environment variable: the folder, or "off"
 OFF = "off"
 ARTIFACTS = "artifacts"  # within it: what backends made of partitions
+CHOICES = "choices"  # within it: what was chosen by measuring
 
 
 def cache_folder() -> Path | None:

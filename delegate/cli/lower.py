@@ -47,6 +47,10 @@ def lower(
     verify: Verify = None,
     imports: Imports = None,
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Take compiled partitions from the cache.")] = True,
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Run plans of the backends here and take the best; see `placement`."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
     """Lower a model to a program file that runs without torch."""
@@ -62,7 +66,7 @@ def lower(
         given, sample = read_sample(given, verify) if verify else (given, None)
     exported, settings = quantized(given, backend or None, config, calibration)
     original = given if sample is not None and exported is not given else None
-    with output.working(f"lowering {model}"):
+    with output.telling(f"lowering {model}") as progress:
         program = delegate.to_backend(
             exported,
             backend or None,
@@ -70,12 +74,14 @@ def lower(
             verify=sample,
             original=original,
             cache=None if cache else False,
+            place="measured" if measure else None,
+            progress=progress,
         )
         program.save(out)
     if as_json:
         output.print_json_text(program.report.to_json())
         return
     print(program.report.summary)
-    for line in program.report.accuracy_lines():
+    for line in (*program.report.accuracy_lines(), *program.report.placement_lines()):
         print(line)
     print(f"saved {out}, {out.stat().st_size:,} bytes")

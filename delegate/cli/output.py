@@ -123,6 +123,19 @@ def working(text: str) -> Iterator[None]:
 
 
 @contextmanager
+def telling(text: str) -> Iterator[Callable[[str], None]]:
+    """Gives a function that says what long work is at, on stderr where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda now: None
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    with Console(file=_own(sys.stderr)).status(Text(printable(text))) as status:
+        yield lambda now: status.update(Text(printable(f"{text}: {now}")))
+
+
+@contextmanager
 def counting(text: str, unit: str) -> Iterator[Callable[[int], None]]:
     """Gives a function that says how far long work has come, on stderr where that is a terminal."""
     if not sys.stderr.isatty():

@@ -1,7 +1,17 @@
 """The configuration of `to_backend`: a YAML file, its model, and errors that name file, line and key."""
 
 from delegate.config.load import backend_options, load_config, options_of_alias
-from delegate.config.model import BackendChoice, Cache, Config, Fallback, Partitioning, Policy, Quantization, Verify
+from delegate.config.model import (
+    BackendChoice,
+    Cache,
+    Config,
+    Fallback,
+    Partitioning,
+    Placing,
+    Policy,
+    Quantization,
+    Verify,
+)
 from delegate.config.schema import json_schema
 
 __all__ = [
@@ -10,6 +20,7 @@ __all__ = [
     "Config",
     "Fallback",
     "Partitioning",
+    "Placing",
     "Policy",
     "Quantization",
     "Verify",

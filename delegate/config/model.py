@@ -179,6 +179,91 @@ class Quantization(_Model):
         return "off" if value is False else value  # what YAML makes of it
 
 
+class PlacementCandidate(_Model):
+    """What nodes may be given to; in a file, its bare name stands for a mapping that holds only `name`."""
+
+    name: str = Field(
+        description="A backend of `backends`; with other options than another, an instance: openvino:bf16."
+    )
+    quantization: Quantization | None = Field(
+        default=None,
+        description="Quantize the model so before it is lowered for this candidate. Needs `accuracy`. Key left out: as "
+        "it is.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, data: Any) -> Any:
+        if not isinstance(data, str | Mapping | PlacementCandidate):
+            raise ValueError("should be the name of a backend, or a mapping that holds it")
+        return {"name": data} if isinstance(data, str) else data
+
+
+class PlacementAccuracy(_Model):
+    """How far results may be from those of torch, so that candidates in less precision may be taken."""
+
+    sqnr_db: float = Field(
+        allow_inf_nan=False, description="Least power of torch's result over that of the difference, in dB."
+    )
+    inputs: str | None = Field(
+        default=None,
+        description="What that is measured on: a .npz file, a folder of them, or package.module:function that yields "
+        "inputs. Key left out: the inputs of `verify`, else the export's example inputs.",
+    )
+
+
+class Placing(_Model):
+    """Which of the backends that take a node runs it."""
+
+    policy: Literal["preference", "measured"] = Field(
+        default="preference",
+        description="preference: the first that takes it. measured: plans of each candidate, and such as mix them, are "
+        "run on this machine; the best is taken. See placement.md.",
+    )
+    budget: float = Field(
+        default=60.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds that compiling candidates and measuring them may take together; 90s and 2min do as well.",
+    )
+    candidates: Annotated[tuple[PlacementCandidate, ...], Field(strict=False)] | None = Field(
+        default=None, description="What is chosen from, the preferred first. Key left out: the backends."
+    )
+    objective: Literal["latency", "throughput", "memory", "file size"] = Field(
+        default="latency",
+        description="What is to be least: the time of a call, the time between results of as many callers as there "
+        "are cores, the memory that the process takes, or the size of the program file.",
+    )
+    threads: Annotated[tuple[Annotated[int, Field(gt=0)], ...], Field(strict=False)] = Field(
+        default=(),
+        description="Numbers of threads to try for backends that have this option at load. Empty: as they are set.",
+    )
+    accuracy: PlacementAccuracy | None = Field(
+        default=None, description="Key left out: nothing but the program's own precision is taken."
+    )
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _seconds(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        for unit, seconds in (("min", 60), ("s", 1)):
+            if value.endswith(unit):
+                try:
+                    return float(value.removesuffix(unit)) * seconds
+                except ValueError:
+                    break
+        raise ValueError("should be a number of seconds, e.g. 60, 90s or 2min")
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Placing:
+        if self.candidates is not None and not self.candidates:
+            raise ValueError("candidates: has no value: name some, or leave the key out for all backends")
+        if self.accuracy is None and any(c.quantization is not None for c in self.candidates or ()):
+            raise ValueError("a candidate that is quantized needs accuracy.sqnr_db: how far results may be off")
+        return self
+
+
 class Cache(_Model):
     """The compile cache: what backends made of partitions, kept for the next lowering of the same."""
 
@@ -222,6 +307,7 @@ class Config(_Model):
     quantization: Quantization | None = Field(
         default=None, description="Quantize the model before it is lowered. Key left out: it is taken as it is."
     )
+    placement: Placing = Field(default=Placing(), description="Which of the backends that take a node runs it.")
 
     @field_validator("version", mode="before")
     @classmethod

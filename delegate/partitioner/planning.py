@@ -148,7 +148,12 @@ class _Planner:
             if not answer:
                 kept.discard(node)
             by_backend[name] = answer if own else almost.get(node, own) if own.reason is Reason.OPERATOR else own
-        return [claim for claim in claims if kept.issuperset(n for n in claim.nodes if n in verdicts)]
+        return [
+            tagged
+            for claim in claims
+            if kept.issuperset(n for n in claim.nodes if n in verdicts)
+            if (tagged := _with_tags(claim, answers)) is not None
+        ]
 
     def place(self, plan: Plan, partition: Partition) -> Place | None:
         """The group and branch of `together` that a partition is in."""
@@ -231,6 +236,14 @@ def _not_together(rules: PartitionRules, made: Plan) -> list[str]:
 
 def _tagged(verdict: Verdict, branch: tuple[int, int]) -> Verdict:
     return replace(verdict, tag=f"{verdict.tag} {branch[0]}.{branch[1]}")
+
+
+def _with_tags(claim: Claim, answers: Mapping[Node, Verdict]) -> Claim | None:
+    """A claim with the tag that a partitioner gave to its nodes; None where it has them apart."""
+    tags = {answers[node].tag for node in claim.nodes if node in answers}
+    if len(tags) > 1:
+        return None
+    return replace(claim, verdict=replace(claim.verdict, tag=claim.verdict.tag + "".join(tags)))
 
 
 def _broken_pins(pins: Mapping[Node, RulePattern], verdicts: Mapping[Node, Verdicts]) -> list[str]:

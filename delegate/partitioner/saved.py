@@ -25,6 +25,7 @@ from delegate.verdict import Reason, Verdict, no
 
 _FORMAT = 3  # 1 did not say which operators were whole, 2 not what runs at the same time
 _AFTER = (str(Reason.TOO_SMALL), str(Reason.SLOWER))  # reasons that others of the partition may be the cause of
+BY_THE_PLAN = no(Reason.PINNED, "by the plan")
 _NAMED = 3  # so many nodes are named in a message that speaks of several
 
 
@@ -154,8 +155,14 @@ class SavedPlan:
 
         return grouped(plan, place)
 
-    def partitioners(self, partitioners: Iterable[Partitioner]) -> tuple[Partitioner, ...]:
+    def partitioners(
+        self, partitioners: Iterable[Partitioner], elsewhere: Verdict = BY_THE_PLAN
+    ) -> tuple[Partitioner, ...]:
         """Partitioners that put every node where this plan has it.
+
+        Args:
+            partitioners: in whose place they stand.
+            elsewhere: what is said of a node that a backend would take, and the plan has elsewhere.
 
         Raises:
             PartitionError: the plan names a backend that is not among them.
@@ -167,7 +174,7 @@ class SavedPlan:
             raise PartitionError(
                 f"the plan runs nodes on {unknown[0]!r}, which is not among the backends", remedy=remedy
             )
-        return tuple(AsPlanned(p, self) for p in given)
+        return tuple(AsPlanned(p, self, elsewhere) for p in given)
 
     def require_kept(self, plans: Sequence[Plan]) -> None:
         """Raise PartitionError where plans that were made by its partitioners put a node elsewhere."""
@@ -188,10 +195,12 @@ class AsPlanned(Partitioner):
     Args:
         inner: the partitioner in whose place it stands.
         saved: the plan.
+        elsewhere: what is said of a node that it would take, and the plan has elsewhere.
     """
 
     inner: Partitioner
     saved: SavedPlan
+    elsewhere: Verdict = BY_THE_PLAN
     _homes: Mapping[tuple[str, str], str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -204,9 +213,9 @@ class AsPlanned(Partitioner):
 
     def _verdict(self, graph: str, node: Node, check: Check) -> Verdict:
         home = self._homes.get((graph, identity(node)))
-        if home is None:
-            return no(Reason.PINNED, "by the plan")
         verdict = check(node)
+        if home is None:
+            return self.elsewhere if verdict else verdict
         return Verdict(tag=f"{verdict.tag}{home}", in_parts=verdict.in_parts) if verdict else verdict
 
 

@@ -6,6 +6,8 @@ half gives a session the blob's own bytes for them.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import re
 import warnings
@@ -87,7 +89,7 @@ def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _torchlib_read_once():
             warnings.simplefilter("ignore")
             made = torch.onnx.export(
                 program,
@@ -109,6 +111,31 @@ def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
         logger.setLevel(level)
     assert made is not None  # only an export to a file gives nothing
     return made.model
+
+
+@contextlib.contextmanager
+def _torchlib_read_once() -> Iterator[None]:
+    """Have the exporter take onnxscript's table of translations as it was read for the first region.
+
+    It reads the source of every function anew for each export, which is half of what exporting a small region takes.
+    """
+    try:
+        from onnxscript._framework_apis import torch_2_5 as apis
+
+        read: Any = apis.get_torchlib_ops
+    except (ImportError, AttributeError):  # of another version
+        yield
+        return
+    apis.get_torchlib_ops = _read_once(read)
+    try:
+        yield
+    finally:
+        apis.get_torchlib_ops = read
+
+
+@functools.cache
+def _read_once(read: Any) -> Any:
+    return functools.cache(read)
 
 
 def _cast_results(model: Any, program: ExportedProgram) -> None:

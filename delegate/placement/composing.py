@@ -1,0 +1,46 @@
+"""Plans composed of those that candidates have for the whole: each stretch as the plan of its candidate has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from delegate.partitioner.saved import SavedPartition, SavedPlan
+from delegate.placement.costs import Stretch
+
+
+def composed(
+    plans: Mapping[str, SavedPlan], stretches: Sequence[Stretch], choice: Sequence[str], *, apart: bool = False
+) -> SavedPlan:
+    """The plan of a choice. Stretches in a row on one candidate are partitioned as one.
+
+    Args:
+        plans: candidate -> its plan of the whole method, all of the same graph.
+        stretches: of the method.
+        choice: a candidate for each of them.
+        apart: no partition goes over the border of a stretch.
+    """
+    runs: list[tuple[str, list[Stretch]]] = []
+    for stretch, candidate in zip(stretches, choice, strict=True):
+        if runs and runs[-1][0] == candidate and not apart:
+            runs[-1][1].append(stretch)
+        else:
+            runs.append((candidate, [stretch]))
+    partitions = [
+        part for number, (candidate, members) in enumerate(runs) for part in _part(plans[candidate], members, number)
+    ]
+    whole = {op for candidate in choice for op in plans[candidate].whole or ()}
+    return SavedPlan(tuple(partitions), tuple(sorted(whole)))
+
+
+def _part(plan: SavedPlan, stretches: Sequence[Stretch], number: int) -> list[SavedPartition]:
+    """What a plan says of some stretches. `number` tells its partitions from those of other parts."""
+    own = {(s.graph, node) for s in stretches for node in s.nodes}
+    inner = tuple(name for s in stretches for name in s.graphs)
+    found = []
+    for partition in plan.partitions:
+        within = any(partition.graph == name or partition.graph.startswith(f"{name}.") for name in inner)
+        nodes = tuple(n for n in partition.nodes if within or (partition.graph, n) in own)
+        if nodes:
+            name = f"{partition.name}_of_{number}"
+            found.append(SavedPartition(partition.graph, name, partition.backend, nodes))
+    return found

@@ -1,0 +1,88 @@
+"""Choices that outlast the process, under a key of all that they depend on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from delegate.cache.environment import host_features
+from delegate.cache.store import Store
+from delegate.edge.constants import raw_bytes
+from delegate.edge.graphs import graph_modules
+from delegate.edge.node import shape_text, tensors
+from delegate.edge.program import EdgeProgram
+from delegate.errors import PartitionError
+from delegate.measured import Placement
+from delegate.partitioner.saved import SavedPlan
+from delegate.placement.policy import Placed
+from delegate.program.segments import checksums
+
+FORMAT = 1  # of what an entry holds
+MOST_BYTES = 64 * 2**20
+
+Options = Mapping[str, Mapping[str, Any]]
+
+
+class KeptChoices:
+    """What was chosen for methods.
+
+    Args:
+        store: where they lie.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def find(self, key: str, budget: float) -> tuple[str, SavedPlan, Options, Placement] | None:
+        """The candidate, the plan, its options and the placement that are kept under a key.
+
+        None where there are none, or where they were cut short by a smaller budget.
+        """
+        entry = self._store.get(key)
+        if entry is None:
+            return None
+        try:
+            about = entry.about
+            placement = Placement.from_data(about["placement"])
+            plan = SavedPlan.from_json(about["plan"])
+            candidate, options = str(about["candidate"]), dict(about["options"])
+            cut_short = bool(about["cut_short"])
+        except (KeyError, TypeError, ValueError, PartitionError):  # whole, and not what this version writes
+            self._store.remove(key)
+            return None
+        if cut_short and placement.budget < budget:
+            return None
+        return candidate, plan, options, replace(placement, spent=0.0)
+
+    def keep(self, key: str, chosen: Placed, *, cut_short: bool) -> None:
+        """Have this found under a key."""
+        about = {
+            "candidate": chosen.candidate.name,
+            "plan": chosen.plan.to_json(),
+            "options": {name: dict(given) for name, given in chosen.options.items()},
+            "placement": asdict(chosen.placement),
+            "cut_short": cut_short,
+        }
+        self._store.put(key, about, [])
+
+
+def choice_key(edges: Iterable[EdgeProgram], depends_on: Iterable[Any], *, by_weights: bool) -> str:
+    """What a choice is kept under.
+
+    Args:
+        edges: the method in edge dialect, as it is and as candidates have it.
+        depends_on: versions and options of the backends, settings: by their `repr`.
+        by_weights: whether it depends on what the weights hold, and not on their shapes alone.
+    """
+    known = hashlib.sha256(repr((FORMAT, host_features(), *depends_on)).encode())
+    for edge in edges:
+        for module in graph_modules(edge.graph_module):
+            for node in module.graph.nodes:
+                known.update(f"{node.format_node()} {[shape_text(t) for t in tensors(node)]}\n".encode())
+        known.update(repr(sorted(edge.states.items())).encode())
+        if by_weights:
+            for digest in checksums([raw_bytes(value).data for value in edge.constants.values()]):
+                known.update(digest)
+    return known.hexdigest()

@@ -1,0 +1,253 @@
+"""Places of all methods of a program by measuring, as a configuration asks for it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+
+from delegate.accuracy.samples import Sample, example_samples, samples_of
+from delegate.config import Placing
+from delegate.edge.graphs import graph_modules
+from delegate.edge.program import EdgeProgram
+from delegate.errors import BackendError, ConfigError, did_you_mean
+from delegate.measured import Placement
+from delegate.partitioner.saved import SavedPartition, SavedPlan
+from delegate.placement.alternatives import Alternatives, Compiler
+from delegate.placement.examining import MOST_SAMPLES, Examination, arrays_of
+from delegate.placement.kept import KeptChoices, choice_key
+from delegate.placement.policy import Candidate, Placed, Placer, Task
+from delegate.placement.trials import ProcessBench
+from delegate.registry import Registry
+from delegate.verdict import Reason, no
+
+MEASURED = no(Reason.SLOWER, "as measured", "the table of plans says by how much")
+_SHORTEST = 10.0  # seconds that a program gets for an answer, whatever the budget
+
+Progress = Callable[[str], None]
+Options = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A program that candidates are of: as it was given, or quantized.
+
+    Args:
+        compiler: that has its methods.
+        exported: the methods.
+        candidates: name -> backend.
+    """
+
+    compiler: Compiler
+    exported: Mapping[str, ExportedProgram]
+    candidates: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What all methods have in common.
+
+    Args:
+        settings: of the configuration.
+        samples: method -> calls that results are compared on; the first is measured.
+        registry: where backends are looked up.
+        kernels: names of the libraries to run on.
+        depends_on: what choices depend on besides: versions, options and rules; None where nothing is to be kept.
+        kept: earlier choices.
+        progress: is told in a few words what is done.
+    """
+
+    settings: Placing
+    samples: Mapping[str, Sequence[Sample]]
+    registry: Registry
+    kernels: Sequence[str] | None
+    depends_on: Any
+    kept: KeptChoices | None
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was chosen for a program.
+
+    Args:
+        base: that it is compiled from.
+        plan: of all methods.
+        options: to be given to partitions, by name of a backend.
+        placements: by method, for the report.
+    """
+
+    base: Base
+    plan: SavedPlan
+    options: Options = field(default_factory=dict)
+    placements: tuple[Placement, ...] = ()
+
+
+def placed(bases: Sequence[Base], given: Circumstances) -> Outcome:
+    """Measure, and choose.
+
+    Args:
+        bases: the program as it was given first; its methods have been taken by their compilers.
+        given: all else.
+
+    Raises:
+        ConfigError: quantized candidates are asked for, and the program has several methods.
+        DelegateError: no candidate can be compiled.
+    """
+    first = bases[0]
+    methods = list(first.exported)
+    if len(methods) > 1 and len(bases) > 1:
+        what = f"candidates that are quantized are for one method, and the program has {len(methods)}"
+        raise ConfigError(what, where="placement.candidates", remedy="lower the methods one by one, or quantize first")
+    found = [_placed(name, bases, given, given.settings.budget / len(methods)) for name in methods]
+    home = {c.name: base for base in bases for c in _candidates(methods[0], base, given)}
+    partitions = tuple(p for one in found for p in one.plan.partitions)
+    whole = sorted({op for one in found for op in one.plan.whole or ()})
+    options = {name: chosen for one in found for name, chosen in one.options.items()}
+    return Outcome(
+        home[found[0].candidate.name],
+        SavedPlan(_apart(partitions), tuple(whole)),
+        options,
+        tuple(one.placement for one in found),
+    )
+
+
+def _apart(partitions: Sequence[SavedPartition]) -> tuple[SavedPartition, ...]:
+    """Partitions of several methods, with names of their own."""
+    return tuple(replace(p, name=f"{number}_{p.name}") for number, p in enumerate(partitions))
+
+
+def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: float) -> Placed:
+    settings = given.settings
+    candidates = [c for base in bases for c in _candidates(name, base, given)]
+    callers = os.cpu_count() or 1
+    task = Task(name, candidates, settings.objective, budget, callers)
+    key = None
+    if given.kept is not None and given.depends_on is not None:
+        key = _key(name, bases, candidates, given)
+        found = given.kept.find(key, budget)
+        known = {c.name: c for c in candidates}
+        if found is not None and found[0] in known:
+            candidate, plan, options, placement = found
+            return Placed(known[candidate], plan, options, placement)
+    ep, edge = bases[0].exported[name], candidates[0].lowering.edge()
+    bound = None if settings.accuracy is None else settings.accuracy.sqnr_db
+    examine = Examination(ep, edge, given.samples[name], bound, is_random=_is_random(edge))
+    with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
+        leaves = arrays_of(examine.calls[0])
+        bench = ProcessBench(Path(folder), leaves, given.kernels, max(_SHORTEST, budget / 2))
+        placer = Placer(task, bench, examine, lambda text: given.progress(f"{name}: {text}"))
+        made = placer.place()
+    if key is not None and given.kept is not None:
+        given.kept.keep(key, made, cut_short=placer.was_cut_short)
+    return made
+
+
+def _candidates(method: str, base: Base, given: Circumstances) -> Iterator[Candidate]:
+    """The candidates of a base, also with other numbers of threads where these are to be tried."""
+    lowering = Alternatives(base.compiler, method)
+    for name, backend in base.candidates.items():
+        counts = given.settings.threads if _takes_threads(backend, given.registry) else ()
+        for count in counts:
+            yield Candidate(f"{name}, {count} threads", backend, lowering, {backend: {"threads": count}})
+        if not counts:
+            yield Candidate(name, backend, lowering)
+
+
+def _takes_threads(backend: str, registry: Registry) -> bool:
+    try:
+        return "threads" in registry.runtime(backend).load_options
+    except BackendError:  # it cannot run here, which measuring will tell
+        return False
+
+
+def _key(name: str, bases: Sequence[Base], candidates: Sequence[Candidate], given: Circumstances) -> str:
+    settings = given.settings
+    edges = [base.compiler.methods[name].edge for base in bases]
+    leaves = [
+        (str(leaf.dtype), leaf.shape) if hasattr(leaf, "shape") else leaf
+        for leaf in arrays_of(Examination.leaves(given.samples[name])[0])
+    ]
+    asked = settings.model_copy(update={"budget": 1.0})
+    depends_on = [given.depends_on, given.kernels, asked, leaves, [(c.name, c.backend) for c in candidates]]
+    if settings.accuracy is not None:
+        depends_on += [_digest(given.samples[name])]
+    return choice_key(edges, depends_on, by_weights=settings.accuracy is not None)
+
+
+def _digest(samples: Sequence[Sample]) -> str:
+    known = hashlib.sha256()
+    for call in Examination.leaves(samples):
+        for leaf in arrays_of(call):
+            known.update(leaf.tobytes() if hasattr(leaf, "tobytes") else repr(leaf).encode())
+    return known.hexdigest()
+
+
+def _is_random(edge: EdgeProgram) -> bool:
+    """Whether a method draws random numbers."""
+    targets = (n.target for module in graph_modules(edge.graph_module) for n in module.graph.nodes)
+    return any(torch.Tag.nondeterministic_seeded in t.tags for t in targets if isinstance(t, OpOverload))
+
+
+def named_candidates(settings: Placing, backends: Sequence[str]) -> dict[str, str]:
+    """Those of the program as it is: name -> backend.
+
+    Raises:
+        ConfigError: one is not among the backends that are used.
+    """
+    if settings.candidates is None:
+        return {name: name for name in backends}
+    for candidate in settings.candidates:
+        if candidate.name not in backends:
+            what = f"candidate {candidate.name!r} is not among the backends: {', '.join(backends) or 'there are none'}"
+            raise ConfigError(what, where="placement.candidates", remedy=did_you_mean(candidate.name, backends))
+    return {c.name: c.name for c in settings.candidates if c.quantization is None}
+
+
+def samples_to_place(
+    settings: Placing, verify: Any, exported: Mapping[str, ExportedProgram]
+) -> dict[str, list[Sample]]:
+    """The calls that programs are measured and compared on, by method; all methods have some.
+
+    Args:
+        settings: that may name data.
+        verify: inputs that were given; see `samples_of`.
+        exported: the methods.
+
+    Raises:
+        InputError: there are none, or they cannot be read.
+        ConfigError: data is named, and torchao is not here.
+    """
+    source = None if settings.accuracy is None else settings.accuracy.inputs
+    if source is not None:
+        if len(exported) > 1:
+            what = f"accuracy.inputs is for one method, and the program has {len(exported)}"
+            raise ConfigError(
+                what, where="placement.accuracy.inputs", remedy="give `verify` a dict of inputs by method"
+            )
+        found = {name: _read(source, ep) for name, ep in exported.items()}
+    else:
+        found = {} if verify is None else samples_of(verify, exported)
+    missing = {name: ep for name, ep in exported.items() if name not in found}
+    return found | (example_samples(missing) if missing else {})
+
+
+def _read(source: str, ep: ExportedProgram) -> list[Sample]:
+    try:
+        from delegate.quantization.calibration import input_names, read_calibration
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torchao":
+            raise
+        remedy = "pip install 'delegate[quantization]', or give the inputs as `verify`"
+        raise ConfigError("data is read by what quantizes, and torchao is not installed", remedy=remedy) from error
+    batches = list(itertools.islice(read_calibration(source, input_names(ep)), MOST_SAMPLES))
+    return samples_of(batches, {"forward": ep})["forward"]

@@ -1,0 +1,479 @@
+"""The measured policy: candidates' own plans, plans that mix them by stretches, and which of all is taken."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, groupby
+from typing import Any, NamedTuple, Protocol
+
+from delegate.edge.program import EdgeProgram
+from delegate.errors import DelegateError
+from delegate.measured import Placement, PlanCost, StretchCost
+from delegate.partitioner.saved import SavedPlan
+from delegate.placement.choice import Choice, choice_of, choices
+from delegate.placement.composing import composed
+from delegate.placement.costs import Costs, Record, Stretch
+from delegate.placement.racing import Race, beats, measured, rounds, winner
+from delegate.placement.statistics import LEAST, ratio
+from delegate.placement.stretches import stretches
+from delegate.placement.surveying import costs_of, steps_by_stretch
+from delegate.placement.trials import Bench, Seat, Trial
+from delegate.plugins import one_line
+from delegate.program.model import Program
+
+_ALONE, _SURVEYED = 0.4, 0.7  # shares of the budget after which a stage gives way to the next
+_ROUNDS = 9  # of the survey of stretches
+_LEAST = 3  # of these, to go on with
+_WORTH = 0.99  # a mixed plan is tried where it should take less than this share of the best plan of one candidate
+_HOPELESS = 2.5  # a candidate that takes so many times the best one's time is not asked about stretches
+_MOST_SURVEYED = 4  # candidates
+_MOST_MIXED = 3  # plans
+_AGAIN = 3  # times that a graph is planned anew, for an operator that was taken apart
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A plan of a method, compiled.
+
+    Args:
+        plan: as the planner made it.
+        program: the method.
+    """
+
+    plan: SavedPlan
+    program: Program
+
+
+class Lowering(Protocol):
+    """What compiles plans of one method, each partition once."""
+
+    def edge(self) -> EdgeProgram:
+        """The method that is planned."""
+
+    def alone(self, candidate: str) -> Lowered:
+        """The plan by preference with a candidate before all others; raises DelegateError."""
+
+    def planned(self, plan: SavedPlan, *, keep_all: bool = False) -> Lowered:
+        """A plan, with `keep_all` also the partitions that would not be worth their call; raises DelegateError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What may be chosen for the whole, or for a stretch.
+
+    Args:
+        name: for people.
+        backend: its first.
+        lowering: that compiles it. Candidates of one are mixed.
+        options: of `delegate.load`, by name of a backend.
+    """
+
+    name: str
+    backend: str
+    lowering: Lowering
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be placed, and how.
+
+    Args:
+        method: its name.
+        candidates: the preferred first.
+        objective: a key of `delegate.measured.UNITS`.
+        budget: seconds.
+        callers: that call at the same time, where throughput is the objective.
+    """
+
+    method: str
+    candidates: Sequence[Candidate]
+    objective: str
+    budget: float
+    callers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What was chosen.
+
+    Args:
+        candidate: whose lowering it is of; of a mixed plan the first one's.
+        plan: where nodes run.
+        options: of `delegate.load`, by name of a backend.
+        placement: for the report.
+    """
+
+    candidate: Candidate
+    plan: SavedPlan
+    options: Mapping[str, Mapping[str, Any]]
+    placement: Placement
+
+
+class Examined(NamedTuple):
+    """What is wrong with programs.
+
+    Args:
+        failed: those that are out, and why.
+        inaccurate: those that miss the bound: they are measured for the table, and never taken.
+    """
+
+    failed: Mapping[str, str]
+    inaccurate: Mapping[str, str]
+
+
+class Examiner(Protocol):
+    """Looks at what programs give."""
+
+    def __call__(self, seats: Mapping[str, Seat], programs: Mapping[str, Program]) -> Examined:
+        """What is wrong with the results of programs; keeps how near they are to torch's."""
+
+    def sqnr_db(self, name: str) -> float | None:
+        """How near they were, where that was looked at."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    name: str
+    lowered: Lowered
+    candidate: Candidate
+    choice: tuple[str, ...] = ()  # candidates of the stretches, where it is mixed
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+class Placer:
+    """Chooses the plan of one method.
+
+    Args:
+        task: what is to be placed.
+        bench: where programs are measured.
+        examine: looks at their results.
+        progress: is told in a few words what is done.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        bench: Bench,
+        examine: Examiner,
+        progress: Callable[[str], None] = lambda text: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.task, self._bench, self._examine = task, bench, examine
+        self._progress, self._clock, self._start = progress, clock, clock()
+        self._plans: dict[str, _Plan] = {}
+        self._records: dict[str, Record] = {}
+        self._final: dict[str, Record] = {}
+        self._inaccurate: dict[str, str] = {}
+        self._failed: list[PlanCost] = []
+        self._not_tried: list[str] = []
+        self._stretches: list[Stretch] = []
+        self._costs: Costs | None = None
+
+    def place(self) -> Placed:
+        """The plan to take: the preferred candidate's, where none could be measured.
+
+        Raises:
+            DelegateError: no candidate can be compiled.
+        """
+        self._lower_alone()
+        self._records = self._race(self._plans.values(), 1.0 if self._is_simple else _ALONE)
+        best = winner(self._records, self._accurate(self._plans))
+        if best is None:
+            self._not_tried.append("a choice: not one plan that may be taken was measured")
+            return self._placed(self._unmeasured())
+        mixed = self._mixed(best)
+        chosen = best
+        if mixed:
+            close = [n for n in self._accurate(self._records) if n != best and self._is_close(n, best)]
+            again = [self._plans[name] for name in self._plans if name == best or name in close]
+            self._plans.update((plan.name, plan) for plan in mixed)
+            self._final = self._race([*again, *mixed], 1.0)
+            chosen = winner(self._final, self._accurate(p.name for p in (*again, *mixed))) or best
+        return self._placed(chosen)
+
+    def _accurate(self, names: Iterable[str]) -> list[str]:
+        """Those that keep the bound."""
+        return [name for name in names if name not in self._inaccurate]
+
+    def _is_close(self, name: str, best: str) -> bool:
+        """Whether it is not known to be worse."""
+        record = self._records[name]
+        return bool(record.rounds) and not record.failure and not beats(self._records[best], record)
+
+    def _unmeasured(self) -> str:
+        """The plan to take where none was measured: the first that runs, the nearest to torch's where none keeps the
+        bound."""
+        runs = [n for n in self._plans if not self._records[n].failure] or list(self._plans)
+        return next(iter(self._accurate(runs)), max(runs, key=lambda n: self._examine.sqnr_db(n) or -math.inf))
+
+    @property
+    def was_cut_short(self) -> bool:
+        """Whether more budget might find another plan."""
+        return not self._has_time(1.0) or any("budget" in what for what in self._not_tried)
+
+    @property
+    def _is_simple(self) -> bool:
+        """Whether there is nothing to mix."""
+        return self.task.objective not in ("latency", "throughput") or len(self.task.candidates) < 2
+
+    def _has_time(self, share: float) -> bool:
+        return self._clock() - self._start < share * self.task.budget
+
+    def _lower_alone(self) -> None:
+        """Compile the candidates' own plans, again where one of them changed the graph that all are plans of."""
+        for _ in range(_AGAIN):
+            before = [c.lowering.edge() for c in self.task.candidates]
+            self._plans, self._failed, self._not_tried = {}, [], []
+            self._lower_each()
+            if all(c.lowering.edge() is edge for c, edge in zip(self.task.candidates, before, strict=True)):
+                return
+
+    def _lower_each(self) -> None:
+        seen: dict[Any, str] = {}
+        for candidate in self.task.candidates:
+            if self._plans and not self._has_time(_ALONE):
+                self._not_tried.append(f"{candidate.name}: the budget was over before it was compiled")
+                continue
+            self._progress(f"compiling for {candidate.name}")
+            try:
+                lowered = candidate.lowering.alone(candidate.backend)
+            except DelegateError as error:
+                if not self._plans and candidate is self.task.candidates[-1]:
+                    raise
+                self._failed.append(PlanCost(candidate.name, 0, why=one_line(error)))
+                continue
+            same = (id(candidate.lowering), frozenset(lowered.plan.places().items()), repr(candidate.options))
+            if same in seen:
+                self._not_tried.append(f"{candidate.name}: it gives the same plan as {seen[same]}")
+                continue
+            seen[same] = candidate.name
+            self._plans[candidate.name] = _Plan(candidate.name, lowered, candidate, options=candidate.options)
+
+    def _race(self, plans: Iterable[_Plan], share: float) -> dict[str, Record]:
+        plans = list(plans)
+        self._progress(f"measuring {', '.join(p.name for p in plans)}")
+        programs = {p.name: p.lowered.program for p in plans}
+
+        def check(seats: Mapping[str, Seat]) -> Mapping[str, str]:
+            failed, inaccurate = self._examine(seats, programs)
+            self._inaccurate.update(inaccurate)
+            return failed
+
+        return measured(
+            [self._trial(p.name, p.lowered, p.options, self.task.objective) for p in plans],
+            self._bench,
+            Race(self._inaccurate) if self.task.objective in ("latency", "throughput") else rounds(LEAST),
+            lambda: self._has_time(share),
+            check,
+        )
+
+    def _trial(
+        self,
+        name: str,
+        lowered: Lowered,
+        options: Mapping[str, Mapping[str, Any]],
+        objective: str,
+        watched: bool = False,
+    ) -> Trial:
+        used = {spec.backend for spec in lowered.program.delegates}
+        own = {backend: given for backend, given in options.items() if backend in used}
+        callers = self.task.callers if objective == "throughput" else 1
+        return Trial(name, lowered.program, self.task.method, objective, own, watched, callers)
+
+    def _mixed(self, best: str) -> list[_Plan]:
+        """Plans on several candidates that should be better than the best one alone."""
+        plans = self._to_survey(best)
+        if len(plans) < 2:
+            return []
+        self._stretches = stretches(plans[0].candidate.lowering.edge())
+        if len(self._stretches) < 2:
+            self._not_tried.append("plans on several candidates: the method is narrow nowhere")
+            return []
+        self._costs = self._survey(plans)
+        if self._costs is None:
+            self._not_tried.append(
+                "plans on several candidates: the budget was over before all stretches were measured"
+            )
+            return []
+        found = self._promising(self._costs)
+        return self._lower_mixed(found, {p.candidate.name: p for p in plans})
+
+    def _to_survey(self, best: str) -> list[_Plan]:
+        """The plans of one candidate that are worth a look stretch by stretch, of the same lowering as the best."""
+        least = self._records[best].cost or 0.0
+        own = self._plans[best].candidate.lowering
+        near = [
+            (cost, plan)
+            for name, plan in self._plans.items()
+            if plan.candidate.lowering is own and (cost := self._records[name].cost) and not self._records[name].failure
+        ]
+        near.sort(key=lambda item: item[0])
+        found: dict[str, _Plan] = {}
+        for cost, plan in near:
+            if self._is_simple or cost > _HOPELESS * least or len(found) == _MOST_SURVEYED:
+                self._not_tried.append(f"stretches on {plan.name}")
+            else:
+                found.setdefault(plan.candidate.backend, plan)
+        return list(found.values())
+
+    def _survey(self, plans: Sequence[_Plan]) -> Costs | None:
+        """What stretches and borders cost, from programs that are watched; None where there was no time for that."""
+        by_name = {p.candidate.name: p for p in plans}
+        cuts = {name: cut for name in by_name if (cut := self._cut(by_name, (name,))) is not None}
+        if len(cuts) < 2:
+            return None
+        alone = list(cuts)
+        for pair in combinations(alone, 2):
+            cut = self._cut(by_name, pair)
+            if cut is None:
+                return None
+            cuts["/".join(pair)] = cut
+        trials = [trial for trial, _ in cuts.values()]
+        whole = [by_name[name] for name in alone]
+        trials += [self._trial(f"whole {p.name}", p.lowered, p.options, "latency", watched=True) for p in whole]
+        self._progress(f"measuring {len(self._stretches)} stretches on {', '.join(alone)}")
+        records = measured(trials, self._bench, rounds(_ROUNDS), lambda: self._has_time(_SURVEYED))
+        if any(len(r.steps) < _LEAST or r.failure for r in records.values()):
+            return None
+        pieces = {
+            name: steps_by_stretch(records[trial.name], self._stretches, plan) for name, (trial, plan) in cuts.items()
+        }
+        totals = {p.name: [sum(step.values()) for step in records[f"whole {p.name}"].steps] for p in whole}
+        return costs_of(self._stretches, alone, pieces, totals)
+
+    def _cut(self, plans: Mapping[str, _Plan], names: Sequence[str]) -> tuple[Trial, SavedPlan] | None:
+        """The program whose stretches are partitions of their own, on these candidates by turns; None where it cannot
+        be had."""
+        title = "/".join(names)
+        if not self._has_time(_SURVEYED):
+            self._not_tried.append(f"stretches on {title}: the budget was over before they were compiled")
+            return None
+        count = len(self._stretches)
+        self._progress(f"compiling {count} stretches for {title}")
+        choice = [names[i % len(names)] for i in range(count)]
+        first = plans[names[0]]
+        try:
+            cut = composed(_alone(plans), self._stretches, choice, apart=True)
+            lowered = first.candidate.lowering.planned(cut, keep_all=True)
+        except DelegateError as error:
+            self._not_tried.append(f"stretches on {title}: {one_line(error)}")
+            return None
+        options = _merged(plans[name] for name in names)
+        return self._trial(f"cut {title}", lowered, options, "latency", watched=True), lowered.plan
+
+    def _promising(self, costs: Costs) -> list[Choice]:
+        """The best choices by what stretches cost, also where passing from one candidate to another takes more."""
+        found: dict[tuple[str, ...], Choice] = {}
+        single = min(choice_of(costs, (c,) * len(self._stretches)).seconds for c in costs.stretches)
+        for extra in (0.0, 0.01, 0.03):
+            dearer = {pair: seconds + extra * single for pair, seconds in costs.crossing.items()}
+            best = choices(Costs(costs.stretches, costs.joined, dearer), 1)[0]
+            if best.is_mixed and best.seconds < _WORTH * single:
+                found.setdefault(best.candidates, best)
+        return list(found.values())[:_MOST_MIXED]
+
+    def _lower_mixed(self, found: Sequence[Choice], plans: Mapping[str, _Plan]) -> list[_Plan]:
+        made: list[_Plan] = []
+        for choice in sorted(found, key=lambda c: len(_runs(c.candidates))):
+            name = " | ".join(_runs(choice.candidates))
+            name = name if all(name != p.name for p in made) else f"{name} ({len(made) + 1})"
+            if not self._has_time(1.0):
+                self._not_tried.append(f"{name}: the budget was over before it was compiled")
+                continue
+            first = plans[choice.candidates[0]].candidate
+            self._progress(f"compiling for {name}")
+            try:
+                lowered = first.lowering.planned(composed(_alone(plans), self._stretches, choice.candidates))
+            except DelegateError as error:
+                self._failed.append(PlanCost(name, 0, why=one_line(error)))
+                continue
+            options = _merged(plans[c] for c in dict.fromkeys(choice.candidates))
+            made.append(_Plan(name, lowered, first, choice.candidates, options))
+        return made
+
+    def _placed(self, chosen: str) -> Placed:
+        plan = self._plans[chosen]
+        spent = self._clock() - self._start
+        table = sorted((self._row(p, chosen) for p in self._plans.values()), key=_by_cost)
+        if not self._has_time(1.0):
+            self._not_tried.append("more rounds: the budget was over")
+        placement = Placement(
+            self.task.method,
+            self.task.objective,
+            chosen,
+            (*table, *self._failed),
+            tuple(self._stretch_rows(plan)),
+            tuple(dict.fromkeys(self._not_tried)),
+            self.task.budget,
+            spent,
+        )
+        return Placed(plan.candidate, plan.lowered.plan, plan.options, placement)
+
+    def _row(self, plan: _Plan, chosen: str) -> PlanCost:
+        records = self._final if plan.name in self._final else self._records
+        record = records[plan.name]
+        against = None
+        if plan.name != chosen and record.rounds and chosen in records and records[chosen].rounds:
+            against = ratio(record.rounds, records[chosen].rounds)
+        partitions = len(plan.lowered.program.delegates)
+        sqnr = self._examine.sqnr_db(plan.name)
+        why = record.failure or self._inaccurate.get(plan.name, "")
+        return PlanCost(plan.name, partitions, record.cost, len(record.rounds), against, sqnr, why)
+
+    def _stretch_rows(self, plan: _Plan) -> list[StretchCost]:
+        if not self._stretches:
+            return []
+        choice = plan.choice or (plan.candidate.name,) * len(self._stretches)
+        rows = []
+        for candidate, group in groupby(range(len(choice)), key=choice.__getitem__):
+            members = list(group)
+            first, last = self._stretches[members[0]], self._stretches[members[-1]]
+            name = _joined(first.name, last.name)
+            nodes = sum(len(self._stretches[i].nodes) for i in members)
+            known = {} if self._costs is None else {c: _rounds(self._costs, c, members) for c in self._costs.stretches}
+            if candidate not in known:
+                rows.append(StretchCost(name, candidate, nodes))
+                continue
+            costs = {c: Record(list(r)).cost or 0.0 for c, r in known.items()}
+            other = min((c for c in known if c != candidate), key=costs.__getitem__, default="")
+            against = ratio(known[candidate], known[other]) if other else None
+            rows.append(StretchCost(name, candidate, nodes, costs[candidate], other, against))
+        return rows
+
+
+def _alone(plans: Mapping[str, _Plan]) -> dict[str, SavedPlan]:
+    return {name: p.lowered.plan for name, p in plans.items()}
+
+
+def _rounds(costs: Costs, candidate: str, members: Sequence[int]) -> list[float]:
+    """The rounds of several stretches together."""
+    return [sum(each) for each in zip(*(costs.stretches[candidate][i] for i in members), strict=True)]
+
+
+def _merged(plans: Iterable[_Plan]) -> dict[str, Mapping[str, Any]]:
+    """The options of several; the first one's count where they differ."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for plan in plans:
+        for backend, given in plan.options.items():
+            found.setdefault(backend, given)
+    return found
+
+
+def _runs(choice: Sequence[str]) -> list[str]:
+    """The candidates in turn."""
+    return [name for name, _ in groupby(choice)]
+
+
+def _joined(first: str, last: str) -> str:
+    """The name of stretches in a row."""
+    start, end = first.partition(" to ")[0], last.rpartition(" to ")[2]
+    return start if start == end else f"{start} to {end}"
+
+
+def _by_cost(row: PlanCost) -> tuple[bool, float]:
+    return row.cost is None, row.cost or 0.0

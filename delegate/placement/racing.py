@@ -1,0 +1,134 @@
+"""Programs that take turns in rounds, until what is asked of them is known or the time is over."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
+
+from delegate.measured import Interval
+from delegate.placement.costs import Record
+from delegate.placement.statistics import ratio
+from delegate.placement.trials import Bench, Seat, Trial, TrialFailed
+
+MOST = 40  # rounds
+_BESIDE = 5  # rounds of what is in the table alone
+SAME = 0.01  # two plans whose difference is less for sure are the same
+_FAR, _EARLY = 2.0, 3  # what takes so many times as long in each of so many rounds is out
+
+T = TypeVar("T")
+GoOn = Callable[[Mapping[str, Record]], Collection[str]]
+Check = Callable[[Mapping[str, Seat]], Mapping[str, str]]
+
+
+def measured(
+    trials: Sequence[Trial], bench: Bench, go_on: GoOn, has_time: Callable[[], bool], check: Check | None = None
+) -> dict[str, Record]:
+    """What rounds of these programs show, by name. One that fails is out, with the reason in its record.
+
+    In each round every program has one turn; the order is turned around from round to round.
+
+    Args:
+        trials: that are compared.
+        bench: where they run.
+        go_on: is told what is known after every round; gives the names of those that another round is for.
+        has_time: whether another round may begin.
+        check: is given all that run before the first round; says which of them are out, and why.
+    """
+    records = {trial.name: Record() for trial in trials}
+    seats: dict[str, Seat] = {}
+
+    def tried(name: str, work: Callable[..., T], *args: object) -> T | None:
+        try:
+            return work(*args)
+        except TrialFailed as error:
+            records[name].failure = str(error)
+            seats.pop(name, None)
+            return None
+
+    with contextlib.ExitStack() as stack:
+        for trial in trials:
+            seat = tried(trial.name, bench.seat, trial)
+            if seat is not None:
+                stack.callback(seat.close)
+                seats[trial.name] = seat
+        for name, seat in list(seats.items()):
+            tried(name, seat.ready)
+        for name, why in check(dict(seats)).items() if check is not None else ():
+            records[name].failure = why
+            del seats[name]
+        is_turned = False
+        while has_time() and (names := [name for name in go_on(records) if name in seats]):
+            for name in reversed(names) if is_turned else names:
+                turn = tried(name, seats[name].turn)
+                if turn is not None:
+                    records[name].rounds.append(turn.cost)
+                    records[name].steps += [turn.steps] if turn.steps else []
+            is_turned = not is_turned
+    return records
+
+
+def rounds(count: int) -> GoOn:
+    """So many rounds of all."""
+    return lambda records: [name for name, r in records.items() if len(r.rounds) < count]
+
+
+class Race:
+    """Goes on with programs until it is known whether they are slower than the fastest.
+
+    Those that are slower beyond the noise are out, and so are those that are far behind from the start.
+
+    Args:
+        beside: names of those that no one is compared with, which may be added later: they get a few rounds.
+        most: rounds.
+    """
+
+    def __init__(self, beside: Collection[str] = (), most: int = MOST) -> None:
+        self._most, self._beside = most, beside
+        self._out: set[str] = set()
+
+    def __call__(self, records: Mapping[str, Record]) -> list[str]:
+        """The names of those that another round is for; none where all is known."""
+        left = {name: r for name, r in records.items() if not r.failure and name not in self._out}
+        beside = [n for n, r in left.items() if n in self._beside and len(r.rounds) < _BESIDE]
+        running = {name: r for name, r in left.items() if name not in self._beside}
+        costs = {name: cost for name, r in running.items() if (cost := r.cost) is not None}
+        if len(costs) < len(running):
+            return [*running, *beside]
+        if not costs:
+            return beside
+        best = min(costs, key=costs.__getitem__)
+        known = {name: ratio(r.rounds, running[best].rounds) for name, r in running.items() if name != best}
+        self._out |= {n for n, i in known.items() if i.low > 1 or _is_far(running[n], running[best])}
+        undecided = [n for n, i in known.items() if n not in self._out and not _is_same(i)]
+        goes_on = undecided and len(running[best].rounds) < self._most
+        return [best, *undecided, *beside] if goes_on else beside
+
+
+def _is_far(record: Record, best: Record) -> bool:
+    pairs = list(zip(record.rounds, best.rounds, strict=False))
+    return len(pairs) >= _EARLY and all(a > _FAR * b for a, b in pairs)
+
+
+def _is_same(interval: Interval) -> bool:
+    return interval.low > 1 - SAME and interval.high < 1 + SAME
+
+
+def beats(record: Record, other: Record) -> bool:
+    """Whether it costs less than the other beyond the noise."""
+    return ratio(record.rounds, other.rounds).high < 1 or _is_far(other, record)
+
+
+def winner(records: Mapping[str, Record], names: Sequence[str]) -> str | None:
+    """The program to take: the first that none of the others beats beyond the noise.
+
+    Args:
+        records: of one measurement.
+        names: of those that may be taken, the simplest first.
+
+    Returns:
+        None where none of them ran.
+    """
+    ran = {name: records[name] for name in names if records[name].rounds and not records[name].failure}
+    unbeaten = (n for n, r in ran.items() if not any(beats(other, r) for other in ran.values()))
+    return next(unbeaten, min(ran, key=lambda n: ran[n].cost or 0.0, default=None))

@@ -1,0 +1,227 @@
+"""Trials: programs that run in processes of their own while they are measured, since they may crash or hang."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from delegate.probing.process import ended
+from delegate.program import file
+from delegate.program.model import Program
+
+TURN = 0.04  # seconds of calls in a turn
+_START = "import sys; sys.path[:] = {path!r}; from delegate.placement.worker import main; main()"
+_MOST_WORDS = 200  # characters of what a process that failed had to say
+
+
+class TrialFailed(Exception):
+    """A program could not be measured; says how it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A program to measure.
+
+    Args:
+        name: of it among those that are measured together.
+        program: compiled.
+        method: that is called.
+        objective: a key of `delegate.measured.UNITS`.
+        options: of `delegate.load`, by name of a backend.
+        is_watched: whether its steps are timed too.
+        callers: that call at the same time, where that is the objective.
+    """
+
+    name: str
+    program: Program
+    method: str
+    objective: str = "latency"
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    is_watched: bool = False
+    callers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One round of one program: its cost, and seconds of its steps where it is watched."""
+
+    cost: float
+    steps: Mapping[str, float] = field(default_factory=dict)
+
+
+class Seat(Protocol):
+    """A program that takes its turns."""
+
+    def ready(self) -> None:
+        """Wait until it can be called; raises TrialFailed."""
+
+    def turn(self) -> Turn:
+        """Measure one round; raises TrialFailed."""
+
+    def outputs(self, leaves: Sequence[Any]) -> list[Any]:
+        """What a call gives in a context of its own, as arrays; None for what is no number. Raises TrialFailed."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+class Bench(Protocol):
+    """Where programs are measured: processes here, and whatever else has the devices."""
+
+    def seat(self, trial: Trial) -> Seat:
+        """Begin with a program; raises TrialFailed."""
+
+
+class ProcessBench:
+    """Each program in a process of its own on this machine.
+
+    Args:
+        folder: for files that the processes read.
+        leaves: the flat arguments of each call; see `delegate.runtime.method.Method.leaves`.
+        kernels: names of the libraries to run on.
+        limit: seconds after which a process that gives no answer is ended.
+    """
+
+    def __init__(self, folder: Path, leaves: Sequence[Any], kernels: Sequence[str] | None, limit: float) -> None:
+        self.folder, self.kernels, self.limit = folder, kernels, limit
+        self._inputs = folder / "inputs.npz"
+        save_leaves(self._inputs, leaves)
+        self._count = 0
+
+    def seat(self, trial: Trial) -> Process:
+        """Begin with a program; raises TrialFailed where no process can be started."""
+        self._count += 1
+        path = self.folder / f"{self._count}.dlg"
+        file.save(trial.program, path)
+        request = {
+            "path": str(path),
+            "method": trial.method,
+            "inputs": str(self._inputs),
+            "kernels": None if self.kernels is None else list(self.kernels),
+            "watched": trial.is_watched,
+            "options": {name: dict(given) for name, given in trial.options.items()},
+        }
+        return Process(trial, path, request, self.limit)
+
+
+class Process:
+    """A program in a process of its own.
+
+    Args:
+        trial: the program.
+        path: of its file.
+        request: that opens it.
+        limit: seconds for each answer.
+    """
+
+    def __init__(self, trial: Trial, path: Path, request: Mapping[str, Any], limit: float) -> None:
+        self._trial, self._path, self._limit = trial, path, limit
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
+        code = _START.format(path=[os.path.abspath(entry) for entry in sys.path])
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", code],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._words,
+                text=True,
+                start_new_session=True,  # with what it starts itself it is ended as one
+            )
+        except OSError as error:
+            self._words.close()
+            raise TrialFailed(f"no process can be started: {error}") from error
+        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+        self._say("open", **request)
+
+    def ready(self) -> None:
+        """Wait until the program has run once."""
+        self._answer()
+
+    def turn(self) -> Turn:
+        """One round."""
+        if self._trial.objective == "file size":
+            return Turn(float(self._path.stat().st_size))
+        self._say("turn", seconds=TURN, callers=self._trial.callers)
+        said = self._answer()
+        if self._trial.objective == "memory":
+            self._say("memory")
+            said = self._answer()
+        return Turn(float(said["cost"]), dict(said.get("steps", {})))
+
+    def outputs(self, leaves: Sequence[Any]) -> list[Any]:
+        """What a call gives, as arrays; None for what is no number."""
+        given, made = (self._path.with_suffix(f".{kind}.npz") for kind in ("in", "out"))
+        save_leaves(given, leaves)
+        self._say("outputs", inputs=str(given), path=str(made))
+        count = int(self._answer()["count"])
+        with np.load(made) as stored:
+            return [stored.get(str(i)) for i in range(count)]
+
+    def close(self) -> None:
+        """End the process, and what it has started."""
+        self._kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError, ValueError):  # what was written and not read
+                if pipe is not None:
+                    pipe.close()
+        self._words.close()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError, ValueError):
+            for line in self._process.stdout:
+                self._answers.put(line)
+        self._answers.put(None)
+
+    def _say(self, do: str, **request: Any) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended, which its answer tells
+            self._process.stdin.write(json.dumps({"do": do, **request}) + "\n")
+            self._process.stdin.flush()
+
+    def _answer(self) -> Mapping[str, Any]:
+        try:
+            line = self._answers.get(timeout=self._limit)
+        except queue.Empty:
+            raise TrialFailed(f"gave no answer in {self._limit:g} s") from None
+        if line is None:
+            raise TrialFailed(f"{ended(self._process.wait())} while measured{self._last_words()}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise TrialFailed(str(answer["error"]))
+        return dict(answer)
+
+    def _last_words(self) -> str:
+        self._words.seek(0)
+        lines = self._words.read().decode(errors="replace").strip().splitlines()
+        return f": {lines[0][:_MOST_WORDS]}" if lines else ""
+
+    def _kill(self) -> None:
+        if hasattr(os, "killpg"):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        else:
+            self._process.kill()
+
+
+def save_leaves(path: Path, leaves: Sequence[Any]) -> None:
+    """Write arguments for `worker.leaves`: arrays (bfloat16 as its bits in uint16), and plain values."""
+    arrays = {str(i): leaf for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)}
+    plain = [None if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+    arrays["plain"] = np.array(json.dumps(plain))
+    np.savez(path, **arrays)  # type: ignore[arg-type]

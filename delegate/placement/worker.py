@@ -1,0 +1,147 @@
+"""The process in which one program runs while it is measured. Without torch.
+
+It reads requests and writes answers, a JSON object a line; the first request opens the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from delegate.errors import DelegateError
+from delegate.plugins import one_line
+from delegate.runtime.loaded import LoadedProgram, load
+from delegate.runtime.profile import Profile
+
+_WARM = 0.003  # seconds of calls that do not count in front of every turn: others ran since the last
+_NUMBERS = (np.ndarray, np.generic, bool, int, float)
+_LEAST = 2  # calls of a turn that count
+
+
+def main() -> None:
+    """Answer until the requests end; what libraries print goes to stderr."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.enable()
+    work = _Work()
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = getattr(work, request.pop("do"))(**request)
+        except DelegateError as error:
+            answer = {"error": one_line(error)}
+        except Exception as error:  # a plugin may raise anything
+            answer = {"error": f"{type(error).__name__}: {one_line(error)}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+    os._exit(0)  # libraries get no chance to hang or crash in their own ends
+
+
+class _Work:
+    program: LoadedProgram
+    profile: Profile | None = None
+
+    def open(
+        self, path: str, method: str, inputs: str, kernels: list[str] | None, watched: bool, options: dict[str, Any]
+    ) -> Mapping[str, Any]:
+        """Load a program and run it once.
+
+        Args:
+            path: of the program's file.
+            method: that is called.
+            inputs: see `leaves`.
+            kernels: the libraries to run on.
+            watched: whether its steps are timed.
+            options: of `delegate.load`.
+        """
+        before = _memory()
+        self.program = load(path, kernels=kernels, trust_code=True, options=options)
+        self.method, self.leaves = method, leaves(inputs)
+        if watched:
+            self.profile = self.program.profile().__enter__()
+        self.run = self.program.method(method).run
+        self.run(self.leaves)
+        self.base = before
+        return {}
+
+    def turn(self, seconds: float, callers: int) -> Mapping[str, Any]:
+        """Call for about so long; gives seconds a call, and of each step that is watched.
+
+        Args:
+            seconds: of calls that count; at least `_LEAST` do.
+            callers: that call at the same time, each in a context of its own; then seconds between two results.
+        """
+        if callers > 1:
+            return {"cost": self._crowd(seconds, callers)}
+        _calls(lambda: self.run(self.leaves), _WARM, 1)
+        before = self._steps()
+        times = _calls(lambda: self.run(self.leaves), seconds, _LEAST)
+        steps = {name: (spent - before.get(name, 0)) * 1e-9 / len(times) for name, spent in self._steps().items()}
+        return {"cost": median(times), "steps": steps}
+
+    def memory(self) -> Mapping[str, Any]:
+        """Bytes that the process has taken at most since before the program was loaded."""
+        return {"cost": max(_memory() - self.base, 0)}
+
+    def outputs(self, inputs: str, path: str) -> Mapping[str, Any]:
+        """Write what a call in a new context gives to an .npz file; says of every result whether it is there."""
+        results = self.program.context().method(self.method).run(leaves(inputs))
+        kept = {str(i): np.asarray(r) for i, r in enumerate(results) if isinstance(r, _NUMBERS)}
+        np.savez(path, **kept)  # type: ignore[arg-type]
+        return {"count": len(results)}
+
+    def _steps(self) -> dict[str, int]:
+        """Nanoseconds so far by the name of a partition, or of the first value that a step makes."""
+        found: dict[str, int] = {}
+        for timing in () if self.profile is None else self.profile.timings:
+            what = timing.what.removeprefix("copy for ")
+            name = what.removeprefix("partition ") if what.startswith("partition ") else timing.name
+            found[name] = found.get(name, 0) + timing.nanoseconds
+        return found
+
+    def _crowd(self, seconds: float, callers: int) -> float:
+        runs = [self.program.context().method(self.method).run for _ in range(callers)]
+        with ThreadPoolExecutor(callers) as pool:
+            list(pool.map(lambda run: run(self.leaves), runs))
+            start = time.perf_counter()
+            counts = list(pool.map(lambda run: len(_calls(lambda: run(self.leaves), seconds, _LEAST)), runs))
+            return (time.perf_counter() - start) / sum(counts)
+
+
+def _calls(call: Callable[[], Any], seconds: float, least: int) -> list[float]:
+    """What calls took, of about so many seconds together."""
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < least or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def _memory() -> int:
+    """The most bytes that this process had at once."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def leaves(path: str) -> list[Any]:
+    """The arguments in a file that `trials.save_leaves` wrote: arrays, and plain values."""
+    with np.load(path) as stored:
+        plain = json.loads(str(stored["plain"]))
+        return [stored.get(str(i), value) for i, value in enumerate(plain)]

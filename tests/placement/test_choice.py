@@ -1,0 +1,119 @@
+"""Choosing by stretches gives what trying all choices gives; intervals hold what they say."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+
+from delegate.placement.choice import choice_of, choices
+from delegate.placement.costs import Costs, Record
+from delegate.placement.racing import Race, beats, winner
+from delegate.placement.statistics import CONFIDENCE, LEAST, ratio
+
+
+def random_costs(seed: int, stretches: int, names: str) -> Costs:
+    draw = random.Random(seed)
+    pairs = itertools.permutations(names, 2)
+    return Costs(
+        {name: [[draw.uniform(1, 3)] for _ in range(stretches)] for name in names},
+        {name: [draw.uniform(-0.2, 1) for _ in range(stretches - 1)] for name in names},
+        {pair: draw.uniform(0, 0.5) for pair in pairs},
+    )
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(("stretches", "names"), [(1, "ab"), (4, "abc"), (6, "ab"), (5, "a")])
+def test_the_best_choices_are_found(seed: int, stretches: int, names: str) -> None:
+    costs = random_costs(seed, stretches, names)
+    everything = sorted(choice_of(costs, c) for c in itertools.product(names, repeat=stretches))
+    found = choices(costs, 3)
+    assert [c.candidates for c in found] == [c.candidates for c in everything[:3]]
+    assert [c.seconds for c in found] == pytest.approx([c.seconds for c in everything[:3]])
+
+
+def test_nothing_to_choose() -> None:
+    assert choices(Costs({}, {}, {}), 3) == []
+
+
+def test_what_joining_saves_keeps_neighbours_together() -> None:
+    apart = Costs({"a": [[1.0], [2.0], [1.0]], "b": [[2.0], [1.5], [2.0]]}, {"a": [0, 0], "b": [0, 0]}, {})
+    assert choices(apart, 1)[0].candidates == ("a", "b", "a")
+    joined = Costs(apart.stretches, {"a": [0.3, 0.3], "b": [0, 0]}, {})
+    assert choices(joined, 1)[0].candidates == ("a", "a", "a")
+    dear = Costs(apart.stretches, apart.joined, {("a", "b"): 0.3, ("b", "a"): 0.3})
+    assert choices(dear, 1)[0].candidates == ("a", "a", "a")
+
+
+def test_an_interval_is_of_the_median() -> None:
+    few = ratio([1.0, 2.0], [2.0, 2.0])
+    assert (few.ratio, few.low, few.high, few.is_known) == (0.75, 0.0, math.inf, False)
+    least = ratio([0.9 + 0.01 * i for i in range(LEAST)], [1.0] * LEAST)
+    assert least.low == pytest.approx(0.9)
+    assert least.high == pytest.approx(0.97)
+    assert least.is_known
+    assert not ratio([1.0, 1.1] * LEAST, [1.0] * 2 * LEAST).is_known
+    assert ratio([], []).high == math.inf
+    assert ratio([0.0], [0.0]).ratio == 1.0
+
+
+@pytest.mark.parametrize("count", [8, 15, 40])
+def test_intervals_hold_the_median_as_often_as_they_say(count: int) -> None:
+    """Noise with a long tail; the true ratio of the medians is 1."""
+    draw = random.Random(count)
+    missed = 0
+    for _ in range(2000):
+        pairs = [(draw.lognormvariate(0, 0.3), draw.lognormvariate(0, 0.3)) for _ in range(count)]
+        interval = ratio([a for a, _ in pairs], [b for _, b in pairs])
+        missed += not interval.low <= 1 <= interval.high
+    assert missed <= 2000 * (1 - CONFIDENCE) * 1.6
+
+
+def test_the_simpler_plan_is_taken_unless_another_is_better_beyond_the_noise() -> None:
+    noisy = Record([1.0, 1.2] * LEAST)
+    other = Record([1.2, 0.95] * LEAST)
+    fast = Record([0.8, 0.9] * LEAST)
+    failed = Record([0.1] * LEAST, failure="it crashed")
+    records = {"noisy": noisy, "other": other, "fast": fast, "failed": failed, "never": Record()}
+    assert winner(records, ["noisy", "other", "never"]) == "noisy"
+    assert winner(records, ["other", "noisy"]) == "other"
+    assert winner(records, ["noisy", "failed", "other", "fast"]) == "fast"
+    assert winner(records, ["failed", "never"]) is None
+
+
+def test_one_that_beats_the_first_alone_is_not_taken() -> None:
+    """A is beaten by C, B is not: B is simpler than C."""
+    a, b, c = Record([1.0] * LEAST), Record([0.9, 1.05] * (LEAST // 2)), Record([0.95] * LEAST)
+    assert beats(c, a)
+    assert not beats(c, b)
+    assert winner({"a": a, "b": b, "c": c}, ["a", "b", "c"]) == "b"
+
+
+def test_a_race_ends_when_all_is_known() -> None:
+    race, records = Race(), {"a": Record(), "b": Record(), "c": Record()}
+    costs = {"a": 1.0, "b": 1.1, "c": 3.0}
+    while names := race(records):
+        for name in names:
+            records[name].rounds.append(costs[name])
+    counts = {name: len(r.rounds) for name, r in records.items()}
+    assert counts == {"a": LEAST, "b": LEAST, "c": 3}  # c was far behind from the start
+    assert winner(records, ["c", "b", "a"]) == "a"
+
+
+def test_a_race_of_equals_ends_when_they_are_known_to_be() -> None:
+    race, records = Race(most=100), {"a": Record(), "b": Record()}
+    while names := race(records):
+        for name in names:
+            records[name].rounds.append(1.0 if name == "a" else 1.001)
+    assert len(records["a"].rounds) == LEAST
+
+
+def test_what_is_in_the_table_alone_beats_nobody() -> None:
+    race, records = Race(beside={"x"}), {"a": Record(), "b": Record(), "x": Record()}
+    while names := race(records):
+        for name in names:
+            records[name].rounds.append({"a": 1.0, "b": 1.3, "x": 0.1}[name])
+    assert 0 < len(records["x"].rounds) < LEAST
+    assert len(records["b"].rounds) == LEAST

@@ -1,0 +1,118 @@
+"""Stretches hold every node once, in order, and end where models are narrow."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.edge.export import to_edge
+from delegate.edge.identity import identify, identity
+from delegate.edge.node import is_compute
+from delegate.edge.passes.pipeline import optimize
+from delegate.edge.program import EdgeProgram
+from delegate.partitioner.saved import SavedPartition, SavedPlan
+from delegate.placement.composing import composed
+from delegate.placement.stretches import stretches
+from tests import zoo
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Looping(nn.Module):
+    """Control flow between two layers, and two results of one operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.cond(x.sum() > 0, lambda a: a.relu() + 1, lambda a: a - 1, (self.first(x),))
+        left, right = y.split(4, 1)
+        return self.last(left) + right.topk(4).values
+
+
+def edge(module: nn.Module, *inputs: torch.Tensor) -> EdgeProgram:
+    with torch.no_grad():
+        exported = torch.export.export(module.eval(), inputs)
+    return identify(optimize(to_edge(exported, name="forward")))
+
+
+MODELS = {
+    "blocks": lambda: edge(nn.Sequential(*(Block() for _ in range(5))), torch.randn(4, 16)),
+    "looping": lambda: edge(Looping(), torch.randn(2, 8)),
+    "mobilenet_v3_small": lambda: identify(optimize(to_edge(zoo.export("mobilenet_v3_small"), name="forward"))),
+    "bert_mini": lambda: identify(optimize(to_edge(zoo.export("bert_mini"), name="forward"))),
+    "one operator": lambda: edge(nn.ReLU(), torch.randn(3)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("most", [1, 5, 12])
+def test_every_node_is_in_one_stretch(name: str, most: int) -> None:
+    program = MODELS[name]()
+    found = stretches(program, most)
+    assert 1 <= len(found) <= most
+    assert [node for s in found for node in s.nodes] == [identity(n) for n in program.graph.nodes if is_compute(n)]
+    assert all(s.nodes for s in found)
+    assert all(number > max(s.after, default=-1) for number, s in enumerate(found))
+
+
+def test_cuts_are_between_blocks() -> None:
+    found = stretches(MODELS["blocks"](), 5)
+    assert [s.name for s in found] == [f"{i}.up to {i}" for i in range(5)]
+    assert [s.bytes_in for s in found] == [0, *[4 * 16 * 4] * 4]  # and not the 64 within a block
+    assert [s.after for s in found] == [(), (0,), (1,), (2,), (3,)]
+
+
+def test_graphs_of_control_flow_go_with_their_call() -> None:
+    program = MODELS["looping"]()
+    graphs = [name for s in stretches(program) for name in s.graphs]
+    assert sorted(graphs) == ["forward.false_graph_0", "forward.true_graph_0"]
+
+
+def test_a_plan_is_composed_of_others() -> None:
+    program = MODELS["blocks"]()
+    found = stretches(program, 5)
+    nodes = [node for s in found for node in s.nodes]
+    plans = {
+        name: SavedPlan((SavedPartition("forward", f"{name}_0", name, tuple(nodes)),), ("aten.linear.default",))
+        for name in ("a", "b")
+    }
+    made = composed(plans, found, ["a", "a", "b", "b", "a"])
+    assert [(p.backend, p.nodes) for p in made.partitions] == [
+        ("a", (*found[0].nodes, *found[1].nodes)),
+        ("b", (*found[2].nodes, *found[3].nodes)),
+        ("a", found[4].nodes),
+    ]
+    assert len({p.name for p in made.partitions}) == 3
+    assert made.whole == ("aten.linear.default",)
+    apart = composed(plans, found, ["a"] * 5, apart=True)
+    assert [p.nodes for p in apart.partitions] == [s.nodes for s in found]
+
+
+@pytest.mark.parametrize("choice", ["one,one,one,one,one", "one,one,two,two,one", "two,one,two,one,two"])
+def test_a_composed_plan_is_lowered_as_it_says(choice: str) -> None:
+    torch.manual_seed(0)
+    module, x = nn.Sequential(*(Block() for _ in range(5))).eval(), torch.randn(4, 16)
+    exported = torch.export.export(module, (x,))
+    config = {"backends": ["xnnpack:one", "xnnpack:two"]}
+    names = [f"xnnpack:{name}" for name in choice.split(",")]
+    first = delegate.to_backend(exported, config=config).plan
+    second = delegate.to_backend(exported, config={"backends": ["xnnpack:two", "xnnpack:one"]}).plan
+    found = stretches(
+        identify(optimize(to_edge(exported, name="forward", preserve_ops=frozenset(first.whole or ())))), 5
+    )
+    wanted = composed({"xnnpack:one": first, "xnnpack:two": second}, found, names)
+    program = delegate.to_backend(exported, config=config, plan=wanted)
+    assert program.plan.places() == wanted.places()
+    assert [p.backend for p in program.plan.partitions] == [p.backend for p in wanted.partitions]
+    torch.testing.assert_close(program(x), module(x), rtol=1e-4, atol=1e-5)
