@@ -164,19 +164,12 @@ def _observe_weights(module: GraphModule) -> None:
 
 
 def _warn_of_nothing(module: GraphModule, settings: Settings) -> None:
-    wanted = {
-        settings.scheme,
-        *settings.operators.values(),
-        *settings.module_types.values(),
-        *settings.modules.values(),
-    }
-    if wanted == {OFF} or any(_observers(module)):
+    rules = (settings.operators, settings.module_types, settings.modules)
+    if {settings.scheme, *(s for rule in rules for s in rule.values())} == {OFF} or any(_observers(module)):
         return
     floats = {t.dtype for n in module.graph.nodes for t in tensors(n) if t.is_floating_point()} - {torch.float32}
     names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in floats))
-    why = (
-        f"it computes in {names}: quantize it in float32" if floats else f"{settings.backend} has none of its operators"
-    )
+    why = f"it computes in {names}: quantize it in float32" if floats else f"{settings.backend} has no operator of it"
     warnings.warn(f"nothing of the model is quantized: {why}", RuntimeWarning, stacklevel=4)
 
 
