@@ -19,6 +19,7 @@ from examples.llm.model import Model
 from examples.llm.sampling import Sampler
 from examples.llm.speculative import Speculation
 from examples.llm.text import Text
+from tests.backends.onnx.test_rows import require
 from tests.e2e.processes import AHEAD_OF_TIME, run
 from tests.silence import silence  # noqa: F401 - for every test here
 from tests.zoo import libraries
@@ -99,6 +100,15 @@ def test_the_tokens_of_eager(family, backend, tmp_path):
     expected = eager(source, PROMPT)
     assert len(set(expected)) > 5  # it does not only repeat itself
     assert answer(model) == expected
+    model.program.close()
+
+
+@pytest.mark.parametrize("backends", [["dsp", "xnnpack"], ["webgpu"]], ids=",".join)
+def test_on_a_dsp_and_a_gpu(backends, tmp_path):
+    require(backends[0])
+    source, model = made(tmp_path, "qwen3", backends=backends)
+    assert {d.backend for d in model.program.program.delegates} == {*backends}
+    assert answer(model, count=6) == eager(source, PROMPT, 6)
     model.program.close()
 
 
