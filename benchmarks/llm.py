@@ -37,6 +37,13 @@ SHAPE = {
     "tie_word_embeddings": True, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
 }  # fmt: skip
 CONTEXT, CHUNK, TALKS = 2560, 128, 4
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "int4": {"weights": "int4"},
+    "int4, prefill int8": {"weights": "int4", "prefill_weights": "int8"},
+    "int4, cache int8": {"weights": "int4", "cache": "int8"},
+    "int8": {"weights": "int8"},
+    "batch": {"weights": "int4", "conversations": TALKS},
+}
 PROBE = list(range(100, 132))  # tokens whose logits are compared
 
 
@@ -150,24 +157,19 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=28)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=8, help="that each engine decodes in its turn")
+    parser.add_argument("--variants", nargs="*", default=[*VARIANTS], choices=VARIANTS)
     parser.add_argument("--llama", help="the Python of an environment with llama-cpp-python and gguf")
     parser.add_argument("--folder", type=Path, help="where files are kept; else they are made anew")
     parser.add_argument("--profile", action="store_true", help="where a token's time goes, instead of the table")
     given = parser.parse_args()
     print(f"{cpu()}, {THREADS} threads, {given.layers} layers\n")
-    variants = {
-        "int4": {"weights": "int4"},
-        "int4, prefill int8": {"weights": "int4", "prefill_weights": "int8"},
-        "int4, cache int8": {"weights": "int4", "cache": "int8"},
-        "int8": {"weights": "int8"},
-        "batch": {"weights": "int4", "conversations": TALKS},
-    }
+    variants = {name: VARIANTS[name] for name in given.variants}
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
         folder.mkdir(exist_ok=True)
         exact = export(folder, given.layers, variants, bool(given.llama))
         if given.profile:
-            profile(folder / "int4.dlg")
+            profile(folder / f"{given.variants[0]}.dlg")
             return
         engines: dict[str, Any] = {name: Ours(folder / f"{name}.dlg") for name in variants if name != "batch"}
         if given.llama:
@@ -176,10 +178,11 @@ def main() -> None:
         print("\n| engine | load, s | SQNR of the logits to float32 eager, dB |\n|---|---|---|")
         for name, engine in engines.items():
             print(f"| {name} | {engine.load:.2f} | {sqnr(exact, engine.logits(PROBE)):.1f} |")
-        one, four = batched(folder / "batch.dlg", given.rounds)
-        print(
-            f"\n{TALKS} conversations in one call: {four:.1f} tokens a second, one: {one:.1f}; ratio {four / one:.2f}"
-        )
+        if "batch" in variants:
+            one, four = batched(folder / "batch.dlg", given.rounds)
+            print(
+                f"\n{TALKS} conversations in one call: {four:.1f} tokens a second, one: {one:.1f}; ratio {four / one:.2f}"
+            )
 
 
 def measure(engines: Mapping[str, Any], rounds: int, tokens: int) -> None:

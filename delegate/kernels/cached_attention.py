@@ -15,7 +15,7 @@ from delegate.kernels.table import FLOAT
 from delegate.kernels.threads import share_out
 from delegate.program.dtypes import DType
 
-_ALONE = 1 << 18  # elements of keys that one thread reads as fast as several do, which have to be woken
+_ALONE = 1 << 20  # elements of keys that one thread reads as fast as several do, which have to be woken
 _BLOCK = 1 << 16  # elements of a cache that are read at a time, and stay in the processor's own
 _SCRATCH = 1 << 17  # scores at a time
 _FEW = 4  # rows of a product that are multiplied one by one
