@@ -39,8 +39,8 @@ SHAPE = {
 CONTEXT, CHUNK, TALKS = 2560, 128, 4
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "int4": {"weights": "int4"},
-    "int4, prefill int8": {"weights": "int4", "prefill_weights": "int8"},
-    "int4, cache int8": {"weights": "int4", "cache": "int8"},
+    "int4-prefill8": {"weights": "int4", "prefill_weights": "int8"},
+    "int4-cache8": {"weights": "int4", "cache": "int8"},
     "int8": {"weights": "int8"},
     "batch": {"weights": "int4", "conversations": TALKS},
 }
@@ -180,9 +180,7 @@ def main() -> None:
             print(f"| {name} | {engine.load:.2f} | {sqnr(exact, engine.logits(PROBE)):.1f} |")
         if "batch" in variants:
             one, four = batched(folder / "batch.dlg", given.rounds)
-            print(
-                f"\n{TALKS} conversations in one call: {four:.1f} tokens a second, one: {one:.1f}; ratio {four / one:.2f}"
-            )
+            print(f"\n{TALKS} talks in one call: {four:.1f} tokens a second, one: {one:.1f}; ratio {four / one:.2f}")
 
 
 def measure(engines: Mapping[str, Any], rounds: int, tokens: int) -> None:
