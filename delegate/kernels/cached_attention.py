@@ -131,8 +131,7 @@ def _widened(entries: Array, room: Array) -> Array:
     """The entries in the dtype of `room`, and there."""
     made = room[:, : entries.shape[1]]
     if entries.dtype == np.float16 and made.dtype == np.float32:
-        for half, target in zip(entries, made, strict=True):
-            widen_float16(half.reshape(-1), target.reshape(-1))
+        widen_float16(entries, made)
     else:
         np.copyto(made, entries)
     return made
