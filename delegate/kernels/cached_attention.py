@@ -15,7 +15,7 @@ from delegate.kernels.table import FLOAT
 from delegate.kernels.threads import share_out
 from delegate.program.dtypes import DType
 
-_ALONE = 1 << 18  # elements of keys that one thread reads as fast as several do, which have to be woken
+_ALONE = 1 << 20  # elements of keys that one thread reads as fast as several do, which have to be woken
 _BLOCK = 1 << 16  # elements of a cache that are read at a time, and stay in the processor's own
 _SCRATCH = 1 << 17  # scores at a time
 _FEW = 4  # rows of a product that are multiplied one by one
@@ -37,29 +37,36 @@ def cached_attention(
     out: Array,
 ) -> None:
     """query (B, H, L, E), keys (R, G, S, E), values (R, G, S, V), positions (B, L), rows (B) -> (B, H, L, V)."""
-    _check(keys, positions, rows)
+    places = positions.tolist()  # reductions of NumPy take longer than Python's of a few numbers
+    chosen = list(range(len(query))) if rows is None else rows.tolist()
+    _check("row", chosen, len(keys))
     wide = np.result_type(query.dtype, np.float32)
     factor = wide.type(1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     batch, groups = len(query), keys.shape[1]
     asked = (query.astype(wide, copy=False) * factor).reshape(batch, groups, -1, query.shape[-1])
     made = out.reshape(batch, groups, -1, out.shape[-1])
-    for b, where in enumerate(positions):
-        row = b if rows is None else int(rows[b])
+    for b, row in enumerate(chosen):
+        _check("position", places[b], keys.shape[2])
+        ends = min(places[b]), max(places[b])
         cache = [(x[row], None if s is None else s[row]) for x, s in ((keys, key_scales), (values, value_scales))]
-        _attend(asked[b], cache, where, window, softcap, made[b])
+        _attend(asked[b], cache, positions[b], ends, window, softcap, made[b])
 
 
 def _attend(
     query: Array,
     cache: Sequence[tuple[Array, Array | None]],
     where: Array,
+    ends: tuple[int, int],
     window: int,
     softcap: float,
     out: Array,
 ) -> None:
-    """One conversation: query (groups, m, E), cache (groups, S, E) and (groups, S, V) with scales -> (groups, m, V)."""
+    """One conversation: query (groups, m, E), cache (groups, S, E) and (groups, S, V) with scales -> (groups, m, V).
+
+    Its queries stand at the places `where`, the first and the last of which are `ends`.
+    """
     groups, rows, channels = query.shape
-    first, end = max(0, int(where.min()) - window + 1) if window else 0, int(where.max()) + 1
+    first, end = max(0, ends[0] - window + 1) if window else 0, ends[1] + 1
     unseen = None if len(where) == 1 else _unseen(where, first, end, window)
     together = max(1, _SCRATCH // (rows * (end - first)))
 
@@ -124,8 +131,7 @@ def _widened(entries: Array, room: Array) -> Array:
     """The entries in the dtype of `room`, and there."""
     made = room[:, : entries.shape[1]]
     if entries.dtype == np.float16 and made.dtype == np.float32:
-        for half, target in zip(entries, made, strict=True):
-            widen_float16(half.reshape(-1), target.reshape(-1))
+        widen_float16(entries, made)
     else:
         np.copyto(made, entries)
     return made
@@ -140,13 +146,10 @@ def _unseen(where: Array, first: int, end: int, window: int) -> Array:
     return unseen
 
 
-def _check(keys: Array, positions: Array, rows: Array | None) -> None:
+def _check(name: str, given: Sequence[int], size: int) -> None:
     """Raises KernelError for a place that the cache has not."""
-    for name, given, size in (("position", positions, keys.shape[2]), ("row", rows, keys.shape[0])):
-        if given is not None and given.size and (given.min() < 0 or given.max() >= size):
-            raise KernelError(
-                f"{name} {given.min()} to {given.max()} of a cache that has {size}",
-                remedy="check the positions and rows that the model is given",
-            )
-    if rows is None and len(positions) > len(keys):
-        raise KernelError(f"a batch of {len(positions)} for a cache of {len(keys)} conversations")
+    if given and (min(given) < 0 or max(given) >= size):
+        raise KernelError(
+            f"{name} {min(given)} to {max(given)} of a cache that has {size}",
+            remedy="check the positions and rows that the model is given",
+        )

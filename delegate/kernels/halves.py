@@ -48,7 +48,7 @@ def from_float16(values: Array) -> Array:
 
 
 def widen_float16(half: Array, out: Array) -> None:
-    """float16 into float32, one dimension: sign, exponent and mantissa are moved to where float32 has them.
+    """float16 into float32, of one shape: sign, exponent and mantissa are moved to where float32 has them.
 
     The exponent counts from another number there.
     """

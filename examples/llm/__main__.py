@@ -8,6 +8,10 @@ A MODEL is a folder of safetensors with its tokenizer, or a configuration in JSO
 
 from __future__ import annotations
 
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # attention has threads of its own; before NumPy is imported
+
 import argparse
 import sys
 from pathlib import Path
@@ -16,6 +20,7 @@ from delegate.errors import DelegateError, InputError
 from examples.llm.batch import Batch
 from examples.llm.model import Model
 from examples.llm.sampling import Sampler
+from examples.llm.speculative import Speculation
 from examples.llm.text import Text, numbers
 
 
@@ -37,10 +42,8 @@ def _export(given: argparse.Namespace) -> None:
     except ModuleNotFoundError as error:
         remedy = "pip install 'delegate[aot,xnnpack,quantization]' transformers safetensors tokenizers"
         raise DelegateError("exporting takes torch and transformers", where=str(error), remedy=remedy) from error
-    options = Options(
-        context=given.context, chunk=given.chunk, conversations=given.conversations, weights=given.weights,
-        prefill_weights=given.prefill_weights, cache=given.cache, backends=given.backend or ("xnnpack",),
-    )  # fmt: skip
+    names = ("context", "chunk", "conversations", "weights", "prefill_weights", "cache", "guesses")
+    options = Options(**{name: getattr(given, name) for name in names}, backends=given.backend or ("xnnpack",))
     options.check()
     source = read(given.model, without_tokenizer=given.no_tokenizer)
     program = export(source, given.path, options)
@@ -48,12 +51,15 @@ def _export(given: argparse.Namespace) -> None:
 
 
 def _run(given: argparse.Namespace) -> None:
-    model = Model(given.path)
+    model = Model(given.path, trust_code=given.trust_code)
     prompts = [(p, _tokens(model, p, given.numbers)) for p in given.prompt]
     prefix = _tokens(model, given.prefix, given.numbers) if given.prefix else []
     samplers = [Sampler(given.temperature, given.top_k, given.top_p, given.seed) for _ in prompts]
     if len(prompts) > 1 and not prefix and model.about["conversations"] >= len(prompts):
         _together(given, model, [tokens for _, tokens in prompts], samplers)
+        return
+    if given.draft:
+        _speculate(given, model, [[*prefix, *tokens] for _, tokens in prompts])
         return
     kept = None
     if prefix:
@@ -78,6 +84,20 @@ def _together(given: argparse.Namespace, model: Model, prompts: list[list[int]],
             break
     for text, words in zip(texts, said, strict=True):
         print(words + text.finish())
+
+
+def _speculate(given: argparse.Namespace, model: Model, prompts: list[list[int]]) -> None:
+    """The likeliest tokens, of which a smaller model guesses some."""
+    if given.temperature:
+        raise InputError("guesses are checked against the likeliest token", remedy="leave --temperature out")
+    small = Model(given.draft, trust_code=given.trust_code)
+    for tokens in prompts:
+        text = _text(given, model)
+        for token in Speculation(model, small).generate(tokens, given.count):
+            print(text.add(token), end="", flush=True)
+            if text.stopped:
+                break
+        print(text.finish())
 
 
 def _text(given: argparse.Namespace, model: Model) -> Text:
@@ -110,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--prefill-weights", choices=widths, help="those of prefill, where they are others")
     export.add_argument("--cache", choices=("float32", "float16", "int8"), default="float32")
     export.add_argument("--backend", action="append", help="in order of preference; xnnpack if none is given")
+    export.add_argument("--guesses", type=int, default=0, help="of a small model, that are looked at in one call")
     export.add_argument("--no-tokenizer", action="store_true", help="of a folder without: the program takes numbers")
     run = commands.add_parser("run", help="go on from a prompt; needs no torch")
     run.set_defaults(command=_run)
@@ -123,6 +144,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--top-p", type=float, default=1.0, help="draw from the likeliest that have this probability")
     run.add_argument("--seed", type=int, help="the same seed draws the same tokens")
     run.add_argument("--stop", action="append", default=[], help="a word that ends the answer")
+    run.add_argument("--draft", type=Path, help="a smaller model, whose guesses this one looks at")
+    run.add_argument("--trust-code", action="store_true", help="run machine code that is in the file")
     run.add_argument("--when-full", choices=("stop", "slide"), default="stop", help="of the context")
     return parser
 

@@ -43,10 +43,10 @@ class Batch:
             going = {i: token for i, token in going.items() if self.conversations[i].room}
             if not going or number == count - 1:
                 return
-            logits = self._next(going)
+            logits = self.next(going)
 
-    def _next(self, tokens: Mapping[int, int]) -> dict[int, Array]:
-        """The logits behind one more token of each of these."""
+    def next(self, tokens: Mapping[int, int]) -> dict[int, Array]:
+        """The logits behind one more token of each of these conversations."""
         going = [self.conversations[i] for i in tokens]
         if len(going) == 1:
             return {i: going[0].feed([token]) for i, token in tokens.items()}

@@ -53,7 +53,7 @@ class Store(nn.Module):
 class _Writer(transformers.Cache):
     """What the layers of transformers write their keys and values to, in one call."""
 
-    def __init__(self, decoder: Decoder, positions: Tensor, rows: Tensor) -> None:
+    def __init__(self, decoder: Decoder | Verifier, positions: Tensor, rows: Tensor) -> None:
         super().__init__(layers=[])
         self._decoder, self._where = decoder, (positions, rows)
 
@@ -87,7 +87,7 @@ transformers.AttentionInterface.register(ATTENTION, attend)
 
 
 class Decoder(nn.Module):
-    """tokens, positions (batch, length), rows (batch) -> logits of the last position (batch, vocabulary).
+    """tokens, positions (batch, length), rows (batch) -> logits (batch, vocabulary) of the last position.
 
     Args:
         model: with the attention function `ATTENTION`.
@@ -112,3 +112,16 @@ class Decoder(nn.Module):
         given = {"position_ids": positions, "past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
         logits: Tensor = self.model(tokens, **given).logits
         return logits[:, -1]
+
+
+class Verifier(nn.Module):
+    """The same over a decoder's cache, with the logits of all positions: (batch, length, vocabulary)."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__()
+        self.model, self.keys, self.values = decoder.model, decoder.keys, decoder.values
+
+    def forward(self, tokens: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
+        cache = _Writer(self, positions, rows)
+        logits: Tensor = self.model(tokens, position_ids=positions, past_key_values=cache, use_cache=True).logits
+        return logits

@@ -15,7 +15,7 @@ from torch.export import Dim, ExportedProgram
 
 import delegate
 from delegate.errors import ConfigError
-from examples.llm.decoder import TYPES, Decoder
+from examples.llm.decoder import TYPES, Decoder, Verifier
 from examples.llm.small import WEIGHTS, with_weights
 from examples.llm.source import Source
 
@@ -31,6 +31,7 @@ class Options:
         weights: of the layers in decode; "int4" in blocks of 32.
         prefill_weights: of the layers in prefill; None: the same, which is the smaller file.
         cache: the type of keys and values.
+        guesses: of a smaller model, how many method `verify` looks at in one call, at most; 0: there is no such method.
         backends: in order of preference.
     """
 
@@ -40,6 +41,7 @@ class Options:
     weights: str = "int4"
     prefill_weights: str | None = None
     cache: str = "float32"
+    guesses: int = 0
     backends: Sequence[str] = ("xnnpack",)
 
     def check(self) -> None:
@@ -47,6 +49,8 @@ class Options:
         if not 2 <= self.chunk <= self.context:
             remedy = "take a chunk of 2 tokens or more, and a context that has room for one"
             raise ConfigError(f"a chunk of {self.chunk} in a context of {self.context}", remedy=remedy)
+        if self.guesses < 0 or self.guesses >= self.context:
+            raise ConfigError(f"{self.guesses} guesses in a context of {self.context}", remedy="take 4, or 0 for none")
         if self.conversations < 1:
             raise ConfigError(f"{self.conversations} conversations", remedy="take 1 or more")
         for name, given, known in (
@@ -93,12 +97,15 @@ def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
     if options.conversations > 1:
         rows = {0: Dim("rows", min=2, max=options.conversations)} if options.conversations > 2 else None
         found["batch"] = _export(decode, options.conversations, 1, (rows,) * 3)
+    if options.guesses:
+        sizes = {1: Dim("length", min=2, max=options.guesses + 1)} if options.guesses > 1 else None
+        found["verify"] = _export(Verifier(decode), 1, options.guesses + 1, (sizes, sizes, None))
     if source.tokenizer:
         found["tokenizer"] = torch.export.export(Data(source.tokenizer), ())
     return found
 
 
-def _export(decoder: Decoder, batch: int, length: int, sizes: Any = None) -> ExportedProgram:
+def _export(decoder: nn.Module, batch: int, length: int, sizes: Any = None) -> ExportedProgram:
     positions = torch.arange(length).expand(batch, length).contiguous()
     inputs = (torch.zeros(batch, length, dtype=torch.int64), positions, torch.arange(batch))
     with torch.no_grad():
@@ -112,6 +119,7 @@ def about(source: Source, options: Options) -> dict[str, Any]:
         "context": options.context,
         "chunk": options.chunk,
         "conversations": options.conversations,
+        "guesses": options.guesses,
         "vocabulary": source.model.config.vocab_size,
         "weights": options.weights,
         "cache": options.cache,

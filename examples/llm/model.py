@@ -22,12 +22,16 @@ WhenFull = Literal["stop", "slide"]
 class Model:
     """A loaded program.
 
+    Args:
+        path: of its file.
+        trust_code: run machine code that is in it, as partitions on NVIDIA's GPUs are.
+
     Raises:
         ProgramError: the file cannot be read, or is no language model.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.program = delegate.load(path)
+    def __init__(self, path: Path, trust_code: bool = False) -> None:
+        self.program = delegate.load(path, trust_code=trust_code)
         if missing := {"prefill", "decode", "about"} - set(self.program.methods):
             self.program.close()
             what = f"it has no method {', '.join(sorted(missing))}"

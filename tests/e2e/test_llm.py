@@ -17,7 +17,9 @@ from delegate.program.model import Home, KernelCall
 from examples.llm.batch import Batch
 from examples.llm.model import Model
 from examples.llm.sampling import Sampler
+from examples.llm.speculative import Speculation
 from examples.llm.text import Text
+from tests.backends.onnx.test_rows import require
 from tests.e2e.processes import AHEAD_OF_TIME, run
 from tests.silence import silence  # noqa: F401 - for every test here
 from tests.zoo import libraries
@@ -98,6 +100,15 @@ def test_the_tokens_of_eager(family, backend, tmp_path):
     expected = eager(source, PROMPT)
     assert len(set(expected)) > 5  # it does not only repeat itself
     assert answer(model) == expected
+    model.program.close()
+
+
+@pytest.mark.parametrize("backends", [["dsp", "xnnpack"], ["webgpu"]], ids=",".join)
+def test_on_a_dsp_and_a_gpu(backends, tmp_path):
+    require(backends[0])
+    source, model = made(tmp_path, "qwen3", backends=backends)
+    assert {d.backend for d in model.program.program.delegates} == {*backends}
+    assert answer(model, count=6) == eager(source, PROMPT, 6)
     model.program.close()
 
 
@@ -185,6 +196,50 @@ def test_a_context_that_is_full(qwen):
     assert slid[:5] == eager(source, prompt, 5)
     held = [*prompt, *slid][:64]
     assert slid[5:10] == eager(source, [*held[32:], slid[4]], 5)
+
+
+@pytest.fixture(scope="module")
+def guessing(tmp_path_factory) -> tuple[Source, Model]:
+    return made(tmp_path_factory.mktemp("guessing"), "qwen3", guesses=3)
+
+
+def test_guesses_of_the_same_model_are_right(guessing):
+    source, large = guessing
+    both = Speculation(large, large)
+    assert list(both.generate(PROMPT, TOKENS)) == eager(source, PROMPT)
+    assert both.calls == -(-(TOKENS - 1) // 4)  # 4 tokens a call
+
+
+def test_guesses_of_another_model(guessing, tmp_path):
+    """Most are wrong: the tokens are those of the large one all the same."""
+    source, large = guessing
+    small = made(tmp_path, "llama")[1]
+    both = Speculation(large, small)
+    assert list(both.generate(PROMPT, TOKENS)) == eager(source, PROMPT)
+    assert both.calls > TOKENS / 2
+
+
+def test_guesses_up_to_a_full_context(guessing, tmp_path):
+    """Guesses at some tokens are right, at others wrong: those of a model whose head was changed a little."""
+    source, large = guessing
+    prompt = list(range(1, 50))
+    with libraries(), torch.no_grad():
+        other = read(configuration(tmp_path, "qwen3"))
+        weight = other.model.get_input_embeddings().weight
+        weight += 0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+        export(other, tmp_path / "small.dlg", Options(context=64, chunk=8, weights="float32"))
+    both = Speculation(large, Model(tmp_path / "small.dlg"))
+    assert list(both.generate(prompt, 100)) == eager(source, prompt, 16)
+    assert 4 < both.calls < 15
+
+
+def test_models_that_do_not_go_together(guessing, qwen, tmp_path):
+    with pytest.raises(InputError, match=r"one token at a time.*--guesses"):
+        Speculation(qwen[1], guessing[1])
+    with libraries():
+        export(read(configuration(tmp_path, "qwen3", vocab_size=301)), tmp_path / "m.dlg", Options(64, 8, 1, "float32"))
+    with pytest.raises(InputError, match=r"other vocabularies.*300 and 301"):
+        Speculation(guessing[1], Model(tmp_path / "m.dlg"))
 
 
 def test_an_end_token_ends(qwen):

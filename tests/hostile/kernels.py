@@ -260,6 +260,7 @@ def everything() -> list[Call]:
     import torch
     import torch.ao.quantization.fx._decomposed  # registers the quantized operators
 
+    import delegate.edge.cached_attention  # noqa: F401 - registers an operator of ours
     from tests.kernels.opinfo import database
 
     by_kernel: dict[tuple[str, str], list[Call]] = {}
