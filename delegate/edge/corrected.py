@@ -37,10 +37,9 @@ def _flash_attention(attention: Callable[..., Any]) -> Callable[..., Any]:
         factor = 1 / math.sqrt(query.size(3)) if scale is None else scale
         scores = torch.matmul(given * factor, keys.transpose(2, 3))
         if is_causal:
-            attn_mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=query.device).tril()
-        if attn_mask is not None and attn_mask.dtype is torch.bool:
-            scores = scores.masked_fill(~attn_mask, -math.inf)
-        elif attn_mask is not None:
+            later = torch.ones(scores.shape[2:], dtype=torch.bool, device=query.device).triu(1)
+            scores = scores.masked_fill(later, -math.inf)
+        if attn_mask is not None:  # numbers to add: who takes truth values turns them into these
             scores = scores + attn_mask
         return output, torch.logsumexp(scores, 3)
 
