@@ -21,9 +21,10 @@ from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_sy
 from torch.fx.node import map_arg
 
 from delegate.edge.build import inherited
+from delegate.edge.corrected import corrected
 from delegate.edge.functional import functionalize
 from delegate.edge.graphs import CHECKS
-from delegate.edge.node import describe
+from delegate.edge.node import describe, results_used, shape_text
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.edge.training import with_dropout
 from delegate.errors import LoweringError
@@ -35,8 +36,8 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 @functools.cache
 def core_decompositions(preserve_ops: Set[str] = frozenset()) -> Table:
     """Torch's decompositions to core ATen, without those of the operators to keep whole."""
-    table = dict(torch.export.default_decompositions()).items()
-    return {op: how for op, how in table if str(op) not in preserve_ops}
+    table = corrected(dict(torch.export.default_decompositions()))
+    return {op: how for op, how in table.items() if str(op) not in preserve_ops}
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class Decomposer:
         if not self.accepts(body):
             return (node,)
         made, results = _inline(body, node, leaves)
+        _require_alike(node, results)
         _rename_symbols(node, results)
         _replace_uses(node, results)
         return made
@@ -257,6 +259,27 @@ def _copy(inner: Node, env: dict[Node, Node], graph: Graph, body: Graph) -> Node
         raise LoweringError(f"a decomposition holds the constant {inner.target}", where=str(inner))
     kwargs: dict[str, Any] = {"dtype": constant.dtype, "device": constant.device, "pin_memory": False}
     return graph.call_function(torch.ops.aten.full.default, ([], constant.item()), kwargs)
+
+
+def _require_alike(node: Node, results: Any) -> None:
+    """Raise LoweringError where a result that is used has another dtype or rank, or another size that is known."""
+    old = node.meta.get(META_VALUE)
+    if isinstance(old, torch.Tensor):
+        pairs = [(old, results)]
+    else:
+        given = results if isinstance(results, list | tuple) else []
+        pairs = [(old[i], given[i]) for i in sorted(results_used(node)) if old is not None and i < len(given)]
+    for before, made in pairs:
+        after = made.meta.get(META_VALUE) if isinstance(made, Node) else None
+        if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor) and not _alike(before, after):
+            what = f"torch's decomposition gives {shape_text(after)} in place of {shape_text(before)}"
+            raise LoweringError(what, where=describe(node), remedy="replace the operator in the model")
+
+
+def _alike(before: torch.Tensor, after: torch.Tensor) -> bool:
+    sizes = zip(before.shape, after.shape, strict=False)
+    known = all(a == b for a, b in sizes if isinstance(a, int) and isinstance(b, int))
+    return before.dtype is after.dtype and before.dim() == after.dim() and known
 
 
 def _rename_symbols(node: Node, results: Any) -> None:

@@ -63,6 +63,8 @@ class _MethodEmitter:
         self._write(results[count:], outputs)
         self.tables.require_kernels()
         sizes = {i.name: e for i, e in zip(self.edge.inputs, self.examples, strict=True)}
+        symbols = self.tables.symbols
+        assumed = guards(self.edge.guards, sizes, symbols, self.tables.shared.told.append)
         return Method(
             name=self.edge.name,
             inputs=inputs,
@@ -71,10 +73,10 @@ class _MethodEmitter:
             out_tree=tree_of(self.edge.out_spec),
             values=tuple(self.tables.values),
             instructions=tuple(self.graph.instructions),
-            symbols=tuple(self.tables.symbols.table),
+            symbols=tuple(symbols.table),
             arenas=(-1,),
             sources=tuple(self.tables.sources),
-            guards=tuple(guards(self.edge.guards, sizes, self.tables.symbols, self.tables.shared.told.append)),
+            guards=tuple(dict.fromkeys((*symbols.equal, *assumed))),
         )
 
     def _input(self, number: int, given: EdgeInput) -> Input:

@@ -61,7 +61,7 @@ class Symbols:
     A symbol that stands alone as a size is that size. One that only occurs as a * s + b is solved for: the size itself
     becomes the program's symbol, and s is (size - b) // a; the check of the input's shape proves that it divides. A
     size of symbols that no input tells, such as s0 * s1 alone, is a symbol as a whole; fallbacks of partitions take
-    such inputs.
+    such inputs. A number among the inputs that follows from others is a symbol of its own, and has to be equal.
 
     Args:
         inputs: of each input the fake tensor, or the symbolic integer of one that is a number; None for a literal.
@@ -76,6 +76,7 @@ class Symbols:
         names: Sequence[str] = (),
     ) -> None:
         self.table: list[Symbol] = []
+        self.equal: list[Expr] = []  # what has to hold of numbers that are given besides what they follow from
         self._ranges = ranges
         self._known: dict[Any, Expr] = {}
         self._offered: dict[Any, Symbol] = {}
@@ -95,6 +96,12 @@ class Symbols:
             if expr not in self._known and not self.knows(size):
                 low, high = self._range(expr, 0)
                 self._add(expr, Symbol(dim_name(size), low, high, position, dim), 1, 0)
+        told = {s.input for s in self.table if s.dim < 0}
+        for position, dim, size in dims:
+            if dim < 0 and position not in told:
+                own, follows = Expr(Op.SYMBOL, len(self.table)), self._expr(size.node.expr, "")
+                self.table.append(Symbol(names[position] if names else dim_name(size), UNBOUNDED_BELOW, None, position))
+                self.equal.append(Expr(Op.EQ, 0, (own, follows)))
 
     def dim(self, size: Any, where: str = "") -> Dim:
         """A size as torch has it (an int or a SymInt) as the program has it.

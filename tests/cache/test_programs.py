@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 import json
 import logging
 import warnings
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from delegate.edge.keys import NoKey, exported_key
 from delegate.kept import KeptPrograms
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.registry import default_registry
-from delegate.selection import kept_artifacts, select
+from delegate.selection import Selection, kept_artifacts, select
 
 
 class Net(nn.Module):
@@ -301,6 +303,18 @@ def test_settings_of_torch_count(folder: Path) -> None:
     torch.use_deterministic_algorithms(False)
     assert len(set(keys)) == len(keys)
     assert request_key() == keys[0]
+
+
+def test_nothing_that_may_be_asked_for_is_forgotten() -> None:
+    """Whoever adds to these has to say what it means for what is kept."""
+    in_the_key = {"partitioners", "backends", "rules", "on_portable", "notes", "fallback", "kernels"}
+    never_kept = {"verify", "quantization", "placement"}  # where they have any say
+    assert {field.name for field in fields(Selection)} == in_the_key | never_kept | {"cache"}
+    arguments = {"model", "backends", "config", "kernels", "example_inputs", "plan"}
+    without_say = {"cache", "progress"}
+    assert set(inspect.signature(delegate.to_backend).parameters) == arguments | without_say | {
+        "place", "verify", "original",
+    }  # fmt: skip
 
 
 class Own(CapabilityPartitioner):

@@ -140,3 +140,16 @@ def test_what_cannot_be_kept_is_said():
     exported._guards_code.append("L['x'].data_ptr() % 64 == 0")
     with pytest.warns(UserWarning, match=r"does not check what the export assumed: L\['x'\]\.data_ptr"):
         delegate.to_backend(exported, [])
+
+
+def test_a_number_that_follows_from_others_has_to_be_equal():
+    class Times(torch.nn.Module):
+        def forward(self, x, n: int):
+            torch._check(n == x.shape[0])
+            return x * n
+
+    exported = torch.export.export(Times(), (numbers(5, 2), 5), dynamic_shapes=({0: Dim.AUTO}, Dim.AUTO))
+    program = delegate.to_backend(exported, [])
+    torch.testing.assert_close(program(numbers(4, 2), 4), numbers(4, 2) * 4)
+    with pytest.raises(InputError, match="what the export assumed"):
+        program(numbers(4, 2), 3)

@@ -5,9 +5,10 @@ import torch
 from torch.export import Dim
 from torch.nn import functional as F
 
-from delegate.edge.decompose import Decomposer, compound_nodes, decompose, decompose_node
+from delegate.edge.decompose import Decomposer, compound_nodes, core_decompositions, decompose, decompose_node
 from delegate.edge.node import op_name, tensor
 from delegate.edge.verifier import CORE_ATEN, verify
+from delegate.errors import LoweringError
 from tests.edge.helpers import assert_same, edge, ops
 from tests.edge.test_export import Function
 
@@ -75,3 +76,28 @@ def test_new_nodes_inherit_metadata_and_fake_mode():
     made = decompose_node(node)
     assert all((m.meta["nn_module_stack"], m.meta["stack_trace"]) == (stack, trace) for m in made)
     assert {tensor(m).fake_mode for m in made if isinstance(m.meta["val"], torch.Tensor)} == {mode}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("how", ["plain", "causal", "mask", "heads", "scale"])
+def test_attention_gives_the_sums_that_gradients_need(how, dtype):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, heads, 5, 4, dtype=dtype) for heads in ((4, 2, 2) if how == "heads" else (2, 2, 2)))
+    given = {
+        "causal": {"is_causal": True},
+        "mask": {"attn_mask": torch.randn(5, 5, dtype=dtype)},
+        "scale": {"scale": 0.7},
+    }.get(how, {})
+    whole = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    parts = core_decompositions()[whole](q, k, v, **given)
+    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype is torch.bfloat16 else {}
+    for found, wanted in zip(parts, whole(q, k, v, **given), strict=True):
+        torch.testing.assert_close(found, wanted, **tolerance)
+
+
+def test_a_decomposition_that_gives_something_else_is_an_error(monkeypatch):
+    ep = torch.export.export(Function(F.silu), (torch.ones(3),))
+    other = {torch.ops.aten.silu.default: lambda x: x.sum()}
+    monkeypatch.setattr(Decomposer, "table", property(lambda own: other))
+    with pytest.raises(LoweringError, match=r"gives float32\[\] in place of float32\[3\].*silu"):
+        Decomposer().expand([n for n in ep.graph.nodes if "silu" in n.name])

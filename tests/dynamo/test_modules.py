@@ -1,0 +1,152 @@
+"""Modules as people write them, called several times with other sizes: results, gradients, and what they write."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from tests.dynamo.compiling import compiled
+
+F = nn.functional
+T = torch.Tensor
+
+
+class Of(nn.Module):
+    """Layers, and a function of them and the input."""
+
+    def __init__(self, function: Callable[..., Any], **layers: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        self.layers = nn.ModuleDict(layers)
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(self.layers, *args)
+
+
+class Counting(nn.Module):
+    """Writes to a buffer, and to a list of Python's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.rows = nn.Linear(8, 8), list[int]()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: T) -> T:
+        self.calls += 1
+        self.rows.append(x.shape[0])
+        return self.linear(x) * self.calls
+
+
+class Tied(nn.Module):
+    """The weights of an embedding are those of the last layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(20, 8), nn.Linear(8, 20, bias=False)
+        self.out.weight = self.table.weight
+
+    def forward(self, ids: T) -> T:
+        return self.out(self.table(ids).cumsum(1))
+
+
+def branches(net: nn.ModuleDict, x: T) -> T:
+    y = net["a"](x)
+    if y.sum() > 0:
+        torch._dynamo.graph_break()
+        return net["b"](y)
+    return F.relu(net["b"](-y))
+
+
+def written(net: nn.ModuleDict, x: T) -> Any:
+    x.mul_(2)
+    y = x[1:]
+    y.add_(1)
+    return x.sum(), y
+
+
+def grouped(net: nn.ModuleDict, x: T) -> T:
+    q, k, v = (x.unflatten(-1, (-1, 4)).transpose(1, 2) for x in net["qkv"](x).split((16, 8, 8), -1))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3, enable_gqa=True).flatten(2)
+
+
+def masked(net: nn.ModuleDict, x: T) -> T:
+    q, k, v = (x.unflatten(-1, (2, 4)).transpose(1, 2) for x in net["qkv"](x).chunk(3, -1))
+    return F.scaled_dot_product_attention(q, k, v, torch.eye(x.shape[1], dtype=torch.bool)).flatten(2)
+
+
+def encoder() -> nn.Module:
+    return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+
+def r(*shape: int) -> T:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def ids(*shape: int) -> T:
+    return torch.arange(torch.Size(shape).numel()).reshape(shape) % 20
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], list[Any]]] = {
+    "branches": (lambda: Of(branches, a=nn.Linear(8, 8), b=nn.Linear(8, 8)), [r(4, 8), -3 * r(4, 8), r(7, 8)]),
+    "a buffer and a list": (Counting, [r(4, 8), r(5, 8), r(6, 8), r(1, 8)]),
+    "an input is written": (lambda: Of(written), [r(4, 8), r(9, 8)]),
+    "lstm": (lambda: Of(lambda net, x: net["lstm"](x)[0][:, -1], lstm=nn.LSTM(8, 8)), [r(2, 5, 8), r(3, 7, 8)]),
+    "encoder": (encoder, [r(2, 5, 8), r(3, 6, 8), r(1, 1, 8)]),
+    "grouped attention": (lambda: Of(grouped, qkv=nn.Linear(8, 32)), [r(2, 5, 8), r(3, 6, 8)]),
+    "masked attention": (lambda: Of(masked, qkv=nn.Linear(8, 24)), [r(2, 5, 8), r(3, 6, 8)]),
+    "batch norm": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        [r(2, 3, 8, 8), r(3, 3, 9, 9), r(2, 3, 8, 8).to(memory_format=torch.channels_last)],
+    ),
+    "sizes of data": (lambda: Of(lambda net, x: (x[x > 0].sum(), torch.nonzero(x > 0.5))), [r(20), r(33), -r(5).abs()]),
+    "structures": (
+        lambda: Of(lambda net, d: {"a": d["x"] + 1, "b": [d["y"], d["x"].T], "c": 3, "d": None, "e": d["x"]}),
+        [{"x": r(3, 4), "y": r(2)}, {"x": r(5, 4), "y": r(2)}],
+    ),
+    "tied weights": (Tied, [ids(2, 5), ids(4, 9), torch.zeros(1, 0, dtype=torch.int64)]),
+    "complex": (
+        lambda: Of(lambda net, x: (torch.fft.rfft(x).abs(), torch.view_as_real(torch.fft.fft(x)))),
+        [r(8), r(3, 16)],
+    ),
+    "views": (lambda: Of(lambda net, x: (x.t(), x[0], x.expand(2, *x.shape))), [r(3, 4), r(4, 3).t()]),
+    "dtypes": (lambda: Of(lambda net, x: net["a"](x.double()).half().float(), a=nn.Linear(8, 8).double()), [r(3, 8)]),
+    "nothing": (lambda: nn.Sequential(nn.Linear(8, 4), nn.ReLU()), [r(0, 8), r(2, 8), r(8)]),
+}
+
+
+def tensors(tree: Any) -> list[T]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, T)]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch looks at it itself
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_as_in_eager(name: str, trains: bool) -> None:
+    torch.manual_seed(0)
+    make, inputs = CASES[name]
+    eager = make().train(trains)
+    other = copy.deepcopy(eager)
+    ours = compiled(other)
+    for given in [*inputs, inputs[0]]:
+        args = copy.deepcopy(given), copy.deepcopy(given)
+        with torch.set_grad_enabled(trains):
+            wanted, found = eager(args[0]), ours(args[1])
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(args[1], args[0], rtol=1e-3, atol=1e-4)
+        assert [t.stride() for t in tensors(found) if t.numel() > 1] == [
+            t.stride() for t in tensors(wanted) if t.numel() > 1
+        ]
+        if trains:
+            for side in (wanted, found):
+                losses = [(t**2).mean() for t in tensors(side) if t.requires_grad and t.numel()]
+                if losses:
+                    sum(losses).backward()
+    for (key, a), (_, b) in zip(eager.named_parameters(), other.named_parameters(), strict=True):
+        torch.testing.assert_close(b.grad, a.grad, rtol=1e-3, atol=1e-4, msg=lambda text, key=key: f"{key}: {text}")
+    torch.testing.assert_close(dict(other.named_buffers()), dict(eager.named_buffers()), rtol=1e-4, atol=1e-4)
