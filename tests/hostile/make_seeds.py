@@ -154,8 +154,9 @@ def _beside():
     x, state = build.input(), build.value(storage=Storage(Home.STATE, 0))
     new, inside, more, halved, body, out = (build.value() for _ in range(6))
     build.values[more] = build.values[more]._replace(dtype=DType.bool, shape=())
-    first = build.call("add.Tensor", Ref(state), Ref(x), 1, out=new), build.call(
-        "copy.default", Ref(state), Ref(new), False, out=state
+    first = (
+        build.call("add.Tensor", Ref(state), Ref(x), 1, out=new),
+        build.call("copy.default", Ref(state), Ref(new), False, out=state),
     )
     condition = Body((inside,), (more,), (build.call("any.default", Ref(inside), out=more),))
     turn = Body((halved,), (body,), (build.call("trunc.default", Ref(halved), out=body),))
