@@ -1,8 +1,7 @@
 """Partitions that the plan has run at the same time: their calls, and what stands between them, become branches.
 
-Order says more than the values that go from one instruction to another: the content of states, random numbers, and
-sizes that are read off data depend on it too. So what writes, draws or tells such a number stays where it is: nothing
-is moved across it.
+Order says more than the values that go from one instruction to another: the content of states and random numbers depend
+on it too. So nothing is moved across what writes or draws.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from delegate.errors import PartitionError
 from delegate.partitioner.plan import Group
 from delegate.partitioner.together import named
 from delegate.program.blocks import walk
+from delegate.program.expr import SymbolSets, members
 from delegate.program.lifetimes import refs
 from delegate.program.model import (
     Block,
@@ -67,6 +67,7 @@ class _Grouping:
     kernels: Kernels
     is_done: bool = False
     _branch: dict[str, int] = field(init=False)
+    _sets: SymbolSets = field(default_factory=SymbolSets)
 
     def __post_init__(self) -> None:
         self._branch = {name: 1 << number for number, names in enumerate(self.group) for name in names}
@@ -78,11 +79,10 @@ class _Grouping:
             calls: of a method or a block.
             later: values that are read behind them.
         """
-        members = [self._member(call) for call in calls]
         present = {n for call in calls if isinstance(call, DelegateCall) and (n := self._name(call)) in self._branch}
         if present == self._branch.keys():
             self.is_done = True
-            return self._with_branches(calls, members, later)
+            return self._with_branches(calls, [self._member(call) for call in calls], later)
         return tuple(map(self._inside, calls))
 
     def _inside(self, call: Instruction) -> Instruction:
@@ -99,21 +99,24 @@ class _Grouping:
         return self._branch.get(self._name(call), 0) if isinstance(call, DelegateCall) else 0
 
     def _with_branches(
-        self, calls: Sequence[Instruction], members: Sequence[int], later: set[int]
+        self, calls: Sequence[Instruction], own: Sequence[int], later: set[int]
     ) -> tuple[Instruction, ...]:
         before = self._predecessors(calls)
         behind, ahead = [0] * len(calls), [0] * len(calls)  # the branches that an instruction is behind, ahead of
         for place, sources in enumerate(before):
             for source in sources:
-                behind[place] |= behind[source] | members[source]
+                behind[place] |= behind[source] | own[source]
         for place in reversed(range(len(calls))):
             for source in before[place]:
-                ahead[source] |= ahead[place] | members[place]
-        for place, member in enumerate(members):
+                ahead[source] |= ahead[place] | own[place]
+        for place, member in enumerate(own):
             if member and behind[place] & ~member:
                 raise _refused(self.method, self.group, "one needs what another makes, or their order matters")
-        home = [member or behind[p] & ahead[p] for p, member in enumerate(members)]
+        home = [member or behind[p] & ahead[p] for p, member in enumerate(own)]
         first = next(place for place, member in enumerate(home) if member)
+        told = {s.value for s in self.method.symbols if s.input < 0}
+        if any(not told.isdisjoint(call.outputs) for call, member in zip(calls, home, strict=True) if member):
+            raise _refused(self.method, self.group, "what stands between them tells a size that depends on data")
         outside = [place for place, member in enumerate(home) if not member]
         early = [p for p in outside if p < first or (ahead[p] and not behind[p])]
         late = sorted({*outside}.difference(early))
@@ -134,12 +137,11 @@ class _Grouping:
         found: list[list[int]] = []
         last: list[int] = []  # the last instruction that none may pass, if there was one
         since: list[int] = []  # and all behind it
-        told = {s.value for s in self.method.symbols if s.input < 0}
         for place, call in enumerate(calls):
-            sources = {made[index] for index in read_by(call) if index in made}
+            sources = {made[index] for index in (*read_by(call), *self._told_by(call)) if index in made}
             made.update(dict.fromkeys(call.outputs, place))
             sources.update(last)
-            if self._keeps_its_place(call, told):
+            if self._keeps_its_place(call):
                 sources.update(since)
                 last, since = [place], []
             else:
@@ -147,13 +149,24 @@ class _Grouping:
             found.append(sorted(sources))
         return found
 
-    def _keeps_its_place(self, call: Instruction, told: set[int]) -> bool:
-        """Whether it writes what was there before, draws random numbers, or tells a number that sizes depend on."""
+    def _told_by(self, call: Instruction) -> list[int]:
+        """The values that tell the numbers in its arguments and sizes, where these depend on data."""
+        symbols = self.method.symbols
+        if all(symbol.input >= 0 for symbol in symbols):
+            return []
+        wanted = 0
+        for each in walk((call,)):
+            wanted |= self._sets.of(each.args) if isinstance(each, KernelCall) else 0
+            for index in (*each.outputs, *read_by(each)):
+                wanted |= self._sets.of(self.method.values[index].shape)
+        return [symbols[i].value for i in members(wanted) if symbols[i].input < 0]
+
+    def _keeps_its_place(self, call: Instruction) -> bool:
+        """Whether it writes what was there before, or draws random numbers."""
         inner = list(walk((call,)))
         written = {self.method.values[o].storage.home for c in inner for o in c.outputs}
-        outputs = {o for c in inner for o in c.outputs}
         draws = any(isinstance(c, KernelCall) and self._is_random(c) for c in inner)
-        return draws or not told.isdisjoint(outputs) or not written.isdisjoint((Home.STATE, Home.INPUT))
+        return draws or not written.isdisjoint((Home.STATE, Home.INPUT))
 
     def _is_random(self, call: KernelCall) -> bool:
         op = self.program.operators[call.operator]

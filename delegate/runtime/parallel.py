@@ -12,6 +12,8 @@ from delegate.plugins import one_line
 from delegate.runtime.steps import Step, run_steps
 from delegate.runtime.workers import Workers
 
+_PATIENCE = 0.05  # seconds after which who waits looks for interrupts
+
 
 class Stop:
     """A step at the beginning of every block inside of a branch: loops end there where the call is interrupted.
@@ -85,6 +87,33 @@ class ParallelStep:
         return KernelError(f"branches failed: {one_line(error)}", where=self.place)
 
 
+class _Helper:
+    """A thread at work, for the caller to wait for.
+
+    An interrupt may come at any place in the caller's thread, which would leave the lock of a Condition held, or this
+    one taken: so a flag says the end too. And the system may hand a signal to another thread, so that waiting goes on
+    until the caller's is back in Python: so it waits for a short time, again and again.
+    """
+
+    __slots__ = ("_is_done", "_lock")
+
+    def __init__(self) -> None:
+        self._lock, self._is_done = threading.Lock(), False
+
+    def __enter__(self) -> _Helper:
+        self._lock.acquire()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_done = True
+        self._lock.release()
+
+    def wait(self) -> None:
+        """Until it is done."""
+        while not self._is_done:
+            self._lock.acquire(timeout=_PATIENCE)
+
+
 class _Run:
     """One run of the branches. Whoever works takes the next that nobody has taken."""
 
@@ -93,8 +122,8 @@ class _Run:
         self._left = deque((number, steps, copy_context()) for number, steps in enumerate(branches))
         self._stop = stop
         self.errors: dict[int, BaseException] = {}
-        self._changed = threading.Condition(threading.Lock())
-        self._helpers = 0
+        self._lock = threading.Lock()
+        self._helpers: list[_Helper] = []
         self._is_over = False
 
     def work(self) -> None:
@@ -108,21 +137,17 @@ class _Run:
 
     def help(self) -> None:
         """The same in another thread, which must raise nothing."""
-        with self._changed:
-            if self._is_over:
-                return
-            self._helpers += 1
-        try:
+        with _Helper() as helper:
+            with self._lock:
+                if self._is_over:
+                    return
+                self._helpers.append(helper)
             while (taken := self._take()) is not None:
                 number, steps, context = taken
                 try:
                     context.run(run_steps, steps)
                 except BaseException as error:  # of whatever kind: it is raised in the caller's thread
                     self.errors[number] = error
-        finally:
-            with self._changed:
-                self._helpers -= 1
-                self._changed.notify_all()
 
     def _take(self) -> tuple[int, list[Step], Context] | None:
         try:
@@ -146,10 +171,10 @@ class _Run:
         interrupt: BaseException | None = None
         while True:
             try:
-                with self._changed:
+                with self._lock:
                     self._is_over = True
-                    while self._helpers:
-                        self._changed.wait()
+                for helper in self._helpers:
+                    helper.wait()
                 break
             except BaseException as error:  # an interrupt: wait on, but not for loops without end
                 interrupt = error

@@ -505,6 +505,31 @@ def test_what_runs_beside_ends_before_an_interrupt_is_raised():
     interrupted(call, 0.5)
 
 
+def test_a_signal_that_another_thread_is_given_interrupts_too():
+    """The system may hand it to any thread; the caller's only waits then, for a branch without end."""
+    begun, stop = threading.Event(), Stop([])
+
+    class Endless:
+        def __call__(self) -> None:
+            begun.set()
+            while True:
+                stop()
+                time.sleep(0.01)
+
+        failed = staticmethod(stop.failed)
+
+    def interrupt() -> None:
+        begun.wait(60)
+        time.sleep(0.3)
+        signal.raise_signal(signal.SIGINT)  # in this very thread
+
+    sender = threading.Thread(target=interrupt)
+    sender.start()
+    with pytest.raises(KeyboardInterrupt):
+        ParallelStep("here", [[Endless()], []], stop, Workers(1))()
+    sender.join()
+
+
 def test_helpers_end_with_the_program():
     def helpers() -> int:
         return sum(t.name == "delegate-branch" for t in threading.enumerate())
