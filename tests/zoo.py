@@ -72,6 +72,12 @@ def _llama_mini() -> torch.nn.Module:
     return LlamaForCausalLM(LlamaConfig(**shape, num_key_value_heads=4, vocab_size=4000, use_cache=False))
 
 
+def _distilbert_mini() -> torch.nn.Module:
+    with libraries():
+        from transformers import DistilBertConfig, DistilBertModel
+    return DistilBertModel(DistilBertConfig(n_layers=6, dim=256, n_heads=4, hidden_dim=1024, vocab_size=2000))
+
+
 def _image(size: int) -> Inputs:
     return (torch.randn(1, 3, size, size),)
 
@@ -103,6 +109,17 @@ ZOO = {
     "llama_mini": Architecture(lambda _: _llama_mini(), _tokens, 128),
 }
 
+WIDER = {  # ten more, for benchmarks
+    **{
+        name: Architecture(_timm, _image, 224)
+        for name in (
+            "deit_tiny_patch16_224", "regnety_004", "ghostnet_100", "tf_efficientnet_lite0", "mixer_s32_224",
+            "resnext50_32x4d", "convnextv2_atto", "edgenext_xx_small", "poolformer_s12",
+        )
+    },
+    "distilbert_mini": Architecture(lambda _: _distilbert_mini(), _tokens, 128),
+}  # fmt: skip
+
 LARGE = {  # for machines with a GPU
     "vit_b_16": Architecture(_torchvision, _image, 224),
     "bert_base": Architecture(lambda _: _bert(), _tokens, 128),
@@ -130,7 +147,7 @@ def calibrate(module: torch.nn.Module, inputs: Inputs, samples: int = 2) -> torc
 
 def make(name: str) -> tuple[torch.nn.Module, Inputs]:
     """The module in eval mode, and example inputs: the same for every call, whatever was drawn before."""
-    architecture = (ZOO | LARGE)[name]
+    architecture = (ZOO | LARGE | WIDER)[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         inputs = architecture.inputs(architecture.size)

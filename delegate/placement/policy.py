@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, groupby
 from typing import Any, NamedTuple, Protocol
@@ -24,7 +24,7 @@ from delegate.placement.trials import Bench, Seat, Trial
 from delegate.plugins import one_line
 from delegate.program.model import Program
 
-_ALONE, _SURVEYED = 0.4, 0.7  # shares of the budget after which a stage gives way to the next
+_COMPILED, _ALONE, _SURVEYED = 0.6, 0.4, 0.7  # shares of the budget after which a stage gives way to the next
 _ROUNDS = 9  # of the survey of stretches
 _LEAST = 3  # of these, to go on with
 _WORTH = 0.99  # a mixed plan is tried where it should take less than this share of the best plan of one candidate
@@ -236,7 +236,7 @@ class Placer:
     def _lower_each(self) -> None:
         seen: dict[Any, str] = {}
         for candidate in self.task.candidates:
-            if self._plans and not self._has_time(_ALONE):
+            if self._plans and not self._has_time(_COMPILED):
                 self._not_tried.append(f"{candidate.name}: the budget was over before it was compiled")
                 continue
             self._progress(f"compiling for {candidate.name}")
@@ -264,13 +264,16 @@ class Placer:
             self._inaccurate.update(inaccurate)
             return failed
 
-        return measured(
-            [self._trial(p.name, p.lowered, p.options, self.task.objective) for p in plans],
-            self._bench,
-            Race(self._inaccurate) if self.task.objective in ("latency", "throughput") else rounds(LEAST),
-            lambda: self._has_time(share),
-            check,
-        )
+        runs = self.task.objective in ("latency", "throughput")
+        wanted = Race(self._inaccurate) if runs else rounds(LEAST)
+
+        def go_on(records: Mapping[str, Record]) -> Collection[str]:
+            names = wanted(records)
+            enough = all(len(records[name].rounds) >= LEAST for name in names)
+            return () if enough and not self._has_time(share) else names
+
+        trials = [self._trial(p.name, p.lowered, p.options, self.task.objective) for p in plans]
+        return measured(trials, self._bench, go_on, lambda: self._has_time(1.0), check)
 
     def _trial(
         self,

@@ -55,6 +55,9 @@ class _Work:
     program: LoadedProgram
     profile: Profile | None = None
 
+    def __init__(self) -> None:
+        self.watching = contextlib.ExitStack()  # to the end of the process
+
     def open(
         self, path: str, method: str, inputs: str, kernels: list[str] | None, watched: bool, options: dict[str, Any]
     ) -> Mapping[str, Any]:
@@ -72,7 +75,7 @@ class _Work:
         self.program = load(path, kernels=kernels, trust_code=True, options=options)
         self.method, self.leaves = method, leaves(inputs)
         if watched:
-            self.profile = self.program.profile().__enter__()
+            self.profile = self.watching.enter_context(self.program.profile())
         self.run = self.program.method(method).run
         self.run(self.leaves)
         self.base = before

@@ -1,0 +1,197 @@
+"""Measured placement beside the engines themselves: each engine's own library on the whole model, and the chosen plan.
+
+python -m benchmarks.placement [--models NAME ...] [--rounds N] [--budget S] [--repeat N] [--sqnr DB] [--threads N]
+
+Every engine runs in a process of its own, all take turns, and a turn begins with a call that does not count. A ratio is
+the median of the rounds' own ratios. XNNPACK has no library of its own for whole models of torch: it stands as this
+project's plan on it alone. Lowering is timed without what was kept, then with it, in fresh folders of the cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import engines
+from benchmarks.engines import ENGINES, ROOT, Local
+from tests import zoo
+
+CANDIDATES = ("xnnpack", "openvino", "onnxruntime")
+DIRECT = {"xnnpack": "delegate", "openvino": "openvino", "onnxruntime": "onnxruntime"}  # candidate -> its engine
+SECONDS = 0.15  # of a turn
+
+
+class Worker:
+    """An engine, or a saved program, in a process of its own.
+
+    Args:
+        engine: its name, or the path of a program file.
+        model: of the zoo.
+        threads: that it runs on.
+    """
+
+    def __init__(self, engine: str, model: str, threads: int) -> None:
+        command = [sys.executable, "-m", "benchmarks.placement", "--worker", engine, model, "--threads", str(threads)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self.error = float(self._answer()["error"])
+
+    def turn(self) -> float:
+        """The median of the calls of a turn, in seconds."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("turn\n")
+        self._process.stdin.flush()
+        return float(self._answer()["seconds"])
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:  # libraries print too
+            if line.startswith("{"):
+                return dict(json.loads(line))
+        raise RuntimeError("a worker stopped")
+
+
+def work(engine: str, model: str) -> None:
+    """The other side of a Worker."""
+    module, inputs = zoo.make(model)
+    if engine.endswith(".dlg"):
+        import delegate
+
+        program = delegate.load(engine)
+        arrays = [x.numpy() for x in inputs]
+        made = Local(lambda: program(*arrays))
+    else:
+        made = ENGINES[engine](zoo.export(model), module, inputs)
+        assert isinstance(made, Local)
+    expected = ENGINES["eager"](None, module, inputs).outputs()  # type: ignore[arg-type]
+    given = made.outputs()
+    error = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(given, expected, strict=True))
+    print(json.dumps({"error": error}), flush=True)
+    for _ in sys.stdin:
+        made.call()
+        print(json.dumps({"seconds": engines.median_latency(made.call, SECONDS)}), flush=True)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What lowering by measuring gave."""
+
+    chosen: str
+    path: Path
+    seconds: float
+    again: float  # with what was kept
+    replayed: float  # as a plan, and nothing kept
+    plain: float  # by preference, and nothing kept
+
+
+def lower(model: str, folder: Path, budget: float, threads: int, sqnr: float | None) -> Lowered:
+    """Lower with a cache of its own, by measuring and by preference."""
+    import delegate
+
+    exported = zoo.export(model)
+    backends: list[dict[str, Any]] = [{"name": n, "options": {"threads": threads}} for n in CANDIDATES]
+    placement: dict[str, Any] = {"policy": "measured", "budget": budget}
+    if sqnr is not None:
+        backends.append({"name": "openvino:bf16", "options": {"threads": threads, "precision": "bfloat16"}})
+        quantized = {"name": "xnnpack", "quantization": {"scheme": "dynamic_int8"}}
+        placement |= {"accuracy": {"sqnr_db": sqnr}, "candidates": [*(b["name"] for b in backends), quantized]}
+
+    def timed(place: str, cache: str, **given: Any) -> tuple[Any, float]:
+        config = {"backends": backends, "placement": placement, "cache": {"folder": str(folder / cache)}}
+        start = time.perf_counter()
+        made = delegate.to_backend(exported, config=config, place=place, **given)
+        return made, time.perf_counter() - start
+
+    program, seconds = timed("measured", "measured")
+    path = folder / f"{model}.dlg"
+    program.save(path)
+    _, again = timed("measured", "measured")
+    _, replayed = timed("preference", "replayed", plan=program.plan)
+    _, plain = timed("preference", "plain")
+    chosen = program.report.placements[0].chosen
+    print(*program.report.placements[0].lines(), sep="\n", file=sys.stderr, flush=True)
+    return Lowered(chosen, path, seconds, again, replayed, plain)
+
+
+def measure(model: str, paths: Sequence[Path], rounds: int, threads: int) -> tuple[dict[str, list[float]], float]:
+    """Seconds of every round of each engine and program, and the programs' greatest error."""
+    names = {**DIRECT, **{str(path): str(path) for path in paths}}
+    workers = {name: Worker(engine, model, threads) for name, engine in names.items()}
+    times: dict[str, list[float]] = {name: [] for name in names}
+    try:
+        for turn in range(rounds):
+            for name in list(names)[:: 1 if turn % 2 else -1]:
+                times[name].append(workers[name].turn())
+    finally:
+        for worker in workers.values():
+            worker.close()
+    return times, max(workers[str(path)].error for path in paths)
+
+
+def over_best(times: Mapping[str, Sequence[float]], program: str) -> tuple[str, float]:
+    """The best engine, and the ratio of a program to it."""
+    best = min(DIRECT, key=lambda name: median(times[name]))
+    return best, median(a / b for a, b in zip(times[program], times[best], strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=[*zoo.ZOO, *zoo.WIDER], choices=[*zoo.ZOO, *zoo.WIDER])
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--budget", type=float, default=60.0)
+    parser.add_argument("--repeat", type=int, default=1, help="choose so often, each time without what was kept")
+    parser.add_argument("--sqnr", type=float, help="let less precision in that keeps so many dB")
+    parser.add_argument("--threads", type=int, default=engines.THREADS)
+    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    engines.THREADS = chosen.threads
+    torch.set_num_threads(chosen.threads)
+    if chosen.worker:
+        work(*chosen.worker)
+        return
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "ai-edge-litert", "openvino", "onnxruntime"))
+    print(f"{time.strftime('%Y-%m-%d')}; threads: {chosen.threads}, of {os.cpu_count()} cores; {libraries}\n")
+    heads = ("model", *(f"{n}, ms" for n in CANDIDATES), "chosen", "ms", "over the best", "rel. error", "lowering, s")
+    print("| " + " | ".join((*heads, "again", "as a plan", "by preference")) + " |")
+    print("|---" * (len(heads) + 3) + "|")
+    ratios = []
+    for model in chosen.models:
+        with tempfile.TemporaryDirectory() as folder:
+            made = []
+            for number in range(chosen.repeat):
+                own = Path(folder) / str(number)
+                own.mkdir()
+                made.append(lower(model, own, chosen.budget, chosen.threads, chosen.sqnr))
+            times, error = measure(model, [m.path for m in made], chosen.rounds, chosen.threads)
+        for one in made:
+            best, ratio = over_best(times, str(one.path))
+            ratios.append(ratio)
+            cells = [model, *(f"{median(times[n]) * 1e3:.2f}" for n in CANDIDATES), one.chosen]
+            cells += [f"{median(times[str(one.path)]) * 1e3:.2f}", f"{ratio:.3f} of {best}", f"{error:.0e}"]
+            cells += [f"{seconds:.1f}" for seconds in (one.seconds, one.again, one.replayed, one.plain)]
+            print("| " + " | ".join(cells) + " |", flush=True)
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    print(f"\nover the best engine: geometric mean {mean:.3f}, at most {max(ratios):.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+"""Placement by measuring on real libraries, in processes that may crash or hang: right answers, a report that fits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import delegate
+from delegate.cli.app import app
+from delegate.errors import ConfigError, InputError
+from delegate.placement.racing import measured, rounds
+from delegate.placement.trials import ProcessBench, Trial
+from delegate.report import Report
+from tests.placement.test_stretches import Block, Looping
+from tests.plugins import Site, site  # noqa: F401 - a fixture
+
+MODEL = nn.Sequential(*(Block() for _ in range(3))).eval()
+X = torch.randn(4, 16)
+TWO = {
+    "backends": [{"name": "xnnpack:one", "options": {"threads": 1}}, {"name": "xnnpack:two", "options": {"threads": 2}}]
+}
+
+
+def measuring(**placement: object) -> dict[str, object]:
+    return {**TWO, "placement": {"policy": "measured", "budget": 30, **placement}}
+
+
+@pytest.fixture(scope="module")
+def exported() -> torch.export.ExportedProgram:
+    return torch.export.export(MODEL, (X,))
+
+
+def test_answers_and_report(exported, tmp_path) -> None:
+    said: list[str] = []
+    program = delegate.to_backend(exported, config=measuring(), progress=said.append)
+    torch.testing.assert_close(program(X), MODEL(X), rtol=1e-4, atol=1e-5)
+    (placement,) = program.report.placements
+    rows = {p.name: p for p in placement.plans}
+    assert {"xnnpack:one", "xnnpack:two"} <= set(rows)
+    assert placement.chosen in rows
+    assert all(p.cost > 0 and p.rounds > 0 and p.sqnr_db > 80 for p in rows.values() if not p.why)
+    assert not any(p.why for p in rows.values())
+    assert sum(s.nodes for s in placement.stretches) in (0, 12)
+    backends = {p.backend for p in program.report.partitions}
+    assert backends == {s.backend for s in program.program.delegates} == {p.backend for p in program.plan.partitions}
+    assert backends == set(placement.chosen.partition(" (")[0].split(" | "))
+    assert any(text.startswith("forward: measuring xnnpack:one, xnnpack:two") for text in said)
+    assert Report.from_json(program.report.to_json()) == program.report
+    assert placement.chosen in str(program.report)
+    program.save(tmp_path / "model.dlg")
+    with delegate.load(tmp_path / "model.dlg") as loaded:
+        assert loaded.report.placements == (placement,)
+    again = delegate.to_backend(exported, config=TWO, plan=program.plan)
+    assert again.plan.places() == program.plan.places()
+
+
+def test_preference_measures_nothing(exported) -> None:
+    program = delegate.to_backend(exported, config=TWO)
+    assert program.report.placements == ()
+    assert delegate.to_backend(exported, config=measuring(), place="preference").report.placements == ()
+
+
+def test_what_was_measured_is_kept(exported, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path))
+    first = delegate.to_backend(exported, config=measuring())
+    second = delegate.to_backend(exported, config=measuring(budget=20))
+    assert first.report.placements[0].spent > 0
+    assert second.report.placements[0].spent == 0
+    assert second.report.placements[0].plans == first.report.placements[0].plans
+    assert second.plan.places() == first.plan.places()
+    torch.testing.assert_close(second(X), MODEL(X), rtol=1e-4, atol=1e-5)
+    other = torch.export.export(nn.Sequential(*(Block() for _ in range(2))).eval(), (X,))
+    assert delegate.to_backend(other, config=measuring()).report.placements[0].spent > 0
+    assert delegate.to_backend(exported, config=measuring(objective="file size")).report.placements[0].spent > 0
+    assert delegate.to_backend(exported, config=measuring(), cache=False).report.placements[0].spent > 0
+    for entry in (tmp_path / "choices").iterdir():
+        entry.write_bytes(entry.read_bytes()[:-3] + b"bad")
+    assert delegate.to_backend(exported, config=measuring()).report.placements[0].spent > 0
+
+
+def test_control_flow_several_methods_and_states() -> None:
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Looping()
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count.add_(1)
+            return self.inner(x) + self.count
+
+    x, module = torch.randn(2, 8), Counter().eval()
+    with torch.no_grad():
+        methods = {"run": torch.export.export(module, (x,)), "plain": torch.export.export(Block().eval(), (X,))}
+        program = delegate.to_backend(methods, config=measuring())
+        assert [p.method for p in program.report.placements] == ["run", "plain"]
+        for count in (1, 2):
+            torch.testing.assert_close(program.method("run")(x), module.inner(x) + count, rtol=1e-4, atol=1e-5)
+    assert program.method("plain")(X).shape == X.shape
+
+
+def test_sizes_that_differ_and_numbers_among_the_inputs() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = Block()
+
+        def forward(self, x: torch.Tensor, times: int, options: dict) -> dict:
+            return {"y": self.block(x) * times + options["shift"]}
+
+    module = Scaled().eval()
+    given = (X, 3, {"shift": torch.ones(16, dtype=torch.bfloat16)})
+    dims = ({0: torch.export.Dim("n", min=2, max=64)}, None, {"shift": None})
+    exported = torch.export.export(module, given, dynamic_shapes=dims)
+    program = delegate.to_backend(exported, config=measuring())
+    assert program.report.placements[0].plans[0].cost is not None
+    more = (torch.randn(9, 16), *given[1:])
+    torch.testing.assert_close(program(*more)["y"], module(*more)["y"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("objective", ["throughput", "memory", "file size"])
+def test_objectives(exported, objective) -> None:
+    (placement,) = delegate.to_backend(exported, config=measuring(objective=objective)).report.placements
+    assert placement.objective == objective
+    assert all(p.cost is not None for p in placement.plans)
+
+
+def test_threads_are_tried_and_held(exported) -> None:
+    config = {"backends": ["xnnpack"], "placement": {"policy": "measured", "threads": [1, 2], "budget": 20}}
+    program = delegate.to_backend(exported, config=config)
+    (placement,) = program.report.placements
+    assert {p.name for p in placement.plans} == {"xnnpack, 1 threads", "xnnpack, 2 threads"}
+    (spec,) = program.program.delegates
+    assert f"xnnpack, {spec.compile_specs['threads']} threads" == placement.chosen
+
+
+CRASH = "import os; os.kill(os.getpid(), 11)"
+HANG = "import time; time.sleep(1000)"
+WRONG = "outputs[0][...] = 1.0"
+RAISES = "raise ValueError('out of luck')"
+
+
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [
+        (CRASH, "was killed by SIGSEGV while measured"),
+        (HANG, "gave no answer in 3 s"),
+        (WRONG, "less than the program's own precision"),
+        (RAISES, "out of luck"),
+    ],
+    ids=["crash", "hang", "wrong", "raises"],
+)
+def test_a_candidate_that_fails_is_out(site: Site, monkeypatch, does: str, why: str) -> None:  # noqa: F811
+    monkeypatch.setattr("delegate.placement.placing._SHORTEST", 3.0)
+    for name, body in (("bad", does), ("good", "np.add(*inputs, out=outputs[0])")):
+        site.backend(name)
+        halves = Path(site.root / f"{name}_halves.py")
+        halves.write_text(halves.read_text().replace("np.add(*inputs, out=outputs[0])", body))
+
+    class Sum(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(a + b) + (a + b)
+
+    a, b = torch.randn(64, 64), torch.randn(64, 64)
+    config = {
+        "backends": ["bad", "good"],
+        "placement": {"policy": "measured", "budget": 6},
+        "partitioning": {"min_partition_size": 0},
+    }
+    program = delegate.to_backend(torch.export.export(Sum(), (a, b)), config=config)
+    (placement,) = program.report.placements
+    assert placement.chosen == "good"
+    assert why in {p.name: p for p in placement.plans}["bad"].why
+    torch.testing.assert_close(program(a, b), Sum()(a, b))
+
+
+def test_a_bound_lets_less_precision_in(exported) -> None:
+    quantized = {"name": "xnnpack:two", "quantization": {"scheme": "dynamic_int8"}}
+    given = {"policy": "measured", "budget": 30, "candidates": ["xnnpack:one", quantized]}
+    loose = delegate.to_backend(exported, config={**TWO, "placement": {**given, "accuracy": {"sqnr_db": 10}}}, verify=X)
+    rows = {p.name: p for p in loose.report.placements[0].plans}
+    assert set(rows) == {"xnnpack:one", "xnnpack:two dynamic_int8"}
+    assert 10 < rows["xnnpack:two dynamic_int8"].sqnr_db < 70 < rows["xnnpack:one"].sqnr_db
+    strict = delegate.to_backend(exported, config={**TWO, "placement": {**given, "accuracy": {"sqnr_db": 90}}})
+    (placement,) = strict.report.placements
+    assert placement.chosen == "xnnpack:one"
+    row = {p.name: p for p in placement.plans}["xnnpack:two dynamic_int8"]
+    assert row.cost is not None  # the front has it all the same
+    assert "where 90 dB is asked" in row.why
+    torch.testing.assert_close(strict(X), MODEL(X), rtol=1e-4, atol=1e-5)
+
+
+def test_accuracy_is_measured_on_data_that_is_named(exported, tmp_path) -> None:
+    np.savez(tmp_path / "data.npz", np.zeros((4, 16), np.float32))
+    asked = {"accuracy": {"sqnr_db": 30, "inputs": str(tmp_path / "data.npz")}}
+    program = delegate.to_backend(exported, config=measuring(**asked))
+    assert program.report.placements[0].chosen
+    with pytest.raises(InputError, match="there is no file"):
+        delegate.to_backend(exported, config=measuring(accuracy={"sqnr_db": 30, "inputs": "nothing.npz"}))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"place": "fastest"}, "'fastest' is no policy of placement"),
+        ({"place": "measured", "backends": []}, "there is no backend"),
+        ({"config": measuring(budget=0)}, "placement.budget: should be greater than 0"),
+        ({"config": measuring(budget="soon")}, "should be a number of seconds"),
+        ({"config": measuring(candidates=["xnnpack:too"])}, "did you mean 'xnnpack:two'"),
+        ({"config": measuring(candidates=[])}, "name some"),
+        ({"config": measuring(objective="speed")}, "placement.objective: should be"),
+        ({"config": measuring(candidates=[{"name": "xnnpack:one", "quantization": {}}])}, "needs accuracy"),
+        ({"config": measuring(threads=[0])}, "should be greater than 0"),
+    ],
+)
+def test_bad_input(exported, given, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        delegate.to_backend(exported, **given)
+
+
+def test_a_plan_and_measuring_are_one_too_many(exported) -> None:
+    plan = delegate.to_backend(exported, "xnnpack").plan
+    with pytest.raises(ConfigError, match="a plan says where nodes run"):
+        delegate.to_backend(exported, "xnnpack", plan=plan, place="measured")
+
+
+def test_without_inputs_there_is_nothing_to_measure_on(exported) -> None:
+    bare = torch.export.export(MODEL, (X,))
+    bare._example_inputs = None
+    with pytest.raises(InputError, match="nor the example inputs"):
+        delegate.to_backend(bare, config=measuring())
+
+
+def test_a_process_that_is_killed_midway(exported, tmp_path) -> None:
+    """What was measured until then stays, and the others go on."""
+    program = delegate.to_backend(exported, "xnnpack").program
+    bench = ProcessBench(tmp_path, [X.numpy()], None, 20.0)
+    seats = []
+
+    class Watching:
+        def seat(self, trial: Trial):
+            seats.append(bench.seat(trial))
+            return seats[-1]
+
+    def go_on(records):
+        if len(records["a"].rounds) == 2:
+            seats[0]._process.kill()
+        return rounds(4)(records)
+
+    records = measured([Trial(n, program, "forward") for n in "ab"], Watching(), go_on, lambda: True)
+    assert len(records["a"].rounds) == 2
+    assert records["a"].failure == "was killed by SIGKILL while measured"
+    assert (len(records["b"].rounds), records["b"].failure) == (4, "")
+
+
+def test_steps_are_told_by_partition(exported, tmp_path) -> None:
+    program = delegate.to_backend(exported, "xnnpack")
+    bench = ProcessBench(tmp_path, [X.numpy()], None, 20.0)
+    records = measured([Trial("a", program.program, "forward", is_watched=True)], bench, rounds(2), lambda: True)
+    (name,) = (p.name for p in program.report.partitions)
+    assert [set(step) for step in records["a"].steps] == [{name}, {name}]
+    assert all(step[name] > 0 for step in records["a"].steps)
+
+
+def test_the_command(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.export.save(torch.export.export(MODEL, (X,)), "net.pt2")
+    Path("c.yaml").write_text(
+        "backends: [xnnpack, {name: 'xnnpack:one', options: {threads: 1}}]\nplacement: {budget: 20s}\n"
+    )
+    done = CliRunner().invoke(app, ["lower", "net.pt2", "-c", "c.yaml", "--measure", "-o", "net.dlg"])
+    assert done.exit_code == 0, done.output
+    assert "is placed by latency, measured in" in done.stdout
+    shown = CliRunner().invoke(app, ["explain", "net.dlg"])
+    assert "is placed by latency, measured in" in shown.stdout
+    data = json.loads(CliRunner().invoke(app, ["explain", "net.dlg", "--json"]).stdout)
+    assert {p["name"] for p in data["placements"][0]["plans"]} >= {"xnnpack", "xnnpack:one"}
