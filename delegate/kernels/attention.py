@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from delegate.errors import KernelError
 from delegate.kernels.halves import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.softmax import exponentials, shifted_exponentials
 from delegate.kernels.table import BOOL, FLOAT
 from delegate.program.dtypes import DType
-from delegate.program.raw import repeated
 
 _DTYPES = (FLOAT - {DType.float16}) | BOOL
 _SCRATCH = 1 << 16  # scores at a time: they and their exponentials stay in a cache
@@ -36,10 +36,28 @@ def scaled_dot_product_attention(
 
     enable_gqa: key and value have fewer heads (third dimension from the end), each of which serves several of query.
     """
+    if is_causal:
+        mask = np.tri(query.shape[-2], key.shape[-2], dtype=bool)
     if enable_gqa:
-        shared = query.shape[-3] // key.shape[-3]
-        key, value = (repeated(a, shared, a.ndim - 3, query.shape[-3]) for a in (key, value))
-    _attend(query, key, value, mask, dropout, is_causal, scale, out, None)
+        query, mask, out = _grouped(query, key, mask, out)
+    _attend(query, key, value, mask, dropout, scale, out, None)
+
+
+def _grouped(query: Array, key: Array, mask: Array | None, out: Array) -> tuple[Array, Array | None, Array]:
+    """Query, mask and result with the heads that share a key as more rows of one, so that no key is copied.
+
+    Raises:
+        KernelError: the groups do not divide the heads.
+    """
+    *batch, heads, length, channels = query.shape
+    groups = key.shape[-3]
+    if groups < 1 or heads % groups:
+        raise KernelError(f"{heads} heads of the query, {groups} of the key, which do not divide them")
+    if mask is not None:
+        mask = np.broadcast_to(mask, (*batch, heads, length, mask.shape[-1]))
+        mask = mask.reshape(*batch, groups, -1, mask.shape[-1])
+    query = query.reshape(*batch, groups, -1, channels)
+    return query, mask, out.reshape(*batch, groups, -1, out.shape[-1], copy=False)
 
 
 @TABLE.kernel("aten._scaled_dot_product_flash_attention_for_cpu.default", dtypes=_DTYPES, random=True)
@@ -55,7 +73,9 @@ def flash_attention(
     out: tuple[Array, Array],
 ) -> None:
     """As `scaled_dot_product_attention`; the second result is the logarithm of each row's sum, (N, heads, L)."""
-    _attend(query, key, value, mask, dropout, is_causal, scale, *out)
+    if is_causal:
+        mask = np.tri(query.shape[-2], key.shape[-2], dtype=bool)
+    _attend(query, key, value, mask, dropout, scale, *out)
 
 
 def _attend(
@@ -64,15 +84,12 @@ def _attend(
     value: Array,
     mask: Array | None,
     dropout: float,
-    is_causal: bool,
     scale: float | None,
     out: Array,
     logsumexp: Array | None,
 ) -> None:
     factor = query.dtype.type(1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     batch, shape = out.shape[:-2], (query.shape[-2], key.shape[-2])
-    if is_causal:
-        mask = np.tri(*shape, dtype=bool)
     if mask is not None and mask.dtype == bool:
         mask = np.where(mask, query.dtype.type(0), query.dtype.type(-math.inf))
     query, key, value = (np.broadcast_to(a, (*batch, *a.shape[-2:])) for a in (query, key, value))

@@ -12,10 +12,11 @@ from typing import Any, Literal
 import numpy as np
 
 import delegate
-from delegate.errors import InputError, ProgramError
+from delegate.errors import DelegateError, InputError, ProgramError
 from delegate.runtime.context import Context
 from examples.llm.sampling import Array, Sampler
 
+_SAID = {"context", "chunk", "conversations", "guesses", "vocabulary", "ends"}
 WhenFull = Literal["stop", "slide"]
 
 
@@ -32,11 +33,25 @@ class Model:
 
     def __init__(self, path: Path, trust_code: bool = False) -> None:
         self.program = delegate.load(path, trust_code=trust_code)
-        if missing := {"prefill", "decode", "about"} - set(self.program.methods):
+        try:
+            self.about = self._about()
+        except DelegateError as error:
             self.program.close()
-            what = f"it has no method {', '.join(sorted(missing))}"
-            raise ProgramError(what, where=str(path), remedy="make it by `python -m examples.llm export`")
-        self.about: Mapping[str, Any] = json.loads(self.program.method("about")().tobytes())
+            raise ProgramError(
+                error.what, where=str(path), remedy="make it by `python -m examples.llm export`"
+            ) from error
+
+    def _about(self) -> Mapping[str, Any]:
+        """What the export said of the model."""
+        if missing := {"prefill", "decode", "about"} - set(self.program.methods):
+            raise ProgramError(f"it has no method {', '.join(sorted(missing))}")
+        try:
+            said = json.loads(bytes(self.program.method("about")()))
+            if missing := _SAID - said.keys():
+                raise ProgramError(f"method about says nothing of {', '.join(sorted(missing))}")
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ProgramError("method about does not describe a language model") from error
+        return dict(said)
 
     @cached_property
     def tokenizer(self) -> Any | None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import delegate
 from delegate.errors import ConfigError, ExportError, InputError, ProgramError
 from delegate.program.lifetimes import refs
 from delegate.program.model import Home, KernelCall
@@ -28,7 +29,7 @@ with libraries():
     import tokenizers
     import transformers
 
-    from examples.llm.export import Options, export
+    from examples.llm.export import Data, Options, export
     from examples.llm.source import Source, read
 
 ROOT = Path(__file__).parents[2]
@@ -440,11 +441,20 @@ def test_text_for_a_program_without_tokenizer(qwen):
 
 
 def test_a_program_that_is_no_language_model(tmp_path):
-    import delegate
-
     delegate.to_backend(torch.nn.ReLU(), [], example_inputs=(torch.ones(2),)).save(tmp_path / "relu.dlg")
     with pytest.raises(ProgramError, match="no method about, decode, prefill"):
         Model(tmp_path / "relu.dlg")
+
+
+@pytest.mark.parametrize(
+    ("said", "match"),
+    [(b"{", "does not describe"), (b"[]", "does not describe"), (b'{"context": 4}', "nothing of chunk, conversations")],
+)
+def test_a_program_that_says_something_else_of_itself(said, match, tmp_path):
+    data = torch.export.export(Data(said), ())
+    delegate.to_backend(dict.fromkeys(("prefill", "decode", "about"), data), []).save(tmp_path / "m.dlg")
+    with pytest.raises(ProgramError, match=match):
+        Model(tmp_path / "m.dlg")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Attention, Fourier transform and distance kernels against torch eager."""
 
+import numpy as np
 import pytest
 import torch
 
+from delegate.errors import KernelError
 from delegate.kernels import attention
 from tests.kernels.compare import check, sample
 
@@ -36,9 +38,16 @@ def test_attention(kwargs, dtype, monkeypatch):
     check(aten.scaled_dot_product_attention.default, query, key, value, **kwargs, atol=tolerance)
 
 
-def test_attention_of_grouped_heads():
-    query, key = sample(2, 6, 5, 8, scale=1), sample(2, 2, 7, 8, scale=1)
-    check(aten.scaled_dot_product_attention.default, query, key, key, enable_gqa=True)
+@pytest.mark.parametrize("kwargs", ATTENTION, ids=",".join)
+def test_attention_of_grouped_heads(kwargs):
+    query, key, value = sample(2, 6, 5, 8, scale=1), *(sample(2, 2, 7, n, scale=1, seed=n) for n in (8, 4))
+    check(aten.scaled_dot_product_attention.default, query, key, value, **kwargs, enable_gqa=True)
+
+
+def test_heads_that_groups_do_not_divide():
+    query, key = np.ones((1, 6, 1, 8), np.float32), np.ones((1, 4, 7, 8), np.float32)
+    with pytest.raises(KernelError, match="6 heads of the query, 4 of the key"):
+        attention.scaled_dot_product_attention(query, key, key, None, 0.0, False, None, True, out=np.empty_like(query))
 
 
 def test_attention_without_heads():
