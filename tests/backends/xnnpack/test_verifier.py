@@ -14,8 +14,9 @@ from ai_edge_litert import schema_py_generated as schema
 from torch import nn
 
 import delegate
+from delegate.backends.xnnpack.interpreted import open_interpreter
 from delegate.backends.xnnpack.reader import Malformed
-from delegate.backends.xnnpack.runtime import XnnpackRuntime, open_interpreter
+from delegate.backends.xnnpack.runtime import XnnpackRuntime
 from delegate.backends.xnnpack.verifier import OPERATORS, OPTIONS, verify
 from delegate.errors import BackendFailed
 from delegate.runtime.backend import TensorType
