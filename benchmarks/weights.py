@@ -2,9 +2,9 @@
 
 python -m benchmarks.weights [--case two_methods|decoder_int4 ...]
 
-Each figure is of a process of its own: its private memory and its proportional share of what it maps (PSS) when both
-methods have run, its peak (VmHWM, in which pages that are mapped twice count twice), and seconds from `load` to the first
-answer. `first` has an empty cache, `second` finds what it packed, `beside` runs while another process holds the program.
+Each figure is of a process of its own, in MB: its private memory and its proportional share of what it maps (PSS) once
+both methods have run, its peak (VmHWM, in which pages that are mapped twice count twice), and seconds from `load` to the
+first answer. `first` has an empty cache, `second` finds what it packed, `beside it` runs while that holds the program.
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ def measure(case: str, folder: Path) -> None:
             with zoo.libraries():
                 save(path, backends)
     print(f"\n{case}: file {model.stat().st_size / 1e6:.0f} MB, two methods\n")
-    print("| process | at start, PSS | private | PSS | peak | load, s | first answer, s |\n|---|---|---|---|---|---|---|")
+    print("| process | at start, PSS | private | PSS | peak | load, s | first answer, s |")
+    print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as cache:
         for name, kept in (("without a cache", "off"), ("first", cache), ("second", cache)):
             process = start(model, width, kept)

@@ -181,9 +181,12 @@ class CompiledModel:
         if not whole.value:
             raise RuntimeError("LiteRT leaves operators to its own kernels")
 
-    def bind(self, inputs: Sequence[tuple[int, ...]], outputs: Sequence[tuple[int, ...]]) -> None:
-        """Have arrays of these sizes, which are the model's."""
+    def bind(self, inputs: Sequence[tuple[int, ...]]) -> None:
+        """Have arrays: inputs of these sizes, which are the model's, and outputs of what LiteRT computes of them."""
         self._unbind()
+        layouts = (_Layout * len(self._types[1]))()
+        _call("GetCompiledModelOutputTensorLayouts", self._compiled, 0, len(layouts), layouts, True)
+        outputs = [tuple(layout.sizes[: layout.rank]) for layout in layouts]
         self.sources = [_array(s, t) for s, t in zip(inputs, self._types[0], strict=True)]
         self.results = [_array(s, t) for s, t in zip(outputs, self._types[1], strict=True)]
         for buffers, arrays in zip(self._buffers, (self.sources, self.results), strict=True):
@@ -206,9 +209,7 @@ class CompiledModel:
             if is_dynamic:
                 sizes = (c_int * len(shape))(*shape)
                 _call("CompiledModelResizeInputTensor", self._compiled, 0, index, sizes, len(shape))
-        layouts = (_Layout * len(self._types[1]))()
-        _call("GetCompiledModelOutputTensorLayouts", self._compiled, 0, len(layouts), layouts, True)
-        self.bind(shapes, [tuple(layout.sizes[: layout.rank]) for layout in layouts])
+        self.bind(shapes)
 
     def run(self) -> None:
         """Fill the results."""

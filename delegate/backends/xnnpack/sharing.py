@@ -44,7 +44,9 @@ class Shared:
         self._dynamic = [-1 in tensor.signature for tensor in graph.inputs]
         self._compiled = _compiled(model, graph, threads, packed.reader())
         if not dynamic:
-            self._compiled.bind([t.shape for t in graph.inputs], [t.shape for t in graph.outputs])
+            self._compiled.bind([tensor.shape for tensor in graph.inputs])
+            if [x.shape for x in self.results] != [tensor.shape for tensor in graph.outputs]:
+                raise RuntimeError("the model gives other sizes than it says")
         self.run = self._compiled.run
 
     @property

@@ -1,4 +1,4 @@
-"""Packed weights are shared by methods, loads, forks and processes; no fault of their file is ever seen in an answer."""
+"""Packed weights are shared by methods, loads, forks, processes; no fault of their file is ever seen in an answer."""
 
 from __future__ import annotations
 
