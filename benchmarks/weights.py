@@ -3,8 +3,9 @@
 python -m benchmarks.weights [--case two_methods|decoder_int4 ...]
 
 Each figure is of a process of its own, in MB: its private memory and its proportional share of what it maps (PSS) once
-both methods have run, its peak (VmHWM, in which pages that are mapped twice count twice), and seconds from `load` to the
-first answer. `first` has an empty cache, `second` finds what it packed, `beside it` runs while that holds the program.
+both methods have run, its peak (VmHWM, in which pages that are mapped twice count twice), and seconds from `load` to
+the first answer. `first` has an empty cache, `second` finds what it packed, `beside it` runs while that holds the
+program.
 """
 
 from __future__ import annotations

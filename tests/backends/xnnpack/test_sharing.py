@@ -187,6 +187,7 @@ def test_closed_programs_leave_nothing(program: Path) -> None:
         loaded.method("decode")(np.zeros((1, WIDTH), np.float32))
         if close:
             loaded.close()
+        del loaded
         return descriptors()
 
     once(True)
