@@ -23,7 +23,7 @@ import delegate
 from benchmarks.engines import THREADS
 from benchmarks.quantized import CONFIG, SCHEMES, cpu, model
 from delegate.backends.xnnpack import aot
-from delegate.backends.xnnpack.runtime import open_interpreter
+from delegate.backends.xnnpack.interpreted import open_interpreter
 from delegate.backends.xnnpack.tflite import Model
 from delegate.quantization import Settings, quantize
 from tests import zoo

@@ -10,6 +10,7 @@ VARIABLE = "DELEGATE_CACHE"  # environment variable: the folder, or "off"
 OFF = "off"
 ARTIFACTS = "artifacts"  # within it: what backends made of partitions
 CHOICES = "choices"  # within it: what was chosen by measuring
+PACKED = "packed"  # and: weights as a library reads them
 
 
 def cache_folder() -> Path | None:

@@ -12,22 +12,20 @@ import json
 import logging
 import mmap
 import os
-import tempfile
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from delegate.cache.bounded import BoundedFolder
 from delegate.program.segments import align, checksums
 
 logger = logging.getLogger(__name__)
 
 _MAGIC = b"DLGKEEP2"
 _PREFIX = len(_MAGIC) + 32 + 8
-_SUFFIX, _UNFINISHED = ".kept", ".part"
-_ABANDONED = 3600  # seconds after which a file that is still unfinished has no writer any more
+_SUFFIX = ".kept"
 
 _warned: set[Path] = set()  # folders, once each in a process
 
@@ -46,13 +44,7 @@ class Entry(NamedTuple):
     digests: tuple[str, ...]
 
 
-class _File(NamedTuple):
-    path: Path
-    size: int
-    used: int
-
-
-class Store:
+class Store(BoundedFolder):
     """Entries in a folder of their own.
 
     Args:
@@ -61,7 +53,7 @@ class Store:
     """
 
     def __init__(self, folder: Path, most_bytes: int = 2**63) -> None:
-        self.folder, self.most_bytes = folder, most_bytes
+        super().__init__(folder, most_bytes, _SUFFIX)
 
     def get(self, key: str) -> Entry | None:
         """What is kept under a key, all of it checked; None where nothing is. An entry that is damaged is removed."""
@@ -97,7 +89,7 @@ class Store:
                 what = f"the compile cache cannot be written: {error.strerror or error} ({self.folder})"
                 warnings.warn(f"{what}: partitions are compiled anew every time", RuntimeWarning, stacklevel=2)
             return None
-        self._make_room()
+        self.make_room()
         return digests
 
     def remove(self, key: str) -> None:
@@ -105,60 +97,15 @@ class Store:
         with suppress(OSError):
             self._path(key).unlink()
 
-    def clear(self) -> int:
-        """Remove all; gives how many entries there were."""
-        files = list(self._files(_SUFFIX))
-        for file in files:
-            with suppress(OSError):
-                file.path.unlink()
-        self._drop_abandoned()
-        return len(files)
-
-    def sizes(self) -> list[int]:
-        """The bytes of every entry."""
-        return [file.size for file in self._files(_SUFFIX)]
-
     def _path(self, key: str) -> Path:
         return self.folder / (hashlib.sha256(key.encode()).hexdigest() + _SUFFIX)
 
     def _write(self, path: Path, pieces: Sequence[bytes | memoryview]) -> None:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(_UNFINISHED, dir=self.folder)
-        try:
-            with open(handle, "wb") as file:
-                for piece in pieces:
-                    file.write(piece)
+        with self.writing() as (file, name):
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
             os.replace(name, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(name)
-            raise
-
-    def _make_room(self) -> None:
-        files = sorted(self._files(_SUFFIX), key=lambda file: file.used)
-        total = sum(file.size for file in files)
-        for file in files:
-            if total <= self.most_bytes:
-                break
-            with suppress(OSError):
-                file.path.unlink()
-                total -= file.size
-        self._drop_abandoned()
-
-    def _drop_abandoned(self) -> None:
-        """Remove what killed processes have left; what others are writing now stays."""
-        for file in self._files(_UNFINISHED):
-            if time.time() - file.used / 1e9 > _ABANDONED:
-                with suppress(OSError):
-                    file.path.unlink()
-
-    def _files(self, suffix: str) -> Iterator[_File]:
-        with suppress(OSError), os.scandir(self.folder) as found:
-            for file in found:
-                if file.name.endswith(suffix):
-                    with suppress(OSError):  # another process may have removed it
-                        status = file.stat()
-                        yield _File(Path(file.path), status.st_size, status.st_mtime_ns)
 
 
 def _mapped(path: Path) -> memoryview:

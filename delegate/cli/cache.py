@@ -1,4 +1,4 @@
-"""`delegate cache`: what lowering keeps on disk for the next time."""
+"""`delegate cache`: what lowering and loading keep on disk for the next time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
-from delegate.cache.folder import ARTIFACTS, VARIABLE, cache_folder
+from delegate.cache.bounded import BoundedFolder
+from delegate.cache.files import MappedFiles
+from delegate.cache.folder import ARTIFACTS, PACKED, VARIABLE, cache_folder
 from delegate.cache.store import Store
 from delegate.cli import output
 
-app = typer.Typer(no_args_is_help=True, help="Show or clear the compile cache.", rich_markup_mode=None)
+app = typer.Typer(no_args_is_help=True, help="Show or clear the cache.", rich_markup_mode=None)
 
 
 @app.command("path")
@@ -23,23 +25,30 @@ def path() -> None:
 @app.command("info")
 def info(as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False) -> None:
     """Say where the cache lies and how much it holds."""
-    folder, store = cache_folder(), _store()
-    sizes = store.sizes() if store else []
+    folder = cache_folder()
+    sizes = {kind: part.sizes() for kind, part in _parts().items()}
     if as_json:
         where = None if folder is None else str(folder)
-        output.print_json({"folder": where, "entries": len(sizes), "bytes": sum(sizes)})
+        held = {kind: {"entries": len(s), "bytes": sum(s)} for kind, s in sizes.items()}
+        whole = {"entries": sum(map(len, sizes.values())), "bytes": sum(map(sum, sizes.values()))}
+        output.print_json({"folder": where, **whole, **held})
         return
     path()
-    print(f"{len(sizes)} entries, {sum(sizes) / 2**20:,.1f} MiB")
+    for kind, of in _KINDS.items():
+        found = sizes.get(kind, [])
+        print(f"{len(found)} {of}, {sum(found) / 2**20:,.1f} MiB")
 
 
 @app.command("clear")
 def clear() -> None:
     """Remove all that the cache holds."""
-    store = _store()
-    print(f"removed {store.clear() if store else 0} entries")
+    removed = {kind: part.clear() for kind, part in _parts().items()}
+    print("removed " + " and ".join(f"{removed.get(kind, 0)} {of}" for kind, of in _KINDS.items()))
 
 
-def _store() -> Store | None:
+_KINDS = {ARTIFACTS: "entries", PACKED: "files of packed weights"}
+
+
+def _parts() -> dict[str, BoundedFolder]:
     folder = cache_folder()
-    return None if folder is None else Store(folder / ARTIFACTS)
+    return {} if folder is None else {ARTIFACTS: Store(folder / ARTIFACTS), PACKED: MappedFiles(folder / PACKED)}

@@ -7,10 +7,14 @@ large segment is hashed on all cores. Segments of the same content are stored on
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from delegate.errors import ProgramError
 from delegate.program.task import Task
@@ -101,7 +105,22 @@ def split(directory: Directory, area: memoryview, owner: Callable[[int], str]) -
     for index, digest in zip(stored, checksums([views[i] for i in stored]), strict=True):
         if digest != directory.digests[index]:
             raise ProgramError(f"segment {index} is altered: its checksum is wrong", where=owner(index), remedy=_MEND)
+        if isinstance(area.obj, mmap.mmap):
+            _CHECKED.setdefault(area.obj, {})[_place(views[index])] = digest
     return views
+
+
+def checksum(segment: memoryview) -> bytes:
+    """The checksum of a segment; not computed again where it lies in a file that was checked."""
+    checked = _CHECKED.get(segment.obj, {}) if isinstance(segment.obj, mmap.mmap) else {}
+    return checked.get(_place(segment)) or checksums([segment])[0]
+
+
+_CHECKED = WeakKeyDictionary[mmap.mmap, dict[tuple[int, int], bytes]]()  # what `split` found, by place in memory
+
+
+def _place(view: memoryview) -> tuple[int, int]:
+    return (np.frombuffer(view, np.uint8).ctypes.data if view.nbytes else 0), view.nbytes
 
 
 def _check_places(directory: Directory, area: memoryview, owner: Callable[[int], str]) -> None:

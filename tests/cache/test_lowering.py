@@ -270,8 +270,8 @@ def test_the_commands(folder: Path, tmp_path: Path) -> None:
     lower = ("lower", "m.pt2", "-b", "xnnpack", "-o", "m.dlg")
     assert run("cache", "path") == str(folder)
     run(*lower, "--no-cache")
-    assert run("cache", "info") == f"{folder}\n0 entries, 0.0 MiB"
+    assert run("cache", "info") == f"{folder}\n0 entries, 0.0 MiB\n0 files of packed weights, 0.0 MiB"
     run(*lower)
     assert '"entries": 2' in run("cache", "info", "--json")
-    assert run("cache", "clear") == "removed 2 entries"
-    assert run("cache", "clear") == "removed 0 entries"
+    assert run("cache", "clear") == "removed 2 entries and 0 files of packed weights"
+    assert run("cache", "clear") == "removed 0 entries and 0 files of packed weights"

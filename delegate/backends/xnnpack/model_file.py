@@ -1,4 +1,4 @@
-"""A large model as a file in memory, which LiteRT maps: its weights go once XNNPACK has packed copies of its own.
+"""A large model as a file in memory, which LiteRT maps, without the weights that XNNPACK has packed copies of.
 
 Else a process held them twice, and a third time where LiteRT is given bytes.
 """
@@ -16,27 +16,27 @@ Buffer = Any  # bytes, or what gives them by the buffer protocol
 
 
 class ModelFile:
-    """The bytes of a model in a file without a name; on Linux.
+    """The bytes of a model in a file without a name, zeros at first; on Linux.
 
     Args:
-        parts: of the model, one behind the other.
+        size: bytes.
 
     Attributes:
+        descriptor: of the file.
         path: by which this process may open it.
 
     Raises:
         OSError: there is no such file here, or no memory for it.
     """
 
-    def __init__(self, parts: Iterable[Buffer]) -> None:
+    def __init__(self, size: int) -> None:
         if sys.platform != "linux":
             raise OSError("files in memory are Linux's")
-        self._descriptor = os.memfd_create("model")
+        self.descriptor = os.memfd_create("model")
         try:
-            for part in parts:
-                _write(self._descriptor, memoryview(part).cast("B"))
-            self._memory = mmap.mmap(self._descriptor, 0)
-            self.path = f"/proc/self/fd/{self._descriptor}"
+            os.ftruncate(self.descriptor, size)
+            self._memory = mmap.mmap(self.descriptor, 0)
+            self.path = f"/proc/self/fd/{self.descriptor}"
             os.stat(self.path)
         except BaseException:
             self.close()
@@ -47,6 +47,13 @@ class ModelFile:
         """Its bytes."""
         return memoryview(self._memory).toreadonly()
 
+    def write(self, start: int, part: Buffer) -> None:
+        """Put bytes there; without a mapping, so that they do not count as this process's memory."""
+        left = memoryview(part).cast("B")
+        while left.nbytes:
+            count = os.pwrite(self.descriptor, left, start)
+            left, start = left[count:], start + count
+
     def release(self, places: Iterable[tuple[int, int]]) -> None:
         """Give the memory of parts back, each (start, size): whoever reads them afterwards finds zeros."""
         for start, size in places:
@@ -55,11 +62,7 @@ class ModelFile:
                 self._memory.madvise(mmap.MADV_REMOVE, first, end - first)
 
     def close(self) -> None:
-        """Let go of it; who has mapped it keeps it."""
+        """Let go of it; who has mapped it keeps it. Nothing where that was done."""
+        descriptor, self.descriptor = self.descriptor, -1
         with suppress(OSError):
-            os.close(self._descriptor)
-
-
-def _write(descriptor: int, part: memoryview) -> None:
-    while part.nbytes:
-        part = part[os.write(descriptor, part) :]
+            os.close(descriptor)

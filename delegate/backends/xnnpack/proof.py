@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delegate.backends.xnnpack.runtime import open_interpreter
+from delegate.backends.xnnpack.interpreted import open_interpreter
 from delegate.backends.xnnpack.taken import taken
 from delegate.backends.xnnpack.tflite import Model
 

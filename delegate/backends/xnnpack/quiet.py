@@ -1,4 +1,4 @@
-"""LiteRT tells on stderr, once a process, that it made XNNPACK's delegate, and has no switch for that."""
+"""LiteRT tells on stderr, once a process and library, that it made XNNPACK's delegate, and has no switch for that."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import base64
 import os
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from threading import Lock
 
+_ONE_AT_A_TIME = Lock()  # else stderr would be put back in the wrong order
 _LINE = b"INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\n"
 _MODEL = zlib.decompress(  # y = -x for one number, as `tflite.Model` writes it
     base64.b85decode(
@@ -19,16 +20,16 @@ _MODEL = zlib.decompress(  # y = -x for one number, as `tflite.Model` writes it
 )
 
 
-def make_first(interpreter: Any) -> None:
+def make_first(make: Callable[[bytes], object]) -> None:
     """Have LiteRT make its first XNNPACK delegate, of a model of ours, and keep that one line from stderr.
 
     What else comes there meanwhile, from any thread, is passed on.
 
     Args:
-        interpreter: LiteRT's class of interpreters.
+        make: makes it of the bytes of a model.
     """
-    with _stderr_without(_LINE):
-        interpreter(model_content=_MODEL, num_threads=1)._interpreter.AllocateTensors()
+    with _ONE_AT_A_TIME, _stderr_without(_LINE):
+        make(_MODEL)
 
 
 @contextmanager

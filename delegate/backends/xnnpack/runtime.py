@@ -1,106 +1,69 @@
-"""The runtime half: a LiteRT interpreter per delegate, whose one operator is XNNPACK's."""
+"""The runtime half: a LiteRT model per delegate, whose one operator is XNNPACK's."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from threading import Lock
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from delegate.backends.xnnpack.info import INSTALL, threads
+from delegate.backends.xnnpack.info import threads
+from delegate.backends.xnnpack.interpreted import Interpreted, litert, open_interpreter
 from delegate.backends.xnnpack.model_file import ModelFile
-from delegate.backends.xnnpack.quiet import make_first
-from delegate.backends.xnnpack.taken import taken
 from delegate.backends.xnnpack.verifier import Graph, verify
-from delegate.backends.xnnpack.weights import put_together
-from delegate.errors import BackendFailed, BackendUnavailable
+from delegate.backends.xnnpack.weights import Piece, between, pieces, put_together
+from delegate.errors import BackendFailed
 from delegate.kernels.halves import from_bfloat16, from_float16, to_bfloat16
 from delegate.program.dtypes import DType
+from delegate.program.source import let_go
 from delegate.program.task import Task
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
 
+LARGE = 1 << 24  # bytes of constants that are worth a file of their own, and sharing
 _DAMAGED = "the file is damaged: lower the program again"
 
 
-def litert() -> Any:
-    """LiteRT's class of interpreters, imported; raises BackendUnavailable where the library is absent."""
-    try:
-        from ai_edge_litert.interpreter import Interpreter
-    except ImportError as error:
-        raise BackendUnavailable("backend xnnpack needs ai-edge-litert", where=str(error), remedy=INSTALL) from error
-    with _FIRST:
-        if not _MADE:
-            make_first(Interpreter)
-            _MADE.append(True)
-    return Interpreter
+class Engine(Protocol):
+    """What runs a model. Every method raises ValueError or RuntimeError where LiteRT fails.
 
+    Attributes:
+        sources: arrays to fill before a run.
+        results: arrays that a run has filled.
+        run: runs it.
+    """
 
-_FIRST, _MADE = Lock(), list[bool]()
+    @property
+    def sources(self) -> Sequence[Any]: ...
 
+    @property
+    def results(self) -> Sequence[Any]: ...
 
-def open_interpreter(model: bytes | ModelFile, num_threads: int) -> Any:
-    """LiteRT's interpreter of a model; raises BackendUnavailable where the library is absent."""
-    given = {"model_path": model.path} if isinstance(model, ModelFile) else {"model_content": model}
-    try:
-        return litert()(**given, num_threads=num_threads)
-    except (ValueError, RuntimeError) as error:
-        raise BackendFailed("LiteRT does not take the model", where=str(error)) from error
+    @property
+    def run(self) -> Callable[[], object]: ...
+
+    def resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Have inputs of these sizes; all arrays are others then."""
+
+    def look(self) -> None:
+        """Find the results of the run before, of a model whose sizes change."""
+
+    def close(self) -> None:
+        """Free it."""
 
 
 class XnnpackDelegate(Delegate):
-    """One interpreter; its memory is its own, inputs are copied in and outputs out.
+    """One model; its memory is its own, inputs are copied in and outputs out."""
 
-    The wrapper below LiteRT's Python class is called directly: that class looks for arrays that share the interpreter's
-    memory before each call, and refuses to run while there are any. Here they are kept on purpose, and let go before
-    memory is planned anew.
-    """
-
-    def __init__(self, interpreter: Any, graph: Graph, specs: Mapping[str, Any]) -> None:
-        self._owner = interpreter  # keeps the model's bytes alive
-        self._wrapper = interpreter._interpreter
-        self._graph, self._dynamic = graph, specs["dynamic"]
-        self._inputs, self._outputs = tuple(specs["inputs"]), tuple(specs["outputs"])
-        floats = (["float32"] * len(self._inputs), ["float32"] * len(self._outputs))  # in files of format 3
-        self._types = [[DType[name] for name in names] for names in specs.get("types", floats)]
+    def __init__(self, engine: Engine, graph: Graph, specs: Mapping[str, Any]) -> None:
+        self._engine, self._graph, self._dynamic = engine, graph, specs["dynamic"]
+        self._types = _types(specs)
         taken, given = self._types
         self._takes = tuple(_WIDE.get(t) for t in taken)
         self._gives = tuple(_ROUNDED.get(t) for t in given)
         self._shapes: tuple[tuple[int, ...], ...] = ()
-        self._sources: list[Array] = []
-        self._results: list[Array] = []
-        self._nodes = 0  # of the interpreter, where the model has let go of its weights
-        if not self._dynamic:
-            self._bind()
-
-    def _bind(self) -> None:
-        """Plan memory for the current sizes and look at it as arrays."""
-        self._wrapper.AllocateTensors()
-        self._sources = [self._look(i) for i in self._inputs]
-        self._results = [self._look(i) for i in self._outputs]
-
-    def release(self, model: ModelFile) -> None:
-        """Give back the memory of the model's weights, which XNNPACK has packed, if it has taken all operators."""
-        if self._dynamic:
-            self._wrapper.AllocateTensors()  # packs; what is resized later stays packed
-        if len(taken(self._wrapper, self._graph.operators)) == self._graph.operators:
-            model.release(self._graph.weights)
-            self._nodes = self._wrapper.NumNodes()
-
-    def _look(self, index: int) -> Any:
-        """A tensor's memory; of one without dimensions LiteRT gives only a number, so that cannot be kept."""
-        found = self._wrapper.tensor(self._wrapper, index)
-        return found if isinstance(found, np.ndarray) else _Number(self._wrapper, index)
-
-    def _resize(self, shapes: tuple[tuple[int, ...], ...]) -> None:
-        self._sources, self._results, self._shapes = [], [], ()
-        for index, shape in zip(self._inputs, shapes, strict=True):
-            self._wrapper.ResizeInputTensor(index, np.array(shape, np.int32), False)
-        self._bind()
-        if self._nodes and self._nodes != self._wrapper.NumNodes():
-            raise RuntimeError("LiteRT has given the model to XNNPACK anew, and its weights are gone")
-        self._shapes = shapes
 
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
         taken, made = self._types
@@ -122,21 +85,23 @@ class XnnpackDelegate(Delegate):
                     raise BackendFailed(problem, remedy=_DAMAGED)
 
     def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        engine = self._engine
         try:
             if self._dynamic:
                 if not any(x.size for x in outputs):
                     return  # XNNPACK refuses some operators where there is nothing to compute
                 shapes = tuple([x.shape for x in inputs])
                 if shapes != self._shapes:
-                    self._resize(shapes)
-            for own, given, take in zip(self._sources, inputs, self._takes):  # noqa: B905 - `prepare` has counted them
+                    engine.resize(shapes)
+                    self._shapes = shapes
+            for own, given, take in zip(engine.sources, inputs, self._takes):  # noqa: B905 - `prepare` has counted them
                 own[...] = given if take is None else take(given)
-            self._wrapper.Invoke()
-            if self._dynamic:  # XNNPACK may move its outputs when sizes change
-                self._results = [self._look(i) for i in self._outputs]
-                if [x.shape for x in self._results] != [x.shape for x in outputs]:
-                    raise ValueError(f"it gives {[x.shape for x in self._results]}, not {[x.shape for x in outputs]}")
-            for given, own, give in zip(outputs, self._results, self._gives):  # noqa: B905
+            engine.run()
+            if self._dynamic:
+                engine.look()
+                if [x.shape for x in engine.results] != [x.shape for x in outputs]:
+                    raise ValueError(f"it gives {[x.shape for x in engine.results]}, not {[x.shape for x in outputs]}")
+            for given, own, give in zip(outputs, engine.results, self._gives):  # noqa: B905
                 if give is None:
                     given[...] = own
                 else:
@@ -146,8 +111,13 @@ class XnnpackDelegate(Delegate):
             raise BackendFailed("XNNPACK failed at a partition", where=str(error)) from error
 
     def close(self) -> None:
-        self._sources, self._results = [], []
-        self._wrapper = self._owner = None
+        self._engine.close()
+
+
+def _types(specs: Mapping[str, Any]) -> list[list[DType]]:
+    """The dtypes of what a partition takes and gives."""
+    floats = (["float32"] * len(specs["inputs"]), ["float32"] * len(specs["outputs"]))  # in files of format 3
+    return [[DType[name] for name in names] for names in specs.get("types", floats)]
 
 
 def _to_float16(values: Array, out: Array) -> None:
@@ -166,26 +136,10 @@ def _differ(own: int, given: int) -> bool:
     return own not in (-1, given)
 
 
-class _Number:
-    """A tensor without dimensions, as the delegate uses arrays: filled by `x[...] = value`, read as an array."""
-
-    shape = ()
-
-    def __init__(self, wrapper: Any, index: int) -> None:
-        self._wrapper, self._index = wrapper, index
-        self._dtype = np.asarray(wrapper.GetTensor(index, 0)).dtype
-
-    def __setitem__(self, key: Any, value: Array) -> None:
-        self._wrapper.SetTensor(self._index, np.asarray(value, self._dtype))
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.asarray(self._wrapper.GetTensor(self._index, 0), dtype)
-
-
 class XnnpackRuntime(BackendRuntime):
     """Opens models that the AOT half made."""
 
-    load_options: ClassVar = {"threads": int}
+    load_options: ClassVar = {"threads": int, "weight_cache": bool}
 
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
         return self.init_with_data(blob, (), compile_specs)
@@ -193,34 +147,69 @@ class XnnpackRuntime(BackendRuntime):
     def init_with_data(
         self, blob: memoryview, data: Sequence[memoryview], compile_specs: Mapping[str, Any]
     ) -> Delegate:
-        # Copying does not hold Python's lock: meanwhile LiteRT is imported.
-        whole = Task(partial(put_together, blob, compile_specs.get("weights", ()), data))
-        litert()
         try:
+            found = pieces(blob, compile_specs.get("weights", ()), data)
+            if sum(piece.size for piece in found) >= LARGE:
+                with suppress(OSError):  # there are no files in memory here
+                    return _large(blob, found, compile_specs)
+            # Copying does not hold Python's lock: meanwhile LiteRT is imported.
+            whole = Task(partial(put_together, blob, found))
+            litert()
             model = whole.result()
+            graph = verify(memoryview(model), compile_specs["inputs"], compile_specs["outputs"])
         except (ValueError, LookupError, TypeError) as error:
             raise _foreign(error) from error
-        if isinstance(model, bytes):
-            return _delegate(model, memoryview(model), compile_specs)
-        try:
-            return _delegate(model, model.view, compile_specs)
-        finally:
-            model.close()
+        return _made(partial(_interpreted, model), graph, compile_specs)
 
 
-def _delegate(model: bytes | ModelFile, view: memoryview, specs: Mapping[str, Any]) -> XnnpackDelegate:
+def _large(blob: memoryview, found: Sequence[Piece], specs: Mapping[str, Any]) -> Delegate:
+    """A delegate of a model that is a file; its weights are not there where it shares packed ones."""
+    model = ModelFile(blob.nbytes + sum(piece.size for piece in found))
     try:
-        graph = verify(view, specs["inputs"], specs["outputs"])
-    except (ValueError, LookupError, TypeError) as error:
-        raise _foreign(error) from error
-    interpreter = open_interpreter(model, min(specs.get("threads") or threads(), threads()))
+        for start, rest in between(blob, found):
+            model.write(start, rest)
+        graph = verify(model.view, specs["inputs"], specs["outputs"])
+        return _made(partial(_shared, model, found), graph, specs)
+    except BaseException:
+        model.close()
+        raise
+    finally:
+        let_go(blob)  # and with it the whole program file, whose pages count as this process's memory
+
+
+def _shared(model: ModelFile, found: Sequence[Piece], graph: Graph, specs: Mapping[str, Any]) -> Engine:
+    if sys.platform == "linux":
+        from delegate.backends.xnnpack.sharing import share  # small models need none of it
+
+        on_disk = specs.get("weight_cache", True)
+        engine = share(model, graph, found, _threads(specs), dynamic=specs["dynamic"], on_disk=on_disk)
+        if engine is not None:
+            return engine
+    for piece in found:
+        model.write(piece.start, piece.content())
+    return _interpreted(model, graph, specs)
+
+
+def _interpreted(model: bytes | ModelFile, graph: Graph, specs: Mapping[str, Any]) -> Engine:
+    interpreter = open_interpreter(model, _threads(specs))
+    engine = Interpreted(interpreter, specs["inputs"], specs["outputs"], specs["dynamic"])
+    if isinstance(model, ModelFile):
+        engine.release(model, graph)
+        model.close()
+    return engine
+
+
+def _threads(specs: Mapping[str, Any]) -> int:
+    return min(specs.get("threads") or threads(), threads())
+
+
+def _made(
+    make: Callable[[Graph, Mapping[str, Any]], Engine], graph: Graph, specs: Mapping[str, Any]
+) -> XnnpackDelegate:
     try:
-        made = XnnpackDelegate(interpreter, graph, specs)
-        if isinstance(model, ModelFile):
-            made.release(model)
+        return XnnpackDelegate(make(graph, specs), graph, specs)
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
         raise BackendFailed("LiteRT cannot prepare the model", where=str(error)) from error
-    return made
 
 
 def _foreign(error: Exception) -> BackendFailed:

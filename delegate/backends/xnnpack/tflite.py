@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _ALIGNMENT = 16  # of constant data, which XNNPACK reads in place
 _LIMIT = 2**31 - 2**20  # a flatbuffer holds less than 2 GiB
+_PACKING = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV", "BATCH_MATMUL"})
 _TYPES = {
     np.dtype(np.float32): schema.TensorType.FLOAT32,
     np.dtype(np.float16): schema.TensorType.FLOAT16,
@@ -108,6 +109,7 @@ class Model:
         self._graph.tensors, self._graph.operators = [], []
         self._buffers: list[_Buffer] = [_Buffer()]  # buffer 0 is empty: tensors without data
         self._codes: dict[int, int] = {}
+        self._makers: dict[int, Any] = {}  # tensor -> the operator that computes it
         self._constants: dict[tuple[bytes, tuple[int, ...], str, Quantization | None, int], int] = {}
         self._contents: dict[bytes, int] = {}
         self._bytes = 0
@@ -183,12 +185,14 @@ class Model:
             operator.builtinOptionsType = getattr(schema.BuiltinOptions, table)
             operator.builtinOptions = getattr(schema, f"{table}T")(**{k: v for k, v in options.items() if k != "table"})
         self._graph.operators.append(operator)
+        self._makers.update(dict.fromkeys(outputs, operator))
         self.origins.append(origin)
 
     def finish(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
         """The model as bytes; the same calls give the same bytes. Raises ModelTooLarge for 2 GiB of constants."""
         if self._bytes > _LIMIT:
             raise ModelTooLarge(f"{self._bytes / 2**30:.1f} GiB of constants, and a TFLite model holds less than 2 GiB")
+        self._number_buffers()
         graph = copy.copy(self._graph)
         graph.inputs, graph.outputs = np.array(inputs, np.int32), np.array(outputs, np.int32)
         return self._pack(graph)
@@ -210,6 +214,31 @@ class Model:
 
     def _decodes(self, operator: Any) -> bool:
         return len(operator.inputs) == 1 and bool(self._graph.tensors[operator.inputs[0]].buffer)
+
+    def _number_buffers(self) -> None:
+        """Have the constants of layers come first, in the order of the layers.
+
+        XNNPACK knows what it packed by the numbers of buffers: models of the same layers share it, whatever else they
+        hold.
+        """
+        layers = (op for op, name in zip(self._graph.operators, self.operators, strict=True) if name in _PACKING)
+        first = [b for op in layers for index in op.inputs[1:] for b in self._buffers_of(index)]
+        order = list(dict.fromkeys((0, *first, *range(len(self._buffers)))))
+        places = {old: new for new, old in enumerate(order)}
+        self._buffers = [self._buffers[old] for old in order]
+        self._contents = {digest: places[old] for digest, old in self._contents.items()}
+        for tensor in self._graph.tensors:
+            tensor.buffer = places[tensor.buffer]
+
+    def _buffers_of(self, index: int) -> Iterator[int]:
+        """Where a constant operand lies, or what it is decoded from, with the scales of its blocks."""
+        maker = self._makers.get(index)
+        tensor = self._graph.tensors[maker.inputs[0] if maker is not None and self._decodes(maker) else index]
+        if index >= 0 and tensor.buffer:
+            yield tensor.buffer
+            details = tensor.quantization and tensor.quantization.details
+            if details:
+                yield self._graph.tensors[details.scales].buffer
 
     def _pack(self, graph: Any) -> bytes:
         model = schema.ModelT()

@@ -244,6 +244,7 @@ _RATIOS: Mapping[str, tuple[str, float, float]] = {
 }  # fmt: skip
 _SCALES = (2.0**-60, 2.0**60)  # of activations and weights
 _LAYERS = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})  # XNNPACK packs their second
+_PACKING = _LAYERS | {"BATCH_MATMUL", "PRELU"}  # whose constants may be packed
 _NAMES = {row.code: name for name, row in OPERATORS.items()}
 
 
@@ -259,6 +260,9 @@ class Tensor(NamedTuple):
         blocks: of these, the tensor of the scales, and how many elements share one.
         span: the smallest and the largest scale.
         zero_point: the first.
+        numbers: all scales, all zero points, and the axis that they lie on.
+        buffer: the number of the buffer that holds a constant.
+        place: where that lies in the file: start, size.
     """
 
     shape: tuple[int, ...]
@@ -269,11 +273,46 @@ class Tensor(NamedTuple):
     blocks: tuple[int, int] = (0, 0)
     span: tuple[float, float] = (1.0, 1.0)
     zero_point: int = 0
+    numbers: tuple[Sequence[float], Sequence[int], int] = ((), (), 0)
+    buffer: int = 0
+    place: tuple[int, int] = (0, 0)
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
         """NumPy's type of one that is given or taken; None for other types."""
         return _DTYPES.get(self.kind)
+
+
+class Operand(NamedTuple):
+    """What a layer takes or gives.
+
+    Args:
+        tensor: itself, or the constant that it is decoded from.
+        decoded: whether it is.
+        scales: of its blocks, where it has these.
+    """
+
+    tensor: Tensor
+    decoded: bool = False
+    scales: Tensor | None = None
+
+
+class Layer(NamedTuple):
+    """An operator whose weights XNNPACK packs.
+
+    Args:
+        name: of the operator.
+        options: its options.
+        inputs: None for one that is left out.
+        outputs: what it gives.
+        padding: where what it takes is padded right before, by how much.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    inputs: tuple[Operand | None, ...]
+    outputs: tuple[Operand, ...]
+    padding: Tensor | None = None
 
 
 class Graph(NamedTuple):
@@ -283,12 +322,14 @@ class Graph(NamedTuple):
         inputs, outputs: tensors.
         operators: how many it has.
         weights: where constants lie that layers alone read, as their weights: (start, size) in the file.
+        layers: the operators that have weights.
     """
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     operators: int
     weights: tuple[tuple[int, int], ...]
+    layers: tuple[Layer, ...]
 
 
 def verify(model: memoryview, inputs: Sequence[int], outputs: Sequence[int]) -> Graph:
@@ -323,8 +364,9 @@ class _Verifier:
         for number, tensor in enumerate(tensors):
             _require(_has_blocks(tensor, tensors), f"the blocks of tensor {number} have not their scales")
         there = {i for i, tensor in enumerate(tensors) if tensor.is_constant}
-        self._decoded: set[int] = set()
         self._weights, self._others = set[int](), set[int]()
+        self._layers = list[Layer]()
+        self._sources, self._paddings = dict[int, int](), dict[int, Tensor]()
         for index in inputs:
             _require(_is_new(index, tensors, there), f"tensor {index} cannot be an input")
             there.add(index)
@@ -337,7 +379,7 @@ class _Verifier:
             for found in (self._weights, {*self._others, *outputs})
         )
         taken, given = (tuple(tensors[i] for i in indices) for indices in (inputs, outputs))
-        return Graph(taken, given, len(graph["operators"]), tuple(sorted(own - others)))
+        return Graph(taken, given, len(graph["operators"]), tuple(sorted(own - others)), tuple(self._layers))
 
     def _row(self, code: Mapping[str, int]) -> str:
         name = _NAMES.get(code["code"], "")
@@ -363,13 +405,13 @@ class _Verifier:
             signature = shape
         same = len(signature) == len(shape) and all(s in (-1, d) for s, d in zip(signature, shape, strict=True))
         _require(same, "a tensor has two shapes")
-        said = self._quantization(tensor["quantization"], shape, kind)
-        return Tensor(shape, tuple(signature), kind, data is not None, *said)
+        made = Tensor(shape, tuple(signature), kind, data is not None, buffer=tensor["buffer"], place=data or (0, 0))
+        return made._replace(**self._quantization(tensor["quantization"], shape, kind))
 
-    def _quantization(self, start: int | None, shape: tuple[int, ...], kind: int) -> tuple[Any, ...]:
-        """How many scales the integers of a tensor have, its blocks, the span of the scales, and the zero point."""
+    def _quantization(self, start: int | None, shape: tuple[int, ...], kind: int) -> dict[str, Any]:
+        """How the integers of a tensor stand for reals: fields of `Tensor`."""
         if start is None:
-            return 0, (0, 0)
+            return {}
         _require(kind in (_INT, _UINT8, _INT8, _INT4), "a tensor of floats has scales")
         found = self._reader.table(start, _QUANTIZATION)
         axis, scales, points = found["axis"], found["scales"], found["zero_points"]
@@ -378,7 +420,7 @@ class _Verifier:
             _require(whole and kind == _INT4 and len(shape) == 2 and axis == 0, "a tensor has wrong blocks")
             blocks = self._reader.table(found["details"], _BLOCKWISE)
             _require(blocks["zero_points"] == -1 and blocks["size"] > 0, "a tensor has wrong blocks")
-            return -1, (blocks["scales"], blocks["size"])
+            return {"scales": -1, "blocks": (blocks["scales"], blocks["size"])}
         _require(len(points) == len(scales) > 0, "a tensor has not as many zero points as scales")
         least, most = (2.0**-120, 2.0**120) if kind == _INT else _SCALES
         _require(all(least <= s <= most for s in scales), f"a tensor has a scale that is not from {least} to {most}")
@@ -389,7 +431,8 @@ class _Verifier:
         _require(
             not several or list(shape[axis : axis + 1]) == [len(scales)], "a tensor has not as many scales as places"
         )
-        return len(scales), (0, 0), (min(scales), max(scales)), points[0]
+        span = (min(scales), max(scales))
+        return {"scales": len(scales), "span": span, "zero_point": points[0], "numbers": (scales, points, axis)}
 
     def _operator(
         self,
@@ -412,7 +455,7 @@ class _Verifier:
                 continue
             _require(index in there, f"{place} reads tensor {index} before it is there")
             _require(
-                _fits(letter.lower(), tensors[index], index in self._decoded),
+                _fits(letter.lower(), tensors[index], index in self._sources),
                 f"{place} does not take such a tensor as {index}",
             )
             (self._weights if name in _LAYERS and position == 1 else self._others).add(index)
@@ -422,9 +465,21 @@ class _Verifier:
             _require(_is_new(index, tensors, there), f"{place} cannot write tensor {index}")
             there.add(index)
         if name == "DEQUANTIZE" and tensors[inputs[0]].is_constant:
-            self._decoded.update(outputs)
+            self._sources[outputs[0]] = inputs[0]
+        if name == "PAD":
+            self._paddings[outputs[0]] = tensors[inputs[1]]
         used = [(x.lower(), tensors[i]) for x, i in zip(letters, inputs, strict=False) if i >= 0]
         _require(_agree(name, used, [tensors[i] for i in outputs]), f"{place} has floats beside integers")
+        if name in _PACKING and any(i >= 0 and (tensors[i].is_constant or i in self._sources) for i in inputs):
+            taken = tuple(self._operand(i, tensors) if i >= 0 else None for i in inputs)
+            given = tuple(self._operand(i, tensors) for i in outputs)
+            padding = next((self._paddings[i] for i in inputs if i in self._paddings), None)
+            self._layers.append(Layer(name, options, taken, given, padding))
+
+    def _operand(self, index: int, tensors: Sequence[Tensor]) -> Operand:
+        tensor = tensors[self._sources.get(index, index)]
+        scales = tensors[tensor.blocks[0]] if tensor.scales == -1 else None
+        return Operand(tensor, index in self._sources, scales)
 
     def _options(self, place: str, operator: Mapping[str, Any], wanted: str) -> dict[str, Any]:
         code, fields = OPTIONS[wanted]

@@ -7,22 +7,18 @@ makes of integers, run by run with a scale of each run, these are stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from delegate.backends.xnnpack.model_file import ModelFile
 from delegate.program.raw import array_over
 from delegate.program.small_integers import is_small, packed, unpacked
-from delegate.program.source import let_go
 
 if TYPE_CHECKING:
     from delegate.backends.xnnpack.quantized import Coded
 
 LEAST = 4096  # bytes; what is smaller stays in the model
-LARGE = 1 << 24  # bytes of constants that are worth a file of their own
 
 Array = np.ndarray[Any, np.dtype[Any]]
 # Where a constant goes in the model without any, and how it is stored; of runs also how many numbers there are, their
@@ -41,6 +37,7 @@ _STORED: Mapping[str, tuple[np.dtype[Any], Callable[[Array], Array]]] = {
     "bfloat16": (np.dtype("<u2"), _from_bfloat16),
     "int4": (np.dtype("u1"), unpacked),
 }
+_WIDER = {"": 1, "float16": 2, "bfloat16": 2, "int4": 2}  # bytes of the model for one that is stored
 _RUNS = "runs"
 
 
@@ -108,33 +105,67 @@ def _from_runs(stored: memoryview, count: int, bits: int, size: int, with_zeros:
     return values
 
 
-def put_together(model: memoryview, places: Sequence[Place], data: Sequence[memoryview]) -> bytes | ModelFile:
-    """The whole model; raises ValueError, LookupError or TypeError where places and data do not fit together.
+class Piece(NamedTuple):
+    """A constant of a model that is stored apart from it.
 
-    A large one is a file in memory, where the machine has these.
+    Args:
+        start: where it begins in the whole model.
+        size: bytes that it takes there.
+        stored: what is stored of it.
+        how: how.
     """
-    if sum(d.nbytes for d in data) >= LARGE:
-        with suppress(OSError):
-            made = ModelFile(_parts(model, places, data))
-            let_go(data[0])  # and with it the whole program file, whose pages count as this process's memory
-            return made
-    return b"".join(_parts(model, places, data))
+
+    start: int
+    size: int
+    stored: memoryview
+    how: tuple[Any, ...]
+
+    def content(self) -> memoryview:
+        """Its bytes in the whole model; raises ValueError or TypeError where they are not as many, or none."""
+        kind, *how = self.how
+        if kind == _RUNS:
+            whole = _from_runs(self.stored, *how)
+        else:
+            dtype, widened = _STORED[kind]
+            whole = widened(array_over(self.stored, dtype, (self.stored.nbytes // dtype.itemsize,), 0))
+        if whole.nbytes != self.size:
+            raise ValueError(f"a constant of {whole.nbytes} bytes, where {self.size} are stored")
+        return whole.reshape(-1).view(np.uint8).data
 
 
-def _parts(model: memoryview, places: Sequence[Place], data: Sequence[memoryview]) -> Iterator[Any]:
+def pieces(model: memoryview, places: Sequence[Place], data: Sequence[memoryview]) -> list[Piece]:
+    """The constants of a model without them; raises ValueError, LookupError or TypeError where these do not fit it."""
     starts = [start for start, *_ in places]
     if len(places) != len(data) or any(a > b for a, b in pairwise([0, *starts, model.nbytes])):
         raise ValueError(f"{len(data)} constants, and places for {len(places)} within {model.nbytes} bytes")
-    at = 0
-    for (start, kind, *how), stored in zip(places, data, strict=True):
-        yield model[at:start]
-        yield _whole(stored, kind, *how).reshape(-1).view(np.uint8).data
-        at = start
-    yield model[at:]
+    found, before = [], 0
+    for (start, *how), stored in zip(places, data, strict=True):
+        found.append(Piece(start + before, _whole_size(stored.nbytes, *how), stored, tuple(how)))
+        before += found[-1].size
+    return found
 
 
-def _whole(stored: memoryview, kind: str, *how: Any) -> Array:
+def _whole_size(stored: int, kind: str, *how: Any) -> int:
     if kind == _RUNS:
-        return _from_runs(stored, *how)
-    dtype, whole = _STORED[kind]
-    return whole(array_over(stored, dtype, (stored.nbytes // dtype.itemsize,), 0))
+        count = how[0]
+        if type(count) is not int or not 0 <= count <= 2 * stored:
+            raise ValueError(f"{count} integers in {stored} bytes")
+        return 4 * count
+    return stored * _WIDER[kind]
+
+
+def put_together(model: memoryview, found: Sequence[Piece]) -> bytes:
+    """The whole model; raises as `Piece.content` does."""
+    first, *others = (rest for _, rest in between(model, found))
+    behind = ((piece.content(), rest) for piece, rest in zip(found, others, strict=True))
+    return b"".join((first, *chain.from_iterable(behind)))
+
+
+def between(model: memoryview, found: Sequence[Piece]) -> Iterator[tuple[int, memoryview]]:
+    """What lies before, between and behind the constants: where it begins in the whole model, and the bytes."""
+    at = before = 0
+    for piece in found:
+        end = piece.start - before
+        yield at + before, model[at:end]
+        at, before = end, before + piece.size
+    yield at + before, model[at:]

@@ -1,4 +1,4 @@
-"""Large models lie in a file in memory, whose weights go when XNNPACK has packed them: nothing reads them again."""
+"""Large models lie in a file in memory, without the weights that XNNPACK has packed: nothing reads them again."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends.xnnpack import weights
+from delegate.backends.xnnpack import litert, packed, runtime, sharing
 from delegate.backends.xnnpack.model_file import ModelFile
 from delegate.quantization import Settings, quantize
 
@@ -35,6 +35,7 @@ CONVOLUTIONS = nn.Sequential(
 )
 LINEARS = nn.Sequential(nn.Linear(64, 1024), nn.GELU(), nn.Linear(1024, 64))
 IMAGES, ROWS = (2, 64, 9, 9), (2, 64)
+# Module, sizes of what it takes, scheme of quantization, how many weights its layers alone read, in bytes.
 CASES = {
     "convolutions": (CONVOLUTIONS, IMAGES, "", 4),
     "linears": (LINEARS, ROWS, "", 2),
@@ -47,62 +48,118 @@ CASES = {
 
 @pytest.fixture
 def released(monkeypatch):
-    """What has been released, of models all of which are large."""
+    """What has been released, of models all of which are large, and share every weight of two pages or more."""
     found = []
     release = ModelFile.release
 
     def recorded(self, places):
+        places = list(places)
         found.extend(places)
         release(self, places)
         for start, size in places:
             inner = self.view[-(-start // PAGE) * PAGE : (start + size) // PAGE * PAGE]
             assert not any(inner)
 
-    monkeypatch.setattr(weights, "LARGE", 1)
+    monkeypatch.setattr(runtime, "LARGE", 1)
+    monkeypatch.setattr(sharing, "LEAST_HOLE", 2 * PAGE)
     monkeypatch.setattr(ModelFile, "release", recorded)
     return found
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("name", CASES)
-def test_answers_stay(name, dynamic, tmp_path, released, monkeypatch):
-    module, shape, scheme, count = CASES[name]
-    if dynamic and name == "shared":
-        pytest.skip("its sizes are those of the weight")
+def saved(name, dynamic, path):
+    module, shape, scheme, _ = CASES[name]
     dims = ({0: torch.export.Dim("n", min=2, max=16)},) if dynamic else None
     program = torch.export.export(module.eval(), (torch.randn(shape),), dynamic_shapes=dims)
     if scheme:
         data = [torch.randn(shape) for _ in range(2)] if scheme == "static_int8" else None
         program = quantize(program, Settings("xnnpack", scheme), data)
-    delegate.to_backend(program, "xnnpack").save(tmp_path / "model.dlg")
-    small = delegate.load(tmp_path / "model.dlg")
-    assert len(released) == count
-    monkeypatch.setattr(weights, "LARGE", 2**62)
-    plain = delegate.load(tmp_path / "model.dlg")
-    assert len(released) == count
-    for n in (2, 7, 16, 2) if dynamic else shape[:1]:
+    delegate.to_backend(program, "xnnpack").save(path)
+
+
+def assert_equal(programs, shape, sizes):
+    """All give the same, to the last bit."""
+    for n in sizes:
         x = np.random.default_rng(n).standard_normal((n, *shape[1:])).astype(np.float32)
-        np.testing.assert_array_equal(small(x), plain(x))
+        first, *others = (program(x) for program in programs)
+        for other in others:
+            np.testing.assert_array_equal(other, first)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_answers_stay(name, dynamic, tmp_path, released, monkeypatch):
+    """Packed by an interpreter, packed into a file, found there by another delegate: as without any of it."""
+    _, shape, _, count = CASES[name]
+    if dynamic and name == "shared":
+        pytest.skip("its sizes are those of the weight")
+    saved(name, dynamic, tmp_path / "model.dlg")
+    del released[:]
+    with monkeypatch.context() as here:
+        here.setattr(sharing, "library", lambda: None)
+        small = delegate.load(tmp_path / "model.dlg")
+    assert len(released) == count
+    shared = [delegate.load(tmp_path / "model.dlg") for _ in range(2)]
+    assert all(type(p._shared.delegates[0]._engine) is sharing.Shared for p in shared)
+    used = {id(p._shared.delegates[0]._engine._packed) for p in shared}
+    assert len(used) == 1
+    monkeypatch.setattr(runtime, "LARGE", 2**62)
+    plain = delegate.load(tmp_path / "model.dlg")
+    assert_equal([plain, small, *shared], shape, (2, 7, 16, 2) if dynamic else shape[:1])
 
 
 def test_without_such_files(tmp_path, released, monkeypatch):
     def nowhere(name):
         raise OSError("no memory")
 
+    saved("linears", False, tmp_path / "model.dlg")
+    del released[:]
     monkeypatch.setattr("os.memfd_create", nowhere)
-    delegate.to_backend(torch.export.export(LINEARS, (torch.randn(ROWS),)), "xnnpack").save(tmp_path / "model.dlg")
     x = torch.randn(ROWS)
     with torch.no_grad():
         torch.testing.assert_close(torch.from_numpy(delegate.load(tmp_path / "model.dlg")(x)), LINEARS(x))
     assert not released
 
 
+@pytest.mark.parametrize("found", ["another version", "no library"])
+def test_another_litert_shares_nothing(tmp_path, released, monkeypatch, found):
+    saved("linears", False, tmp_path / "model.dlg")
+    litert.library.cache_clear()
+    if found == "another version":
+        monkeypatch.setattr(litert, "VERSION", "1.0.")
+    else:
+        monkeypatch.setattr(litert, "_FUNCTIONS", {"DoesNotExist": ()})
+    try:
+        program = delegate.load(tmp_path / "model.dlg")
+    finally:
+        litert.library.cache_clear()
+    assert type(program._shared.delegates[0]._engine) is not sharing.Shared
+    monkeypatch.undo()
+    assert_equal([program, delegate.load(tmp_path / "model.dlg")], ROWS, [2])
+
+
+def test_packed_weights_of_other_layers_are_not_taken(tmp_path, released, monkeypatch):
+    """Where a key is wrong, XNNPACK packs what is not there: that is seen, and the weights are put there."""
+    saved("linears", False, tmp_path / "model.dlg")
+    saved("convolutions", False, tmp_path / "other.dlg")
+    monkeypatch.setattr(sharing, "packing_key", lambda *_: "the same")
+    other = delegate.load(tmp_path / "other.dlg")
+    program = delegate.load(tmp_path / "model.dlg")
+    assert type(other._shared.delegates[0]._engine) is sharing.Shared
+    assert type(program._shared.delegates[0]._engine) is not sharing.Shared
+    assert "the same" not in packed._OPEN
+    monkeypatch.setattr(runtime, "LARGE", 2**62)
+    assert_equal([program, delegate.load(tmp_path / "model.dlg")], ROWS, [2])
+
+
 def test_file_gives_its_parts_and_only_whole_pages_back():
     content = bytes(range(1, 256)) * 100
-    file = ModelFile([content[:5000], memoryview(content)[5000:]])
-    assert file.view == content
+    file = ModelFile(len(content) + 8 * PAGE)
+    file.write(0, content[:5000])
+    file.write(5000, memoryview(content)[5000:])
+    assert file.view == content + bytes(8 * PAGE)
     file.release([(10, 3 * PAGE), (4 * PAGE, 20)])
     assert file.view[PAGE : 3 * PAGE] == bytes(2 * PAGE)
     assert file.view[:PAGE] == content[:PAGE]
-    assert file.view[3 * PAGE :] == content[3 * PAGE :]
+    assert file.view[3 * PAGE : len(content)] == content[3 * PAGE :]
+    file.close()
     file.close()

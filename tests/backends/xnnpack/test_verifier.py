@@ -14,8 +14,11 @@ from ai_edge_litert import schema_py_generated as schema
 from torch import nn
 
 import delegate
+from delegate.backends.xnnpack.interpreted import open_interpreter
+from delegate.backends.xnnpack.model_file import ModelFile
 from delegate.backends.xnnpack.reader import Malformed
-from delegate.backends.xnnpack.runtime import XnnpackRuntime, open_interpreter
+from delegate.backends.xnnpack.runtime import XnnpackRuntime
+from delegate.backends.xnnpack.sharing import share
 from delegate.backends.xnnpack.verifier import OPERATORS, OPTIONS, verify
 from delegate.errors import BackendFailed
 from delegate.runtime.backend import TensorType
@@ -117,7 +120,30 @@ def run(case: Case) -> None:
         pass
 
 
-def test_forged_models_end_no_process(seeds):
+def run_shared(case: Case) -> None:
+    """The same where packed weights are shared."""
+    blob, inputs, outputs = case
+    model = ModelFile(len(blob))
+    model.write(0, blob)
+    try:
+        made = share(model, verify(memoryview(blob), inputs, outputs), [], 1, dynamic=False, on_disk=False)
+        if made is None:
+            return
+        for _ in range(2):
+            for array in made.sources:
+                array[...] = 1
+            made.run()
+        for array in made.results:
+            array.sum()
+        made.close()
+    except (BackendFailed, ValueError, RuntimeError, MemoryError):
+        pass
+    finally:
+        model.close()
+
+
+@pytest.mark.parametrize("run", [run, run_shared])
+def test_forged_models_end_no_process(seeds, run):
     """A child runs what passes; numbers that ask for endless work are left out: those are no matter of memory."""
     rng = random.Random(0)
     cases = [forge(rng.choice(seeds), rng) for _ in range(600)]

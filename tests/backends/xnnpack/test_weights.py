@@ -8,7 +8,7 @@ from torch import nn
 import delegate
 from delegate.backends.xnnpack.quantized import Coded
 from delegate.backends.xnnpack.runtime import XnnpackRuntime
-from delegate.backends.xnnpack.weights import LEAST, put_together, take_apart
+from delegate.backends.xnnpack.weights import LEAST, pieces, put_together, take_apart
 from delegate.errors import BackendFailed, ProgramError
 from delegate.program.verifier import verify
 from tests.backends.xnnpack.harness import lower
@@ -36,7 +36,7 @@ def test_apart_and_together(name):
     assert rest == b"12345678abc"
     assert places == [(8, kind), (11, "")]
     assert data[0].nbytes == array.nbytes // (2 if kind else 1)
-    assert put_together(memoryview(rest), places, data) == model
+    assert put_together(memoryview(rest), pieces(memoryview(rest), places, data)) == model
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -52,7 +52,7 @@ def test_floats_that_integers_were_made_of(bits, size, zeros):
     floats = coded.decoded()
     rest, places, data = take_apart(floats.tobytes(), [(0, floats, coded)])
     assert data[0].nbytes == values.size * bits // 8 + scale.size * (5 if zeros else 4)
-    assert put_together(memoryview(rest), places, data) == floats.tobytes()
+    assert put_together(memoryview(rest), pieces(memoryview(rest), places, data)) == floats.tobytes()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,233 @@
+"""Packed weights are shared by methods, loads, forks, processes; no fault of their file is ever seen in an answer."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.backends.xnnpack import litert, packed, sharing
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
+WIDTH, MIDDLE = 1024, 2200  # 18 MB of weights in two layers
+
+# A process that loads the program and runs both methods: says what came out, and how often weights were packed.
+RUN = """
+import hashlib, json, os, sys
+import numpy as np
+import delegate
+from delegate.backends.xnnpack import sharing
+
+packs, pack = [], sharing._pack
+sharing._pack = lambda *given: packs.append(1) or {BEFORE} or pack(*given)
+program = delegate.load(sys.argv[1], **json.loads(sys.argv[2]))
+x = np.random.default_rng(0).standard_normal(({ROWS}, {WIDTH})).astype(np.float32)
+results = [program.method("decode")(x[:1]), program.method("prefill")(x)]
+assert np.array_equal(program.context().method("prefill")(x), results[1])
+digest = hashlib.sha256(b"".join(r.tobytes() for r in results)).hexdigest()
+{AFTER}
+program.close()
+print(json.dumps([digest, len(packs)]))
+"""
+ROWS = 5
+CODE = RUN.replace("{WIDTH}", str(WIDTH)).replace("{ROWS}", str(ROWS))
+
+
+def code(before: str = "0", after: str = "") -> str:
+    return CODE.replace("{BEFORE}", before).replace("{AFTER}", after)
+
+
+@pytest.fixture(scope="module")
+def module() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDTH, MIDDLE), nn.GELU(), nn.Linear(MIDDLE, WIDTH)).eval()
+
+
+@pytest.fixture(scope="module")
+def program(module: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sharing") / "both.dlg"
+    rows = {"decode": 1, "prefill": ROWS}
+    exported = {name: torch.export.export(module, (torch.randn(n, WIDTH),)) for name, n in rows.items()}
+    delegate.to_backend(exported, "xnnpack").save(path)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "packed"
+
+
+def start(program: Path, options: Any = None, **parts: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code(**parts), str(program), json.dumps(options or {})]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[str, int]:
+    """The digest of what a process computed, and how often it packed weights; it says nothing else."""
+    out, err = process.communicate(timeout=300)
+    assert (process.returncode, err) == (0, ""), err
+    digest, packs = json.loads(out)
+    return digest, packs
+
+
+def run(program: Path, options: Any = None, **parts: str) -> tuple[str, int]:
+    return ended(start(program, options, **parts))
+
+
+@pytest.fixture(scope="module")
+def answer(program: Path) -> str:
+    """What a process computes that has no file of packed weights."""
+    return run(program, {}, before="(_ for _ in ()).throw(RuntimeError())")[0]
+
+
+def test_two_methods_pack_once_and_a_second_process_not_at_all(program: Path, folder: Path, answer: str) -> None:
+    assert [run(program), run(program)] == [(answer, 1), (answer, 0)]
+    (file,) = folder.iterdir()
+    weights = 4 * 2 * WIDTH * MIDDLE
+    assert weights < file.stat().st_size < 1.1 * weights
+
+
+@pytest.mark.parametrize("how", ["environment", "option"])
+def test_without_the_cache_methods_share_all_the_same(
+    program: Path, folder: Path, answer: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {}
+    if how == "environment":
+        monkeypatch.setenv("DELEGATE_CACHE", "off")
+    else:
+        options = {"options": {"xnnpack": {"weight_cache": False}}}
+    assert [run(program, options) for _ in range(2)] == [(answer, 1)] * 2
+    assert not folder.exists()
+
+
+def test_isolated(program: Path, folder: Path, answer: str) -> None:
+    assert run(program, {"isolate": True})[0] == answer
+    assert len(list(folder.iterdir())) == 1
+    assert run(program) == (answer, 0)
+
+
+def test_several_processes_at_once(program: Path, folder: Path, answer: str) -> None:
+    processes = [start(program) for _ in range(3)]
+    assert [ended(process)[0] for process in processes] == [answer] * 3
+    assert len(list(folder.iterdir())) == 1
+    assert run(program) == (answer, 0)
+
+
+def test_one_that_is_killed_while_it_packs(program: Path, folder: Path, answer: str) -> None:
+    process = start(program, before="os.kill(os.getpid(), 9)")
+    process.communicate()
+    assert process.returncode == -9
+    assert run(program) == (answer, 1)
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _alter(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(bytes(64))
+
+
+def _swap(path: Path) -> None:
+    """As a file of other weights."""
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + content[4096:-4096][::-1] + content[-4096:])
+
+
+@pytest.mark.parametrize("damage", [_cut, _alter, _swap])
+def test_a_damaged_file_is_packed_anew(
+    program: Path, folder: Path, answer: str, damage: Callable[[Path], None]
+) -> None:
+    assert run(program) == (answer, 1)
+    damage(next(folder.iterdir()))
+    assert [run(program), run(program)] == [(answer, 1), (answer, 0)]
+
+
+def test_a_folder_that_cannot_be_written(program: Path, folder: Path, answer: str) -> None:
+    folder.parent.mkdir()
+    folder.write_text("a file where a folder should be")
+    assert run(program) == (answer, 1)
+
+
+FORKED = """
+child = os.fork()
+if not child:
+    again = [program.method("decode")(x[:1]), program.method("prefill")(x)]
+    os._exit(0 if len(packs) == 1 and all(map(np.array_equal, results, again)) else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_forked_processes_share(program: Path, answer: str) -> None:
+    assert run(program, {"options": {"xnnpack": {"weight_cache": False}}}, after=FORKED) == (answer, 1)
+
+
+def descriptors() -> int:
+    gc.collect()  # a program's own file goes with the last that refers to it
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_closed_programs_leave_nothing(program: Path) -> None:
+    def once(close: bool) -> int:
+        loaded = delegate.load(program)
+        loaded.method("decode")(np.zeros((1, WIDTH), np.float32))
+        if close:
+            loaded.close()
+        del loaded
+        return descriptors()
+
+    once(True)
+    before = descriptors()
+    assert once(True) == before
+    once(False)
+    assert descriptors() == before
+    assert len(packed._OPEN) == 0
+
+
+def test_weights_of_others_are_not_shared(module: nn.Module, program: Path, tmp_path: Path) -> None:
+    """A bias, a scale or an option alone makes another key."""
+    first = delegate.load(program)
+    keys = set(packed._OPEN.keys())
+    assert len(keys) == 1
+    with torch.no_grad():
+        module[0].bias[0] += 1
+    try:
+        exported = torch.export.export(module, (torch.randn(1, WIDTH),))
+        delegate.to_backend(exported, "xnnpack").save(tmp_path / "other.dlg")
+        x = torch.randn(1, WIDTH)
+        second = delegate.load(tmp_path / "other.dlg")
+        assert len(packed._OPEN) == 2
+        assert keys < set(packed._OPEN.keys())
+        with torch.no_grad():
+            torch.testing.assert_close(torch.from_numpy(second(x)), module(x), rtol=1e-4, atol=1e-5)
+    finally:
+        with torch.no_grad():
+            module[0].bias[0] -= 1
+    first.close()
+
+
+def test_the_library_frees_what_it_made(program: Path) -> None:
+    """A model that is no model is refused, and leaves nothing."""
+    before = descriptors()
+    memory = os.memfd_create("no model")
+    os.write(memory, b"nonsense" * 100)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="fails with status"):
+            litert.CompiledModel(memory, 1, os.memfd_create("packed"), [], [])
+    os.close(memory)
+    assert descriptors() <= before + 3  # where a model is refused, LiteRT has not taken the other file
+    assert sharing.library() is not None
