@@ -18,6 +18,8 @@ from tests.properties.sample import Sample
 def check(sample: Sample, backends: Any, tolerance: float) -> set[str]:
     """Lower a sample and compare it with eager at all its sizes; gives the backends that took part of it.
 
+    `backends` is what `to_backend` takes for them, or a dict that is a configuration.
+
     What torch does not export is rejected; sizes that the exported module refuses, the program has to refuse.
     """
     first, *others = sample.calls()
@@ -29,7 +31,8 @@ def check(sample: Sample, backends: Any, tolerance: float) -> set[str]:
             module(*first)
     except Exception:  # attributes that torch does not take
         reject()
-    program = delegate.to_backend(exported, backends)
+    config = backends if isinstance(backends, dict) else None
+    program = delegate.to_backend(exported, backends if config is None else None, config=config)
     again = exported.module()
     for inputs in (first, *others):
         try:

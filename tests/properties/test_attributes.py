@@ -18,7 +18,9 @@ from tests.properties.families import FAMILIES
 from tests.properties.sample import Sample, vary
 
 # Largest error over the largest value; emulators of devices compute in float16, or are slow, or take no dynamic sizes.
-TOLERANCE = {"portable": 1e-4, "xnnpack": 1e-4, "dsp": 1e-2, "webgpu": 1e-3}
+TOLERANCE = {"portable": 1e-4, "xnnpack": 1e-4, "dsp": 1e-2, "webgpu": 1e-3, "cuda": 1e-4}
+# What `check` is told where it is not the name; cuda compiles for the host's CPU.
+BACKENDS: dict[str, Any] = {"portable": [], "cuda": {"backends": [{"name": "cuda", "options": {"arch": "llvm"}}]}}
 
 
 def compared(backend: str, family: str, examples: int) -> Callable[[], None]:
@@ -30,7 +32,7 @@ def compared(backend: str, family: str, examples: int) -> Callable[[], None]:
     )  # fmt: skip
     @given(vary(FAMILIES[family], dynamic=backend != "dsp"))
     def run(sample: Sample) -> None:
-        check(sample, [] if backend == "portable" else backend, TOLERANCE[backend])
+        check(sample, BACKENDS.get(backend, backend), TOLERANCE[backend])
 
     return run
 
@@ -40,19 +42,27 @@ def test_xnnpack(family):
     compared("xnnpack", family, 12)()
 
 
-@pytest.mark.parametrize("backend", ["dsp", "webgpu"])
+def _require(backend: str) -> None:
+    if backend == "cuda":
+        pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
+    elif backend in ("dsp", "webgpu"):
+        require(backend)
+
+
+@pytest.mark.parametrize("backend", ["dsp", "webgpu", "cuda"])
 @pytest.mark.parametrize("family", ["pools", "pads"])
 def test_devices(backend, family):
-    require(backend)
+    _require(backend)
     compared(backend, family, 4)()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("backend", "examples"), [("portable", 300), ("xnnpack", 300), ("dsp", 60), ("webgpu", 60)])
+@pytest.mark.parametrize(
+    ("backend", "examples"), [("portable", 300), ("xnnpack", 300), ("dsp", 60), ("webgpu", 60), ("cuda", 60)]
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sweep(backend, examples, family):
-    if backend in ("dsp", "webgpu"):
-        require(backend)
+    _require(backend)
     compared(backend, family, examples)()
 
 

@@ -50,6 +50,18 @@ def _whole_factor(node: Node) -> Verdict:
     return no(Reason.ATTRIBUTE, f"{list(given)} to {list(made)} is no whole factor, and rounds otherwise than torch")
 
 
+def _fills(node: Node) -> Verdict:
+    """What is written has the sizes of the part for certain: nothing checks them when it runs."""
+    given = arguments(node)
+    whole, part = (tensor(given[name]).shape for name in ("self", "src"))
+    cut = given["dim"] % len(whole)
+    for dim, (size, other) in enumerate(zip(whole, part, strict=True)):
+        known = isinstance(size, int) and isinstance(other, int) if dim == cut else str(size) == str(other)
+        if not known:
+            return no(Reason.DYNAMIC_SHAPE, f"{other} is written to a part of {size} in dimension {dim}")
+    return YES
+
+
 def _attention(node: Node) -> Verdict:
     """Four dimensions, without dropout and groups of heads."""
     given = arguments(node)
@@ -153,13 +165,14 @@ _ROWS = (
     *_rows(
         *_named(
             "default", "view", "expand", "permute", "unsqueeze", "cat", "split_with_sizes", "constant_pad_nd",
-            "embedding", "index_select", "flip", "repeat", "clone", "_to_copy", "slice_scatter",
+            "embedding", "index_select", "flip", "repeat", "clone", "_to_copy",
         ),
         "squeeze.dims", "slice.Tensor", "select.int", "where.self",
         dtypes=_ANY,
         moves=True,
     ),
     *_rows("index.Tensor", dtypes=_ANY, check=one_index, moves=True),
+    *_rows("slice_scatter.default", dtypes=_ANY, check=_fills, moves=True),
     *_rows("tril.default", "triu.default", dtypes=_FLOATS | _INTS, keep=True, moves=True),
     *_rows("masked_fill.Scalar", dtypes=_FLOATS | _BOOL, keep=True, moves=True),
 )  # fmt: skip
