@@ -175,6 +175,13 @@ def anything(node: Node) -> Verdict:
     return YES
 
 
+def with_dimensions(node: Node) -> Verdict:
+    """The tensor has dimensions: torch takes dimension 0 of one that has none."""
+    if tensors(node.all_input_nodes[0])[0].dim():
+        return YES
+    return no(Reason.RANK, f"{node.all_input_nodes[0].name} has no dimensions")
+
+
 def first_result_only(node: Node) -> Verdict:
     """Only the first result is used.
 

@@ -22,7 +22,7 @@ from delegate.dynamo.programs import exported, results_of, with_known
 from delegate.dynamo.training import require_autograd_safe
 from delegate.edge.decompose import keeping_composites
 from delegate.edge.differentiable import is_without_formula
-from delegate.errors import ConfigError, LoweringError
+from delegate.errors import ConfigError, DialectError, ExportError, LoweringError
 
 
 def compile_graph(
@@ -31,7 +31,7 @@ def compile_graph(
     """What runs a graph that torch's compiler has captured: `torch.compile(model, backend="delegate", options=...)`.
 
     AOTAutograd makes it functional, and where gradients are asked for, two graphs of it. Each is lowered like any
-    program. Where no kernel is known for an operator, torch runs the graph, with a warning.
+    program. A graph that cannot be lowered, e.g. as an operator has no kernel, torch runs, with a warning.
 
     Args:
         module: what was captured.
@@ -101,7 +101,7 @@ def _lowered(
         return _boxed(lambda args: list(results))
     try:
         call = Call(lower, constants, computed)
-    except LoweringError as error:
+    except (DialectError, ExportError, LoweringError) as error:
         warnings.warn(f"torch runs a graph that cannot be lowered: {error}", RuntimeWarning, stacklevel=2)
         return _boxed(lambda args: module(*args))
     return _boxed(lambda args: with_known(results, call(args)))

@@ -52,7 +52,7 @@ def scatter_into_view(view: Callable[..., Any], x: Array, source: Array, *args: 
 
 @TABLE.kernel("aten.flip.default", dtypes=ANY)
 def flip(x: Array, dims: Sequence[int], *, out: Array) -> None:
-    np.copyto(out, np.flip(x, tuple(dims)))
+    np.copyto(out, np.flip(x, tuple(dims) if x.ndim else ()))  # torch has dimension 0 where there is none
 
 
 @TABLE.kernel("aten.roll.default", dtypes=ANY, whole=True)

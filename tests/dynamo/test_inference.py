@@ -14,6 +14,7 @@ import torch._dynamo
 from torch import nn
 
 import delegate
+from delegate.dynamo.backend import compile_graph
 from tests.dynamo.compiling import Lowered, compiled
 
 T = torch.Tensor
@@ -261,6 +262,21 @@ def test_compiling_again_after_a_reset() -> None:
         with torch.no_grad():
             torch.testing.assert_close(compiled(net)(x), net(x), rtol=1e-4, atol=1e-5)
         torch._dynamo.reset()
+
+
+def test_an_operator_with_effects_runs_on_torch() -> None:
+    a, b = (torch.eye(3) * 2).requires_grad_(), torch.ones(3, 1)
+    with pytest.warns(RuntimeWarning, match="torch runs a graph that cannot be lowered: .*with_effects"):
+        found = compiled(torch.linalg.solve)(a, b)
+    torch.testing.assert_close(found, b / 2)
+
+
+def test_torchs_own_option_about_guards() -> None:
+    net, x = Net().eval(), image()
+    options = {"backends": "xnnpack", "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
+    with torch.no_grad():
+        found = torch.compile(net, backend=compile_graph, options=options)(x)
+        torch.testing.assert_close(found, net(x), rtol=1e-4, atol=1e-5)
 
 
 def test_an_operator_that_only_torch_runs(lowered: Lowered) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from delegate.backends.lowering import anything, every
+from delegate.backends.lowering import anything, every, with_dimensions
 from delegate.backends.onnx.translations.logic import truth
 from delegate.backends.onnx.translations.own import axis_of, cast_like, ints, ops, scalar, shaped
 from delegate.backends.onnx.translations.row import (
@@ -30,6 +30,8 @@ def _static_input(node: Node) -> Verdict:
     if not is_static(source):
         return no(Reason.DYNAMIC_SHAPE, f"{source.name} has sizes that depend on the inputs")
     given, shape = arguments(node), tensor(source).shape
+    if not shape:
+        return with_dimensions(node)
     count = math.prod(shape[d] for d in given["dim"] or range(len(shape)))
     return YES if count > _correction(given) else no(Reason.ATTRIBUTE, f"the variance of {count} elements")
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import Check, every
+from delegate.backends.lowering import Check, every, with_dimensions
 from delegate.backends.onnx.translations.indexing import (
     Indices,
     integer_indices,
@@ -187,21 +187,23 @@ _PART = ("Slice", "Concat", "Gather")
 ROWS = (
     *(
         row(
-            f"aten.scatter.{kind}", ("ScatterElements",), static, beside=INDICES, translate=scatter,
-            between=("Expand", "Slice"),
+            f"aten.scatter.{kind}", ("ScatterElements",), every(static, with_dimensions), beside=INDICES,
+            translate=scatter, between=("Expand", "Slice"),
         )
         for kind in ("src", "value")
     ),
     row(
-        "aten.scatter_add.default", _JOIN[1:2], static, beside=INDICES, translate=scatter_add, between=_AT_PLACES
+        "aten.scatter_add.default", _JOIN[1:2], every(static, with_dimensions), beside=INDICES,
+        translate=scatter_add, between=_AT_PLACES,
     ),
     row(
         "aten.scatter_reduce.two", (*_JOIN, "ScatterElements(max)", "ScatterElements(min)"),
-        every(static, reduced_by(*_SUMS, *_EXTREMES)), beside=INDICES, translate=reduced, between=_AT_PLACES,
+        every(static, with_dimensions, reduced_by(*_SUMS, *_EXTREMES)), beside=INDICES, translate=reduced,
+        between=_AT_PLACES,
     ),
     row(
-        "aten.scatter_reduce.two", _JOIN, every(static, reduced_by(*_SUMS)), beside=INDICES, translate=joined,
-        between=_AT_PLACES,
+        "aten.scatter_reduce.two", _JOIN, every(static, with_dimensions, reduced_by(*_SUMS)), beside=INDICES,
+        translate=joined, between=_AT_PLACES,
     ),
     row(
         "aten.index_put.default", ("ScatterND", "ScatterND(add)", "Transpose", "Where"), _written,

@@ -9,7 +9,7 @@ import numpy as np
 from ai_edge_litert.schema_py_generated import ActivationFunctionType as Fused
 from torch.fx import Node
 
-from delegate.backends.lowering import every
+from delegate.backends.lowering import every, with_dimensions
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.lowerings.elementwise import binary, extreme, unary
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg, constant, floats
@@ -90,8 +90,8 @@ def leaky_relu(builder: RegionBuilder, node: Node) -> None:
         builder.set(node, unary(builder, "LEAKY_RELU", x, "LeakyReluOptions", alpha=slope))
 
 
-@TABLE.lowers("aten.prelu.default", check=every(floats, constant((1, "weight"))), keep=True)
-@TABLE.lowers("aten._prelu_kernel.default", check=every(floats, constant((1, "weight"))))
+@TABLE.lowers("aten.prelu.default", check=every(floats, with_dimensions, constant((1, "weight"))), keep=True)
+@TABLE.lowers("aten._prelu_kernel.default", check=every(floats, with_dimensions, constant((1, "weight"))))
 def prelu(builder: RegionBuilder, node: Node) -> None:
     """PRELU with a slope per channel, or one for all."""
     x = builder.operand(node.args[0])

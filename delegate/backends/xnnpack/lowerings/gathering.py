@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.aot import RegionRefused
-from delegate.backends.lowering import every
+from delegate.backends.lowering import every, with_dimensions
 from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
 from delegate.backends.xnnpack.lowerings.indexing import Run, concatenate, take, take_every
 from delegate.backends.xnnpack.lowerings.shape import (
@@ -129,7 +129,9 @@ def _outer(found: Sequence[tuple[int, Node]]) -> bool:
     return True
 
 
-@TABLE.lowers("aten.index.Tensor", "aten.index_select.default", check=every(_gathered_floats, _gatherable))
+@TABLE.lowers(
+    "aten.index.Tensor", "aten.index_select.default", check=every(with_dimensions, _gathered_floats, _gatherable)
+)
 def lower_index(builder: RegionBuilder, node: Node) -> None:
     """Slices and a concatenation for each indexed dimension; RegionRefused where they would be too many."""
     x, found = builder.operand(source(node)), _indices(node)
@@ -153,7 +155,7 @@ def _flippable(node: Node) -> Verdict:
     return YES
 
 
-@TABLE.lowers("aten.flip.default", check=every(floats, _flippable))
+@TABLE.lowers("aten.flip.default", check=every(floats, with_dimensions, _flippable))
 def lower_flip(builder: RegionBuilder, node: Node) -> None:
     """Slices of one element and a concatenation."""
     x = builder.operand(source(node))
