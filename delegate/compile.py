@@ -18,6 +18,7 @@ from delegate.backends.aot import RegionRefused
 from delegate.cache.folder import CHOICES
 from delegate.cache.store import Store
 from delegate.compiled import CompiledProgram
+from delegate.config import Quantization
 from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.export import to_edge
 from delegate.edge.identity import identify
@@ -42,6 +43,7 @@ from delegate.partitioner.planning import plan as plan_graph
 from delegate.partitioner.reporting import make_report
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.kept import MOST_BYTES, KeptChoices
+from delegate.placement.lock import Lock, fingerprints, machine, versions_of
 from delegate.placement.placing import (
     MEASURED,
     Base,
@@ -51,7 +53,7 @@ from delegate.placement.placing import (
     placed,
     samples_to_place,
 )
-from delegate.plugins import PORTABLE
+from delegate.plugins import PORTABLE, one_line
 from delegate.program.model import Program
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
@@ -82,6 +84,8 @@ def to_backend(
     original: Model | None = None,
     cache: bool | None = None,
     progress: Callable[[str], None] | None = None,
+    lock: str | os.PathLike[str] | None = None,
+    locked: str | os.PathLike[str] | None = None,
 ) -> CompiledProgram:
     """Find for every operator which backend can run it, lower the partitions, and compile what is left.
 
@@ -108,38 +112,39 @@ def to_backend(
         cache: whether compiled partitions are taken from the cache on disk and kept there; without it, as the
             configuration says, which is yes by default. See docs/compile-cache.md.
         progress: is told in a few words what is being done, while places are measured.
+        lock: path of a lockfile to write: where nodes run, and what that was measured to cost. See docs/placement.md.
+        locked: path of a lockfile to keep: nothing is measured, whatever else is said.
 
     Raises:
         ExportError: the model is none of these, or cannot be brought to core ATen.
         ConfigError: the configuration is wrong.
         KernelError: a kernel library cannot be used.
         BackendError: a backend that was asked for cannot be used.
-        PartitionError: nodes stay portable and the policy forbids it, or the plan cannot be kept.
+        PartitionError: nodes stay portable and the policy forbids it, or the plan or the lock cannot be kept.
         LoweringError: an operator is left that no kernel runs.
         InputError: the inputs to verify do not fit.
         AccuracyError: results are farther off than the configuration allows, or cannot be compared.
     """
     registry = default_registry()
     selection = select(backends, config, registry, kernels)
-    saved = SavedPlan.load(plan) if isinstance(plan, str | os.PathLike) else plan
-    if not isinstance(saved, SavedPlan | None):
-        remedy = "give `program.plan` of another lowering, or the path of one that was saved"
-        raise PartitionError(f"plan cannot be a {type(plan).__name__}", where="to_backend", remedy=remedy)
+    given = exported_programs(model, example_inputs)
+    keeping = None if locked is None else _keeping(locked, given, plan)
+    saved = _saved_plan(plan) if keeping is None else keeping.plan
+    is_measured = keeping is None and _is_measured(place, selection, saved)
     kept = kept_artifacts(selection, registry, cache)
     compiler = _Compiler(selection, kernels_of(registry, selection.kernels), saved, kept)
-    given = exported_programs(model, example_inputs)
-    measures = verify is not None or original is not None or _is_measured(place, selection, saved)
+    measures = is_measured or any(x is not None for x in (verify, original, lock, locked))
     programs = None if kept is None or measures else KeptPrograms(kept, selection, registry)
     key = None if programs is None else programs.key(given, saved)
     if programs is not None and key is not None and (found := programs.find(key)) is not None:
         for name, ep in given.items():
             warn_of_training(ep.graph, name)
         return _result(found, Report.from_json(found.program.report), given, selection, registry)
-    exported = _quantized(given, selection, registry)
+    exported = _as_locked(_quantized(given, selection, registry), keeping, selection, registry)
     source = exported_programs(original) if original is not None else given
     compiler.take(exported)
     outcome = None
-    if _is_measured(place, selection, saved):
+    if is_measured:
         outcome = _placed(compiler, exported, verify, registry, cache, progress)
         compiler, exported = cast(_Compiler, outcome.base.compiler), dict(outcome.base.exported)
         compiler.partitioners = outcome.plan.partitioners(compiler.partitioners, MEASURED)
@@ -156,16 +161,93 @@ def to_backend(
         program, lowered = compiler.emitted()
     if saved is not None:
         saved.require_kept(compiler.plans)
-    report = compiler.report()
-    if outcome is not None:
-        report = replace(report, placements=outcome.placements)
-        program = with_load_options(program, _of_partitions(outcome.options, program), registry)
+    report, said = compiler.report(), outcome or keeping
+    if said is not None:
+        report = replace(report, placements=said.placements)
+        program = with_load_options(program, _of_partitions(said.options, program), registry)
+    if lock is not None or keeping is not None:
+        report = _locked(report, _locking(given, compiler, registry, said), keeping, lock)
     report = with_device_copies(report, program, lowered)
     report = report if measured is None else measured.stated(report)
     made = Made(program._replace(report=report.to_json()), SavedPlan.of(compiler.plans), tuple(compiler.told))
     if programs is not None and key is not None and not compiler.artifacts.has_failed:
         programs.keep(key, made, lowered)
     return _result(made, report, exported, selection, registry)
+
+
+def _saved_plan(plan: SavedPlan | str | os.PathLike[str] | None) -> SavedPlan | None:
+    """The plan to apply; raises PartitionError where it is none."""
+    saved = SavedPlan.load(plan) if isinstance(plan, str | os.PathLike) else plan
+    if not isinstance(saved, SavedPlan | None):
+        remedy = "give `program.plan` of another lowering, or the path of one that was saved"
+        raise PartitionError(f"plan cannot be a {type(plan).__name__}", where="to_backend", remedy=remedy)
+    return saved
+
+
+def _keeping(locked: str | os.PathLike[str], exported: Mapping[str, ExportedProgram], plan: object) -> Lock:
+    """The lock to keep; raises PartitionError where it is of another model."""
+    if plan is not None:
+        what = "a plan and a lock both say where nodes run"
+        raise ConfigError(what, where="to_backend", remedy="give one of both")
+    found = Lock.load(locked)
+    found.require_model(exported)
+    return found
+
+
+def _as_locked(
+    exported: dict[str, ExportedProgram], keeping: Lock | None, selection: Selection, registry: Registry
+) -> dict[str, ExportedProgram]:
+    """The programs, quantized as the candidate was that is locked."""
+    if keeping is None or keeping.quantization is None:
+        return exported
+    try:
+        section = Quantization.model_validate(keeping.quantization)
+    except ValueError as error:
+        raise PartitionError(f"the lock's quantization makes no sense: {one_line(error)}", where="locked") from error
+    return configured()(exported, section, tuple(selection.backends), registry)
+
+
+def _locked(report: Report, made: Lock, keeping: Lock | None, lock: str | os.PathLike[str] | None) -> Report:
+    """The report, with what is another here than where the lock was made that is kept; the new one is written."""
+    if lock is not None:
+        made.save(lock)
+    return report if keeping is None else replace(report, notes=(*report.notes, *keeping.notes(made)))
+
+
+def _locking(
+    given: Mapping[str, ExportedProgram], compiler: _Compiler, registry: Registry, said: Outcome | Lock | None
+) -> Lock:
+    """The lock of a program that was compiled, as measuring or another lock had it."""
+    versions = versions_of(compiler.selection.backends, registry)
+    made = Lock(fingerprints(given), machine(), versions, SavedPlan.of(compiler.plans))
+    if said is None:
+        return made
+    quantization = said.quantization if isinstance(said, Lock) else said.base.quantization
+    return replace(made, options=said.options, quantization=quantization, placements=said.placements)
+
+
+def check_locked(
+    model: Model,
+    locked: str | os.PathLike[str],
+    backends: Request = None,
+    *,
+    config: ConfigSource = None,
+) -> tuple[str, ...]:
+    """Whether a lock can be kept, without compiling; gives notes of what is another here than where it was measured.
+
+    Raises:
+        PartitionError: it is of another model, or nodes cannot run where it has them; and as `explain` does.
+    """
+    registry = default_registry()
+    selection = select(backends, config, registry)
+    given = exported_programs(model)
+    keeping = _keeping(locked, given, None)
+    exported = _as_locked(_quantized(given, selection, registry), keeping, selection, registry)
+    compiler = _Compiler(selection, kernels_of(registry, selection.kernels), keeping.plan)
+    compiler.take(exported)
+    compiler.plan()
+    keeping.plan.require_kept(compiler.plans)
+    return keeping.notes(_locking(given, compiler, registry, None))
 
 
 def _result(
@@ -224,7 +306,8 @@ def _placed(
             quantized = configured()(exported, section, tuple(selection.backends), registry)
             other = _Compiler(selection, compiler.kernels, None, compiler.kept)
             other.take(quantized)
-            bases.append(Base(other, quantized, {f"{candidate.name} {section.scheme or 'quantized'}": candidate.name}))
+            name = f"{candidate.name} {section.scheme or 'quantized'}"
+            bases.append(Base(other, quantized, {name: candidate.name}, section.model_dump(mode="json")))
     kept = compiler.kept
     identities = None if kept is None else [kept.identity(name) for name in selection.backends]
     folder = kept_folder(selection, cache)

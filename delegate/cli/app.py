@@ -20,6 +20,7 @@ from delegate.cli import (
     demo,
     explain,
     inspect,
+    locks,
     lower,
     new_backend,
     ops,
@@ -114,4 +115,5 @@ app.add_typer(configs.app, name="config")
 app.command("new-backend")(new_backend.new_backend)
 app.command("check-backend")(check_backend.check_backend)
 app.add_typer(cache.app, name="cache")
+app.add_typer(locks.app, name="lock")
 app.command("demo")(demo.demo)

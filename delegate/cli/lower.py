@@ -51,6 +51,14 @@ def lower(
         bool,
         typer.Option("--measure", help="Run plans of the backends here and take the best; see `placement`."),
     ] = False,
+    lock: Annotated[
+        Path | None,
+        typer.Option("--lock", metavar="FILE", help="Write where nodes run, and what that was measured to cost."),
+    ] = None,
+    locked: Annotated[
+        Path | None,
+        typer.Option("--locked", metavar="FILE", help="Have nodes run as this lockfile says; nothing is measured."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
     """Lower a model to a program file that runs without torch."""
@@ -76,6 +84,8 @@ def lower(
             cache=None if cache else False,
             place="measured" if measure else None,
             progress=progress,
+            lock=lock,
+            locked=locked,
         )
         program.save(out)
     if as_json:

@@ -45,11 +45,13 @@ class Base:
         compiler: that has its methods.
         exported: the methods.
         candidates: name -> backend.
+        quantization: the section of the configuration that it was quantized by; None where it was not.
     """
 
     compiler: Compiler
     exported: Mapping[str, ExportedProgram]
     candidates: Mapping[str, str]
+    quantization: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,3 +125,18 @@ def test_demo_says_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 def test_demo(capfd: pytest.CaptureFixture[str]) -> None:
     call("demo")
     assert "held-out images" in capfd.readouterr().out
+
+
+def test_lock(folder: Path):
+    """Written, kept, checked and compared; a lock of another model is one line on stderr."""
+    call("lower", "net.pt2", "-b", "xnnpack", "-o", "a.dlg", "--lock", "a.lock")
+    call("lower", "net.pt2", "-b", "xnnpack", "-o", "b.dlg", "--locked", "a.lock", "--lock", "b.lock")
+    assert (folder / "a.lock").read_text() == (folder / "b.lock").read_text()
+    assert call("lock", "diff", "a.lock", "b.lock") == ("", "")
+    assert call("lock", "check", "a.lock", "lower_models:net", "-b", "xnnpack")[0] == "a.lock is kept\n"
+    (folder / "lower_models.py").write_text(MODELS.replace("nn.ReLU", "nn.Tanh"))
+    del __import__("sys").modules["lower_models"]
+    said = call("lock", "check", "a.lock", "lower_models:net", "-b", "xnnpack", code=1)[1]
+    assert "the lock is of another model: method 'forward' is built otherwise" in said
+    (folder / "b.lock").write_text((folder / "a.lock").read_text().replace("backend: xnnpack", "backend: acme"))
+    assert "forward: 0:aten.linear.default#0: xnnpack -> acme" in call("lock", "diff", "a.lock", "b.lock")[0]

@@ -22,7 +22,8 @@ FORMS = [
     ("run", "FILE", "--fallback", EVIL), ("run", "FILE", "--repeat", EVIL), ("lower", EVIL, "-o", "x.dlg"),
     ("lower", f"{EVIL}:f", "-o", "x.dlg"), ("inspect", "DAMAGED"), ("run", "DAMAGED"), ("ops", "--import", EVIL),
     ("new-backend", EVIL), ("check-backend", EVIL), ("check-backend", EVIL, "--json"), ("cache", "info"),
-    ("cache", EVIL), ("explain", "FILE", "--import", EVIL),
+    ("cache", EVIL), ("explain", "FILE", "--import", EVIL), ("lock", "diff", EVIL, EVIL), ("lock", "check", EVIL, EVIL),
+    ("lock", "diff", "DAMAGED", "FILE"),
 ]  # fmt: skip
 
 

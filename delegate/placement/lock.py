@@ -1,0 +1,213 @@
+"""The lockfile: where nodes of a program run, and what that was measured to cost, as YAML that is made for diffs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch.export import ExportedProgram
+
+from delegate.cache.environment import host_features
+from delegate.edge.graphs import graph_modules
+from delegate.edge.node import shape_text, tensors
+from delegate.errors import DelegateError, PartitionError
+from delegate.measured import UNITS, Placement, StretchCost
+from delegate.partitioner.saved import SavedPlan
+from delegate.plugins import one_line
+from delegate.registry import Registry
+
+FORMAT = 1
+_DIGITS = 4  # of measured numbers: more are noise in a diff
+_AGAIN = "measure again, and lock that: `delegate lower --measure --lock FILE`"
+
+Options = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """What is locked.
+
+    Args:
+        model: method -> fingerprint of its structure: operators, sizes and dtypes, not what weights hold.
+        machine: that it was measured on, for people.
+        versions: of the libraries, by name.
+        plan: where nodes run.
+        options: of `delegate.load`, by name of a backend.
+        quantization: the section of the configuration that the chosen candidate was quantized by; None: by none.
+        placements: what was measured, by method.
+    """
+
+    model: Mapping[str, str]
+    machine: str
+    versions: Mapping[str, str]
+    plan: SavedPlan
+    options: Options = field(default_factory=dict)
+    quantization: Mapping[str, Any] | None = None
+    placements: tuple[Placement, ...] = ()
+
+    def to_yaml(self) -> str:
+        """As YAML, keys sorted, an item a line; the same lock gives the same text."""
+        data = {
+            "format": FORMAT,
+            "machine": self.machine,
+            "measured": {p.method: asdict(p) for p in self.placements},
+            "model": self.model,
+            "options": self.options,
+            "plan": json.loads(self.plan.to_json()),
+            "quantization": self.quantization,
+            "versions": self.versions,
+        }
+        return yaml.safe_dump(_plain(data), sort_keys=True, allow_unicode=True, width=math.inf)
+
+    @classmethod
+    def from_yaml(cls, text: str, where: str = "") -> Lock:
+        """The lock of such a text; raises PartitionError where it is none. `where` is for the message."""
+        try:
+            data = yaml.safe_load(text)
+            if data["format"] != FORMAT:
+                raise ValueError(f"its format is {data['format']!r}, known is {FORMAT}")
+            options = {str(name): dict(given) for name, given in data["options"].items()}
+            return cls(
+                model={str(name): str(digest) for name, digest in data["model"].items()},
+                machine=str(data["machine"]),
+                versions={str(name): str(version) for name, version in data["versions"].items()},
+                plan=SavedPlan.from_json(json.dumps(data["plan"])),
+                options=options,
+                quantization=None if data["quantization"] is None else dict(data["quantization"]),
+                placements=tuple(Placement.from_data(p) for p in data["measured"].values()),
+            )
+        except (yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            what = f"the lockfile cannot be read, {type(error).__name__}: {one_line(error)}"
+            raise PartitionError(what, where=where, remedy=_AGAIN) from error
+        except PartitionError as error:
+            raise PartitionError(error.what, where=where, remedy=_AGAIN) from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file; raises PartitionError where that cannot be."""
+        try:
+            Path(path).write_text(self.to_yaml(), encoding="utf-8")
+        except OSError as error:
+            what = f"the lockfile cannot be written: {error}"
+            raise PartitionError(what, where=str(path), remedy="name a file in a folder that is there") from error
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Lock:
+        """Read it from a file; raises PartitionError where there is no lock in it."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise PartitionError(f"the lockfile cannot be read: {error}", where=str(path), remedy=_AGAIN) from error
+        return cls.from_yaml(text, str(path))
+
+    def require_model(self, exported: Mapping[str, ExportedProgram]) -> None:
+        """Raise PartitionError where it is a lock of another model: weights may be others."""
+        found = fingerprints(exported)
+        for name in sorted({*self.model, *found}):
+            if self.model.get(name) != found.get(name):
+                both = name in self.model and name in found
+                what = f"method {name!r} is built otherwise" if both else f"only one of both has a method {name!r}"
+                raise PartitionError(f"the lock is of another model: {what}", where="locked", remedy=_AGAIN)
+
+    def notes(self, here: Lock) -> tuple[str, ...]:
+        """What is another where it is kept than where it was measured, for the report."""
+        other = list(_changes("", self.versions, here.versions))
+        found = [f"locked: measured with other versions: {'; '.join(other)}"] if other else []
+        if self.machine != here.machine:
+            found.append(f"locked: measured on another machine: {self.machine}")
+        return tuple(found)
+
+    def differences(self, other: Lock) -> Iterator[str]:
+        """What another one has otherwise, a line each: what it is of, what moved, what it costs."""
+        for name in sorted({*self.model, *other.model}):
+            if self.model.get(name) != other.model.get(name):
+                yield f"method {name}: another model"
+        if self.machine != other.machine:
+            yield f"machine: {self.machine} -> {other.machine}"
+        yield from _changes("version of ", self.versions, other.versions)
+        yield from _changes("options of ", self.options, other.options)
+        if self.quantization != other.quantization:
+            yield f"quantization: {self.quantization} -> {other.quantization}"
+        moved = self.plan.differences(other.plan)
+        yield from moved
+        if not moved:
+            return
+        ours, theirs = ({p.method: p for p in lock.placements} for lock in (self, other))
+        for name in sorted(ours.keys() & theirs.keys()):
+            yield from _costs(ours[name], theirs[name])
+
+
+def fingerprints(exported: Mapping[str, ExportedProgram]) -> dict[str, str]:
+    """The structure of each method as a digest: its nodes, sizes and dtypes, those of control flow too."""
+    return {name: _fingerprint(ep) for name, ep in exported.items()}
+
+
+def _fingerprint(ep: ExportedProgram) -> str:
+    known = hashlib.sha256()
+    for module in graph_modules(ep.graph_module):
+        for node in module.graph.nodes:
+            made = [] if node.op == "output" else tensors(node)  # of a program from a file alone the output tells them
+            known.update(f"{node.format_node()} {[shape_text(t) for t in made]}\n".encode())
+    return known.hexdigest()[:16]
+
+
+def machine() -> str:
+    """This machine in a few words: system, architecture, CPU, cores."""
+    system, architecture, _, cores, *cpu = host_features().split("; ")
+    model = next((line.partition(":")[2].strip() for line in cpu if line.startswith("model name")), "")
+    return ", ".join(part for part in (system, architecture, model, f"{cores} cores") if part)
+
+
+def versions_of(backends: Iterable[str], registry: Registry) -> dict[str, str]:
+    """The versions of this project, of torch, and of the libraries of backends, as they say."""
+    found = {"torch": str(torch.__version__)}
+    for name in backends:
+        try:
+            availability = registry.state(name).availability
+        except DelegateError:
+            continue
+        told = {} if availability is None else availability.versions
+        found.update({library: str(version) for library, version in told.items()})
+    return found
+
+
+def _changes(what: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
+    for name in sorted({*ours, *theirs}):
+        if ours.get(name) != theirs.get(name):
+            yield f"{what}{name}: {ours.get(name, 'none')} -> {theirs.get(name, 'none')}"
+
+
+def _costs(ours: Placement, theirs: Placement) -> Iterator[str]:
+    """What a method cost, and the stretches that are elsewhere."""
+    first, second = (next((p.cost for p in one.plans if p.name == one.chosen), None) for one in (ours, theirs))
+    if first and second and ours.objective == theirs.objective:
+        by = f"{second / first:.3f} of the {ours.objective}, {UNITS[ours.objective]} as measured by each"
+        yield f"{ours.method}: {ours.chosen} -> {theirs.chosen}: {by}"
+    places = {s.name: s for s in ours.stretches}
+    for stretch in theirs.stretches:
+        before = places.get(stretch.name)
+        if before is not None and before.candidate != stretch.candidate:
+            yield f"{ours.method}: {stretch.name}: {_place(before)} -> {_place(stretch)}"
+
+
+def _place(stretch: StretchCost) -> str:
+    cost = "" if stretch.seconds is None else f" ({stretch.seconds * 1e3:.3f} ms)"
+    return f"{stretch.candidate}{cost}"
+
+
+def _plain(data: Any) -> Any:
+    """The same as YAML has it, measured numbers short."""
+    if isinstance(data, Mapping):
+        return {str(key): _plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(item) for item in data]
+    if isinstance(data, float) and math.isfinite(data):
+        return float(f"{data:.{_DIGITS}g}")
+    return data

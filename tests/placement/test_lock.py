@@ -1,0 +1,177 @@
+"""Lockfiles: written, kept, compared, checked; and what is said of those that cannot be kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+import delegate
+from delegate.compile import check_locked
+from delegate.errors import ConfigError, PartitionError
+from delegate.measured import Interval, Placement, PlanCost, StretchCost
+from delegate.placement.lock import Lock
+
+X = torch.linspace(-1, 1, 16).reshape(2, 8)
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, width), nn.Linear(width, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.cumsum(torch.tanh(self.first(x)), 1))
+
+
+def export(width: int = 8, seed: int = 0) -> torch.export.ExportedProgram:
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        return torch.export.export(Net(width).eval(), (X,))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "delegate.lock"
+    delegate.to_backend(export(), "xnnpack", lock=made)
+    return made
+
+
+def test_what_is_locked_is_kept_without_measuring(path, tmp_path):
+    """Whatever the configuration says of measuring; weights may be others."""
+    config = {"version": 1, "backends": ["xnnpack"], "placement": {"policy": "measured"}}
+    plain = delegate.to_backend(export(), "xnnpack")
+    again = delegate.to_backend(export(seed=3), config=config, locked=path, lock=tmp_path / "again.lock")
+    assert again.plan == plain.plan == Lock.load(path).plan
+    assert (tmp_path / "again.lock").read_text() == path.read_text()
+    assert again.report.placements == ()
+    assert not [n for n in again.report.notes if "locked" in n]
+    assert torch.equal(delegate.to_backend(export(), "xnnpack", locked=path)(X), plain(X))
+
+
+def test_what_was_measured_is_locked(tmp_path):
+    """Its options, its table, its stretches; replayed they are those of the first program."""
+    config = {
+        "version": 1,
+        "backends": ["xnnpack"],
+        "placement": {"policy": "measured", "budget": 20, "threads": [1, 2]},
+    }
+    first = delegate.to_backend(export(), config=config, lock=tmp_path / "delegate.lock", cache=False)
+    lock = Lock.load(tmp_path / "delegate.lock")
+    (threads,) = {spec.compile_specs["threads"] for spec in first.program.delegates}
+    assert lock.options == {"xnnpack": {"threads": threads}}
+    (placement,) = lock.placements
+    assert placement.chosen == first.report.placements[0].chosen == f"xnnpack, {threads} threads"
+    again = delegate.to_backend(export(), "xnnpack", locked=tmp_path / "delegate.lock")
+    assert [s.compile_specs for s in again.program.delegates] == [s.compile_specs for s in first.program.delegates]
+    assert again.report.placements == lock.placements
+    assert torch.equal(again(X), first(X))
+
+
+def test_it_is_made_for_diffs(path):
+    """Sorted, an item a line; the same lowering gives the same text."""
+    text = path.read_text()
+    data = yaml.safe_load(text)
+    assert list(data) == sorted(data)
+    assert "    - first:aten.linear.default#0\n" in text
+    assert not re.search(r"[\[{].*,", text.replace("[]", "").replace("{}", "").partition("machine")[0])
+    assert Lock.from_yaml(text).to_yaml() == text
+
+
+def measured(lock: Lock, place: str, seconds: float) -> Lock:
+    stretch = StretchCost("first to second", place, 3, seconds / 2, "other", Interval(0.9, 0.8, 0.95))
+    plans = (PlanCost(place, 1, seconds, 9), PlanCost("other", 2, seconds * 1.2, 9, Interval(1.2, 1.1, float("inf"))))
+    return dataclasses.replace(lock, placements=(Placement("forward", "latency", place, plans, (stretch,)),))
+
+
+def test_what_moved_and_what_it_costs(path, tmp_path):
+    first = measured(Lock.load(path), "xnnpack", 0.0100004)
+    delegate.to_backend(export(), [], lock=tmp_path / "portable.lock")
+    second = measured(Lock.load(tmp_path / "portable.lock"), "portable", 0.02)
+    second = dataclasses.replace(second, machine="another", options={"xnnpack": {"threads": 1}})
+    first, second = (Lock.from_yaml(lock.to_yaml()) for lock in (first, second))
+    lines = list(first.differences(second))
+    assert "forward: first:aten.linear.default#0: xnnpack -> portable" in lines
+    assert any(line.endswith(" -> another") for line in lines)
+    assert "options of xnnpack: none -> {'threads': 1}" in lines
+    assert any(line.startswith("forward: xnnpack -> portable: 2.000 of the latency") for line in lines)
+    assert "forward: first to second: xnnpack (5.000 ms) -> portable (10.000 ms)" in lines
+    assert list(first.differences(measured(first, "xnnpack", 0.5))) == []
+
+
+def test_another_machine_and_other_versions_are_noted(path):
+    lock = dataclasses.replace(Lock.load(path), machine="an abacus", versions={"torch": "0.1"})
+    lock.save(path)
+    notes = delegate.to_backend(export(), "xnnpack", locked=path).report.notes
+    assert any("torch: 0.1 -> " in note for note in notes)
+    assert "locked: measured on another machine: an abacus" in notes
+    assert check_locked(export(), path, "xnnpack") == tuple(n for n in notes if n.startswith("locked"))
+
+
+def edit(**changes: Any) -> Any:
+    return lambda data: {**data, **changes}
+
+
+def rename(data: Any) -> Any:
+    data["plan"]["partitions"][0]["nodes"][0] = "third:aten.linear.default#0"
+    return data
+
+
+def move(data: Any) -> Any:
+    data["plan"]["partitions"].append({"graph": "forward", "name": "x", "backend": "xnnpack", "nodes": [CUMSUM]})
+    return data
+
+
+CUMSUM = ":aten.cumsum.default#0"
+BROKEN = {
+    "no YAML": (lambda data: "{", "cannot be read, "),
+    "a list": (lambda data: [], "cannot be read, TypeError"),
+    "another format": (edit(format=7), "its format is 7, known is 1"),
+    "no plan": (edit(plan=None), "the plan cannot be read|cannot be read, TypeError"),
+    "another plan": (edit(plan={"format": 3, "partitions": [1]}), "cannot be read"),
+    "no options": (edit(options=[]), "cannot be read, AttributeError"),
+    "another objective": (edit(measured={"forward": {"objective": "beauty"}}), "'beauty' is no objective"),
+    "another model": (edit(model={"forward": "0"}), "another model: method 'forward' is built otherwise"),
+    "another method": (edit(model={"decode": "0"}), "another model: only one of both has a method 'decode'"),
+    "a node that is not there": (rename, "third:aten.linear.default#0 of forward on xnnpack .forward has no such"),
+    "a node that cannot run there": (move, f"cannot be kept: {CUMSUM} of forward on xnnpack"),
+    "quantized by nothing": (edit(quantization={"scheme": 3}), "quantization makes no sense"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_lock_that_cannot_be_kept_is_an_error(name, path):
+    change, message = BROKEN[name]
+    made = change(yaml.safe_load(path.read_text()))
+    path.write_text(made if isinstance(made, str) else yaml.safe_dump(made))
+    for keep in (lambda: delegate.to_backend(export(), "xnnpack", locked=path), lambda: check_locked(export(), path)):
+        with pytest.raises(PartitionError, match=message):
+            keep()
+
+
+def test_other_sizes_are_another_model(path):
+    with pytest.raises(PartitionError, match="is built otherwise"):
+        delegate.to_backend(export(width=16), "xnnpack", locked=path)
+
+
+def test_a_backend_that_is_not_asked_for(path):
+    with pytest.raises(PartitionError, match="'xnnpack', which is not among the backends"):
+        delegate.to_backend(export(), [], locked=path)
+
+
+def test_a_plan_and_a_lock(path):
+    with pytest.raises(ConfigError, match="a plan and a lock both say"):
+        delegate.to_backend(export(), "xnnpack", locked=path, plan=Lock.load(path).plan)
+
+
+def test_files_that_are_not_there(path, tmp_path):
+    with pytest.raises(PartitionError, match=r"cannot be read: .*No such file"):
+        delegate.to_backend(export(), "xnnpack", locked=tmp_path / "none.lock")
+    with pytest.raises(PartitionError, match="cannot be written"):
+        delegate.to_backend(export(), "xnnpack", lock=tmp_path / "none" / "none.lock")
