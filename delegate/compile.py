@@ -41,7 +41,7 @@ from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan as plan_graph
 from delegate.partitioner.reporting import make_report
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.kept import MOST_BYTES, KeptChoices
+from delegate.placement.kept import MOST_BYTES
 from delegate.placement.placing import (
     MEASURED,
     Base,
@@ -226,7 +226,7 @@ def _placed(
             other.take(quantized)
             bases.append(Base(other, quantized, {f"{candidate.name} {section.scheme or 'quantized'}": candidate.name}))
     kept = compiler.kept
-    identities = None if kept is None else [kept.identity(name) for name in selection.backends]
+    identities = {} if kept is None else {name: kept.identity(name) for name in selection.backends}
     folder = kept_folder(selection, cache)
     return placed(
         bases,
@@ -235,8 +235,9 @@ def _placed(
             samples=samples_to_place(settings, verify, exported),
             registry=registry,
             kernels=_names(selection.kernels),
-            depends_on=None if identities is None or None in identities else (identities, selection.rules),
-            kept=None if folder is None else KeptChoices(Store(folder / CHOICES, MOST_BYTES)),
+            identities={name: text for name, text in identities.items() if text is not None},
+            rules=repr(selection.rules),
+            store=None if folder is None else Store(folder / CHOICES, MOST_BYTES),
             progress=progress or (lambda text: None),
         ),
     )
