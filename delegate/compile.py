@@ -189,7 +189,10 @@ def explain(
     compiler = _Compiler(selection, kernels_of(registry, selection.kernels))
     compiler.take(_quantized(exported_programs(model), selection, registry))
     compiler.plan()
-    return compiler.report()
+    report = compiler.report()
+    if selection.placement.policy == "preference":
+        return report
+    return replace(report, notes=("places are by preference here: they are measured when it is lowered", *report.notes))
 
 
 def _is_measured(place: str | None, selection: Selection, saved: SavedPlan | None) -> bool:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch import nn
 from typer.testing import CliRunner
 
 import delegate
 from delegate.cli.app import app
+from delegate.compile import explain
+from delegate.config import Placing
 from delegate.errors import ConfigError, InputError
 from delegate.placement.racing import measured, rounds
 from delegate.placement.trials import ProcessBench, Trial
@@ -122,6 +126,23 @@ def test_sizes_that_differ_and_numbers_among_the_inputs() -> None:
     assert program.report.placements[0].plans[0].cost is not None
     more = (torch.randn(9, 16), *given[1:])
     torch.testing.assert_close(program(*more)["y"], module(*more)["y"], rtol=1e-4, atol=1e-5)
+
+
+def test_explaining_measures_nothing_and_says_so(exported) -> None:
+    report = explain(exported, config=measuring())
+    assert report.notes[0] == "places are by preference here: they are measured when it is lowered"
+    assert not report.placements
+
+
+def test_the_page_shows_what_works(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / "docs" / "placement.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, object] = {}
+    exec(example, names)
+    assert names["program"].report.placements[0].chosen == "xnnpack"
+    for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
+        Placing.model_validate(yaml.safe_load(block)["placement"])
 
 
 @pytest.mark.parametrize("objective", ["throughput", "memory", "file size"])
