@@ -42,7 +42,7 @@ from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan as plan_graph
 from delegate.partitioner.reporting import make_report
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.kept import MOST_BYTES, KeptChoices
+from delegate.placement.kept import MOST_BYTES
 from delegate.placement.lock import Lock, fingerprints, machine, versions_of
 from delegate.placement.placing import (
     MEASURED,
@@ -271,7 +271,10 @@ def explain(
     compiler = _Compiler(selection, kernels_of(registry, selection.kernels))
     compiler.take(_quantized(exported_programs(model), selection, registry))
     compiler.plan()
-    return compiler.report()
+    report = compiler.report()
+    if selection.placement.policy == "preference":
+        return report
+    return replace(report, notes=("places are by preference here: they are measured when it is lowered", *report.notes))
 
 
 def _is_measured(place: str | None, selection: Selection, saved: SavedPlan | None) -> bool:
@@ -309,7 +312,7 @@ def _placed(
             name = f"{candidate.name} {section.scheme or 'quantized'}"
             bases.append(Base(other, quantized, {name: candidate.name}, section.model_dump(mode="json")))
     kept = compiler.kept
-    identities = None if kept is None else [kept.identity(name) for name in selection.backends]
+    identities = {} if kept is None else {name: kept.identity(name) for name in selection.backends}
     folder = kept_folder(selection, cache)
     return placed(
         bases,
@@ -318,8 +321,9 @@ def _placed(
             samples=samples_to_place(settings, verify, exported),
             registry=registry,
             kernels=_names(selection.kernels),
-            depends_on=None if identities is None or None in identities else (identities, selection.rules),
-            kept=None if folder is None else KeptChoices(Store(folder / CHOICES, MOST_BYTES)),
+            identities={name: text for name, text in identities.items() if text is not None},
+            rules=repr(selection.rules),
+            store=None if folder is None else Store(folder / CHOICES, MOST_BYTES),
             progress=progress or (lambda text: None),
         ),
     )

@@ -225,6 +225,7 @@ class Placing(_Model):
         gt=0,
         allow_inf_nan=False,
         description="Seconds that compiling candidates and measuring them may take together; 90s and 2min do as well.",
+        json_schema_extra={"type": ["number", "string"]},
     )
     candidates: Annotated[tuple[PlacementCandidate, ...], Field(strict=False)] | None = Field(
         default=None, description="What is chosen from, the preferred first. Key left out: the backends."

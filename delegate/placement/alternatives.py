@@ -10,7 +10,7 @@ from delegate.edge.program import EdgeProgram
 from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.policy import Lowered
+from delegate.placement.plans import Lowered
 from delegate.program.model import Program
 
 
@@ -47,7 +47,7 @@ class Compiler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """Compiles plans of one method; a `policy.Lowering`."""
+    """Compiles plans of one method; a `plans.Lowering`."""
 
     compiler: Compiler
     method: str

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from delegate.partitioner.saved import SavedPartition, SavedPlan
 from delegate.placement.costs import Stretch
 
 
 def composed(
-    plans: Mapping[str, SavedPlan], stretches: Sequence[Stretch], choice: Sequence[str], *, apart: bool = False
+    plans: Mapping[str, SavedPlan], stretches: Sequence[Stretch], choice: Sequence[str], *, apart: Collection[int] = ()
 ) -> SavedPlan:
     """The plan of a choice. Stretches in a row on one candidate are partitioned as one.
 
@@ -17,11 +17,11 @@ def composed(
         plans: candidate -> its plan of the whole method, all of the same graph.
         stretches: of the method.
         choice: a candidate for each of them.
-        apart: no partition goes over the border of a stretch.
+        apart: numbers of stretches that are partitioned alone.
     """
     runs: list[tuple[str, list[Stretch]]] = []
-    for stretch, candidate in zip(stretches, choice, strict=True):
-        if runs and runs[-1][0] == candidate and not apart:
+    for number, (stretch, candidate) in enumerate(zip(stretches, choice, strict=True)):
+        if runs and runs[-1][0] == candidate and not {number - 1, number}.intersection(apart):
             runs[-1][1].append(stretch)
         else:
             runs.append((candidate, [stretch]))

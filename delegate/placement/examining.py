@@ -16,7 +16,7 @@ from delegate.accuracy.reference import EagerMethods, tensors
 from delegate.accuracy.samples import Sample
 from delegate.compiled import to_array, to_tensor
 from delegate.edge.program import EdgeProgram
-from delegate.placement.policy import Examined
+from delegate.placement.plans import Examined
 from delegate.placement.trials import Seat, TrialFailed
 from delegate.program.model import Program, Ref
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.policy import Placed
+from delegate.placement.plans import Placed
 from delegate.program.segments import checksums
 
 FORMAT = 1  # of what an entry holds
@@ -66,6 +66,34 @@ class KeptChoices:
             "cut_short": cut_short,
         }
         self._store.put(key, about, [])
+
+
+class KeptCosts:
+    """What stretches cost on candidates: a `survey.Known` on disk.
+
+    Args:
+        store: where they lie.
+        identities: candidate -> its backend, options, versions, threads as text.
+    """
+
+    def __init__(self, store: Store, identities: Mapping[str, str]) -> None:
+        self._store, self._identities = store, identities
+
+    def find(self, candidates: Sequence[str], what: str) -> list[float] | None:
+        """The seconds of rounds, where they are known."""
+        entry = self._store.get(self._key(candidates, what))
+        try:
+            return None if entry is None else [float(s) for s in entry.about["seconds"]] or None
+        except (KeyError, TypeError, ValueError):  # whole, and not what this version writes
+            return None
+
+    def keep(self, candidates: Sequence[str], what: str, seconds: Sequence[float]) -> None:
+        """Have them found."""
+        self._store.put(self._key(candidates, what), {"seconds": list(seconds)}, [])
+
+    def _key(self, candidates: Sequence[str], what: str) -> str:
+        parts = (FORMAT, host_features(), [self._identities[name] for name in candidates], what)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def choice_key(edges: Iterable[EdgeProgram], depends_on: Iterable[Any], *, by_weights: bool) -> str:

@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
 from delegate.accuracy.samples import Sample, example_samples, samples_of
+from delegate.cache.store import Store
 from delegate.config import Placing
 from delegate.edge.graphs import graph_modules
 from delegate.edge.program import EdgeProgram
@@ -24,8 +25,9 @@ from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPartition, SavedPlan
 from delegate.placement.alternatives import Alternatives, Compiler
 from delegate.placement.examining import MOST_SAMPLES, Examination, arrays_of
-from delegate.placement.kept import KeptChoices, choice_key
-from delegate.placement.policy import Candidate, Placed, Placer, Task
+from delegate.placement.kept import KeptChoices, KeptCosts, choice_key
+from delegate.placement.plans import Candidate, Placed, Task
+from delegate.placement.policy import Placer
 from delegate.placement.trials import ProcessBench
 from delegate.registry import Registry
 from delegate.verdict import Reason, no
@@ -63,8 +65,9 @@ class Circumstances:
         samples: method -> calls that results are compared on; the first is measured.
         registry: where backends are looked up.
         kernels: names of the libraries to run on.
-        depends_on: what choices depend on besides: versions, options and rules; None where nothing is to be kept.
-        kept: earlier choices.
+        identities: backend -> versions and options as text; what is not there has nothing kept.
+        rules: of the configuration as text.
+        store: of what was measured earlier; None where nothing is to be kept.
         progress: is told in a few words what is done.
     """
 
@@ -72,8 +75,9 @@ class Circumstances:
     samples: Mapping[str, Sequence[Sample]]
     registry: Registry
     kernels: Sequence[str] | None
-    depends_on: Any
-    kept: KeptChoices | None
+    identities: Mapping[str, str]
+    rules: str
+    store: Store | None
     progress: Progress
 
 
@@ -133,10 +137,12 @@ def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: floa
     candidates = [c for base in bases for c in _candidates(name, base, given)]
     callers = os.cpu_count() or 1
     task = Task(name, candidates, settings.objective, budget, callers)
-    key = None
-    if given.kept is not None and given.depends_on is not None:
-        key = _key(name, bases, candidates, given)
-        found = given.kept.find(key, budget)
+    key = kept = costs = None
+    if given.store is not None and given.identities.keys() >= {c.backend for c in candidates}:
+        key, kept = _key(name, bases, candidates, given), KeptChoices(given.store)
+        own = {c.name: repr((given.identities[c.backend], c.options, given.kernels)) for c in candidates}
+        costs = KeptCosts(given.store, own)
+        found = kept.find(key, budget)
         known = {c.name: c for c in candidates}
         if found is not None and found[0] in known:
             candidate, plan, options, placement = found
@@ -147,10 +153,10 @@ def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: floa
     with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
         leaves = arrays_of(examine.calls[0])
         bench = ProcessBench(Path(folder), leaves, given.kernels, max(_SHORTEST, budget / 2))
-        placer = Placer(task, bench, examine, lambda text: given.progress(f"{name}: {text}"))
+        placer = Placer(task, bench, examine, costs, lambda text: given.progress(f"{name}: {text}"))
         made = placer.place()
-    if key is not None and given.kept is not None:
-        given.kept.keep(key, made, cut_short=placer.was_cut_short)
+    if key is not None and kept is not None:
+        kept.keep(key, made, cut_short=placer.was_cut_short)
     return made
 
 
@@ -180,7 +186,14 @@ def _key(name: str, bases: Sequence[Base], candidates: Sequence[Candidate], give
         for leaf in arrays_of(Examination.leaves(given.samples[name])[0])
     ]
     asked = settings.model_copy(update={"budget": 1.0})
-    depends_on = [given.depends_on, given.kernels, asked, leaves, [(c.name, c.backend) for c in candidates]]
+    depends_on = [
+        sorted(given.identities.items()),
+        given.rules,
+        given.kernels,
+        asked,
+        leaves,
+        [(c.name, c.backend) for c in candidates],
+    ]
     if settings.accuracy is not None:
         depends_on += [_digest(given.samples[name])]
     return choice_key(edges, depends_on, by_weights=settings.accuracy is not None)

@@ -5,143 +5,28 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import combinations, groupby
-from typing import Any, NamedTuple, Protocol
+from itertools import groupby
+from typing import Any
 
-from delegate.edge.program import EdgeProgram
 from delegate.errors import DelegateError
 from delegate.measured import Placement, PlanCost, StretchCost
-from delegate.partitioner.saved import SavedPlan
 from delegate.placement.choice import Choice, choice_of, choices
 from delegate.placement.composing import composed
 from delegate.placement.costs import Costs, Record, Stretch
+from delegate.placement.plans import Examiner, Placed, Task, WholePlan, merged, own_plans, trial_of
 from delegate.placement.racing import Race, beats, measured, rounds, winner
 from delegate.placement.statistics import LEAST, ratio
 from delegate.placement.stretches import stretches
-from delegate.placement.surveying import costs_of, steps_by_stretch
-from delegate.placement.trials import Bench, Seat, Trial
+from delegate.placement.survey import Known, Survey
+from delegate.placement.trials import Bench, Seat
 from delegate.plugins import one_line
-from delegate.program.model import Program
 
 _COMPILED, _ALONE, _SURVEYED = 0.6, 0.4, 0.7  # shares of the budget after which a stage gives way to the next
-_ROUNDS = 9  # of the survey of stretches
-_LEAST = 3  # of these, to go on with
 _WORTH = 0.99  # a mixed plan is tried where it should take less than this share of the best plan of one candidate
 _HOPELESS = 2.5  # a candidate that takes so many times the best one's time is not asked about stretches
 _MOST_SURVEYED = 4  # candidates
 _MOST_MIXED = 3  # plans
 _AGAIN = 3  # times that a graph is planned anew, for an operator that was taken apart
-
-
-@dataclass(frozen=True, slots=True)
-class Lowered:
-    """A plan of a method, compiled.
-
-    Args:
-        plan: as the planner made it.
-        program: the method.
-    """
-
-    plan: SavedPlan
-    program: Program
-
-
-class Lowering(Protocol):
-    """What compiles plans of one method, each partition once."""
-
-    def edge(self) -> EdgeProgram:
-        """The method that is planned."""
-
-    def alone(self, candidate: str) -> Lowered:
-        """The plan by preference with a candidate before all others; raises DelegateError."""
-
-    def planned(self, plan: SavedPlan, *, keep_all: bool = False) -> Lowered:
-        """A plan, with `keep_all` also the partitions that would not be worth their call; raises DelegateError."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """What may be chosen for the whole, or for a stretch.
-
-    Args:
-        name: for people.
-        backend: its first.
-        lowering: that compiles it. Candidates of one are mixed.
-        options: of `delegate.load`, by name of a backend.
-    """
-
-    name: str
-    backend: str
-    lowering: Lowering
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What is to be placed, and how.
-
-    Args:
-        method: its name.
-        candidates: the preferred first.
-        objective: a key of `delegate.measured.UNITS`.
-        budget: seconds.
-        callers: that call at the same time, where throughput is the objective.
-    """
-
-    method: str
-    candidates: Sequence[Candidate]
-    objective: str
-    budget: float
-    callers: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """What was chosen.
-
-    Args:
-        candidate: whose lowering it is of; of a mixed plan the first one's.
-        plan: where nodes run.
-        options: of `delegate.load`, by name of a backend.
-        placement: for the report.
-    """
-
-    candidate: Candidate
-    plan: SavedPlan
-    options: Mapping[str, Mapping[str, Any]]
-    placement: Placement
-
-
-class Examined(NamedTuple):
-    """What is wrong with programs.
-
-    Args:
-        failed: those that are out, and why.
-        inaccurate: those that miss the bound: they are measured for the table, and never taken.
-    """
-
-    failed: Mapping[str, str]
-    inaccurate: Mapping[str, str]
-
-
-class Examiner(Protocol):
-    """Looks at what programs give."""
-
-    def __call__(self, seats: Mapping[str, Seat], programs: Mapping[str, Program]) -> Examined:
-        """What is wrong with the results of programs; keeps how near they are to torch's."""
-
-    def sqnr_db(self, name: str) -> float | None:
-        """How near they were, where that was looked at."""
-
-
-@dataclass(slots=True)
-class _Plan:
-    name: str
-    lowered: Lowered
-    candidate: Candidate
-    choice: tuple[str, ...] = ()  # candidates of the stretches, where it is mixed
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class Placer:
@@ -151,6 +36,7 @@ class Placer:
         task: what is to be placed.
         bench: where programs are measured.
         examine: looks at their results.
+        known: what stretches cost, from earlier.
         progress: is told in a few words what is done.
         clock: seconds.
     """
@@ -160,12 +46,13 @@ class Placer:
         task: Task,
         bench: Bench,
         examine: Examiner,
+        known: Known | None = None,
         progress: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.task, self._bench, self._examine = task, bench, examine
+        self.task, self._bench, self._examine, self._known = task, bench, examine, known
         self._progress, self._clock, self._start = progress, clock, clock()
-        self._plans: dict[str, _Plan] = {}
+        self._plans: dict[str, WholePlan] = {}
         self._records: dict[str, Record] = {}
         self._final: dict[str, Record] = {}
         self._inaccurate: dict[str, str] = {}
@@ -173,6 +60,7 @@ class Placer:
         self._not_tried: list[str] = []
         self._stretches: list[Stretch] = []
         self._costs: Costs | None = None
+        self._survey: Survey | None = None
 
     def place(self) -> Placed:
         """The plan to take: the preferred candidate's, where none could be measured.
@@ -252,9 +140,9 @@ class Placer:
                 self._not_tried.append(f"{candidate.name}: it gives the same plan as {seen[same]}")
                 continue
             seen[same] = candidate.name
-            self._plans[candidate.name] = _Plan(candidate.name, lowered, candidate, options=candidate.options)
+            self._plans[candidate.name] = WholePlan(candidate.name, lowered, candidate, options=candidate.options)
 
-    def _race(self, plans: Iterable[_Plan], share: float) -> dict[str, Record]:
+    def _race(self, plans: Iterable[WholePlan], share: float) -> dict[str, Record]:
         plans = list(plans)
         self._progress(f"measuring {', '.join(p.name for p in plans)}")
         programs = {p.name: p.lowered.program for p in plans}
@@ -272,23 +160,10 @@ class Placer:
             enough = all(len(records[name].rounds) >= LEAST for name in names)
             return () if enough and not self._has_time(share) else names
 
-        trials = [self._trial(p.name, p.lowered, p.options, self.task.objective) for p in plans]
+        trials = [trial_of(p.name, p.lowered, p.options, self.task, self.task.objective) for p in plans]
         return measured(trials, self._bench, go_on, lambda: self._has_time(1.0), check)
 
-    def _trial(
-        self,
-        name: str,
-        lowered: Lowered,
-        options: Mapping[str, Mapping[str, Any]],
-        objective: str,
-        watched: bool = False,
-    ) -> Trial:
-        used = {spec.backend for spec in lowered.program.delegates}
-        own = {backend: given for backend, given in options.items() if backend in used}
-        callers = self.task.callers if objective == "throughput" else 1
-        return Trial(name, lowered.program, self.task.method, objective, own, watched, callers)
-
-    def _mixed(self, best: str) -> list[_Plan]:
+    def _mixed(self, best: str) -> list[WholePlan]:
         """Plans on several candidates that should be better than the best one alone."""
         plans = self._to_survey(best)
         if len(plans) < 2:
@@ -297,77 +172,31 @@ class Placer:
         if len(self._stretches) < 2:
             self._not_tried.append("plans on several candidates: the method is narrow nowhere")
             return []
-        self._costs = self._survey(plans)
-        if self._costs is None:
-            self._not_tried.append(
-                "plans on several candidates: the budget was over before all stretches were measured"
-            )
-            return []
-        found = self._promising(self._costs)
-        return self._lower_mixed(found, {p.candidate.name: p for p in plans})
+        by_name = {p.candidate.name: p for p in plans}
+        self._survey = Survey(self.task, self._stretches, by_name, self._known, self._bench)
+        self._costs = self._survey.costs(lambda: self._has_time(_SURVEYED), self._progress)
+        self._not_tried += self._survey.notes
+        return [] if self._costs is None else self._lower_mixed(self._promising(self._costs), by_name)
 
-    def _to_survey(self, best: str) -> list[_Plan]:
+    def _to_survey(self, best: str) -> list[WholePlan]:
         """The plans of one candidate that are worth a look stretch by stretch, of the same lowering as the best."""
+        if self._is_simple:
+            return []
         least = self._records[best].cost or 0.0
         own = self._plans[best].candidate.lowering
-        near = [
-            (cost, plan)
-            for name, plan in self._plans.items()
-            if plan.candidate.lowering is own and (cost := self._records[name].cost) and not self._records[name].failure
-        ]
-        near.sort(key=lambda item: item[0])
-        found: dict[str, _Plan] = {}
-        for cost, plan in near:
-            if self._is_simple or cost > _HOPELESS * least or len(found) == _MOST_SURVEYED:
-                self._not_tried.append(f"stretches on {plan.name}")
+        ran = {name: cost for name, r in self._records.items() if not r.failure and (cost := r.cost) is not None}
+        found: dict[str, WholePlan] = {}
+        for name in sorted(self._accurate(ran), key=ran.__getitem__):
+            plan = self._plans[name]
+            if plan.candidate.lowering is not own or plan.candidate.backend in found:
+                continue
+            if ran[name] > _HOPELESS * least:
+                self._not_tried.append(f"stretches on {name}: it takes {ran[name] / least:.1f} times as long")
+            elif len(found) == _MOST_SURVEYED:
+                self._not_tried.append(f"stretches on {name}: {_MOST_SURVEYED} others are faster")
             else:
-                found.setdefault(plan.candidate.backend, plan)
+                found[plan.candidate.backend] = plan
         return list(found.values())
-
-    def _survey(self, plans: Sequence[_Plan]) -> Costs | None:
-        """What stretches and borders cost, from programs that are watched; None where there was no time for that."""
-        by_name = {p.candidate.name: p for p in plans}
-        cuts = {name: cut for name in by_name if (cut := self._cut(by_name, (name,))) is not None}
-        if len(cuts) < 2:
-            return None
-        alone = list(cuts)
-        for pair in combinations(alone, 2):
-            cut = self._cut(by_name, pair)
-            if cut is None:
-                return None
-            cuts["/".join(pair)] = cut
-        trials = [trial for trial, _ in cuts.values()]
-        whole = [by_name[name] for name in alone]
-        trials += [self._trial(f"whole {p.name}", p.lowered, p.options, "latency", watched=True) for p in whole]
-        self._progress(f"measuring {len(self._stretches)} stretches on {', '.join(alone)}")
-        records = measured(trials, self._bench, rounds(_ROUNDS), lambda: self._has_time(_SURVEYED))
-        if any(len(r.steps) < _LEAST or r.failure for r in records.values()):
-            return None
-        pieces = {
-            name: steps_by_stretch(records[trial.name], self._stretches, plan) for name, (trial, plan) in cuts.items()
-        }
-        totals = {p.name: [sum(step.values()) for step in records[f"whole {p.name}"].steps] for p in whole}
-        return costs_of(self._stretches, alone, pieces, totals)
-
-    def _cut(self, plans: Mapping[str, _Plan], names: Sequence[str]) -> tuple[Trial, SavedPlan] | None:
-        """The program whose stretches are partitions of their own, on these candidates by turns; None where it cannot
-        be had."""
-        title = "/".join(names)
-        if not self._has_time(_SURVEYED):
-            self._not_tried.append(f"stretches on {title}: the budget was over before they were compiled")
-            return None
-        count = len(self._stretches)
-        self._progress(f"compiling {count} stretches for {title}")
-        choice = [names[i % len(names)] for i in range(count)]
-        first = plans[names[0]]
-        try:
-            cut = composed(_alone(plans), self._stretches, choice, apart=True)
-            lowered = first.candidate.lowering.planned(cut, keep_all=True)
-        except DelegateError as error:
-            self._not_tried.append(f"stretches on {title}: {one_line(error)}")
-            return None
-        options = _merged(plans[name] for name in names)
-        return self._trial(f"cut {title}", lowered, options, "latency", watched=True), lowered.plan
 
     def _promising(self, costs: Costs) -> list[Choice]:
         """The best choices by what stretches cost, also where passing from one candidate to another takes more."""
@@ -380,8 +209,8 @@ class Placer:
                 found.setdefault(best.candidates, best)
         return list(found.values())[:_MOST_MIXED]
 
-    def _lower_mixed(self, found: Sequence[Choice], plans: Mapping[str, _Plan]) -> list[_Plan]:
-        made: list[_Plan] = []
+    def _lower_mixed(self, found: Sequence[Choice], plans: Mapping[str, WholePlan]) -> list[WholePlan]:
+        made: list[WholePlan] = []
         for choice in sorted(found, key=lambda c: len(_runs(c.candidates))):
             name = " | ".join(_runs(choice.candidates))
             name = name if all(name != p.name for p in made) else f"{name} ({len(made) + 1})"
@@ -391,12 +220,12 @@ class Placer:
             first = plans[choice.candidates[0]].candidate
             self._progress(f"compiling for {name}")
             try:
-                lowered = first.lowering.planned(composed(_alone(plans), self._stretches, choice.candidates))
+                lowered = first.lowering.planned(composed(own_plans(plans), self._stretches, choice.candidates))
             except DelegateError as error:
                 self._failed.append(PlanCost(name, 0, why=one_line(error)))
                 continue
-            options = _merged(plans[c] for c in dict.fromkeys(choice.candidates))
-            made.append(_Plan(name, lowered, first, choice.candidates, options))
+            options = merged(plans[c] for c in dict.fromkeys(choice.candidates))
+            made.append(WholePlan(name, lowered, first, choice.candidates, options))
         return made
 
     def _placed(self, chosen: str) -> Placed:
@@ -417,7 +246,7 @@ class Placer:
         )
         return Placed(plan.candidate, plan.lowered.plan, plan.options, placement)
 
-    def _row(self, plan: _Plan, chosen: str) -> PlanCost:
+    def _row(self, plan: WholePlan, chosen: str) -> PlanCost:
         records = self._final if plan.name in self._final else self._records
         record = records[plan.name]
         against = None
@@ -428,7 +257,7 @@ class Placer:
         why = record.failure or self._inaccurate.get(plan.name, "")
         return PlanCost(plan.name, partitions, record.cost, len(record.rounds), against, sqnr, why)
 
-    def _stretch_rows(self, plan: _Plan) -> list[StretchCost]:
+    def _stretch_rows(self, plan: WholePlan) -> list[StretchCost]:
         if not self._stretches:
             return []
         choice = plan.choice or (plan.candidate.name,) * len(self._stretches)
@@ -444,27 +273,15 @@ class Placer:
                 continue
             costs = {c: Record(list(r)).cost or 0.0 for c, r in known.items()}
             other = min((c for c in known if c != candidate), key=costs.__getitem__, default="")
-            against = ratio(known[candidate], known[other]) if other else None
+            pairs = other and self._survey is not None and self._survey.are_pairs
+            against = ratio(known[candidate], known[other]) if pairs else None
             rows.append(StretchCost(name, candidate, nodes, costs[candidate], other, against))
         return rows
 
 
-def _alone(plans: Mapping[str, _Plan]) -> dict[str, SavedPlan]:
-    return {name: p.lowered.plan for name, p in plans.items()}
-
-
 def _rounds(costs: Costs, candidate: str, members: Sequence[int]) -> list[float]:
     """The rounds of several stretches together."""
-    return [sum(each) for each in zip(*(costs.stretches[candidate][i] for i in members), strict=True)]
-
-
-def _merged(plans: Iterable[_Plan]) -> dict[str, Mapping[str, Any]]:
-    """The options of several; the first one's count where they differ."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for plan in plans:
-        for backend, given in plan.options.items():
-            found.setdefault(backend, given)
-    return found
+    return [sum(each) for each in zip(*(costs.stretches[candidate][i] for i in members), strict=False)]
 
 
 def _runs(choice: Sequence[str]) -> list[str]:

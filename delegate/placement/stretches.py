@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch.fx import Node
+from torch.fx.node import map_arg
 
 from delegate.edge.identity import identity
-from delegate.edge.node import is_compute, module_path, tensors
+from delegate.edge.node import is_compute, module_path, op_name, shape_text, tensors
 from delegate.edge.program import EdgeProgram
 from delegate.partitioner.cost import nbytes, work
 from delegate.partitioner.numbers import is_number
@@ -51,6 +54,30 @@ def stretches(program: EdgeProgram, most: int = MOST) -> list[Stretch]:
     borders = [0, *cuts, len(nodes)]
     parts = [nodes[a:b] for a, b in itertools.pairwise(borders)]
     return _described(program, [p for p in parts if any(map(is_compute, p))])
+
+
+def digest(program: EdgeProgram, stretch: Stretch) -> str:
+    """What a stretch computes: operators, arguments, shapes and dtypes, those of weights too; no names, no numbers in
+    weights. Stretches of other models with the same digest cost the same."""
+    nodes = {n.name: n for n in program.graph.nodes}
+    place: dict[Node, str] = {}
+    known = hashlib.sha256()
+    for name in stretch.names:
+        node = nodes[name]
+        place[node] = f"#{len(place)}"
+        told: Any = map_arg((node.args, node.kwargs), lambda n: place.get(n) or _given(program, n))
+        inner = node.op == "get_attr"
+        what = str(program.graph_module.get_submodule(str(node.target)).graph) if inner else op_name(node)
+        known.update(repr((what, told, _shapes(node))).encode())
+    return known.hexdigest()
+
+
+def _given(program: EdgeProgram, node: Node) -> str:
+    return f"{'weight' if program.is_constant(node) else 'value'} {_shapes(node)}"
+
+
+def _shapes(node: Node) -> list[str]:
+    return [shape_text(t) for t in tensors(node)]
 
 
 def _places(nodes: Sequence[Node]) -> list[_Place]:

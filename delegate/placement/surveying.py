@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.costs import Costs, Record, Stretch
+from delegate.placement.costs import Record, Stretch
 
 Rounds = list[list[float]]  # per stretch, seconds of each round
 
@@ -36,41 +36,27 @@ def steps_by_stretch(record: Record, stretches: Sequence[Stretch], plan: SavedPl
     return found
 
 
-def costs_of(
-    stretches: Sequence[Stretch],
-    candidates: Sequence[str],
-    pieces: Mapping[str, Rounds],
-    whole: Mapping[str, Sequence[float]],
-) -> Costs:
-    """What choosing by stretches needs to know.
+def joined_of(stretches: Sequence[Stretch], pieces: Rounds, whole: Sequence[float]) -> list[float]:
+    """What each border of one candidate saves where both sides are one partition, in seconds.
 
-    What cutting costs is the difference of a program that is cut to the one that is not; it is shared among the borders
-    by the bytes that pass. What passing from one candidate to another takes beyond that is the difference of a program
-    that changes at each border to the stretches on both.
+    It is the difference of a program that is cut to the one that is not, shared among borders by the bytes that pass.
 
     Args:
         stretches: of the method.
-        candidates: that were measured.
-        pieces: candidate -> rounds of its stretches, each a partition of its own; and "a/b" of two candidates -> of the
-            program that has the first, third ... stretch on a and the others on b.
-        whole: candidate -> seconds of the program that is not cut, a round a number.
+        pieces: rounds of the stretches, each a partition of its own.
+        whole: rounds of the program that is not cut.
     """
-    cut = {c: [median(rounds) for rounds in pieces[c]] for c in candidates}
     passing = [s.bytes_in + 1 for s in stretches[1:]]
-    joined = {}
-    for c in candidates:
-        extra = sum(cut[c]) - median(whole[c])
-        joined[c] = [extra * n / sum(passing) for n in passing]
-    crossing: dict[tuple[str, str], float] = {}
-    for name, rounds in pieces.items():
-        if name in cut:
-            continue
-        pair = _pair(name, candidates)
-        apart = sum(cut[pair[i % 2]][i] for i in range(len(stretches)))
-        beyond = (sum(map(median, rounds)) - apart) / len(passing)
-        crossing[pair] = crossing[pair[::-1]] = max(beyond, 0.0)
-    return Costs({c: pieces[c] for c in candidates}, joined, crossing)
+    extra = sum(map(median, pieces)) - median(whole)
+    return [extra * n / sum(passing) for n in passing]
 
 
-def _pair(name: str, candidates: Sequence[str]) -> tuple[str, str]:
-    return next((a, b) for a in candidates for b in candidates if f"{a}/{b}" == name)
+def extra_of(turns: Rounds, pieces: Rounds) -> float:
+    """What passing from one candidate to another takes at a border beyond what both take, in seconds.
+
+    Args:
+        turns: rounds of the stretches of a program that changes the candidate at each border.
+        pieces: the same stretches on the same candidates, in programs that do not.
+    """
+    beyond = sum(map(median, turns)) - sum(map(median, pieces))
+    return beyond / (len(turns) - 1)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from delegate.probing.process import ended
+from delegate.probing.process import PATIENCE, ended, waited
 from delegate.program import file
 from delegate.program.model import Program
 
@@ -195,16 +196,24 @@ class Process:
             self._process.stdin.flush()
 
     def _answer(self) -> Mapping[str, Any]:
-        try:
-            line = self._answers.get(timeout=self._limit)
-        except queue.Empty:
-            raise TrialFailed(f"gave no answer in {self._limit:g} s") from None
+        line = self._next()
         if line is None:
             raise TrialFailed(f"{ended(self._process.wait())} while measured{self._last_words()}")
         answer = json.loads(line)
         if "error" in answer:
             raise TrialFailed(str(answer["error"]))
         return dict(answer)
+
+    def _next(self) -> str | None:
+        """The next line; None where the process has ended. Waiting for a core is no part of its time."""
+        begun, before = time.monotonic(), waited(self._process.pid)
+        while True:
+            idle = min(waited(self._process.pid) - before, (PATIENCE - 1) * self._limit)
+            left = self._limit - (time.monotonic() - begun - idle)
+            if left <= 0:
+                raise TrialFailed(f"gave no answer in {self._limit:g} s")
+            with contextlib.suppress(queue.Empty):
+                return self._answers.get(timeout=left)
 
     def _last_words(self) -> str:
         self._words.seek(0)

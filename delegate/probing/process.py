@@ -22,7 +22,7 @@ _START = (
     "import sys; sys.path[:] = {path!r}; from delegate.probing.worker import main; "
     "main({question!r}, {limit}, *{plugin!r})"
 )
-_PATIENCE = 6  # times the limit, where the machine is so busy that a process waits for a core
+PATIENCE = 6  # times the limit, where the machine is so busy that a process waits for a core
 _MOST_WORDS = 10_000  # characters of what a process that failed had to say
 
 
@@ -81,14 +81,14 @@ def _exit_code(process: subprocess.Popen[bytes], limit: float) -> int | None:
     """How a process ends; None where its time is up, of which waiting for a core is no part."""
     begun = time.monotonic()
     while True:
-        had = time.monotonic() - begun - min(_waited(process.pid), (_PATIENCE - 1) * limit)
+        had = time.monotonic() - begun - min(waited(process.pid), (PATIENCE - 1) * limit)
         if had >= limit:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(limit - had)
 
 
-def _waited(pid: int) -> float:
+def waited(pid: int) -> float:
     """Seconds that a process could have run and had no core, where the system tells (Linux: proc(5), schedstat)."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9

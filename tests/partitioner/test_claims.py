@@ -23,6 +23,7 @@ from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan
 from delegate.partitioner.rules import PartitionRules
+from delegate.partitioner.saved import SavedPartition, SavedPlan
 from delegate.verdict import YES, Reason, Verdict, no
 from tests.partitioner.graphs import Function, chain, edge, members, only, program_of
 
@@ -248,3 +249,21 @@ def test_no_region_is_compiled_twice(compiler: Counting) -> None:
             else:
                 assert artifacts.delegate(candidate).result.blob == b"blob"
     assert len(compiler.seen) == len(set(compiler.seen))
+
+
+@pytest.mark.parametrize(
+    ("homes", "expected"),
+    [
+        ({"p": "relu sin cos exp"}, {"a_0": ["relu", "sin", "cos", "exp"]}),
+        ({"p": "relu sin cos", "q": "exp"}, {"a_0": ["relu", "sin", "cos"], "a_1": ["exp"]}),
+        ({"p": "relu", "q": "sin cos exp"}, {"a_0": ["relu"], "a_1": ["sin", "cos", "exp"]}),
+        ({"p": "relu sin", "q": "cos exp"}, {"a_0": ["relu"], "a_1": ["exp"]}),  # which would part a pattern
+    ],
+)
+def test_a_saved_plan_has_patterns_in_its_own_partitions(homes: dict[str, str], expected: dict[str, list[str]]) -> None:
+    capability = Capability(only("aten.relu", "aten.exp"), claims=pair(*SIN_COS).claims)
+    saved = SavedPlan(tuple(SavedPartition("forward", home, "a", tuple(n.split())) for home, n in homes.items()))
+    program = chain(RELU, SIN, COS, EXP)
+    keep = PartitionRules(min_partition_size=0)
+    made = plan(program, saved.partitioners([CapabilityPartitioner("a")]), {"a": capability}, keep)
+    assert members(made) == expected

@@ -15,7 +15,8 @@ from delegate import compile as compiling
 from delegate.edge.sources import exported_programs
 from delegate.measured import PlanCost
 from delegate.placement.alternatives import Alternatives
-from delegate.placement.policy import Candidate, Examined, Placed, Placer, Task
+from delegate.placement.plans import Candidate, Examined, Placed, Task
+from delegate.placement.policy import Placer
 from delegate.placement.trials import Seat, Trial, TrialFailed, Turn
 from delegate.program.model import DelegateCall, Program
 from delegate.registry import default_registry
@@ -115,10 +116,16 @@ def lowering() -> Alternatives:
     return Alternatives(compiler, "forward")
 
 
-def placed(lowering: Alternatives, bench: TableBench, examine: Looked | None = None, **task: Any) -> Placed:
+def placed(
+    lowering: Alternatives,
+    bench: TableBench,
+    examine: Looked | None = None,
+    known: Memory | None = None,
+    **task: Any,
+) -> Placed:
     candidates = [Candidate(name, name, lowering) for name in bench.table]
     given = {"objective": "latency", "budget": 1000.0, **task}
-    return Placer(Task("forward", candidates, **given), bench, examine or Looked(), clock=bench.clock).place()
+    return Placer(Task("forward", candidates, **given), bench, examine or Looked(), known, clock=bench.clock).place()
 
 
 def rows(found: Placed) -> dict[str, PlanCost]:
@@ -127,6 +134,35 @@ def rows(found: Placed) -> dict[str, PlanCost]:
 
 def flat(cost: float) -> list[float]:
     return [cost] * BLOCKS
+
+
+@dataclass
+class Memory:
+    """What was measured earlier, in a dict."""
+
+    known: dict[tuple[tuple[str, ...], str], list[float]] = field(default_factory=dict)
+
+    def find(self, candidates: Sequence[str], what: str) -> list[float] | None:
+        return self.known.get((tuple(candidates), what))
+
+    def keep(self, candidates: Sequence[str], what: str, seconds: Sequence[float]) -> None:
+        self.known[tuple(candidates), what] = list(seconds)
+
+
+def test_what_stretches_cost_is_measured_once(lowering: Alternatives) -> None:
+    table = {NAMES[0]: [1, 1, 1, 2, 2, 2], NAMES[1]: [2, 2, 2, 1, 1, 1]}
+    memory, first, second, third = Memory(), TableBench(table), TableBench(table), TableBench(table)
+    wanted = placed(lowering, first, known=memory).placement
+    assert any(t.is_watched for t in first.opened)
+    again = placed(lowering, second, known=memory).placement
+    assert again.chosen == wanted.chosen
+    assert not any(t.is_watched for t in second.opened)
+    assert all(s.seconds is not None and s.against is not None for s in wanted.stretches)
+    assert all(s.seconds is not None and s.against is None for s in again.stretches)  # rounds of two days are no pairs
+    forgotten = next(key for key in memory.known if key[0] == (NAMES[1],) and "-" not in key[1])
+    del memory.known[forgotten]
+    assert placed(lowering, third, known=memory).placement.chosen == wanted.chosen
+    assert [(t.name, len(t.program.delegates)) for t in third.opened if t.is_watched] == [(f"cut {NAMES[1]}", 2)]
 
 
 def test_the_best_of_all_is_taken(lowering: Alternatives) -> None:

@@ -14,7 +14,7 @@ from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
 from delegate.partitioner.saved import SavedPartition, SavedPlan
 from delegate.placement.composing import composed
-from delegate.placement.stretches import stretches
+from delegate.placement.stretches import digest, stretches
 from tests import zoo
 
 
@@ -73,6 +73,31 @@ def test_cuts_are_between_blocks() -> None:
     assert [s.after for s in found] == [(), (0,), (1,), (2,), (3,)]
 
 
+def test_a_digest_tells_what_is_computed_and_nothing_else() -> None:
+    class Other(nn.Module):
+        """The same blocks under other names, with other weights, behind another layer."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.start, self.inner = nn.Linear(8, 16), nn.ModuleList(Block() for _ in range(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.start(x)
+            for block in self.inner:
+                x = block(x)
+            return x
+
+    first, second = MODELS["blocks"](), edge(Other(), torch.randn(4, 8))
+    known = {digest(first, s) for s in stretches(first, 5)}
+    found = stretches(second, 5)
+    assert len(known) == 1  # all blocks are alike
+    assert known & {digest(second, s) for s in found}
+    assert len(found) == len({s.nodes for s in found}) > 1
+    larger = edge(nn.Sequential(*(Block() for _ in range(5))), torch.randn(6, 16))
+    assert known.isdisjoint(digest(larger, s) for s in stretches(larger, 5))
+    assert len(digest(MODELS["looping"](), stretches(MODELS["looping"]())[0])) == 64
+
+
 def test_graphs_of_control_flow_go_with_their_call() -> None:
     program = MODELS["looping"]()
     graphs = [name for s in stretches(program) for name in s.graphs]
@@ -95,7 +120,7 @@ def test_a_plan_is_composed_of_others() -> None:
     ]
     assert len({p.name for p in made.partitions}) == 3
     assert made.whole == ("aten.linear.default",)
-    apart = composed(plans, found, ["a"] * 5, apart=True)
+    apart = composed(plans, found, ["a"] * 5, apart=range(5))
     assert [p.nodes for p in apart.partitions] == [s.nodes for s in found]
 
 

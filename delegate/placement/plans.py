@@ -1,0 +1,159 @@
+"""What is placed, what may be chosen, and what was: the words between the policy, its caller and its measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from delegate.edge.program import EdgeProgram
+from delegate.measured import Placement
+from delegate.partitioner.saved import SavedPlan
+from delegate.placement.trials import Seat, Trial
+from delegate.program.model import Program
+
+Options = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A plan of a method, compiled.
+
+    Args:
+        plan: as the planner made it.
+        program: the method.
+    """
+
+    plan: SavedPlan
+    program: Program
+
+
+class Lowering(Protocol):
+    """What compiles plans of one method, each partition once."""
+
+    def edge(self) -> EdgeProgram:
+        """The method that is planned."""
+
+    def alone(self, candidate: str) -> Lowered:
+        """The plan by preference with a candidate before all others; raises DelegateError."""
+
+    def planned(self, plan: SavedPlan, *, keep_all: bool = False) -> Lowered:
+        """A plan, with `keep_all` also the partitions that would not be worth their call; raises DelegateError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What may be chosen for the whole, or for a stretch.
+
+    Args:
+        name: for people.
+        backend: its first.
+        lowering: that compiles it. Candidates of one are mixed.
+        options: of `delegate.load`, by name of a backend.
+    """
+
+    name: str
+    backend: str
+    lowering: Lowering
+    options: Options = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be placed, and how.
+
+    Args:
+        method: its name.
+        candidates: the preferred first.
+        objective: a key of `delegate.measured.UNITS`.
+        budget: seconds.
+        callers: that call at the same time, where throughput is the objective.
+    """
+
+    method: str
+    candidates: Sequence[Candidate]
+    objective: str
+    budget: float
+    callers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What was chosen.
+
+    Args:
+        candidate: whose lowering it is of; of a mixed plan the first one's.
+        plan: where nodes run.
+        options: of `delegate.load`, by name of a backend.
+        placement: for the report.
+    """
+
+    candidate: Candidate
+    plan: SavedPlan
+    options: Options
+    placement: Placement
+
+
+class Examined(NamedTuple):
+    """What is wrong with programs.
+
+    Args:
+        failed: those that are out, and why.
+        inaccurate: those that miss the bound: they are measured for the table, and never taken.
+    """
+
+    failed: Mapping[str, str]
+    inaccurate: Mapping[str, str]
+
+
+class Examiner(Protocol):
+    """Looks at what programs give."""
+
+    def __call__(self, seats: Mapping[str, Seat], programs: Mapping[str, Program]) -> Examined:
+        """What is wrong with the results of programs; keeps how near they are to torch's."""
+
+    def sqnr_db(self, name: str) -> float | None:
+        """How near they were, where that was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholePlan:
+    """A plan of the whole method.
+
+    Args:
+        name: for people.
+        lowered: compiled.
+        candidate: that it is of; of a mixed one the first's.
+        choice: candidates of the stretches, where it is mixed.
+        options: of `delegate.load`, by name of a backend.
+    """
+
+    name: str
+    lowered: Lowered
+    candidate: Candidate
+    choice: tuple[str, ...] = ()
+    options: Options = field(default_factory=dict)
+
+
+def trial_of(
+    name: str, lowered: Lowered, options: Options, task: Task, objective: str = "latency", *, is_watched: bool = False
+) -> Trial:
+    """A plan as a program to measure, with those of the options that are of its backends."""
+    used = {spec.backend for spec in lowered.program.delegates}
+    own = {backend: given for backend, given in options.items() if backend in used}
+    callers = task.callers if objective == "throughput" else 1
+    return Trial(name, lowered.program, task.method, objective, own, is_watched, callers)
+
+
+def merged(plans: Iterable[WholePlan]) -> dict[str, Mapping[str, Any]]:
+    """The options of several; the first one's count where they differ."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for plan in plans:
+        for backend, given in plan.options.items():
+            found.setdefault(backend, given)
+    return found
+
+
+def own_plans(plans: Mapping[str, WholePlan]) -> dict[str, SavedPlan]:
+    """The plans as data."""
+    return {name: p.lowered.plan for name, p in plans.items()}
