@@ -8,10 +8,10 @@ from pathlib import Path
 from torch.export import ExportedProgram
 
 from delegate.cli import output
-from delegate.compile import configured
 from delegate.config import Config, load_config
 from delegate.edge.sources import exported_programs
 from delegate.errors import ConfigError
+from delegate.quantized import configured
 from delegate.registry import default_registry
 from delegate.selection import select
 

@@ -28,6 +28,10 @@ _CLASS = re.compile(r'\\"type\\": \\"([^"\\]+)\\", \\"context\\"')  # in a struc
 _EXPORT = "give example_inputs, or export it first: torch.export.export(module.eval(), example_inputs)"
 
 
+Exported = ExportedProgram | str | os.PathLike[str]
+Model = Exported | Mapping[str, Exported] | torch.nn.Module
+
+
 def exported_programs(model: Any, example_inputs: tuple[Any, ...] | None = None) -> dict[str, ExportedProgram]:
     """Method name -> ExportedProgram.
 

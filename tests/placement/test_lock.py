@@ -13,8 +13,8 @@ import yaml
 from torch import nn
 
 import delegate
-from delegate.compile import check_locked
 from delegate.errors import ConfigError, PartitionError
+from delegate.locking import check_locked
 from delegate.measured import Interval, Placement, PlanCost, StretchCost
 from delegate.placement.lock import Lock
 

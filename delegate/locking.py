@@ -1,0 +1,89 @@
+"""Lockfiles at the ends of a lowering: the one to keep, and the one that it makes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch.export import ExportedProgram
+
+from delegate.compiler import Compiler
+from delegate.config import Quantization
+from delegate.edge.sources import Model, exported_programs
+from delegate.errors import ConfigError, PartitionError
+from delegate.partitioner.saved import SavedPlan
+from delegate.placement.lock import Lock, fingerprints, machine, versions_of
+from delegate.placement.placing import Outcome
+from delegate.plugins import one_line
+from delegate.quantized import configured, quantized
+from delegate.registry import Registry, default_registry
+from delegate.report import Report
+from delegate.runtime.kernels import kernels_of
+from delegate.selection import ConfigSource, Request, Selection, select
+
+
+def lock_to_keep(locked: str | os.PathLike[str], exported: Mapping[str, ExportedProgram], plan: object) -> Lock:
+    """The lock to keep; raises PartitionError where it is of another model."""
+    if plan is not None:
+        what = "a plan and a lock both say where nodes run"
+        raise ConfigError(what, where="to_backend", remedy="give one of both")
+    found = Lock.load(locked)
+    found.require_model(exported)
+    return found
+
+
+def as_locked(
+    exported: dict[str, ExportedProgram], keeping: Lock | None, selection: Selection, registry: Registry
+) -> dict[str, ExportedProgram]:
+    """The programs, quantized as the candidate was that is locked."""
+    if keeping is None or keeping.quantization is None:
+        return exported
+    try:
+        section = Quantization.model_validate(keeping.quantization)
+    except ValueError as error:
+        raise PartitionError(f"the lock's quantization makes no sense: {one_line(error)}", where="locked") from error
+    return configured()(exported, section, tuple(selection.backends), registry)
+
+
+def with_lock(report: Report, made: Lock, keeping: Lock | None, lock: str | os.PathLike[str] | None) -> Report:
+    """The report, with what is another here than where the lock was made that is kept; the new one is written."""
+    if lock is not None:
+        made.save(lock)
+    return report if keeping is None else replace(report, notes=(*report.notes, *keeping.notes(made)))
+
+
+def lock_of(
+    given: Mapping[str, ExportedProgram], compiler: Compiler, registry: Registry, said: Outcome | Lock | None
+) -> Lock:
+    """The lock of a program that was compiled, as measuring or another lock had it."""
+    versions = versions_of(compiler.selection.backends, registry)
+    made = Lock(fingerprints(given), machine(), versions, SavedPlan.of(compiler.plans))
+    if said is None:
+        return made
+    quantization = said.quantization if isinstance(said, Lock) else said.base.quantization
+    return replace(made, options=said.options, quantization=quantization, placements=said.placements)
+
+
+def check_locked(
+    model: Model,
+    locked: str | os.PathLike[str],
+    backends: Request = None,
+    *,
+    config: ConfigSource = None,
+) -> tuple[str, ...]:
+    """Whether a lock can be kept, without compiling; gives notes of what is another here than where it was measured.
+
+    Raises:
+        PartitionError: it is of another model, or nodes cannot run where it has them; and as `explain` does.
+    """
+    registry = default_registry()
+    selection = select(backends, config, registry)
+    given = exported_programs(model)
+    keeping = lock_to_keep(locked, given, None)
+    exported = as_locked(quantized(given, selection, registry), keeping, selection, registry)
+    compiler = Compiler(selection, kernels_of(registry, selection.kernels), keeping.plan)
+    compiler.take(exported)
+    compiler.plan()
+    keeping.plan.require_kept(compiler.plans)
+    return keeping.notes(lock_of(given, compiler, registry, None))

@@ -1,0 +1,85 @@
+"""Places by measuring: what `placement` of the configuration asks for, for a compiler that has taken the methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch.export import ExportedProgram
+
+from delegate.cache.folder import CHOICES
+from delegate.cache.store import Store
+from delegate.compiler import Compiler
+from delegate.errors import ConfigError
+from delegate.kernels.libraries import Wanted
+from delegate.partitioner.saved import SavedPlan
+from delegate.placement.kept import MOST_BYTES
+from delegate.placement.placing import Base, Circumstances, Outcome, named_candidates, placed, samples_to_place
+from delegate.program.model import Program
+from delegate.quantized import configured
+from delegate.registry import Registry
+from delegate.selection import Selection, kept_folder
+
+
+def is_measured(place: str | None, selection: Selection, saved: SavedPlan | None) -> bool:
+    """Whether places are to be measured; raises ConfigError where that cannot be."""
+    if place not in (None, "preference", "measured"):
+        raise ConfigError(f"{place!r} is no policy of placement", remedy='give "preference" or "measured"')
+    if (place or selection.placement.policy) != "measured":
+        return False
+    if saved is not None:
+        what = "places are to be measured, and a plan says where nodes run"
+        raise ConfigError(what, where="to_backend", remedy="give one of both")
+    if not selection.backends:
+        raise ConfigError("places are to be measured, and there is no backend", remedy="name some")
+    return True
+
+
+def measured_places(
+    compiler: Compiler,
+    exported: Mapping[str, ExportedProgram],
+    verify: Any,
+    registry: Registry,
+    cache: bool | None,
+    progress: Callable[[str], None] | None,
+) -> Outcome:
+    """What measuring has chosen, for a compiler that has taken the methods."""
+    selection = compiler.selection
+    settings = selection.placement
+    bases = [Base(compiler, exported, named_candidates(settings, tuple(selection.backends)))]
+    for candidate in settings.candidates or ():
+        if candidate.quantization is not None:
+            section = candidate.quantization.model_copy(update={"backend": candidate.name})
+            quantized = configured()(exported, section, tuple(selection.backends), registry)
+            other = Compiler(selection, compiler.kernels, None, compiler.kept)
+            other.take(quantized)
+            name = f"{candidate.name} {section.scheme or 'quantized'}"
+            bases.append(Base(other, quantized, {name: candidate.name}, section.model_dump(mode="json")))
+    kept = compiler.kept
+    identities = {} if kept is None else {name: kept.identity(name) for name in selection.backends}
+    folder = kept_folder(selection, cache)
+    return placed(
+        bases,
+        Circumstances(
+            settings=settings,
+            samples=samples_to_place(settings, verify, exported),
+            registry=registry,
+            kernels=_names(selection.kernels),
+            identities={name: text for name, text in identities.items() if text is not None},
+            rules=repr(selection.rules),
+            store=None if folder is None else Store(folder / CHOICES, MOST_BYTES),
+            progress=progress or (lambda text: None),
+        ),
+    )
+
+
+def of_partitions(options: Mapping[str, Any], program: Program) -> dict[str, Any]:
+    """The options of backends that a program has partitions of."""
+    used = {spec.backend for spec in program.delegates}
+    return {name: given for name, given in options.items() if name in used}
+
+
+def _names(kernels: Wanted | None) -> list[str] | None:
+    """The kernel libraries that another process can find: those that are named."""
+    wanted = [kernels] if isinstance(kernels, str) else kernels
+    return None if wanted is None else [k for k in wanted if isinstance(k, str)]
