@@ -86,9 +86,7 @@ def share(
     """
     if library() is None:
         return None
-    looked_up = set(graph.weights) - {
-        x.tensor.place for layer in graph.layers if layer.name in _READ for x in layer.inputs if x is not None
-    }
+    looked_up = _looked_up(graph)
     holes = []
     for piece in found:
         if piece.size >= LEAST_HOLE and (piece.start, piece.size) in looked_up:
@@ -110,6 +108,16 @@ def share(
     model.release(graph.weights)
     model.close()
     return made
+
+
+def _looked_up(graph: Graph) -> set[tuple[int, int]]:
+    """Where weights lie that XNNPACK finds packed, and nothing reads."""
+    found, read = set[tuple[int, int]](), set[tuple[int, int]]()
+    for layer in graph.layers:
+        weight = layer.inputs[1]
+        if weight is not None:
+            (read if layer.name in _READ else found).add(weight.tensor.place)
+    return found.intersection(graph.weights) - read
 
 
 def _misses(model: ModelFile, graph: Graph, packed: PackedWeights) -> bool:

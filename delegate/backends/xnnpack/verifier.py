@@ -321,7 +321,8 @@ class Graph(NamedTuple):
     Args:
         inputs, outputs: tensors.
         operators: how many it has.
-        weights: where constants lie that layers alone read, as their weights: (start, size) in the file.
+        weights: where constants lie that layers alone read, as their weights or the scales of these: (start, size) in
+            the file.
         layers: the operators that have weights.
     """
 
@@ -374,9 +375,10 @@ class _Verifier:
             self._operator(number, read(start, _OPERATOR), codes, tensors, there)
         for index in outputs:
             _require(index in there and _is_value(tensors[index]), f"tensor {index}, an output, is never computed")
+        scales = {tensors[i].blocks[0] for i in self._weights if tensors[i].scales == -1}
         own, others = (
             {buffers[tables[i]["buffer"]] for i in found if tensors[i].is_constant}
-            for found in (self._weights, {*self._others, *outputs})
+            for found in (self._weights | scales, {*self._others, *outputs})
         )
         taken, given = (tuple(tensors[i] for i in indices) for indices in (inputs, outputs))
         return Graph(taken, given, len(graph["operators"]), tuple(sorted(own - others)), tuple(self._layers))

@@ -41,7 +41,7 @@ CASES = {
     "linears": (LINEARS, ROWS, "", 2),
     "static_int8": (CONVOLUTIONS, IMAGES, "static_int8", 4),
     "dynamic_int8": (LINEARS, ROWS, "dynamic_int8", 2),
-    "dynamic_int4": (LINEARS, ROWS, "dynamic_int4", 2),
+    "dynamic_int4": (LINEARS, ROWS, "dynamic_int4", 4),  # and their scales
     "shared": (Shared(), (64, 64), "", 0),
 }
 
