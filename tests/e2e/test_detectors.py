@@ -104,6 +104,55 @@ def test_without_torch(tmp_path):
             np.testing.assert_allclose(results[name], e.detach().numpy(), rtol=1e-4, atol=1e-4)
 
 
+class Whole(torch.nn.Module):
+    """torchvision's own SSDlite, of random weights whose scores differ."""
+
+    def __init__(self):
+        super().__init__()
+        with torchvision():
+            from torchvision.models.detection import ssdlite320_mobilenet_v3_large as build
+        self.detector = build(weights=None, weights_backbone=None, num_classes=5)
+        self.detector.score_thresh = 0.0
+        for weight in self.detector.head.parameters():
+            if weight.dim() > 1:
+                torch.nn.init.normal_(weight, std=0.3)
+
+    def forward(self, image):
+        return self.detector([image[0]])[0]
+
+
+def _apart(boxes, scores, classes, threshold):
+    """batched_nms without its questions of how many boxes there are, which torch does not export."""
+    from torchvision.ops import nms
+
+    return nms(boxes + (classes.to(boxes) * 1e4)[:, None], scores, threshold)
+
+
+@pytest.mark.slow
+def test_a_whole_detector(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    image = torch.rand(1, 3, 320, 320)
+    with torchvision():
+        from torchvision.ops import boxes
+
+        monkeypatch.setattr(boxes, "batched_nms", _apart)
+        module = Whole()
+        zoo.calibrate(module.detector.backbone, (torch.rand(2, 3, 320, 320),))
+        exported = torch.export.export(module.eval(), (image,), strict=False)
+        expected = module(image)
+        program = delegate.to_backend(exported, "xnnpack")
+        program.save(tmp_path / "model.dlg")
+        torch.testing.assert_close(program(image), expected, rtol=1e-4, atol=1e-2)
+    assert len(expected["scores"]) == 300
+    np.save(tmp_path / "image.npy", image.numpy())
+    paths = [str(tmp_path / name) for name in ("model.dlg", "image.npy", "results.npz")]
+    code = WITHOUT_TORCH.replace("*results", "**results")
+    subprocess.run([sys.executable, "-c", code, *paths], check=True)
+    with np.load(paths[2]) as results:
+        for name, e in expected.items():
+            np.testing.assert_allclose(results[name], e.detach().numpy(), rtol=1e-4, atol=1e-2)
+
+
 def test_mixture_of_experts():
     """As transformers exports it, its operator included."""
     with zoo.libraries():
