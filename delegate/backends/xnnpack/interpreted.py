@@ -13,7 +13,7 @@ from delegate.backends.xnnpack.info import INSTALL
 from delegate.backends.xnnpack.model_file import ModelFile
 from delegate.backends.xnnpack.quiet import make_first
 from delegate.backends.xnnpack.taken import taken
-from delegate.backends.xnnpack.verifier import Graph
+from delegate.backends.xnnpack.verified import Graph
 from delegate.errors import BackendFailed, BackendUnavailable
 
 Array = np.ndarray[Any, np.dtype[Any]]

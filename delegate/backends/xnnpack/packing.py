@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from delegate.backends.xnnpack.verifier import Graph, Layer, Operand, Tensor
+from delegate.backends.xnnpack.verified import Graph, Layer, Operand, Tensor
 
 _FORM = 1  # of this key
 

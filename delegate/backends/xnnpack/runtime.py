@@ -13,7 +13,8 @@ import numpy as np
 from delegate.backends.xnnpack.info import threads
 from delegate.backends.xnnpack.interpreted import Interpreted, litert, open_interpreter
 from delegate.backends.xnnpack.model_file import ModelFile
-from delegate.backends.xnnpack.verifier import Graph, verify
+from delegate.backends.xnnpack.verified import Graph
+from delegate.backends.xnnpack.verifier import verify
 from delegate.backends.xnnpack.weights import Piece, between, pieces, put_together
 from delegate.errors import BackendFailed
 from delegate.kernels.halves import from_bfloat16, from_float16, to_bfloat16

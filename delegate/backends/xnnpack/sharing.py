@@ -16,7 +16,7 @@ from delegate.backends.xnnpack.litert import CompiledModel, library, version
 from delegate.backends.xnnpack.model_file import ModelFile
 from delegate.backends.xnnpack.packed import PackedWeights, find, forget, keep
 from delegate.backends.xnnpack.packing import packing_key
-from delegate.backends.xnnpack.verifier import Graph
+from delegate.backends.xnnpack.verified import Graph
 from delegate.backends.xnnpack.weights import Piece
 from delegate.cache.environment import host_features
 from delegate.program.segments import checksum

@@ -14,12 +14,13 @@ from ai_edge_litert import schema_py_generated as schema
 from torch import nn
 
 import delegate
+from delegate.backends.xnnpack.accepted import OPERATORS, OPTIONS
 from delegate.backends.xnnpack.interpreted import open_interpreter
 from delegate.backends.xnnpack.model_file import ModelFile
 from delegate.backends.xnnpack.reader import Malformed
 from delegate.backends.xnnpack.runtime import XnnpackRuntime
 from delegate.backends.xnnpack.sharing import share
-from delegate.backends.xnnpack.verifier import OPERATORS, OPTIONS, verify
+from delegate.backends.xnnpack.verifier import verify
 from delegate.errors import BackendFailed
 from delegate.runtime.backend import TensorType
 from tests.backends.xnnpack.forge import Case, crashes, forge
