@@ -1,5 +1,6 @@
 """Quantizers for the backends that run integers, on torchao's PT2E flow, made of what each backend says it takes."""
 
+from delegate.quantization import quiet  # noqa: F401 - before all that imports torchao
 from delegate.quantization.calibration import Batch, read_calibration
 from delegate.quantization.flow import Prepared, convert, prepare, quantize
 from delegate.quantization.quantizer import BackendQuantizer
