@@ -84,9 +84,12 @@ class Replaying:
             DelegateError: no candidate can be compiled.
         """
         known = self._of(task, bundle.described(arrays_of(examine.calls[0])))
-        made = _placed(task, _Replayed(known, self._where), _Judging(known, examine.bound), progress)
+        bench = _Replayed(known, self._where)
+        made = _placed(task, bench, _Judging(known, examine.bound), progress)
         unused = sorted(known.programs.keys() - {c.name for c in task.candidates})
         notes = [f"{name}: it was measured elsewhere, and is no candidate here" for name in unused]
+        if bench.is_over:
+            notes.append("more rounds: no more were run elsewhere")
         placement = replace(
             made.placement,
             not_tried=(*made.placement.not_tried, *notes),
@@ -126,10 +129,15 @@ class _Collecting:
 
 
 class _Replayed:
-    """A bench whose programs cost what another machine found."""
+    """A bench whose programs cost what another machine found.
+
+    Attributes:
+        is_over: whether more rounds were asked for than were run there.
+    """
 
     def __init__(self, known: MethodCosts, where: str) -> None:
         self._known, self._where = known, where
+        self.is_over = False
 
     def seat(self, trial: Trial) -> Seat:
         """Raises PartitionError where the costs are of another artifact."""
@@ -139,12 +147,12 @@ class _Replayed:
         if found.digest != bundle.digest(trial.program):
             what = f"the costs of {trial.name!r} are of another artifact than is compiled here"
             raise PartitionError(what, where=self._where, remedy=_AGAIN)
-        return _ReplayedSeat(found)
+        return _ReplayedSeat(self, found)
 
 
 class _ReplayedSeat:
-    def __init__(self, found: ProgramCosts) -> None:
-        self._found, self._turns = found, 0
+    def __init__(self, bench: _Replayed, found: ProgramCosts) -> None:
+        self._bench, self._found, self._turns = bench, found, 0
 
     def ready(self) -> None:
         if not self._found.record.rounds and self._found.record.failure:
@@ -157,6 +165,7 @@ class _ReplayedSeat:
             return Turn(record.rounds[self._turns - 1])
         if record.failure:
             raise TrialFailed(record.failure)
+        self._bench.is_over = True
         raise RoundsOver
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:

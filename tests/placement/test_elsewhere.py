@@ -220,7 +220,8 @@ def test_a_bound_holds_there_and_here(exported: Any, tmp_path: Path) -> None:
     lowered(exported, config=bounded(90), bundle=tmp_path / "b")
     costs = measure(tmp_path / "b", budget=300)
     programs = costs.methods["forward"].programs
-    programs[f"{NAMES[1]} dynamic_int8"].record.rounds[:] = [1e-9] * 9
+    for name, cost in ((NAMES[0], 2e-9), (f"{NAMES[1]} dynamic_int8", 1e-9)):
+        programs[name].record.rounds[:] = [cost] * 9
     costs.save(tmp_path / "c")
     strict = lowered(exported, config=bounded(90), costs=tmp_path / "c")
     assert strict.report.placements[0].chosen == NAMES[0]
@@ -241,6 +242,15 @@ def test_every_method_and_other_objectives(exported: Any, tmp_path: Path) -> Non
     assert [p.method for p in program.report.placements] == ["a", "b"]
     assert all(p.cost > 1000 for placement in program.report.placements for p in placement.plans)
     torch.testing.assert_close(program.method("a")(X), MODEL(X), rtol=1e-4, atol=1e-5)
+
+
+def test_too_few_rounds_decide_nothing_and_that_is_said(exported: Any, costs: Costs, tmp_path: Path) -> None:
+    for name, cost in zip(NAMES, (0.02, 0.015), strict=True):
+        costs.methods["forward"].programs[name].record.rounds[:] = [cost] * 3
+    costs.save(tmp_path / "c")
+    (placement,) = lowered(exported, costs=tmp_path / "c").report.placements
+    assert placement.chosen == NAMES[0]
+    assert "more rounds: no more were run elsewhere" in placement.not_tried
 
 
 RIGHT = "np.add(*inputs, out=outputs[0])"
