@@ -73,7 +73,7 @@ def lower(
 ) -> None:
     """Lower a model to a program file that runs without torch."""
     if out is None and bundle is None:
-        raise typer.BadParameter("give the program file to write", param_hint="'--output' / '-o'")
+        raise typer.BadParameter("Missing option '--output' / '-o': the program file to write")
     if out is not None and not out.absolute().parent.is_dir():
         raise ProgramError(f"there is no directory {str(out.parent)!r} to write to", remedy="make it first")
     with output.working("importing torch"):

@@ -490,4 +490,4 @@ def test_arguments_that_contradict_each_other(exported: Any, bundle: Path, tmp_p
         lowered(exported, bundle=tmp_path / "none" / "b")
     done = CliRunner().invoke(app, ["lower", "net.pt2"])
     assert done.exit_code == 2
-    assert "give the program file to write" in done.output
+    assert "Missing option '--output'" in done.output
