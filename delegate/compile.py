@@ -25,6 +25,7 @@ from delegate.locking import as_locked, lock_of, lock_to_keep, with_lock
 from delegate.measuring import is_measured, measured_places, of_partitions
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.placing import MEASURED
+from delegate.placement.replaying import elsewhere_of
 from delegate.plugins import PORTABLE
 from delegate.quantized import quantized
 from delegate.registry import Registry, default_registry
@@ -50,6 +51,8 @@ def to_backend(
     progress: Callable[[str], None] | None = None,
     lock: str | os.PathLike[str] | None = None,
     locked: str | os.PathLike[str] | None = None,
+    bundle: str | os.PathLike[str] | None = None,
+    costs: str | os.PathLike[str] | None = None,
 ) -> CompiledProgram:
     """Find for every operator which backend can run it, lower the partitions, and compile what is left.
 
@@ -78,6 +81,9 @@ def to_backend(
         progress: is told in a few words what is being done, while places are measured.
         lock: path of a lockfile to write: where nodes run, and what that was measured to cost. See docs/placement.md.
         locked: path of a lockfile to keep: nothing is measured, whatever else is said.
+        bundle: path of a file to write for another machine: the candidates' programs and inputs, which
+            `delegate measure` runs there. Nothing is measured here, and the first candidate's plan is taken meanwhile.
+        costs: path of what `delegate measure` found there: places are chosen by that, and nothing is measured here.
 
     Raises:
         ExportError: the model is none of these, or cannot be brought to core ATen.
@@ -92,9 +98,10 @@ def to_backend(
     registry = default_registry()
     selection = select(backends, config, registry, kernels)
     given = exported_programs(model, example_inputs)
-    keeping = None if locked is None else lock_to_keep(locked, given, plan)
+    others = {"a plan": plan, "a bundle": bundle, "costs": costs}
+    keeping = None if locked is None else lock_to_keep(locked, given, others)
     saved = _saved_plan(plan) if keeping is None else keeping.plan
-    by_measuring = keeping is None and is_measured(place, selection, saved)
+    by_measuring = keeping is None and is_measured(place, selection, saved, bundle, costs)
     kept = kept_artifacts(selection, registry, cache)
     compiler = Compiler(selection, kernels_of(registry, selection.kernels), saved, kept)
     measures = by_measuring or any(x is not None for x in (verify, original, lock, locked))
@@ -109,7 +116,8 @@ def to_backend(
     compiler.take(exported)
     outcome = None
     if by_measuring:
-        outcome = measured_places(compiler, exported, verify, registry, cache, progress)
+        elsewhere = elsewhere_of(bundle, costs)
+        outcome = measured_places(compiler, exported, verify, registry, cache, progress, elsewhere)
         compiler, exported = cast(Compiler, outcome.base.compiler), dict(outcome.base.exported)
         compiler.partitioners = outcome.plan.partitioners(compiler.partitioners, MEASURED)
     originals = {} if source is exported else source

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 from torch.export import ExportedProgram
 
+from delegate.cache.environment import machine
 from delegate.compiler import Compiler
 from delegate.config import Quantization
 from delegate.edge.sources import Model, exported_programs
 from delegate.errors import ConfigError, PartitionError
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.lock import Lock, fingerprints, machine, versions_of
+from delegate.placement.lock import Lock, fingerprints, versions_of
 from delegate.placement.placing import Outcome
 from delegate.plugins import one_line
 from delegate.quantized import configured, quantized
@@ -23,11 +24,14 @@ from delegate.runtime.kernels import kernels_of
 from delegate.selection import ConfigSource, Request, Selection, select
 
 
-def lock_to_keep(locked: str | os.PathLike[str], exported: Mapping[str, ExportedProgram], plan: object) -> Lock:
-    """The lock to keep; raises PartitionError where it is of another model."""
-    if plan is not None:
-        what = "a plan and a lock both say where nodes run"
-        raise ConfigError(what, where="to_backend", remedy="give one of both")
+def lock_to_keep(
+    locked: str | os.PathLike[str], exported: Mapping[str, ExportedProgram], others: Mapping[str, object]
+) -> Lock:
+    """The lock to keep; raises PartitionError where it is of another model, ConfigError where others have a say too."""
+    for what, other in others.items():
+        if other is not None:
+            both = f"{what} and a lock both say where nodes run"
+            raise ConfigError(both, where="to_backend", remedy="give one of both")
     found = Lock.load(locked)
     found.require_model(exported)
     return found
@@ -80,7 +84,7 @@ def check_locked(
     registry = default_registry()
     selection = select(backends, config, registry)
     given = exported_programs(model)
-    keeping = lock_to_keep(locked, given, None)
+    keeping = lock_to_keep(locked, given, {})
     exported = as_locked(quantized(given, selection, registry), keeping, selection, registry)
     compiler = Compiler(selection, kernels_of(registry, selection.kernels), keeping.plan)
     compiler.take(exported)

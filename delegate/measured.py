@@ -92,6 +92,7 @@ class Placement:
         not_tried: what the budget, or the objective, left out; for people.
         budget: seconds that measuring was given.
         spent: seconds that it took; 0 where all was known from earlier.
+        machine: that it was measured on, where that is another one.
     """
 
     method: str
@@ -102,12 +103,12 @@ class Placement:
     not_tried: tuple[str, ...] = ()
     budget: float = 0.0
     spent: float = 0.0
+    machine: str = ""
 
     def lines(self) -> Iterator[str]:
         """The placement for people."""
         unit = UNITS[self.objective]
-        known = "known from earlier" if not self.spent else f"measured in {self.spent:.1f} s of {self.budget:g} s"
-        yield f"{self.method}: {self.chosen} is placed by {self.objective}, {known}"
+        yield f"{self.method}: {self.chosen} is placed by {self.objective}, {self._known()}"
         header = ("plan", "partitions", unit, "over the chosen", "SQNR", "rounds", "")
         yield from _table([header, *(self._plan(p, unit) for p in self.plans)])
         if self.stretches:
@@ -119,6 +120,14 @@ class Placement:
                 ]
             )
         yield from (f"not tried: {what}" for what in self.not_tried)
+
+    def _known(self) -> str:
+        if all(p.cost is None for p in self.plans):
+            return "not measured"
+        if not self.spent:
+            return "known from earlier"
+        there = f" on another machine: {self.machine}" if self.machine else ""
+        return f"measured in {self.spent:.1f} s of {self.budget:g} s{there}"
 
     def _plan(self, plan: PlanCost, unit: str) -> tuple[str, ...]:
         cost = "" if plan.cost is None else f"{plan.cost * _SCALES[unit]:.3f}"
@@ -140,6 +149,7 @@ class Placement:
             not_tried=tuple(map(str, data["not_tried"])),
             budget=float(data["budget"]),
             spent=float(data["spent"]),
+            machine=str(data.get("machine", "")),  # of what was written before there was one
         )
 
 

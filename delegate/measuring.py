@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,17 +16,29 @@ from delegate.kernels.libraries import Wanted
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.kept import MOST_BYTES
 from delegate.placement.placing import Base, Circumstances, Outcome, named_candidates, placed, samples_to_place
+from delegate.placement.replaying import Elsewhere
 from delegate.program.model import Program
 from delegate.quantized import configured
 from delegate.registry import Registry
 from delegate.selection import Selection, kept_folder
 
+PathLike = str | os.PathLike[str]
 
-def is_measured(place: str | None, selection: Selection, saved: SavedPlan | None) -> bool:
-    """Whether places are to be measured; raises ConfigError where that cannot be."""
+
+def is_measured(
+    place: str | None, selection: Selection, saved: SavedPlan | None, bundle: PathLike | None, costs: PathLike | None
+) -> bool:
+    """Whether places are to be measured, here or elsewhere; raises ConfigError where that cannot be."""
     if place not in (None, "preference", "measured"):
         raise ConfigError(f"{place!r} is no policy of placement", remedy='give "preference" or "measured"')
-    if (place or selection.placement.policy) != "measured":
+    if bundle is not None and costs is not None:
+        what = "a bundle is what is to be measured, and costs are what was"
+        raise ConfigError(what, where="to_backend", remedy="give one of both")
+    is_elsewhere = bundle is not None or costs is not None
+    if is_elsewhere and place == "preference":
+        what = "places are to be by preference, and a bundle and costs are for those that are measured"
+        raise ConfigError(what, where="to_backend", remedy="give one of both")
+    if not is_elsewhere and (place or selection.placement.policy) != "measured":
         return False
     if saved is not None:
         what = "places are to be measured, and a plan says where nodes run"
@@ -42,6 +55,7 @@ def measured_places(
     registry: Registry,
     cache: bool | None,
     progress: Callable[[str], None] | None,
+    elsewhere: Elsewhere | None,
 ) -> Outcome:
     """What measuring has chosen, for a compiler that has taken the methods."""
     selection = compiler.selection
@@ -58,7 +72,7 @@ def measured_places(
     kept = compiler.kept
     identities = {} if kept is None else {name: kept.identity(name) for name in selection.backends}
     folder = kept_folder(selection, cache)
-    return placed(
+    outcome = placed(
         bases,
         Circumstances(
             settings=settings,
@@ -67,10 +81,14 @@ def measured_places(
             kernels=_names(selection.kernels),
             identities={name: text for name, text in identities.items() if text is not None},
             rules=repr(selection.rules),
-            store=None if folder is None else Store(folder / CHOICES, MOST_BYTES),
+            store=None if folder is None or elsewhere is not None else Store(folder / CHOICES, MOST_BYTES),
             progress=progress or (lambda text: None),
+            elsewhere=elsewhere,
         ),
     )
+    if elsewhere is not None:
+        elsewhere.finish()
+    return outcome
 
 
 def of_partitions(options: Mapping[str, Any], program: Program) -> dict[str, Any]:

@@ -26,6 +26,13 @@ def host_features() -> str:
     return "; ".join((*words, *sorted(lines)))
 
 
+def machine() -> str:
+    """This machine in a few words: system, architecture, CPU, cores."""
+    system, architecture, _, cores, *cpu = host_features().split("; ")
+    model = next((line.partition(":")[2].strip() for line in cpu if line.startswith("model name")), "")
+    return ", ".join(part for part in (system, architecture, model, f"{cores} cores") if part)
+
+
 @functools.cache
 def code_of(package: str) -> str | None:
     """A digest that changes with the code of a package or module, by names, sizes and times of its files.

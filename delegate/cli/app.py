@@ -22,6 +22,7 @@ from delegate.cli import (
     inspect,
     locks,
     lower,
+    measure,
     new_backend,
     ops,
     output,
@@ -107,6 +108,7 @@ def root(
 
 app.command("backends")(backends.backends)
 app.command("lower")(lower.lower)
+app.command("measure")(measure.measure)
 app.command("run")(run.run)
 app.command("explain")(explain.explain)
 app.command("ops")(ops.ops)

@@ -36,7 +36,9 @@ Verify = Annotated[
 
 def lower(
     model: Model,
-    out: Annotated[Path, typer.Option("--output", "-o", help="Program file to write.")],
+    out: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Program file to write. May be left out with --bundle.")
+    ] = None,
     config: ConfigFile = None,
     backend: Backends = None,
     inputs: Inputs = None,
@@ -59,10 +61,20 @@ def lower(
         Path | None,
         typer.Option("--locked", metavar="FILE", help="Have nodes run as this lockfile says; nothing is measured."),
     ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option("--bundle", metavar="FILE", help="Write what `delegate measure` runs on another machine."),
+    ] = None,
+    costs: Annotated[
+        Path | None,
+        typer.Option("--costs", metavar="FILE", help="Take the best by what `delegate measure` found there."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
     """Lower a model to a program file that runs without torch."""
-    if not out.absolute().parent.is_dir():
+    if out is None and bundle is None:
+        raise typer.BadParameter("Missing option '--output' / '-o': the program file to write")
+    if out is not None and not out.absolute().parent.is_dir():
         raise ProgramError(f"there is no directory {str(out.parent)!r} to write to", remedy="make it first")
     with output.working("importing torch"):
         import delegate
@@ -86,12 +98,16 @@ def lower(
             progress=progress,
             lock=lock,
             locked=locked,
+            bundle=bundle,
+            costs=costs,
         )
-        program.save(out)
+        if out is not None:
+            program.save(out)
     if as_json:
         output.print_json_text(program.report.to_json())
         return
     print(program.report.summary)
     for line in (*program.report.accuracy_lines(), *program.report.placement_lines()):
         print(line)
-    print(f"saved {out}, {out.stat().st_size:,} bytes")
+    for path in filter(None, (out, bundle)):
+        print(f"saved {path}, {path.stat().st_size:,} bytes")

@@ -4,4 +4,7 @@
 processes of their own (`worker`), in turns (`racing`); `survey` measures stretches; `choice` finds the cheapest ways
 through them by dynamic programming; `policy` is the way through all that, `plans` its words; `kept` has what was
 measured outlast the process; `placing` does it for all methods of a program, as a configuration asks.
+
+For another machine `replaying` writes a `bundle` here, which `visiting` measures there, and takes what was found there
+(`elsewhere`) for measured here; `judging` looks at results on both.
 """

@@ -16,12 +16,10 @@ from delegate.accuracy.reference import EagerMethods, tensors
 from delegate.accuracy.samples import Sample
 from delegate.compiled import to_array, to_tensor
 from delegate.edge.program import EdgeProgram
-from delegate.placement.plans import Examined
-from delegate.placement.trials import Seat, TrialFailed
+from delegate.placement.judging import Examined, examined
+from delegate.placement.trials import Seat
 from delegate.program.model import Program, Ref
 
-_OWN = 75.0  # dB: what computes in float32 is nearer to torch
-_WORSE = 25.0  # dB below the nearest one: then it computes in less than the program's own precision
 MOST_SAMPLES = 8  # that are compared
 
 
@@ -39,7 +37,7 @@ class Examination:
     def __init__(
         self, ep: ExportedProgram, edge: EdgeProgram, samples: Sequence[Sample], bound: float | None, *, is_random: bool
     ) -> None:
-        self._ep, self._edge, self._bound, self._is_random = ep, edge, bound, is_random
+        self._ep, self._edge, self.bound, self.is_random = ep, edge, bound, is_random
         self.calls = self.leaves(samples)
         self._found: dict[str, float] = {}
 
@@ -50,28 +48,17 @@ class Examination:
 
     def __call__(self, seats: Mapping[str, Seat], programs: Mapping[str, Program]) -> Examined:
         """Look at what these programs give."""
-        if self._is_random:
+        if self.is_random:
             return Examined({}, {})
-        failed: dict[str, str] = {}
-        for name, seat in seats.items():
-            try:
-                self._found[name] = self._sqnr_db(seat, programs[name])
-            except TrialFailed as failure:
-                failed[name] = str(failure)
-        known = {name: self._found[name] for name in seats if name not in failed}
-        bound = self._bound
-        if bound is None:
-            bound = min(_OWN, max((f for f in known.values() if not math.isnan(f)), default=_OWN) - _WORSE)
-        asked = f"where {bound:g} dB is asked" if self._bound is not None else "less than the program's own precision"
-        far = {name: f"{f:.1f} dB, {asked}" for name, f in known.items() if not f >= bound}
-        return Examined(failed, far) if self._bound is not None else Examined(failed | far, {})
+        return examined(seats, lambda name, seat: self._sqnr_db(seat, programs[name]), self.bound, self._found)
 
     def sqnr_db(self, name: str) -> float | None:
         """How near a program's results were, where that was looked at."""
         return self._found.get(name)
 
     @cached_property
-    def _expected(self) -> list[list[torch.Tensor]]:
+    def expected(self) -> list[list[torch.Tensor]]:
+        """What torch gives for the calls."""
         name = self._edge.name
         eager = EagerMethods({name: self._ep}, {name: tuple(self._edge.states.values())})
         return [eager.run(name, pytree.tree_map_only(torch.Tensor, torch.clone, call)) for call in self.calls]
@@ -80,7 +67,7 @@ class Examination:
         found = Differences()
         method = next(m for m in program.methods if m.name == self._edge.name)
         dtypes = [method.values[o.index].dtype if isinstance(o, Ref) else None for o in method.outputs]
-        for call, expected in zip(self.calls, self._expected, strict=True):
+        for call, expected in zip(self.calls, self.expected, strict=True):
             arrays = seat.outputs(arrays_of(call))
             actual = tensors([to_tensor(a, d) for a, d in zip(arrays, dtypes, strict=True) if a is not None])
             found.add(actual, expected)

@@ -15,7 +15,6 @@ import torch
 import yaml
 from torch.export import ExportedProgram
 
-from delegate.cache.environment import host_features
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import shape_text, tensors
 from delegate.errors import DelegateError, PartitionError
@@ -156,13 +155,6 @@ def _fingerprint(ep: ExportedProgram) -> str:
             made = [] if node.op == "output" else tensors(node)  # of a program from a file alone the output tells them
             known.update(f"{node.format_node()} {[shape_text(t) for t in made]}\n".encode())
     return known.hexdigest()[:16]
-
-
-def machine() -> str:
-    """This machine in a few words: system, architecture, CPU, cores."""
-    system, architecture, _, cores, *cpu = host_features().split("; ")
-    model = next((line.partition(":")[2].strip() for line in cpu if line.startswith("model name")), "")
-    return ", ".join(part for part in (system, architecture, model, f"{cores} cores") if part)
 
 
 def versions_of(backends: Iterable[str], registry: Registry) -> dict[str, str]:

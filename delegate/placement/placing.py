@@ -28,12 +28,12 @@ from delegate.placement.examining import MOST_SAMPLES, Examination, arrays_of
 from delegate.placement.kept import KeptChoices, KeptCosts, choice_key
 from delegate.placement.plans import Candidate, Placed, Task
 from delegate.placement.policy import Placer
-from delegate.placement.trials import ProcessBench
+from delegate.placement.replaying import Elsewhere
+from delegate.placement.trials import ProcessBench, patience
 from delegate.registry import Registry
 from delegate.verdict import Reason, no
 
 MEASURED = no(Reason.SLOWER, "as measured", "the table of plans says by how much")
-_SHORTEST = 10.0  # seconds that a program gets for an answer, whatever the budget
 
 Progress = Callable[[str], None]
 Options = Mapping[str, Mapping[str, Any]]
@@ -69,6 +69,7 @@ class Circumstances:
         rules: of the configuration as text.
         store: of what was measured earlier; None where nothing is to be kept.
         progress: is told in a few words what is done.
+        elsewhere: what takes the place of measuring here, if anything does.
     """
 
     settings: Placing
@@ -79,6 +80,7 @@ class Circumstances:
     rules: str
     store: Store | None
     progress: Progress
+    elsewhere: Elsewhere | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,11 @@ def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: floa
     callers = os.cpu_count() or 1
     task = Task(name, candidates, settings.objective, budget, callers)
     key = kept = costs = None
-    if given.store is not None and given.identities.keys() >= {c.backend for c in candidates}:
+    if (
+        given.store is not None
+        and given.elsewhere is None
+        and given.identities.keys() >= {c.backend for c in candidates}
+    ):
         key, kept = _key(name, bases, candidates, given), KeptChoices(given.store)
         own = {c.name: repr((given.identities[c.backend], c.options, given.kernels)) for c in candidates}
         costs = KeptCosts(given.store, own)
@@ -150,10 +156,16 @@ def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: floa
     ep, edge = bases[0].exported[name], candidates[0].lowering.edge()
     bound = None if settings.accuracy is None else settings.accuracy.sqnr_db
     examine = Examination(ep, edge, given.samples[name], bound, is_random=_is_random(edge))
+
+    def progress(text: str) -> None:
+        given.progress(f"{name}: {text}")
+
+    if given.elsewhere is not None:
+        return given.elsewhere.place(task, examine, progress)
     with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
         leaves = arrays_of(examine.calls[0])
-        bench = ProcessBench(Path(folder), leaves, given.kernels, max(_SHORTEST, budget / 2))
-        placer = Placer(task, bench, examine, costs, lambda text: given.progress(f"{name}: {text}"))
+        bench = ProcessBench(Path(folder), leaves, given.kernels, patience(budget))
+        placer = Placer(task, bench, examine, costs, progress)
         made = placer.place()
     if key is not None and kept is not None:
         kept.keep(key, made, cut_short=placer.was_cut_short)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from delegate.edge.program import EdgeProgram
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
+from delegate.placement.judging import Examined
 from delegate.placement.trials import Seat, Trial
 from delegate.program.model import Program
 
@@ -68,6 +69,7 @@ class Task:
         objective: a key of `delegate.measured.UNITS`.
         budget: seconds.
         callers: that call at the same time, where throughput is the objective.
+        mixes: whether candidates are mixed by stretches; else whole plans of one candidate are compared.
     """
 
     method: str
@@ -75,6 +77,7 @@ class Task:
     objective: str
     budget: float
     callers: int = 1
+    mixes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +95,6 @@ class Placed:
     plan: SavedPlan
     options: Options
     placement: Placement
-
-
-class Examined(NamedTuple):
-    """What is wrong with programs.
-
-    Args:
-        failed: those that are out, and why.
-        inaccurate: those that miss the bound: they are measured for the table, and never taken.
-    """
-
-    failed: Mapping[str, str]
-    inaccurate: Mapping[str, str]
 
 
 class Examiner(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -14,8 +14,8 @@ from delegate.placement.choice import Choice, choice_of, choices
 from delegate.placement.composing import composed
 from delegate.placement.costs import Costs, Record, Stretch
 from delegate.placement.plans import Examiner, Placed, Task, WholePlan, merged, own_plans, trial_of
-from delegate.placement.racing import Race, beats, measured, rounds, winner
-from delegate.placement.statistics import LEAST, ratio
+from delegate.placement.racing import beats, compared, winner
+from delegate.placement.statistics import ratio
 from delegate.placement.stretches import stretches
 from delegate.placement.survey import Known, Survey
 from delegate.placement.trials import Bench, Seat
@@ -107,7 +107,8 @@ class Placer:
     @property
     def _is_simple(self) -> bool:
         """Whether there is nothing to mix."""
-        return self.task.objective not in ("latency", "throughput") or len(self.task.candidates) < 2
+        task = self.task
+        return not task.mixes or task.objective not in ("latency", "throughput") or len(task.candidates) < 2
 
     def _has_time(self, share: float) -> bool:
         return self._clock() - self._start < share * self.task.budget
@@ -152,16 +153,10 @@ class Placer:
             self._inaccurate.update(inaccurate)
             return failed
 
-        runs = self.task.objective in ("latency", "throughput")
-        wanted = Race(self._inaccurate) if runs else rounds(LEAST)
-
-        def go_on(records: Mapping[str, Record]) -> Collection[str]:
-            names = wanted(records)
-            enough = all(len(records[name].rounds) >= LEAST for name in names)
-            return () if enough and not self._has_time(share) else names
-
         trials = [trial_of(p.name, p.lowered, p.options, self.task, self.task.objective) for p in plans]
-        return measured(trials, self._bench, go_on, lambda: self._has_time(1.0), check)
+        return compared(
+            trials, self._bench, check, self._inaccurate, lambda: self._has_time(share), lambda: self._has_time(1.0)
+        )
 
     def _mixed(self, best: str) -> list[WholePlan]:
         """Plans on several candidates that should be better than the best one alone."""

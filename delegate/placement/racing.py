@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from delegate.measured import Interval
 from delegate.placement.costs import Record
-from delegate.placement.statistics import ratio
-from delegate.placement.trials import Bench, Seat, Trial, TrialFailed
+from delegate.placement.statistics import LEAST, ratio
+from delegate.placement.trials import Bench, RoundsOver, Seat, Trial, TrialFailed
 
 MOST = 40  # rounds
 _BESIDE = 5  # rounds of what is in the table alone
@@ -57,6 +57,7 @@ def measured(
         for name, why in check(dict(seats)).items() if check is not None else ():
             records[name].failure = why
             del seats[name]
+        stack.enter_context(contextlib.suppress(RoundsOver))
         is_turned = False
         while has_time() and (names := [name for name in go_on(records) if name in seats]):
             for name in reversed(names) if is_turned else names:
@@ -103,6 +104,32 @@ class Race:
         undecided = [n for n, i in known.items() if n not in self._out and not _is_same(i)]
         goes_on = undecided and len(running[best].rounds) < self._most
         return [best, *undecided, *beside] if goes_on else beside
+
+
+def compared(
+    trials: Sequence[Trial],
+    bench: Bench,
+    check: Check,
+    beside: Collection[str],
+    goes_on: Callable[[], bool],
+    has_time: Callable[[], bool],
+) -> dict[str, Record]:
+    """What rounds show of programs of one objective, until it is known which is the best.
+
+    Args:
+        trials, bench, has_time, check: see `measured`.
+        beside: see `Race`; the check may add to it.
+        goes_on: whether there is time for more than the rounds that an interval needs.
+    """
+    runs = all(trial.objective in ("latency", "throughput") for trial in trials)
+    wanted = Race(beside) if runs else rounds(LEAST)
+
+    def go_on(records: Mapping[str, Record]) -> Collection[str]:
+        names = wanted(records)
+        enough = all(len(records[name].rounds) >= LEAST for name in names)
+        return () if enough and not goes_on() else names
+
+    return measured(trials, bench, go_on, has_time, check)
 
 
 def _is_far(record: Record, best: Record) -> bool:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -24,12 +24,17 @@ from delegate.program import file
 from delegate.program.model import Program
 
 TURN = 0.04  # seconds of calls in a turn
+SHORTEST = 10.0  # seconds that a program gets for an answer, whatever the budget
 _START = "import sys; sys.path[:] = {path!r}; from delegate.placement.worker import main; main()"
 _MOST_WORDS = 200  # characters of what a process that failed had to say
 
 
 class TrialFailed(Exception):
     """A program could not be measured; says how it ended."""
+
+
+class RoundsOver(Exception):
+    """A bench has no more rounds of a program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class Seat(Protocol):
         """Wait until it can be called; raises TrialFailed."""
 
     def turn(self) -> Turn:
-        """Measure one round; raises TrialFailed."""
+        """Measure one round; raises TrialFailed, and RoundsOver where none is to be had, which ends all."""
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:
         """What a call gives in a context of its own, as arrays; None for what is no number. Raises TrialFailed."""
@@ -94,10 +99,19 @@ class ProcessBench:
         leaves: the flat arguments of each call; see `delegate.runtime.method.Method.leaves`.
         kernels: names of the libraries to run on.
         limit: seconds after which a process that gives no answer is ended.
+        trust_code: whether partitions that are machine code are opened; see `delegate.load`.
     """
 
-    def __init__(self, folder: Path, leaves: Sequence[Any], kernels: Sequence[str] | None, limit: float) -> None:
-        self.folder, self.kernels, self.limit = folder, kernels, limit
+    def __init__(
+        self,
+        folder: Path,
+        leaves: Sequence[Any],
+        kernels: Sequence[str] | None,
+        limit: float,
+        *,
+        trust_code: bool = True,
+    ) -> None:
+        self.folder, self.kernels, self.limit, self.trust_code = folder, kernels, limit, trust_code
         self._inputs = folder / "inputs.npz"
         save_leaves(self._inputs, leaves)
         self._count = 0
@@ -112,6 +126,7 @@ class ProcessBench:
             "method": trial.method,
             "inputs": str(self._inputs),
             "kernels": None if self.kernels is None else list(self.kernels),
+            "trusted": self.trust_code,
             "watched": trial.is_watched,
             "options": {name: dict(given) for name, given in trial.options.items()},
         }
@@ -228,7 +243,12 @@ class Process:
             self._process.kill()
 
 
-def save_leaves(path: Path, leaves: Sequence[Any]) -> None:
+def patience(budget: float) -> float:
+    """Seconds that a program gets for an answer, by what all of them may take."""
+    return max(SHORTEST, budget / 2)
+
+
+def save_leaves(path: Path | BinaryIO, leaves: Sequence[Any]) -> None:
     """Write arguments for `worker.leaves`: arrays (bfloat16 as its bits in uint16), and plain values."""
     arrays = {str(i): leaf for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)}
     plain = [None if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]

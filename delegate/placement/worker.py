@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -59,7 +60,14 @@ class _Work:
         self.watching = contextlib.ExitStack()  # to the end of the process
 
     def open(
-        self, path: str, method: str, inputs: str, kernels: list[str] | None, watched: bool, options: dict[str, Any]
+        self,
+        path: str,
+        method: str,
+        inputs: str,
+        kernels: list[str] | None,
+        trusted: bool,
+        watched: bool,
+        options: dict[str, Any],
     ) -> Mapping[str, Any]:
         """Load a program and run it once.
 
@@ -68,11 +76,12 @@ class _Work:
             method: that is called.
             inputs: see `leaves`.
             kernels: the libraries to run on.
+            trusted: whether partitions that are machine code are opened.
             watched: whether its steps are timed.
             options: of `delegate.load`.
         """
         before = _memory()
-        self.program = load(path, kernels=kernels, trust_code=True, options=options)
+        self.program = load(path, kernels=kernels, trust_code=trusted, options=options)
         self.method, self.leaves = method, leaves(inputs)
         if watched:
             self.profile = self.watching.enter_context(self.program.profile())
@@ -143,7 +152,7 @@ def _memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def leaves(path: str) -> list[Any]:
+def leaves(path: str | Path) -> list[Any]:
     """The arguments in a file that `trials.save_leaves` wrote: arrays, and plain values."""
     with np.load(path) as stored:
         plain = json.loads(str(stored["plain"]))

@@ -178,7 +178,7 @@ RAISES = "raise ValueError('out of luck')"
     ids=["crash", "hang", "wrong", "raises"],
 )
 def test_a_candidate_that_fails_is_out(site: Site, monkeypatch, does: str, why: str) -> None:  # noqa: F811
-    monkeypatch.setattr("delegate.placement.placing._SHORTEST", 5.0)
+    monkeypatch.setattr("delegate.placement.trials.SHORTEST", 5.0)
     for name, body in (("bad", does), ("good", "np.add(*inputs, out=outputs[0])")):
         site.backend(name)
         halves = Path(site.root / f"{name}_halves.py")

@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from delegate import compile as compiling
+from delegate.compiler import Compiler
 from delegate.edge.sources import exported_programs
 from delegate.measured import PlanCost
 from delegate.placement.alternatives import Alternatives
-from delegate.placement.plans import Candidate, Examined, Placed, Task
+from delegate.placement.judging import Examined
+from delegate.placement.plans import Candidate, Placed, Task
 from delegate.placement.policy import Placer
 from delegate.placement.trials import Seat, Trial, TrialFailed, Turn
 from delegate.program.model import DelegateCall, Program
@@ -111,7 +112,7 @@ def lowering() -> Alternatives:
     module = nn.Sequential(*(block(WIDTH + i) for i in range(BLOCKS))).eval()
     registry = default_registry()
     selection = select(None, {"backends": list(NAMES)}, registry)
-    compiler = compiling._Compiler(selection, kernels_of(registry, None))
+    compiler = Compiler(selection, kernels_of(registry, None))
     compiler.take(exported_programs(torch.export.export(module, (torch.randn(4, WIDTH),))))
     return Alternatives(compiler, "forward")
 

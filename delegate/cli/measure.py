@@ -1,0 +1,55 @@
+"""`delegate measure`: what the candidates of a bundle cost on this machine. Needs no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from delegate.cli import output
+from delegate.cli.importing import Imports, import_modules
+
+if TYPE_CHECKING:
+    from delegate.placement.elsewhere import MethodCosts
+
+
+def measure(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Written by `delegate lower --measure --bundle`.")],
+    out: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="COSTS", help="File to write. Default: JSON on stdout.")
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds for all. Default: as the bundle says.")
+    ] = None,
+    kernels: Annotated[
+        list[str] | None,
+        typer.Option("--kernels", "-k", help="Kernel library for what no backend takes; several by preference."),
+    ] = None,
+    trust_code: Annotated[
+        bool,
+        typer.Option("--trust-code", help="Open partitions that are machine code, as TVM's: they run as you do."),
+    ] = False,
+    imports: Imports = None,
+) -> None:
+    """Run the candidates of a bundle here, for `delegate lower --costs` on the machine that it is from."""
+    from delegate.placement.visiting import measure as measured
+
+    import_modules(imports)
+    with output.telling(f"measuring {path}") as progress:
+        costs = measured(path, kernels=kernels, budget=budget, trust_code=trust_code, progress=progress)
+    if out is None:
+        output.print_json_text(costs.to_json())
+        return
+    costs.save(out)
+    for name, method in costs.methods.items():
+        print(f"{name}: measured by {method.objective} in {method.spent:.1f} s of {method.budget:g} s")
+        output.table(("candidate", "cost", "rounds", ""), _rows(method))
+    print(f"saved {out}")
+
+
+def _rows(method: MethodCosts) -> list[tuple[str, ...]]:
+    costs = {name: found.record for name, found in method.programs.items()}
+    return [
+        (name, "" if r.cost is None else f"{r.cost:.6g}", str(len(r.rounds)), r.failure) for name, r in costs.items()
+    ]

@@ -1,0 +1,230 @@
+"""A bundle: candidates' programs, and the calls to measure them with, in one file for another machine. Without torch.
+
+It is a zip archive that compresses nothing: `bundle.json`, and a folder for each method with its programs, the
+arguments of calls, and what torch gives for them. It may come from a stranger: all of it is checked when it is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import shutil
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from delegate.errors import ProgramError
+from delegate.measured import UNITS
+from delegate.placement.judging import Array
+from delegate.placement.trials import save_leaves
+from delegate.placement.worker import leaves
+from delegate.plugins import one_line
+from delegate.program import file
+from delegate.program.model import Program
+
+FORMAT = 1
+_ABOUT = "bundle.json"
+_MOST_ABOUT = 2**20  # bytes of it
+_AGAIN = "write it again: `delegate lower --measure --bundle FILE`"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A candidate's own plan, compiled.
+
+    Args:
+        name: of the candidate.
+        program: the method.
+        threads: load options that it is measured with: backend -> number of threads.
+    """
+
+    name: str
+    program: Program
+    threads: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A method to measure.
+
+    Args:
+        method: its name.
+        objective: a key of `delegate.measured.UNITS`.
+        budget: seconds.
+        bound: the least SQNR in dB; None: that of the program's own precision.
+        entries: the candidates.
+        calls: the flat arguments of calls, as the runtime takes them; the first is measured.
+        expected: of each call what torch gives, bfloat16 as float32; None where results cannot be compared.
+    """
+
+    method: str
+    objective: str
+    budget: float
+    bound: float | None
+    entries: Sequence[Entry]
+    calls: Sequence[Sequence[Any]]
+    expected: Sequence[Sequence[Array]] | None
+
+
+def digest(program: Program) -> str:
+    """Of the bytes that a program is saved as."""
+    known = hashlib.sha256()
+    for piece in file.assemble(program):
+        known.update(piece)
+    return known.hexdigest()
+
+
+def described(call: Sequence[Any]) -> list[str]:
+    """The arguments of a call in a few words each: dtype and sizes, or the value."""
+    return [f"{leaf.dtype}{list(leaf.shape)}" if isinstance(leaf, np.ndarray) else repr(leaf) for leaf in call]
+
+
+def write(tasks: Sequence[Task], path: str | os.PathLike[str]) -> None:
+    """Write a bundle; raises ProgramError where that cannot be."""
+    about = {"format": FORMAT, "tasks": [_about(task) for task in tasks]}
+    try:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(zipfile.ZipInfo(_ABOUT), json.dumps(about, indent=1))
+            for number, task in enumerate(tasks):
+                for place, entry in enumerate(task.entries):
+                    with archive.open(zipfile.ZipInfo(f"{number}/{place}.dlg"), "w", force_zip64=True) as member:
+                        for piece in file.assemble(entry.program):
+                            member.write(piece)
+                for kind, given in (("call", task.calls), ("expected", task.expected or ())):
+                    for place, arrays in enumerate(given):
+                        held = io.BytesIO()
+                        save_leaves(held, arrays)
+                        archive.writestr(zipfile.ZipInfo(f"{number}/{kind}{place}.npz"), held.getvalue())
+    except OSError as error:
+        what = f"the bundle cannot be written: {error}"
+        raise ProgramError(what, where=str(path), remedy="name a file in a folder that is there") from error
+
+
+def read(path: str | os.PathLike[str], folder: Path) -> list[Task]:
+    """Read a bundle and check all of it; nothing of it is run, unpickled or imported.
+
+    Args:
+        path: of the file.
+        folder: that it is unpacked to, under names of our own. Programs are mapped from there.
+
+    Raises:
+        ProgramError: it is no sound bundle.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _require_stored(archive)
+            text = archive.read(_ABOUT) if archive.getinfo(_ABOUT).file_size <= _MOST_ABOUT else b""
+            about = json.loads(text)
+            if about["format"] != FORMAT:
+                raise ValueError(f"its format is {about['format']!r}, known is {FORMAT}")
+            tasks = [_read(archive, number, data, folder) for number, data in enumerate(about["tasks"])]
+    except ProgramError as error:
+        where = ", ".join(part for part in (str(path), error.where) if part)
+        raise ProgramError(error.what, where=where, remedy=_AGAIN) from error
+    except OSError as error:
+        raise ProgramError(f"the bundle cannot be read: {error}", where=str(path), remedy=_AGAIN) from error
+    except (
+        *(zipfile.BadZipFile, LookupError, TypeError, ValueError, AttributeError),
+        *(RecursionError, MemoryError, EOFError, OverflowError, NotImplementedError, RuntimeError),
+    ) as error:
+        what = f"this is no sound bundle, {type(error).__name__}: {one_line(error)}"
+        raise ProgramError(what, where=str(path), remedy=_AGAIN) from error
+    if not tasks or len({task.method for task in tasks}) < len(tasks):
+        raise ProgramError("this bundle has no methods, or one of them twice", where=str(path), remedy=_AGAIN)
+    return tasks
+
+
+def _about(task: Task) -> dict[str, Any]:
+    return {
+        "method": task.method,
+        "objective": task.objective,
+        "budget": task.budget,
+        "bound": task.bound,
+        "programs": [{"name": e.name, "digest": digest(e.program), "threads": dict(e.threads)} for e in task.entries],
+        "calls": len(task.calls),
+        "is_compared": task.expected is not None,
+    }
+
+
+def _read(archive: zipfile.ZipFile, number: int, about: Mapping[str, Any], folder: Path) -> Task:
+    method, count, bound = _text(about["method"]), int(about["calls"]), about["bound"]
+    if about["objective"] not in UNITS:
+        raise ValueError(f"{about['objective']!r} is no objective")
+    if count < 1 or not about["programs"]:
+        raise ValueError(f"method {method!r} has nothing to measure")
+    place = folder / str(number)
+    place.mkdir()
+    entries = [_entry(archive, f"{number}/{i}.dlg", given, folder) for i, given in enumerate(about["programs"])]
+    if len({entry.name for entry in entries}) < len(entries):
+        raise ValueError(f"method {method!r} has two candidates of one name")
+    for entry in entries:
+        if method not in {m.name for m in entry.program.methods}:
+            raise ValueError(f"the program of {entry.name!r} has no method {method!r}")
+    calls = [_leaves(archive, f"{number}/call{i}.npz", folder) for i in range(count)]
+    expected = None
+    if about["is_compared"]:
+        expected = [_leaves(archive, f"{number}/expected{i}.npz", folder) for i in range(count)]
+        if any(not isinstance(array, np.ndarray) or array.dtype.kind not in "biufc" for e in expected for array in e):
+            raise ValueError("what results are compared with are no numbers")
+    return Task(
+        method,
+        about["objective"],
+        _positive(about["budget"]),
+        None if bound is None else float(bound),
+        entries,
+        calls,
+        expected,
+    )
+
+
+def _entry(archive: zipfile.ZipFile, member: str, about: Mapping[str, Any], folder: Path) -> Entry:
+    program = file.load(_unpacked(archive, member, folder))
+    if digest(program) != about["digest"]:
+        raise ValueError(f"{member} is another program than {_ABOUT} says")
+    threads = {_text(backend): count for backend, count in about["threads"].items()}
+    if not all(type(count) is int and count > 0 for count in threads.values()):
+        raise ValueError("numbers of threads should be positive")
+    return Entry(_text(about["name"]), program, threads)
+
+
+def _leaves(archive: zipfile.ZipFile, member: str, folder: Path) -> list[Any]:
+    path = _unpacked(archive, member, folder)
+    with zipfile.ZipFile(path) as arrays:
+        _require_stored(arrays)
+    return leaves(path)
+
+
+def _unpacked(archive: zipfile.ZipFile, member: str, folder: Path) -> Path:
+    path = folder / member
+    with archive.open(member) as source, path.open("wb") as target:
+        shutil.copyfileobj(source, target)
+    return path
+
+
+def _require_stored(archive: zipfile.ZipFile) -> None:
+    """Raise ValueError where members are packed, so that what is unpacked is never larger than the file."""
+    members = archive.infolist()
+    if any(m.compress_type != zipfile.ZIP_STORED or m.file_size != m.compress_size for m in members):
+        raise ValueError("its members are compressed")
+    if archive.fp is None or sum(m.file_size for m in members) > archive.fp.seek(0, os.SEEK_END):
+        raise ValueError("its members are larger than the file")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"a name should be a text, not {value!r}")
+    return value
+
+
+def _positive(value: Any) -> float:
+    found = float(value)
+    if not (0 < found < math.inf):
+        raise ValueError(f"a budget should be greater than 0, not {found:g} s")
+    return found

@@ -1,0 +1,142 @@
+"""What another machine has measured: costs of a bundle's candidates as JSON. Without torch."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from delegate.errors import PartitionError
+from delegate.measured import UNITS
+from delegate.placement.costs import Record
+from delegate.plugins import one_line
+
+FORMAT = 1
+_AGAIN = "measure a bundle again: `delegate measure BUNDLE -o FILE`"
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCosts:
+    """What running one program showed.
+
+    Args:
+        digest: of its bytes.
+        record: its rounds.
+        sqnr_db: how near its results are to torch's; None where that was not looked at.
+    """
+
+    digest: str
+    record: Record
+    sqnr_db: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MethodCosts:
+    """What the programs of a method cost, measured together.
+
+    Args:
+        objective: a key of `delegate.measured.UNITS`.
+        inputs: the arguments that it was called with, in a few words each.
+        budget: seconds that measuring was given.
+        spent: seconds that it took.
+        programs: by name of the candidate.
+    """
+
+    objective: str
+    inputs: Sequence[str]
+    budget: float
+    spent: float
+    programs: Mapping[str, ProgramCosts]
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a machine has measured.
+
+    Args:
+        machine: for people.
+        methods: by name.
+    """
+
+    machine: str
+    methods: Mapping[str, MethodCosts]
+
+    def to_json(self) -> str:
+        """As JSON, a program a line or more."""
+        methods = {
+            name: {
+                "objective": m.objective,
+                "inputs": list(m.inputs),
+                "budget": m.budget,
+                "spent": round(m.spent, 3),
+                "programs": {
+                    candidate: {
+                        "digest": p.digest,
+                        "sqnr_db": p.sqnr_db if p.sqnr_db is None or math.isfinite(p.sqnr_db) else str(p.sqnr_db),
+                        "rounds": p.record.rounds,
+                        "failure": p.record.failure,
+                    }
+                    for candidate, p in m.programs.items()
+                },
+            }
+            for name, m in self.methods.items()
+        }
+        return json.dumps({"format": FORMAT, "machine": self.machine, "methods": methods}, indent=1, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str, where: str = "") -> Costs:
+        """What `to_json` gave; raises PartitionError for another text. `where` is for the message."""
+        try:
+            data = json.loads(text)
+            if data["format"] != FORMAT:
+                raise ValueError(f"its format is {data['format']!r}, known is {FORMAT}")
+            return cls(str(data["machine"]), {str(name): _method(given) for name, given in data["methods"].items()})
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            what = f"these are no costs that were measured, {type(error).__name__}: {one_line(error)}"
+            raise PartitionError(what, where=where, remedy=_AGAIN) from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write them to a file; raises PartitionError where that cannot be."""
+        try:
+            Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+        except OSError as error:
+            what = f"costs cannot be written: {error}"
+            raise PartitionError(what, where=str(path), remedy="name a file in a folder that is there") from error
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Costs:
+        """Read them from a file; raises PartitionError where there are none in it."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise PartitionError(f"costs cannot be read: {error}", where=str(path), remedy=_AGAIN) from error
+        return cls.from_json(text, str(path))
+
+
+def _method(data: Mapping[str, Any]) -> MethodCosts:
+    if data["objective"] not in UNITS:
+        raise ValueError(f"{data['objective']!r} is no objective")
+    return MethodCosts(
+        objective=data["objective"],
+        inputs=[str(given) for given in data["inputs"]],
+        budget=_number(data["budget"]),
+        spent=_number(data["spent"]),
+        programs={str(name): _program(given) for name, given in data["programs"].items()},
+    )
+
+
+def _program(data: Mapping[str, Any]) -> ProgramCosts:
+    record = Record([_number(cost) for cost in data["rounds"]], failure=str(data["failure"]))
+    sqnr = None if data["sqnr_db"] is None else float(data["sqnr_db"])
+    return ProgramCosts(str(data["digest"]), record, sqnr)
+
+
+def _number(value: Any) -> float:
+    found = float(value)
+    if not 0 <= found < math.inf:
+        raise ValueError(f"{value!r} is no cost")
+    return found

@@ -1,0 +1,105 @@
+"""Whether what programs give is near enough to torch's results to be taken. Without torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from delegate.kernels.halves import from_bfloat16
+from delegate.placement.trials import Seat, TrialFailed
+from delegate.program.dtypes import DType
+
+_OWN = 75.0  # dB: what computes in float32 is nearer to torch
+_WORSE = 25.0  # dB below the nearest one: then it computes in less than the program's own precision
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Examined(NamedTuple):
+    """What is wrong with programs.
+
+    Args:
+        failed: those that are out, and why.
+        inaccurate: those that miss the bound: they are measured for the table, and never taken.
+    """
+
+    failed: Mapping[str, str]
+    inaccurate: Mapping[str, str]
+
+
+def examined(
+    seats: Mapping[str, Seat], near: Callable[[str, Seat], float], bound: float | None, found: dict[str, float]
+) -> Examined:
+    """Look at what programs give.
+
+    Args:
+        seats: of the programs.
+        near: gives the SQNR of a program's results in dB; raises TrialFailed.
+        bound: the least SQNR in dB; None: that of the program's own precision.
+        found: is given the SQNR of each.
+    """
+    failed: dict[str, str] = {}
+    for name, seat in seats.items():
+        try:
+            found[name] = near(name, seat)
+        except TrialFailed as failure:
+            failed[name] = str(failure)
+    known = {name: found[name] for name in seats if name not in failed}
+    least = bound
+    if least is None:
+        least = min(_OWN, max((f for f in known.values() if not math.isnan(f)), default=_OWN) - _WORSE)
+    asked = "less than the program's own precision" if bound is None else f"where {bound:g} dB is asked"
+    far = {name: f"{f:.1f} dB, {asked}" for name, f in known.items() if not f >= least}
+    return Examined(failed | far, {}) if bound is None else Examined(failed, far)
+
+
+def numbers(array: Array, dtype: DType | None = None) -> Array:
+    """An array of the runtime as NumPy's own numbers: bfloat16, which it has as bits, in float32."""
+    return from_bfloat16(array) if dtype is DType.bfloat16 else array
+
+
+def sqnr_db(actual: Sequence[Sequence[Array]], expected: Sequence[Sequence[Array]]) -> float:
+    """How near results are to others, in dB, by the output that is the farthest off; see docs/accuracy.md.
+
+    Args:
+        actual: of every call, its outputs; bfloat16 as float32.
+        expected: the same of the reference.
+
+    Returns:
+        infinity where all are the same, -infinity where number or shapes are others; NaN where nothing is finite.
+    """
+    if any(len(got) != len(wanted) for got, wanted in zip(actual, expected, strict=True)):
+        return -math.inf
+    outputs = zip(zip(*actual, strict=True), zip(*expected, strict=True), strict=True)
+    found = [_sqnr_db(got, wanted) for got, wanted in outputs]
+    return math.nan if any(map(math.isnan, found)) else min(found, default=math.inf)
+
+
+def _sqnr_db(actual: Sequence[Array], expected: Sequence[Array]) -> float:
+    """Of one output over all calls."""
+    if any(got.shape != wanted.shape for got, wanted in zip(actual, expected, strict=True)):
+        return -math.inf
+    got, wanted = (np.concatenate([_parts(array) for array in arrays]) for arrays in (actual, expected))
+    finite = np.isfinite(got) & np.isfinite(wanted)
+    if not np.array_equal(got[~finite], wanted[~finite], equal_nan=True):
+        return -math.inf
+    if wanted.size and not finite.any():
+        return math.nan
+    got, wanted = got[finite], wanted[finite]
+    noise = float(np.square(got - wanted).sum())
+    if not noise:
+        return math.inf
+    is_integer = all(array.dtype.kind in "biu" for array in expected)
+    centre = float(wanted.mean()) if is_integer else 0.0  # a quantized tensor has its zero anywhere
+    signal = float(np.square(wanted).sum()) - centre**2 * wanted.size
+    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
+
+
+def _parts(array: Array) -> Array:
+    """Its numbers in a row, in the widest type; a complex one is its two parts."""
+    flat = array.reshape(-1)
+    parts = np.stack((flat.real, flat.imag)).reshape(-1) if array.dtype.kind == "c" else flat
+    return parts.astype(np.float64)

@@ -1,0 +1,105 @@
+"""Measures the candidates of a bundle on the machine where they are wanted. Without torch."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from delegate.cache.environment import machine
+from delegate.errors import ProgramError
+from delegate.placement import bundle
+from delegate.placement.elsewhere import Costs, MethodCosts, ProgramCosts
+from delegate.placement.judging import Array, Examined, examined, numbers, sqnr_db
+from delegate.placement.racing import compared
+from delegate.placement.trials import ProcessBench, Seat, Trial, patience
+from delegate.program.model import Program, Ref
+
+
+def measure(
+    path: str | os.PathLike[str],
+    *,
+    kernels: Sequence[str] | None = None,
+    budget: float | None = None,
+    trust_code: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Costs:
+    """Run the candidates of a bundle by turns, each in a process of its own, until it is known which is the best.
+
+    Args:
+        path: of the bundle.
+        kernels: names of the libraries to run on; see `delegate.load`.
+        budget: seconds for all; without it as the bundle says.
+        trust_code: whether partitions that are machine code are opened: they run as this process.
+        progress: is told in a few words what is done.
+
+    Raises:
+        ProgramError: it is no sound bundle.
+    """
+    with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
+        tasks = bundle.read(path, Path(folder))
+        if budget is not None and not budget > 0:
+            raise ProgramError(f"a budget of {budget:g} s is no time to measure in", remedy="give more")
+        methods = {}
+        for number, task in enumerate(tasks):
+            progress(f"{task.method}: measuring {', '.join(e.name for e in task.entries)}")
+            seconds = task.budget if budget is None else budget / len(tasks)
+            own = Path(folder) / f"{number}-run"
+            own.mkdir()
+            bench = ProcessBench(own, task.calls[0], kernels, patience(seconds), trust_code=trust_code)
+            methods[task.method] = _measured(task, bench, seconds)
+        return Costs(machine(), methods)
+
+
+def _measured(task: bundle.Task, bench: ProcessBench, budget: float) -> MethodCosts:
+    start = time.monotonic()
+    callers = (os.cpu_count() or 1) if task.objective == "throughput" else 1
+    trials = [
+        Trial(
+            e.name,
+            e.program,
+            task.method,
+            task.objective,
+            {backend: {"threads": count} for backend, count in e.threads.items()},
+            callers=callers,
+        )
+        for e in task.entries
+    ]
+    found: dict[str, float] = {}
+    inaccurate: dict[str, str] = {}
+
+    def check(seats: Mapping[str, Seat]) -> Mapping[str, str]:
+        looked = _examined(task, seats, found)
+        inaccurate.update(looked.inaccurate)
+        return looked.failed
+
+    def has_time() -> bool:
+        return time.monotonic() - start < budget
+
+    records = compared(trials, bench, check, inaccurate, has_time, has_time)
+    programs = {
+        e.name: ProgramCosts(bundle.digest(e.program), records[e.name], found.get(e.name)) for e in task.entries
+    }
+    return MethodCosts(task.objective, bundle.described(task.calls[0]), budget, time.monotonic() - start, programs)
+
+
+def _examined(task: bundle.Task, seats: Mapping[str, Seat], found: dict[str, float]) -> Examined:
+    """What is wrong with the results of programs."""
+    expected = task.expected
+    if expected is None:
+        return Examined({}, {})
+    programs = {e.name: e.program for e in task.entries}
+
+    def near(name: str, seat: Seat) -> float:
+        return sqnr_db([_results(seat, programs[name], task.method, call) for call in task.calls], expected)
+
+    return examined(seats, near, task.bound, found)
+
+
+def _results(seat: Seat, program: Program, name: str, call: Sequence[object]) -> list[Array]:
+    method = next(m for m in program.methods if m.name == name)
+    dtypes = [method.values[o.index].dtype if isinstance(o, Ref) else None for o in method.outputs]
+    arrays = seat.outputs(call)
+    return [numbers(a, d) for a, d in zip(arrays, dtypes, strict=True) if a is not None]

@@ -1,0 +1,493 @@
+"""Placement by what another machine measures: bundles, their costs, the choice that is made of them, and bad files."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import delegate
+from delegate.accuracy.figures import difference
+from delegate.cli.app import app
+from delegate.compiled import to_array
+from delegate.edge.node import dtype_of
+from delegate.errors import ConfigError, PartitionError, ProgramError
+from delegate.measured import PlanCost
+from delegate.placement import bundle as bundles
+from delegate.placement.costs import Record
+from delegate.placement.elsewhere import Costs, MethodCosts, ProgramCosts
+from delegate.placement.judging import numbers, sqnr_db
+from delegate.placement.racing import compared, winner
+from delegate.placement.replaying import _Replayed
+from delegate.placement.trials import Seat, Trial, TrialFailed, Turn
+from delegate.placement.visiting import measure
+from delegate.report import Report
+from tests.placement.test_stretches import Block
+from tests.plugins import Site, site  # noqa: F401 - a fixture
+
+MODEL = Block().eval()
+X = torch.randn(4, 16)
+NAMES = ("xnnpack:one", "xnnpack:two")
+TWO = {"backends": [{"name": name, "options": {"threads": n}} for n, name in enumerate(NAMES, 1)]}
+
+
+def lowered(exported: Any, **given: Any) -> delegate.CompiledProgram:
+    return delegate.to_backend(exported, **{"config": TWO, **given})
+
+
+@pytest.fixture(scope="module")
+def exported() -> torch.export.ExportedProgram:
+    return torch.export.export(MODEL, (X,))
+
+
+@pytest.fixture(scope="module")
+def bundle(exported: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bundle") / "model.bundle"
+    lowered(exported, bundle=path)
+    return path
+
+
+@pytest.fixture
+def costs(bundle: Path, tmp_path: Path) -> Costs:
+    """As if the second took half of the first's time."""
+    (task,) = bundles.read(bundle, tmp_path)
+    programs = {
+        entry.name: ProgramCosts(bundles.digest(entry.program), Record([0.02 / (n + 1)] * 9), 100.0)
+        for n, entry in enumerate(task.entries)
+    }
+    return Costs("an abacus", {"forward": MethodCosts("latency", ["float32[4, 16]"], 60.0, 1.5, programs)})
+
+
+def rows(program: delegate.CompiledProgram) -> dict[str, PlanCost]:
+    return {p.name: p for p in program.report.placements[0].plans}
+
+
+def test_a_bundle_is_measured_without_torch_and_planned_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.export.save(torch.export.export(MODEL, (X,)), "net.pt2")
+    Path("c.yaml").write_text(json.dumps({**TWO, "placement": {"budget": 300}}))
+    made = CliRunner().invoke(app, ["lower", "net.pt2", "-c", "c.yaml", "--measure", "--bundle", "net.bundle"])
+    assert made.exit_code == 0, made.output
+    assert "xnnpack:one is placed by latency, not measured" in made.stdout
+    absent = "sys.modules.update(torch=None, yaml=None)"
+    code = f"import sys; {absent}\nfrom delegate.cli.main import main\nmain()"
+    command = [sys.executable, "-c", code, "measure", "net.bundle", "-o", "costs.json"]
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "forward: measured by latency" in done.stdout
+    known = Costs.load("costs.json").methods["forward"].programs
+    assert set(known) == set(NAMES)
+    assert all(len(p.record.rounds) >= 3 and not p.record.failure and p.sqnr_db > 80 for p in known.values())
+    lower = ["lower", "net.pt2", "-c", "c.yaml", "--measure", "--costs", "costs.json", "-o", "net.dlg", "--json"]
+    planned = CliRunner().invoke(app, lower)
+    assert planned.exit_code == 0, planned.output
+    with delegate.load("net.dlg") as loaded:
+        (placement,) = loaded.report.placements
+        assert Report.from_json(planned.stdout).placements == (placement,)
+        np.testing.assert_allclose(loaded(X.numpy()), MODEL(X).detach(), rtol=1e-4, atol=1e-5)
+    found = {p.name: p for p in placement.plans}
+    assert {n: (p.cost, p.rounds, p.sqnr_db) for n, p in found.items()} == {
+        n: (p.record.cost, len(p.record.rounds), p.sqnr_db) for n, p in known.items()
+    }
+    assert placement.chosen == winner({n: p.record for n, p in known.items()}, NAMES)
+    assert f"on another machine: {placement.machine}" in "\n".join(placement.lines())
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_cheapest_there_is_taken_here(exported: Any, costs: Costs, tmp_path: Path, number: int) -> None:
+    programs = costs.methods["forward"].programs
+    for n, name in enumerate(NAMES):
+        programs[name].record.rounds[:] = [0.01 if n == number else 0.02] * 9
+    costs.save(tmp_path / "costs.json")
+    program = lowered(exported, costs=tmp_path / "costs.json", lock=tmp_path / "delegate.lock")
+    (placement,) = program.report.placements
+    assert (placement.chosen, placement.machine, placement.spent) == (NAMES[number], "an abacus", 1.5)
+    assert {p.backend for p in program.plan.partitions} == {NAMES[number]}
+    assert any("plans of one candidate are compared" in what for what in placement.not_tried)
+    torch.testing.assert_close(program(X), MODEL(X), rtol=1e-4, atol=1e-5)
+    again = lowered(exported, locked=tmp_path / "delegate.lock")
+    assert again.report.placements[0].machine == "an abacus"
+    assert again.plan == program.plan
+
+
+def test_threads_go_there_and_back(exported: Any, tmp_path: Path) -> None:
+    config = {"backends": ["xnnpack"], "placement": {"threads": [1, 2]}}
+    lowered(exported, config=config, bundle=tmp_path / "b")
+    (task,) = bundles.read(tmp_path / "b", tmp_path)
+    assert [dict(e.threads) for e in task.entries] == [{"xnnpack": 1}, {"xnnpack": 2}]
+    programs = {
+        e.name: ProgramCosts(bundles.digest(e.program), Record([1.0 / e.threads["xnnpack"]] * 9)) for e in task.entries
+    }
+    Costs("x", {"forward": MethodCosts("latency", ["float32[4, 16]"], 60.0, 1.5, programs)}).save(tmp_path / "c")
+    (spec,) = lowered(exported, config=config, costs=tmp_path / "c").program.delegates
+    assert spec.compile_specs["threads"] == 2
+
+
+def test_the_same_lowering_writes_the_same_bundle(exported: Any, bundle: Path, tmp_path: Path) -> None:
+    lowered(exported, bundle=tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == bundle.read_bytes()
+
+
+class Drawing:
+    """A bench whose programs take what is drawn; one fails in a turn."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw, self.means = random.Random(seed), {}
+
+    def seat(self, trial: Trial) -> Seat:
+        mean, fails = self.draw.uniform(1, 1.3), self.draw.choice([1000, 1000, 4])
+        bench, turns = self, iter(range(10_000))
+
+        class Drawn:
+            def ready(self) -> None: ...
+            def close(self) -> None: ...
+            def turn(self) -> Turn:
+                if next(turns) == fails:
+                    raise TrialFailed("was killed by SIGSEGV while measured")
+                return Turn(mean * bench.draw.uniform(1, 1.2))
+
+        return Drawn()
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("most", [5, 1000])
+def test_the_same_numbers_lead_to_the_same_choice(exported: Any, bundle: Path, tmp_path: Path, seed, most) -> None:
+    """Also where the time was over there after some rounds."""
+    (task,) = bundles.read(bundle, tmp_path)
+    program = task.entries[0].program
+    trials = [Trial(name, program, "forward") for name in "abc"]
+    left = iter(range(most))
+    measured = compared(trials, Drawing(seed), lambda s: {}, (), lambda: True, lambda: next(left, None) is not None)
+    digest = bundles.digest(program)
+    known = MethodCosts("latency", [], 60.0, 1.0, {n: ProgramCosts(digest, r) for n, r in measured.items()})
+    replayed = compared(trials, _Replayed(known, ""), lambda s: {}, (), lambda: True, lambda: True)
+    assert {n: r.rounds for n, r in replayed.items()} == {n: r.rounds for n, r in measured.items()}
+    assert winner(replayed, "abc") == winner(measured, "abc")
+
+
+def test_candidates_that_are_missing_or_unknown_are_noted(exported: Any, costs: Costs, tmp_path: Path) -> None:
+    programs = dict(costs.methods["forward"].programs)
+    programs["openvino"] = programs.pop(NAMES[1])
+    Costs("x", {"forward": MethodCosts("latency", ["float32[4, 16]"], 60.0, 1.5, programs)}).save(tmp_path / "c")
+    program = lowered(exported, costs=tmp_path / "c")
+    (placement,) = program.report.placements
+    assert placement.chosen == NAMES[0]
+    assert rows(program)[NAMES[1]].why == "not among the costs that were measured elsewhere"
+    assert "openvino: it was measured elsewhere, and is no candidate here" in placement.not_tried
+
+
+class Noisy(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 + torch.rand_like(x)
+
+
+@pytest.mark.parametrize(
+    ("module", "x", "is_compared"),
+    [(Block().eval().bfloat16(), X.bfloat16(), True), (Noisy(), X, False)],
+    ids=["bfloat16", "random"],
+)
+def test_results_are_compared_where_they_can_be(module: Any, x: Any, is_compared: bool, tmp_path: Path) -> None:
+    exported = torch.export.export(module, (x,))
+    lowered(exported, bundle=tmp_path / "b")
+    costs = measure(tmp_path / "b", budget=300)
+    costs.save(tmp_path / "c")
+    program = lowered(exported, costs=tmp_path / "c")
+    near = [p.sqnr_db for p in rows(program).values()]
+    assert all(sqnr > 30 for sqnr in near) if is_compared else near == [None] * len(near)
+    assert all(p.cost is not None for p in rows(program).values() if not p.why)
+    assert not rows(program)[NAMES[0]].why
+
+
+def test_a_bound_holds_there_and_here(exported: Any, tmp_path: Path) -> None:
+    """What misses it is measured for the table, and never taken; with a lower one it may be."""
+    quantized = {"name": NAMES[1], "quantization": {"scheme": "dynamic_int8"}}
+
+    def bounded(sqnr_db: float) -> dict[str, Any]:
+        return {**TWO, "placement": {"candidates": [NAMES[0], quantized], "accuracy": {"sqnr_db": sqnr_db}}}
+
+    lowered(exported, config=bounded(90), bundle=tmp_path / "b")
+    costs = measure(tmp_path / "b", budget=300)
+    programs = costs.methods["forward"].programs
+    for name, cost in ((NAMES[0], 2e-9), (f"{NAMES[1]} dynamic_int8", 1e-9)):
+        programs[name].record.rounds[:] = [cost] * 9
+    costs.save(tmp_path / "c")
+    strict = lowered(exported, config=bounded(90), costs=tmp_path / "c")
+    assert strict.report.placements[0].chosen == NAMES[0]
+    row = rows(strict)[f"{NAMES[1]} dynamic_int8"]
+    assert (row.cost, "where 90 dB is asked" in row.why) == (1e-9, True)
+    loose = lowered(exported, config=bounded(10), costs=tmp_path / "c")
+    assert loose.report.placements[0].chosen == f"{NAMES[1]} dynamic_int8"
+
+
+def test_every_method_and_other_objectives(exported: Any, tmp_path: Path) -> None:
+    methods = {"a": exported, "b": torch.export.export(Block().eval(), (X[:2],))}
+    config = {**TWO, "placement": {"objective": "file size"}}
+    lowered(methods, config=config, bundle=tmp_path / "b")
+    costs = measure(tmp_path / "b", budget=300)
+    assert {name: m.inputs for name, m in costs.methods.items()} == {"a": ["float32[4, 16]"], "b": ["float32[2, 16]"]}
+    costs.save(tmp_path / "c")
+    program = lowered(methods, config=config, costs=tmp_path / "c")
+    assert [p.method for p in program.report.placements] == ["a", "b"]
+    assert all(p.cost > 1000 for placement in program.report.placements for p in placement.plans)
+    torch.testing.assert_close(program.method("a")(X), MODEL(X), rtol=1e-4, atol=1e-5)
+
+
+def test_too_few_rounds_decide_nothing_and_that_is_said(exported: Any, costs: Costs, tmp_path: Path) -> None:
+    for name, cost in zip(NAMES, (0.02, 0.015), strict=True):
+        costs.methods["forward"].programs[name].record.rounds[:] = [cost] * 3
+    costs.save(tmp_path / "c")
+    (placement,) = lowered(exported, costs=tmp_path / "c").report.placements
+    assert placement.chosen == NAMES[0]
+    assert "more rounds: no more were run elsewhere" in placement.not_tried
+
+
+RIGHT = "np.add(*inputs, out=outputs[0])"
+
+
+class Sum(torch.nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(a + b) + (a + b)
+
+
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [("outputs[0][...] = 1.0", "less than the program's own precision"), ("raise ValueError('no luck')", "no luck")],
+    ids=["wrong", "raises"],
+)
+def test_what_fails_there_is_out_here(site: Site, tmp_path: Path, does: str, why: str) -> None:  # noqa: F811
+    given = adding(site, {"bad": does, "good": RIGHT}, tmp_path / "b")
+    costs = measure(tmp_path / "b", budget=300)
+    assert why in costs.methods["forward"].programs["bad"].record.failure
+    costs.save(tmp_path / "c")
+    program = delegate.to_backend(**given, costs=tmp_path / "c")
+    assert program.report.placements[0].chosen == "good"
+    assert why in rows(program)["bad"].why
+
+
+def test_machine_code_of_a_bundle_is_opened_where_it_is_trusted(site: Site, tmp_path: Path) -> None:  # noqa: F811
+    adding(site, {"coded": RIGHT}, tmp_path / "b", "def runs_code(self, compile_specs): return True")
+    (refused,) = measure(tmp_path / "b", budget=300).methods["forward"].programs.values()
+    assert not refused.record.rounds
+    assert "trust" in refused.record.failure
+    (trusted,) = measure(tmp_path / "b", budget=300, trust_code=True).methods["forward"].programs.values()
+    assert (trusted.record.failure, len(trusted.record.rounds) > 0) == ("", True)
+
+
+def adding(site: Site, bodies: dict[str, str], path: Path, declared: str = "") -> dict[str, Any]:  # noqa: F811
+    """Writes a bundle of backends that add; gives the arguments of that lowering."""
+    for name, body in bodies.items():
+        site.backend(name)
+        halves = Path(site.root / f"{name}_halves.py")
+        text = halves.read_text().replace(RIGHT, body)
+        halves.write_text(text.replace("(BackendRuntime):", f"(BackendRuntime):\n    {declared}"))
+    a, b = torch.randn(8, 8), torch.randn(8, 8)
+    config = {"backends": [*bodies], "partitioning": {"min_partition_size": 0}}
+    given = {"model": torch.export.export(Sum(), (a, b)), "config": config}
+    delegate.to_backend(**given, bundle=path)
+    return given
+
+
+def drawn(dtype: torch.dtype, seed: int) -> torch.Tensor:
+    torch.manual_seed(seed)
+    return torch.randint(-9, 9, (3, 5)).to(dtype) if not dtype.is_floating_point else torch.randn(3, 5).to(dtype)
+
+
+def changed(tensor: torch.Tensor, value: float) -> torch.Tensor:
+    tensor = tensor.clone()
+    tensor[0, 0] = value
+    return tensor
+
+
+A, B, COUNTS = drawn(torch.float32, 0), drawn(torch.float32, 1), drawn(torch.int32, 2)
+NEAR: dict[str, tuple[list[torch.Tensor], list[torch.Tensor]]] = {
+    "floats": ([A + 0.01 * B], [A]),
+    "the same": ([A], [A]),
+    "nothing like it": ([B], [A]),
+    "zeros": ([A], [A * 0]),
+    "the farthest counts": ([A, A + 0.1 * B], [A, A]),
+    "integers": ([COUNTS + (COUNTS > 0).to(torch.int32)], [COUNTS]),
+    "truth": ([A > 0.1], [A > 0]),
+    "complex": ([torch.complex(A, B + 0.1)], [torch.complex(A, B)]),
+    "bfloat16": ([(A + 0.01 * B).bfloat16()], [A.bfloat16()]),
+    "float16": ([(A + 0.01 * B).half()], [A.half()]),
+    "NaN in both": ([changed(A + 0.01 * B, float("nan"))], [changed(A, float("nan"))]),
+    "NaN in one": ([changed(A, float("nan"))], [A]),
+    "infinities": ([changed(A + 0.01 * B, float("inf"))], [changed(A, float("inf"))]),
+    "other infinities": ([changed(A, float("-inf"))], [changed(A, float("inf"))]),
+    "nothing finite": ([A * float("nan")], [A * float("nan")]),
+    "empty": ([A[:0]], [A[:0]]),
+}
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_how_near_results_are_is_the_same_without_torch(name: str) -> None:
+    actual, expected = NEAR[name]
+    arrays = [[numbers(to_array(t, ""), dtype_of(t.dtype)) for t in tensors] for tensors in (actual, expected)]
+    assert sqnr_db(arrays[:1], arrays[1:]) == pytest.approx(difference(actual, expected).sqnr_db, nan_ok=True, abs=1e-6)
+
+
+def test_other_shapes_are_wrong_results() -> None:
+    assert sqnr_db([[np.ones((2, 3))]], [[np.ones((3, 2))]]) == -np.inf
+    assert sqnr_db([[np.ones(2)]], [[np.ones(2), np.ones(2)]]) == -np.inf
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+def edit(data: dict[str, Any], path: str, value: Any) -> None:
+    *parents, last = path.split("/")
+    for key in parents:
+        data = data[key]
+    data[last] = value
+
+
+PROGRAM = f"methods/forward/programs/{NAMES[0]}"
+BAD_COSTS: dict[str, tuple[str, Any, str]] = {
+    "another format": ("format", 9, "its format is 9, known is 1"),
+    "another artifact": (f"{PROGRAM}/digest", "0" * 64, "are of another artifact than is compiled here"),
+    "another objective": ("methods/forward/objective", "memory", "by memory, and latency is asked for"),
+    "no objective": ("methods/forward/objective", "beauty", "'beauty' is no objective"),
+    "another method": ("methods", {}, "none of method 'forward'"),
+    "other inputs": ("methods/forward/inputs", ["float32[8, 16]"], "called with float32.8, 16., not float32.4, 16."),
+    "a negative cost": (f"{PROGRAM}/rounds", [-1.0], "-1.0 is no cost"),
+    "an endless cost": (f"{PROGRAM}/rounds", ["inf"], "'inf' is no cost"),
+    "no rounds": (f"{PROGRAM}/rounds", None, "TypeError"),
+    "methods in a list": ("methods", [], "AttributeError"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_COSTS)
+def test_costs_of_something_else_are_an_error(exported: Any, costs: Costs, tmp_path: Path, name: str) -> None:
+    place, value, message = BAD_COSTS[name]
+    data = json.loads(costs.to_json())
+    edit(data, place, value)
+    (tmp_path / "c").write_text(json.dumps(data))
+    with pytest.raises(PartitionError, match=message):
+        lowered(exported, costs=tmp_path / "c")
+
+
+def test_costs_that_cannot_be_read(exported: Any, tmp_path: Path) -> None:
+    (tmp_path / "c").write_text("{")
+    with pytest.raises(PartitionError, match="no costs that were measured"):
+        lowered(exported, costs=tmp_path / "c")
+    with pytest.raises(PartitionError, match="No such file"):
+        lowered(exported, costs=tmp_path / "none")
+
+
+def members(bundle: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(bundle) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def about(place: str, value: Any) -> Callable[[dict[str, bytes]], None]:
+    def change(files: dict[str, bytes]) -> None:
+        data = json.loads(files["bundle.json"])
+        task = {"tasks": dict(enumerate(data["tasks"]))} if place.startswith("tasks/") else data
+        if place.startswith("tasks/"):
+            _, key = place.split("/")
+            data["tasks"][0][key] = value(data["tasks"][0][key]) if callable(value) else value
+        else:
+            edit(task, place, value)
+        files["bundle.json"] = json.dumps(data).encode()
+
+    return change
+
+
+def pickled() -> bytes:
+    held = io.BytesIO()
+    np.savez(held, **{"0": np.array([{}], dtype=object), "plain": np.array("[null]")})
+    return held.getvalue()
+
+
+def packed() -> bytes:
+    held = io.BytesIO()
+    np.savez_compressed(held, **{"0": np.zeros((4, 16), np.float32), "plain": np.array("[null]")})
+    return held.getvalue()
+
+
+def put(name: str, data: Callable[[], bytes] | bytes) -> Callable[[dict[str, bytes]], None]:
+    return lambda files: files.update({name: data() if callable(data) else data})
+
+
+def first(change: dict[str, Any]) -> Callable[[Sequence[dict[str, Any]]], list[dict[str, Any]]]:
+    return lambda programs: [{**programs[0], **change}, *programs[1:]]
+
+
+BAD_BUNDLES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
+    "another format": (about("format", 9), "its format is 9, known is 1"),
+    "nothing said": (put("bundle.json", b"{}"), "KeyError"),
+    "nested without end": (put("bundle.json", b"[" * 100_000), "RecursionError"),
+    "too much said": (put("bundle.json", b" " * (2**20 + 1)), "JSONDecodeError"),
+    "no methods": (about("tasks", []), "has no methods"),
+    "another method": (about("tasks/method", "decode"), "has no method 'decode'"),
+    "no objective": (about("tasks/objective", "beauty"), "'beauty' is no objective"),
+    "no time": (about("tasks/budget", 0), "greater than 0"),
+    "no programs": (about("tasks/programs", []), "has nothing to measure"),
+    "one name": (about("tasks/programs", lambda p: [{**p[0], "name": p[1]["name"]}, p[1]]), "two candidates of one"),
+    "another program": (about("tasks/programs", first({"digest": "0"})), "another program than bundle.json says"),
+    "no threads": (about("tasks/programs", first({"threads": {"xnnpack": 0}})), "should be positive"),
+    "a path for threads": (about("tasks/programs", first({"threads": {"xnnpack": "/x"}})), "should be positive"),
+    "more calls": (about("tasks/calls", 7), "KeyError"),
+    "no calls": (about("tasks/calls", 0), "nothing to measure"),
+    "a damaged program": (lambda f: f.update({"0/0.dlg": f["0/0.dlg"][:-1]}), "the file has"),
+    "no program": (lambda f: f.pop("0/1.dlg"), "KeyError"),
+    "a pickle": (put("0/call0.npz", pickled), "Object arrays cannot be loaded"),
+    "a pickle among results": (put("0/expected0.npz", pickled), "Object arrays cannot be loaded"),
+    "packed arrays": (put("0/call0.npz", packed), "its members are compressed"),
+    "no arrays": (put("0/call0.npz", b"x"), "BadZipFile"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_BUNDLES)
+def test_a_bundle_that_is_unsound_is_an_error(bundle: Path, tmp_path: Path, name: str) -> None:
+    change, message = BAD_BUNDLES[name]
+    files = members(bundle)
+    change(files)
+    with zipfile.ZipFile(tmp_path / "b", "w") as archive:
+        for member, data in files.items():
+            archive.writestr(member, data)
+    with pytest.raises(ProgramError, match=message):
+        measure(tmp_path / "b")
+
+
+def test_what_is_no_bundle_at_all(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "b").write_bytes(bundle.read_bytes()[:-40])
+    for name, message in (("b", "no sound bundle"), ("none", "No such file")):
+        with pytest.raises(ProgramError, match=message):
+            measure(tmp_path / name)
+    with zipfile.ZipFile(tmp_path / "small", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bundle.json", "{}" + " " * 1000)
+    with pytest.raises(ProgramError, match="its members are compressed"):
+        measure(tmp_path / "small")
+    with pytest.raises(ProgramError, match="a budget of 0 s"):
+        measure(bundle, budget=0)
+
+
+def test_arguments_that_contradict_each_other(exported: Any, bundle: Path, tmp_path: Path) -> None:
+    plan = delegate.to_backend(exported, "xnnpack", lock=tmp_path / "lock").plan
+    for given, message in (
+        ({"costs": bundle}, "give one of both"),
+        ({"place": "preference"}, "by preference"),
+        ({"plan": plan}, "a plan says where nodes run"),
+        ({"locked": tmp_path / "lock"}, "a bundle and a lock both say"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            lowered(exported, bundle=tmp_path / "b", **given)
+    assert not (tmp_path / "b").exists()
+    with pytest.raises(ProgramError, match="the bundle cannot be written"):
+        lowered(exported, bundle=tmp_path / "none" / "b")
+    done = CliRunner().invoke(app, ["lower", "net.pt2"])
+    assert done.exit_code == 2
+    assert "Missing option '--output'" in done.output
