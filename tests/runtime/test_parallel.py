@@ -439,17 +439,21 @@ def endless() -> Program:
 
 
 def interrupted(call: Callable[[], Any], after: float) -> None:
-    """Interrupt this thread's call, as Ctrl-C does."""
+    """Interrupt this thread's call, as Ctrl-C does; again where Python dropped that, as it does in a finalizer."""
     assert threading.current_thread() is threading.main_thread()
+    ended = threading.Event()
 
     def interrupt() -> None:
         time.sleep(after)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        while not ended.wait(20):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     sender = threading.Thread(target=interrupt)
     sender.start()
     with pytest.raises(KeyboardInterrupt):
         call()
+    ended.set()
     sender.join()
 
 

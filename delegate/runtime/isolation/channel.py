@@ -12,6 +12,7 @@ import socket
 import struct
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from delegate.runtime.backend import Array, TensorType
 
 CLOSE = "close"  # the last request of a delegate
 _LENGTH = struct.Struct("=Q")
+_LISTENED = struct.pack("@ll", 1, 0)  # a second, as setsockopt takes it; see `Channel._received`
 _LARGEST_ANSWER = 1 << 16  # bytes; the program's process reads no more of what a worker says
 
 
@@ -40,6 +42,7 @@ class Channel:
     def pair(cls) -> tuple[Channel, socket.socket]:
         """The program's end, and the socket that is the worker's."""
         own, other = socket.socketpair()
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _LISTENED)
         return cls(own, _LARGEST_ANSWER), other
 
     def send(self, message: Any = None, files: Sequence[int] = ()) -> None:
@@ -54,7 +57,7 @@ class Channel:
 
     def receive(self) -> Any:
         """The next message; raises OSError where the other end is gone, ValueError where it makes no sense."""
-        return self._body(self._exactly(_LENGTH.size, self._end.recv(_LENGTH.size)))
+        return self._body(self._exactly(_LENGTH.size, self._received(_LENGTH.size)))
 
     def receive_with_files(self) -> tuple[Any, list[int]]:
         """The next message, and descriptors of the files that came with it."""
@@ -78,10 +81,16 @@ class Channel:
             raise ValueError(f"a message of {length} bytes")
         return json.loads(self._exactly(length)) if length else None
 
+    def _received(self, most: int) -> bytes:
+        """What comes next. An interrupt right before the wait does not end it: it is noticed a second later."""
+        while True:
+            with suppress(BlockingIOError):
+                return self._end.recv(most)
+
     def _exactly(self, length: int, data: bytes = b"") -> bytes:
         parts, missing = [data], length - len(data)
         while missing:
-            part = self._end.recv(min(missing, 1 << 20))
+            part = self._received(min(missing, 1 << 20))
             if not part:
                 raise ConnectionResetError("the other end is gone")
             parts.append(part)
