@@ -12,10 +12,10 @@ from torch.fx import Node
 from delegate.backends.aot import Backend, Claim, Options, PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.keys import plain
 from delegate.backends.state import IN_PROCESS, BackendState
-from delegate.cache.environment import code_of, versions_of
+from delegate.cache.environment import code_of, files_of, versions_of
 from delegate.edge.node import describe
 from delegate.errors import BackendBroken, DelegateError, LoweringError, PartitionError
-from delegate.plugins import AUTHOR, one_line
+from delegate.plugins import AUTHOR, OWN, one_line
 from delegate.verdict import Verdict
 
 
@@ -99,6 +99,8 @@ class CheckedBackend:
         """
         packages = {c.__module__.partition(".")[0] for c in type(self._half).__mro__}
         code = [code_of(package) for package in sorted(packages - sys.stdlib_module_names)]
+        if state.owner != OWN:
+            code.append(files_of(state.owner))
         if None in code or state.owner == IN_PROCESS:  # its code may change while its name stays
             return None
         try:

@@ -7,7 +7,6 @@ written beside its place and renamed into it, and nobody writes to it afterwards
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import sys
 from contextlib import suppress
@@ -16,8 +15,6 @@ from pathlib import Path
 
 from delegate.cache.bounded import BoundedFolder
 from delegate.program.task import Task
-
-logger = logging.getLogger(__name__)
 
 _SUFFIX = ".mapped"
 _CHUNK = 1 << 20  # bytes, hashed at a time
@@ -46,7 +43,7 @@ class MappedFiles(BoundedFolder):
                     os.utime(path)
                     return descriptor
                 os.close(descriptor)
-                logger.info("%s is damaged, and is removed", path)
+                _say("%s is damaged, and is removed", path)
                 path.unlink()
         return None
 
@@ -60,7 +57,7 @@ class MappedFiles(BoundedFolder):
                 _copy(source, file.fileno(), size)
                 os.replace(path, self.folder / _name(key, source))
         except OSError as error:
-            logger.info("%s cannot be written: %s", self.folder, error)
+            _say("%s cannot be written: %s", self.folder, error)
             return False
         self.make_room()
         return True
@@ -111,3 +108,10 @@ def _copy(source: int, target: int, size: int) -> None:
         if not count:
             raise OSError("the file ends before its size")
         at += count
+
+
+def _say(message: str, *args: object) -> None:
+    """A line of the log, which is imported late: programs are loaded through this module, as fast as it is imported."""
+    import logging
+
+    logging.getLogger(__name__).info(message, *args)

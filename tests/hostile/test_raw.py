@@ -23,6 +23,9 @@ ALLOWED = {
     ("backends/onnx/translations/indexing.py", "as_strided"),  # ahead of time, by torch, which checks
     ("kernels/copies.py", "as_strided"),  # the kernel, which calls the room
     ("skeleton/delegate_acme/runtime.py", "frombuffer"),  # a plugin's own; NumPy refuses what its blob does not hold
+    ("program/segments.py", "frombuffer"),  # bytes of a view, for their place in memory
+    ("backends/xnnpack/runtime.py", "resize("),  # of a model, not of an array
+    ("backends/xnnpack/sharing.py", "resize("),
     ("runtime/given.py", "from_address"),  # a field of the tensor that a caller in this process gives by DLPack
 }
 
