@@ -84,7 +84,7 @@ class Symbols:
         for position, dim, size in dims:
             expr = size.node.expr
             if isinstance(expr, sympy.Symbol) and expr not in self._known:
-                low, high = self._range(expr, 0)
+                low, high = self._range(expr, _least(dim))
                 given = "" if not names else names[position] + (f".shape[{dim}]" if dim >= 0 else "")
                 self._add(expr, Symbol(dim_name(size, given), low, high, position, dim), 1, 0)
         for position, dim, size in dims:
@@ -94,7 +94,7 @@ class Symbols:
         for position, dim, size in dims:
             expr = size.node.expr
             if expr not in self._known and not self.knows(size):
-                low, high = self._range(expr, 0)
+                low, high = self._range(expr, _least(dim))
                 self._add(expr, Symbol(dim_name(size), low, high, position, dim), 1, 0)
         told = {s.input for s in self.table if s.dim < 0}
         for position, dim, size in dims:
@@ -223,6 +223,11 @@ class Symbols:
 
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def _least(dim: int) -> int:
+    """The least that a size may be; of a number, which has the dimension -1, whatever."""
+    return 0 if dim >= 0 else UNBOUNDED_BELOW
 
 
 def _symbolic(given: torch.Tensor | torch.SymInt | None) -> list[tuple[int, Any]]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from threading import Lock
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 _POOL: list[ThreadPoolExecutor] = []
 _LOCK = Lock()
@@ -35,6 +38,8 @@ def share_out(work: Callable[[int, int], None], count: int) -> None:
 
 
 def _pool() -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor  # imports logging, which programs are loaded without
+
     with _LOCK:
         if not _POOL:
             _POOL.append(ThreadPoolExecutor(cores(), "delegate-kernels"))
