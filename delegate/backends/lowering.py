@@ -79,12 +79,14 @@ class LoweringTable(Generic[How]):
         for op in pattern.around:
             self._around.setdefault(op, []).append(pattern)
 
-    def lowers(self, *ops: str, check: Check, keep: bool = False) -> Callable[[How], How]:
-        """Decorator: the function lowers these operators where `check` says yes."""
+    def lowers(
+        self, *ops: str, check: Check, keep: bool = False, dtypes: frozenset[torch.dtype] | None = None
+    ) -> Callable[[How], How]:
+        """Decorator: the function lowers these operators where `check` says yes. Arguments are those of `Lowering`."""
 
         def register(function: How) -> How:
             for op in ops:
-                self.add(Lowering(op, check, function, keep))
+                self.add(Lowering(op, check, function, keep, dtypes))
             return function
 
         return register

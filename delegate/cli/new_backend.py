@@ -33,7 +33,8 @@ def new_backend(
         raise DelegateError(f"{str(target)!r} is there already", remedy="give another folder by --output")
     _write(resources.files("delegate.skeleton"), target, name)
     print(f"wrote {target}")
-    print(f"next: pip install --no-build-isolation --editable {target}, then `delegate check-backend {name}`")
+    print("next: pip install 'setuptools>=77'")
+    print(f"then: pip install --no-build-isolation --editable {target}, and `delegate check-backend {name}`")
 
 
 def _write(source: Traversable, target: Path, name: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from typing import Any
 
-from delegate.cache.environment import code_of
+from delegate.cache.environment import code_of, files_of
 from delegate.errors import KernelError
 from delegate.kernels.libraries import (
     ON_DEMAND,
@@ -77,8 +77,9 @@ class InstalledKernels:
                 asked_for = names is None or name in names
                 if plugin.owner != OWN and asked_for and not is_blocked(name, self._blocked):
                     self._library(name)  # which imports its code
-                    foreign.append((*plugin, code_of(plugin.module.partition(".")[0])))
-        if any(code is None for *_, code in foreign):
+                    code = code_of(plugin.module.partition(".")[0]), files_of(plugin.owner)
+                    foreign.append((*plugin, *code))
+        if any(None in row for row in foreign):
             return None
         return names, sorted(self._blocked), foreign
 

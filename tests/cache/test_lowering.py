@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import warnings
@@ -103,8 +104,8 @@ class Counter:
                 self.site.module(name, source)
             sys.modules.pop(name, None)
         default_registry.cache_clear()
-        environment.code_of.cache_clear()
-        environment.versions_of.cache_clear()
+        for digest in (environment.code_of, environment.files_of, environment.versions_of):
+            digest.cache_clear()
 
     def compiled(self, program: ExportedProgram, **options: object) -> list[str]:
         """The regions that are compiled when this is lowered."""
@@ -177,6 +178,40 @@ def test_other_versions_compile_anew(counter: Counter, where: str, old: str, new
     counter.install()
     assert counter.compiled(exported())
     assert not counter.compiled(exported())
+
+
+@pytest.mark.parametrize("place", ["rules.json", "kernels/add.c", "other_package/__init__.py"])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_any_file_of_the_distribution_counts(counter: Counter, tmp_path: Path, place: str, in_place: bool) -> None:
+    """Data that the compiler reads, sources that it compiles, a package that its own imports."""
+    metadata = counter.site.root / "counter_dist-1.0.dist-info"
+    file = (tmp_path / "project" if in_place else counter.site.root) / place
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("1")
+    if in_place:
+        url = {"url": (tmp_path / "project").as_uri(), "dir_info": {"editable": True}}
+        (metadata / "direct_url.json").write_text(json.dumps(url))
+    else:
+        (metadata / "RECORD").write_text(f"{place},,\n")
+    counter.install()
+    assert counter.compiled(exported())
+    counter.install()
+    assert not counter.compiled(exported())
+    file.write_text("22")
+    counter.install()
+    assert counter.compiled(exported())
+    (file.parent / "__pycache__").mkdir()
+    (file.parent / "__pycache__" / "made.pyc").write_text("")
+    counter.install()
+    assert not counter.compiled(exported())
+
+
+def test_a_distribution_of_too_many_files_is_not_kept(counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_MOST_FILES", 1)
+    (counter.site.root / "counter_dist-1.0.dist-info" / "RECORD").write_text("log,,\ncounter_plugin.py,,\n")
+    counter.install()
+    assert counter.compiled(exported())
+    assert counter.compiled(exported())
 
 
 def test_a_partition_is_taken_where_another_program_holds_it(counter: Counter) -> None:
