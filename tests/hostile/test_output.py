@@ -23,7 +23,7 @@ FORMS = [
     ("lower", f"{EVIL}:f", "-o", "x.dlg"), ("inspect", "DAMAGED"), ("run", "DAMAGED"), ("ops", "--import", EVIL),
     ("new-backend", EVIL), ("check-backend", EVIL), ("check-backend", EVIL, "--json"), ("cache", "info"),
     ("cache", EVIL), ("explain", "FILE", "--import", EVIL), ("lock", "diff", EVIL, EVIL), ("lock", "check", EVIL, EVIL),
-    ("lock", "diff", "DAMAGED", "FILE"),
+    ("lock", "diff", "DAMAGED", "FILE"), ("measure", EVIL), ("measure", "DAMAGED"), ("measure", "FILE", "-o", EVIL),
 ]  # fmt: skip
 
 
