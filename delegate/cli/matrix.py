@@ -20,7 +20,12 @@ Made by `make docs-ops` from the tables of kernels and lowerings; `delegate ops 
 
 
 def markdown(found: Sequence[OperatorFacts]) -> str:
-    """The page; the conditions of backends are numbered, since many operators share them."""
+    """The page; the conditions of backends are numbered, since many operators share them.
+
+    Operators of other packages that only ATen mode runs are left out: which of them torch knows, and what it says of
+    them, depends on what this process has imported.
+    """
+    found = [facts for facts in found if facts.backends or _portable(facts) or (facts.torch and facts.torch.core)]
     backends = sorted({name for facts in found for name in facts.backends})
     numbers = _numbered(c for facts in found for name in backends for c in facts.backends.get(name, ()))
     lines = [
