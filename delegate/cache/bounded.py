@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, ClassVar, NamedTuple
 
 _UNFINISHED = ".part"
 _ABANDONED = 3600  # seconds after which a file that is still unfinished has no writer any more
@@ -27,12 +27,13 @@ class BoundedFolder:
 
     Args:
         folder: need not exist; it is made for the user alone.
-        most_bytes: of all files together.
-        suffix: of their names.
+        most_bytes: of all files together: those that were not used for the longest time go first.
     """
 
-    def __init__(self, folder: Path, most_bytes: int, suffix: str) -> None:
-        self.folder, self.most_bytes, self._suffix = folder, most_bytes, suffix
+    suffix: ClassVar[str]  # of their names
+
+    def __init__(self, folder: Path, most_bytes: int = 2**63) -> None:
+        self.folder, self.most_bytes = folder, most_bytes
 
     def clear(self) -> int:
         """Remove all; gives how many there were."""
@@ -49,7 +50,7 @@ class BoundedFolder:
 
     def files(self) -> Iterator[File]:
         """All that are there."""
-        yield from self._found(self._suffix)
+        yield from self._found(self.suffix)
 
     @contextmanager
     def writing(self) -> Iterator[tuple[BinaryIO, Path]]:

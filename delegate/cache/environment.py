@@ -23,19 +23,25 @@ _CPU = ("model name", "flags", "Features", "CPU implementer", "CPU part")  # lin
 @functools.cache
 def host_features() -> str:
     """This machine as compilers see it: system, architecture, the CPU with its instruction sets, its cores."""
-    words = [platform.system(), platform.machine(), platform.processor(), str(os.cpu_count())]
+    words = (platform.system(), platform.machine(), platform.processor(), str(os.cpu_count()))
+    return "; ".join((*words, *_cpu()))
+
+
+@functools.cache
+def _cpu() -> tuple[str, ...]:
+    """The processor in lines, in order, such as "model name : ..."."""
     try:
         lines = {line.strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith(_CPU)}
     except (OSError, UnicodeDecodeError):
         lines = {os.environ.get("PROCESSOR_IDENTIFIER", "")}
-    return "; ".join((*words, *sorted(lines)))
+    return tuple(sorted(lines))
 
 
 def machine() -> str:
     """This machine in a few words: system, architecture, CPU, cores."""
-    system, architecture, _, cores, *cpu = host_features().split("; ")
-    model = next((line.partition(":")[2].strip() for line in cpu if line.startswith("model name")), "")
-    return ", ".join(part for part in (system, architecture, model, f"{cores} cores") if part)
+    model = next((line.partition(":")[2].strip() for line in _cpu() if line.startswith("model name")), "")
+    parts = (platform.system(), platform.machine(), model, f"{os.cpu_count()} cores")
+    return ", ".join(part for part in parts if part)
 
 
 @functools.cache

@@ -16,20 +16,13 @@ from pathlib import Path
 from delegate.cache.bounded import BoundedFolder
 from delegate.program.task import Task
 
-_SUFFIX = ".mapped"
 _CHUNK = 1 << 20  # bytes, hashed at a time
 
 
 class MappedFiles(BoundedFolder):
-    """Files in a folder of their own.
+    """Files in a folder of their own."""
 
-    Args:
-        folder: need not exist; it is made for the user alone.
-        most_bytes: of all files together: those that were not used for the longest time go first.
-    """
-
-    def __init__(self, folder: Path, most_bytes: int = 2**63) -> None:
-        super().__init__(folder, most_bytes, _SUFFIX)
+    suffix = ".mapped"
 
     def open(self, key: str) -> int | None:
         """A descriptor, for reading, of what is kept under a key, all of it checked; None where nothing is.
@@ -74,7 +67,7 @@ class MappedFiles(BoundedFolder):
 
 
 def _name(key: str, descriptor: int) -> str:
-    return f"{_digest(key.encode())}-{content_digest(descriptor)}{_SUFFIX}"
+    return f"{_digest(key.encode())}-{content_digest(descriptor)}{MappedFiles.suffix}"
 
 
 def content_digest(descriptor: int) -> str:

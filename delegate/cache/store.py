@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 
 _MAGIC = b"DLGKEEP2"
 _PREFIX = len(_MAGIC) + 32 + 8
-_SUFFIX = ".kept"
 
 _warned: set[Path] = set()  # folders, once each in a process
 
@@ -45,15 +44,9 @@ class Entry(NamedTuple):
 
 
 class Store(BoundedFolder):
-    """Entries in a folder of their own.
+    """Entries in a folder of their own."""
 
-    Args:
-        folder: need not exist; it is made for the user alone.
-        most_bytes: of all entries together: those that were not used for the longest time go first.
-    """
-
-    def __init__(self, folder: Path, most_bytes: int = 2**63) -> None:
-        super().__init__(folder, most_bytes, _SUFFIX)
+    suffix = ".kept"
 
     def get(self, key: str) -> Entry | None:
         """What is kept under a key, all of it checked; None where nothing is. An entry that is damaged is removed."""
@@ -98,7 +91,7 @@ class Store(BoundedFolder):
             self._path(key).unlink()
 
     def _path(self, key: str) -> Path:
-        return self.folder / (hashlib.sha256(key.encode()).hexdigest() + _SUFFIX)
+        return self.folder / (hashlib.sha256(key.encode()).hexdigest() + self.suffix)
 
     def _write(self, path: Path, pieces: Sequence[bytes | memoryview]) -> None:
         with self.writing() as (file, name):

@@ -8,16 +8,13 @@ from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from delegate.program.task import cores
+
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 _POOL: list[ThreadPoolExecutor] = []
 _LOCK = Lock()
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def share_out(work: Callable[[int, int], None], count: int) -> None:

@@ -127,13 +127,8 @@ class _Run:
         self._is_over = False
 
     def work(self) -> None:
-        """Run branches until none is left; in the thread of the caller."""
-        while (taken := self._take()) is not None:
-            number, steps, context = taken
-            try:
-                context.run(run_steps, steps)
-            except Exception as error:
-                self.errors[number] = error
+        """Run branches until none is left; in the thread of the caller, where an interrupt ends it."""
+        self._work(Exception)
 
     def help(self) -> None:
         """The same in another thread, which must raise nothing."""
@@ -142,12 +137,16 @@ class _Run:
                 if self._is_over:
                     return
                 self._helpers.append(helper)
-            while (taken := self._take()) is not None:
-                number, steps, context = taken
-                try:
-                    context.run(run_steps, steps)
-                except BaseException as error:  # of whatever kind: it is raised in the caller's thread
-                    self.errors[number] = error
+            self._work(BaseException)  # of whatever kind: it is raised in the caller's thread
+
+    def _work(self, kept: type[BaseException]) -> None:
+        """Run branches until none is left; errors of this class are kept for the caller."""
+        while (taken := self._take()) is not None:
+            number, steps, context = taken
+            try:
+                context.run(run_steps, steps)
+            except kept as error:
+                self.errors[number] = error
 
     def _take(self) -> tuple[int, list[Step], Context] | None:
         try:

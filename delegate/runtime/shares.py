@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from delegate.errors import BackendError
 from delegate.program.blocks import walk
 from delegate.program.model import DelegateCall, Program, Structure, StructuredCall
+from delegate.program.task import cores
 from delegate.registry import Registry
-from delegate.runtime.workers import cores
 
 THREADS = "threads"  # of `BackendRuntime.load_options`: how many a call may take, with nothing or 0 for all there are
 

@@ -6,23 +6,17 @@ it runs all of them. So nothing waits for a thread that is not there, whoever ca
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import finalize
 
+from delegate.program.task import cores
+
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
 Help = Callable[[], None]  # what a helper is to do; it raises nothing
-
-
-def cores() -> int:
-    """The number of cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class Workers:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 from delegate.backends.info import Availability, BackendInfo
+from delegate.program.task import cores
 
 INSTALL = "pip install 'delegate[xnnpack]'"
 
@@ -17,14 +16,7 @@ def probe() -> Availability:
         version = str(ai_edge_litert.__version__)
     except Exception as error:
         return Availability(ok=False, reason=f"ai-edge-litert cannot be imported: {error}")
-    return Availability(ok=True, versions={"ai-edge-litert": version}, devices=(f"CPU, {threads()} threads",))
-
-
-def threads() -> int:
-    """The number of cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return Availability(ok=True, versions={"ai-edge-litert": version}, devices=(f"CPU, {cores()} threads",))
 
 
 INFO = BackendInfo(

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from delegate.backends.xnnpack.info import threads
 from delegate.backends.xnnpack.interpreted import Interpreted, litert, open_interpreter
 from delegate.backends.xnnpack.model_file import ModelFile
 from delegate.backends.xnnpack.verified import Graph
@@ -20,7 +19,7 @@ from delegate.errors import BackendFailed
 from delegate.kernels.halves import from_bfloat16, from_float16, to_bfloat16
 from delegate.program.dtypes import DType
 from delegate.program.source import let_go
-from delegate.program.task import Task
+from delegate.program.task import Task, cores
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
 
 LARGE = 1 << 24  # bytes of constants that are worth a file of their own, and sharing
@@ -201,7 +200,7 @@ def _interpreted(model: bytes | ModelFile, graph: Graph, specs: Mapping[str, Any
 
 
 def _threads(specs: Mapping[str, Any]) -> int:
-    return min(specs.get("threads") or threads(), threads())
+    return min(specs.get("threads") or cores(), cores())
 
 
 def _made(
