@@ -75,7 +75,7 @@ class XnnpackBackend(TableBackend):
         inside = {n for p in whole.values() for n in p.nodes[:-1]}
         for node in region.graph.nodes:
             if node in whole:
-                builder.at(node)
+                builder.origin = node.name
                 self.table.pattern(SCALED_PRODUCT).lower(builder, node)
             elif node.op == "call_function" and not builder.has(node) and node not in inside and tensors(node):
                 self._lower(builder, node)
@@ -112,7 +112,7 @@ class XnnpackBackend(TableBackend):
             if isinstance(value, torch.Tensor):
                 builder.set_constant(node, value)
                 return
-        builder.at(node)
+        builder.origin = node.name
         if node.args and node.args[0] in builder.at_run_time:
             lower_layer(builder, node)
             return

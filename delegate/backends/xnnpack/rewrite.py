@@ -15,8 +15,8 @@ import torch
 from torch.fx import Graph, Node
 
 from delegate.backends.aot import Region
-from delegate.backends.xnnpack.builder import shape_of
 from delegate.backends.xnnpack.lowerings.shape import same_shape
+from delegate.backends.xnnpack.operand import shape_of
 from delegate.edge.node import META_CONSTANT, arguments, op_name, tensor
 
 _LINEAR, _CONVOLUTION = "aten.linear.default", "aten.convolution.default"

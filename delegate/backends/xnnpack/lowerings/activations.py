@@ -10,9 +10,10 @@ from ai_edge_litert.schema_py_generated import ActivationFunctionType as Fused
 from torch.fx import Node
 
 from delegate.backends.lowering import every, with_dimensions
-from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.lowerings.elementwise import binary, extreme, unary
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg, constant, floats
+from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.backends.xnnpack.quantized import SIGMOID
 from delegate.edge.node import arguments, op_name, results_used, tensor
 from delegate.verdict import YES, Reason, Verdict, no

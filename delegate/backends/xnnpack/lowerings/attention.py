@@ -11,13 +11,14 @@ from torch.fx import Node
 
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack import layout
-from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.lowerings.elementwise import binary
 from delegate.backends.xnnpack.lowerings.masks import masked_scores
 from delegate.backends.xnnpack.lowerings.normalization import softmax
 from delegate.backends.xnnpack.lowerings.reduction import LARGEST, reduce
 from delegate.backends.xnnpack.lowerings.shape import dynamic_sizes, same_shape
 from delegate.backends.xnnpack.lowerings.table import FLOATS, TABLE
+from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.backends.xnnpack.tflite import Array
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no

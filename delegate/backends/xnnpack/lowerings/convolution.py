@@ -13,10 +13,11 @@ from ai_edge_litert.schema_py_generated import Padding
 from torch.fx import Node
 
 from delegate.backends.lowering import every
-from delegate.backends.xnnpack.builder import Operand, RegionBuilder, example, shape_of
+from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.layout import NHWC, NWC, Size
 from delegate.backends.xnnpack.lowerings.elementwise import binary
 from delegate.backends.xnnpack.lowerings.table import TABLE, constant, floats, ranks
+from delegate.backends.xnnpack.operand import Operand, example, shape_of
 from delegate.backends.xnnpack.quantized import Coded
 from delegate.backends.xnnpack.tflite import Array
 from delegate.edge.node import tensor

@@ -10,9 +10,10 @@ import numpy as np
 from torch.fx import Node
 
 from delegate.backends.lowering import every
-from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.lowerings.nan import kept, kept_log, kept_of_first
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg, floats, floats_or_truths, whole_precision
+from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.edge.node import arguments, op_name
 from delegate.verdict import YES, Reason, Verdict, no
 

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from delegate.backends.aot import RegionRefused
 from delegate.backends.lowering import every, with_dimensions
-from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.lowerings.indexing import Run, concatenate, take, take_every
 from delegate.backends.xnnpack.lowerings.shape import (
     dynamic_sizes,
@@ -20,6 +20,7 @@ from delegate.backends.xnnpack.lowerings.shape import (
     source,
 )
 from delegate.backends.xnnpack.lowerings.table import FLOATS, MAX_RANK, TABLE, floats
+from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.edge.node import arguments, is_constant, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

@@ -9,7 +9,7 @@ import numpy as np
 from torch.fx import Node
 
 from delegate.backends.lowering import every
-from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.layout import Size
 from delegate.backends.xnnpack.lowerings.shape import (
     difference,
@@ -20,6 +20,7 @@ from delegate.backends.xnnpack.lowerings.shape import (
     source,
 )
 from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, floats
+from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.edge.node import arguments, results_used
 from delegate.verdict import YES, Reason, Verdict, no
 

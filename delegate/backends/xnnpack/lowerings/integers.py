@@ -17,11 +17,12 @@ from ai_edge_litert.schema_py_generated import ActivationFunctionType as Fused
 from torch.fx import Node
 
 from delegate.backends.quantizable import QuantizedOperator
-from delegate.backends.xnnpack.builder import RegionBuilder, shape_of
+from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.coding import DECODES, QUANTIZE, integers_of
 from delegate.backends.xnnpack.lowerings.pooling import uncorrected
 from delegate.backends.xnnpack.lowerings.shape import ALIASES, RESHAPES, SQUEEZES
 from delegate.backends.xnnpack.lowerings.table import TABLE, Lower, arg
+from delegate.backends.xnnpack.operand import shape_of
 from delegate.backends.xnnpack.quantized import HIGH, LOW, SIGMOID, Coded, Integers, exact
 from delegate.edge.node import arguments, op_name
 

@@ -10,10 +10,11 @@ import numpy as np
 from torch.fx import Node
 
 from delegate.backends.lowering import every
-from delegate.backends.xnnpack.builder import Operand, RegionBuilder, example, shape_of
+from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.layout import Order, Size
 from delegate.backends.xnnpack.lowerings.elementwise import binary, broadcasting
 from delegate.backends.xnnpack.lowerings.table import TABLE, floats
+from delegate.backends.xnnpack.operand import Operand, example, shape_of
 from delegate.backends.xnnpack.quantized import Coded
 from delegate.backends.xnnpack.tflite import Array
 from delegate.edge.node import op_name, tensor

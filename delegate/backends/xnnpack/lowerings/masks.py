@@ -15,11 +15,12 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.aot import RegionRefused
-from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.lowerings.elementwise import binary
 from delegate.backends.xnnpack.lowerings.reduction import LARGEST, reduce
 from delegate.backends.xnnpack.lowerings.shape import RESHAPES, same_shape
 from delegate.backends.xnnpack.lowerings.table import FLOATS, MAX_RANK, TABLE
+from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.backends.xnnpack.tflite import Array
 from delegate.edge.node import is_constant, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from delegate.backends.xnnpack.builder import Operand, RegionBuilder
+from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.layout import NHWC
+from delegate.backends.xnnpack.operand import Operand
 
 
 def kept(builder: RegionBuilder, y: Operand, x: Operand) -> Operand:

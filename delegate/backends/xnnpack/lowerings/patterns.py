@@ -14,12 +14,13 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.aot import RegionRefused
-from delegate.backends.xnnpack.builder import RegionBuilder, shape_of
+from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.coding import CHOOSES, DECODES, QUANTIZE, QUANTIZES_BY, chain, is_known
 from delegate.backends.xnnpack.lowerings.integers import ROWS
 from delegate.backends.xnnpack.lowerings.linear import fully_connected
 from delegate.backends.xnnpack.lowerings.quantization import ALONE
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg
+from delegate.backends.xnnpack.operand import shape_of
 from delegate.backends.xnnpack.quantized import Coded
 from delegate.edge.node import arguments, is_constant, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no

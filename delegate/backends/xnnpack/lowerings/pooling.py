@@ -11,13 +11,14 @@ from ai_edge_litert.schema_py_generated import Padding
 from torch.fx import Node
 
 from delegate.backends.lowering import every
-from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.layout import NHWC, Size
 from delegate.backends.xnnpack.lowerings.convolution import depthwise, pad_zeros, spatial
 from delegate.backends.xnnpack.lowerings.indexing import concatenate, take
 from delegate.backends.xnnpack.lowerings.nan import clamped_windows, kept_along, kept_of_windows, ones
 from delegate.backends.xnnpack.lowerings.reduction import reduce
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg, floats, ranks
+from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.backends.xnnpack.quantized import LOW, exact
 from delegate.backends.xnnpack.tflite import Array
 from delegate.edge.node import op_name, results_used, tensor, tensors

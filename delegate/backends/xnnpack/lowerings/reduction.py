@@ -11,11 +11,12 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import every
-from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.lowerings.elementwise import binary, unary
 from delegate.backends.xnnpack.lowerings.nan import kept_along
 from delegate.backends.xnnpack.lowerings.shape import dynamic_sizes, source, without
 from delegate.backends.xnnpack.lowerings.table import FLOATS, TABLE, floats
+from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.edge.node import arguments, op_name, results_used, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

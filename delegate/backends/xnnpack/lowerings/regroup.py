@@ -13,7 +13,7 @@ from torch.fx import Node
 
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack import layout
-from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.layout import Size
 from delegate.backends.xnnpack.lowerings.gathering import MAX_PIECES
 from delegate.backends.xnnpack.lowerings.indexing import concatenate, take
@@ -27,6 +27,7 @@ from delegate.backends.xnnpack.lowerings.shape import (
     unsqueeze_by_product,
 )
 from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, floats
+from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.verdict import YES, Reason, Verdict, no
 
 

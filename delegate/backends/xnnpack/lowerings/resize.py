@@ -11,12 +11,13 @@ from torch.fx import Node
 
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack import layout
-from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.layout import NHWC, Order
 from delegate.backends.xnnpack.lowerings.gathering import MAX_PIECES, evenly_repeated, gather, pieces
 from delegate.backends.xnnpack.lowerings.indexing import pad_zeros, take
 from delegate.backends.xnnpack.lowerings.shape import dynamic_sizes, relabel, repeat_each, source
 from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, floats, ranks
+from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.edge.node import arguments, op_name
 from delegate.verdict import YES, Reason, Verdict, no
 

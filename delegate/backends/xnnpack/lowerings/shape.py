@@ -16,9 +16,10 @@ from torch.fx import Node
 from delegate.backends.aot import RegionRefused
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack import layout
-from delegate.backends.xnnpack.builder import Operand, RegionBuilder, shape_of
+from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.layout import Order, Size
 from delegate.backends.xnnpack.lowerings.table import HALVES, MAX_RANK, TABLE, floats
+from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.edge.node import arguments, is_constant, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

@@ -1,0 +1,85 @@
+"""Moves values of the model: other orders, shapes, parts, ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from delegate.backends.xnnpack import layout
+from delegate.backends.xnnpack.emitter import Emitter
+from delegate.backends.xnnpack.layout import Order, Size
+from delegate.backends.xnnpack.operand import Operand, signature
+
+
+class Mover(Emitter):
+    """A model that grows, whose values can be moved; nothing is moved twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reordered: dict[tuple[int, Order], Operand] = {}
+
+    def reorder(self, x: Operand, order: Order) -> Operand:
+        """The same value in another order: a TRANSPOSE, made once, or a RESHAPE where only sizes of 1 move."""
+        if x.order == order:
+            return x
+        key = (x.index, layout.between(x.order, order))
+        if key not in self._reordered:
+            unknown = sum(type(s) is not int for s in x.shape)  # a RESHAPE infers one at most
+            if unknown <= 1 and layout.same_memory(x.shape, x.order, order):
+                y = self.view(x, x.shape, order)
+            else:
+                perm = self.numbers(key[1])
+                y = self.emit("TRANSPOSE", [x, perm], x.shape, order, "TransposeOptions")
+            self._reordered[key] = y
+            self._reordered[(y.index, layout.between(order, x.order))] = x
+        found = self._reordered[key]
+        return replace(x, index=found.index, order=order)
+
+    def reshape(self, x: Operand, shape: Sequence[Size]) -> Operand:
+        """`torch.reshape`: keeps the memory order where the reshape allows it, else goes through row-major."""
+        shape = tuple(shape)
+        order = layout.reshape(x.shape, shape, x.order)
+        if order is None:
+            x = self.reorder(x, layout.row_major(x.rank))
+            order = layout.row_major(len(shape))
+        return self.view(x, shape, order)
+
+    def view(self, x: Operand, shape: tuple[Size, ...], order: Order) -> Operand:
+        """The same memory as a tensor of another logical shape in another order: a RESHAPE, or nothing at all.
+
+        The caller makes sure that element for element it is the same memory, see `layout.reshape`.
+        """
+        sizes = layout.physical(shape, order)
+        if len(sizes) == x.rank and all(map(layout.equal, sizes, x.sizes)):
+            return replace(x, shape=shape, order=order)
+        new = signature(sizes) or list(sizes)
+        return self.emit(
+            "RESHAPE", [x, self.numbers(new)], shape, order, "ReshapeOptions", newShape=np.array(new, np.int32)
+        )
+
+    def slice(self, x: Operand, ranges: Mapping[int, tuple[int, int | None]], shape: Sequence[Size]) -> Operand:
+        """Part of a value of at most 5 dimensions, in its order.
+
+        Args:
+            x: the value.
+            ranges: dimension -> (start, end); start may count from the end, end None is the end itself.
+            shape: sizes of the result.
+        """
+        begin, end, mask = [0] * x.rank, [0] * x.rank, 0
+        for axis, dim in enumerate(x.order):
+            begin[axis], stop = ranges.get(dim, (0, None))
+            end[axis] = stop or 0
+            mask |= (stop is None) << axis
+        corners = [self.numbers(v) for v in (begin, end, [1] * x.rank)]
+        return self.emit("STRIDED_SLICE", [x, *corners], shape, x.order, "StridedSliceOptions", endMask=mask)
+
+    def expand_rank(self, x: Operand, rank: int, order: Order) -> Operand:
+        """A value of lower rank as it broadcasts to `rank` dimensions that lie in `order`: leading sizes of 1 added."""
+        missing = rank - x.rank
+        own = tuple(d - missing for d in order if d >= missing)
+        x = self.reorder(x, own)
+        if order[:missing] == tuple(range(missing)):
+            return x  # TFLite broadcasts from the right, too
+        return self.view(x, (1,) * missing + x.shape, order)
