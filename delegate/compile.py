@@ -12,22 +12,22 @@ from torch.export import ExportedProgram
 
 from delegate.accuracy.verification import verification
 from delegate.compiled import CompiledProgram
-from delegate.compiler import Compiler, portable_message
 from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.sources import Model, exported_programs
 from delegate.edge.training import warn_of_training
 from delegate.edge.undisturbed import undisturbed
 from delegate.emit.device_copies import with_device_copies
 from delegate.errors import PartitionError
-from delegate.kept import KeptPrograms, Made
 from delegate.kernels.libraries import Wanted
-from delegate.locking import as_locked, lock_of, lock_to_keep, with_lock
-from delegate.measuring import is_measured, measured_places, of_partitions
+from delegate.lowering.compiler import Compiler, portable_message
+from delegate.lowering.kept import KeptPrograms, Made
+from delegate.lowering.locking import as_locked, lock_of, lock_to_keep, with_lock
+from delegate.lowering.measuring import is_measured, measured_places, of_partitions
+from delegate.lowering.quantized import quantized
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.placing import MEASURED
 from delegate.placement.replaying import elsewhere_of
 from delegate.plugins import PORTABLE
-from delegate.quantized import quantized
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.runtime.kernels import kernels_of

@@ -11,7 +11,7 @@ from delegate.cli import output
 from delegate.config import Config, load_config
 from delegate.edge.sources import exported_programs
 from delegate.errors import ConfigError
-from delegate.quantized import configured
+from delegate.lowering.quantized import configured
 from delegate.registry import default_registry
 from delegate.selection import select
 

@@ -22,7 +22,7 @@ from torch.export import Dim, ExportedProgram
 import delegate
 from delegate import KernelTable
 from delegate.edge.keys import NoKey, exported_key
-from delegate.kept import KeptPrograms
+from delegate.lowering.kept import KeptPrograms
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.registry import default_registry
 from delegate.selection import Selection, kept_artifacts, select
@@ -274,9 +274,9 @@ def test_all_that_is_asked_for_counts(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        ("delegate.kept.host_features", lambda: "another machine"),
-        ("delegate.kept.code_of", lambda package: f"other code of {package}"),
-        ("delegate.kept.versions_of", lambda distribution: ("torch 0",)),
+        ("delegate.lowering.kept.host_features", lambda: "another machine"),
+        ("delegate.lowering.kept.code_of", lambda package: f"other code of {package}"),
+        ("delegate.lowering.kept.versions_of", lambda distribution: ("torch 0",)),
         ("sys.version", "3.99"),
         ("delegate.kernels.installed.InstalledKernels.identity", lambda kernels, wanted: ("others",)),
     ],
@@ -343,7 +343,7 @@ def test_what_may_differ_another_time_is_not_kept(folder: Path, request_: dict[s
 @pytest.fixture
 def taken(folder: Path, caplog: pytest.LogCaptureFixture) -> Callable[..., tuple[delegate.CompiledProgram, bool]]:
     """Lowers, and says whether the whole program was taken from the cache."""
-    caplog.set_level(logging.INFO, "delegate.kept")
+    caplog.set_level(logging.INFO, "delegate.lowering.kept")
 
     def lower(*args: Any, **kwargs: Any) -> tuple[delegate.CompiledProgram, bool]:
         caplog.clear()

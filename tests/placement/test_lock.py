@@ -14,7 +14,7 @@ from torch import nn
 
 import delegate
 from delegate.errors import ConfigError, PartitionError
-from delegate.locking import check_locked
+from delegate.lowering.locking import check_locked
 from delegate.measured import Interval, Placement, PlanCost, StretchCost
 from delegate.placement.lock import Lock
 

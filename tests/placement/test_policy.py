@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from delegate.compiler import Compiler
 from delegate.edge.sources import exported_programs
+from delegate.lowering.compiler import Compiler
 from delegate.measured import PlanCost
 from delegate.placement.alternatives import Alternatives
 from delegate.placement.judging import Examined

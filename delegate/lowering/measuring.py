@@ -10,15 +10,15 @@ from torch.export import ExportedProgram
 
 from delegate.cache.folder import CHOICES
 from delegate.cache.store import Store
-from delegate.compiler import Compiler
 from delegate.errors import ConfigError
 from delegate.kernels.libraries import Wanted
+from delegate.lowering.compiler import Compiler
+from delegate.lowering.quantized import configured
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.kept import MOST_BYTES
 from delegate.placement.placing import Base, Circumstances, Outcome, named_candidates, placed, samples_to_place
 from delegate.placement.replaying import Elsewhere
 from delegate.program.model import Program
-from delegate.quantized import configured
 from delegate.registry import Registry
 from delegate.selection import Selection, kept_folder
 

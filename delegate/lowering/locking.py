@@ -9,15 +9,15 @@ from dataclasses import replace
 from torch.export import ExportedProgram
 
 from delegate.cache.environment import machine
-from delegate.compiler import Compiler
 from delegate.config import Quantization
 from delegate.edge.sources import Model, exported_programs
 from delegate.errors import ConfigError, PartitionError
+from delegate.lowering.compiler import Compiler
+from delegate.lowering.quantized import configured, quantized
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock, fingerprints, versions_of
 from delegate.placement.placing import Outcome
 from delegate.plugins import one_line
-from delegate.quantized import configured, quantized
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.runtime.kernels import kernels_of
