@@ -182,6 +182,11 @@ class Registry:
             self._states[name] = self._find(name, self._here)
         return cast("type[BackendRuntime]", self._half(name, "runtime", absent_ok=False))
 
+    def is_own(self, name: str) -> bool:
+        """Whether a backend is this project's own, and neither a plugin nor registered in this process alone."""
+        plugins = self._plugins.get(backend_of(name))
+        return plugins is not None and plugins[0].owner == OWN
+
     def register(self, info: BackendInfo | BackendAlias) -> None:
         """Add a backend, or a name for the best of several, for this process, without packaging it.
 
