@@ -58,8 +58,11 @@ def _tried(name: str) -> tuple[list[Outcome], dict[str, str], Call | None]:
         raise DelegateError(
             "the tests of backends need pytest, which is not installed", remedy="pip install pytest"
         ) from error
-    with output.working(f"testing {name}"):
-        outcomes = checking.run_kit(name)
+    with output.working(f"asking {name} what it takes"):
+        checking.reports(name)
+    with output.advancing(f"testing {name}") as advance:
+        outcomes = checking.run_kit(name, advance)
+    with output.working(f"timing calls of {name}"):
         return outcomes, checking.operators(name), checking.cost_of_a_call(name)
 
 
