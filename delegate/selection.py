@@ -86,7 +86,8 @@ class Selection:
         it says nothing, plugins that nobody asked for."""
         if "keep" in self.fallback.model_fields_set:
             return dict.fromkeys(self.backends, True) if self.fallback.keep else {}
-        return {name: False for name, half in self.backends.items() if isinstance(half, UnaskedBackend) and half.foreign}
+        unasked = (name for name, b in self.backends.items() if isinstance(b, UnaskedBackend) and b.foreign)
+        return dict.fromkeys(unasked, False)
 
 
 def select(request: Request, config: ConfigSource, registry: Registry, kernels: Wanted | None = None) -> Selection:

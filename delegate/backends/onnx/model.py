@@ -124,7 +124,7 @@ def _trace_again_only_for(program: ExportedProgram) -> None:
     def run(table: Mapping[Any, Any]) -> ExportedProgram:
         return decomposed(table) if any(node.target in table for node in program.graph.nodes) else program
 
-    program.run_decompositions = run  # type: ignore[method-assign, assignment]
+    program.run_decompositions = run
 
 
 @contextlib.contextmanager
