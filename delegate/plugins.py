@@ -98,6 +98,12 @@ def blocked_names(environment: Mapping[str, str] | None = None) -> frozenset[str
     return frozenset(part.strip() for part in value.split(",") if part.strip())
 
 
+def blocked_in_vain(name: str, near: Collection[str]) -> str:
+    """That what is blocked is no plugin here; `near` are those that may have been meant."""
+    meant = f": did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return f"the environment variable {BLOCK_VARIABLE} names {name!r}, which is no plugin here{meant}"
+
+
 def is_blocked(name: str, blocked: Collection[str]) -> bool:
     """Whether a plugin of that name is blocked."""
     return name in blocked or "*" in blocked

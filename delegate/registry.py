@@ -34,6 +34,7 @@ from delegate.plugins import (
     Plugin,
     State,
     backend_of,
+    blocked_in_vain,
     blocked_names,
     discover,
     full_traceback,
@@ -75,6 +76,21 @@ class Registry:
         self._aliases: dict[str, BackendAlias] = {}
         self._blocked = blocked_names()
         self._warned: set[str] = set()
+        for name, near in self.blocked_in_vain().items():
+            if near:  # what is installed elsewhere alone may be blocked everywhere
+                self.warn(f"{BLOCK_VARIABLE}={name}", blocked_in_vain(name, near))
+
+    def blocked_in_vain(self) -> dict[str, list[str]]:
+        """What the environment blocks though it is no plugin here, with the plugins whose names are like it."""
+        unknown = sorted(self._blocked - {"*"} - self._plugins.keys() - {p.name for p in self._refused})
+        if not unknown:
+            return {}
+        from delegate.kernels.installed import KERNELS
+
+        known = {*self._plugins, *discover(KERNELS).claims}
+        import difflib  # every process imports this module
+
+        return {name: difflib.get_close_matches(name, sorted(known)) for name in unknown if name not in known}
 
     def names(self) -> tuple[str, ...]:
         """The names of all backends in alphabetical order, whatever their state; imports nothing."""
@@ -181,6 +197,11 @@ class Registry:
         if name not in self._states and name in self._plugins and not self._is_foreign(name):
             self._states[name] = self._find(name, self._here)
         return cast("type[BackendRuntime]", self._half(name, "runtime", absent_ok=False))
+
+    def is_own(self, name: str) -> bool:
+        """Whether a backend is this project's own, and neither a plugin nor registered in this process alone."""
+        plugins = self._plugins.get(backend_of(name))
+        return plugins is not None and plugins[0].owner == OWN
 
     def register(self, info: BackendInfo | BackendAlias) -> None:
         """Add a backend, or a name for the best of several, for this process, without packaging it.

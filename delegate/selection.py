@@ -80,6 +80,15 @@ class Selection:
             for name, b in self.backends.items()
         }
 
+    @cached_property
+    def keeps(self) -> Mapping[str, bool]:
+        """The backends whose partitions are kept in kernels, see `emit`: all where the configuration says so, and where
+        it says nothing, plugins that nobody asked for."""
+        if "keep" in self.fallback.model_fields_set:
+            return dict.fromkeys(self.backends, True) if self.fallback.keep else {}
+        unasked = (name for name, b in self.backends.items() if isinstance(b, UnaskedBackend) and b.foreign)
+        return dict.fromkeys(unasked, False)
+
 
 def select(request: Request, config: ConfigSource, registry: Registry, kernels: Wanted | None = None) -> Selection:
     """Resolve the arguments of `to_backend`.
@@ -170,7 +179,9 @@ def _made(partitioner: Partitioner, registry: Registry, asked: bool) -> Half:
     if partitioner.isolate:
         return IsolatedBackend(name, half, options, partitioner.time_limit)
     made = CheckedBackend(name, half, options)
-    return made if asked else UnaskedBackend(made, lambda fault: registry.warn(name, str(fault)))
+    if asked:
+        return made
+    return UnaskedBackend(made, lambda fault: registry.warn(name, str(fault)), foreign=not registry.is_own(name))
 
 
 def _partitioners(request: Request, settings: Config, registry: Registry) -> list[Partitioner]:

@@ -69,7 +69,8 @@ class Verdict:
     def __str__(self) -> str:
         if self.reason is None:
             return "yes, in parts" if self.in_parts else "yes"
-        text = ": ".join(part for part in (str(self.reason), self.message, self.remedy) if part)
+        text = ": ".join(part for part in (str(self.reason), self.message) if part)
+        text += f"; remedy: {self.remedy}" if self.remedy else ""
         return " ".join(text.split())  # the words of a library may be of many lines
 
 

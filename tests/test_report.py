@@ -145,7 +145,7 @@ a_1        a            1  100%    8 B      8 B
     embedding_1 -> float32[2] at model.py:1, in forward
     and 1 more
   aten.convolution.default (2, 4% of the work): unsupported rank
-    conv_1 -> float32[2]: unsupported rank: rank 5: use conv2d
+    conv_1 -> float32[2]: unsupported rank: rank 5; remedy: use conv2d
     conv_2 -> float32[2]: unsupported rank: rank 6
 3 nodes of prefill not on b, most costly first:
   aten.embedding.default (3, 6% of the work): unsupported operator: a has no lowering of aten.embedding.default

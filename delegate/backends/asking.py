@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch.fx import Node
 
-from delegate.backends.aot import Backend
+from delegate.backends.aot import Backend, RegionFailed, RegionRefused
 from delegate.backends.region import Region, one_node_region
 from delegate.backends.structure import structure
 from delegate.verdict import Reason, Verdict, no
@@ -38,7 +38,8 @@ class AskingBackend(Backend):
         """Whether the library takes a region of one operator, with what picks its results.
 
         Constants of the region have the shape and dtype of the program's own, and hold zeros. It is asked once about
-        regions of one structure, and must leave the region as it is.
+        regions of one structure, and must leave the region as it is. RegionRefused and RegionFailed are refusals, too,
+        e.g. of `exported_program`, where the sizes of one operator do not follow from those of its inputs.
         """
 
     def check(self, node: Node) -> Verdict:
@@ -48,8 +49,16 @@ class AskingBackend(Backend):
             return no(Reason.OPERATOR, "it gives no tensor that is used")
         key = structure(region, _type, names=False)
         if key not in self._answers:
-            self._answers[key] = self.ask(region)
+            self._answers[key] = self._answer(region)
         return self._answers[key]
+
+    def _answer(self, region: Region) -> Verdict:
+        try:
+            return self.ask(region)
+        except RegionRefused as refusal:
+            return no(Reason.REFUSED, "; ".join(refusal.reasons.values()))
+        except RegionFailed as failure:
+            return no(Reason.REFUSED, failure.reason)
 
 
 def _type(constant: torch.Tensor) -> Hashable:

@@ -16,17 +16,18 @@ class UnaskedBackend:
     Args:
         backend: of which it is.
         tell: warns of a fault.
+        foreign: whether it is a plugin of somebody else.
 
     Attributes:
         check, claims, preserve_ops, most_constants: the backend's own.
         has_failed: whether there was any fault.
     """
 
-    def __init__(self, backend: CheckedBackend, tell: Callable[[DelegateError], None]) -> None:
+    def __init__(self, backend: CheckedBackend, tell: Callable[[DelegateError], None], *, foreign: bool) -> None:
         self.check, self.claims = backend.check, backend.claims
         self.preserve_ops, self.most_constants = backend.preserve_ops, backend.most_constants
         self._backend, self._tell = backend, tell
-        self.has_failed = False
+        self.foreign, self.has_failed = foreign, False
 
     def on_fault(self, fault: DelegateError) -> None:
         """Told of a fault in its answers, see `Capability`."""

@@ -9,9 +9,9 @@ import typer
 
 from delegate.backends.state import BackendState
 from delegate.cli import output
-from delegate.errors import BackendError
+from delegate.cli.halves import half_shown, halves_of
 from delegate.kernels.libraries import KernelLibrary
-from delegate.plugins import State
+from delegate.plugins import State, blocked_in_vain
 from delegate.registry import Registry
 
 
@@ -45,6 +45,8 @@ def _list(registry: Registry) -> None:
             print(f"{s.detail}: {s.remedy}")
     for s in registry.refused():
         print(s.detail)
+    for name, near in registry.blocked_in_vain().items():
+        print(blocked_in_vain(name, near))
     if any(s.kept for s in states):
         print("some of this is what was found earlier: `delegate backends --refresh` asks again")
     print()
@@ -65,7 +67,7 @@ def _count(library: KernelLibrary) -> str:
 
 def _one(registry: Registry, name: str, as_json: bool) -> None:
     registry.state(name)
-    halves = {half: _try(registry, name, half) for half in ("aot", "runtime")}
+    halves = halves_of(registry, name)
     state = registry.state(name)  # again: a half that fails to import makes it broken
     if as_json:
         output.print_json({**_data(state), **halves})
@@ -80,8 +82,8 @@ def _one(registry: Registry, name: str, as_json: bool) -> None:
         "device": _devices(state),
         "without": state.availability.reason if state.availability and state.availability.ok else "",
         "licence": state.info.licence if state.info else "",
-        "aot half": halves["aot"],
-        "runtime half": halves["runtime"],
+        "aot half": half_shown(halves["aot"], state),
+        "runtime half": half_shown(halves["runtime"], state),
         "problem": state.detail,
         "remedy": state.remedy,
     }
@@ -90,15 +92,6 @@ def _one(registry: Registry, name: str, as_json: bool) -> None:
             print(f"{key + ':':<14}{value}")
     if state.traceback:
         print(f"\n{state.traceback.rstrip()}")
-
-
-def _try(registry: Registry, name: str, half: str) -> str:
-    """ "ok", or why a half cannot be used."""
-    try:
-        registry.half(name, half)
-    except BackendError as error:
-        return str(error)
-    return "ok"
 
 
 def _data(state: BackendState) -> dict[str, Any]:

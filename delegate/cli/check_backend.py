@@ -10,7 +10,8 @@ import typer
 
 from delegate.backends.state import BackendState
 from delegate.cli import output
-from delegate.errors import BackendError, DelegateError
+from delegate.cli.halves import half_shown, halves_of
+from delegate.errors import DelegateError
 from delegate.plugins import State
 from delegate.registry import Registry
 
@@ -26,7 +27,7 @@ def check_backend(
     registry = Registry(refresh=True)
     name = registry.resolve(name)
     state = registry.state(name)
-    halves = {half: _half(registry, name, half) for half in ("aot", "runtime")}
+    halves = halves_of(registry, name)
     found: dict[str, Any] = {"backend": name, "state": str(state.state), "detail": state.detail, "halves": halves}
     ready = state.state is State.OK and set(halves.values()) == {"ok"}
     outcomes, matrix, call = _tried(name) if ready else ([], {}, None)
@@ -39,15 +40,6 @@ def check_backend(
         raise typer.Exit(1)
 
 
-def _half(registry: Registry, name: str, half: str) -> str:
-    """ "ok", or why a half cannot be used."""
-    try:
-        registry.half(name, half)
-    except BackendError as error:
-        return str(error)
-    return "ok"
-
-
 def _tried(name: str) -> tuple[list[Outcome], dict[str, str], Call | None]:
     try:
         with output.working("importing torch"):
@@ -58,8 +50,11 @@ def _tried(name: str) -> tuple[list[Outcome], dict[str, str], Call | None]:
         raise DelegateError(
             "the tests of backends need pytest, which is not installed", remedy="pip install pytest"
         ) from error
-    with output.working(f"testing {name}"):
-        outcomes = checking.run_kit(name)
+    with output.working(f"asking {name} what it takes"):
+        checking.reports(name)
+    with output.advancing(f"testing {name}") as advance:
+        outcomes = checking.run_kit(name, advance)
+    with output.working(f"timing calls of {name}"):
         return outcomes, checking.operators(name), checking.cost_of_a_call(name)
 
 
@@ -67,8 +62,8 @@ def _print(
     state: BackendState, halves: dict[str, str], outcomes: list[Outcome], matrix: dict[str, str], call: Call | None
 ) -> None:
     print(f"backend:      {state.name}, {state.state}{f': {state.detail}' if state.detail else ''}")
-    print(f"aot half:     {halves['aot']}")
-    print(f"runtime half: {halves['runtime']}")
+    print(f"aot half:     {half_shown(halves['aot'], state)}")
+    print(f"runtime half: {half_shown(halves['runtime'], state)}")
     if not outcomes:
         return
     count = Counter(o.outcome for o in outcomes)

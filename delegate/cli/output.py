@@ -148,6 +148,34 @@ def counting(text: str, unit: str) -> Iterator[Callable[[int], None]]:
         yield lambda number: status.update(Text(printable(f"{text}: {number} {unit}")))
 
 
+@contextmanager
+def advancing(text: str) -> Iterator[Callable[[int, int], None]]:
+    """Gives a function that takes how much of how much is done: a bar on stderr where that is a terminal, else a line
+    for each tenth."""
+    if not sys.stderr.isatty():
+        yield _tenths(text)
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import Progress
+
+    with Progress(console=Console(file=_own(sys.stderr)), auto_refresh=False, transient=True) as bar:
+        task = bar.add_task(escape(printable(text)), total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total, refresh=True)
+
+
+def _tenths(text: str) -> Callable[[int, int], None]:
+    told = 0
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told
+        if done * 10 // total > told:
+            told = done * 10 // total
+            print(f"{text}: {done} of {total}", file=sys.stderr, flush=True)
+
+    return tell
+
+
 def counted(count: int, text: str) -> Iterator[int]:
     """`range(count)` with a bar on stderr where that is a terminal; nothing is drawn while the caller has an item."""
     if count == 1 or not sys.stderr.isatty():

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,8 +19,9 @@ import delegate
 from delegate.cli import output
 from delegate.cli.arrays import Array, input_names, leaves, random_inputs, read_inputs
 from delegate.cli.importing import Imports, import_modules
-from delegate.errors import InputError
+from delegate.errors import BackendFailed, InputError
 from delegate.program.model import Tree
+from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method
 
 
@@ -66,7 +68,7 @@ def run(
             isolate=isolate,
             options=_load_options(options or []),
         )
-    with loaded as program:
+    with _told_if_it_does_not_close(loaded) as program:
         chosen = program.method(method or program.default_method)
         arrays = _read(chosen, inputs) if inputs else random_inputs(chosen.definition)
         arguments = leaves(chosen.inputs, arrays)
@@ -102,6 +104,20 @@ def run(
     for event in fallbacks:
         print(f"note: {event}")
     print(f"ran {chosen.name} {_times(seconds)}")
+
+
+@contextmanager
+def _told_if_it_does_not_close(program: LoadedProgram) -> Iterator[LoadedProgram]:
+    """A delegate that cannot be closed is a warning: what it has computed is not lost."""
+    ran = False
+    try:
+        with program:
+            yield program
+            ran = True
+    except BackendFailed as error:
+        if not ran:
+            raise
+        warnings.warn(str(error), RuntimeWarning, stacklevel=1)
 
 
 def _read(method: Method, given: Sequence[str]) -> dict[str, Array]:

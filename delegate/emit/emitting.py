@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from delegate.emit.fallback import emit_fallback
 from delegate.emit.method import emit_method
 from delegate.emit.parallel import run_together
 from delegate.emit.shared import SharedTables
 from delegate.emit.spaces import keep_on_devices
+from delegate.errors import LoweringError
 from delegate.partitioner.cut import LoweredProgram
 from delegate.program.model import Method, Program
 from delegate.program.stages import depends_on_data
@@ -18,12 +20,14 @@ from delegate.runtime.bounds import planned_at_bounds
 from delegate.runtime.kernels import Kernels
 from delegate.runtime.storage import assign_storage
 
+NOTHING: Mapping[str, bool] = MappingProxyType({})
+
 
 def emit(
     methods: Sequence[LoweredProgram],
     kernels: Kernels,
     *,
-    keep_fallbacks: bool = False,
+    keep: Mapping[str, bool] = NOTHING,
     on_fallback: str = "warn",
     tell: Callable[[str], None] = warnings.warn,
 ) -> Program:
@@ -35,7 +39,8 @@ def emit(
     Args:
         methods: lowered.
         kernels: that run what no backend took.
-        keep_fallbacks: emit every partition in kernels too.
+        keep: backends whose partitions are emitted in kernels too; whether one that no kernels can run is an error,
+            else it is left without.
         on_fallback: what happens when a fallback is used: "allow", "warn" or "error".
         tell: is given a sentence on each thing that the exports assumed and the program does not check.
 
@@ -45,13 +50,13 @@ def emit(
     """
     shared = SharedTables()
     made = [keep_on_devices(emit_method(lowered, shared, kernels), shared) for lowered in methods]
-    fallbacks = _fallbacks(methods, shared, kernels) if keep_fallbacks else []
+    fallbacks = _fallbacks(methods, shared, kernels, keep)
     program = Program(
         methods=tuple(made),
         operators=tuple(shared.operators),
         constants=tuple(shared.constants),
         states=tuple(shared.states),
-        delegates=tuple(d._replace(fallback=i if keep_fallbacks else -1) for i, d in enumerate(shared.delegates)),
+        delegates=tuple(shared.delegates),
         segments=tuple(shared.segments),
         on_fallback=on_fallback,
         spaces=tuple(shared.spaces),
@@ -67,10 +72,26 @@ def emit(
     return planned
 
 
-def _fallbacks(methods: Iterable[LoweredProgram], shared: SharedTables, kernels: Kernels) -> list[Method]:
-    """A method in kernels for every delegate, in their order."""
+def _fallbacks(
+    methods: Iterable[LoweredProgram], shared: SharedTables, kernels: Kernels, keep: Mapping[str, bool]
+) -> list[Method]:
+    """Methods in kernels for the delegates of these backends, which are told of them."""
     regions = {name: (d.region, m.program.range_constraints) for m in methods for name, d in m.delegates.items()}
-    return [emit_fallback(*regions[spec.name], shared, kernels) for spec in shared.delegates]
+    made: list[Method] = []
+    for number, spec in enumerate(shared.delegates):
+        if spec.backend not in keep:
+            continue
+        before = shared.copy()
+        try:
+            method = emit_fallback(*regions[spec.name], shared, kernels)
+        except LoweringError:
+            if keep[spec.backend]:
+                raise
+            shared.restore(before)
+            continue
+        shared.delegates[number] = spec._replace(fallback=len(made))
+        made.append(method)
+    return made
 
 
 def _planned(program: Program, method: Method, kernels: Kernels) -> Method:

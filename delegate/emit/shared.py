@@ -33,6 +33,16 @@ class SharedTables:
         self._packed: dict[_Key, torch.Tensor] = {}
         self._state_of: dict[str, int] = {}
 
+    def copy(self) -> SharedTables:
+        """Tables of their own with the same in them."""
+        made = SharedTables()
+        made.restore(self)
+        return made
+
+    def restore(self, kept: SharedTables) -> None:
+        """Hold what others hold, and no more."""
+        vars(self).update((name, table.copy()) for name, table in vars(kept).items())
+
     def operator(self, name: str) -> int:
         """The index of an operator."""
         return self.operators.setdefault(name, len(self.operators))

@@ -28,7 +28,7 @@ from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan as plan_graph
 from delegate.partitioner.reporting import make_report
 from delegate.partitioner.saved import SavedPlan
-from delegate.program.model import Program
+from delegate.program.model import DelegateSpec, Program
 from delegate.report import Report
 from delegate.runtime.kernels import Kernels
 from delegate.selection import Selection
@@ -136,10 +136,12 @@ class Compiler:
             PartitionError: nodes stay portable, and the policy forbids that.
         """
         lowered = [method.lowered or self._lower(method) for method in self.methods.values()]
-        keep, policy = self.selection.fallback.keep, self.selection.fallback.policy
+        keep, policy = self.selection.keeps, self.selection.fallback.policy
         self.told = []
-        tell = self.told.append
-        return emit(lowered, self.kernels, keep_fallbacks=keep, on_fallback=policy, tell=tell), lowered
+        program = emit(lowered, self.kernels, keep=keep, on_fallback=policy, tell=self.told.append)
+        results = {name: d.result for part in lowered for name, d in part.delegates.items()}
+        self.notes = {d.name: (*results[d.name].notes, *_of_unasked(d, keep)) for d in program.delegates}
+        return program, lowered
 
     def move(self, moved: Mapping[str, Moved]) -> None:
         """Have nodes of partitions run elsewhere, when the program is next emitted."""
@@ -165,7 +167,6 @@ class Compiler:
                 break
             for backend, reasons in refused.items():
                 method.refuse(backend, {node: no(Reason.REFUSED, why) for node, why in reasons.items()})
-        self.notes.update((name, d.result.notes) for name, d in delegates.items())
         method.origins = {c.partition.name: c.origins for c in found}
         method.lowered = lower(made, delegates)
         return method.lowered
@@ -222,6 +223,14 @@ class Compiler:
                         reasons = dict.fromkeys(partition.nodes, str(refusal)) | reasons
             refused.setdefault(partition.backend, {}).update(reasons)
         return delegates, refused
+
+
+def _of_unasked(spec: DelegateSpec, keep: Mapping[str, bool]) -> tuple[str, ...]:
+    """What the report says of a partition that is kept in kernels because nobody asked for its backend."""
+    if keep.get(spec.backend, True):
+        return ()
+    kept = "is kept in kernels too" if spec.fallback >= 0 else "has no fallback, as no kernels run all of it"
+    return (f"nobody named {spec.backend}: it {kept}",)
 
 
 def _refuse_portable(made: Plan, selection: Selection) -> None:

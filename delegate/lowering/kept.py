@@ -145,7 +145,7 @@ class KeptPrograms:
         kernels = self._registry.kernels.identity(chosen.kernels)
         if kernels is None:
             raise NoKey
-        asked = (repr(chosen.rules), chosen.on_portable, chosen.notes, plain(chosen.fallback))
+        asked = (repr(chosen.rules), chosen.on_portable, chosen.notes, plain(chosen.fallback), chosen.keeps)
         ours = (sys.version, code_of("delegate"), versions_of("delegate"), host_features())
         return (backends, asked, kernels, ours, _torch())
 

@@ -81,7 +81,7 @@ class _Work:
             options: of `delegate.load`.
         """
         before = _memory()
-        self.program = load(path, kernels=kernels, trust_code=trusted, options=options)
+        self.program = load(path, kernels=kernels, trust_code=trusted, options=options, fallback="error")
         self.method, self.leaves = method, leaves(inputs)
         if watched:
             self.profile = self.watching.enter_context(self.program.profile())

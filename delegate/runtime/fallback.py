@@ -31,7 +31,7 @@ class FallbackEvent:
         partition: its name.
         backend: that was to run it.
         when: "load" or "run": when the delegate failed. "memory": it still runs on its backend,
-            whose device had no memory for what it gives to others.
+            whose device had no memory for what it gives to others. "close": it has run there, and could not be closed.
         reason: what the failure was, on one line.
     """
 
@@ -43,6 +43,8 @@ class FallbackEvent:
     def __str__(self) -> str:
         if self.when == "memory":
             return f"{self.partition} gives its results to the host, for {self.backend} has no memory: {self.reason}"
+        if self.when == "close":
+            return f"partition {self.partition} of {self.backend} could not be closed: {self.reason}"
         failure = f"{self.backend} failed at {self.when}: {self.reason}"
         return f"partition {self.partition} runs on portable kernels, because {failure}"
 
@@ -145,7 +147,10 @@ class _UntilItFails(Delegate):
         self._delegate.interrupt()
 
     def close(self) -> None:
-        self._delegate.close()
+        try:
+            self._delegate.close()
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
+            self._fallbacks.note(self.spec, "close", error)
 
     def leave(self, error: BaseException) -> bool:
         """Use the fallback from now on, because of an error; whether it was not used before."""

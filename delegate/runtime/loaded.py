@@ -245,7 +245,8 @@ class LoadedProgram(Context):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        with suppress(BackendFailed) if error else nullcontext():  # what ends the block is the one to tell
+            self.close()
 
 
 def _fallbacks(shared: Resources, policy: str) -> Fallbacks | None:

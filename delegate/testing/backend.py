@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -77,7 +78,9 @@ class BackendTests:
         cases: modules that it runs, at least in part, by a name for the test.
         options: of the backend.
         tolerance: the largest absolute error over the largest absolute value.
-        exceptions: which of the awkward cases its device cannot do right by nature, and why.
+        exceptions: which of the awkward cases, or families of generated ones, its device cannot do right by nature,
+            and why.
+        examples: how many cases are generated of each family.
     """
 
     backend: ClassVar[str]
@@ -85,6 +88,7 @@ class BackendTests:
     options: ClassVar[Mapping[str, Any]] = {}
     tolerance: ClassVar[float] = 1e-4
     exceptions: ClassVar[Mapping[str, str]] = {}
+    examples: ClassVar[int] = 10
 
     def another_version(self, blob: bytes) -> bytes | None:
         """A blob as another version of the backend would write it, which `init` has to refuse; None if it has none."""
@@ -95,6 +99,8 @@ class BackendTests:
         for name, cases in (("case", self.cases), ("awkward", AWKWARD)):
             if name in metafunc.fixturenames:
                 metafunc.parametrize(name, list(cases.values()), ids=list(cases))
+        if "family" in metafunc.fixturenames:
+            metafunc.parametrize("family", _families())
 
     @pytest.fixture(autouse=True)
     def _available(self) -> None:
@@ -131,9 +137,18 @@ class BackendTests:
         self._compare(case)
 
     def test_answers_to_whatever_may_come(self, awkward: Case) -> None:
-        if reason := next((why for name, why in self.exceptions.items() if AWKWARD[name] is awkward), ""):
+        if reason := next((why for name, why in self.exceptions.items() if AWKWARD.get(name) is awkward), ""):
             pytest.skip(reason)
         self._compare(awkward)
+
+    def test_generated_cases(self, family: str) -> None:
+        """Attributes, shapes, sizes and strides of operators, and programs of several, where it takes any of them."""
+        if reason := self.exceptions.get(family):
+            pytest.skip(reason)
+        from delegate.testing.generated.check import compared
+
+        config = {**self._config, "cache": {"enabled": False}}
+        compared(family, config, self.tolerance, self.examples, taken_alone=True)()
 
     def test_all_outputs_are_filled(self, case: Case) -> None:
         """What memory held before makes no difference, and inputs are left alone."""
@@ -279,6 +294,16 @@ class BackendTests:
             tolerance = self.tolerance if case.tolerance is None else case.tolerance
             scale = np.abs(wanted[np.isfinite(wanted)]).max(initial=0) if wanted.dtype.kind in "fc" else 0
             np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance * float(scale))
+
+
+def _families() -> list[Any]:
+    """The names of the families of generated cases."""
+    if find_spec("hypothesis") is None:
+        absent = pytest.mark.skip(reason="Hypothesis is not installed: pip install hypothesis")
+        return [pytest.param("", marks=absent, id="all")]
+    from delegate.testing.generated.families import FAMILIES
+
+    return list(FAMILIES)
 
 
 def arrays_of(values: Any) -> list[Any]:

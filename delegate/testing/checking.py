@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -79,9 +79,14 @@ def kit_of(name: str) -> type[BackendTests]:
     return type("TestKit", (BackendTests,), {"backend": name, "cases": cases_of(name)})
 
 
-def run_kit(name: str) -> list[Outcome]:
-    """Run them; raises what asking the backend about the modules raises."""
-    collected = _Collected()
+def run_kit(name: str, advance: Callable[[int, int], None] = lambda done, total: None) -> list[Outcome]:
+    """Run them; raises what asking the backend about the modules raises.
+
+    Args:
+        name: of the backend.
+        advance: is told after each test how many of how many have ended.
+    """
+    collected = _Collected(advance)
     if not cases_of(name):
         return [
             Outcome("something_of_it_runs_there", "failed", "it takes none of the common modules, not even in part")
@@ -113,10 +118,20 @@ def _seconds(method: Any, arrays: list[Any]) -> float:
 
 
 class _Collected:
-    """A plugin of pytest that keeps how tests ended."""
+    """A plugin of pytest that keeps how tests ended, and tells how many have."""
 
-    def __init__(self) -> None:
+    def __init__(self, advance: Callable[[int, int], None]) -> None:
         self.outcomes: list[Outcome] = []
+        self._advance, self._ended, self._total = advance, 0, 0
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Note how many tests there are."""
+        self._total = len(session.items)
+
+    def pytest_runtest_logfinish(self) -> None:
+        """Tell that one more has ended."""
+        self._ended += 1
+        self._advance(self._ended, self._total)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the outcome of a test, and of what could not be set up."""

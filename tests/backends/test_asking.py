@@ -48,6 +48,30 @@ class Net(nn.Module):
         return values, places, rest
 
 
+class Regions(Asking):
+    """It exports every region that it is asked about, as libraries do that take programs of torch.export."""
+
+    def ask(self, region: Region) -> Verdict:
+        exported_program(region)
+        return YES
+
+
+def test_sizes_that_do_not_follow_from_the_inputs_are_refused():
+    """A slice of a size that was computed from another input's."""
+
+    class Cut(nn.Module):
+        def forward(self, x, y):
+            return x[: y.shape[0] // 2] * 2
+
+    n, m = Dim("n", min=8, max=16), Dim("m", min=4, max=8)
+    program = to_edge(torch.export.export(Cut(), (torch.ones(9), torch.ones(5)), dynamic_shapes=({0: n}, {0: m})))
+    verdicts = {str(node.target): Regions().check(node) for node in program.graph.nodes if is_compute(node)}
+    assert verdicts["aten.mul.Tensor"]
+    refused = verdicts["aten.slice.Tensor"]
+    assert refused.reason is Reason.REFUSED
+    assert "does not follow from the sizes" in refused.message
+
+
 def test_it_is_asked_once_about_each_kind_of_node():
     backend = Asking()
     program = edge(Net(), (torch.randn(3, 4),), preserve_ops=frozenset({"aten.linear.default"}))

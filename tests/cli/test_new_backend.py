@@ -66,12 +66,13 @@ class Made:
         path = f"{install(folder / 'site', self.source)}{os.pathsep}{ROOT}"
         self._environment = {**os.environ, "PYTHONPATH": path, "DELEGATE_CACHE": str(folder / "kept")}
 
-    def python(self, *args: str) -> str:
+    def python(self, *args: str, stderr: str = "") -> str:
         command = [sys.executable, *args]
         done = subprocess.run(
             command, cwd=self.source, env=self._environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        assert stderr in done.stderr
         return done.stdout
 
 
@@ -88,7 +89,7 @@ def test_it_passes_as_it_is(made: Made) -> None:
 
 @pytest.mark.slow
 def test_it_is_checked_without_a_test(made: Made) -> None:
-    checked = json.loads(made.python("-m", "delegate", "check-backend", "my_npu", "--json"))
+    checked = json.loads(made.python("-m", "delegate", "check-backend", "my_npu", "--json", stderr="testing my_npu: "))
     assert (checked["state"], checked["halves"]) == ("ok", {"aot": "ok", "runtime": "ok"})
     assert {test["outcome"] for test in checked["tests"]} == {"passed", "skipped"}
     assert checked["operators"]["aten.add.Tensor"] == "yes"

@@ -1,45 +1,25 @@
 """Operators with generated attributes, static and dynamic, on real backends against eager.
 
-`make test` tries a few of every family, the same at every run; `make test-slow` many.
+The kit tries a few of every family on a backend, the same at every run; `make test-slow` many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from delegate.testing.generated.check import check, compared
+from delegate.testing.generated.families import FAMILIES
+from delegate.testing.generated.sample import Sample, vary
 from tests.backends.onnx.test_rows import require
-from tests.properties.check import check
-from tests.properties.families import FAMILIES
-from tests.properties.sample import Sample, vary
 
 # Largest error over the largest value; emulators of devices compute in float16, or are slow, or take no dynamic sizes.
 TOLERANCE = {"portable": 1e-4, "xnnpack": 1e-4, "dsp": 1e-2, "webgpu": 1e-3, "cuda": 1e-4}
 # What `check` is told where it is not the name; cuda compiles for the host's CPU.
 BACKENDS: dict[str, Any] = {"portable": [], "cuda": {"backends": [{"name": "cuda", "options": {"arch": "llvm"}}]}}
-
-
-def compared(backend: str, family: str, examples: int) -> Callable[[], None]:
-    """A property: samples of the family, lowered for the backend, give what eager gives."""
-
-    @settings(
-        max_examples=examples, database=None, deadline=None, derandomize=True, phases=[Phase.generate, Phase.shrink],
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
-    @given(vary(FAMILIES[family], dynamic=backend != "dsp"))
-    def run(sample: Sample) -> None:
-        check(sample, BACKENDS.get(backend, backend), TOLERANCE[backend])
-
-    return run
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_xnnpack(family):
-    compared("xnnpack", family, 12)()
 
 
 def _require(backend: str) -> None:
@@ -49,11 +29,16 @@ def _require(backend: str) -> None:
         require(backend)
 
 
+def _compared(backend: str, family: str, examples: int) -> None:
+    given = BACKENDS.get(backend, backend)
+    compared(family, given, TOLERANCE[backend], examples, dynamic=backend != "dsp")()
+
+
 @pytest.mark.parametrize("backend", ["dsp", "webgpu", "cuda"])
-@pytest.mark.parametrize("family", ["pools", "pads"])
+@pytest.mark.parametrize("family", ["pools", "pads", "programs"])
 def test_devices(backend, family):
     _require(backend)
-    compared(backend, family, 4)()
+    _compared(backend, family, 4)
 
 
 @pytest.mark.slow
@@ -63,7 +48,7 @@ def test_devices(backend, family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sweep(backend, examples, family):
     _require(backend)
-    compared(backend, family, examples)()
+    _compared(backend, family, examples)
 
 
 def test_the_property_can_fail():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.errors import BackendBroken, BackendError, BackendFailed, BackendUnavailable, ConfigError
+from delegate.errors import BackendBroken, BackendError, BackendFailed, BackendUnavailable, ConfigError, InputError
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.plugins import State
 from delegate.probing import process
@@ -57,7 +58,7 @@ def site(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", ",".join((*OWN, *HANGS)))
     default_registry.cache_clear()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "broken-twin 2.0 claims the kernel library 'portable'")
+        warnings.filterwarnings("ignore", "broken-twin 2.0 claims the")
         yield installed
     default_registry.cache_clear()
 
@@ -255,6 +256,54 @@ def test_nobody_asked_for_them(site: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         delegate.to_backend(exported())
+
+
+AT_RUN_TIME = {
+    "init_error": "init_error failed at load: RuntimeError: bang in two lines",
+    "init_nonsense": "init_nonsense failed at load: BackendFailed: its init() gave a dict, not a Delegate",
+    "prepare_error": "prepare_error failed at run: RuntimeError: bang in two lines",
+    "execute_error": "execute_error failed at run: RuntimeError: bang in two lines",
+    "execute_nonsense": "execute_nonsense failed at run: BackendFailed: its execute() should fill `outputs`",
+    "close_error": "of close_error could not be closed: RuntimeError: bang in two lines",
+}
+
+
+@pytest.mark.parametrize("name", AT_RUN_TIME)
+def test_nobody_asked_for_one_that_fails_at_run_time(site: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Its partitions were kept in kernels, and run there from then on; asked for, it is an error, as ever."""
+    monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", ",".join({*Registry().names()} - {name}))
+    default_registry.cache_clear()
+    program = delegate.to_backend(exported())
+    assert {p.backend for p in program.report.partitions} == {name}
+    assert all(f"nobody named {name}: it is kept in kernels too" in p.notes for p in program.report.partitions)
+    data = serialize(program.program)
+    with pytest.warns(RuntimeWarning, match=re.escape(AT_RUN_TIME[name])):
+        assert {event.backend for event in run_twice(data)} == {name}
+    for asked in ({"backends": [name]}, {"fallback": {"keep": False}}):
+        bare = serialize(delegate.to_backend(exported(), config=asked).program)
+        assert len(bare) < len(data)
+        with pytest.raises(BackendFailed, match=f"of {name}"), delegate.load(bare) as loaded:
+            assert_right(loaded)
+
+
+def run_twice(data: bytes) -> Any:
+    """What fell back meanwhile."""
+    with delegate.load(data) as loaded:
+        for _ in range(2):
+            assert_right(loaded)
+    return loaded.events
+
+
+def test_a_call_tells_of_its_own_fault_and_not_of_closing(site: Path) -> None:
+    data = serialize(delegate.to_backend(exported(), "close_error").program)
+    with pytest.raises(InputError, match="missing b"), delegate.load(data) as loaded:
+        loaded(1)
+
+
+def test_what_was_run_is_shown_though_it_does_not_close(installed: Path, site: Path, tmp_path: Path) -> None:
+    delegate.to_backend(exported(), "close_error").save(tmp_path / "model.dlg")
+    shown = command(installed, tmp_path, "run", str(tmp_path / "model.dlg"), "--json")
+    assert [o["shape"] for o in shown["outputs"]] == [[2, 3]]
 
 
 INIT = {

@@ -32,6 +32,7 @@ class Sums(nn.Module):
 class TestXnnpack(BackendTests):
     backend = "xnnpack"
     options: ClassVar = {"threads": 1}
+    examples = 12
     cases: ClassVar = {
         "net": Case(Net().eval(), (torch.randn(1, 3, 8, 8),)),
         "dynamic": Case(

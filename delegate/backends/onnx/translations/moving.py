@@ -37,6 +37,13 @@ def roll(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
     return x
 
 
+def squeezed(x: Any, dim: Sequence[int]) -> Any:
+    """Without those of these dimensions that have one element."""
+    op = ops()
+    gone = [d for d in dim if x.shape[d] == 1]
+    return op.Squeeze(x, ints(gone)) if gone else op.Identity(x)
+
+
 def filled(x: Any, value: float, **_: Any) -> Any:
     """A number in the shape of another tensor."""
     return ops().Expand(scalar(value, x), ints(list(x.shape)))
@@ -54,7 +61,7 @@ ROWS = (
     row("aten.view.default", _SHAPE, anything),
     row("aten.expand.default", ("Expand",), anything),
     row("aten.permute.default", ("Transpose",), anything),
-    row("aten.squeeze.dims", ("Squeeze",), anything),
+    row("aten.squeeze.dims", ("Squeeze",), anything, translate=squeezed),
     row("aten.unsqueeze.default", ("Unsqueeze",), anything),
     row("aten.cat.default", ("Concat",), same_dtypes),
     row("aten.slice.Tensor", ("Slice",), anything),

@@ -47,3 +47,6 @@ PREPROCESS_ERROR, PREPROCESS_CRASH, PREPROCESS_CRASH_AT_MUL, PREPROCESS_HANG, PR
 INIT_ERROR, INIT_CRASH, INIT_HANG, INIT_NONSENSE = (
     _info(name, name, runtime=name) for name in ("init_error", "init_crash", "init_hang", "init_nonsense")
 )
+PREPARE_ERROR, EXECUTE_ERROR, EXECUTE_NONSENSE, CLOSE_ERROR = (
+    _info(name, name, runtime=name) for name in ("prepare_error", "execute_error", "execute_nonsense", "close_error")
+)

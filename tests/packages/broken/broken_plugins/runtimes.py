@@ -1,4 +1,4 @@
-"""Runtime halves: one that computes with NumPy, and those whose `init` does wrong."""
+"""Runtime halves: one that computes with NumPy, and those in which one method does wrong."""
 
 import numpy as np
 
@@ -23,5 +23,26 @@ class Adds(BackendRuntime):
         return Rows(compile_specs)
 
 
+def half_done(self, inputs, outputs):
+    """Fill the outputs with something, then fail."""
+    for output in outputs:
+        output[...] = 7
+    fail()
+
+
+DELEGATES = {
+    "prepare_error": {"prepare": fail},
+    "execute_error": {"execute": half_done},
+    "execute_nonsense": {"execute": nonsense},
+    "close_error": {"close": fail},
+}
+
+
+def _runtime(name, methods):
+    made = type("Delegate", (Rows,), methods)
+    return type(name, (Adds,), {"init": lambda self, blob, specs: made(specs), "__module__": __name__})
+
+
+globals().update({n: _runtime(n, methods) for n, methods in DELEGATES.items()})
 WAYS = {"init_error": fail, "init_crash": crash, "init_hang": hang, "init_nonsense": nonsense}
 globals().update({n: type(n, (Adds,), {"init": way, "__module__": __name__}) for n, way in WAYS.items()})

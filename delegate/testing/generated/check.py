@@ -1,26 +1,54 @@
-"""What a sample gives when it is lowered, against eager."""
+"""What samples give when they are lowered, against eager."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from hypothesis import reject
+from hypothesis import HealthCheck, Phase, given, reject, settings
 
 import delegate
 from delegate.errors import DelegateError, ExecutionError
-from tests.properties.sample import Sample
+from delegate.testing.generated.families import FAMILIES
+from delegate.testing.generated.sample import Sample, vary
 
 
-def check(sample: Sample, backends: Any, tolerance: float) -> set[str]:
+def compared(
+    family: str, backends: Any, tolerance: float, examples: int, *, dynamic: bool = True, taken_alone: bool = False
+) -> Callable[[], None]:
+    """A property: samples of a family, lowered, give what eager gives. They are the same at every run.
+
+    Args:
+        family: one of `FAMILIES`.
+        backends, tolerance, taken_alone: see `check`.
+        examples: how many samples are tried.
+        dynamic: whether some have dynamic sizes.
+    """
+
+    @settings(
+        max_examples=examples, database=None, deadline=None, derandomize=True, phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(vary(FAMILIES[family], dynamic=dynamic))
+    def run(sample: Sample) -> None:
+        check(sample, backends, tolerance, taken_alone=taken_alone)
+
+    return run
+
+
+def check(sample: Sample, backends: Any, tolerance: float, *, taken_alone: bool = False) -> set[str]:
     """Lower a sample and compare it with eager at all its sizes; gives the backends that took part of it.
 
-    `backends` is what `to_backend` takes for them, or a dict that is a configuration.
-
     What torch does not export is rejected; sizes that the exported module refuses, the program has to refuse.
+
+    Args:
+        sample: what is lowered.
+        backends: what `to_backend` takes for them, or a dict that is a configuration.
+        tolerance: largest error, relative to each value or to the largest.
+        taken_alone: compare only where a backend took part of it.
     """
     first, *others = sample.calls()
     module = sample.module()
@@ -33,7 +61,11 @@ def check(sample: Sample, backends: Any, tolerance: float) -> set[str]:
         reject()
     config = backends if isinstance(backends, dict) else None
     program = delegate.to_backend(exported, backends if config is None else None, config=config)
+    taken = {node.backend for node in program.report.nodes}
+    if taken_alone and not program.report.partitions:
+        return taken
     again = exported.module()
+    same(program(*map(_by_columns, first)), module(*first), tolerance)
     for inputs in (first, *others):
         try:
             again(*inputs)
@@ -41,7 +73,13 @@ def check(sample: Sample, backends: Any, tolerance: float) -> set[str]:
             _refused(program, inputs)
         else:
             same(program(*inputs), module(*inputs), tolerance)
-    return {node.backend for node in program.report.nodes}
+    return taken
+
+
+def _by_columns(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers, the first dimension the fastest in memory."""
+    dims = tuple(reversed(range(x.dim())))
+    return x.permute(dims).contiguous().permute(dims)
 
 
 def _refused(program: Any, inputs: Sequence[torch.Tensor]) -> None:

@@ -42,10 +42,10 @@ class Sample:
 
     name: str
     function: Callable[..., Any]
-    shapes: list[tuple[int, ...]]
-    weights: list[torch.Tensor] = field(default_factory=list)
+    shapes: Sequence[tuple[int, ...]]
+    weights: Sequence[torch.Tensor] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
-    tied: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
+    tied: Sequence[tuple[tuple[int, int], ...]] = field(default_factory=list)
     dynamic: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
     sizes: list[list[int]] = field(default_factory=list)
     grid: bool = False
@@ -88,7 +88,7 @@ class Sample:
 @st.composite
 def vary(draw: Draw, samples: st.SearchStrategy[Sample], dynamic: bool = True) -> Sample:
     """Samples, some of them with dynamic sizes and other sizes to call them with; inputs smooth or on a grid."""
-    sample = draw(samples)
+    sample: Sample = draw(samples)
     sample.grid = draw(st.booleans())
     if not dynamic or draw(st.booleans()):
         return sample

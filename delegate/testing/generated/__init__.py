@@ -1,0 +1,1 @@
+"""Operators with generated attributes, shapes and sizes, and generated programs of several: they need Hypothesis."""

@@ -1,0 +1,132 @@
+"""Numbers and shapes of elementwise functions, and of products of matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from hypothesis import strategies as st
+
+from delegate.testing.generated.drawing import TRUTH, shape_of, weight
+from delegate.testing.generated.sample import Draw, Sample
+
+_NUMBERS = st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.0, -0.5, -1.0, 0.0])
+_ACTIVATIONS: dict[str, tuple[Any, dict[str, st.SearchStrategy[Any]]]] = {
+    "elu": (F.elu, {"alpha": _NUMBERS}),
+    "full elu": (torch.ops.aten.elu.default, {"alpha": _NUMBERS, "scale": _NUMBERS, "input_scale": _NUMBERS}),
+    "celu": (F.celu, {"alpha": st.sampled_from([0.5, 1.0, 2.0, -0.5])}),
+    "selu": (F.selu, {}),
+    "leaky_relu": (F.leaky_relu, {"negative_slope": _NUMBERS}),
+    "hardtanh": (F.hardtanh, {"min_val": st.sampled_from([-2.0, -1.0, 0.0]), "max_val": st.sampled_from([0.5, 1.0, 6.0])}),
+    "softplus": (F.softplus, {"beta": st.sampled_from([0.5, 1.0, 3.0, -1.0]), "threshold": st.sampled_from([1.0, 16.0, 20.0])}),
+    "threshold": (F.threshold, {"threshold": _NUMBERS, "value": _NUMBERS}),
+    "hardshrink": (F.hardshrink, {"lambd": _NUMBERS}),
+    "softshrink": (F.softshrink, {"lambd": st.sampled_from([0.0, 0.5, 1.0])}),
+    "gelu": (F.gelu, {"approximate": st.sampled_from(["none", "tanh"])}),
+    "clamp": (torch.clamp, {"min": st.none() | _NUMBERS, "max": _NUMBERS}),
+    "clamp from below": (torch.clamp, {"min": _NUMBERS}),
+    "glu": (F.glu, {"dim": st.just(-1)}),
+    "logit": (torch.logit, {"eps": st.sampled_from([0.01, 0.25])}),
+    "round": (torch.round, {"decimals": st.sampled_from([0, 1, -1])}),
+    "nan_to_num": (torch.nan_to_num, {"nan": _NUMBERS}),
+    "pow": (torch.pow, {"exponent": st.sampled_from([-3, -2, -1, -0.5, 0, 0.5, 1, 2, 3, 4, 5, 1.5])}),
+    **{name: (getattr(F, name), {}) for name in ("mish", "silu", "hardswish", "hardsigmoid", "softsign", "tanhshrink", "relu6", "logsigmoid")},
+    **{name: (getattr(torch, name), {}) for name in ("sign", "trunc", "frac", "floor", "ceil", "square", "sinc", "erf", "expm1", "exp2")},
+}  # fmt: skip
+
+
+@st.composite
+def activations(draw: Draw) -> Sample:
+    """Functions of one tensor, with their numbers."""
+    name = draw(st.sampled_from(sorted(_ACTIVATIONS)))
+    function, options = _ACTIVATIONS[name]
+    shape = shape_of(draw)
+    shape = (*shape[:-1], 2 * shape[-1]) if name == "glu" else shape
+    return Sample(name, function, [shape], options={k: draw(v) for k, v in options.items()})
+
+
+_BINARY: dict[str, tuple[Any, dict[str, st.SearchStrategy[Any]]]] = {
+    "add": (torch.add, {"alpha": _NUMBERS}),
+    "sub": (torch.sub, {"alpha": _NUMBERS}),
+    "rsub": (torch.rsub, {"alpha": _NUMBERS}),
+    "div": (torch.div, {"rounding_mode": st.sampled_from([None, "floor", "trunc"])}),
+    "where": (lambda x, y: torch.where(x > y, x, y * 2), {}),
+    "masked": (lambda x, y: x.masked_fill(y > 0, 7.0), {}),
+    **{name: (getattr(torch, name), {}) for name in ("mul", "maximum", "minimum", "fmax", "fmin", "atan2", "remainder", "fmod")},
+    **{f"{name} as numbers": (lambda x, y, f=getattr(torch, name): f(x, y).float(), {}) for name in ("eq", "lt", "ge", "ne")},
+}  # fmt: skip
+
+
+def _with_number(x: torch.Tensor, function: Any, number: float, **options: Any) -> Any:
+    return function(x, number, **options)
+
+
+def _against(*inputs: torch.Tensor, function: Any, **options: Any) -> Any:
+    return function(*inputs, **options)
+
+
+@st.composite
+def binaries(draw: Draw) -> Sample:
+    """Functions of two tensors that broadcast, of a tensor and a constant, or of a tensor and a number."""
+    name = draw(st.sampled_from(sorted(_BINARY)))
+    function, given = _BINARY[name]
+    options: dict[str, Any] = {k: draw(v) for k, v in given.items()}
+    shape = shape_of(draw)
+    with_numbers = ("add", "sub", "rsub", "div", "mul", "remainder", "fmod")
+    how = draw(st.sampled_from(["tensor", "constant", *(["number"] if name in with_numbers else [])]))
+    if how == "number":
+        number = draw(st.sampled_from([0.5, 2, -3, 1.5]))
+        return Sample(name, _with_number, [shape], options={"function": function, "number": number, **options})
+    other = tuple(1 if draw(st.integers(0, 3)) == 0 else s for s in shape)[draw(st.integers(0, len(shape) - 1)) :]
+    offset = len(shape) - len(other)
+    if how == "constant":
+        constant = weight(*other) * 2 + 1 / 16
+        return Sample(name, _against, [shape], [constant], {"function": function, **options})
+    tied = [((0, d + offset), (1, d)) for d, s in enumerate(other) if s == shape[d + offset] and s > 1]
+    return Sample(name, _against, [shape, other], options={"function": function, **options}, tied=tied)
+
+
+@st.composite
+def products(draw: Draw) -> Sample:
+    """Products of matrices, by a constant or by another input."""
+    kind = draw(st.sampled_from(["linear", "matmul", "addmm", "baddbmm", "bilinear", "einsum", "attention"]))
+    n, m, k, b = (draw(st.integers(1, 5)) for _ in range(4))
+    options: dict[str, Any] = {"beta": draw(_NUMBERS), "alpha": draw(_NUMBERS)}
+    constant = draw(TRUTH)
+    if kind == "linear":
+        bias = [weight(m)] if draw(TRUTH) else []
+        return Sample(kind, F.linear, [(*shape_of(draw, 0, 3), k)], [weight(m, k), *bias])
+    if kind == "matmul":
+        left = draw(st.sampled_from([(k,), (n, k), (b, n, k), (2, b, n, k), (2, 1, n, k)]))
+        right = draw(st.sampled_from([(k,), (k, m), (b, k, m), (1, k, m)]))
+        if constant:
+            return Sample(kind, torch.matmul, [left], [weight(*right)])
+        return Sample(kind, torch.matmul, [left, right])
+    if kind == "addmm":
+        term = draw(st.sampled_from([(m,), (n, m), (1, m), (n, 1)]))
+        if constant:
+            return Sample(
+                kind, lambda x, c, w, **o: torch.addmm(c, x, w, **o), [(n, k)], [weight(*term), weight(k, m)], options
+            )
+        return Sample(kind, torch.addmm, [term, (n, k), (k, m)], options=options)
+    if kind == "baddbmm":
+        return Sample(
+            kind, torch.baddbmm, [draw(st.sampled_from([(b, n, m), (1, m)])), (b, n, k), (b, k, m)], options=options
+        )
+    if kind == "bilinear":
+        return Sample(kind, F.bilinear, [(n, k), (n, m)], [weight(b, k, m)])
+    if kind == "einsum":
+        return Sample(kind, lambda x, y: torch.einsum("bij,bkj->ikb", x, y), [(b, n, k), (b, m, k)])
+    heads, channels = draw(st.sampled_from([1, 2, 4])), 4
+    mask = draw(st.sampled_from([None, "float", "causal", "bool", "row"]))
+    shapes = [(b, heads, n, channels), (b, heads, m, channels), (b, heads, m, channels)]
+    chosen: dict[str, Any] = {"scale": draw(st.none() | st.just(0.5)), "kind": mask}
+    constants = [weight(n, m)] if mask in ("float", "bool") else [weight(m)] if mask == "row" else []
+    tied = [((0, 0), (1, 0), (2, 0)), ((1, 2), (2, 2))]
+    return Sample(kind, _attention, shapes, constants, chosen, tied)
+
+
+def _attention(q: Any, k: Any, v: Any, *mask: Any, scale: float | None, kind: str | None) -> torch.Tensor:
+    given = (mask[0] > 0 if kind == "bool" else mask[0]) if mask else None
+    return F.scaled_dot_product_attention(q, k, v, given, is_causal=kind == "causal", scale=scale)

@@ -1,0 +1,168 @@
+"""Attributes of what reads and writes parts of tensors, and moves them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from delegate.testing.generated.drawing import TRUTH, dim_of, each
+from delegate.testing.generated.sample import Draw, Sample
+
+
+def _sliced(x: torch.Tensor, dim: int, start: int | None, end: int | None, step: int) -> Any:
+    return torch.ops.aten.slice.Tensor(x, dim, start, end, step)
+
+
+def _put(x: torch.Tensor, values: torch.Tensor, index: torch.Tensor, accumulate: bool) -> torch.Tensor:
+    return torch.index_put(x, [index.long()], values, accumulate)
+
+
+def _add_at(x: torch.Tensor, values: torch.Tensor, index: torch.Tensor, alpha: float) -> torch.Tensor:
+    return x.index_add(0, index.long(), values, alpha=alpha)
+
+
+def _by_index(x: torch.Tensor, index: torch.Tensor, function: Any, dim: int) -> Any:
+    return function(x, dim, index.long())
+
+
+def _written(x: torch.Tensor, y: torch.Tensor, dim: int, start: int, end: int, step: int) -> torch.Tensor:
+    return torch.slice_scatter(x, y, dim, start, end, step)
+
+
+@st.composite
+def places(draw: Draw) -> Sample:
+    """Reading and writing parts of a tensor."""
+    shape = tuple(draw(st.lists(st.integers(2, 6), min_size=1, max_size=4)))
+    rank, kind = len(shape), draw(st.sampled_from(sorted(_PLACES)))
+    dim = dim_of(draw, rank)
+    return _PLACES[kind](draw, shape, dim)
+
+
+def _slice(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+    ends = st.none() | st.integers(-8, 8)
+    options = {"dim": dim, "start": draw(ends), "end": draw(ends), "step": draw(st.integers(1, 3))}
+    return Sample("slice", _sliced, [shape], options=options)
+
+
+def _select(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+    index = draw(st.integers(-shape[dim], shape[dim] - 1))
+    return Sample("select", torch.select, [shape], options={"dim": dim, "index": index})
+
+
+def _split(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+    kind = draw(st.sampled_from(["split", "chunk", "unbind"]))
+    options: dict[str, Any] = {"dim": dim}
+    if kind == "split":
+        options["split_size_or_sections"] = draw(st.integers(1, 4))
+    if kind == "chunk":
+        options["chunks"] = draw(st.integers(1, 4))
+    return Sample(kind, getattr(torch, kind), [shape], options=options)
+
+
+def _flip(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+    dims = tuple({dim, dim_of(draw, len(shape)) % len(shape) - len(shape)})
+    return Sample("flip", torch.flip, [shape], options={"dims": tuple({d % len(shape) for d in dims})})
+
+
+def _roll(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+    shift = draw(st.integers(-7, 7))
+    options: dict[str, Any] = {"shifts": shift} if draw(st.integers(0, 3)) == 0 else {"shifts": shift, "dims": dim}
+    return Sample("roll", torch.roll, [shape], options=options)
+
+
+def _picked(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+    kind = draw(st.sampled_from(["index_select", "gather", "take_along_dim"]))
+    if kind == "index_select":
+        index = torch.tensor(draw(st.lists(st.integers(0, shape[dim] - 1), min_size=1, max_size=6)))
+    else:
+        index = torch.randint(0, shape[dim], shape, generator=torch.Generator().manual_seed(sum(shape)))
+    function = getattr(torch, kind)
+    options = {"dim": dim, "function": (lambda x, d, i: torch.take_along_dim(x, i, d)) if "take" in kind else function}
+    return Sample(kind, _by_index, [shape], [index.float()], options)
+
+
+def _index_put(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+    del dim
+    index = torch.tensor(draw(st.lists(st.integers(0, shape[0] - 1), min_size=1, max_size=5, unique=True)))
+    values = (len(index), *shape[1:])
+    if draw(TRUTH):
+        return Sample("index_put", _put, [shape, values], [index.float()], {"accumulate": draw(TRUTH)})
+    return Sample("index_add", _add_at, [shape, values], [index.float()], {"alpha": draw(st.sampled_from([1, 2.5]))})
+
+
+def _scatter_slice(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+    dim %= len(shape)
+    size, step = shape[dim], draw(st.integers(1, 2))
+    start = draw(st.integers(0, size - 1))
+    end = draw(st.integers(start + 1, size))
+    count = -(-(end - start) // step)
+    part = (*shape[:dim], count, *shape[dim + 1 :])
+    return Sample(
+        "slice_scatter", _written, [shape, part], options={"dim": dim, "start": start, "end": end, "step": step}
+    )
+
+
+def _triangle(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+    kind = draw(st.sampled_from(["tril", "triu", "diagonal"]))
+    options: dict[str, Any] = {("offset" if kind == "diagonal" else "diagonal"): draw(st.integers(-2, 2))}
+    shape = shape if len(shape) > 1 else (*shape, 3)
+    del dim
+    return Sample(kind, getattr(torch, kind), [shape], options=options)
+
+
+def _repeat(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+    kind = draw(st.sampled_from(["tile", "repeat_interleave", "expand"]))
+    if kind == "tile":
+        return Sample(
+            kind,
+            torch.tile,
+            [shape],
+            options={"dims": each(draw, len(shape) + draw(st.integers(0, 1)), st.integers(1, 3))},
+        )
+    if kind == "expand":
+        shape = tuple(1 if draw(TRUTH) else s for s in shape)
+        wanted = tuple(draw(st.integers(1, 4)) if s == 1 else -1 for s in shape)
+        new = each(draw, draw(st.integers(0, 1)), st.integers(1, 3))
+        return Sample(kind, torch.Tensor.expand, [shape], options={"size": (*new, *wanted)})
+    return Sample(kind, torch.repeat_interleave, [shape], options={"repeats": draw(st.integers(1, 3)), "dim": dim})
+
+
+def _joined(*inputs: torch.Tensor, function: Any, dim: int) -> Any:
+    return function(inputs, dim)
+
+
+def _join(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+    count, kind = draw(st.integers(1, 7)), draw(st.sampled_from(["cat", "stack"]))
+    shapes = [shape] * count
+    if kind == "cat":
+        shapes = [(*shape[: dim % len(shape)], draw(st.integers(1, 4)), *shape[dim % len(shape) + 1 :]) for _ in shapes]
+    tied = [tuple((i, d) for i in range(count)) for d in range(len(shape)) if kind == "stack" or d != dim % len(shape)]
+    return Sample(kind, _joined, shapes, options={"function": getattr(torch, kind), "dim": dim}, tied=tied)
+
+
+def _permuted(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+    rank = len(shape)
+    kind = draw(st.sampled_from(["permute", "transpose", "movedim", "flatten", "squeeze", "unsqueeze"]))
+    if kind == "permute":
+        return Sample(kind, torch.permute, [shape], options={"dims": tuple(draw(st.permutations(range(rank))))})
+    if kind == "transpose":
+        return Sample(kind, torch.transpose, [shape], options={"dim0": dim, "dim1": dim_of(draw, rank)})
+    if kind == "movedim":
+        return Sample(kind, torch.movedim, [shape], options={"source": dim, "destination": dim_of(draw, rank)})
+    if kind == "flatten":
+        first = draw(st.integers(0, rank - 1))
+        options = {"start_dim": first, "end_dim": draw(st.integers(first, rank - 1))}
+        return Sample(kind, torch.flatten, [shape], options=options)
+    if kind == "squeeze":
+        given = tuple(1 if draw(TRUTH) else s for s in shape)
+        return Sample(kind, torch.squeeze, [given], options={"dim": dim})
+    return Sample(kind, torch.unsqueeze, [shape], options={"dim": dim})
+
+
+_PLACES = {
+    "slice": _slice, "select": _select, "split": _split, "flip": _flip, "roll": _roll, "picked": _picked,
+    "put": _index_put, "scatter": _scatter_slice, "triangle": _triangle, "repeat": _repeat, "join": _join,
+    "permute": _permuted,
+}  # fmt: skip
