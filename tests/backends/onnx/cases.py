@@ -379,6 +379,10 @@ FAMILIES: dict[str, dict[str, Case]] = {
             Constant(lambda x, w: F.conv_transpose2d(x, w, None, 2, 1, 0, 2), weight(8, 4, 3, 3)),
             (X,),
         ),
+        f"{_CONVOLUTION}, transposed groups of one result": (
+            Constant(lambda x, w: F.conv_transpose2d(x, w, None, 2, 1, 0, 2), weight(8, 1, 3, 3)),
+            (X,),
+        ),
         f"{_CONVOLUTION}, transposed depthwise": (
             Constant(lambda x, w: F.conv_transpose2d(x, w, None, 2, 1, 0, 8), weight(8, 1, 4, 4)),
             (X,),

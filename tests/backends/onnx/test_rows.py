@@ -40,7 +40,7 @@ PORTABLE: dict[str, dict[str, str]] = {
         **dict.fromkeys(
             [
                 f"aten.convolution.default, transposed {what}"
-                for what in ("dilated", "groups", "depthwise", "output_padding")
+                for what in ("dilated", "groups", "groups of one result", "depthwise", "output_padding")
             ],
             "QNN transposes plain kernels alone",
         ),
@@ -71,6 +71,7 @@ PORTABLE: dict[str, dict[str, str]] = {
     },
     "webgpu": {
         "aten.convolution.default, 3-D groups": "the plugin has no groups over 3 dimensions",
+        "aten.convolution.default, transposed groups of one result": "the plugin's numbers are wrong",
         "aten.convolution.default, transposed 3-D": "the plugin does not transpose it over 3 dimensions",
         **dict.fromkeys(
             [name for name in CASES if operator(name) == "aten.grid_sampler_2d.default"],
