@@ -9,11 +9,13 @@ wrong before all but convolutions: what lies at the border is not the constant.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
 from torch.fx import Node
 
+from delegate.backends.lowering import every
 from delegate.backends.onnx.translations import Operators
 from delegate.backends.onnx.translations.row import plain
 from delegate.edge.node import arguments, tensor
@@ -66,6 +68,21 @@ def _plain_transposed(node: Node) -> Verdict:
     return no(Reason.ATTRIBUTE, f"transposed with {what}")
 
 
+def _no_long_steps(node: Node) -> Verdict:
+    """Not from one channel to one in steps of more than 2: QNN 2.7 gives what lay in memory."""
+    given, weight = arguments(node), tensor(node.all_input_nodes[1])
+    single = weight.shape[:2] == (1, 1) and not given["transposed"]
+    if single and max(given["stride"]) > 2:
+        return no(Reason.INACCURATE, f"from one channel to one, with stride={list(given['stride'])}")
+    return YES
+
+
+def _finite(node: Node) -> Verdict:
+    """Not with infinity, which the HTP does not have."""
+    value = arguments(node)["value"]
+    return _no_infinity(node) if isinstance(value, float) and not math.isfinite(value) else YES
+
+
 def _plain_pool(node: Node) -> Verdict:
     """Over 2 dimensions, not dilated."""
     source = node.all_input_nodes[0]
@@ -91,7 +108,8 @@ _POOLS = (
     "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d",
 )  # fmt: skip
 LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
-    "aten.convolution.default": _plain_transposed,
+    "aten.convolution.default": every(_plain_transposed, _no_long_steps),
+    "aten.constant_pad_nd.default": _finite,
     "aten.addmm.default": plain(beta=1, alpha=1),
     "aten.grid_sampler_2d.default": _no_cubic,
     **dict.fromkeys((f"aten.{name}.default" for name in _POOLS), _plain_pool),

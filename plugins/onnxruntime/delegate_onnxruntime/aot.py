@@ -14,7 +14,7 @@ from delegate.backends.onnx.blob import pack
 from delegate.backends.onnx.model import ExportedModel
 from delegate.backends.onnx.provider import CPU, Provider
 from delegate.backends.onnx.translations import TRANSLATIONS, table_of
-from delegate_onnxruntime.operators import operators_of
+from delegate_onnxruntime.operators import LIMITS, operators_of
 from delegate_onnxruntime.providers import find
 from delegate_onnxruntime.runtime import settings
 
@@ -46,7 +46,7 @@ class OnnxRuntimeBackend(OnnxBackend):
         super().__init__(options)
         self.library, self._provider = options.provider, find(options.provider)
         self.operators = operators_of(options.provider)
-        self.table = table_of(self.operators)
+        self.table = table_of(self.operators, LIMITS.get(options.provider))
 
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:

@@ -9,6 +9,9 @@ from typing import Any
 import onnx
 import torch
 
+from delegate.backends.dsp.operators import LIMITS as QNN
+from delegate.backends.gpu.webgpu.operators import LIMITS as WEBGPU
+from delegate.backends.lowering import Check
 from delegate.backends.onnx.model import OPSET
 from delegate.backends.onnx.translations import TRANSLATIONS, Operators
 
@@ -19,6 +22,9 @@ _DTYPES: Mapping[str, torch.dtype] = {
     "tensor(int32)": torch.int32, "tensor(int16)": torch.int16, "tensor(int8)": torch.int8,
     "tensor(uint8)": torch.uint8, "tensor(uint16)": torch.uint16,
 }  # fmt: skip
+
+# Where kernels that a provider has give wrong numbers, or refuse: operator -> what is asked of a node besides.
+LIMITS: Mapping[str, Mapping[str, Check]] = {"WebGpuExecutionProvider": WEBGPU, "QNNExecutionProvider": QNN}
 
 
 @cache

@@ -367,6 +367,10 @@ FAMILIES: dict[str, dict[str, Case]] = {
             Constant(lambda x, w: F.conv3d(x, w, None, 1, 1, 1, 4), weight(4, 1, 3, 3, 3)),
             (VOLUME,),
         ),
+        f"{_CONVOLUTION}, one channel in long steps": (
+            Constant(lambda x, w: F.conv2d(x[:, :1], w, None, 3), weight(1, 1, 2, 2)),
+            (X,),
+        ),
         f"{_CONVOLUTION}, transposed": (
             Constant(lambda x, w, b: F.conv_transpose2d(x, w, b, 2), weight(8, 4, 2, 2), weight(4)),
             (X,),
@@ -377,6 +381,10 @@ FAMILIES: dict[str, dict[str, Case]] = {
         ),
         f"{_CONVOLUTION}, transposed groups": (
             Constant(lambda x, w: F.conv_transpose2d(x, w, None, 2, 1, 0, 2), weight(8, 4, 3, 3)),
+            (X,),
+        ),
+        f"{_CONVOLUTION}, transposed groups of one result": (
+            Constant(lambda x, w: F.conv_transpose2d(x, w, None, 2, 1, 0, 2), weight(8, 1, 3, 3)),
             (X,),
         ),
         f"{_CONVOLUTION}, transposed depthwise": (
@@ -533,6 +541,7 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.constant_pad_nd.default, cut": (lambda x: F.pad(x, (-1, 2, 1, -2), value=1.5) * 2, (X,)),
         "aten.constant_pad_nd.default, integers": (lambda x: F.pad(x, (1, 2), value=3) + 0, (NUMBERS,)),
         "aten.constant_pad_nd.default": (lambda x: F.pad(x, (1, 2, 0, 1)) * 2, (X,)),
+        "aten.constant_pad_nd.default, infinite": (lambda x: F.pad(x, (1, 2), value=-torch.inf) + 1, (X,)),
         "aten.constant_pad_nd.default, value": (lambda x: F.pad(x, (1, 2), value=2.5) * 2, (X,)),
         **{
             f"aten.{name}_pad{n}d.default": (partial(F.pad, pad=(1, 2) * n, mode=mode), (x,))

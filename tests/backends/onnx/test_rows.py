@@ -40,7 +40,7 @@ PORTABLE: dict[str, dict[str, str]] = {
         **dict.fromkeys(
             [
                 f"aten.convolution.default, transposed {what}"
-                for what in ("dilated", "groups", "depthwise", "output_padding")
+                for what in ("dilated", "groups", "groups of one result", "depthwise", "output_padding")
             ],
             "QNN transposes plain kernels alone",
         ),
@@ -63,6 +63,8 @@ PORTABLE: dict[str, dict[str, str]] = {
             "QNN has no such reduction of floats",
         ),
         "aten.constant_pad_nd.default, integers": "QNN pads no integers",
+        "aten.constant_pad_nd.default, infinite": "the HTP has no infinity",
+        "aten.convolution.default, one channel in long steps": "QNN gives what lay in memory",
         **dict.fromkeys(["aten.sort.stable", "aten.sort.stable, down"], "QNN may exchange equal elements"),
         **dict.fromkeys(
             ["aten.kthvalue.default", "aten.kthvalue.default, kept"], "QNN gathers no int64 that it made itself"
@@ -71,6 +73,7 @@ PORTABLE: dict[str, dict[str, str]] = {
     },
     "webgpu": {
         "aten.convolution.default, 3-D groups": "the plugin has no groups over 3 dimensions",
+        "aten.convolution.default, transposed groups of one result": "the plugin's numbers are wrong",
         "aten.convolution.default, transposed 3-D": "the plugin does not transpose it over 3 dimensions",
         **dict.fromkeys(
             [name for name in CASES if operator(name) == "aten.grid_sampler_2d.default"],

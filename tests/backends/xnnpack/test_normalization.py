@@ -82,7 +82,7 @@ def test_channels_last(module):
     assert run(Permuted(randomised(module), True), (X,), 1e-4, 1e-5).transposes <= 2
 
 
-@pytest.mark.parametrize("shape", [(4, 6), (2, 6, 5), (2, 6, 3, 2, 4)], ids=str)
+@pytest.mark.parametrize("shape", [(4, 6), (2, 6, 5), (2, 6, 3, 2, 4), (2, 6, 1, 2, 1, 2)], ids=str)
 def test_group_norm_ranks(shape):
     run(randomised(nn.GroupNorm(2, 6)), (torch.randn(shape),), 1e-5, 2e-6)
 
@@ -104,11 +104,24 @@ def test_dynamic(name):
         assert_same(module, (x,), lowered, 1e-5, 2e-6)
 
 
-def test_dynamic_batch_of_group_norm():
+@pytest.mark.parametrize("convolved", [False, True])
+def test_dynamic_sizes_of_group_norm(convolved):
     module = randomised(MODULES["group_norm"])
-    lowered = lower(module, (X,), ({0: Dim("n", min=2, max=64)},))
-    for n in (2, 5):
-        assert_same(module, (torch.randn(n, 6, 4, 5),), lowered, 1e-5, 2e-6)
+    module = Permuted(module, False) if convolved else module
+    lowered = lower(module, (X,), ({d: Dim(f"d{d}", min=2, max=64) for d in (0, 2, 3)},))
+    for n, h, w in ((2, 4, 5), (5, 4, 5), (3, 9, 2)):
+        assert_same(module, (torch.randn(n, 6, h, w),), lowered, 1e-4, 1e-5)
+
+
+def test_group_norm_with_weights_of_run_time():
+    module = Call(lambda x, w, b: nn.functional.group_norm(x, 3, w, b))
+    run(module, (X, torch.randn(6), torch.randn(6)), 1e-5, 2e-6)
+
+
+def test_group_norm_of_dynamic_channels():
+    module = Call(lambda x: nn.functional.group_norm(x, 1))
+    verdict = refusal(module, (X,), "aten.group_norm.default", (({1: Dim("c", min=2, max=64)},),))
+    assert verdict.reason is Reason.DYNAMIC_SHAPE, str(verdict)
 
 
 REFUSED = {
@@ -119,14 +132,6 @@ REFUSED = {
         None,
         "aten.instance_norm.default",
         Reason.ATTRIBUTE,
-    ),
-    "six": (nn.GroupNorm(2, 4), torch.randn(1, 4, 1, 2, 1, 2), None, "aten.group_norm.default", Reason.RANK),
-    "two_unknown": (
-        nn.GroupNorm(2, 6),
-        X,
-        {0: Dim("n", min=2, max=64), 2: Dim("h", min=2, max=64)},
-        "aten.group_norm.default",
-        Reason.DYNAMIC_SHAPE,
     ),
     "seven": (nn.Softmax(0), torch.randn(1, 1, 1, 1, 1, 2, 2), None, "aten._softmax.default", Reason.RANK),
     "number": (nn.Softmax(0), torch.tensor(1.0), None, "aten._softmax.default", Reason.RANK),

@@ -106,7 +106,39 @@ def test_dynamic(name):
         assert_same(module, (x,), lowered, 1e-5, 2e-6)
 
 
+TIMES = {
+    "twice": Call(interpolate, scale_factor=2.0),
+    "thrice_exact": Call(interpolate, scale_factor=3.0, mode="nearest-exact"),
+    "seven_times": Call(interpolate, scale_factor=7),
+    "to_a_size": Call(lambda x: interpolate(x, size=(x.shape[2] * 2, x.shape[3] * 2))),
+    "as_another": Call(lambda x: interpolate(nn.functional.max_pool2d(x, 2), size=x.shape[2:])),
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_whole_multiples_of_dynamic_sizes(name):
+    sizes = {0: Dim("n", min=1, max=16), **{d: 2 * Dim(f"d{d}", min=2, max=64) for d in (2, 3)}}
+    lowered = lower(TIMES[name], (torch.randn(2, 3, 6, 8),), ((sizes,),))
+    for shape in ((2, 3, 6, 8), (1, 3, 8, 4), (3, 3, 40, 62)):
+        assert_same(TIMES[name], (torch.randn(shape),), lowered, 0, 0)
+
+
+_BOTH = {2: Dim("h", min=4, max=64), 3: Dim("w", min=4, max=64)}
 REFUSED = {
+    "half_as_many_again": (
+        Call(interpolate, scale_factor=1.5),
+        X,
+        _BOTH,
+        "aten.upsample_nearest2d.vec",
+        Reason.DYNAMIC_SHAPE,
+    ),
+    "unequal_multiples": (
+        Call(interpolate, scale_factor=(2.0, 3.0)),
+        X,
+        _BOTH,
+        "aten.upsample_nearest2d.vec",
+        Reason.DYNAMIC_SHAPE,
+    ),
     "fraction": (
         Call(interpolate, scale_factor=1.3, mode="bilinear"),
         X,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.fx import Node
 
+from delegate.backends.lowering import every
 from delegate.backends.onnx.translations import Operators
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
@@ -57,4 +58,12 @@ def _flat_groups(node: Node) -> Verdict:
     return no(Reason.ATTRIBUTE, f"groups={given['groups']}, transposed={given['transposed']} over 3 dimensions")
 
 
-LIMITS: Mapping[str, Callable[[Node], Verdict]] = {"aten.convolution.default": _flat_groups}
+def _no_single_results(node: Node) -> Verdict:
+    """Not transposed with groups that each make one channel of several: the plugin 0.4 gives wrong numbers."""
+    given, shape = arguments(node), tensor(node.all_input_nodes[1]).shape
+    if given["transposed"] and given["groups"] > 1 and shape[1] == 1 and shape[0] != given["groups"]:
+        return no(Reason.INACCURATE, f"transposed, groups={given['groups']}, and each makes one channel of several")
+    return YES
+
+
+LIMITS: Mapping[str, Callable[[Node], Verdict]] = {"aten.convolution.default": every(_flat_groups, _no_single_results)}

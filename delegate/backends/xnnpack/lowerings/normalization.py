@@ -16,8 +16,8 @@ from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.lowerings.elementwise import binary, unary
 from delegate.backends.xnnpack.lowerings.nan import kept_along
 from delegate.backends.xnnpack.lowerings.reduction import deviation, mean_square, reduce
-from delegate.backends.xnnpack.lowerings.shape import dynamic_sizes, source
-from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, floats
+from delegate.backends.xnnpack.lowerings.shape import repeat_each, source
+from delegate.backends.xnnpack.lowerings.table import TABLE, floats
 from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.edge.node import arguments, results_used
 from delegate.verdict import YES, Reason, Verdict, no
@@ -73,43 +73,40 @@ def _groups(node: Node) -> int:
 
 
 def _groupable(node: Node) -> Verdict:
-    """The number of channels is known now, one size at most is not, and dimensions are 5 at most."""
-    shape = shape_of(source(node))
-    if len(shape) >= MAX_RANK:
-        return no(Reason.RANK, f"{len(shape)} dimensions, where a group takes one more, and XNNPACK takes {MAX_RANK}")
-    if dynamic_sizes(shape) > 1:
-        return no(Reason.DYNAMIC_SHAPE, f"more than one dynamic size: {[str(s) for s in shape]}")
-    if type(shape[1]) is not int:
-        return no(Reason.DYNAMIC_SHAPE, f"{shape[1]} channels")
-    return YES
+    """The number of channels is known now."""
+    channels = shape_of(source(node))[1]
+    return YES if type(channels) is int else no(Reason.DYNAMIC_SHAPE, f"{channels} channels")
 
 
 @TABLE.lowers("aten.group_norm.default", check=every(floats, _groupable), keep=True)
 @TABLE.lowers("aten.native_group_norm.default", check=every(floats, _groupable, _first_only))
 def lower_group_norm(builder: RegionBuilder, node: Node) -> None:
-    """Channels split into (groups, channels of one), normalised along all but the first two dimensions."""
+    """Normalised along all but the first two dimensions and the channels of a group: no view of dynamic sizes."""
     given, x, count = arguments(node), builder.operand(source(node)), _groups(node)
-    channels = cast(int, x.shape[1])
-    order: list[int] = []
-    for d in x.order:
-        order += [1, 2] if d == 1 else [d + (d > 1)]
-    grouped = builder.view(x, (x.shape[0], count, channels // count, *x.shape[2:]), tuple(order))
-    dims = list(range(2, grouped.rank))
-    y = scaled(builder, deviation(builder, grouped, dims), dims, given["eps"])
-    parameters = [_per_group(builder, given[name], count, grouped.rank) for name in ("weight", "bias")]
-    y = affine(builder, y, *parameters)
-    builder.set(node, builder.view(y, x.shape, x.order))
+    weight, bias = (_per_channel(builder, given[name], x.rank) for name in ("weight", "bias"))
+    d = binary(builder, "SUB", x, _means(builder, x, count))
+    variance = binary(builder, "ADD", _means(builder, unary(builder, "SQUARE", d), count), given["eps"])
+    scale = affine(builder, unary(builder, "RSQRT", variance), weight, None)
+    builder.set(node, affine(builder, binary(builder, "MUL", d, scale), None, bias))
 
 
-def _per_group(builder: RegionBuilder, parameter: Node | None, count: int, rank: int) -> Operand | None:
-    """A value per channel, as it broadcasts to (batch, groups, channels of one, ...)."""
+def _means(builder: RegionBuilder, x: Operand, count: int) -> Operand:
+    """Of every group of channels, for each of these: (batch, channels, 1, ...). First of each channel."""
+    dims, channels = list(range(2, x.rank)), cast(int, x.shape[1]) // count
+    each = reduce(builder, "MEAN", x, dims, keepdim=True) if dims else x
+    whole = reduce(builder, "MEAN", builder.reshape(each, (x.shape[0], count, channels)), [2], keepdim=True)
+    spread = repeat_each(builder, whole, {2: channels}, inner=False)
+    return builder.reorder(builder.reshape(spread, each.shape), x.order)
+
+
+def _per_channel(builder: RegionBuilder, parameter: Node | None, rank: int) -> Operand | None:
+    """A value per channel, as it broadcasts to (batch, channels, ...)."""
     if parameter is None:
         return None
-    shape = (count, -1, *(1,) * (rank - 3))
+    shape = (-1, *(1,) * (rank - 2))
     if builder.is_constant(parameter):
         return builder.constant(builder.array(parameter).reshape(shape))
-    per_group = cast(int, shape_of(parameter)[0]) // count
-    return builder.reshape(builder.operand(parameter), (count, per_group, *shape[2:]))
+    return builder.reshape(builder.operand(parameter), (*shape_of(parameter), *shape[1:]))
 
 
 def _own_statistics(node: Node) -> Verdict:
@@ -126,13 +123,7 @@ def lower_instance_norm(builder: RegionBuilder, node: Node) -> None:
     given, x = arguments(node), builder.operand(source(node))
     dims = list(range(2, x.rank))
     y = scaled(builder, deviation(builder, x, dims), dims, given["eps"])
-    parameters = []
-    for name in ("weight", "bias"):
-        value = given[name]
-        if value is not None:
-            value = builder.reshape(builder.operand(value), (x.shape[1], *(1,) * (x.rank - 2)))
-        parameters.append(value)
-    builder.set(node, affine(builder, y, *parameters))
+    builder.set(node, affine(builder, y, *(_per_channel(builder, given[name], x.rank) for name in ("weight", "bias"))))
 
 
 # -- softmax -----------------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from delegate.backends.xnnpack import layout
 from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.layout import NHWC, Order
 from delegate.backends.xnnpack.lowerings.gathering import MAX_PIECES, evenly_repeated, gather, pieces
-from delegate.backends.xnnpack.lowerings.indexing import pad_zeros, take
-from delegate.backends.xnnpack.lowerings.shape import dynamic_sizes, relabel, repeat_each, source
+from delegate.backends.xnnpack.lowerings.indexing import concatenate, pad_zeros, take
+from delegate.backends.xnnpack.lowerings.shape import dynamic_sizes, quotient, relabel, repeat_each, source
 from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, floats, ranks
 from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.edge.node import arguments, op_name
@@ -185,11 +185,24 @@ def _nearest(node: Node) -> list[list[int]]:
     return found
 
 
+_LARGEST_BLOCK = 8  # of pixels that each become so many in height and width
+
+
+def _times(node: Node) -> int | None:
+    """How many times each pixel stands there in height and in width, whatever the sizes are; None if that varies."""
+    ratios = {quotient(a, b) for a, b in zip(shape_of(node)[2:], shape_of(source(node))[2:], strict=True)}
+    times = ratios.pop()
+    if ratios or times is None or times > _LARGEST_BLOCK or any(s not in (None, times) for s in _scales(node)):
+        return None
+    return times
+
+
 def _copies(node: Node) -> Verdict:
-    """Sizes are known now, and no dimension falls into many slices."""
+    """Sizes are known now, and no dimension falls into many slices; or both are whole multiples of what is given."""
     sizes = (*shape_of(source(node))[2:], *shape_of(node)[2:])
     if dynamic_sizes(sizes) or dynamic_sizes(shape_of(node)) > 1:
-        return no(Reason.DYNAMIC_SHAPE, f"sizes {[str(s) for s in sizes]}")
+        known = type(shape_of(node)[1]) is int and _times(node) is not None
+        return YES if known else no(Reason.DYNAMIC_SHAPE, f"sizes {[str(s) for s in sizes]}")
     count = max(pieces(i) for i in _nearest(node))
     if count > MAX_PIECES:
         return no(
@@ -201,14 +214,24 @@ def _copies(node: Node) -> Verdict:
 
 @TABLE.lowers(*_NEAREST, check=every(floats, ranks(4), _copies), keep=True)
 def lower_nearest(builder: RegionBuilder, node: Node) -> None:
-    """Rows and columns picked by slices, then repeated by one product with ones."""
+    """Rows and columns picked by slices, then repeated by one product with ones; of dynamic sizes, as channels."""
     x = builder.operand(source(node))
+    if dynamic_sizes(shape_of(node)[2:]) or dynamic_sizes(shape_of(node)) > 1:
+        builder.set(node, _grown(builder, builder.reorder(x, NHWC), cast(int, _times(node)), shape_of(node)))
+        return
     repeats = {}
     for dim, indices in enumerate(_nearest(node), start=2):
         times = evenly_repeated(indices)
         x = gather(builder, x, dim, indices[::times])
         repeats[dim] = times
     builder.set(node, repeat_each(builder, x, repeats, inner=True))
+
+
+def _grown(builder: RegionBuilder, x: Operand, times: int, shape: Sequence[Any]) -> Operand:
+    """Every pixel a block of copies, in NHWC."""
+    for _ in range(2):
+        x = concatenate(builder, [x] * times, 1)
+    return builder.emit("DEPTH_TO_SPACE", [x], shape, NHWC, "DepthToSpaceOptions", blockSize=times)
 
 
 # -- pixel shuffle -----------------------------------------------------------------------------------------------------

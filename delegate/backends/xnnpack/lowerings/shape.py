@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
+import sympy
 import torch
 from torch.fx import Node
 
@@ -62,6 +63,13 @@ def difference(a: Size, b: Size) -> int | None:
         return found
     expression = found.node.expr
     return int(expression) if expression.is_Integer else None
+
+
+def quotient(a: Size, b: Size) -> int | None:
+    """a / b where that is a whole number, whatever the symbols stand for."""
+    top, bottom = (x if type(x) is int else x.node.expr for x in (a, b))
+    found = sympy.Integer(1) * top / bottom
+    return int(found) if found.is_Integer else None
 
 
 def source(node: Node) -> Node:
