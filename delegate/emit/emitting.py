@@ -81,13 +81,13 @@ def _fallbacks(
     for number, spec in enumerate(shared.delegates):
         if spec.backend not in keep:
             continue
-        before = shared.copy()
+        mark = shared.mark()
         try:
             method = emit_fallback(*regions[spec.name], shared, kernels)
         except LoweringError:
             if keep[spec.backend]:
                 raise
-            shared.restore(before)
+            shared.cut_back(mark)
             continue
         shared.delegates[number] = spec._replace(fallback=len(made))
         made.append(method)

@@ -33,15 +33,16 @@ class SharedTables:
         self._packed: dict[_Key, torch.Tensor] = {}
         self._state_of: dict[str, int] = {}
 
-    def copy(self) -> SharedTables:
-        """Tables of their own with the same in them."""
-        made = SharedTables()
-        made.restore(self)
-        return made
+    def mark(self) -> dict[str, int]:
+        """How long all tables are, for `cut_back`."""
+        return {name: len(table) for name, table in vars(self).items()}
 
-    def restore(self, kept: SharedTables) -> None:
-        """Hold what others hold, and no more."""
-        vars(self).update((name, table.copy()) for name, table in vars(kept).items())
+    def cut_back(self, mark: dict[str, int]) -> None:
+        """Forget what has been added since `mark` was called: tables only grow, at their ends."""
+        for name, length in mark.items():
+            table = getattr(self, name)
+            while len(table) > length:
+                table.popitem() if isinstance(table, dict) else table.pop()
 
     def operator(self, name: str) -> int:
         """The index of an operator."""
@@ -54,10 +55,13 @@ class SharedTables:
     def constant(self, name: str, value: torch.Tensor) -> int:
         """The index of a constant."""
         key = _key(value)
-        if value.numel() == 0 or key not in self._constant_of:
-            self._constant_of[key] = len(self.constants)
-            self.constants.append(Constant(name, _dtype(value, name), tuple(value.shape), self._segment(value)))
-        return self._constant_of[key]
+        if key in self._constant_of:
+            return self._constant_of[key]
+        index = len(self.constants)
+        if value.numel():  # all that are empty lie at address 0
+            self._constant_of[key] = index
+        self.constants.append(Constant(name, _dtype(value, name), tuple(value.shape), self._segment(value)))
+        return index
 
     def packed(self, value: torch.Tensor) -> torch.Tensor | None:
         """What stands for a constant of 4 bits in int8, which half as many bytes hold; None for another."""

@@ -1,0 +1,28 @@
+"""The tables that methods share: what is added can be taken back, and nothing else goes with it."""
+
+from __future__ import annotations
+
+import torch
+
+from delegate.backends.aot import PreprocessResult
+from delegate.emit.shared import SharedTables
+
+
+def grown(tables: SharedTables, suffix: str) -> SharedTables:
+    tables.operator(f"aten.{suffix}")
+    tables.constant(f"c_{suffix}", torch.full((3,), float(len(suffix))))
+    tables.constant(f"empty_{suffix}", torch.empty(0))
+    tables.state(f"s_{suffix}", torch.zeros(2))
+    tables.packed(torch.full((4096,), len(suffix), dtype=torch.int8))
+    tables.delegate(f"d_{suffix}", "acme", PreprocessResult(b"blob", {}, space="vram", data=(b"more",)))
+    return tables
+
+
+def test_what_was_added_behind_a_mark_is_forgotten():
+    tables = grown(SharedTables(), "kept")
+    mark, before = tables.mark(), {name: table.copy() for name, table in vars(tables).items()}
+    grown(tables, "gone")
+    assert tables.mark() != mark
+    tables.cut_back(mark)
+    assert vars(tables) == before
+    assert tables.operator("aten.new") == len(before["operators"])
