@@ -22,10 +22,11 @@ from delegate.kernels.libraries import Wanted
 from delegate.lowering.compiler import Compiler, portable_message
 from delegate.lowering.kept import KeptPrograms, Made
 from delegate.lowering.locking import as_locked, lock_of, lock_to_keep, with_lock
-from delegate.lowering.measuring import is_measured, measured_places, of_partitions
+from delegate.lowering.measuring import is_measured, measured_places
 from delegate.lowering.quantized import quantized
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.placing import MEASURED
+from delegate.placement.plans import of_partitions
 from delegate.placement.replaying import elsewhere_of
 from delegate.plugins import PORTABLE
 from delegate.registry import Registry, default_registry

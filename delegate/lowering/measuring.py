@@ -18,7 +18,6 @@ from delegate.partitioner.saved import SavedPlan
 from delegate.placement.kept import MOST_BYTES
 from delegate.placement.placing import Base, Circumstances, Outcome, named_candidates, placed, samples_to_place
 from delegate.placement.replaying import Elsewhere
-from delegate.program.model import Program
 from delegate.registry import Registry
 from delegate.selection import Selection, kept_folder
 
@@ -89,12 +88,6 @@ def measured_places(
     if elsewhere is not None:
         elsewhere.finish()
     return outcome
-
-
-def of_partitions(options: Mapping[str, Any], program: Program) -> dict[str, Any]:
-    """The options of backends that a program has partitions of."""
-    used = {spec.backend for spec in program.delegates}
-    return {name: given for name, given in options.items() if name in used}
 
 
 def _names(kernels: Wanted | None) -> list[str] | None:

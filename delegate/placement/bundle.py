@@ -43,11 +43,13 @@ class Entry:
         name: of the candidate.
         program: the method.
         threads: load options that it is measured with: backend -> number of threads.
+        digest: of its bytes, where it was read from a bundle.
     """
 
     name: str
     program: Program
     threads: Mapping[str, int] = field(default_factory=dict)
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

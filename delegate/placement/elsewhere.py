@@ -7,13 +7,13 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from delegate.errors import PartitionError
 from delegate.measured import UNITS
 from delegate.placement.costs import Record
 from delegate.plugins import one_line
+from delegate.text_files import read_text, write_text
 
 FORMAT = 1
 _AGAIN = "measure a bundle again: `delegate measure BUNDLE -o FILE`"
@@ -101,20 +101,12 @@ class Costs:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write them to a file; raises PartitionError where that cannot be."""
-        try:
-            Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
-        except OSError as error:
-            what = f"costs cannot be written: {error}"
-            raise PartitionError(what, where=str(path), remedy="name a file in a folder that is there") from error
+        write_text(path, self.to_json() + "\n", "costs")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Costs:
         """Read them from a file; raises PartitionError where there are none in it."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise PartitionError(f"costs cannot be read: {error}", where=str(path), remedy=_AGAIN) from error
-        return cls.from_json(text, str(path))
+        return cls.from_json(read_text(path, "costs", _AGAIN), str(path))
 
 
 def _method(data: Mapping[str, Any]) -> MethodCosts:

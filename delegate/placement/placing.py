@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from delegate.partitioner.saved import SavedPartition, SavedPlan
 from delegate.placement.alternatives import Alternatives, Compiler
 from delegate.placement.examining import MOST_SAMPLES, Examination, arrays_of
 from delegate.placement.kept import KeptChoices, KeptCosts, choice_key
-from delegate.placement.plans import Candidate, Placed, Task
+from delegate.placement.plans import Candidate, Options, Placed, Progress, Task
 from delegate.placement.policy import Placer
 from delegate.placement.replaying import Elsewhere
 from delegate.placement.trials import ProcessBench, patience
@@ -34,9 +34,6 @@ from delegate.registry import Registry
 from delegate.verdict import Reason, no
 
 MEASURED = no(Reason.SLOWER, "as measured", "the table of plans says by how much")
-
-Progress = Callable[[str], None]
-Options = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)

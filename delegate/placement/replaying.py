@@ -6,7 +6,7 @@ Both are benches for the policy that measures here, so that the same numbers lea
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -18,15 +18,13 @@ from delegate.placement import bundle
 from delegate.placement.elsewhere import Costs, MethodCosts, ProgramCosts
 from delegate.placement.examining import Examination, arrays_of
 from delegate.placement.judging import Array, Examined, examined, numbers
-from delegate.placement.plans import Placed, Task
+from delegate.placement.plans import Placed, Progress, Task
 from delegate.placement.policy import Placer
 from delegate.placement.trials import RoundsOver, Seat, Trial, TrialFailed, Turn
 from delegate.program.model import Program
 
 _AGAIN = "write a bundle again, `delegate lower --measure --bundle FILE`, and measure that"
 _WHOLE_ALONE = "plans on several candidates: for another machine, plans of one candidate are compared"
-
-Progress = Callable[[str], None]
 
 
 class Elsewhere(Protocol):

@@ -12,10 +12,9 @@ from delegate.cache.environment import machine
 from delegate.errors import ProgramError
 from delegate.placement import bundle
 from delegate.placement.elsewhere import Costs, MethodCosts, ProgramCosts
-from delegate.placement.judging import Array, Examined, examined, numbers, sqnr_db
+from delegate.placement.judging import Examined, examined, numbers, results, sqnr_db
 from delegate.placement.racing import compared
 from delegate.placement.trials import ProcessBench, Seat, Trial, patience
-from delegate.program.model import Program, Ref
 
 
 def measure(
@@ -93,13 +92,7 @@ def _examined(task: bundle.Task, seats: Mapping[str, Seat], found: dict[str, flo
     programs = {e.name: e.program for e in task.entries}
 
     def near(name: str, seat: Seat) -> float:
-        return sqnr_db([_results(seat, programs[name], task.method, call) for call in task.calls], expected)
+        given = [results(seat, programs[name], task.method, call) for call in task.calls]
+        return sqnr_db([[numbers(*result) for result in call] for call in given], expected)
 
     return examined(seats, near, task.bound, found)
-
-
-def _results(seat: Seat, program: Program, name: str, call: Sequence[object]) -> list[Array]:
-    method = next(m for m in program.methods if m.name == name)
-    dtypes = [method.values[o.index].dtype if isinstance(o, Ref) else None for o in method.outputs]
-    arrays = seat.outputs(call)
-    return [numbers(a, d) for a, d in zip(arrays, dtypes, strict=True) if a is not None]
