@@ -121,6 +121,7 @@ def to_backend(
         outcome = measured_places(compiler, exported, verify, registry, cache, progress, elsewhere)
         compiler, exported = cast(Compiler, outcome.base.compiler), dict(outcome.base.exported)
         compiler.partitioners = outcome.plan.partitioners(compiler.partitioners, MEASURED)
+        compiler.beside = outcome.plan
     originals = {} if source is exported else source
     verifying = verification(verify, exported, selection, registry, originals)
     program, lowered = compiler.emitted()

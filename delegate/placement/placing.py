@@ -22,7 +22,7 @@ from delegate.edge.graphs import graph_modules
 from delegate.edge.program import EdgeProgram
 from delegate.errors import BackendError, ConfigError, did_you_mean
 from delegate.measured import Placement
-from delegate.partitioner.saved import SavedPartition, SavedPlan
+from delegate.partitioner.saved import SavedPlan
 from delegate.placement.alternatives import Alternatives, Compiler
 from delegate.placement.examining import MOST_SAMPLES, Examination, arrays_of
 from delegate.placement.kept import KeptChoices, KeptCosts, choice_key
@@ -115,20 +115,24 @@ def placed(bases: Sequence[Base], given: Circumstances) -> Outcome:
         raise ConfigError(what, where="placement.candidates", remedy="lower the methods one by one, or quantize first")
     found = [_placed(name, bases, given, given.settings.budget / len(methods)) for name in methods]
     home = {c.name: base for base in bases for c in _candidates(methods[0], base, given)}
-    partitions = tuple(p for one in found for p in one.plan.partitions)
-    whole = sorted({op for one in found for op in one.plan.whole or ()})
     options = {name: chosen for one in found for name, chosen in one.options.items()}
     return Outcome(
         home[found[0].candidate.name],
-        SavedPlan(_apart(partitions), tuple(whole)),
+        _joined([one.plan for one in found]),
         options,
         tuple(one.placement for one in found),
     )
 
 
-def _apart(partitions: Sequence[SavedPartition]) -> tuple[SavedPartition, ...]:
-    """Partitions of several methods, with names of their own."""
-    return tuple(replace(p, name=f"{number}_{p.name}") for number, p in enumerate(partitions))
+def _joined(plans: Sequence[SavedPlan]) -> SavedPlan:
+    """The plans of several methods as one, whose partitions have names of their own."""
+    partitions = tuple(replace(p, name=f"{i}_{p.name}") for i, plan in enumerate(plans) for p in plan.partitions)
+    together = tuple(
+        tuple(tuple(f"{i}_{name}" for name in branch) for branch in group)
+        for i, plan in enumerate(plans)
+        for group in plan.together
+    )
+    return SavedPlan(partitions, tuple(sorted({op for plan in plans for op in plan.whole or ()})), together)
 
 
 def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: float) -> Placed:

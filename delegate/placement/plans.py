@@ -117,6 +117,7 @@ class WholePlan:
         lowered: compiled.
         candidate: that it is of; of a mixed one the first's.
         choice: candidates of the stretches, where it is mixed.
+        beside: candidates of the branches, where these run at the same time.
         options: of `delegate.load`, by name of a backend.
     """
 
@@ -124,6 +125,7 @@ class WholePlan:
     lowered: Lowered
     candidate: Candidate
     choice: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     options: Options = field(default_factory=dict)
 
 
