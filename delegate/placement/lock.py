@@ -82,7 +82,7 @@ class Lock:
                 placements=tuple(Placement.from_data(p) for p in data["measured"].values()),
             )
         except (yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            what = f"the lockfile cannot be read, {type(error).__name__}: {one_line(error)}"
+            what = f"the lockfile cannot be read, {one_line(error)}"
             raise PartitionError(what, where=where, remedy=_AGAIN) from error
         except PartitionError as error:
             raise PartitionError(error.what, where=where, remedy=_AGAIN) from error

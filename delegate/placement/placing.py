@@ -24,6 +24,7 @@ from delegate.errors import BackendError, ConfigError, did_you_mean
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.alternatives import Alternatives, Compiler
+from delegate.placement.cluster import Cluster, ClusterBench
 from delegate.placement.examining import MOST_SAMPLES, Examination, arrays_of
 from delegate.placement.kept import KeptChoices, KeptCosts, choice_key
 from delegate.placement.plans import Candidate, Options, Placed, Progress, Task
@@ -67,6 +68,7 @@ class Circumstances:
         store: of what was measured earlier; None where nothing is to be kept.
         progress: is told in a few words what is done.
         elsewhere: what takes the place of measuring here, if anything does.
+        cluster: to measure on; None: this machine.
     """
 
     settings: Placing
@@ -78,6 +80,7 @@ class Circumstances:
     store: Store | None
     progress: Progress
     elsewhere: Elsewhere | None = None
+    cluster: Cluster | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +144,7 @@ def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: floa
     callers = os.cpu_count() or 1
     task = Task(name, candidates, settings.objective, budget, callers)
     key = kept = costs = None
-    if (
-        given.store is not None
-        and given.elsewhere is None
-        and given.identities.keys() >= {c.backend for c in candidates}
-    ):
+    if given.store is not None and given.identities.keys() >= {c.backend for c in candidates}:
         key, kept = _key(name, bases, candidates, given), KeptChoices(given.store)
         own = {c.name: repr((given.identities[c.backend], c.options, given.kernels)) for c in candidates}
         costs = KeptCosts(given.store, own)
@@ -164,13 +163,20 @@ def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: floa
     if given.elsewhere is not None:
         return given.elsewhere.place(task, examine, progress)
     with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
-        leaves = arrays_of(examine.calls[0])
-        bench = ProcessBench(Path(folder), leaves, given.kernels, patience(budget))
+        bench = _bench(given, Path(folder), arrays_of(examine.calls[0]), patience(budget))
         placer = Placer(task, bench, examine, costs, progress)
         made = placer.place()
+    if isinstance(bench, ClusterBench):
+        made = replace(made, placement=replace(made.placement, machine="; ".join(bench.machines)))
     if key is not None and kept is not None:
         kept.keep(key, made, cut_short=placer.was_cut_short)
     return made
+
+
+def _bench(given: Circumstances, folder: Path, leaves: Sequence[Any], limit: float) -> ProcessBench | ClusterBench:
+    if given.cluster is None:
+        return ProcessBench(folder, leaves, given.kernels, limit)
+    return given.cluster.bench(leaves, given.kernels, limit)
 
 
 def _candidates(method: str, base: Base, given: Circumstances) -> Iterator[Candidate]:

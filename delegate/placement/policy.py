@@ -87,8 +87,10 @@ class Placer:
             close = [n for n in self._accurate(self._records) if n != best and self._is_close(n, best)]
             again = [self._plans[name] for name in self._plans if name == best or name in close]
             self._plans.update((plan.name, plan) for plan in mixed)
-            self._final = self._race([*again, *mixed], 1.0)
-            chosen = winner(self._final, self._accurate(p.name for p in (*again, *mixed))) or best
+            final = self._race([*again, *mixed], 1.0)
+            won = winner(final, self._accurate(p.name for p in (*again, *mixed)))
+            chosen = won or best
+            self._final = final if won is not None else {p.name: final[p.name] for p in mixed}
         return self._placed(chosen)
 
     def _accurate(self, names: Iterable[str]) -> list[str]:
@@ -174,15 +176,28 @@ class Placer:
         plans = self._to_survey(best)
         if len(plans) < 2:
             return []
-        self._stretches = stretches(plans[0].candidate.lowering.edge())
+        by_name = {p.candidate.name: p for p in plans}
+        self._look_at(by_name)
+        return [] if self._costs is None else self._lower_mixed(self._promising(self._costs), by_name)
+
+    def survey(self) -> None:
+        """Measure the stretches on the first candidates, whatever the whole took: for costs of another machine."""
+        first = next(iter(self._plans.values()))
+        own = [p for p in self._plans.values() if p.candidate.lowering is first.candidate.lowering]
+        plans = list({p.candidate.backend: p for p in reversed(own)}.values())[::-1][:_MOST_SURVEYED]
+        if len(plans) > 1 and not self._is_simple:
+            self._look_at({p.candidate.name: p for p in plans})
+
+    def _look_at(self, plans: Mapping[str, WholePlan]) -> None:
+        """Measure what stretches cost on candidates."""
+        first = next(iter(plans.values()))
+        self._stretches = stretches(first.candidate.lowering.edge())
         if len(self._stretches) < 2:
             self._not_tried.append("plans on several candidates: the method is narrow nowhere")
-            return []
-        by_name = {p.candidate.name: p for p in plans}
-        self._survey = Survey(self.task, self._stretches, by_name, self._known, self._bench)
+            return
+        self._survey = Survey(self.task, self._stretches, plans, self._known, self._bench)
         self._costs = self._survey.costs(lambda: self._has_time(_SURVEYED), self._progress)
         self._not_tried += self._survey.notes
-        return [] if self._costs is None else self._lower_mixed(self._promising(self._costs), by_name)
 
     def _to_survey(self, best: str) -> list[WholePlan]:
         """The plans of one candidate that are worth a look stretch by stretch, of the same lowering as the best."""
