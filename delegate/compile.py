@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -22,10 +22,11 @@ from delegate.kernels.libraries import Wanted
 from delegate.lowering.compiler import Compiler, portable_message
 from delegate.lowering.kept import KeptPrograms, Made
 from delegate.lowering.locking import as_locked, lock_of, lock_to_keep, with_lock
-from delegate.lowering.measuring import is_measured, measured_places, of_partitions
+from delegate.lowering.measuring import RAY, is_measured, measured_places
 from delegate.lowering.quantized import quantized
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.placing import MEASURED
+from delegate.placement.plans import of_partitions
 from delegate.placement.replaying import elsewhere_of
 from delegate.plugins import PORTABLE
 from delegate.registry import Registry, default_registry
@@ -52,7 +53,8 @@ def to_backend(
     lock: str | os.PathLike[str] | None = None,
     locked: str | os.PathLike[str] | None = None,
     bundle: str | os.PathLike[str] | None = None,
-    costs: str | os.PathLike[str] | None = None,
+    costs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    ray: str | None = None,
 ) -> CompiledProgram:
     """Find for every operator which backend can run it, lower the partitions, and compile what is left.
 
@@ -83,7 +85,11 @@ def to_backend(
         locked: path of a lockfile to keep: nothing is measured, whatever else is said.
         bundle: path of a file to write for another machine: the candidates' programs and inputs, which
             `delegate measure` runs there. Nothing is measured here, and the first candidate's plan is taken meanwhile.
-        costs: path of what `delegate measure` found there: places are chosen by that, and nothing is measured here.
+            With `costs` it has the plans that promise more by them.
+        costs: path of what `delegate measure` found there, or a list, one for each bundle: places are chosen by that,
+            and nothing is measured here.
+        ray: address of a Ray cluster, as `ray.init` takes it: candidates are measured on those of its nodes that carry
+            the backends as resources.
 
     Raises:
         ExportError: the model is none of these, or cannot be brought to core ATen.
@@ -98,10 +104,10 @@ def to_backend(
     registry = default_registry()
     selection = select(backends, config, registry, kernels)
     given = exported_programs(model, example_inputs)
-    others = {"a plan": plan, "a bundle": bundle, "costs": costs}
-    keeping = None if locked is None else lock_to_keep(locked, given, others)
+    elsewhere = {"a bundle": bundle, "costs": costs, RAY: ray}
+    keeping = None if locked is None else lock_to_keep(locked, given, {"a plan": plan, **elsewhere})
     saved = _saved_plan(plan) if keeping is None else keeping.plan
-    by_measuring = keeping is None and is_measured(place, selection, saved, bundle, costs)
+    by_measuring = keeping is None and is_measured(place, selection, saved, elsewhere)
     kept = kept_artifacts(selection, registry, cache)
     compiler = Compiler(selection, kernels_of(registry, selection.kernels), saved, kept)
     measures = by_measuring or any(x is not None for x in (verify, original, lock, locked))
@@ -116,10 +122,11 @@ def to_backend(
     compiler.take(exported)
     outcome = None
     if by_measuring:
-        elsewhere = elsewhere_of(bundle, costs)
-        outcome = measured_places(compiler, exported, verify, registry, cache, progress, elsewhere)
+        asked = elsewhere_of(bundle, costs)
+        outcome = measured_places(compiler, exported, verify, registry, cache, progress, asked, ray)
         compiler, exported = cast(Compiler, outcome.base.compiler), dict(outcome.base.exported)
         compiler.partitioners = outcome.plan.partitioners(compiler.partitioners, MEASURED)
+        compiler.beside = outcome.plan
     originals = {} if source is exported else source
     verifying = verification(verify, exported, selection, registry, originals)
     program, lowered = compiler.emitted()

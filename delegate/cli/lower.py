@@ -66,8 +66,12 @@ def lower(
         typer.Option("--bundle", metavar="FILE", help="Write what `delegate measure` runs on another machine."),
     ] = None,
     costs: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option("--costs", metavar="FILE", help="Take the best by what `delegate measure` found there."),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option("--ray", metavar="ADDRESS", help="Measure on nodes of this Ray cluster that have the backends."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
@@ -99,7 +103,8 @@ def lower(
             lock=lock,
             locked=locked,
             bundle=bundle,
-            costs=costs,
+            costs=costs or None,
+            ray=ray,
         )
         if out is not None:
             program.save(out)

@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
+from delegate.edge.node import shape_text, tensors
 from delegate.edge.program import META_VALUE
 
 # Operators that only check, at run time, what export has assumed; the runtime checks its inputs itself.
@@ -42,6 +43,19 @@ def graph_modules(root: GraphModule) -> Iterator[GraphModule]:
         body = getattr(root, str(node.target), None)
         if isinstance(body, GraphModule):
             yield from graph_modules(body)
+
+
+def described(root: GraphModule) -> bytes:
+    """A graph and its bodies as text: a line for each node, with its operator, arguments, shapes and dtypes.
+
+    The same graph gives the same text, whatever its weights hold.
+    """
+    lines = []
+    for module in graph_modules(root):
+        for node in module.graph.nodes:
+            made = [] if node.op == "output" else tensors(node)  # of a program from a file alone the output tells them
+            lines.append(f"{node.format_node()} {[shape_text(t) for t in made]}\n")
+    return "".join(lines).encode()
 
 
 def remove_checks(root: GraphModule) -> list[torch.SymBool]:

@@ -82,9 +82,11 @@ class Compiler:
     told: list[str] = field(default_factory=list)
     artifacts: Artifacts = field(init=False)
     partitioners: Sequence[Partitioner] = field(init=False)
+    beside: SavedPlan | None = field(init=False)  # that says what runs at the same time
 
     def __post_init__(self) -> None:
         given = self.selection.partitioners
+        self.beside = self.saved
         self.partitioners = given if self.saved is None else self.saved.partitioners(given)
         self.artifacts = Artifacts({name: b.preprocess for name, b in self.selection.backends.items()}, self.kept)
 
@@ -109,19 +111,22 @@ class Compiler:
         for name, ep in exported.items():
             self.methods[name] = _Method(identify(optimize(to_edge(ep, name=name, preserve_ops=self.preserve_ops))))
 
-    def another(self, method: str, partitioners: Sequence[Partitioner], *, keep_all: bool = False) -> Compiler:
+    def another(
+        self, method: str, partitioners: Sequence[Partitioner], plan: SavedPlan | None = None, *, keep_all: bool = False
+    ) -> Compiler:
         """One for a method alone, as it is here, with other partitioners; each partition is compiled once for both.
 
         Args:
             method: its name.
             partitioners: in order of preference.
+            plan: that says what runs at the same time.
             keep_all: partitions stand however small they are.
         """
         rules = self.selection.rules
         rules = replace(rules, min_partition_size=0) if keep_all else rules
         made = Compiler(replace(self.selection, rules=rules), self.kernels, None, self.kept)
         made.methods[method] = _Method(self.methods[method].edge)
-        made.partitioners, made.artifacts = tuple(partitioners), self.artifacts
+        made.partitioners, made.artifacts, made.beside = tuple(partitioners), self.artifacts, plan
         return made
 
     def plan(self) -> None:
@@ -185,7 +190,7 @@ class Compiler:
 
     def _planned(self, method: _Method) -> Plan:
         made = self._planned_alone(method)
-        return made if self.saved is None else self.saved.grouped(made)
+        return made if self.beside is None else self.beside.grouped(made)
 
     def _planned_alone(self, method: _Method) -> Plan:
         others = (m.plan for m in self.methods.values() if m is not method and m.plan is not None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,30 +15,37 @@ from delegate.kernels.libraries import Wanted
 from delegate.lowering.compiler import Compiler
 from delegate.lowering.quantized import configured
 from delegate.partitioner.saved import SavedPlan
+from delegate.placement.cluster import Cluster
 from delegate.placement.kept import MOST_BYTES
 from delegate.placement.placing import Base, Circumstances, Outcome, named_candidates, placed, samples_to_place
 from delegate.placement.replaying import Elsewhere
-from delegate.program.model import Program
 from delegate.registry import Registry
 from delegate.selection import Selection, kept_folder
 
-PathLike = str | os.PathLike[str]
+RAY = "a Ray cluster"
 
 
 def is_measured(
-    place: str | None, selection: Selection, saved: SavedPlan | None, bundle: PathLike | None, costs: PathLike | None
+    place: str | None, selection: Selection, saved: SavedPlan | None, elsewhere: Mapping[str, object]
 ) -> bool:
-    """Whether places are to be measured, here or elsewhere; raises ConfigError where that cannot be."""
+    """Whether places are to be measured, here or elsewhere; raises ConfigError where that cannot be.
+
+    Args:
+        place: as the caller says.
+        selection: that has the configuration.
+        saved: a plan.
+        elsewhere: what says that it is measured elsewhere, by name; None where it does not.
+    """
     if place not in (None, "preference", "measured"):
         raise ConfigError(f"{place!r} is no policy of placement", remedy='give "preference" or "measured"')
-    if bundle is not None and costs is not None:
-        what = "a bundle is what is to be measured, and costs are what was"
+    said = [what for what, given in elsewhere.items() if given is not None]
+    if said and place == "preference":
+        what = f"places are to be by preference, and {said[0]} is for those that are measured"
         raise ConfigError(what, where="to_backend", remedy="give one of both")
-    is_elsewhere = bundle is not None or costs is not None
-    if is_elsewhere and place == "preference":
-        what = "places are to be by preference, and a bundle and costs are for those that are measured"
+    if len(said) > 1 and RAY in said:
+        what = f"{said[0]} is for what is measured by hand, and Ray does it now"
         raise ConfigError(what, where="to_backend", remedy="give one of both")
-    if not is_elsewhere and (place or selection.placement.policy) != "measured":
+    if not said and (place or selection.placement.policy) != "measured":
         return False
     if saved is not None:
         what = "places are to be measured, and a plan says where nodes run"
@@ -56,6 +63,7 @@ def measured_places(
     cache: bool | None,
     progress: Callable[[str], None] | None,
     elsewhere: Elsewhere | None,
+    ray: str | None,
 ) -> Outcome:
     """What measuring has chosen, for a compiler that has taken the methods."""
     selection = compiler.selection
@@ -72,29 +80,24 @@ def measured_places(
     kept = compiler.kept
     identities = {} if kept is None else {name: kept.identity(name) for name in selection.backends}
     folder = kept_folder(selection, cache)
-    outcome = placed(
-        bases,
-        Circumstances(
+    is_here = elsewhere is None and ray is None
+    with contextlib.ExitStack() as stack:
+        circumstances = Circumstances(
             settings=settings,
             samples=samples_to_place(settings, verify, exported),
             registry=registry,
             kernels=_names(selection.kernels),
             identities={name: text for name, text in identities.items() if text is not None},
             rules=repr(selection.rules),
-            store=None if folder is None or elsewhere is not None else Store(folder / CHOICES, MOST_BYTES),
+            store=Store(folder / CHOICES, MOST_BYTES) if folder is not None and is_here else None,
             progress=progress or (lambda text: None),
             elsewhere=elsewhere,
-        ),
-    )
+            cluster=None if ray is None else stack.enter_context(Cluster(ray)),
+        )
+        outcome = placed(bases, circumstances)
     if elsewhere is not None:
         elsewhere.finish()
     return outcome
-
-
-def of_partitions(options: Mapping[str, Any], program: Program) -> dict[str, Any]:
-    """The options of backends that a program has partitions of."""
-    used = {spec.backend for spec in program.delegates}
-    return {name: given for name, given in options.items() if name in used}
 
 
 def _names(kernels: Wanted | None) -> list[str] | None:

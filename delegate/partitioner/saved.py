@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from torch.fx import Node
@@ -21,6 +20,7 @@ from delegate.partitioner.forms import is_compound
 from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Group, Partition, Plan
 from delegate.partitioner.together import Place, grouped
+from delegate.text_files import read_text, write_text
 from delegate.verdict import Reason, Verdict, no
 
 _FORMAT = 3  # 1 did not say which operators were whole, 2 not what runs at the same time
@@ -95,18 +95,13 @@ class SavedPlan:
             raise PartitionError(what, where=where, remedy="save it again: `program.plan.save(path)`") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file."""
-        Path(path).write_text(self.to_json(), encoding="utf-8")
+        """Write it to a file; raises PartitionError where that cannot be."""
+        write_text(path, self.to_json(), "the plan")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SavedPlan:
         """Read it from a file; raises PartitionError where there is no plan in it."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            remedy = "save one: `program.plan.save(path)`"
-            raise PartitionError(f"the plan cannot be read: {error}", where=str(path), remedy=remedy) from error
-        return cls.from_json(text, str(path))
+        return cls.from_json(read_text(path, "the plan", "save one: `program.plan.save(path)`"), str(path))
 
     def places(self) -> dict[tuple[str, str], str]:
         """(graph, identity of a node) -> the backend that runs it."""

@@ -35,10 +35,13 @@ class Compiler(Protocol):
     def plans(self) -> list[Plan]:
         """Of every method that has one."""
 
-    def another(self, method: str, partitioners: Sequence[Partitioner], *, keep_all: bool = False) -> Compiler:
+    def another(
+        self, method: str, partitioners: Sequence[Partitioner], plan: SavedPlan | None = None, *, keep_all: bool = False
+    ) -> Compiler:
         """One for a method alone, as it is here, with other partitioners; each partition is compiled once for both.
 
-        With `keep_all` partitions stand however small they are.
+        What runs at the same time is as in the plan, if there is one. With `keep_all` partitions stand however small
+        they are.
         """
 
     def emitted(self) -> tuple[Program, Any]:
@@ -63,10 +66,12 @@ class Alternatives:
 
     def planned(self, plan: SavedPlan, *, keep_all: bool = False) -> Lowered:
         """A plan; what cannot be kept of it runs on kernels. Raises DelegateError."""
-        return self._lowered(plan.partitioners(self.compiler.partitioners), keep_all)
+        return self._lowered(plan.partitioners(self.compiler.partitioners), plan, keep_all)
 
-    def _lowered(self, partitioners: Sequence[Partitioner], keep_all: bool = False) -> Lowered:
-        other = self.compiler.another(self.method, partitioners, keep_all=keep_all)
+    def _lowered(
+        self, partitioners: Sequence[Partitioner], plan: SavedPlan | None = None, keep_all: bool = False
+    ) -> Lowered:
+        other = self.compiler.another(self.method, partitioners, plan, keep_all=keep_all)
         program, _ = other.emitted()
         self.compiler.methods[self.method].edge = other.methods[self.method].edge
         return Lowered(SavedPlan.of(other.plans), program)

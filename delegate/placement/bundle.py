@@ -1,4 +1,4 @@
-"""A bundle: candidates' programs, and the calls to measure them with, in one file for another machine. Without torch.
+"""A bundle: programs of plans, and the calls to measure them with, in one file for another machine. Without torch.
 
 It is a zip archive that compresses nothing: `bundle.json`, and a folder for each method with its programs, the
 arguments of calls, and what torch gives for them. It may come from a stranger: all of it is checked when it is read.
@@ -29,7 +29,7 @@ from delegate.plugins import one_line
 from delegate.program import file
 from delegate.program.model import Program
 
-FORMAT = 1
+FORMAT = 2  # 1 had plans of one candidate alone
 _ABOUT = "bundle.json"
 _MOST_ABOUT = 2**20  # bytes of it
 _AGAIN = "write it again: `delegate lower --measure --bundle FILE`"
@@ -37,17 +37,21 @@ _AGAIN = "write it again: `delegate lower --measure --bundle FILE`"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A candidate's own plan, compiled.
+    """A plan, compiled.
 
     Args:
-        name: of the candidate.
+        name: of the plan.
         program: the method.
         threads: load options that it is measured with: backend -> number of threads.
+        is_watched: whether its steps are timed, in rounds with the others that are; else it is one to choose from.
+        digest: of the bytes that it is saved as, where it was read from a bundle.
     """
 
     name: str
     program: Program
     threads: Mapping[str, int] = field(default_factory=dict)
+    is_watched: bool = False
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class Task:
         objective: a key of `delegate.measured.UNITS`.
         budget: seconds.
         bound: the least SQNR in dB; None: that of the program's own precision.
-        entries: the candidates.
+        entries: the plans; those of one program have the same `Program`.
         calls: the flat arguments of calls, as the runtime takes them; the first is measured.
         expected: of each call what torch gives, bfloat16 as float32; None where results cannot be compared.
     """
@@ -88,20 +92,19 @@ def described(call: Sequence[Any]) -> list[str]:
 
 def write(tasks: Sequence[Task], path: str | os.PathLike[str]) -> None:
     """Write a bundle; raises ProgramError where that cannot be."""
-    about = {"format": FORMAT, "tasks": [_about(task) for task in tasks]}
     try:
         with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr(zipfile.ZipInfo(_ABOUT), json.dumps(about, indent=1))
+            told = []
             for number, task in enumerate(tasks):
-                for place, entry in enumerate(task.entries):
-                    with archive.open(zipfile.ZipInfo(f"{number}/{place}.dlg"), "w", force_zip64=True) as member:
-                        for piece in file.assemble(entry.program):
-                            member.write(piece)
+                places = {id(entry.program): entry.program for entry in task.entries}
+                digests = [_stored(archive, f"{number}/{i}.dlg", program) for i, program in enumerate(places.values())]
+                told.append(_about(task, dict(zip(places, enumerate(digests), strict=True))))
                 for kind, given in (("call", task.calls), ("expected", task.expected or ())):
                     for place, arrays in enumerate(given):
                         held = io.BytesIO()
                         save_leaves(held, arrays)
                         archive.writestr(zipfile.ZipInfo(f"{number}/{kind}{place}.npz"), held.getvalue())
+            archive.writestr(zipfile.ZipInfo(_ABOUT), json.dumps({"format": FORMAT, "tasks": told}, indent=1))
     except OSError as error:
         what = f"the bundle cannot be written: {error}"
         raise ProgramError(what, where=str(path), remedy="name a file in a folder that is there") from error
@@ -134,20 +137,41 @@ def read(path: str | os.PathLike[str], folder: Path) -> list[Task]:
         *(zipfile.BadZipFile, LookupError, TypeError, ValueError, AttributeError),
         *(RecursionError, MemoryError, EOFError, OverflowError, NotImplementedError, RuntimeError),
     ) as error:
-        what = f"this is no sound bundle, {type(error).__name__}: {one_line(error)}"
+        what = f"this is no sound bundle, {one_line(error)}"
         raise ProgramError(what, where=str(path), remedy=_AGAIN) from error
     if not tasks or len({task.method for task in tasks}) < len(tasks):
         raise ProgramError("this bundle has no methods, or one of them twice", where=str(path), remedy=_AGAIN)
     return tasks
 
 
-def _about(task: Task) -> dict[str, Any]:
+def _stored(archive: zipfile.ZipFile, member: str, program: Program) -> str:
+    """Write a program; gives its digest."""
+    known = hashlib.sha256()
+    with archive.open(zipfile.ZipInfo(member), "w", force_zip64=True) as written:
+        for piece in file.assemble(program):
+            written.write(piece)
+            known.update(piece)
+    return known.hexdigest()
+
+
+def _about(task: Task, places: Mapping[int, tuple[int, str]]) -> dict[str, Any]:
+    """What is told of a task. `places` has the number of each program's member, and its digest, by its id."""
+    programs = [
+        {
+            "name": entry.name,
+            "file": places[id(entry.program)][0],
+            "digest": places[id(entry.program)][1],
+            "threads": dict(entry.threads),
+            "is_watched": entry.is_watched,
+        }
+        for entry in task.entries
+    ]
     return {
         "method": task.method,
         "objective": task.objective,
         "budget": task.budget,
         "bound": task.bound,
-        "programs": [{"name": e.name, "digest": digest(e.program), "threads": dict(e.threads)} for e in task.entries],
+        "programs": programs,
         "calls": len(task.calls),
         "is_compared": task.expected is not None,
     }
@@ -161,9 +185,11 @@ def _read(archive: zipfile.ZipFile, number: int, about: Mapping[str, Any], folde
         raise ValueError(f"method {method!r} has nothing to measure")
     place = folder / str(number)
     place.mkdir()
-    entries = [_entry(archive, f"{number}/{i}.dlg", given, folder) for i, given in enumerate(about["programs"])]
+    files = sorted({int(given["file"]) for given in about["programs"]})
+    programs = {i: _program(archive, f"{number}/{i}.dlg", folder) for i in files}
+    entries = [_entry(given, *programs[int(given["file"])]) for given in about["programs"]]
     if len({entry.name for entry in entries}) < len(entries):
-        raise ValueError(f"method {method!r} has two candidates of one name")
+        raise ValueError(f"method {method!r} has two programs of one name")
     for entry in entries:
         if method not in {m.name for m in entry.program.methods}:
             raise ValueError(f"the program of {entry.name!r} has no method {method!r}")
@@ -184,14 +210,21 @@ def _read(archive: zipfile.ZipFile, number: int, about: Mapping[str, Any], folde
     )
 
 
-def _entry(archive: zipfile.ZipFile, member: str, about: Mapping[str, Any], folder: Path) -> Entry:
-    program = file.load(_unpacked(archive, member, folder))
-    if digest(program) != about["digest"]:
-        raise ValueError(f"{member} is another program than {_ABOUT} says")
+def _program(archive: zipfile.ZipFile, member: str, folder: Path) -> tuple[Program, str]:
+    """A program, and the digest of its file."""
+    path = _unpacked(archive, member, folder)
+    with path.open("rb") as stored:
+        known = hashlib.file_digest(stored, "sha256").hexdigest()
+    return file.load(path), known
+
+
+def _entry(about: Mapping[str, Any], program: Program, known: str) -> Entry:
+    if known != about["digest"]:
+        raise ValueError(f"the file of {about['name']!r} is another program than {_ABOUT} says")
     threads = {_text(backend): count for backend, count in about["threads"].items()}
     if not all(type(count) is int and count > 0 for count in threads.values()):
         raise ValueError("numbers of threads should be positive")
-    return Entry(_text(about["name"]), program, threads)
+    return Entry(_text(about["name"]), program, threads, bool(about["is_watched"]), known)
 
 
 def _leaves(archive: zipfile.ZipFile, member: str, folder: Path) -> list[Any]:

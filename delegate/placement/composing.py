@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from delegate.partitioner.saved import SavedPartition, SavedPlan
+from delegate.placement.branches import Branch
 from delegate.placement.costs import Stretch
 
 
@@ -30,6 +32,35 @@ def composed(
     ]
     whole = {op for candidate in choice for op in plans[candidate].whole or ()}
     return SavedPlan(tuple(partitions), tuple(sorted(whole)))
+
+
+def beside(plans: Mapping[str, SavedPlan], branches: Sequence[Branch], choice: Sequence[str], rest: str) -> SavedPlan:
+    """The plan that has branches run at the same time; one that no partition is in runs nothing beside the others.
+
+    Args:
+        plans: candidate -> its plan of the whole method, all of the same graph.
+        branches: of the method.
+        choice: a candidate for each of them.
+        rest: the candidate for what is in none.
+    """
+    found: list[SavedPartition] = []
+    groups: list[tuple[str, ...]] = []
+    for number, (branch, candidate) in enumerate(zip(branches, choice, strict=True)):
+        nodes = {(branch.graph, node) for node in branch.nodes}
+        own = [p for part in plans[candidate].partitions if (p := _within(part, nodes, f"at_{number}")) is not None]
+        found += own
+        groups += [tuple(p.name for p in own)] if own else []
+    inside = {(branch.graph, node) for branch in branches for node in branch.nodes}
+    around = {key for key in plans[rest].places() if key not in inside}
+    found += [p for part in plans[rest].partitions if (p := _within(part, around, "around")) is not None]
+    whole = {op for candidate in (*choice, rest) for op in plans[candidate].whole or ()}
+    return SavedPlan(tuple(found), tuple(sorted(whole)), (tuple(groups),) if len(groups) > 1 else ())
+
+
+def _within(partition: SavedPartition, nodes: Collection[tuple[str, str]], suffix: str) -> SavedPartition | None:
+    """What of a partition is among some nodes."""
+    own = tuple(n for n in partition.nodes if (partition.graph, n) in nodes)
+    return replace(partition, name=f"{partition.name}_{suffix}", nodes=own) if own else None
 
 
 def _part(plan: SavedPlan, stretches: Sequence[Stretch], number: int) -> list[SavedPartition]:

@@ -7,15 +7,15 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from delegate.errors import PartitionError
 from delegate.measured import UNITS
 from delegate.placement.costs import Record
 from delegate.plugins import one_line
+from delegate.text_files import read_text, write_text
 
-FORMAT = 1
+FORMAT = 2  # 1 had no steps
 _AGAIN = "measure a bundle again: `delegate measure BUNDLE -o FILE`"
 
 
@@ -25,7 +25,7 @@ class ProgramCosts:
 
     Args:
         digest: of its bytes.
-        record: its rounds.
+        record: its rounds, with their steps where these were timed.
         sqnr_db: how near its results are to torch's; None where that was not looked at.
     """
 
@@ -43,7 +43,7 @@ class MethodCosts:
         inputs: the arguments that it was called with, in a few words each.
         budget: seconds that measuring was given.
         spent: seconds that it took.
-        programs: by name of the candidate.
+        programs: by name of the plan.
     """
 
     objective: str
@@ -74,13 +74,12 @@ class Costs:
                 "budget": m.budget,
                 "spent": round(m.spent, 3),
                 "programs": {
-                    candidate: {
+                    plan: {
                         "digest": p.digest,
                         "sqnr_db": p.sqnr_db if p.sqnr_db is None or math.isfinite(p.sqnr_db) else str(p.sqnr_db),
-                        "rounds": p.record.rounds,
-                        "failure": p.record.failure,
+                        **p.record.to_data(),
                     }
-                    for candidate, p in m.programs.items()
+                    for plan, p in m.programs.items()
                 },
             }
             for name, m in self.methods.items()
@@ -96,25 +95,17 @@ class Costs:
                 raise ValueError(f"its format is {data['format']!r}, known is {FORMAT}")
             return cls(str(data["machine"]), {str(name): _method(given) for name, given in data["methods"].items()})
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            what = f"these are no costs that were measured, {type(error).__name__}: {one_line(error)}"
+            what = f"these are no costs that were measured, {one_line(error)}"
             raise PartitionError(what, where=where, remedy=_AGAIN) from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write them to a file; raises PartitionError where that cannot be."""
-        try:
-            Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
-        except OSError as error:
-            what = f"costs cannot be written: {error}"
-            raise PartitionError(what, where=str(path), remedy="name a file in a folder that is there") from error
+        write_text(path, self.to_json() + "\n", "costs")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Costs:
         """Read them from a file; raises PartitionError where there are none in it."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise PartitionError(f"costs cannot be read: {error}", where=str(path), remedy=_AGAIN) from error
-        return cls.from_json(text, str(path))
+        return cls.from_json(read_text(path, "costs", _AGAIN), str(path))
 
 
 def _method(data: Mapping[str, Any]) -> MethodCosts:
@@ -130,7 +121,9 @@ def _method(data: Mapping[str, Any]) -> MethodCosts:
 
 
 def _program(data: Mapping[str, Any]) -> ProgramCosts:
-    record = Record([_number(cost) for cost in data["rounds"]], failure=str(data["failure"]))
+    record = Record.from_data(data)
+    for number in (*record.rounds, *(seconds for steps in record.steps for seconds in steps.values())):
+        _number(number)
     sqnr = None if data["sqnr_db"] is None else float(data["sqnr_db"])
     return ProgramCosts(str(data["digest"]), record, sqnr)
 

@@ -16,9 +16,9 @@ from delegate.accuracy.reference import EagerMethods, tensors
 from delegate.accuracy.samples import Sample
 from delegate.compiled import to_array, to_tensor
 from delegate.edge.program import EdgeProgram
-from delegate.placement.judging import Examined, examined
+from delegate.placement.judging import Examined, examined, results
 from delegate.placement.trials import Seat
-from delegate.program.model import Program, Ref
+from delegate.program.model import Program
 
 MOST_SAMPLES = 8  # that are compared
 
@@ -65,11 +65,9 @@ class Examination:
 
     def _sqnr_db(self, seat: Seat, program: Program) -> float:
         found = Differences()
-        method = next(m for m in program.methods if m.name == self._edge.name)
-        dtypes = [method.values[o.index].dtype if isinstance(o, Ref) else None for o in method.outputs]
         for call, expected in zip(self.calls, self.expected, strict=True):
-            arrays = seat.outputs(arrays_of(call))
-            actual = tensors([to_tensor(a, d) for a, d in zip(arrays, dtypes, strict=True) if a is not None])
+            given = results(seat, program, self._edge.name, arrays_of(call))
+            actual = tensors([to_tensor(*result) for result in given])
             found.add(actual, expected)
         figures = found.accuracy()
         return math.inf if figures is None else figures.sqnr_db

@@ -11,6 +11,7 @@ import numpy as np
 from delegate.kernels.halves import from_bfloat16
 from delegate.placement.trials import Seat, TrialFailed
 from delegate.program.dtypes import DType
+from delegate.program.model import Program, Ref
 
 _OWN = 75.0  # dB: what computes in float32 is nearer to torch
 _WORSE = 25.0  # dB below the nearest one: then it computes in less than the program's own precision
@@ -54,6 +55,13 @@ def examined(
     asked = "less than the program's own precision" if bound is None else f"where {bound:g} dB is asked"
     far = {name: f"{f:.1f} dB, {asked}" for name, f in known.items() if not f >= least}
     return Examined(failed | far, {}) if bound is None else Examined(failed, far)
+
+
+def results(seat: Seat, program: Program, name: str, call: Sequence[Any]) -> list[tuple[Array, DType | None]]:
+    """The arrays that a call of a method gives, each with its dtype; None of a number. Raises TrialFailed."""
+    method = next(m for m in program.methods if m.name == name)
+    dtypes = [method.values[o.index].dtype if isinstance(o, Ref) else None for o in method.outputs]
+    return [(a, d) for a, d in zip(seat.outputs(call), dtypes, strict=True) if a is not None]
 
 
 def numbers(array: Array, dtype: DType | None = None) -> Array:

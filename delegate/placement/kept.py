@@ -10,19 +10,16 @@ from typing import Any
 from delegate.cache.environment import host_features
 from delegate.cache.store import Store
 from delegate.edge.constants import raw_bytes
-from delegate.edge.graphs import graph_modules
-from delegate.edge.node import shape_text, tensors
+from delegate.edge.graphs import described
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.plans import Placed
+from delegate.placement.plans import Options, Placed
 from delegate.program.segments import checksums
 
 FORMAT = 1  # of what an entry holds
 MOST_BYTES = 64 * 2**20
-
-Options = Mapping[str, Mapping[str, Any]]
 
 
 class KeptChoices:
@@ -106,9 +103,7 @@ def choice_key(edges: Iterable[EdgeProgram], depends_on: Iterable[Any], *, by_we
     """
     known = hashlib.sha256(repr((FORMAT, host_features(), *depends_on)).encode())
     for edge in edges:
-        for module in graph_modules(edge.graph_module):
-            for node in module.graph.nodes:
-                known.update(f"{node.format_node()} {[shape_text(t) for t in tensors(node)]}\n".encode())
+        known.update(described(edge.graph_module))
         known.update(repr(sorted(edge.states.items())).encode())
         if by_weights:
             for digest in checksums([raw_bytes(value).data for value in edge.constants.values()]):

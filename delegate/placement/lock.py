@@ -8,26 +8,24 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 from torch.export import ExportedProgram
 
-from delegate.edge.graphs import graph_modules
-from delegate.edge.node import shape_text, tensors
+from delegate.edge.graphs import described
 from delegate.errors import DelegateError, PartitionError
 from delegate.measured import UNITS, Placement, StretchCost
 from delegate.partitioner.saved import SavedPlan
+from delegate.placement.plans import Options
 from delegate.plugins import one_line
 from delegate.registry import Registry
+from delegate.text_files import read_text, write_text
 
 FORMAT = 1
 _DIGITS = 4  # of measured numbers: more are noise in a diff
 _AGAIN = "measure again, and lock that: `delegate lower --measure --lock FILE`"
-
-Options = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,27 +82,19 @@ class Lock:
                 placements=tuple(Placement.from_data(p) for p in data["measured"].values()),
             )
         except (yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            what = f"the lockfile cannot be read, {type(error).__name__}: {one_line(error)}"
+            what = f"the lockfile cannot be read, {one_line(error)}"
             raise PartitionError(what, where=where, remedy=_AGAIN) from error
         except PartitionError as error:
             raise PartitionError(error.what, where=where, remedy=_AGAIN) from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file; raises PartitionError where that cannot be."""
-        try:
-            Path(path).write_text(self.to_yaml(), encoding="utf-8")
-        except OSError as error:
-            what = f"the lockfile cannot be written: {error}"
-            raise PartitionError(what, where=str(path), remedy="name a file in a folder that is there") from error
+        write_text(path, self.to_yaml(), "the lockfile")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Lock:
         """Read it from a file; raises PartitionError where there is no lock in it."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise PartitionError(f"the lockfile cannot be read: {error}", where=str(path), remedy=_AGAIN) from error
-        return cls.from_yaml(text, str(path))
+        return cls.from_yaml(read_text(path, "the lockfile", _AGAIN), str(path))
 
     def require_model(self, exported: Mapping[str, ExportedProgram]) -> None:
         """Raise PartitionError where it is a lock of another model: weights may be others."""
@@ -145,16 +135,7 @@ class Lock:
 
 def fingerprints(exported: Mapping[str, ExportedProgram]) -> dict[str, str]:
     """The structure of each method as a digest: its nodes, sizes and dtypes, those of control flow too."""
-    return {name: _fingerprint(ep) for name, ep in exported.items()}
-
-
-def _fingerprint(ep: ExportedProgram) -> str:
-    known = hashlib.sha256()
-    for module in graph_modules(ep.graph_module):
-        for node in module.graph.nodes:
-            made = [] if node.op == "output" else tensors(node)  # of a program from a file alone the output tells them
-            known.update(f"{node.format_node()} {[shape_text(t) for t in made]}\n".encode())
-    return known.hexdigest()[:16]
+    return {name: hashlib.sha256(described(ep.graph_module)).hexdigest()[:16] for name, ep in exported.items()}
 
 
 def versions_of(backends: Iterable[str], registry: Registry) -> dict[str, str]:

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,12 @@ from delegate.edge.graphs import graph_modules
 from delegate.edge.program import EdgeProgram
 from delegate.errors import BackendError, ConfigError, did_you_mean
 from delegate.measured import Placement
-from delegate.partitioner.saved import SavedPartition, SavedPlan
+from delegate.partitioner.saved import SavedPlan
 from delegate.placement.alternatives import Alternatives, Compiler
+from delegate.placement.cluster import Cluster, ClusterBench
 from delegate.placement.examining import MOST_SAMPLES, Examination, arrays_of
 from delegate.placement.kept import KeptChoices, KeptCosts, choice_key
-from delegate.placement.plans import Candidate, Placed, Task
+from delegate.placement.plans import Candidate, Options, Placed, Progress, Task
 from delegate.placement.policy import Placer
 from delegate.placement.replaying import Elsewhere
 from delegate.placement.trials import ProcessBench, patience
@@ -34,9 +35,6 @@ from delegate.registry import Registry
 from delegate.verdict import Reason, no
 
 MEASURED = no(Reason.SLOWER, "as measured", "the table of plans says by how much")
-
-Progress = Callable[[str], None]
-Options = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +68,7 @@ class Circumstances:
         store: of what was measured earlier; None where nothing is to be kept.
         progress: is told in a few words what is done.
         elsewhere: what takes the place of measuring here, if anything does.
+        cluster: to measure on; None: this machine.
     """
 
     settings: Placing
@@ -81,6 +80,7 @@ class Circumstances:
     store: Store | None
     progress: Progress
     elsewhere: Elsewhere | None = None
+    cluster: Cluster | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,20 +118,24 @@ def placed(bases: Sequence[Base], given: Circumstances) -> Outcome:
         raise ConfigError(what, where="placement.candidates", remedy="lower the methods one by one, or quantize first")
     found = [_placed(name, bases, given, given.settings.budget / len(methods)) for name in methods]
     home = {c.name: base for base in bases for c in _candidates(methods[0], base, given)}
-    partitions = tuple(p for one in found for p in one.plan.partitions)
-    whole = sorted({op for one in found for op in one.plan.whole or ()})
     options = {name: chosen for one in found for name, chosen in one.options.items()}
     return Outcome(
         home[found[0].candidate.name],
-        SavedPlan(_apart(partitions), tuple(whole)),
+        _joined([one.plan for one in found]),
         options,
         tuple(one.placement for one in found),
     )
 
 
-def _apart(partitions: Sequence[SavedPartition]) -> tuple[SavedPartition, ...]:
-    """Partitions of several methods, with names of their own."""
-    return tuple(replace(p, name=f"{number}_{p.name}") for number, p in enumerate(partitions))
+def _joined(plans: Sequence[SavedPlan]) -> SavedPlan:
+    """The plans of several methods as one, whose partitions have names of their own."""
+    partitions = tuple(replace(p, name=f"{i}_{p.name}") for i, plan in enumerate(plans) for p in plan.partitions)
+    together = tuple(
+        tuple(tuple(f"{i}_{name}" for name in branch) for branch in group)
+        for i, plan in enumerate(plans)
+        for group in plan.together
+    )
+    return SavedPlan(partitions, tuple(sorted({op for plan in plans for op in plan.whole or ()})), together)
 
 
 def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: float) -> Placed:
@@ -140,11 +144,7 @@ def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: floa
     callers = os.cpu_count() or 1
     task = Task(name, candidates, settings.objective, budget, callers)
     key = kept = costs = None
-    if (
-        given.store is not None
-        and given.elsewhere is None
-        and given.identities.keys() >= {c.backend for c in candidates}
-    ):
+    if given.store is not None and given.identities.keys() >= {c.backend for c in candidates}:
         key, kept = _key(name, bases, candidates, given), KeptChoices(given.store)
         own = {c.name: repr((given.identities[c.backend], c.options, given.kernels)) for c in candidates}
         costs = KeptCosts(given.store, own)
@@ -163,13 +163,20 @@ def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: floa
     if given.elsewhere is not None:
         return given.elsewhere.place(task, examine, progress)
     with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
-        leaves = arrays_of(examine.calls[0])
-        bench = ProcessBench(Path(folder), leaves, given.kernels, patience(budget))
+        bench = _bench(given, Path(folder), arrays_of(examine.calls[0]), patience(budget))
         placer = Placer(task, bench, examine, costs, progress)
         made = placer.place()
+    if isinstance(bench, ClusterBench):
+        made = replace(made, placement=replace(made.placement, machine="; ".join(bench.machines)))
     if key is not None and kept is not None:
         kept.keep(key, made, cut_short=placer.was_cut_short)
     return made
+
+
+def _bench(given: Circumstances, folder: Path, leaves: Sequence[Any], limit: float) -> ProcessBench | ClusterBench:
+    if given.cluster is None:
+        return ProcessBench(folder, leaves, given.kernels, limit)
+    return given.cluster.bench(leaves, given.kernels, limit)
 
 
 def _candidates(method: str, base: Base, given: Circumstances) -> Iterator[Candidate]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from delegate.placement.trials import Seat, Trial
 from delegate.program.model import Program
 
 Options = Mapping[str, Mapping[str, Any]]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ class WholePlan:
         lowered: compiled.
         candidate: that it is of; of a mixed one the first's.
         choice: candidates of the stretches, where it is mixed.
+        beside: candidates of the branches, where these run at the same time.
         options: of `delegate.load`, by name of a backend.
     """
 
@@ -123,6 +125,7 @@ class WholePlan:
     lowered: Lowered
     candidate: Candidate
     choice: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     options: Options = field(default_factory=dict)
 
 
@@ -130,10 +133,15 @@ def trial_of(
     name: str, lowered: Lowered, options: Options, task: Task, objective: str = "latency", *, is_watched: bool = False
 ) -> Trial:
     """A plan as a program to measure, with those of the options that are of its backends."""
-    used = {spec.backend for spec in lowered.program.delegates}
-    own = {backend: given for backend, given in options.items() if backend in used}
+    own = of_partitions(options, lowered.program)
     callers = task.callers if objective == "throughput" else 1
     return Trial(name, lowered.program, task.method, objective, own, is_watched, callers)
+
+
+def of_partitions(options: Options, program: Program) -> dict[str, Mapping[str, Any]]:
+    """The options of backends that a program has partitions of."""
+    used = {spec.backend for spec in program.delegates}
+    return {name: given for name, given in options.items() if name in used}
 
 
 def merged(plans: Iterable[WholePlan]) -> dict[str, Mapping[str, Any]]:

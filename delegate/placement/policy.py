@@ -10,8 +10,10 @@ from typing import Any
 
 from delegate.errors import DelegateError
 from delegate.measured import Placement, PlanCost, StretchCost
+from delegate.partitioner.saved import SavedPlan
+from delegate.placement.branches import Branch, branches
 from delegate.placement.choice import Choice, choice_of, choices
-from delegate.placement.composing import composed
+from delegate.placement.composing import beside, composed
 from delegate.placement.costs import Costs, Record, Stretch
 from delegate.placement.plans import Examiner, Placed, Task, WholePlan, merged, own_plans, trial_of
 from delegate.placement.racing import beats, compared, winner
@@ -26,7 +28,11 @@ _WORTH = 0.99  # a mixed plan is tried where it should take less than this share
 _HOPELESS = 2.5  # a candidate that takes so many times the best one's time is not asked about stretches
 _MOST_SURVEYED = 4  # candidates
 _MOST_MIXED = 3  # plans
+_MOST_BESIDE = 3  # candidates, on each of which all branches run
 _AGAIN = 3  # times that a graph is planned anew, for an operator that was taken apart
+
+
+BESIDE = " + "  # between the candidates of branches that run at the same time, in the name of a plan
 
 
 class Placer:
@@ -59,6 +65,7 @@ class Placer:
         self._failed: list[PlanCost] = []
         self._not_tried: list[str] = []
         self._stretches: list[Stretch] = []
+        self._branches: list[Branch] = []
         self._costs: Costs | None = None
         self._survey: Survey | None = None
 
@@ -74,14 +81,16 @@ class Placer:
         if best is None:
             self._not_tried.append("a choice: not one plan that may be taken was measured")
             return self._placed(self._unmeasured())
-        mixed = self._mixed(best)
+        mixed = [*self._mixed(best), *self._beside(best)]
         chosen = best
         if mixed:
             close = [n for n in self._accurate(self._records) if n != best and self._is_close(n, best)]
             again = [self._plans[name] for name in self._plans if name == best or name in close]
             self._plans.update((plan.name, plan) for plan in mixed)
-            self._final = self._race([*again, *mixed], 1.0)
-            chosen = winner(self._final, self._accurate(p.name for p in (*again, *mixed))) or best
+            final = self._race([*again, *mixed], 1.0)
+            won = winner(final, self._accurate(p.name for p in (*again, *mixed)))
+            chosen = won or best
+            self._final = final if won is not None else {p.name: final[p.name] for p in mixed}
         return self._placed(chosen)
 
     def _accurate(self, names: Iterable[str]) -> list[str]:
@@ -105,10 +114,14 @@ class Placer:
         return not self._has_time(1.0) or any("budget" in what for what in self._not_tried)
 
     @property
+    def _is_timed(self) -> bool:
+        """Whether plans are compared that are made of the candidates' own."""
+        return self.task.mixes and self.task.objective in ("latency", "throughput")
+
+    @property
     def _is_simple(self) -> bool:
         """Whether there is nothing to mix."""
-        task = self.task
-        return not task.mixes or task.objective not in ("latency", "throughput") or len(task.candidates) < 2
+        return not self._is_timed or len(self.task.candidates) < 2
 
     def _has_time(self, share: float) -> bool:
         return self._clock() - self._start < share * self.task.budget
@@ -163,35 +176,59 @@ class Placer:
         plans = self._to_survey(best)
         if len(plans) < 2:
             return []
-        self._stretches = stretches(plans[0].candidate.lowering.edge())
+        by_name = {p.candidate.name: p for p in plans}
+        self._look_at(by_name)
+        return [] if self._costs is None else self._lower_mixed(self._promising(self._costs), by_name)
+
+    def survey(self) -> None:
+        """Measure the stretches on the first candidates, whatever the whole took: for costs of another machine."""
+        first = next(iter(self._plans.values()))
+        own = [p for p in self._plans.values() if p.candidate.lowering is first.candidate.lowering]
+        plans = list({p.candidate.backend: p for p in reversed(own)}.values())[::-1][:_MOST_SURVEYED]
+        if len(plans) > 1 and not self._is_simple:
+            self._look_at({p.candidate.name: p for p in plans})
+
+    def _look_at(self, plans: Mapping[str, WholePlan]) -> None:
+        """Measure what stretches cost on candidates."""
+        first = next(iter(plans.values()))
+        self._stretches = stretches(first.candidate.lowering.edge())
         if len(self._stretches) < 2:
             self._not_tried.append("plans on several candidates: the method is narrow nowhere")
-            return []
-        by_name = {p.candidate.name: p for p in plans}
-        self._survey = Survey(self.task, self._stretches, by_name, self._known, self._bench)
+            return
+        self._survey = Survey(self.task, self._stretches, plans, self._known, self._bench)
         self._costs = self._survey.costs(lambda: self._has_time(_SURVEYED), self._progress)
         self._not_tried += self._survey.notes
-        return [] if self._costs is None else self._lower_mixed(self._promising(self._costs), by_name)
 
     def _to_survey(self, best: str) -> list[WholePlan]:
         """The plans of one candidate that are worth a look stretch by stretch, of the same lowering as the best."""
         if self._is_simple:
             return []
+        found: dict[str, WholePlan] = {}
+        for plan in self._worth_a_look(best):
+            if plan.candidate.backend in found:
+                continue
+            if len(found) == _MOST_SURVEYED:
+                self._not_tried.append(f"stretches on {plan.name}: {_MOST_SURVEYED} others are faster")
+            else:
+                found[plan.candidate.backend] = plan
+        return [plan for plan in self._plans.values() if plan in found.values()]
+
+    def _worth_a_look(self, best: str) -> list[WholePlan]:
+        """The plans of one candidate that are not hopelessly slow, of the same lowering as the best, the fastest
+        first."""
         least = self._records[best].cost or 0.0
         own = self._plans[best].candidate.lowering
         ran = {name: cost for name, r in self._records.items() if not r.failure and (cost := r.cost) is not None}
-        found: dict[str, WholePlan] = {}
+        found = []
         for name in sorted(self._accurate(ran), key=ran.__getitem__):
             plan = self._plans[name]
-            if plan.candidate.lowering is not own or plan.candidate.backend in found:
+            if plan.candidate.lowering is not own:
                 continue
             if ran[name] > _HOPELESS * least:
-                self._not_tried.append(f"stretches on {name}: it takes {ran[name] / least:.1f} times as long")
-            elif len(found) == _MOST_SURVEYED:
-                self._not_tried.append(f"stretches on {name}: {_MOST_SURVEYED} others are faster")
+                self._not_tried.append(f"parts on {name}: it takes {ran[name] / least:.1f} times as long")
             else:
-                found[plan.candidate.backend] = plan
-        return list(found.values())
+                found.append(plan)
+        return found
 
     def _promising(self, costs: Costs) -> list[Choice]:
         """The best choices by what stretches cost, also where passing from one candidate to another takes more."""
@@ -204,23 +241,55 @@ class Placer:
                 found.setdefault(best.candidates, best)
         return list(found.values())[:_MOST_MIXED]
 
+    def _beside(self, best: str) -> list[WholePlan]:
+        """Plans whose branches run at the same time: all on one candidate, or one of two on the second best."""
+        first = self._plans[best]
+        if not self._is_timed or first.lowered.plan.together:  # the rules say what runs at the same time
+            return []
+        self._branches = branches(first.candidate.lowering.edge())
+        if len(self._branches) < 2:
+            return []
+        plans = {p.candidate.name: p for p in self._worth_a_look(best)}
+        count = len(self._branches)
+        ways = [(name,) * count for name in list(plans)[:_MOST_BESIDE]]
+        other = next((n for n, p in plans.items() if p.candidate.backend != first.candidate.backend), None)
+        if other is not None and count == 2:
+            ways += [(first.candidate.name, other), (other, first.candidate.name)]
+        made = (self._lower_beside(way, plans) for way in ways)
+        return [plan for plan in made if plan is not None]
+
+    def _lower_beside(self, way: tuple[str, ...], plans: Mapping[str, WholePlan]) -> WholePlan | None:
+        plan = beside(own_plans(plans), self._branches, way, way[0])
+        if not plan.together:
+            return None
+        made = self._lower_choice(BESIDE.join(way), plan, way, plans, beside=way)
+        return made if made is not None and made.lowered.plan.together else None
+
+    def _lower_choice(
+        self, name: str, plan: SavedPlan, candidates: Sequence[str], plans: Mapping[str, WholePlan], **given: Any
+    ) -> WholePlan | None:
+        """A plan of several candidates, compiled; None where there is no time for it or it cannot be."""
+        if not self._has_time(1.0):
+            self._not_tried.append(f"{name}: the budget was over before it was compiled")
+            return None
+        first = plans[candidates[0]].candidate
+        self._progress(f"compiling for {name}")
+        try:
+            lowered = first.lowering.planned(plan)
+        except DelegateError as error:
+            self._failed.append(PlanCost(name, 0, why=one_line(error)))
+            return None
+        options = merged(plans[c] for c in dict.fromkeys(candidates))
+        return WholePlan(name, lowered, first, options=options, **given)
+
     def _lower_mixed(self, found: Sequence[Choice], plans: Mapping[str, WholePlan]) -> list[WholePlan]:
         made: list[WholePlan] = []
         for choice in sorted(found, key=lambda c: len(_runs(c.candidates))):
             name = " | ".join(_runs(choice.candidates))
             name = name if all(name != p.name for p in made) else f"{name} ({len(made) + 1})"
-            if not self._has_time(1.0):
-                self._not_tried.append(f"{name}: the budget was over before it was compiled")
-                continue
-            first = plans[choice.candidates[0]].candidate
-            self._progress(f"compiling for {name}")
-            try:
-                lowered = first.lowering.planned(composed(own_plans(plans), self._stretches, choice.candidates))
-            except DelegateError as error:
-                self._failed.append(PlanCost(name, 0, why=one_line(error)))
-                continue
-            options = merged(plans[c] for c in dict.fromkeys(choice.candidates))
-            made.append(WholePlan(name, lowered, first, choice.candidates, options))
+            plan = composed(own_plans(plans), self._stretches, choice.candidates)
+            lowered = self._lower_choice(name, plan, choice.candidates, plans, choice=choice.candidates)
+            made += [] if lowered is None else [lowered]
         return made
 
     def _placed(self, chosen: str) -> Placed:
@@ -253,6 +322,8 @@ class Placer:
         return PlanCost(plan.name, partitions, record.cost, len(record.rounds), against, sqnr, why)
 
     def _stretch_rows(self, plan: WholePlan) -> list[StretchCost]:
+        if plan.beside:
+            return [StretchCost(b.name, c, len(b.nodes)) for b, c in zip(self._branches, plan.beside, strict=True)]
         if not self._stretches:
             return []
         choice = plan.choice or (plan.candidate.name,) * len(self._stretches)

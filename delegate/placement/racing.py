@@ -12,6 +12,7 @@ from delegate.placement.statistics import LEAST, ratio
 from delegate.placement.trials import Bench, RoundsOver, Seat, Trial, TrialFailed
 
 MOST = 40  # rounds
+SURVEYED = 9  # rounds of programs whose steps are timed
 _BESIDE = 5  # rounds of what is in the table alone
 SAME = 0.01  # two plans whose difference is less for sure are the same
 _FAR, _EARLY = 2.0, 3  # what takes so many times as long in each of so many rounds is out

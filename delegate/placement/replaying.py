@@ -1,14 +1,15 @@
 """Plans by what another machine measures: here its bundle is written, and what it found is taken for rounds run here.
 
-Both are benches for the policy that measures here, so that the same numbers lead to the same choice.
+It is a bench for the policy that measures here, so that the same numbers lead to the same choice.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from delegate.accuracy.reference import tensors
 from delegate.compiled import to_array
@@ -18,63 +19,29 @@ from delegate.placement import bundle
 from delegate.placement.elsewhere import Costs, MethodCosts, ProgramCosts
 from delegate.placement.examining import Examination, arrays_of
 from delegate.placement.judging import Array, Examined, examined, numbers
-from delegate.placement.plans import Placed, Task
+from delegate.placement.plans import Placed, Progress, Task
 from delegate.placement.policy import Placer
 from delegate.placement.trials import RoundsOver, Seat, Trial, TrialFailed, Turn
 from delegate.program.model import Program
 
 _AGAIN = "write a bundle again, `delegate lower --measure --bundle FILE`, and measure that"
-_WHOLE_ALONE = "plans on several candidates: for another machine, plans of one candidate are compared"
-
-Progress = Callable[[str], None]
-
-
-class Elsewhere(Protocol):
-    """What takes the place of measuring here."""
-
-    def place(self, task: Task, examine: Examination, progress: Progress) -> Placed:
-        """The plan of a method."""
-
-    def finish(self) -> None:
-        """All methods are placed."""
+_SECOND = "plans of several parts: `--costs FILE --bundle FILE` writes those that promise more, to be measured too"
+PathLike = str | os.PathLike[str]
 
 
-class Bundling:
-    """Writes the candidates of all methods to a bundle. The first plan is taken meanwhile.
+class Elsewhere:
+    """What takes the place of measuring here: costs that were measured elsewhere, and a bundle of what is to be.
+
+    With a bundle alone it has the plans of each candidate, and what tells the costs of their parts; the first plan is
+    taken meanwhile. With costs too it has the plans that promise more, beside those that they have to beat.
 
     Args:
-        path: of the file.
+        costs: of each measurement, in order, and where they are from.
+        to_bundle: path of the file to write; None for none.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path, self._tasks = path, list[bundle.Task]()
-
-    def place(self, task: Task, examine: Examination, progress: Progress) -> Placed:
-        """The first candidate's plan; raises DelegateError where none can be compiled."""
-        bench = _Collecting()
-        made = _placed(task, bench, examine, progress)
-        expected = None if examine.is_random else [_plain(examine, call) for call in range(len(examine.calls))]
-        calls = [arrays_of(call) for call in examine.calls]
-        self._tasks.append(
-            bundle.Task(task.method, task.objective, task.budget, examine.bound, bench.entries, calls, expected)
-        )
-        return made
-
-    def finish(self) -> None:
-        """Write it; raises ProgramError where that cannot be."""
-        bundle.write(self._tasks, self._path)
-
-
-class Replaying:
-    """Takes what another machine has measured.
-
-    Args:
-        costs: that it found.
-        where: they are from, for messages.
-    """
-
-    def __init__(self, costs: Costs, where: str) -> None:
-        self._costs, self._where = costs, where
+    def __init__(self, costs: Sequence[tuple[Costs, str]], to_bundle: PathLike | None) -> None:
+        self._costs, self._path, self._tasks = costs, to_bundle, list[bundle.Task]()
 
     def place(self, task: Task, examine: Examination, progress: Progress) -> Placed:
         """The plan that measuring would choose here, had it found these numbers.
@@ -83,75 +50,125 @@ class Replaying:
             PartitionError: these are costs of other programs, of other inputs, or by another objective.
             DelegateError: no candidate can be compiled.
         """
-        known = self._of(task, bundle.described(arrays_of(examine.calls[0])))
-        bench = _Replayed(known, self._where)
-        made = _placed(task, bench, _Judging(known, examine.bound), progress)
-        unused = sorted(known.programs.keys() - {c.name for c in task.candidates})
-        notes = [f"{name}: it was measured elsewhere, and is no candidate here" for name in unused]
-        if bench.is_over:
-            notes.append("more rounds: no more were run elsewhere")
-        placement = replace(
-            made.placement,
-            not_tried=(*made.placement.not_tried, *notes),
-            budget=known.budget,
-            spent=known.spent,
-            machine=self._costs.machine,
-        )
+        inputs = bundle.described(arrays_of(examine.calls[0]))
+        known = [_of(costs, where, task, inputs) for costs, where in self._costs]
+        bench = _Elsewhere(known, collects=self._path is not None)
+        mixes = len(known) > 1 or self._path is not None
+        judge = _Judging(known, examine.bound)
+        placer = Placer(replace(task, mixes=mixes), bench, judge, None, progress, clock=lambda: 0.0)
+        made = placer.place()
+        if not known:
+            placer.survey()
+        if bench.entries:
+            self._tasks.append(_task(task, examine, bench.entries))
+        notes = [f"{name}: it was measured elsewhere, and is no candidate here" for name in bench.unused()]
+        notes += ["more rounds: no more were run elsewhere"] * bench.is_over + [_SECOND] * (not mixes)
+        placement = replace(made.placement, not_tried=(*made.placement.not_tried, *notes))
+        if known:
+            budget, spent = (sum(getattr(k.costs, what) for k in known) for what in ("budget", "spent"))
+            placement = replace(placement, budget=budget, spent=spent, machine=self._costs[0][0].machine)
         return replace(made, placement=placement)
 
     def finish(self) -> None:
-        """Nothing is left to do."""
+        """All methods are placed: write the bundle.
 
-    def _of(self, task: Task, inputs: Sequence[str]) -> MethodCosts:
-        known = self._costs.methods.get(task.method)
-        if known is None:
-            raise self._other(f"there are none of method {task.method!r}")
-        if known.objective != task.objective:
-            raise self._other(f"these are by {known.objective}, and {task.objective} is asked for")
-        if list(known.inputs) != list(inputs):
-            raise self._other(f"method {task.method!r} was called with {_few(known.inputs)}, not {_few(inputs)}")
-        return known
-
-    def _other(self, what: str) -> PartitionError:
-        return PartitionError(f"the costs are of another program: {what}", where=self._where, remedy=_AGAIN)
+        Raises:
+            PartitionError: by the costs there is nothing left to measure.
+            ProgramError: it cannot be written.
+        """
+        if self._path is None:
+            return
+        if not self._tasks:
+            what = "by these costs no other plan promises more than those that were measured"
+            raise PartitionError(what, where="bundle", remedy="lower with the costs alone")
+        bundle.write(self._tasks, self._path)
 
 
-class _Collecting:
-    """A bench that runs nothing, and has what was to be run."""
+def elsewhere_of(to_bundle: PathLike | None, costs: PathLike | Sequence[PathLike] | None) -> Elsewhere | None:
+    """What takes the place of measuring here; raises PartitionError where costs cannot be read."""
+    paths = [] if costs is None else [costs] if isinstance(costs, str | os.PathLike) else list(costs)
+    if to_bundle is None and not paths:
+        return None
+    found = [(Costs.load(path), str(path)) for path in paths]
+    for one, where in found[1:]:
+        if one.machine != found[0][0].machine:
+            what = f"costs of two machines, {found[0][0].machine} and {one.machine}, cannot be compared"
+            raise PartitionError(what, where=where, remedy="measure both bundles on one")
+    return Elsewhere(found, to_bundle)
 
-    def __init__(self) -> None:
-        self.entries: list[bundle.Entry] = []
 
-    def seat(self, trial: Trial) -> Seat:
-        threads = {backend: int(given["threads"]) for backend, given in trial.options.items()}
-        self.entries.append(bundle.Entry(trial.name, trial.program, threads))
-        raise TrialFailed("not measured here: it is in the bundle")
+class _Known(NamedTuple):
+    """What one measurement found of a method, and the file it is from."""
+
+    costs: MethodCosts
+    where: str
 
 
-class _Replayed:
+def _of(costs: Costs, where: str, task: Task, inputs: Sequence[str]) -> _Known:
+    """Raises PartitionError where they are of something else."""
+    known, what = costs.methods.get(task.method), ""
+    if known is None:
+        what = f"there are none of method {task.method!r}"
+    elif known.objective != task.objective:
+        what = f"these are by {known.objective}, and {task.objective} is asked for"
+    elif list(known.inputs) != list(inputs):
+        what = f"method {task.method!r} was called with {_few(known.inputs)}, not {_few(inputs)}"
+    if known is None or what:
+        raise PartitionError(f"the costs are of another program: {what}", where=where, remedy=_AGAIN)
+    return _Known(known, where)
+
+
+def _task(task: Task, examine: Examination, entries: Sequence[bundle.Entry]) -> bundle.Task:
+    expected = None if examine.is_random else [_plain(examine, call) for call in range(len(examine.calls))]
+    calls = [arrays_of(call) for call in examine.calls]
+    return bundle.Task(task.method, task.objective, task.budget, examine.bound, entries, calls, expected)
+
+
+class _Elsewhere:
     """A bench whose programs cost what another machine found.
 
+    A program that takes part in two measurements here took part in two there: each time the next costs count that have
+    it. One that is in no more costs fails; a bundle may have it.
+
+    Args:
+        known: what was found, in order.
+        collects: whether what is not known is kept for a bundle.
+
     Attributes:
+        entries: for the bundle.
         is_over: whether more rounds were asked for than were run there.
     """
 
-    def __init__(self, known: MethodCosts, where: str) -> None:
-        self._known, self._where = known, where
+    def __init__(self, known: Sequence[_Known], *, collects: bool) -> None:
+        self._known, self._collects = known, collects
+        self._seated: Counter[str] = Counter()
+        self.entries: list[bundle.Entry] = []
         self.is_over = False
 
     def seat(self, trial: Trial) -> Seat:
         """Raises PartitionError where the costs are of another artifact."""
-        found = self._known.programs.get(trial.name)
-        if found is None:
+        having = [k for k in self._known if trial.name in k.costs.programs][self._seated[trial.name] :]
+        self._seated[trial.name] += 1
+        if having:
+            found = having[0].costs.programs[trial.name]
+            if found.digest != bundle.digest(trial.program):
+                what = f"the costs of {trial.name!r} are of another artifact than is compiled here"
+                raise PartitionError(what, where=having[0].where, remedy=_AGAIN)
+            return _ReplayedSeat(self, found)
+        if not self._collects:
             raise TrialFailed("not among the costs that were measured elsewhere")
-        if found.digest != bundle.digest(trial.program):
-            what = f"the costs of {trial.name!r} are of another artifact than is compiled here"
-            raise PartitionError(what, where=self._where, remedy=_AGAIN)
-        return _ReplayedSeat(self, found)
+        threads = {backend: int(given["threads"]) for backend, given in trial.options.items()}
+        self.entries.append(bundle.Entry(trial.name, trial.program, threads, trial.is_watched))
+        raise TrialFailed("not measured here: it is in the bundle")
+
+    def unused(self) -> list[str]:
+        """Whole plans that were measured, and not asked for."""
+        whole = {n for k in self._known for n, p in k.costs.programs.items() if not p.record.steps}
+        return sorted(whole - self._seated.keys())
 
 
 class _ReplayedSeat:
-    def __init__(self, bench: _Replayed, found: ProgramCosts) -> None:
+    def __init__(self, bench: _Elsewhere, found: ProgramCosts) -> None:
         self._bench, self._found, self._turns = bench, found, 0
 
     def ready(self) -> None:
@@ -162,7 +179,8 @@ class _ReplayedSeat:
         self._turns += 1
         record = self._found.record
         if self._turns <= len(record.rounds):
-            return Turn(record.rounds[self._turns - 1])
+            steps = record.steps[self._turns - 1] if self._turns <= len(record.steps) else {}
+            return Turn(record.rounds[self._turns - 1], steps)
         if record.failure:
             raise TrialFailed(record.failure)
         self._bench.is_over = True
@@ -179,7 +197,7 @@ class _ReplayedSeat:
 class _Judging:
     """An examiner that goes by what was looked at elsewhere."""
 
-    def __init__(self, known: MethodCosts, bound: float | None) -> None:
+    def __init__(self, known: Sequence[_Known], bound: float | None) -> None:
         self._known, self._bound = known, bound
 
     def __call__(self, seats: Mapping[str, Seat], programs: Mapping[str, Program]) -> Examined:
@@ -187,24 +205,8 @@ class _Judging:
         return examined({name: seats[name] for name in near}, lambda name, seat: near[name], self._bound, {})
 
     def sqnr_db(self, name: str) -> float | None:
-        found = self._known.programs.get(name)
-        return None if found is None else found.sqnr_db
-
-
-def elsewhere_of(
-    to_bundle: str | os.PathLike[str] | None, costs: str | os.PathLike[str] | None
-) -> Bundling | Replaying | None:
-    """What takes the place of measuring here; raises PartitionError where costs cannot be read."""
-    if to_bundle is not None:
-        return Bundling(to_bundle)
-    return None if costs is None else Replaying(Costs.load(costs), str(costs))
-
-
-def _placed(task: Task, bench: Any, examine: Any, progress: Progress) -> Placed:
-    """By the policy that measures here. Its clock stands still: nothing is measured now."""
-    made = Placer(replace(task, mixes=False), bench, examine, None, progress, clock=lambda: 0.0).place()
-    notes = (*made.placement.not_tried, *((_WHOLE_ALONE,) if len(task.candidates) > 1 else ()))
-    return replace(made, placement=replace(made.placement, not_tried=notes))
+        having = (k.costs.programs[name].sqnr_db for k in self._known if name in k.costs.programs)
+        return next((sqnr for sqnr in having if sqnr is not None), None)
 
 
 def _plain(examine: Examination, call: int) -> list[Array]:

@@ -12,14 +12,13 @@ from delegate.partitioner.saved import SavedPlan
 from delegate.placement.composing import composed
 from delegate.placement.costs import Costs, Record, Stretch
 from delegate.placement.plans import Task, WholePlan, merged, own_plans, trial_of
-from delegate.placement.racing import measured, rounds
+from delegate.placement.racing import SURVEYED, measured, rounds
 from delegate.placement.stretches import digest
 from delegate.placement.surveying import Rounds, extra_of, joined_of, steps_by_stretch
 from delegate.placement.trials import Bench, Trial
 from delegate.plugins import one_line
 
-_ROUNDS = 9
-_LEAST = 3  # of these, to go on with
+_LEAST = 3  # rounds, to go on with
 
 Pair = tuple[str, str]
 
@@ -118,7 +117,7 @@ class Survey:
         if not trials:
             return True
         progress(f"measuring {len(self._stretches)} stretches on {', '.join(self._plans)}")
-        records = measured(trials, self._bench, rounds(_ROUNDS), has_time)
+        records = measured(trials, self._bench, rounds(SURVEYED), has_time)
         self.notes += [f"{name}: {r.failure}" for name, r in records.items() if r.failure]
         if any(len(r.steps) < _LEAST for r in records.values()):
             self.notes.append("plans on several candidates: not all stretches could be measured in the budget")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +16,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from delegate.probing.process import PATIENCE, ended, waited
+from delegate.probing.process import Clock, end, ended, search_path
 from delegate.program import file
 from delegate.program.model import Program
 
@@ -146,7 +143,7 @@ class Process:
     def __init__(self, trial: Trial, path: Path, request: Mapping[str, Any], limit: float) -> None:
         self._trial, self._path, self._limit = trial, path, limit
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
-        code = _START.format(path=[os.path.abspath(entry) for entry in sys.path])
+        code = _START.format(path=search_path())
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", code],
@@ -189,8 +186,7 @@ class Process:
 
     def close(self) -> None:
         """End the process, and what it has started."""
-        self._kill()
-        self._process.wait()
+        end(self._process)
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError, ValueError):  # what was written and not read
                 if pipe is not None:
@@ -220,27 +216,17 @@ class Process:
         return dict(answer)
 
     def _next(self) -> str | None:
-        """The next line; None where the process has ended. Waiting for a core is no part of its time."""
-        begun, before = time.monotonic(), waited(self._process.pid)
-        while True:
-            idle = min(waited(self._process.pid) - before, (PATIENCE - 1) * self._limit)
-            left = self._limit - (time.monotonic() - begun - idle)
-            if left <= 0:
-                raise TrialFailed(f"gave no answer in {self._limit:g} s")
+        """The next line; None where the process has ended."""
+        clock = Clock(self._process.pid, self._limit)
+        while (left := clock.left) > 0:
             with contextlib.suppress(queue.Empty):
                 return self._answers.get(timeout=left)
+        raise TrialFailed(f"gave no answer in {self._limit:g} s")
 
     def _last_words(self) -> str:
         self._words.seek(0)
         lines = self._words.read().decode(errors="replace").strip().splitlines()
         return f": {lines[0][:_MOST_WORDS]}" if lines else ""
-
-    def _kill(self) -> None:
-        if hasattr(os, "killpg"):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        else:
-            self._process.kill()
 
 
 def patience(budget: float) -> float:

@@ -12,10 +12,11 @@ from delegate.cache.environment import machine
 from delegate.errors import ProgramError
 from delegate.placement import bundle
 from delegate.placement.elsewhere import Costs, MethodCosts, ProgramCosts
-from delegate.placement.judging import Array, Examined, examined, numbers, sqnr_db
-from delegate.placement.racing import compared
+from delegate.placement.judging import Examined, examined, numbers, results, sqnr_db
+from delegate.placement.racing import SURVEYED, compared, measured, rounds
 from delegate.placement.trials import ProcessBench, Seat, Trial, patience
-from delegate.program.model import Program, Ref
+
+_RACED = 0.5  # of the budget, where the rest is for programs whose steps are timed
 
 
 def measure(
@@ -26,7 +27,9 @@ def measure(
     trust_code: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Costs:
-    """Run the candidates of a bundle by turns, each in a process of its own, until it is known which is the best.
+    """Run the plans of a bundle by turns, each in a process of its own, until it is known which is the best.
+
+    Then those whose steps are timed, which tell what the parts of the method cost.
 
     Args:
         path: of the bundle.
@@ -55,18 +58,7 @@ def measure(
 
 def _measured(task: bundle.Task, bench: ProcessBench, budget: float) -> MethodCosts:
     start = time.monotonic()
-    callers = (os.cpu_count() or 1) if task.objective == "throughput" else 1
-    trials = [
-        Trial(
-            e.name,
-            e.program,
-            task.method,
-            task.objective,
-            {backend: {"threads": count} for backend, count in e.threads.items()},
-            callers=callers,
-        )
-        for e in task.entries
-    ]
+    timed, whole = ([_trial(task, e) for e in task.entries if e.is_watched == is_timed] for is_timed in (True, False))
     found: dict[str, float] = {}
     inaccurate: dict[str, str] = {}
 
@@ -78,11 +70,21 @@ def _measured(task: bundle.Task, bench: ProcessBench, budget: float) -> MethodCo
     def has_time() -> bool:
         return time.monotonic() - start < budget
 
-    records = compared(trials, bench, check, inaccurate, has_time, has_time)
-    programs = {
-        e.name: ProgramCosts(bundle.digest(e.program), records[e.name], found.get(e.name)) for e in task.entries
-    }
+    def is_racing() -> bool:
+        return time.monotonic() - start < budget * (_RACED if timed else 1)
+
+    records = compared(whole, bench, check, inaccurate, is_racing, has_time)
+    records |= measured(timed, bench, rounds(SURVEYED), has_time)
+    programs = {e.name: ProgramCosts(e.digest, records[e.name], found.get(e.name)) for e in task.entries}
     return MethodCosts(task.objective, bundle.described(task.calls[0]), budget, time.monotonic() - start, programs)
+
+
+def _trial(task: bundle.Task, entry: bundle.Entry) -> Trial:
+    options = {backend: {"threads": count} for backend, count in entry.threads.items()}
+    if entry.is_watched:
+        return Trial(entry.name, entry.program, task.method, "latency", options, is_watched=True)
+    callers = (os.cpu_count() or 1) if task.objective == "throughput" else 1
+    return Trial(entry.name, entry.program, task.method, task.objective, options, callers=callers)
 
 
 def _examined(task: bundle.Task, seats: Mapping[str, Seat], found: dict[str, float]) -> Examined:
@@ -93,13 +95,7 @@ def _examined(task: bundle.Task, seats: Mapping[str, Seat], found: dict[str, flo
     programs = {e.name: e.program for e in task.entries}
 
     def near(name: str, seat: Seat) -> float:
-        return sqnr_db([_results(seat, programs[name], task.method, call) for call in task.calls], expected)
+        given = [results(seat, programs[name], task.method, call) for call in task.calls]
+        return sqnr_db([[numbers(*result) for result in call] for call in given], expected)
 
     return examined(seats, near, task.bound, found)
-
-
-def _results(seat: Seat, program: Program, name: str, call: Sequence[object]) -> list[Array]:
-    method = next(m for m in program.methods if m.name == name)
-    dtypes = [method.values[o.index].dtype if isinstance(o, Ref) else None for o in method.outputs]
-    arrays = seat.outputs(call)
-    return [numbers(a, d) for a, d in zip(arrays, dtypes, strict=True) if a is not None]

@@ -46,7 +46,7 @@ def main() -> None:
         except DelegateError as error:
             answer = {"error": one_line(error)}
         except Exception as error:  # a plugin may raise anything
-            answer = {"error": f"{type(error).__name__}: {one_line(error)}"}
+            answer = {"error": f"{one_line(error)}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
     os._exit(0)  # libraries get no chance to hang or crash in their own ends

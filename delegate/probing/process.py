@@ -50,8 +50,7 @@ def ask(plugin: Plugin, question: str) -> dict[str, Any] | Failed:
         CannotAsk: no process can be started here.
     """
     limit = LIMITS[question]
-    path = [os.path.abspath(entry) for entry in sys.path]
-    code = _START.format(path=path, question=question, limit=limit, plugin=tuple(plugin))
+    code = _START.format(path=search_path(), question=question, limit=limit, plugin=tuple(plugin))
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as said:
         if not sys.executable:
             raise CannotAsk("Python does not know its own program")
@@ -66,9 +65,9 @@ def ask(plugin: Plugin, question: str) -> dict[str, Any] | Failed:
         except OSError as error:
             raise CannotAsk(str(error)) from error
         try:
-            status = _exit_code(process, limit)
+            status = exit_code(process, limit)
         finally:
-            _end(process)
+            end(process)
         ending = f"gave no answer in {limit:g} s" if status is None else ended(status)
         with contextlib.suppress(ValueError):
             made = json.loads(_read(answer))
@@ -77,15 +76,37 @@ def ask(plugin: Plugin, question: str) -> dict[str, Any] | Failed:
         return Failed(f"{ending} {_DOING[question]}", _read(said)[-_MOST_WORDS:].strip())
 
 
-def _exit_code(process: subprocess.Popen[bytes], limit: float) -> int | None:
-    """How a process ends; None where its time is up, of which waiting for a core is no part."""
-    begun = time.monotonic()
-    while True:
-        had = time.monotonic() - begun - min(waited(process.pid), (PATIENCE - 1) * limit)
-        if had >= limit:
-            return None
+def search_path() -> list[str]:
+    """Where Python looks for modules, for a process that may stand in another folder."""
+    return [os.path.abspath(entry) for entry in sys.path]
+
+
+class Clock:
+    """The time that a process has from now on, of which waiting for a core is no part.
+
+    Args:
+        pid: of the process.
+        limit: seconds.
+    """
+
+    def __init__(self, pid: int, limit: float) -> None:
+        self._pid, self._limit = pid, limit
+        self._begun, self._waited = time.monotonic(), waited(pid)
+
+    @property
+    def left(self) -> float:
+        """Seconds; 0 or less where its time is up."""
+        idle = min(waited(self._pid) - self._waited, (PATIENCE - 1) * self._limit)
+        return self._limit - (time.monotonic() - self._begun - idle)
+
+
+def exit_code(process: subprocess.Popen[bytes], limit: float) -> int | None:
+    """How a process ends; None where its time is up."""
+    clock = Clock(process.pid, limit)
+    while (left := clock.left) > 0:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(limit - had)
+            return process.wait(left)
+    return None
 
 
 def waited(pid: int) -> float:
@@ -106,8 +127,8 @@ def ended(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and what it has started."""
+def end(process: subprocess.Popen[Any]) -> None:
+    """Kill a process, which leads a session of its own, and what it has started."""
     if hasattr(os, "killpg"):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -313,7 +313,7 @@ def test_nothing_that_may_be_asked_for_is_forgotten() -> None:
     arguments = {"model", "backends", "config", "kernels", "example_inputs", "plan"}
     without_say = {"cache", "progress"}
     assert set(inspect.signature(delegate.to_backend).parameters) == arguments | without_say | {
-        "place", "verify", "original", "lock", "locked", "bundle", "costs",
+        "place", "verify", "original", "lock", "locked", "bundle", "costs", "ray",
     }  # fmt: skip
 
 

@@ -30,9 +30,10 @@ from delegate.placement.costs import Record
 from delegate.placement.elsewhere import Costs, MethodCosts, ProgramCosts
 from delegate.placement.judging import numbers, sqnr_db
 from delegate.placement.racing import compared, winner
-from delegate.placement.replaying import _Replayed
+from delegate.placement.replaying import _Elsewhere, _Known
 from delegate.placement.trials import Seat, Trial, TrialFailed, Turn
 from delegate.placement.visiting import measure
+from delegate.program.model import Structure, StructuredCall
 from delegate.report import Report
 from tests.placement.test_stretches import Block
 from tests.plugins import Site, site  # noqa: F401 - a fixture
@@ -40,6 +41,7 @@ from tests.plugins import Site, site  # noqa: F401 - a fixture
 MODEL = Block().eval()
 X = torch.randn(4, 16)
 NAMES = ("xnnpack:one", "xnnpack:two")
+ONE = {"backends": [{"name": "xnnpack:one", "options": {"threads": 1}}]}
 TWO = {"backends": [{"name": name, "options": {"threads": n}} for n, name in enumerate(NAMES, 1)]}
 
 
@@ -64,8 +66,8 @@ def costs(bundle: Path, tmp_path: Path) -> Costs:
     """As if the second took half of the first's time."""
     (task,) = bundles.read(bundle, tmp_path)
     programs = {
-        entry.name: ProgramCosts(bundles.digest(entry.program), Record([0.02 / (n + 1)] * 9), 100.0)
-        for n, entry in enumerate(task.entries)
+        entry.name: ProgramCosts(entry.digest, Record([0.02 / (n + 1)] * 9), 100.0)
+        for n, entry in enumerate(e for e in task.entries if not e.is_watched)
     }
     return Costs("an abacus", {"forward": MethodCosts("latency", ["float32[4, 16]"], 60.0, 1.5, programs)})
 
@@ -88,8 +90,13 @@ def test_a_bundle_is_measured_without_torch_and_planned_with(tmp_path: Path, mon
     assert (done.returncode, done.stderr) == (0, "")
     assert "forward: measured by latency" in done.stdout
     known = Costs.load("costs.json").methods["forward"].programs
-    assert set(known) == set(NAMES)
-    assert all(len(p.record.rounds) >= 3 and not p.record.failure and p.sqnr_db > 80 for p in known.values())
+    whole = {name: costs for name, costs in known.items() if not costs.record.steps}
+    assert set(whole) == set(NAMES)
+    assert set(known) - set(whole) == {f"{kind} {n}" for kind in ("cut", "whole") for n in NAMES} | {
+        f"cut {'/'.join(NAMES)}"
+    }
+    assert all(len(p.record.rounds) >= 3 and not p.record.failure for p in known.values())
+    assert all(p.sqnr_db > 80 for p in whole.values())
     lower = ["lower", "net.pt2", "-c", "c.yaml", "--measure", "--costs", "costs.json", "-o", "net.dlg", "--json"]
     planned = CliRunner().invoke(app, lower)
     assert planned.exit_code == 0, planned.output
@@ -99,10 +106,117 @@ def test_a_bundle_is_measured_without_torch_and_planned_with(tmp_path: Path, mon
         np.testing.assert_allclose(loaded(X.numpy()), MODEL(X).detach(), rtol=1e-4, atol=1e-5)
     found = {p.name: p for p in placement.plans}
     assert {n: (p.cost, p.rounds, p.sqnr_db) for n, p in found.items()} == {
-        n: (p.record.cost, len(p.record.rounds), p.sqnr_db) for n, p in known.items()
+        n: (p.record.cost, len(p.record.rounds), p.sqnr_db) for n, p in whole.items()
     }
-    assert placement.chosen == winner({n: p.record for n, p in known.items()}, NAMES)
+    assert placement.chosen == winner({n: p.record for n, p in whole.items()}, NAMES)
     assert f"on another machine: {placement.machine}" in "\n".join(placement.lines())
+
+
+class Chain(torch.nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(*(Block() for _ in range(4)))
+
+
+class Towers(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = Chain(), Chain()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.left(x) + self.right(x)
+
+
+def costing(tmp_path: Path, path: Path, cost: Callable[[str, bundles.Entry], float]) -> Path:
+    """Costs of a bundle, as if a machine had found these for its plans; a step takes its partition's share."""
+    (task,) = bundles.read(path, tmp_path)
+    programs = {}
+    for entry in task.entries:
+        seconds = cost(entry.name, entry)
+        record = Record([seconds] * 9)
+        if entry.is_watched:
+            names = [spec.name for spec in entry.program.delegates]
+            record.steps += [{name: seconds / len(names) for name in names}] * 9
+        programs[entry.name] = ProgramCosts(entry.digest, record, None if entry.is_watched else 100.0)
+    made = tmp_path / f"{path.name}.costs"
+    Costs("an abacus", {"forward": MethodCosts("latency", ["float32[4, 16]"], 60.0, 1.5, programs)}).save(made)
+    return made
+
+
+def test_plans_of_several_parts_take_two_visits(tmp_path: Path) -> None:
+    """The first tells what parts cost, the second whether the plans that promise more keep that."""
+    module = Chain().eval()
+    exported = torch.export.export(module, (X,))
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    lowered(exported, bundle=tmp_path / "first")
+
+    costs = costing(tmp_path / "one", tmp_path / "first", lambda name, entry: 1.0)
+    data = json.loads(costs.read_text())  # the first is faster in the first half, the second in the other
+    programs = data["methods"]["forward"]["programs"]
+    for number, name in enumerate(NAMES):
+        for step in programs[f"cut {name}"]["steps"]:
+            names = list(step)
+            step.update((n, 0.1 if (at < len(names) / 2) == (number == 0) else 0.2) for at, n in enumerate(names))
+    costs.write_text(json.dumps(data))
+    once = lowered(exported, costs=costs)
+    assert once.report.placements[0].chosen == NAMES[0]
+    assert any("--costs FILE --bundle FILE" in what for what in once.report.placements[0].not_tried)
+    meanwhile = lowered(exported, costs=costs, bundle=tmp_path / "second")
+    mixed = f"{NAMES[0]} | {NAMES[1]}"
+    assert meanwhile.report.placements[0].chosen == NAMES[0]
+    (task,) = bundles.read(tmp_path / "second", tmp_path / "two")
+    assert {*NAMES, mixed} <= {e.name for e in task.entries}
+    for wins in (True, False):
+        folder = tmp_path / f"wins{wins}"
+        folder.mkdir()
+        more = costing(folder, tmp_path / "second", lambda name, e, w=wins: 0.5 if (name == mixed) == w else 1.0)
+        (placement,) = (program := lowered(exported, costs=[costs, more])).report.placements
+        assert (placement.chosen == mixed) == wins
+        assert len({p.backend for p in program.plan.partitions}) == 1 + wins
+        assert (placement.machine, placement.spent) == ("an abacus", 3.0)
+        torch.testing.assert_close(program(X), module(X), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("wins", [True, False])
+def test_what_runs_at_the_same_time_is_chosen_too(tmp_path: Path, wins: bool) -> None:
+    """A lock and a saved plan have it, and a cache of programs does not mix them up."""
+    module = Towers().eval()
+    exported = torch.export.export(module, (X,))
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    lowered(exported, bundle=tmp_path / "first")
+    costs = costing(tmp_path / "a", tmp_path / "first", lambda name, entry: 1.0)
+    lowered(exported, costs=costs, bundle=tmp_path / "second")
+    beside = f"{NAMES[1]} + {NAMES[1]}"
+    more = costing(tmp_path / "b", tmp_path / "second", lambda name, e: 0.5 if (name == beside) == wins else 1.0)
+    program = lowered(exported, costs=[costs, more], lock=tmp_path / "lock")
+    (placement,) = program.report.placements
+    if not wins:
+        assert (placement.chosen, program.plan.together) == (NAMES[0], ())
+        return
+    assert placement.chosen == beside
+    assert len(program.plan.together[0]) == 2
+    assert [s.candidate for s in placement.stretches] == [NAMES[1]] * 2
+    assert sum(i.kind is Structure.PARALLEL for i in calls(program)) == 1
+    torch.testing.assert_close(program(X), module(X), rtol=1e-4, atol=1e-5)
+    for again in (lowered(exported, locked=tmp_path / "lock"), lowered(exported, plan=program.plan)):
+        assert not again.plan.differences(program.plan)
+        assert sum(i.kind is Structure.PARALLEL for i in calls(again)) == 1
+        torch.testing.assert_close(again(X), program(X), rtol=0, atol=0)
+
+
+def calls(program: delegate.CompiledProgram) -> list[StructuredCall]:
+    return [i for m in program.program.methods for i in m.instructions if isinstance(i, StructuredCall)]
+
+
+def test_a_second_bundle_of_nothing_is_an_error(exported: Any, costs: Costs, tmp_path: Path) -> None:
+    costs.save(tmp_path / "c")
+    with pytest.raises(PartitionError, match="no other plan promises more"):
+        lowered(exported, costs=tmp_path / "c", bundle=tmp_path / "b", config=ONE)
+    costs = Costs("another", costs.methods)
+    costs.save(tmp_path / "d")
+    with pytest.raises(PartitionError, match="costs of two machines"):
+        lowered(exported, costs=[tmp_path / "c", tmp_path / "d"])
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -115,7 +229,7 @@ def test_the_cheapest_there_is_taken_here(exported: Any, costs: Costs, tmp_path:
     (placement,) = program.report.placements
     assert (placement.chosen, placement.machine, placement.spent) == (NAMES[number], "an abacus", 1.5)
     assert {p.backend for p in program.plan.partitions} == {NAMES[number]}
-    assert any("plans of one candidate are compared" in what for what in placement.not_tried)
+    assert any("plans of several parts" in what for what in placement.not_tried)
     torch.testing.assert_close(program(X), MODEL(X), rtol=1e-4, atol=1e-5)
     again = lowered(exported, locked=tmp_path / "delegate.lock")
     assert again.report.placements[0].machine == "an abacus"
@@ -172,7 +286,9 @@ def test_the_same_numbers_lead_to_the_same_choice(exported: Any, bundle: Path, t
     measured = compared(trials, Drawing(seed), lambda s: {}, (), lambda: True, lambda: next(left, None) is not None)
     digest = bundles.digest(program)
     known = MethodCosts("latency", [], 60.0, 1.0, {n: ProgramCosts(digest, r) for n, r in measured.items()})
-    replayed = compared(trials, _Replayed(known, ""), lambda s: {}, (), lambda: True, lambda: True)
+    replayed = compared(
+        trials, _Elsewhere([_Known(known, "")], collects=False), lambda s: {}, (), lambda: True, lambda: True
+    )
     assert {n: r.rounds for n, r in replayed.items()} == {n: r.rounds for n, r in measured.items()}
     assert winner(replayed, "abc") == winner(measured, "abc")
 
@@ -355,14 +471,14 @@ def edit(data: dict[str, Any], path: str, value: Any) -> None:
 
 PROGRAM = f"methods/forward/programs/{NAMES[0]}"
 BAD_COSTS: dict[str, tuple[str, Any, str]] = {
-    "another format": ("format", 9, "its format is 9, known is 1"),
+    "another format": ("format", 9, "its format is 9, known is 2"),
     "another artifact": (f"{PROGRAM}/digest", "0" * 64, "are of another artifact than is compiled here"),
     "another objective": ("methods/forward/objective", "memory", "by memory, and latency is asked for"),
     "no objective": ("methods/forward/objective", "beauty", "'beauty' is no objective"),
     "another method": ("methods", {}, "none of method 'forward'"),
     "other inputs": ("methods/forward/inputs", ["float32[8, 16]"], "called with float32.8, 16., not float32.4, 16."),
     "a negative cost": (f"{PROGRAM}/rounds", [-1.0], "-1.0 is no cost"),
-    "an endless cost": (f"{PROGRAM}/rounds", ["inf"], "'inf' is no cost"),
+    "an endless cost": (f"{PROGRAM}/rounds", ["inf"], "inf is no cost"),
     "no rounds": (f"{PROGRAM}/rounds", None, "TypeError"),
     "methods in a list": ("methods", [], "AttributeError"),
 }
@@ -426,7 +542,7 @@ def first(change: dict[str, Any]) -> Callable[[Sequence[dict[str, Any]]], list[d
 
 
 BAD_BUNDLES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
-    "another format": (about("format", 9), "its format is 9, known is 1"),
+    "another format": (about("format", 9), "its format is 9, known is 2"),
     "nothing said": (put("bundle.json", b"{}"), "KeyError"),
     "nested without end": (put("bundle.json", b"[" * 100_000), "RecursionError"),
     "too much said": (put("bundle.json", b" " * (2**20 + 1)), "JSONDecodeError"),
@@ -435,8 +551,10 @@ BAD_BUNDLES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     "no objective": (about("tasks/objective", "beauty"), "'beauty' is no objective"),
     "no time": (about("tasks/budget", 0), "greater than 0"),
     "no programs": (about("tasks/programs", []), "has nothing to measure"),
-    "one name": (about("tasks/programs", lambda p: [{**p[0], "name": p[1]["name"]}, p[1]]), "two candidates of one"),
+    "one name": (about("tasks/programs", lambda p: [{**p[0], "name": p[1]["name"]}, p[1]]), "two programs of one"),
     "another program": (about("tasks/programs", first({"digest": "0"})), "another program than bundle.json says"),
+    "no such file": (about("tasks/programs", first({"file": 99})), "KeyError"),
+    "a path for a file": (about("tasks/programs", first({"file": "../0"})), "ValueError"),
     "no threads": (about("tasks/programs", first({"threads": {"xnnpack": 0}})), "should be positive"),
     "a path for threads": (about("tasks/programs", first({"threads": {"xnnpack": "/x"}})), "should be positive"),
     "more calls": (about("tasks/calls", 7), "KeyError"),
@@ -478,7 +596,6 @@ def test_what_is_no_bundle_at_all(bundle: Path, tmp_path: Path) -> None:
 def test_arguments_that_contradict_each_other(exported: Any, bundle: Path, tmp_path: Path) -> None:
     plan = delegate.to_backend(exported, "xnnpack", lock=tmp_path / "lock").plan
     for given, message in (
-        ({"costs": bundle}, "give one of both"),
         ({"place": "preference"}, "by preference"),
         ({"plan": plan}, "a plan says where nodes run"),
         ({"locked": tmp_path / "lock"}, "a bundle and a lock both say"),

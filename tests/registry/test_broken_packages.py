@@ -157,7 +157,7 @@ def test_a_process_that_gets_no_core_does_not_hang() -> None:
     work = f"{pinned}\nwhile time.process_time() < 0.6: pass"
     running = [subprocess.Popen([sys.executable, "-c", work]) for _ in range(4)]
     begun = time.monotonic()
-    assert [process._exit_code(p, 1.5) for p in running] == [0] * 4
+    assert [process.exit_code(p, 1.5) for p in running] == [0] * 4
     assert time.monotonic() - begun > 1.5
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from delegate import errors
 from delegate.errors import BackendError, BackendFailed, BackendUnavailable, DelegateError, Stopped
 from delegate.plugins import one_line
+from delegate.probing.process import search_path
 from delegate.program.model import DelegateSpec, Program
 from delegate.program.segments import align
 from delegate.registry import Registry
@@ -107,8 +108,7 @@ class Worker:
         self._control, theirs = Channel.pair()
         self._control.wait_at_most(limit)
         read, self._life = os.pipe()
-        path = [os.path.abspath(entry) for entry in sys.path]
-        code = _START.format(path=path, control=theirs.fileno(), life=read)
+        code = _START.format(path=search_path(), control=theirs.fileno(), life=read)
         try:
             with theirs:
                 self._process = subprocess.Popen(

@@ -1,0 +1,196 @@
+"""Programs that are measured on a Ray cluster: each an actor, on a node that carries the devices that it needs.
+
+A node carries a device as a resource with the name of the backend, e.g. `ray start --resources='{"openvino": 1}'`. It needs
+the libraries and this project, and no torch.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from delegate.cache.environment import machine
+from delegate.errors import ConfigError
+from delegate.placement.trials import ProcessBench, Seat, Trial, TrialFailed, Turn
+from delegate.plugins import INSTANCE, one_line
+from delegate.probing.process import PATIENCE
+from delegate.program import file
+
+_SHARE = 0.001  # of a resource: programs take turns, and all of one measurement are open
+_INSTALL = "pip install 'delegate[ray]'"
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A `Trial` as it goes to a node, with its program as bytes."""
+
+    program: bytes
+    fields: Mapping[str, Any]
+
+
+class NodeSeat:
+    """On a node: a program in a process of its own. A Ray actor, whose process may die.
+
+    Args:
+        wanted: the program.
+        leaves, kernels, limit: see `ProcessBench`.
+    """
+
+    def __init__(self, wanted: _Wanted, leaves: Sequence[Any], kernels: Sequence[str] | None, limit: float) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="delegate-")
+        trial = Trial(program=file.load(wanted.program), **wanted.fields)
+        self._seat = ProcessBench(Path(self._folder.name), leaves, kernels, limit).seat(trial)
+
+    def ready(self) -> str:
+        """Wait until it can be called; gives the machine in words. Raises TrialFailed."""
+        self._seat.ready()
+        return machine()
+
+    def turn(self) -> Turn:
+        """See `Seat`."""
+        return self._seat.turn()
+
+    def outputs(self, leaves: Sequence[Any]) -> list[Any]:
+        """See `Seat`."""
+        return self._seat.outputs(leaves)
+
+    def close(self) -> None:
+        """See `Seat`."""
+        self._seat.close()
+        self._folder.cleanup()
+
+
+class Cluster:
+    """A connection to a Ray cluster, while it is entered; one that this process has already is used.
+
+    Args:
+        address: of it, as `ray.init` takes it: host:port, "auto", or "ray://host:port".
+
+    Raises:
+        ConfigError: Ray is not installed, or there is no cluster.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __enter__(self) -> Cluster:
+        try:
+            import ray
+        except ImportError as error:
+            raise ConfigError("candidates are to be measured by Ray, which is not here", remedy=_INSTALL) from error
+        self._is_ours = not ray.is_initialized()
+        if self._is_ours:
+            try:
+                ray.init(address=self._address, log_to_driver=False, logging_level="ERROR")
+            except Exception as error:  # Ray raises all kinds
+                what = f"there is no Ray cluster at {self._address!r}: {one_line(error)}"
+                raise ConfigError(what, where="ray", remedy="start one, `ray start --head`, or correct this") from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import ray
+
+        if self._is_ours:
+            ray.shutdown()
+
+    def bench(self, leaves: Sequence[Any], kernels: Sequence[str] | None, limit: float) -> ClusterBench:
+        """Where the programs of one method are measured; see `ProcessBench` for the arguments."""
+        return ClusterBench(leaves, kernels, limit)
+
+
+class ClusterBench:
+    """Nodes of the cluster that this process is connected to.
+
+    Programs go to one node as long as it carries what they need, so that rounds of two of them are pairs.
+
+    Args:
+        leaves, kernels, limit: see `ProcessBench`.
+
+    Attributes:
+        machines: those that programs have run on, in words.
+    """
+
+    def __init__(self, leaves: Sequence[Any], kernels: Sequence[str] | None, limit: float) -> None:
+        self._given, self._limit = (list(leaves), kernels, limit), limit
+        self._used: list[str] = []
+        self.machines: dict[str, None] = {}
+
+    def seat(self, trial: Trial) -> Seat:
+        """Begin with a program; raises TrialFailed where no node carries what it needs."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        node, needs = self._node({spec.backend for spec in trial.program.delegates})
+        fields = {name: getattr(trial, name) for name in Trial.__slots__ if name != "program"}
+        wanted = _Wanted(file.serialize(trial.program), fields)
+        options = {
+            "num_cpus": 0,
+            "resources": dict.fromkeys(needs, _SHARE),
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
+            "max_restarts": 0,
+        }
+        actor = ray.remote(NodeSeat).options(**options).remote(wanted, *self._given)
+        return _ClusterSeat(actor, PATIENCE * self._limit, self.machines)
+
+    def _node(self, backends: Iterable[str]) -> tuple[str, list[str]]:
+        """A node that carries what backends need, and the resources that say so."""
+        import ray
+
+        nodes = {n["NodeID"]: n["Resources"] for n in ray.nodes() if n["Alive"]}
+        carried = {name for resources in nodes.values() for name in resources}
+        needs = [b if b in carried else b.partition(INSTANCE)[0] for b in sorted(backends)]
+        for node in (*self._used, *sorted(nodes)):
+            if nodes.get(node, {}).keys() >= set(needs):
+                self._used += [node] if node not in self._used else []
+                return node, needs
+        what = f"no node of the cluster carries {' and '.join(needs)} as resources"
+        raise TrialFailed(what)
+
+
+class _ClusterSeat:
+    """An actor; what goes wrong there or on the way is TrialFailed."""
+
+    def __init__(self, actor: Any, limit: float, machines: dict[str, None]) -> None:
+        self._actor, self._limit, self._machines = actor, limit, machines
+
+    def ready(self) -> None:
+        self._machines[self._ask(self._actor.ready.remote())] = None
+
+    def turn(self) -> Turn:
+        made: Turn = self._ask(self._actor.turn.remote())
+        return made
+
+    def outputs(self, leaves: Sequence[Any]) -> list[Any]:
+        made: list[Any] = self._ask(self._actor.outputs.remote(list(leaves)))
+        return made
+
+    def close(self) -> None:
+        import ray
+
+        try:
+            self._ask(self._actor.close.remote())
+        except TrialFailed:  # it is gone
+            pass
+        finally:
+            ray.kill(self._actor)
+
+    def _ask(self, answer: Any) -> Any:
+        import ray
+        from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+        try:
+            return ray.get(answer, timeout=self._limit)
+        except GetTimeoutError as error:
+            raise TrialFailed(f"the Ray worker gave no answer in {self._limit:g} s") from error
+        except RayTaskError as error:
+            cause = error.cause
+            known = isinstance(cause, TrialFailed)
+            raise TrialFailed(str(cause) if known else one_line(cause)) from error
+        except RayError as error:
+            raise TrialFailed(f"the Ray worker died: {one_line(error)}") from error

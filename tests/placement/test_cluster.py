@@ -1,0 +1,115 @@
+"""Placement by what nodes of a Ray cluster measure: a local one, whose nodes carry backends as resources."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import delegate
+from delegate.errors import ConfigError
+from delegate.placement.cluster import ClusterBench
+from delegate.placement.racing import measured, rounds
+from delegate.placement.trials import Trial
+from tests.placement.test_stretches import Block
+
+ray = pytest.importorskip("ray")
+MODEL = Block().eval()
+X = torch.randn(4, 16)
+TWO = {
+    "backends": [{"name": f"xnnpack:{name}", "options": {"threads": n}} for n, name in enumerate(("one", "two"), 1)],
+    "placement": {"policy": "measured", "budget": 300},
+}
+
+
+@pytest.fixture(scope="module")
+def exported() -> torch.export.ExportedProgram:
+    return torch.export.export(MODEL, (X,))
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A head that carries nothing, a node that carries the backend, and one that has an instance of it alone."""
+    from ray.cluster_utils import Cluster
+
+    root = str(Path(__file__).parents[2])
+    changed = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.pathsep.join((root, os.environ.get("PYTHONPATH", "")))}
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=1, resources={"xnnpack": 1})
+        cluster.add_node(num_cpus=1, resources={"openvino:gpu": 1})
+        yield cluster.address
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+
+
+def test_candidates_are_measured_where_their_backend_is(exported, address: str) -> None:
+    program = delegate.to_backend(exported, config=TWO, ray=address)
+    (placement,) = program.report.placements
+    rows = {p.name: p for p in placement.plans}
+    assert set(rows) >= {"xnnpack:one", "xnnpack:two"}
+    assert all(p.cost > 0 and p.sqnr_db > 80 and not p.why for p in rows.values())
+    assert placement.machine
+    torch.testing.assert_close(program(X), MODEL(X), rtol=1e-4, atol=1e-5)
+    assert not ray.is_initialized()  # the connection was this lowering's
+
+
+def test_what_no_node_carries_is_out(exported, address: str) -> None:
+    config = {"backends": [{"name": "xnnpack"}], "placement": {"policy": "measured"}}
+    ray.init(address=address, log_to_driver=False)
+    try:
+        bench = ClusterBench([X.numpy()], None, 20.0)
+        program = delegate.to_backend(exported, "xnnpack").program
+        spec = program.delegates[0]
+        elsewhere = program._replace(delegates=(spec._replace(backend="openvino"),))
+        both = program._replace(delegates=(spec, spec._replace(backend="openvino:gpu")))
+        trials = [Trial("a", program, "forward"), Trial("b", elsewhere, "forward"), Trial("c", both, "forward")]
+        records = measured(trials, bench, rounds(1), lambda: True)
+        assert delegate.to_backend(exported, config=config, ray="what is connected counts").report.placements[0].machine
+    finally:
+        ray.shutdown()
+    assert (len(records["a"].rounds), records["a"].failure) == (1, "")
+    assert records["b"].failure == "no node of the cluster carries openvino as resources"
+    assert records["c"].failure == "no node of the cluster carries openvino:gpu and xnnpack as resources"
+
+
+def test_a_worker_that_dies_midway_is_out_and_the_others_go_on(exported, address: str) -> None:
+    ray.init(address=address, log_to_driver=False)
+    try:
+        bench = ClusterBench([X.numpy()], None, 20.0)
+        program = delegate.to_backend(exported, "xnnpack").program
+        seats = []
+
+        class Watching:
+            def seat(self, trial: Trial):
+                seats.append(bench.seat(trial))
+                return seats[-1]
+
+        def go_on(records):
+            if len(records["a"].rounds) == 2:
+                ray.kill(seats[0]._actor)
+            return rounds(4)(records)
+
+        records = measured([Trial(n, program, "forward") for n in "ab"], Watching(), go_on, lambda: True)
+    finally:
+        ray.shutdown()
+    assert len(records["a"].rounds) == 2
+    assert records["a"].failure.startswith("the Ray worker died: ")
+    assert (len(records["b"].rounds), records["b"].failure) == (4, "")
+
+
+def test_bad_input(exported, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no Ray cluster at 'nowhere'"):
+        delegate.to_backend(exported, config=TWO, ray="nowhere")
+    with pytest.raises(ConfigError, match="a Ray cluster is for those that are measured"):
+        delegate.to_backend(exported, config=TWO, ray="auto", place="preference")
+    with pytest.raises(ConfigError, match="a bundle is for what is measured by hand"):
+        delegate.to_backend(exported, config=TWO, ray="auto", bundle=tmp_path / "b")
