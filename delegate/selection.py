@@ -84,7 +84,7 @@ class Selection:
     def keeps(self) -> Mapping[str, bool]:
         """The backends whose partitions are kept in kernels, see `emit`: all where the configuration says so, and where
         it says nothing, plugins that nobody asked for."""
-        if "keep" in self.fallback.model_fields_set:
+        if self.fallback.keep is not None:
             return dict.fromkeys(self.backends, True) if self.fallback.keep else {}
         unasked = (name for name, b in self.backends.items() if isinstance(b, UnaskedBackend) and b.foreign)
         return dict.fromkeys(unasked, False)

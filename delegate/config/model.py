@@ -96,10 +96,11 @@ class Policy(_Model):
 class Fallback(_Model):
     """What a partition runs on where its delegate cannot: its library or device is absent, or it fails."""
 
-    keep: bool = Field(
-        default=False,
+    keep: bool | None = Field(
+        default=None,
         description="Keep every partition in portable kernels too, beside the blob of its backend. It makes the file "
-        "larger: constants that a blob holds are stored once more, shared by all methods.",
+        "larger: constants that a blob holds are stored once more, shared by all methods. null: those of plugins that "
+        "are used because nobody named any backend.",
     )
     policy: Literal["allow", "warn", "error"] = Field(
         default="warn",
