@@ -1,8 +1,9 @@
-"""Runs a Qwen3 model on llama.cpp for benchmarks/llm.py; started in an environment with llama-cpp-python and gguf.
+"""Runs a Qwen3 model on llama.cpp for benchmarks/llm.py; started in an environment with xllamacpp and gguf.
 
-    python llama_worker.py FOLDER CONTEXT THREADS      FOLDER holds config.json and weights/NAME.npy
+    python llama_worker.py FOLDER CONTEXT THREADS TALKS      FOLDER holds config.json and weights/NAME.npy
 
-Speaks JSON lines: what it is asked on standard input, the answer on standard output, seconds or logits.
+xllamacpp's wheel has llama.cpp built for AVX2, with its C interface, which is called here. Speaks JSON lines: what
+it is asked on standard input, the answer on standard output, seconds or logits.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import ctypes
 import json
 import sys
 import time
+from ctypes import c_bool, c_char_p, c_float, c_int, c_int8, c_int32, c_uint32, c_void_p
 from pathlib import Path
 
 import gguf
-import llama_cpp
 import numpy as np
+import xllamacpp
 
 LAYER = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
@@ -67,48 +69,106 @@ def named(name: str) -> str:
     return {"embed_tokens": "token_embd.weight", "norm": "output_norm.weight"}[name]
 
 
+class _ModelOptions(ctypes.Structure):
+    """Passed on as llama.cpp fills it; larger than it is in any version, which the callee does not see."""
+
+    _fields_ = (("rest", c_uint32 * 128),)
+
+
+class _ContextOptions(ctypes.Structure):
+    """The first fields are those of all versions of the last years; `Engine` checks their defaults."""
+
+    _fields_ = (("n_ctx", c_uint32), ("n_batch", c_uint32), ("n_ubatch", c_uint32), ("n_seq_max", c_uint32),
+                ("rest", c_uint32 * 124))  # fmt: skip
+
+
+class _Batch(ctypes.Structure):
+    _fields_ = (("n_tokens", c_int32), ("token", ctypes.POINTER(c_int32)), ("embd", c_void_p),
+                ("pos", ctypes.POINTER(c_int32)), ("n_seq_id", ctypes.POINTER(c_int32)),
+                ("seq_id", ctypes.POINTER(ctypes.POINTER(c_int32))), ("logits", ctypes.POINTER(c_int8)))  # fmt: skip
+
+
+# Function, without the prefix "llama_" -> what it gives and takes.
+FUNCTIONS = {
+    "model_default_params": (_ModelOptions,),
+    "model_load_from_file": (c_void_p, c_char_p, _ModelOptions),
+    "model_get_vocab": (c_void_p, c_void_p),
+    "vocab_n_tokens": (c_int32, c_void_p),
+    "context_default_params": (_ContextOptions,),
+    "init_from_model": (c_void_p, c_void_p, _ContextOptions),
+    "set_n_threads": (None, c_void_p, c_int32, c_int32),
+    "get_memory": (c_void_p, c_void_p),
+    "memory_seq_rm": (c_bool, c_void_p, c_int32, c_int32, c_int32),
+    "batch_init": (_Batch, c_int32, c_int32, c_int32),
+    "decode": (c_int32, c_void_p, _Batch),
+    "get_logits_ith": (ctypes.POINTER(c_float), c_void_p, c_int32),
+    "synchronize": (None, c_void_p),
+    "log_set": (None, c_void_p, c_void_p),
+}
+LOG = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)
+SILENT = LOG(lambda *_: None)
+CHUNK = 512
+
+
+def library() -> ctypes.CDLL:
+    """llama.cpp, with the types of what is called."""
+    found = ctypes.CDLL(xllamacpp.xllamacpp.__file__)
+    for name, (gives, *takes) in FUNCTIONS.items():
+        function = getattr(found, f"llama_{name}")
+        function.restype, function.argtypes = gives, takes
+    found.llama_log_set(ctypes.cast(SILENT, c_void_p), None)
+    return found
+
+
 class Engine:
-    """A context of llama.cpp; one sequence."""
+    """A context of llama.cpp, with a sequence for each of several talks."""
 
-    def __init__(self, path: Path, context: int, threads: int) -> None:
-        llama_cpp.llama_backend_init()
-        options = llama_cpp.llama_model_default_params()
-        if hasattr(options, "use_extra_bufts"):
-            options.use_extra_bufts = False  # its path for AMX crashed where it was tried
-        self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), options)
-        given = llama_cpp.llama_context_default_params()
-        given.n_ctx, given.n_batch, given.n_ubatch = context, 512, 512
-        given.n_threads = given.n_threads_batch = threads
-        self.context = llama_cpp.llama_init_from_model(self.model, given)
-        self.memory = llama_cpp.llama_get_memory(self.context)
-        self.vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
-        self.held = 0
+    def __init__(self, path: Path, context: int, threads: int, talks: int) -> None:
+        self.lib = library()
+        self.model = self.lib.llama_model_load_from_file(str(path).encode(), self.lib.llama_model_default_params())
+        given = self.lib.llama_context_default_params()
+        if (given.n_ctx, given.n_batch, given.n_ubatch, given.n_seq_max) != (512, 2048, CHUNK, 1):
+            raise RuntimeError("llama.cpp has other options than this knows")
+        given.n_ctx, given.n_batch, given.n_seq_max = context * talks, CHUNK, talks
+        self.context = self.lib.llama_init_from_model(self.model, given)
+        self.lib.llama_set_n_threads(self.context, threads, threads)
+        self.memory = self.lib.llama_get_memory(self.context)
+        self.vocabulary = self.lib.llama_vocab_n_tokens(self.lib.llama_model_get_vocab(self.model))
+        self.held = [0] * talks
+        self.batch = self.lib.llama_batch_init(CHUNK, 0, 1)
 
-    def cut(self, count: int) -> None:
+    def cut(self, talk: int, count: int) -> None:
         """Forget all but the first tokens."""
-        llama_cpp.llama_memory_seq_rm(self.memory, 0, count, -1)
-        self.held = count
+        self.lib.llama_memory_seq_rm(self.memory, talk, count, -1)
+        self.held[talk] = count
 
-    def feed(self, tokens: list[int]) -> None:
-        for start in range(0, len(tokens), 512):
-            part = tokens[start : start + 512]
-            given = (llama_cpp.llama_token * len(part))(*part)
-            if llama_cpp.llama_decode(self.context, llama_cpp.llama_batch_get_one(given, len(part))):
-                raise RuntimeError("llama.cpp cannot decode")
-            self.held += len(part)
-        llama_cpp.llama_synchronize(self.context)
+    def feed(self, tokens: list[int], talk: int = 0) -> None:
+        for start in range(0, len(tokens), CHUNK):
+            self.call([(token, talk) for token in tokens[start : start + CHUNK]], logits_of=1)
+
+    def call(self, tokens: list[tuple[int, int]], logits_of: int) -> None:
+        """Tokens of talks in one call; logits of the last ones."""
+        batch = self.batch
+        batch.n_tokens = len(tokens)
+        for i, (token, talk) in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0] = token, self.held[talk], 1, talk
+            batch.logits[i] = i >= len(tokens) - logits_of
+            self.held[talk] += 1
+        if self.lib.llama_decode(self.context, batch):
+            raise RuntimeError("llama.cpp cannot decode")
+        self.lib.llama_synchronize(self.context)
 
     def logits(self) -> list[float]:
-        found = llama_cpp.llama_get_logits_ith(self.context, -1)
-        return np.ctypeslib.as_array(ctypes.cast(found, ctypes.POINTER(ctypes.c_float)), (self.vocabulary,)).tolist()
+        found = self.lib.llama_get_logits_ith(self.context, -1)
+        return np.ctypeslib.as_array(found, (self.vocabulary,)).tolist()
 
 
-def main(folder: Path, context: int, threads: int) -> None:
+def main(folder: Path, context: int, threads: int, talks: int) -> None:
     path = folder / "q4_0.gguf"
     if not path.exists():
         write(folder, path)
     start = time.perf_counter()
-    engine = Engine(path, context, threads)
+    engine = Engine(path, context, threads, talks)
     print(json.dumps(time.perf_counter() - start), flush=True)
     for line in sys.stdin:
         ((what, args),) = json.loads(line).items()
@@ -118,23 +178,25 @@ def main(folder: Path, context: int, threads: int) -> None:
 def answer(engine: Engine, what: str, args: list) -> float | list[float]:
     """Seconds, or logits."""
     if what == "logits":
-        engine.cut(0)
+        engine.cut(0, 0)
         engine.feed(args[0])
         return engine.logits()
-    before = args[0] if what == "decode" else 0
-    if engine.held < before or not before:
-        engine.cut(0)
-        engine.feed([1 + i % 1000 for i in range(before)])
-    engine.cut(before)
+    before = 0 if what == "prefill" else args[0]
+    talks = range(len(engine.held) if what == "batch" else 1)
+    for talk in talks:
+        if engine.held[talk] < before:
+            engine.cut(talk, 0)
+            engine.feed([1 + i % 1000 for i in range(before)], talk)
+        engine.cut(talk, before)
     start = time.perf_counter()
     if what == "prefill":
         engine.feed([1 + i % 1000 for i in range(args[0])])
     else:
         for _ in range(args[1]):
-            engine.feed([7])
-            llama_cpp.llama_get_logits_ith(engine.context, -1)
+            engine.call([(7, talk) for talk in talks], logits_of=len(talks))
+            engine.lib.llama_get_logits_ith(engine.context, -1)
     return time.perf_counter() - start
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

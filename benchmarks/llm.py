@@ -1,10 +1,10 @@
-"""Decode and prefill of a language model beside llama.cpp, in one run: engines take turns, ratios are medians.
+"""Decode and prefill of a language model beside llama.cpp and ExecuTorch: engines take turns, ratios are medians.
 
-The model has Qwen3-0.6B's shape and random weights; `--layers` takes fewer of its layers. llama.cpp runs in an
-environment of its own (`--llama PYTHON`, with llama-cpp-python and gguf), on the same weights in Q4_0. Both have 2
-threads.
+The model has Qwen3-0.6B's shape and random weights; `--layers` takes fewer of its layers. The others run on the same
+weights, each in an environment of its own: llama.cpp in Q4_0 (`--llama PYTHON`, with xllamacpp and gguf), ExecuTorch in
+8da4w with groups of 32 (`--executorch PYTHON`, with executorch and torchao). All have 2 threads.
 
-python -m benchmarks.llm [--layers N] [--llama PYTHON] [--rounds N] [--tokens N] [--folder DIR] [--profile]
+python -m benchmarks.llm [--layers N] [--llama PYTHON] [--executorch PYTHON] [--rounds N] [--folder DIR] [--profile]
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,13 @@ SHAPE = {
     "tie_word_embeddings": True, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
 }  # fmt: skip
 CONTEXT, CHUNK, TALKS = 2560, 128, 4
+# Many rows, as prefill and batches have them, are faster in int8; one is in int4 where memory is slow.
+MIXED = {"weights": "int4", "prefill_weights": "int8", "conversations": TALKS}
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
-    "int4": {"weights": "int4"},
-    "int4-prefill8": {"weights": "int4", "prefill_weights": "int8"},
-    "int4-cache8": {"weights": "int4", "cache": "int8"},
-    "int8": {"weights": "int8"},
-    "batch": {"weights": "int4", "conversations": TALKS},
+    "int4": MIXED,
+    "int8": {"weights": "int8", "conversations": TALKS},
+    "int8, cache float16": {"weights": "int8", "conversations": TALKS, "cache": "float16"},
+    "int8, cache int8": {"weights": "int8", "conversations": TALKS, "cache": "int8"},
 }
 PROBE = list(range(100, 132))  # tokens whose logits are compared
 
@@ -73,19 +75,29 @@ class Ours:
         return seconds / count
 
     def logits(self, tokens: list[int]) -> np.ndarray:
-        return np.asarray(self.model.conversation().feed(tokens))
+        """Behind the last, each taken in as decode does."""
+        talk = self.model.conversation()
+        return np.asarray([talk.feed([token]) for token in tokens][-1])
+
+    def close(self) -> None:
+        self._talks.clear()
+        self.model.program.close()
 
 
 class Peer:
-    """llama.cpp in a process of its own."""
+    """Another engine, in a process of its own."""
 
-    def __init__(self, python: str, folder: Path) -> None:
-        command = [python, str(Path(__file__).parent / "llama_worker.py"), str(folder), str(CONTEXT), str(THREADS)]
+    def __init__(self, python: str, worker: str, folder: Path, *args: int) -> None:
+        command = [python, str(Path(__file__).parent / worker), str(folder), *map(str, args)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.load = self._ask()
 
     def decode(self, context: int, count: int) -> float:
         return self._ask(decode=[context, count]) / count
+
+    def together(self, context: int, count: int) -> float:
+        """Seconds a call for all talks."""
+        return self._ask(batch=[context, count]) / count
 
     def prefill(self, count: int) -> float:
         return self._ask(prefill=[count]) / count
@@ -119,8 +131,8 @@ def export(folder: Path, layers: int, variants: Mapping[str, Mapping[str, Any]],
 
         (folder / "config.json").write_text(json.dumps({**SHAPE, "num_hidden_layers": layers}))
         source = read(folder / "config.json")
-        if weights:
-            (folder / "weights").mkdir(exist_ok=True)
+        if weights and not (folder / "weights").exists():
+            (folder / "weights").mkdir()
             for name, value in source.model.state_dict().items():
                 np.save(folder / "weights" / f"{name}.npy", value.numpy())
         for name, options in variants.items():
@@ -139,17 +151,26 @@ def sqnr(expected: np.ndarray, got: np.ndarray) -> float:
     return float(10 * np.log10((expected**2).mean() / ((expected - got) ** 2).mean()))
 
 
-def batched(path: Path, rounds: int) -> tuple[float, float]:
-    """Tokens a second of one conversation, and of as many as the program holds, in turns."""
-    batch = Batch(Model(path))
-    for talk in batch.conversations:
-        talk.feed(list(range(1, 129)))
-    found: list[tuple[float, float]] = []
-    for _ in range(rounds):
-        one = _seconds(lambda: [batch.conversations[0].feed([7]) for _ in range(4)]) / 4
-        together = _seconds(lambda: [batch.next(dict.fromkeys(range(TALKS), 7)) for _ in range(4)]) / 4
-        found.append((1 / one, TALKS / together))
-    return statistics.median(a for a, _ in found), statistics.median(b for _, b in found)
+class Together:
+    """A program of several talks, decoded one alone and all in one call."""
+
+    def __init__(self, path: Path) -> None:
+        self._batch = Batch(Model(path))
+        for talk in self._batch.conversations:
+            talk.feed(list(range(1, 129)))
+
+    def decode(self, context: int, count: int) -> float:
+        return self._timed(context, count, lambda: self._batch.conversations[0].feed([7]))
+
+    def together(self, context: int, count: int) -> float:
+        """Seconds a call for all talks."""
+        return self._timed(context, count, lambda: self._batch.next(dict.fromkeys(range(TALKS), 7)))
+
+    def _timed(self, context: int, count: int, step: Callable[[], Any]) -> float:
+        seconds = _seconds(lambda: [step() for _ in range(count)])
+        for talk in self._batch.conversations:
+            del talk.tokens[context:]
+        return seconds / count
 
 
 def main() -> None:
@@ -158,7 +179,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=8, help="that each engine decodes in its turn")
     parser.add_argument("--variants", nargs="*", default=[*VARIANTS], choices=VARIANTS)
-    parser.add_argument("--llama", help="the Python of an environment with llama-cpp-python and gguf")
+    parser.add_argument("--llama", help="the Python of an environment with xllamacpp and gguf")
+    parser.add_argument("--executorch", help="the Python of an environment with executorch and torchao")
     parser.add_argument("--folder", type=Path, help="where files are kept; else they are made anew")
     parser.add_argument("--profile", action="store_true", help="where a token's time goes, instead of the table")
     given = parser.parse_args()
@@ -167,47 +189,82 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
         folder.mkdir(exist_ok=True)
-        exact = export(folder, given.layers, variants, bool(given.llama))
+        exact = export(folder, given.layers, variants, bool(given.llama or given.executorch))
         if given.profile:
             profile(folder / f"{given.variants[0]}.dlg")
             return
-        engines: dict[str, Any] = {name: Ours(folder / f"{name}.dlg") for name in variants if name != "batch"}
-        if given.llama:
-            engines["llama.cpp Q4_0"] = Peer(given.llama, folder)
-        measure(engines, given.rounds, given.tokens)
+        peers = _peers(folder, {"llama.cpp Q4_0": given.llama, "ExecuTorch 8da4w": given.executorch})
+        own = {name: Ours(folder / f"{name}.dlg") for name in variants}
+        engines: dict[str, Any] = {**own, **peers}
+        measure(engines, peers, given.rounds, given.tokens)
         print("\n| engine | load, s | SQNR of the logits to float32 eager, dB |\n|---|---|---|")
         for name, engine in engines.items():
             print(f"| {name} | {engine.load:.2f} | {sqnr(exact, engine.logits(PROBE)):.1f} |")
-        if "batch" in variants:
-            one, four = batched(folder / "batch.dlg", given.rounds)
-            print(f"\n{TALKS} talks in one call: {four:.1f} tokens a second, one: {one:.1f}; ratio {four / one:.2f}")
+        for engine in own.values():
+            engine.close()
+        holders: dict[str, Any] = {name: Together(folder / f"{name}.dlg") for name in variants}
+        holders.update((name, peer) for name, peer in peers.items() if name.startswith("llama"))
+        batched(holders, given.rounds)
 
 
-def measure(engines: Mapping[str, Any], rounds: int, tokens: int) -> None:
-    """Print a row per task: tokens a second of each engine, and ours over the last one's where that is a peer."""
+# Peer -> its worker, and what that is given behind the folder.
+_WORKERS = {
+    "llama.cpp Q4_0": ("llama_worker.py", CONTEXT, THREADS, TALKS),
+    "ExecuTorch 8da4w": ("executorch_llm_worker.py", CONTEXT, THREADS),
+}
+
+
+def _peers(folder: Path, pythons: Mapping[str, str | None]) -> dict[str, Peer]:
+    """Those that are there; the others are named."""
+    for name, python in pythons.items():
+        if python is None:
+            print(f"{name} is not measured: its environment is not given\n", flush=True)
+    return {n: Peer(p, _WORKERS[n][0], folder, *_WORKERS[n][1:]) for n, p in pythons.items() if p}
+
+
+def measure(engines: Mapping[str, Any], peers: Mapping[str, Any], rounds: int, tokens: int) -> None:
+    """Print a row per task: tokens a second of each engine, and those of ours over each peer's."""
     tasks: dict[str, Callable[[Any], float]] = {
         "decode at 128": lambda e: e.decode(128, tokens),
         "decode at 2,048": lambda e: e.decode(2048, tokens),
         "prefill of 512": lambda e: e.prefill(512),
     }
-    peer = next((name for name, engine in engines.items() if isinstance(engine, Peer)), None)
-    print(
-        f"| tokens a second (over {peer or 'none'}) | {' | '.join(engines)} |\n|{'---|' * (len(engines) + 1)}",
-        flush=True,
-    )
+    over = f" (over {', '.join(peers)})" if peers else ""
+    print(f"| tokens a second{over} | {' | '.join(engines)} |\n|{'---|' * (len(engines) + 1)}", flush=True)
     for task, work in tasks.items():
-        times: dict[str, list[float]] = {name: [] for name in engines}
-        for engine in engines.values():
-            work(engine)
-        for _ in range(rounds):
-            for name, engine in engines.items():
-                times[name].append(work(engine))
+        times = _in_turns({name: partial(work, engine) for name, engine in engines.items()}, rounds)
         cells = []
         for name, own in times.items():
-            over = [p / t for p, t in zip(times[peer], own, strict=True)] if peer else []
-            ratio = f" ({statistics.median(over):.2f})" if peer not in (None, name) else ""
-            cells.append(f"{1 / statistics.median(own):.1f}{ratio}")
+            ratios = ", ".join(f"{_ratio(times[peer], own):.2f}" for peer in peers)
+            shown = f" ({ratios})" if peers and name not in peers else ""
+            cells.append(f"{1 / statistics.median(own):.1f}{shown}")
         print(f"| {task} | {' | '.join(cells)} |", flush=True)
+
+
+def batched(engines: Mapping[str, Any], rounds: int) -> None:
+    """Print what one talk gives, and several in one call."""
+    print(f"\n| {TALKS} talks behind 128 tokens, tokens a second | one | all in one call | ratio |\n|---|---|---|---|")
+    for name, engine in engines.items():
+        works = {"one": partial(engine.decode, 128, 4), "all": partial(engine.together, 128, 4)}
+        times = _in_turns(works, rounds)
+        one, together = (1 / statistics.median(times[kind]) for kind in works)
+        ratio = TALKS * _ratio(times["one"], times["all"])
+        print(f"| {name} | {one:.1f} | {TALKS * together:.1f} | {ratio:.2f} |", flush=True)
+
+
+def _in_turns(works: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """What each gives in each round, behind one that does not count."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for count in range(rounds + 1):
+        for name, work in works.items():
+            seconds = work()
+            if count:
+                times[name].append(seconds)
+    return times
+
+
+def _ratio(above: list[float], below: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(above, below, strict=True))
 
 
 def profile(path: Path) -> None:

@@ -150,6 +150,9 @@ class BackendRuntime(ABC):
     fork_safe: bool = True
     load_options: ClassVar[Mapping[str, type]] = MappingProxyType({})
 
+    def expect(self, size: int) -> None:  # noqa: B027 - most do not care
+        """Learn, before the first `init`, how many bytes the data of all its partitions of the program have."""
+
     @abstractmethod
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
         """Make a delegate of a blob (mapped from the file, valid as long as the program is open).

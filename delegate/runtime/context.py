@@ -14,7 +14,7 @@ from delegate.runtime.forking import torn
 from delegate.runtime.lifecycle import Bound, closed_error
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
-from delegate.runtime.states import States
+from delegate.runtime.states import Parts, States
 from delegate.runtime.unexpected import reading
 
 if TYPE_CHECKING:
@@ -117,22 +117,33 @@ class Context(Bound):
             self._states.reset()
             self._torn = False
 
-    def snapshot(self) -> dict[str, Array]:
-        """A copy of all states by name, as they are between two calls; bfloat16 as its bits in uint16."""
-        with self._lock:
+    def snapshot(self, parts: Parts | None = None) -> dict[str, Array]:
+        """A copy of all states by name, as they are between two calls; bfloat16 as its bits in uint16.
+
+        Args:
+            parts: copy these parts of some states alone, each as NumPy is given it: such as what is filled of a cache.
+
+        Raises:
+            InputError: a state is unknown, or has no such part.
+        """
+        with self._lock, reading("the parts"):
             if self._torn:
                 raise torn()
-            return self._states.snapshot()
+            return self._states.snapshot(parts)
 
-    def restore(self, snapshot: Mapping[str, Array]) -> None:
+    def restore(self, snapshot: Mapping[str, Array], parts: Parts | None = None) -> None:
         """Set all states to what `snapshot` gave, here or in another context of the program.
+
+        Args:
+            snapshot: what it gave.
+            parts: of which it was told so; all else stays as it is.
 
         Raises:
             InputError: names, dtypes or shapes are not those of the states; they are then as they were.
         """
         with self._lock, reading("the snapshot"):
-            self._states.restore(snapshot)
-            self._torn = False
+            self._states.restore(snapshot, parts)
+            self._torn = self._torn and parts is not None
 
     @contextmanager
     def profile(self) -> Iterator[Profile]:

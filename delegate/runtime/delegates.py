@@ -101,7 +101,7 @@ class InProcess:
         self._program, self._registry, self._trust_code, self._forked = program, registry, trust_code, forked
 
     def __call__(self, spec: DelegateSpec) -> Delegate:
-        runtime = self.runtimes.get(spec.backend) or self._registry.runtime(spec.backend)()
+        runtime = self.runtimes.get(spec.backend) or self._runtime(spec.backend)
         if self._forked and not runtime.fork_safe:
             raise BackendFailed(
                 "its library does not work in a process that was forked from one that uses it",
@@ -110,6 +110,12 @@ class InProcess:
         blob, *data = (memoryview(self._program.segments[i]) for i in (spec.segment, *spec.data))
         made = open_blob(runtime, blob, data, spec.compile_specs, trust_code=self._trust_code)
         self.runtimes[spec.backend] = runtime
+        return made
+
+    def _runtime(self, backend: str) -> BackendRuntime:
+        made = self._registry.runtime(backend)()
+        segments = {i for spec in self._program.delegates if spec.backend == backend for i in spec.data}
+        made.expect(sum(len(self._program.segments[i]) for i in segments))
         return made
 
     def close(self) -> None:

@@ -11,6 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, get_args
 from weakref import WeakSet
 
+import numpy as np
+
 from delegate.errors import BackendFailed, ConfigError, DelegateError, did_you_mean
 from delegate.program import file
 from delegate.program.model import Constant, Program, State, StructuredCall
@@ -25,6 +27,7 @@ from delegate.runtime.lifecycle import closed_error
 from delegate.runtime.load_options import LoadOptions, with_load_options
 from delegate.runtime.platform import DEFAULT, Platform
 from delegate.runtime.resources import Resources, array_of
+from delegate.runtime.states import zeros
 from delegate.runtime.workers import Workers
 
 if TYPE_CHECKING:
@@ -133,7 +136,7 @@ class LoadedProgram(Context):
             delegate_locks=(),
             kernels=kernels_of(self._registry, kernels),
             platform=platform,
-            states=tuple(_array(program, s) for s in program.states),
+            states=_starts(program),
             computed=ComputedValues(),
             lock=Lock(),
             workers=Workers(),
@@ -276,6 +279,14 @@ def _spaces(program: Program, runtimes: Mapping[str, BackendRuntime], fallbacks:
     from delegate.runtime.spaces import make_spaces
 
     return make_spaces(program, runtimes, fallbacks)
+
+
+def _starts(program: Program) -> tuple[Array, ...]:
+    """What each state starts with; segments are looked at once, which the caches of all layers share."""
+    content = {s.segment: program.segments[s.segment] for s in program.states}
+    empty = {number for number, bytes_ in content.items() if not np.frombuffer(bytes_, np.uint8).any()}
+    found = ((s, _array(program, s)) for s in program.states)
+    return tuple(zeros(array.dtype, array.shape) if s.segment in empty else array for s, array in found)
 
 
 def _array(program: Program, tensor: Constant | State) -> Array:

@@ -96,6 +96,16 @@ class Platform(NamedTuple):
         """Makes an uninitialised array of a shape and a dtype, such as a result; raises as `memory` does."""
         return np.empty if self.allocate is allocate else self._empty
 
+    @property
+    def zeros(self) -> Callable[[tuple[int, ...], Any], Array]:
+        """Makes an array of zeros, whose memory is taken where it is first written; raises as `memory` does."""
+        return np.zeros if self.allocate is allocate else self._zeros
+
+    def _zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        made = self._empty(shape, dtype)
+        made[...] = 0
+        return made
+
     def _empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         made: Array = self.memory(size).view(dtype).reshape(shape)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from types import EllipsisType, MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from delegate.errors import InputError, did_you_mean
+from delegate.plugins import one_line
 from delegate.program.dtypes import DType
 from delegate.program.model import State
 from delegate.runtime.backend import Array
 from delegate.runtime.platform import Platform
+
+Index = int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]
+Parts = Mapping[str, Index]  # of some states, by name
 
 
 class States:
@@ -27,8 +32,10 @@ class States:
 
     def __init__(self, definitions: Sequence[State], start: Sequence[Array], platform: Platform) -> None:
         self._definitions, self._start = tuple(definitions), tuple(start)
-        self.arrays = tuple(platform.empty(array.shape, array.dtype) for array in start)
-        self.reset()
+        self.arrays = tuple((platform.zeros if is_zeros(a) else platform.empty)(a.shape, a.dtype) for a in start)
+        for array, content in zip(self.arrays, start, strict=True):
+            if not is_zeros(content):
+                np.copyto(array, content)
 
     @property
     def dtypes(self) -> Mapping[str, DType]:
@@ -48,36 +55,68 @@ class States:
         for array, start in zip(self.arrays, self._start, strict=True):
             np.copyto(array, start)
 
-    def snapshot(self) -> dict[str, Array]:
-        """A copy of every state by name."""
-        return {d.name: array.copy() for d, array in zip(self._definitions, self.arrays, strict=True)}
+    def snapshot(self, parts: Parts | None = None) -> dict[str, Array]:
+        """A copy of every state by name, or of these parts of some.
 
-    def restore(self, snapshot: Mapping[str, Array]) -> None:
+        Raises:
+            InputError: a state is unknown, or has no such part.
+        """
+        return {name: np.array(part) for name, part in self._parts(parts).items()}
+
+    def restore(self, snapshot: Mapping[str, Array], parts: Parts | None = None) -> None:
         """Copy a snapshot in; all of it or, if it does not fit, nothing.
 
         Raises:
             InputError: a state is missing or unknown, or an array has another dtype or shape.
         """
-        names = [d.name for d in self._definitions]
+        wanted = self._parts(parts)
         for name in snapshot:
-            if name not in names:
-                raise InputError(f"the program has no state {name!r}", remedy=did_you_mean(str(name), names))
-        if missing := [name for name in names if name not in snapshot]:
+            if name not in wanted:
+                what = "the program has no state" if parts is None else "there is no part of"
+                raise InputError(f"{what} {name!r}", remedy=did_you_mean(str(name), wanted))
+        if missing := [name for name in wanted if name not in snapshot]:
             raise InputError(f"the snapshot lacks {', '.join(missing)}", remedy="give every state of the program")
-        given = [_fitting(d, snapshot[d.name]) for d in self._definitions]
-        for array, source in zip(self.arrays, given, strict=True):
-            np.copyto(array, source)
+        given = {name: _fitting(name, part, snapshot[name]) for name, part in wanted.items()}
+        arrays = self._arrays()
+        for name, source in given.items():
+            arrays[name][... if parts is None else parts[name]] = source
+
+    def _arrays(self) -> dict[str, Array]:
+        return {d.name: array for d, array in zip(self._definitions, self.arrays, strict=True)}
+
+    def _parts(self, parts: Parts | None) -> dict[str, Array]:
+        arrays = self._arrays()
+        return arrays if parts is None else {n: _part(str(n), arrays, index) for n, index in parts.items()}
 
 
-def _fitting(definition: State, given: object) -> Array:
-    """The array, if a state of that definition can take it."""
+def zeros(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """A start of zeros, which takes no memory."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def is_zeros(start: Array) -> bool:
+    """Whether `zeros` made it."""
+    return start.size > 1 and not any(start.strides)
+
+
+def _part(name: str, arrays: Mapping[str, Array], index: Index) -> Array:
+    if name not in arrays:
+        raise InputError(f"the program has no state {name!r}", remedy=did_you_mean(name, arrays))
+    try:
+        return np.asarray(arrays[name][index])
+    except (IndexError, TypeError, ValueError) as error:
+        what = f"state {name!r} of shape {list(arrays[name].shape)} has no part {index}"
+        raise InputError(what, where=one_line(error), remedy="give slices and numbers, as NumPy takes them") from error
+
+
+def _fitting(name: str, state: Array, given: object) -> Array:
+    """The array, if a state, or a part of one, can take it."""
     if not isinstance(given, np.ndarray):
-        raise InputError(f"state {definition.name!r} is a {type(given).__name__}", remedy="give a NumPy array")
-    dtype, shape = definition.dtype.numpy, definition.shape
-    if (given.dtype, given.shape) != (dtype, shape):
+        raise InputError(f"state {name!r} is a {type(given).__name__}", remedy="give a NumPy array")
+    if (given.dtype, given.shape) != (state.dtype, state.shape):
         raise InputError(
-            f"state {definition.name!r} is {given.dtype}{list(given.shape)}",
+            f"state {name!r} is {given.dtype}{list(given.shape)}",
             where="restore",
-            remedy=f"it must be {dtype}{list(shape)}",
+            remedy=f"it must be {state.dtype}{list(state.shape)}",
         )
     return given

@@ -29,7 +29,7 @@ class Options:
         chunk: how many of a prompt prefill takes at once, at most.
         conversations: how many one context holds; where there are several, method `batch` decodes all in one call.
         weights: of the layers in decode; "int4" in blocks of 32.
-        prefill_weights: of the layers in prefill; None: the same, which is the smaller file.
+        prefill_weights: of the layers in prefill and batch, which have more rows; None: the same, the smaller file.
         cache: the type of keys and values.
         guesses: of a smaller model, how many method `verify` looks at in one call, at most; 0: there is no such method.
         backends: in order of preference.
@@ -85,10 +85,11 @@ def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
     if options.context > positions:
         remedy = f"take --context {positions} or less"
         raise ConfigError(f"the model knows {positions} positions, not {options.context}", remedy=remedy)
-    decode, prefill = (
-        Decoder(with_weights(source.model, w), options.context, options.conversations, options.cache).eval()
-        for w in (options.weights, options.prefill_weights or options.weights)
-    )
+    decoders = {
+        w: Decoder(with_weights(source.model, w), options.context, options.conversations, options.cache).eval()
+        for w in dict.fromkeys((options.weights, options.prefill_weights or options.weights))
+    }
+    decode, prefill = decoders[options.weights], decoders[options.prefill_weights or options.weights]
     found = {
         "prefill": _export(prefill, 1, 3, ({1: Dim("length", min=2, max=options.chunk)},) * 2 + (None,)),
         "decode": _export(decode, 1, 1),
@@ -96,7 +97,7 @@ def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
     }
     if options.conversations > 1:
         rows = {0: Dim("rows", min=2, max=options.conversations)} if options.conversations > 2 else None
-        found["batch"] = _export(decode, options.conversations, 1, (rows,) * 3)
+        found["batch"] = _export(prefill, options.conversations, 1, (rows,) * 3)
     if options.guesses:
         sizes = {1: Dim("length", min=2, max=options.guesses + 1)} if options.guesses > 1 else None
         found["verify"] = _export(Verifier(decode), 1, options.guesses + 1, (sizes, sizes, None))

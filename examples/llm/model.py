@@ -75,8 +75,8 @@ class Model:
         """A new conversation in a context of its own, behind a prefix if one is given."""
         made = Conversation(self, self.program.context())
         if prefix is not None:
-            made.context.restore(prefix.states)
             made.tokens = list(prefix.tokens)
+            made.context.restore(prefix.states, made.filled())
         return made
 
 
@@ -169,5 +169,10 @@ class Conversation:
         return self.feed([token])
 
     def keep(self) -> Prefix:
-        """What it holds, as the beginning of other conversations."""
-        return Prefix(tuple(self.tokens), self.context.snapshot())
+        """What it holds, as the beginning of other conversations; a copy of what is filled of the cache alone."""
+        return Prefix(tuple(self.tokens), self.context.snapshot(self.filled()))
+
+    def filled(self) -> dict[str, tuple[slice, ...]]:
+        """The part of each state that its tokens have: caches are (rows, groups, context, ...)."""
+        part = (slice(self.row, self.row + 1), slice(None), slice(len(self.tokens)))
+        return dict.fromkeys(self.context.states, part)

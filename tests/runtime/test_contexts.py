@@ -124,6 +124,57 @@ def test_snapshots_that_do_not_fit_change_nothing(name):
         np.testing.assert_array_equal(array, before[state])
 
 
+def test_parts_of_states():
+    context, other = PROGRAMS[""].loaded.context(), PROGRAMS[""].loaded.context()
+    context(INPUTS[0].numpy())
+    parts = {"hidden": (slice(1), slice(3, 6))}
+    kept = context.snapshot(parts)
+    np.testing.assert_array_equal(kept["hidden"], context.states["hidden"][:1, 3:6])
+    assert kept["hidden"].any()
+    before = other.snapshot()
+    other.restore(kept, parts)
+    expected = before["hidden"].copy()
+    expected[:1, 3:6] = kept["hidden"]
+    np.testing.assert_array_equal(other.states["hidden"], expected)
+    assert other.states["count"] == before["count"]
+
+
+WRONG_PARTS = {
+    "unknown": ({"hiden": slice(1)}, "no state 'hiden': did you mean 'hidden'"),
+    "axes": ({"hidden": (0, 0, 0)}, r"'hidden' of shape \[2, 8\] has no part"),
+    "number": ({"hidden": 2}, r"'hidden' of shape \[2, 8\] has no part 2"),
+    "no index": ({"hidden": "first"}, r"'hidden' of shape \[2, 8\] has no part first"),
+    "no mapping": (3, "the parts cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_PARTS)
+def test_parts_that_states_have_not(name):
+    parts, message = WRONG_PARTS[name]
+    with pytest.raises(InputError, match=message):
+        PROGRAMS[""].loaded.context().snapshot(parts)
+
+
+def test_a_part_of_another_shape_changes_nothing():
+    context = PROGRAMS[""].loaded.context()
+    before = context.snapshot()
+    with pytest.raises(InputError, match=r"'hidden' is float32\[2, 8\].*must be float32\[1, 8\]"):
+        context.restore({"hidden": before["hidden"] + 1}, {"hidden": slice(1)})
+    np.testing.assert_array_equal(context.states["hidden"], before["hidden"])
+
+
+def test_states_of_zeros_take_no_memory_before_they_are_written():
+    program = delegate.load(serialize(PROGRAMS[""].program))
+    starts = dict(zip(program.states, program._shared.states, strict=True))
+    assert starts["hidden"].base.size == 1
+    context = program.context()
+    for _ in range(2):
+        assert not context.states["hidden"].any()
+        context(INPUTS[0].numpy())
+        context.reset()
+    np.testing.assert_array_equal(context.states["trace"], starts["trace"])
+
+
 def test_a_closed_program_closes_its_contexts():
     program = delegate.load(serialize(PROGRAMS["xnnpack"].program))
     context = program.context()

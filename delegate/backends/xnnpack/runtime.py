@@ -22,7 +22,9 @@ from delegate.program.source import let_go
 from delegate.program.task import Task, cores
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
 
-LARGE = 1 << 24  # bytes of constants that are worth a file of their own, and sharing
+LARGE = 1 << 24  # bytes of a partition's constants that are worth a file of their own, and sharing
+MANY = 1 << 26  # bytes of a program's, such as a language model's, of which every layer is a partition
+LAYER = 1 << 20  # that are worth it in such a program
 _DAMAGED = "the file is damaged: lower the program again"
 
 
@@ -140,6 +142,10 @@ class XnnpackRuntime(BackendRuntime):
     """Opens models that the AOT half made."""
 
     load_options: ClassVar = {"threads": int, "weight_cache": bool}
+    _of_many = False
+
+    def expect(self, size: int) -> None:
+        self._of_many = size >= MANY
 
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
         return self.init_with_data(blob, (), compile_specs)
@@ -149,7 +155,7 @@ class XnnpackRuntime(BackendRuntime):
     ) -> Delegate:
         try:
             found = pieces(blob, compile_specs.get("weights", ()), data)
-            if sum(piece.size for piece in found) >= LARGE:
+            if sum(piece.size for piece in found) >= (LAYER if self._of_many else LARGE):
                 with suppress(OSError):  # there are no files in memory here
                     return _large(blob, found, compile_specs)
             # Copying does not hold Python's lock: meanwhile LiteRT is imported.
