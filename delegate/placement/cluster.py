@@ -1,7 +1,7 @@
 """Programs that are measured on a Ray cluster: each an actor, on a node that carries the devices that it needs.
 
-A node carries a device as a resource with the name of the backend, e.g. `ray start --resources='{"openvino": 1}'`. It
-needs the libraries and this project, and no torch.
+A node carries a device as a resource with the name of the backend: `ray start --resources='{"openvino": 1}'`. It needs
+the libraries and this project, and no torch.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ half gives a session the blob's own bytes for them.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import logging
 import re
@@ -129,27 +130,37 @@ def _trace_again_only_for(program: ExportedProgram) -> None:
 
 @contextlib.contextmanager
 def _torchlib_read_once() -> Iterator[None]:
-    """Have the exporter take onnxscript's table of translations as it was read for the first region.
+    """Have the exporter take its table of translations as it was read for the first region.
 
-    It reads the source of every function anew for each export, which is half of what exporting a small region takes.
+    It reads the source and the signature of every function anew for each export, which is most of what exporting a
+    small region takes.
     """
     try:
-        from onnxscript._framework_apis import torch_2_5 as apis
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-        read: Any = apis.get_torchlib_ops
-    except (ImportError, AttributeError):  # of another version
+        read: Any = vars(ONNXRegistry)["from_torchlib"]
+    except (ImportError, KeyError):  # of another version
         yield
         return
-    apis.get_torchlib_ops = _read_once(read)
+    once = _read_once(ONNXRegistry.from_torchlib)
+    ONNXRegistry.from_torchlib = staticmethod(once)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        apis.get_torchlib_ops = read
+        ONNXRegistry.from_torchlib = read  # type: ignore[method-assign]
 
 
 @functools.cache
-def _read_once(read: Any) -> Any:
-    return functools.cache(read)
+def _read_once(read: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, called once; what is registered with one table is not in the next."""
+    known = functools.cache(read)
+
+    def table(**given: Any) -> Any:
+        found = copy.copy(known(**given))
+        found.functions = {target: list(functions) for target, functions in found.functions.items()}
+        return found
+
+    return table
 
 
 def _cast_results(model: Any, program: ExportedProgram) -> None:
