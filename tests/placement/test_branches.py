@@ -1,4 +1,4 @@
-"""Branches of a method that need nothing of each other: found by modules, by inputs, by outputs; and where there are none."""
+"""Branches of a method that need nothing of each other: by modules, inputs, outputs; and where there are none."""
 
 from __future__ import annotations
 
