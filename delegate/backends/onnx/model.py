@@ -132,8 +132,8 @@ def _trace_again_only_for(program: ExportedProgram) -> None:
 def _torchlib_read_once() -> Iterator[None]:
     """Have the exporter take its table of translations as it was read for the first region.
 
-    It reads the source and the signature of every function anew for each export, which is most of what exporting a small
-    region takes.
+    It reads the source and the signature of every function anew for each export, which is most of what exporting a
+    small region takes.
     """
     try:
         from torch.onnx._internal.exporter._registration import ONNXRegistry
@@ -143,7 +143,7 @@ def _torchlib_read_once() -> Iterator[None]:
         yield
         return
     once = _read_once(ONNXRegistry.from_torchlib)
-    ONNXRegistry.from_torchlib = staticmethod(once)  # type: ignore[method-assign, assignment]
+    ONNXRegistry.from_torchlib = staticmethod(once)  # type: ignore[method-assign]
     try:
         yield
     finally:
