@@ -110,9 +110,11 @@ def to_backend(
     by_measuring = keeping is None and is_measured(place, selection, saved, elsewhere)
     kept = kept_artifacts(selection, registry, cache)
     compiler = Compiler(selection, kernels_of(registry, selection.kernels), saved, kept)
-    measures = by_measuring or any(x is not None for x in (verify, original, lock, locked))
-    programs = None if kept is None or measures else KeptPrograms(kept, selection, registry)
-    key = None if programs is None else programs.key(given, saved)
+    has_say = any(x is not None for x in (verify, original, lock, *elsewhere.values()))
+    programs = None if kept is None or has_say else KeptPrograms(kept, selection, registry)
+    key = (
+        None if programs is None else programs.key(given, saved, keeping, selection.placement if by_measuring else None)
+    )
     if programs is not None and key is not None and (found := programs.find(key)) is not None:
         for name, ep in given.items():
             warn_of_training(ep.graph, name)
@@ -150,7 +152,8 @@ def to_backend(
     report = report if measured is None else measured.stated(report)
     made = Made(program._replace(report=report.to_json()), SavedPlan.of(compiler.plans), tuple(compiler.told))
     if programs is not None and key is not None and not compiler.artifacts.has_failed:
-        programs.keep(key, made, lowered)
+        known = made if outcome is None else made.measured_earlier(report)
+        programs.keep(key, known, lowered)
     return _result(made, report, exported, selection, registry)
 
 

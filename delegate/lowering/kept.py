@@ -10,26 +10,31 @@ import hashlib
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
+import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
 from delegate.backends.isolated import IsolatedBackend
 from delegate.backends.keys import plain
 from delegate.backends.unasked import UnaskedBackend
 from delegate.cache.environment import code_of, host_features, versions_of
+from delegate.config import Placing
 from delegate.edge.keys import NoKey, exported_key
 from delegate.errors import DelegateError
 from delegate.partitioner.cut import LoweredProgram
 from delegate.partitioner.kept import KeptArtifacts
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.saved import SavedPlan
+from delegate.placement.lock import Lock
 from delegate.program.decode import decode
 from delegate.program.encode import encode
 from delegate.program.model import Program
 from delegate.program.segments import Directory, flat
 from delegate.registry import Registry
+from delegate.report import Report
 from delegate.selection import Selection
 
 logger = logging.getLogger(__name__)
@@ -50,6 +55,12 @@ class Made(NamedTuple):
     plan: SavedPlan
     told: tuple[str, ...]
 
+    def measured_earlier(self, report: Report) -> Made:
+        """The same, whose report says that what was measured is known from earlier."""
+        placements = tuple(replace(p, spent=0.0) for p in report.placements)
+        said = replace(report, placements=placements)
+        return self._replace(program=self.program._replace(report=said.to_json()))
+
 
 class KeptPrograms:
     """Programs by all that they depend on.
@@ -63,14 +74,30 @@ class KeptPrograms:
     def __init__(self, artifacts: KeptArtifacts, selection: Selection, registry: Registry) -> None:
         self._artifacts, self._selection, self._registry = artifacts, selection, registry
 
-    def key(self, exported: Mapping[str, ExportedProgram], plan: SavedPlan | None) -> str | None:
+    def key(
+        self,
+        exported: Mapping[str, ExportedProgram],
+        plan: SavedPlan | None,
+        lock: Lock | None = None,
+        placing: Placing | None = None,
+    ) -> str | None:
         """What the program is kept under; None where something takes part whose result may differ another time.
 
         Such are partitioners and kernels of the caller's own, operators of others, backends that keep nothing or run in
-        processes of their own, quantization, and measuring.
+        processes of their own, quantization, and bounds on accuracy.
+
+        Args:
+            exported: the methods.
+            plan, lock: that are kept.
+            placing: how places were measured here on the methods' example inputs; None where they were not.
         """
+        if lock is not None and lock.quantization is not None:
+            return None
+        locked = None if lock is None else lock.to_yaml()
+        places = None if plan is None else plan.to_json()
         try:
-            parts = (FORMAT, self._request(), exported_key(exported), None if plan is None else plan.to_json())
+            measured = None if placing is None else _measured(placing, exported)
+            parts = (FORMAT, self._request(), exported_key(exported), places, locked, measured)
         except NoKey:
             return None
         return hashlib.sha256(repr(parts).encode(errors="surrogatepass")).hexdigest()
@@ -148,6 +175,18 @@ class KeptPrograms:
         asked = (repr(chosen.rules), chosen.on_portable, chosen.notes, plain(chosen.fallback), chosen.keeps)
         ours = (sys.version, code_of("delegate"), versions_of("delegate"), host_features())
         return (backends, asked, kernels, ours, _torch())
+
+
+def _measured(placing: Placing, exported: Mapping[str, ExportedProgram]) -> tuple[Any, ...]:
+    """What a choice by measuring depends on beside the request; raises NoKey where results have a say in it."""
+    if placing.accuracy is not None:
+        raise NoKey
+    leaves = [
+        (leaf.dtype, leaf.shape) if isinstance(leaf, torch.Tensor) else leaf
+        for ep in exported.values()
+        for leaf in pytree.tree_leaves(ep.example_inputs)
+    ]
+    return (repr(placing), repr(leaves))
 
 
 def _torch() -> tuple[str, ...]:

@@ -93,11 +93,22 @@ def _independent(nodes: Sequence[Node], costs: Mapping[Node, int], kind: Mapping
         if node in own:
             number = own[node].bit_length() - 1
             needs[number] |= behind.get(node, 0) & ~own[node]
-    kept: list[int] = []
-    for number in range(len(heavy)):
-        if len(kept) < MOST and not any(needs[number] >> k & 1 or needs[k] >> number & 1 for k in kept):
+    sets = ([heavy[n] for n in _apart(needs, first)] for first in range(len(heavy)))
+    return max(sets, key=lambda found: _saved(found, costs))
+
+
+def _apart(needs: Sequence[int], first: int) -> list[int]:
+    """Groups that need nothing of each other, one of them among these, in order.
+
+    Args:
+        needs: of each group, those that it needs, as bits.
+        first: a group.
+    """
+    kept = [first]
+    for number in range(len(needs)):
+        if len(kept) < MOST and not any(k == number or needs[number] >> k & 1 or needs[k] >> number & 1 for k in kept):
             kept.append(number)
-    return [heavy[number] for number in kept]
+    return sorted(kept)
 
 
 def _saved(found: Sequence[Sequence[Node]], costs: Mapping[Node, int]) -> int:

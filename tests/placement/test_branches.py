@@ -1,4 +1,4 @@
-"""Branches of a method that need nothing of each other: by modules, inputs, outputs; and where there are none."""
+"""Branches of a method that need nothing of each other: found by modules, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def outputs(m: Wired, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, .
 
 CASES: dict[str, tuple[Callable[..., object], list[str] | int]] = {
     "two encoders, their norms too": (alike, ["a", "b"]),
-    "one encoder of both inputs": (lambda m, x, y: m.a(x) * m.a(y), ["a", "a@1"]),
+    "one encoder of both inputs": (lambda m, x, y: m.a(x) * m.a(y), ["a", "a"]),
     "heads of a trunk, joined": (lambda m, x, y: torch.cat([m.b(t := m.a(x)), m.c(t + y)]), ["b", "c"]),
     "three": (lambda m, x, y: m.a(x) + m.b(x) + m.c(y), ["a", "b", "c"]),
     "one behind the other": (lambda m, x, y: m.c(m.b(m.a(x + y))), []),
