@@ -46,7 +46,8 @@ def _list(registry: Registry) -> None:
     for s in registry.refused():
         print(s.detail)
     for name, near in registry.blocked_in_vain().items():
-        print(blocked_in_vain(name, near))
+        if not near:  # of the others the registry warns
+            print(blocked_in_vain(name, near))
     if any(s.kept for s in states):
         print("some of this is what was found earlier: `delegate backends --refresh` asks again")
     print()

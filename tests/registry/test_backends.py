@@ -273,3 +273,16 @@ def test_registry_is_free_of_torch_and_pydantic() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_blocked_name_that_is_like_a_plugins_and_none_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.backend("adder")
+    monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "ader, portabel, no-such-plugin, xnnpack")
+    with pytest.warns(RuntimeWarning) as caught:
+        registry = Registry()
+    told = "the environment variable DELEGATE_BLOCK_PLUGINS names"
+    assert [str(w.message) for w in caught] == [
+        f"{told} 'ader', which is no plugin here: did you mean 'adder'?",
+        f"{told} 'portabel', which is no plugin here: did you mean 'portable'?",
+    ]
+    assert registry.blocked_in_vain()["no-such-plugin"] == []

@@ -12,7 +12,7 @@ import functools
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,7 @@ def to_onnx(program: ExportedProgram, table: LoweringTable[Translation]) -> Expo
         BackendUnavailable: the exporter's libraries are not installed.
         RegionFailed: torch's exporter does not take the program.
     """
+    own = frozenset(node.name for node in program.graph.nodes)  # the exporter adds others
     model = _export(program, table)
     _cast_results(model, program)
     shapes = fix_shapes(model)
@@ -80,7 +81,7 @@ def to_onnx(program: ExportedProgram, table: LoweringTable[Translation]) -> Expo
             shapes=shapes,
         ),
         operators={str(node.name): str(node.op_type) for node in model.graph},
-        sources=dict(_sources(model, program)),
+        sources=dict(_sources(model, program, own)),
     )
 
 
@@ -223,18 +224,18 @@ def _tensor(value: Any) -> Tensor:
     return Tensor(str(value.name), int(value.dtype))
 
 
-def _sources(model: Any, program: ExportedProgram) -> Iterator[tuple[str, tuple[str, ...]]]:
-    made_for = {node.name: tuple(_made_for(node)) for node in program.graph.nodes}
+def _sources(model: Any, program: ExportedProgram, own: Set[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    made_for = {node.name: tuple(_made_for(node, own)) for node in program.graph.nodes}
     for node in model.graph:
         found = _FX_NODE.match(node.metadata_props.get("pkg.torch.onnx.fx_node", ""))
         if found and found[1] in made_for:
             yield str(node.name), made_for[found[1]]
 
 
-def _made_for(node: Node) -> Iterator[str]:
-    """The node itself, or those of the region that use the size that it computes."""
-    if not isinstance(node.meta.get(META_VALUE), torch.SymInt):
+def _made_for(node: Node, own: Set[str]) -> Iterator[str]:
+    """The node itself, or those of the region that use the size, or the number in another dtype, that it computes."""
+    if node.name in own and not isinstance(node.meta.get(META_VALUE), torch.SymInt):
         yield node.name
         return
     for user in node.users:
-        yield from _made_for(user)
+        yield from _made_for(user, own)

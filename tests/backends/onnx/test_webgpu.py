@@ -107,6 +107,20 @@ def test_dynamic_sizes(case):
             assert_same(program(*given), module(*given))
 
 
+@pytest.mark.parametrize(
+    ("groups", "taken", "made", "runs_on"), [(2, 2, 1, "portable"), (4, 1, 1, "webgpu"), (2, 2, 2, "webgpu")]
+)
+def test_transposed_convolutions_in_groups(groups, taken, made, runs_on):
+    """The library is wrong where a group makes one channel of several."""
+    require("webgpu")
+    module = nn.ConvTranspose1d(groups * taken, groups * made, 3, groups=groups).eval()
+    x = torch.randn(1, groups * taken, 6)
+    program = compiled(module, (x,), backends="webgpu")
+    assert {n.backend for n in program.report.nodes} == {runs_on}
+    with torch.no_grad():
+        assert_same(program(x), module(x))
+
+
 class _Twice(nn.Module):
     def forward(self, x, y):
         return x != y, torch.logical_not(x == y), (x != y).any()
