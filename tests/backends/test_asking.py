@@ -113,29 +113,6 @@ def test_sizes_follow_from_their_multiples():
         assert found.shape == (2, n, 4)
 
 
-class Lost(nn.Module):
-    """A size that the product of it and another does not tell."""
-
-    def forward(self, x):
-        return x.flatten().relu().view(x.shape[0], x.shape[1]).relu()
-
-
-class Refusing(Asking):
-    def ask(self, region: Region) -> Verdict:
-        exported_program(region)
-        return super().ask(region)
-
-
-def test_sizes_that_no_program_of_its_own_has_are_refused():
-    sizes = ({0: Dim("n", min=2, max=9), 1: Dim("m", min=2, max=9)},)
-    program = edge(Lost(), (torch.randn(3, 4),), dynamic_shapes=sizes)
-    backend = Refusing()
-    verdicts = [backend.check(n) for n in program.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor) and n.args]
-    (refused,) = (v for v in verdicts if not v)
-    assert refused.reason is Reason.REFUSED
-    assert "does not follow" in refused.message
-
-
 def test_sizes_that_depend_on_data_are_refused():
     program = edge(Picked(), (torch.randn(3, 4),))
     backend = Asking()
