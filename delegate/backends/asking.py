@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch.fx import Node
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from delegate.backends.aot import Backend, RegionFailed, RegionRefused
 from delegate.backends.region import Region, one_node_region
 from delegate.backends.structure import structure
+from delegate.edge.node import tensors
 from delegate.verdict import Reason, Verdict, no
 
 
@@ -45,6 +47,9 @@ class AskingBackend(Backend):
     def check(self, node: Node) -> Verdict:
         """The library's answer, or an earlier one on the same operator, arguments, shapes and dtypes."""
         region = one_node_region(node)
+        unknown = _symbols(region.outputs) - _symbols(region.inputs)
+        if any(symbol_is_type(s, SymT.UNBACKED_INT) for s in unknown):
+            return no(Reason.DYNAMIC_SHAPE, "the sizes of its results depend on data")
         if not all(isinstance(n.meta.get("val"), torch.Tensor) for n in region.outputs):
             return no(Reason.OPERATOR, "it gives no tensor that is used")
         key = structure(region, _type, names=False)
@@ -59,6 +64,12 @@ class AskingBackend(Backend):
             return no(Reason.REFUSED, "; ".join(refusal.reasons.values()))
         except RegionFailed as failure:
             return no(Reason.REFUSED, failure.reason)
+
+
+def _symbols(nodes: Sequence[Node]) -> set[Any]:
+    """The symbols in the sizes of what nodes give."""
+    sizes: Iterator[Any] = (s for n in nodes for t in tensors(n) for s in t.shape)
+    return {symbol for s in sizes if not isinstance(s, int) for symbol in s.node.expr.free_symbols}
 
 
 def _type(constant: torch.Tensor) -> Hashable:

@@ -137,10 +137,15 @@ class _Sizes:
         self._graph = graph
         self._homes: dict[Any, tuple[Node, int]] = {}
         self._nodes: dict[Any, Node] = {}
+        self._multiples: dict[Any, tuple[Any, int]] = {}  # symbol -> a size that is so many times as much
         for node in inputs.values():
             for dim, size in enumerate(node.meta[META_VALUE].shape):
-                if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
-                    self._homes.setdefault(size.node.expr, (node, dim))
+                if isinstance(size, torch.SymInt):
+                    expr = size.node.expr
+                    self._homes.setdefault(expr, (node, dim))
+                    factor, symbol = expr.as_coeff_Mul()
+                    if symbol.is_Symbol and factor.is_Integer and factor > 1:
+                        self._multiples.setdefault(symbol, (expr, int(factor)))
 
     def of(self, argument: Any) -> Any:
         """A node for a symbolic size; anything else unchanged."""
@@ -151,8 +156,11 @@ class _Sizes:
     def _of(self, expr: Any, size: torch.SymInt) -> Any:
         if expr.is_Integer:
             return int(expr)
-        if expr.is_Symbol and expr in self._homes:
+        if expr in self._homes:
             return self._made(torch.ops.aten.sym_size.int, self._homes[expr], expr, size)
+        if expr in self._multiples:
+            whole, factor = self._multiples[expr]
+            return self._made(operator.floordiv, (self._of(whole, size), factor), None, size)
         if type(expr) not in _OPERATORS:
             raise _UnknownSize(f"the size {expr} does not follow from the sizes of a partition's inputs")
         combine = _OPERATORS[type(expr)]

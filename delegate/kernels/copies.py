@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from delegate.errors import KernelError
 from delegate.kernels import views
 from delegate.kernels.halves import Array
 from delegate.kernels.portable_table import TABLE
@@ -45,6 +46,11 @@ def scatter_into_view(view: Callable[..., Any], x: Array, source: Array, *args: 
     """`x` with the part of it that the view shows replaced by the source."""
     np.copyto(out, x)
     part = view(out, *args)
+    if part.shape != source.shape:
+        raise KernelError(
+            f"a source of shape {list(source.shape)} does not fit a part of shape {list(part.shape)}",
+            remedy="give sizes by which both are the same",
+        )
     if not part.flags.writeable:  # NumPy gives diagonals read-only
         part.flags.writeable = True
     np.copyto(part, source)

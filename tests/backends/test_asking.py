@@ -96,6 +96,37 @@ def test_what_it_is_asked_about_can_be_run(shapes):
             assert result.dtype == output.meta["val"].dtype
 
 
+class Multiples(nn.Module):
+    """Sizes that follow from multiples of others, and one that does not."""
+
+    def forward(self, x):
+        doubled = torch.cat([x, x])
+        return doubled.view(2, x.shape[0], 4), x.view(-1).view(x.shape[0], 2, 2)
+
+
+def test_sizes_follow_from_their_multiples():
+    program = edge(Multiples(), (torch.randn(3, 4),), dynamic_shapes=({0: Dim("n", min=2, max=9)},))
+    views = [n for n in program.graph.nodes if n.target is torch.ops.aten.view.default]
+    halved = next(n for n in views if n.meta["val"].shape[0] == 2)
+    for n in (3, 7):
+        (found,) = exported_program(one_node_region(halved)).module()(torch.randn(2 * n, 4))
+        assert found.shape == (2, n, 4)
+
+
+def test_sizes_that_depend_on_data_are_refused():
+    program = edge(Picked(), (torch.randn(3, 4),))
+    backend = Asking()
+    verdicts = [backend.check(n) for n in program.graph.nodes if n.name.startswith(("index", "nonzero"))]
+    assert verdicts
+    assert {v.reason for v in verdicts} == {Reason.DYNAMIC_SHAPE}
+    assert backend.check(next(n for n in program.graph.nodes if n.name.startswith("relu")))
+
+
+class Picked(nn.Module):
+    def forward(self, x):
+        return x[x[:, 0] > -9].relu()
+
+
 def test_views_stay_where_an_importer_wants_them():
     program = edge(Net(), (torch.randn(3, 4),))
     (view,) = (n for n in program.graph.nodes if n.target is torch.ops.aten.view.default and n.name.startswith("view"))

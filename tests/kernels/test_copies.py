@@ -2,8 +2,12 @@
 
 import pytest
 import torch
+from torch.export import Dim
 
+from delegate.errors import KernelError
+from tests.backends.xnnpack.harness import Call
 from tests.kernels.compare import check, sample
+from tests.lowering import compiled
 
 aten = torch.ops.aten
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64]
@@ -75,6 +79,15 @@ SCATTERS = [
 def test_scatter_into_view(case, dtype):
     op, shape, source, *args = case
     check(op, sample(*shape, dtype=dtype), sample(*source, dtype=dtype, seed=1), *args)
+
+
+@pytest.mark.parametrize("size", [2, 9])
+def test_a_source_that_does_not_fit_is_refused(size):
+    """Sizes that the export did not see: torch refuses them, and NumPy would take or repeat one element."""
+    module = Call(lambda x, y: torch.slice_scatter(x, y, 0, 3, 6))
+    program = compiled(module, (torch.randn(4), torch.randn(1)), dynamic_shapes=(({0: Dim.AUTO}, None),))
+    with pytest.raises(KernelError, match=r"a source of shape \[1\] does not fit a part of shape"):
+        program(torch.randn(size), torch.randn(1))
 
 
 JOINS = [

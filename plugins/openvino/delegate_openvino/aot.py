@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import openvino
 import torch
@@ -15,7 +15,7 @@ from torch.fx import Node
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed
 from delegate.backends.asking import AskingBackend
-from delegate.edge.node import op_name, tensors
+from delegate.edge.node import arguments, op_name, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.convert import ELEMENTS, NotConverted, shape_of, to_openvino, whole_operators
 
@@ -121,15 +121,9 @@ def _otherwise(region: Region) -> Verdict | None:
     """Why the answer would not be torch's, if so."""
     node = region.calls[0]
     why = _OTHERWISE.get(op_name(node))
-    if op_name(node) == "aten.index.Tensor" and _are_apart(node.args[1]):
-        why = "it puts the dimensions elsewhere where indices stand apart"
+    if op_name(node) == "aten.index.Tensor" and sum(i is not None for i in arguments(node)["indices"]) > 1:
+        why = "of several indices it counts none from the end"
     return None if why is None else no(Reason.OPERATOR, f"OpenVINO's answer is another: {why}")
-
-
-def _are_apart(indices: Any) -> bool:
-    """Whether a dimension that is not indexed stands between two that are."""
-    places = [i for i, index in enumerate(indices) if index is not None]
-    return places != list(range(places[0], places[-1] + 1))
 
 
 def _is_integer(node: Node) -> bool:

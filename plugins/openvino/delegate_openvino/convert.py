@@ -16,7 +16,9 @@ from torch.fx import Graph, GraphModule, Node
 
 from delegate.backends.aot import Region
 from delegate.backends.exported import exported_program
+from delegate.edge.node import arguments
 
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 ELEMENTS = {
     torch.float32: openvino.Type.f32,
     torch.float16: openvino.Type.f16,
@@ -85,6 +87,7 @@ def _module(region: Region) -> GraphModule:
         spec.arg.name: str(spec.target) for spec in program.graph_signature.input_specs if spec.kind is InputKind.BUFFER
     }
     root, graph, copies = torch.nn.Module(), Graph(), dict[Node, Node]()
+    masks = {n: arguments(n)["attn_mask"] for n in program.graph.nodes if n.target is _ATTENTION}
     for node in program.graph.nodes:
         if node.name in held:
             root.register_buffer(held[node.name], program.state_dict[held[node.name]])
@@ -92,7 +95,24 @@ def _module(region: Region) -> GraphModule:
             copies[node].meta = dict(node.meta)
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
+            mask = masks.get(node)
+            if mask is not None:
+                copies[node] = _zero_where_nothing_is_seen(graph, copies[node], copies[mask])
     return GraphModule(root, graph)
+
+
+def _zero_where_nothing_is_seen(graph: Graph, attended: Node, mask: Node) -> Node:
+    """Zeros in rows that are masked completely, as torch has them; OpenVINO gives NaN."""
+    aten = torch.ops.aten
+    value = mask.meta["val"]
+    seen = mask if value.dtype is torch.bool else graph.call_function(aten.gt.Scalar, (mask, float("-inf")))
+    some = graph.call_function(aten.any.dim, (seen, -1, True))
+    none = graph.call_function(aten.logical_not.default, (some,))
+    kept = graph.call_function(aten.masked_fill.Scalar, (attended, none, 0.0))
+    rows = value[..., :1]
+    for node, made in ((seen, value.bool()), (some, rows.bool()), (none, rows.bool()), (kept, attended.meta["val"])):
+        node.meta.setdefault("val", made)
+    return kept
 
 
 def shape_of(node: Node) -> openvino.PartialShape:

@@ -425,6 +425,17 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.bmm.default, einsum": (lambda x, y: torch.einsum("bij,bkj->bik", x, y), (BATCHED, BATCHED + 1)),
         "aten.matmul.default": (lambda x: x @ x.transpose(2, 3), (X,)),
         "aten.matmul.default, by a vector": (lambda x, y: x @ y[0], (BATCHED, OTHER)),
+        "aten.matmul.default, transposed, by a vector": (lambda x, y: x.mT @ y[:, 0], (BATCHED, OTHER)),
+        "aten.matmul.default, a vector": (lambda x, y: y[:, 0] @ x, (BATCHED, OTHER)),
+        "aten.matmul.default, two vectors": (lambda x, y: x[0] @ y[0], (MATRIX, OTHER)),
+        "aten.scaled_dot_product_attention.default, rows that see nothing": (
+            lambda x, m: F.scaled_dot_product_attention(x, x + 1, x - 1, attn_mask=m > 2),
+            (X, torch.arange(6.0)[:, None].expand(6, 6)),
+        ),
+        "aten.scaled_dot_product_attention.default, rows of infinity": (
+            lambda x, m: F.scaled_dot_product_attention(x, x + 1, x - 1, attn_mask=m),
+            (X, torch.zeros(2, 1, 6, 6).masked_fill(torch.arange(6)[:, None] > 3, -torch.inf)),
+        ),
         "aten.scaled_dot_product_attention.default": (
             lambda x: F.scaled_dot_product_attention(x, x + 1, x - 1, attn_mask=torch.ones(6, 6).tril().bool()),
             (X,),
@@ -566,6 +577,7 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.index.Tensor, negative given": (lambda x, i: x[:, i] * 2, (X, INDEX - 2)),
         "aten.index_select.default": (Constant(lambda x, i: x.index_select(1, i) * 2, INDEX), (MATRIX,)),
         "aten.index.Tensor, two": (lambda x, i: x[:, i, i] * 2, (X, INDEX)),
+        "aten.index.Tensor, two from the end": (lambda x, i: x[:, i - 3, i] * 2, (X, INDEX)),
         "aten.index.Tensor, two apart": (Constant(lambda x, i: x[:, i, :, i - 3] * 2, INDEX), (X,)),
         "aten.index.Tensor, broadcast": (Constant(lambda x, i: x[i[:, None], i] * 2, INDEX), (MATRIX,)),
         "aten.diagonal.default": (lambda x: x.diagonal(1) * 2, (MATRIX,)),

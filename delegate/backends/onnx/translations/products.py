@@ -16,6 +16,15 @@ def row_products(x: Any, matrix: Any, vector: Any, *, beta: float = 1, alpha: fl
     return _sum(x, ops().MatMul(matrix, vector), beta, alpha)
 
 
+def products(x: Any, y: Any) -> Any:
+    """x @ y, vectors as matrices: ONNX Runtime joins a transpose with what it takes for one."""
+    op, left, right = ops(), len(x.shape) == 1, len(y.shape) == 1
+    x, y = op.Unsqueeze(x, ints([0])) if left else x, op.Unsqueeze(y, ints([1])) if right else y
+    product = op.MatMul(x, y)
+    axes = [-2] * left + [-1] * right
+    return op.Squeeze(product, ints(axes)) if axes else product
+
+
 def summed_products(x: Any, first: Any, second: Any, *, beta: float = 1, alpha: float = 1) -> Any:
     """beta x + alpha (the sum of the batch's products)."""
     op = ops()
@@ -57,7 +66,7 @@ ROWS = (
     row("aten._trilinear.default", ("Mul", "ReduceSum", "Unsqueeze"), _PRODUCT, translate=trilinear),
     row("aten.mm.default", ("MatMul",), _PRODUCT),
     row("aten.bmm.default", ("MatMul",), _PRODUCT),
-    row("aten.matmul.default", ("MatMul",), _PRODUCT, keep=True),
+    row("aten.matmul.default", ("MatMul", "Unsqueeze", "Squeeze"), _PRODUCT, keep=True, translate=products),
     row(
         "aten.scaled_dot_product_attention.default",
         ("MatMul", "Mul", "Softmax", "Transpose", "Add", "Where", "GreaterOrEqual", "Expand", "Reshape"),
