@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     export.add_argument("path", type=Path, help="the file to write")
     export.add_argument("--context", type=int, default=2048, help="tokens that a conversation has room for")
-    export.add_argument("--chunk", type=int, default=128, help="tokens of a prompt that are taken at once, at most")
+    export.add_argument("--chunk", type=int, default=64, help="tokens of a prompt that are taken at once, at most")
     export.add_argument("--conversations", type=int, default=1, help="how many are decoded in one call")
     widths = ("float32", "int8", "int4")
     export.add_argument("--weights", choices=widths, default="int4", help="of linear layers; int4: in blocks of 32")
