@@ -46,7 +46,9 @@ bench: $(READY)
 bench-peers: $(READY)
 	python3 -m venv .venv-executorch
 	.venv-executorch/bin/python -m pip install --quiet --constraint constraints.txt torch
-	.venv-executorch/bin/python -m pip install --quiet --constraint constraints.txt executorch
+	.venv-executorch/bin/python -m pip install --quiet --constraint constraints.txt executorch torchao
+	python3 -m venv .venv-llama
+	.venv-llama/bin/python -m pip install --quiet --constraint constraints.txt xllamacpp gguf
 
 # The support matrix, out of the tables; a test says when it is stale.
 docs-ops: $(READY)

@@ -156,7 +156,8 @@ class Engine:
 def main(folder: Path, context: int, threads: int) -> None:
     path = folder / "executorch.pte"
     if not path.exists():
-        write(folder, path, context)
+        write(folder, folder / "unfinished", context)
+        (folder / "unfinished").rename(path)
     start = time.perf_counter()
     engine = Engine(path, threads)
     print(json.dumps(time.perf_counter() - start), flush=True)

@@ -166,7 +166,8 @@ class Engine:
 def main(folder: Path, context: int, threads: int, talks: int) -> None:
     path = folder / "q4_0.gguf"
     if not path.exists():
-        write(folder, path)
+        write(folder, folder / "unfinished.gguf")
+        (folder / "unfinished.gguf").rename(path)
     start = time.perf_counter()
     engine = Engine(path, context, threads, talks)
     print(json.dumps(time.perf_counter() - start), flush=True)

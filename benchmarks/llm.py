@@ -1,8 +1,8 @@
 """Decode and prefill of a language model beside llama.cpp and ExecuTorch: engines take turns, ratios are medians.
 
 The model has Qwen3-0.6B's shape and random weights; `--layers` takes fewer of its layers. The others run on the same
-weights, each in an environment of its own: llama.cpp in Q4_0 (`--llama PYTHON`, with xllamacpp and gguf), ExecuTorch in
-8da4w with groups of 32 (`--executorch PYTHON`, with executorch and torchao). All have 2 threads.
+weights, each in an environment of its own, as `make bench-peers` makes them: llama.cpp in Q4_0 (`--llama PYTHON`, with
+xllamacpp and gguf), ExecuTorch in 8da4w with groups of 32 (`--executorch PYTHON`). All have 2 threads.
 
 python -m benchmarks.llm [--layers N] [--llama PYTHON] [--executorch PYTHON] [--rounds N] [--folder DIR] [--profile]
 """
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.engines import THREADS
+from benchmarks.engines import EXECUTORCH_PYTHON, ROOT, THREADS
 from benchmarks.quantized import cpu
 from examples.llm.batch import Batch
 from examples.llm.model import Model
@@ -87,8 +87,8 @@ class Ours:
 class Peer:
     """Another engine, in a process of its own."""
 
-    def __init__(self, python: str, worker: str, folder: Path, *args: int) -> None:
-        command = [python, str(Path(__file__).parent / worker), str(folder), *map(str, args)]
+    def __init__(self, python: Path, worker: str, folder: Path, *args: int) -> None:
+        command = [str(python), str(Path(__file__).parent / worker), str(folder), *map(str, args)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.load = self._ask()
 
@@ -120,8 +120,8 @@ def _seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def export(folder: Path, layers: int, variants: Mapping[str, Mapping[str, Any]], weights: bool) -> np.ndarray:
-    """Write a file per variant, where it is not there yet, and the weights for a peer; gives the logits of eager."""
+def export(folder: Path, layers: int, variants: Mapping[str, Mapping[str, Any]]) -> np.ndarray:
+    """Write a file per variant, where it is not there yet, and the weights for peers; gives the logits of eager."""
     with libraries():
         import torch
 
@@ -131,7 +131,7 @@ def export(folder: Path, layers: int, variants: Mapping[str, Mapping[str, Any]],
 
         (folder / "config.json").write_text(json.dumps({**SHAPE, "num_hidden_layers": layers}))
         source = read(folder / "config.json")
-        if weights and not (folder / "weights").exists():
+        if not (folder / "weights").exists():
             (folder / "weights").mkdir()
             for name, value in source.model.state_dict().items():
                 np.save(folder / "weights" / f"{name}.npy", value.numpy())
@@ -179,8 +179,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=8, help="that each engine decodes in its turn")
     parser.add_argument("--variants", nargs="*", default=[*VARIANTS], choices=VARIANTS)
-    parser.add_argument("--llama", help="the Python of an environment with xllamacpp and gguf")
-    parser.add_argument("--executorch", help="the Python of an environment with executorch and torchao")
+    llama = ROOT / ".venv-llama" / "bin" / "python"
+    parser.add_argument(
+        "--llama", type=Path, default=llama, help="the Python of an environment with xllamacpp and gguf"
+    )
+    parser.add_argument("--executorch", type=Path, default=EXECUTORCH_PYTHON, help="that of one with executorch")
     parser.add_argument("--folder", type=Path, help="where files are kept; else they are made anew")
     parser.add_argument("--profile", action="store_true", help="where a token's time goes, instead of the table")
     given = parser.parse_args()
@@ -189,7 +192,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
         folder.mkdir(exist_ok=True)
-        exact = export(folder, given.layers, variants, bool(given.llama or given.executorch))
+        exact = export(folder, given.layers, variants)
         if given.profile:
             profile(folder / f"{given.variants[0]}.dlg")
             return
@@ -214,12 +217,12 @@ _WORKERS = {
 }
 
 
-def _peers(folder: Path, pythons: Mapping[str, str | None]) -> dict[str, Peer]:
+def _peers(folder: Path, pythons: Mapping[str, Path]) -> dict[str, Peer]:
     """Those that are there; the others are named."""
     for name, python in pythons.items():
-        if python is None:
-            print(f"{name} is not measured: its environment is not given\n", flush=True)
-    return {n: Peer(p, _WORKERS[n][0], folder, *_WORKERS[n][1:]) for n, p in pythons.items() if p}
+        if not python.exists():
+            print(f"{name} is not measured: there is no {python} (make bench-peers)\n", flush=True)
+    return {n: Peer(p, _WORKERS[n][0], folder, *_WORKERS[n][1:]) for n, p in pythons.items() if p.exists()}
 
 
 def measure(engines: Mapping[str, Any], peers: Mapping[str, Any], rounds: int, tokens: int) -> None:

@@ -18,6 +18,7 @@ from delegate.program.dtypes import DType
 _ALONE = 1 << 20  # elements of keys that one thread reads as fast as several do, which have to be woken
 _BLOCK = 1 << 16  # elements of a cache that are read at a time, and stay in the processor's own
 _SCRATCH = 1 << 17  # scores at a time
+_FAR = 1 << 18  # elements of a cache that the processor's own does not hold
 _FEW = 4  # rows of a product that are multiplied one by one
 
 
@@ -116,7 +117,8 @@ def _blocks(cache: Array, other: Array) -> Iterator[tuple[slice, Array]]:
     """Parts of a cache (groups, n, channels), each with its place, in the dtype of the other factor.
 
     Few rows are multiplied one by one: a product of a matrix and a vector reads the matrix once, where BLAS would first
-    copy it for a product of two matrices. The next row finds the part in the processor's cache.
+    copy it for a product of two matrices. The next row finds the part in the processor's cache; so does the first where
+    the part was read through before, which memory does faster than it feeds a product.
     """
     groups, count, channels = cache.shape
     same = cache.dtype == other.dtype
@@ -124,7 +126,12 @@ def _blocks(cache: Array, other: Array) -> Iterator[tuple[slice, Array]]:
     room = None if same else np.empty((groups, min(step, count), channels), other.dtype)
     for start in range(0, count, step):
         block = slice(start, start + step)
-        yield block, cache[:, block] if room is None else _widened(cache[:, block], room)
+        entries = cache[:, block]
+        if room is not None:
+            entries = _widened(entries, room)
+        elif cache.size > _FAR and step < count:
+            entries.max()
+        yield block, entries
 
 
 def _widened(entries: Array, room: Array) -> Array:

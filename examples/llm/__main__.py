@@ -51,15 +51,18 @@ def _export(given: argparse.Namespace) -> None:
 
 
 def _run(given: argparse.Namespace) -> None:
+    if given.count < 1:
+        raise InputError(f"{given.count} tokens are asked for", remedy="take --count 1 or more")
     model = Model(given.path, trust_code=given.trust_code)
     prompts = [(p, _tokens(model, p, given.numbers)) for p in given.prompt]
     prefix = _tokens(model, given.prefix, given.numbers) if given.prefix else []
     samplers = [Sampler(given.temperature, given.top_k, given.top_p, given.seed) for _ in prompts]
-    if len(prompts) > 1 and not prefix and model.about["conversations"] >= len(prompts):
-        _together(given, model, [tokens for _, tokens in prompts], samplers)
-        return
     if given.draft:
         _speculate(given, model, [[*prefix, *tokens] for _, tokens in prompts])
+        return
+    alike = not prefix and given.when_full == "stop"  # as all conversations of a batch go on
+    if alike and 1 < len(prompts) <= model.about["conversations"]:
+        _together(given, model, [tokens for _, tokens in prompts], samplers)
         return
     kept = None
     if prefix:
@@ -90,6 +93,8 @@ def _speculate(given: argparse.Namespace, model: Model, prompts: list[list[int]]
     """The likeliest tokens, of which a smaller model guesses some."""
     if given.temperature:
         raise InputError("guesses are checked against the likeliest token", remedy="leave --temperature out")
+    if given.when_full == "slide":
+        raise InputError("guesses end where the context is full", remedy="leave --when-full or --draft out")
     small = Model(given.draft, trust_code=given.trust_code)
     for tokens in prompts:
         text = _text(given, model)
@@ -123,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     export.add_argument("path", type=Path, help="the file to write")
     export.add_argument("--context", type=int, default=2048, help="tokens that a conversation has room for")
-    export.add_argument("--chunk", type=int, default=128, help="tokens of a prompt that are taken at once, at most")
+    export.add_argument("--chunk", type=int, default=64, help="tokens of a prompt that are taken at once, at most")
     export.add_argument("--conversations", type=int, default=1, help="how many are decoded in one call")
     widths = ("float32", "int8", "int4")
     export.add_argument("--weights", choices=widths, default="int4", help="of linear layers; int4: in blocks of 32")

@@ -36,7 +36,7 @@ class Options:
     """
 
     context: int = 2048
-    chunk: int = 128
+    chunk: int = 64
     conversations: int = 1
     weights: str = "int4"
     prefill_weights: str | None = None

@@ -37,6 +37,7 @@ class Sampler:
             ("temperature", 0 <= self.temperature < float("inf"), "0 or more"),
             ("top_k", self.top_k >= 0, "0 or more"),
             ("top_p", 0 < self.top_p <= 1, "above 0, 1 at most"),
+            ("seed", self.seed is None or self.seed >= 0, "0 or more"),
         ):
             if not fits:
                 raise InputError(f"{name} is {getattr(self, name)}", remedy=f"it must be {range_}")

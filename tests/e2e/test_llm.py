@@ -183,6 +183,7 @@ def test_a_prefix_is_taken_in_once(qwen):
     first = model.conversation()
     first.feed(PROMPT)
     kept = first.keep()
+    assert {state.shape[:3] for state in kept.states.values()} == {(1, SHAPE["num_key_value_heads"], len(PROMPT))}
     for rest in ([1, 2, 3], [50], PROMPT):
         found = list(model.conversation(kept).generate(rest, TOKENS, Sampler()))
         assert found == eager(source, [*PROMPT, *rest])
@@ -293,7 +294,7 @@ def test_a_seed_draws_the_same_tokens(qwen):
 
 
 @pytest.mark.parametrize(
-    "options", [{"temperature": -1.0}, {"temperature": float("nan")}, {"top_k": -1}, {"top_p": 0.0}]
+    "options", [{"temperature": -1.0}, {"temperature": float("nan")}, {"top_k": -1}, {"top_p": 0.0}, {"seed": -1}]
 )
 def test_sampling_out_of_range(options):
     with pytest.raises(InputError, match=next(iter(options))):
@@ -369,6 +370,10 @@ def test_the_command_exports(folder, tmp_path):
     assert "decode: 3 partitions on xnnpack" in done.stdout
     said = command("run", tmp_path / "model.dlg", "--prompt", "Hi", "--count", "3", "--seed", "0", "--temperature", "1")
     assert said.returncode == 0, said.stderr
+    both = ("--draft", tmp_path / "model.dlg", "--when-full", "slide")
+    refused = command("run", tmp_path / "model.dlg", "--prompt", "Hi", *both)
+    assert refused.returncode == 1
+    assert "leave --when-full or --draft out" in refused.stderr
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
@@ -462,6 +467,7 @@ def test_a_program_that_says_something_else_of_itself(said, match, tmp_path):
     [
         (["export", "nowhere", "x.dlg"], "nowhere"),
         (["run", "nowhere.dlg", "--prompt", "Hi"], "nowhere.dlg"),
+        (["run", "nowhere.dlg", "--prompt", "Hi", "--count", "-3"], "take --count 1 or more"),
     ],
 )
 def test_the_command_says_what_is_wrong(args, match, tmp_path):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends.xnnpack import litert, packed, runtime, sharing
+from delegate.backends.xnnpack import interpreted, litert, packed, runtime, sharing
 from delegate.backends.xnnpack.model_file import ModelFile
 from delegate.quantization import Settings, quantize
 
@@ -105,6 +105,17 @@ def test_answers_stay(name, dynamic, tmp_path, released, monkeypatch):
     monkeypatch.setattr(runtime, "LARGE", 2**62)
     plain = delegate.load(tmp_path / "model.dlg")
     assert_equal([plain, small, *shared], shape, (2, 7, 16, 2) if dynamic else shape[:1])
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_small_partitions_share_where_a_program_has_many(many, tmp_path, monkeypatch):
+    saved("linears", False, tmp_path / "model.dlg")
+    stored = delegate.load(tmp_path / "model.dlg")._shared.program
+    size = sum(len(stored.segments[i]) for i in stored.delegates[0].data)
+    monkeypatch.setattr(runtime, "LAYER", size)
+    monkeypatch.setattr(runtime, "MANY", size if many else size + 1)
+    engine = delegate.load(tmp_path / "model.dlg")._shared.delegates[0]._engine
+    assert type(engine) is (sharing.Shared if many else interpreted.Interpreted)
 
 
 def test_without_such_files(tmp_path, released, monkeypatch):
