@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -153,6 +154,26 @@ def over_best(times: Mapping[str, Sequence[float]], program: str) -> tuple[str, 
     return best, median(a / b for a, b in zip(times[program], times[best], strict=True))
 
 
+def row(model: str, chosen: argparse.Namespace) -> list[float]:
+    """Print the rows of one model; gives the ratios over its best engine."""
+    ratios = []
+    with tempfile.TemporaryDirectory() as folder:
+        made = []
+        for number in range(chosen.repeat):
+            own = Path(folder) / str(number)
+            own.mkdir()
+            made.append(lower(model, own, chosen.budget, chosen.threads, chosen.sqnr))
+        times, error = measure(model, [m.path for m in made], chosen.rounds, chosen.threads)
+    for one in made:
+        best, ratio = over_best(times, str(one.path))
+        ratios.append(ratio)
+        cells = [model, *(f"{median(times[n]) * 1e3:.2f}" for n in CANDIDATES), one.chosen]
+        cells += [f"{median(times[str(one.path)]) * 1e3:.2f}", f"{ratio:.3f} of {best}", f"{error:.0e}"]
+        cells += [f"{seconds:.1f}" for seconds in (one.seconds, one.again, one.replayed, one.plain)]
+        print("| " + " | ".join(cells) + " |", flush=True)
+    return ratios
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=[*zoo.ZOO, *zoo.WIDER], choices=[*zoo.ZOO, *zoo.WIDER])
@@ -173,22 +194,15 @@ def main() -> None:
     heads = ("model", *(f"{n}, ms" for n in CANDIDATES), "chosen", "ms", "over the best", "rel. error", "lowering, s")
     print("| " + " | ".join((*heads, "again", "as a plan", "by preference")) + " |")
     print("|---" * (len(heads) + 3) + "|")
-    ratios = []
+    ratios: list[float] = []
     for model in chosen.models:
-        with tempfile.TemporaryDirectory() as folder:
-            made = []
-            for number in range(chosen.repeat):
-                own = Path(folder) / str(number)
-                own.mkdir()
-                made.append(lower(model, own, chosen.budget, chosen.threads, chosen.sqnr))
-            times, error = measure(model, [m.path for m in made], chosen.rounds, chosen.threads)
-        for one in made:
-            best, ratio = over_best(times, str(one.path))
-            ratios.append(ratio)
-            cells = [model, *(f"{median(times[n]) * 1e3:.2f}" for n in CANDIDATES), one.chosen]
-            cells += [f"{median(times[str(one.path)]) * 1e3:.2f}", f"{ratio:.3f} of {best}", f"{error:.0e}"]
-            cells += [f"{seconds:.1f}" for seconds in (one.seconds, one.again, one.replayed, one.plain)]
-            print("| " + " | ".join(cells) + " |", flush=True)
+        try:
+            ratios += row(model, chosen)
+        except Exception as error:  # the other models are measured all the same
+            print(f"| {model} | failed: {type(error).__name__}: {str(error)[:200]} |", flush=True)
+            traceback.print_exc()
+    if not ratios:
+        sys.exit("not one model was measured")
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     print(f"\nover the best engine: geometric mean {mean:.3f}, at most {max(ratios):.3f}")
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter, Node
 
 from delegate.backends.aot import Region
 from delegate.backends.exported import plain_graph
 from delegate.edge.graphs import call, graph_modules
+from delegate.edge.node import draws
 from delegate.errors import AccuracyError
 from delegate.partitioner.cut import LoweredProgram
 from delegate.plugins import one_line
@@ -78,8 +78,7 @@ def is_random(method: LoweredProgram) -> bool:
     """Whether a method draws random numbers, which are others in another program."""
     graphs = [module.graph for module in graph_modules(method.program.graph_module)]
     graphs += [delegate.region.graph for delegate in method.delegates.values()]
-    drawn = (n.target.tags for graph in graphs for n in graph.nodes if isinstance(n.target, OpOverload))
-    return any(torch.Tag.nondeterministic_seeded in tags for tags in drawn)
+    return any(draws(node) for graph in graphs for node in graph.nodes)
 
 
 class EagerRegion:

@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from delegate.edge.graphs import KEPT_METADATA, META_IDENTITY
-from delegate.edge.node import META_CONSTANT, is_static, tensors
+from delegate.edge.node import META_CONSTANT, draws, is_static, tensors
 from delegate.edge.program import META_VALUE, EdgeProgram
 
 
@@ -103,12 +103,11 @@ def is_pure(node: Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return node.op == "call_function" and not isinstance(target, torch._ops.HigherOrderOperator)
-    if target._schema.is_mutable or not target._schema.returns or not _UNREPEATABLE.isdisjoint(target.tags):
+    if target._schema.is_mutable or not target._schema.returns or draws(node):
+        return False
+    if torch.Tag.data_dependent_output in target.tags:
         return False
     return torch.Tag.dynamic_output_shape not in target.tags or is_static(node)
-
-
-_UNREPEATABLE = {torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output}
 
 
 def leaves(value: Any) -> Iterator[Any]:

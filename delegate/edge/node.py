@@ -125,6 +125,22 @@ def arguments(node: Node) -> dict[str, Any]:
     return found
 
 
+def draws(node: Node) -> bool:
+    """Whether the node draws random numbers: torch marks operators with dropout, these draw where it is not 0."""
+    target = node.target
+    if not isinstance(target, OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    return may_draw(arguments(node))
+
+
+def may_draw(given: Mapping[str, Any]) -> bool:
+    """Whether an operator that torch marks as random is so with these arguments, by name."""
+    if given.get("train", given.get("training", True)) is False:
+        return False
+    share = given.get("p") if "train" in given else given.get("dropout_p", given.get("dropout"))
+    return share is None or share != 0
+
+
 def enumerate_names(node: Node) -> Mapping[str, Any]:
     """Arguments of a function without a schema, by position."""
     return {**{str(i): a for i, a in enumerate(node.args)}, **node.kwargs}

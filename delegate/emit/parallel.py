@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import torch
+
+from delegate.edge.node import may_draw
 from delegate.emit.states import read_by
 from delegate.errors import PartitionError
 from delegate.partitioner.plan import Group
@@ -172,4 +176,15 @@ class _Grouping:
         op = self.program.operators[call.operator]
         dtypes = {self.method.values[i].dtype for i in (*refs(call.args), *call.outputs)}
         found = (self.kernels.find(op, dtypes, allocates=allocates) for allocates in (False, True))
-        return any(kernel is not None and kernel.random for kernel in found)
+        return any(kernel is not None and kernel.random for kernel in found) and may_draw(_named(op, call.args))
+
+
+def _named(op: str, args: Sequence[Any]) -> dict[str, Any]:
+    """The arguments of a call by name; none of an operator that torch does not have."""
+    space, _, name = op.partition(".")
+    packet, _, overload = name.rpartition(".")
+    try:
+        target = getattr(getattr(getattr(torch.ops, space), packet), overload)
+    except AttributeError:
+        return {}
+    return dict(zip((argument.name for argument in target._schema.arguments), args, strict=False))

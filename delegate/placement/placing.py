@@ -11,14 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
 from delegate.accuracy.samples import Sample, example_samples, samples_of
 from delegate.cache.store import Store
 from delegate.config import Placing
 from delegate.edge.graphs import graph_modules
+from delegate.edge.node import draws
 from delegate.edge.program import EdgeProgram
 from delegate.errors import BackendError, ConfigError, did_you_mean
 from delegate.measured import Placement
@@ -228,8 +227,7 @@ def _digest(samples: Sequence[Sample]) -> str:
 
 def _is_random(edge: EdgeProgram) -> bool:
     """Whether a method draws random numbers."""
-    targets = (n.target for module in graph_modules(edge.graph_module) for n in module.graph.nodes)
-    return any(torch.Tag.nondeterministic_seeded in t.tags for t in targets if isinstance(t, OpOverload))
+    return any(draws(n) for module in graph_modules(edge.graph_module) for n in module.graph.nodes)
 
 
 def named_candidates(settings: Placing, backends: Sequence[str]) -> dict[str, str]:

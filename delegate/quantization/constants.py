@@ -11,6 +11,8 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from delegate.edge.node import draws
+
 
 def fold(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
     """Make constants, in place, of nodes that depend on nothing but parameters, and buffers that nobody writes to.
@@ -46,8 +48,7 @@ def _is_pure(node: Node) -> bool:
     if node.op != "call_function":
         return False
     if isinstance(node.target, OpOverload):
-        random = torch.Tag.nondeterministic_seeded in node.target.tags
-        return not (random or node.target._schema.is_mutable)
+        return not (draws(node) or node.target._schema.is_mutable)
     return isinstance(node.target, OpOverloadPacket) or node.target is operator.getitem
 
 

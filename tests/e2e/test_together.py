@@ -264,6 +264,43 @@ def test_the_order_of_random_numbers_is_kept():
     assert branches(firsts) == [2]
 
 
+class Attending(nn.Module):
+    """Attention on kernels between two layers, which draws where there is dropout."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.first, self.second, self.dropout = nn.Linear(8, 8), nn.Linear(8, 8), dropout
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x).unsqueeze(0)
+        return self.second(torch.nn.functional.scaled_dot_product_attention(y, y, y, dropout_p=self.dropout))
+
+
+class Both(nn.Module):
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.left, self.right = Attending(dropout), Attending(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.left(x) + self.right(x)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_attention_draws_nothing_without_dropout(dropout):
+    x = torch.randn(3, 8)
+    module = Both(dropout).eval()
+    ep = torch.export.export(module, (x,))
+    rules = {"exclude": ["aten.scaled_dot_product_attention.default"], "min_partition_size": 0}
+    asked = {"backends": ["xnnpack"], "partitioning": {**rules, "together": [["left", "right"]]}}
+    if dropout:
+        with pytest.warns(UserWarning, match="training mode"), pytest.raises(PartitionError, match="order matters"):
+            delegate.to_backend(ep, config=asked)
+        return
+    program = delegate.to_backend(ep, config=asked)
+    assert branches(program) == [2]
+    torch.testing.assert_close(program(x), module(x), rtol=1e-4, atol=1e-5)
+
+
 def test_threads_are_shared(monkeypatch):
     ep, _, _ = exported("towers")
     seen: list[Any] = []

@@ -175,3 +175,28 @@ def test_files_that_are_not_there(path, tmp_path):
         delegate.to_backend(export(), "xnnpack", locked=tmp_path / "none.lock")
     with pytest.raises(PartitionError, match="cannot be written"):
         delegate.to_backend(export(), "xnnpack", lock=tmp_path / "none" / "none.lock")
+
+
+def test_a_replay_is_kept_as_a_program_of_its_own(path, tmp_path, monkeypatch):
+    """What is taken from the cache of programs is what the lock says, not what preference would do or another lock."""
+    monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path / "cache"))
+    delegate.to_backend(export(), [], lock=tmp_path / "portable.lock")
+    config = {"backends": ["xnnpack"]}
+    for _ in range(2):
+        kept = delegate.to_backend(export(), config=config, locked=path)
+        moved = delegate.to_backend(export(), config=config, locked=tmp_path / "portable.lock")
+        assert kept.plan == Lock.load(path).plan
+        assert (moved.plan.partitions, len(kept.plan.partitions)) == ((), len(Lock.load(path).plan.partitions))
+        assert torch.equal(kept(X), delegate.to_backend(export(), config=config)(X))
+
+
+def test_a_quantized_candidate_is_replayed(tmp_path):
+    """It is quantized again as the lock says; the configuration here says nothing of it."""
+    quantization = {"name": "xnnpack", "quantization": {"scheme": "dynamic_int8"}}
+    placement = {"policy": "measured", "budget": 60, "candidates": [quantization], "accuracy": {"sqnr_db": 5}}
+    first = delegate.to_backend(export(), config={"backends": ["xnnpack"], "placement": placement}, lock=tmp_path / "l")
+    assert Lock.load(tmp_path / "l").quantization["scheme"] == "dynamic_int8"
+    again = delegate.to_backend(export(), "xnnpack", locked=tmp_path / "l")
+    assert not again.plan.differences(first.plan)
+    assert torch.equal(again(X), first(X))
+    assert not torch.equal(again(X), delegate.to_backend(export(), "xnnpack")(X))
