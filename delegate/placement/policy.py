@@ -9,15 +9,15 @@ from itertools import groupby
 from typing import Any
 
 from delegate.errors import DelegateError
-from delegate.measured import Placement, PlanCost, StretchCost
+from delegate.measured import PlanCost
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.branches import Branch, branches
+from delegate.placement.branches import branches
 from delegate.placement.choice import Choice, choice_of, choices
 from delegate.placement.composing import beside, composed
-from delegate.placement.costs import Costs, Record, Stretch
+from delegate.placement.costs import Costs, Record
+from delegate.placement.found import Found, placement_of
 from delegate.placement.plans import Examiner, Placed, Task, WholePlan, merged, own_plans, trial_of
 from delegate.placement.racing import beats, compared, winner
-from delegate.placement.statistics import ratio
 from delegate.placement.stretches import stretches
 from delegate.placement.survey import Known, Survey
 from delegate.placement.trials import Bench, Seat
@@ -30,7 +30,6 @@ _MOST_SURVEYED = 4  # candidates
 _MOST_MIXED = 3  # plans
 _MOST_BESIDE = 3  # candidates, on each of which all branches run
 _AGAIN = 3  # times that a graph is planned anew, for an operator that was taken apart
-
 
 BESIDE = " + "  # between the candidates of branches that run at the same time, in the name of a plan
 
@@ -58,16 +57,7 @@ class Placer:
     ) -> None:
         self.task, self._bench, self._examine, self._known = task, bench, examine, known
         self._progress, self._clock, self._start = progress, clock, clock()
-        self._plans: dict[str, WholePlan] = {}
-        self._records: dict[str, Record] = {}
-        self._final: dict[str, Record] = {}
-        self._inaccurate: dict[str, str] = {}
-        self._failed: list[PlanCost] = []
-        self._not_tried: list[str] = []
-        self._stretches: list[Stretch] = []
-        self._branches: list[Branch] = []
-        self._costs: Costs | None = None
-        self._survey: Survey | None = None
+        self._found = Found()
 
     def place(self) -> Placed:
         """The plan to take: the preferred candidate's, where none could be measured.
@@ -76,42 +66,42 @@ class Placer:
             DelegateError: no candidate can be compiled.
         """
         self._lower_alone()
-        self._records = self._race(self._plans.values(), 1.0 if self._is_simple else _ALONE)
-        best = winner(self._records, self._accurate(self._plans))
+        self._found.records = self._race(self._found.plans.values(), 1.0 if self._is_simple else _ALONE)
+        best = winner(self._found.records, self._accurate(self._found.plans))
         if best is None:
-            self._not_tried.append("a choice: not one plan that may be taken was measured")
-            return self._placed(self._unmeasured())
+            self._found.not_tried.append("a choice: not one plan that may be taken was measured")
+            return self._taken(self._unmeasured())
         mixed = [*self._mixed(best), *self._beside(best)]
         chosen = best
         if mixed:
-            close = [n for n in self._accurate(self._records) if n != best and self._is_close(n, best)]
-            again = [self._plans[name] for name in self._plans if name == best or name in close]
-            self._plans.update((plan.name, plan) for plan in mixed)
+            close = [n for n in self._accurate(self._found.records) if n != best and self._is_close(n, best)]
+            again = [self._found.plans[name] for name in self._found.plans if name == best or name in close]
+            self._found.plans.update((plan.name, plan) for plan in mixed)
             final = self._race([*again, *mixed], 1.0)
             won = winner(final, self._accurate(p.name for p in (*again, *mixed)))
             chosen = won or best
-            self._final = final if won is not None else {p.name: final[p.name] for p in mixed}
-        return self._placed(chosen)
+            self._found.final = final if won is not None else {p.name: final[p.name] for p in mixed}
+        return self._taken(chosen)
 
     def _accurate(self, names: Iterable[str]) -> list[str]:
         """Those that keep the bound."""
-        return [name for name in names if name not in self._inaccurate]
+        return [name for name in names if name not in self._found.inaccurate]
 
     def _is_close(self, name: str, best: str) -> bool:
         """Whether it is not known to be worse."""
-        record = self._records[name]
-        return bool(record.rounds) and not record.failure and not beats(self._records[best], record)
+        record = self._found.records[name]
+        return bool(record.rounds) and not record.failure and not beats(self._found.records[best], record)
 
     def _unmeasured(self) -> str:
         """The plan to take where none was measured: the first that runs, the nearest to torch's where none keeps the
         bound."""
-        runs = [n for n in self._plans if not self._records[n].failure] or list(self._plans)
+        runs = [n for n in self._found.plans if not self._found.records[n].failure] or list(self._found.plans)
         return next(iter(self._accurate(runs)), max(runs, key=lambda n: self._examine.sqnr_db(n) or -math.inf))
 
     @property
     def was_cut_short(self) -> bool:
         """Whether more budget might find another plan."""
-        return not self._has_time(1.0) or any("budget" in what for what in self._not_tried)
+        return not self._has_time(1.0) or any("budget" in what for what in self._found.not_tried)
 
     @property
     def _is_timed(self) -> bool:
@@ -130,7 +120,7 @@ class Placer:
         """Compile the candidates' own plans, again where one of them changed the graph that all are plans of."""
         for _ in range(_AGAIN):
             before = [c.lowering.edge() for c in self.task.candidates]
-            self._plans, self._failed, self._not_tried = {}, [], []
+            self._found.plans, self._found.failed, self._found.not_tried = {}, [], []
             self._lower_each()
             if all(c.lowering.edge() is edge for c, edge in zip(self.task.candidates, before, strict=True)):
                 return
@@ -138,23 +128,23 @@ class Placer:
     def _lower_each(self) -> None:
         seen: dict[Any, str] = {}
         for candidate in self.task.candidates:
-            if self._plans and not self._has_time(_COMPILED):
-                self._not_tried.append(f"{candidate.name}: the budget was over before it was compiled")
+            if self._found.plans and not self._has_time(_COMPILED):
+                self._found.not_tried.append(f"{candidate.name}: the budget was over before it was compiled")
                 continue
             self._progress(f"compiling for {candidate.name}")
             try:
                 lowered = candidate.lowering.alone(candidate.backend)
             except DelegateError as error:
-                if not self._plans and candidate is self.task.candidates[-1]:
+                if not self._found.plans and candidate is self.task.candidates[-1]:
                     raise
-                self._failed.append(PlanCost(candidate.name, 0, why=one_line(error)))
+                self._found.failed.append(PlanCost(candidate.name, 0, why=one_line(error)))
                 continue
             same = (id(candidate.lowering), frozenset(lowered.plan.places().items()), repr(candidate.options))
             if same in seen:
-                self._not_tried.append(f"{candidate.name}: it gives the same plan as {seen[same]}")
+                self._found.not_tried.append(f"{candidate.name}: it gives the same plan as {seen[same]}")
                 continue
             seen[same] = candidate.name
-            self._plans[candidate.name] = WholePlan(candidate.name, lowered, candidate, options=candidate.options)
+            self._found.plans[candidate.name] = WholePlan(candidate.name, lowered, candidate, options=candidate.options)
 
     def _race(self, plans: Iterable[WholePlan], share: float) -> dict[str, Record]:
         plans = list(plans)
@@ -163,12 +153,17 @@ class Placer:
 
         def check(seats: Mapping[str, Seat]) -> Mapping[str, str]:
             failed, inaccurate = self._examine(seats, programs)
-            self._inaccurate.update(inaccurate)
+            self._found.inaccurate.update(inaccurate)
             return failed
 
         trials = [trial_of(p.name, p.lowered, p.options, self.task, self.task.objective) for p in plans]
         return compared(
-            trials, self._bench, check, self._inaccurate, lambda: self._has_time(share), lambda: self._has_time(1.0)
+            trials,
+            self._bench,
+            check,
+            self._found.inaccurate,
+            lambda: self._has_time(share),
+            lambda: self._has_time(1.0),
         )
 
     def _mixed(self, best: str) -> list[WholePlan]:
@@ -178,12 +173,12 @@ class Placer:
             return []
         by_name = {p.candidate.name: p for p in plans}
         self._look_at(by_name)
-        return [] if self._costs is None else self._lower_mixed(self._promising(self._costs), by_name)
+        return [] if self._found.costs is None else self._lower_mixed(self._promising(self._found.costs), by_name)
 
     def survey(self) -> None:
         """Measure the stretches on the first candidates, whatever the whole took: for costs of another machine."""
-        first = next(iter(self._plans.values()))
-        own = [p for p in self._plans.values() if p.candidate.lowering is first.candidate.lowering]
+        first = next(iter(self._found.plans.values()))
+        own = [p for p in self._found.plans.values() if p.candidate.lowering is first.candidate.lowering]
         plans = list({p.candidate.backend: p for p in reversed(own)}.values())[::-1][:_MOST_SURVEYED]
         if len(plans) > 1 and not self._is_simple:
             self._look_at({p.candidate.name: p for p in plans})
@@ -191,13 +186,13 @@ class Placer:
     def _look_at(self, plans: Mapping[str, WholePlan]) -> None:
         """Measure what stretches cost on candidates."""
         first = next(iter(plans.values()))
-        self._stretches = stretches(first.candidate.lowering.edge())
-        if len(self._stretches) < 2:
-            self._not_tried.append("plans on several candidates: the method is narrow nowhere")
+        self._found.stretches = stretches(first.candidate.lowering.edge())
+        if len(self._found.stretches) < 2:
+            self._found.not_tried.append("plans on several candidates: the method is narrow nowhere")
             return
-        self._survey = Survey(self.task, self._stretches, plans, self._known, self._bench)
-        self._costs = self._survey.costs(lambda: self._has_time(_SURVEYED), self._progress)
-        self._not_tried += self._survey.notes
+        self._found.survey = Survey(self.task, self._found.stretches, plans, self._known, self._bench)
+        self._found.costs = self._found.survey.costs(lambda: self._has_time(_SURVEYED), self._progress)
+        self._found.not_tried += self._found.survey.notes
 
     def _to_survey(self, best: str) -> list[WholePlan]:
         """The plans of one candidate that are worth a look stretch by stretch, of the same lowering as the best."""
@@ -208,24 +203,24 @@ class Placer:
             if plan.candidate.backend in found:
                 continue
             if len(found) == _MOST_SURVEYED:
-                self._not_tried.append(f"stretches on {plan.name}: {_MOST_SURVEYED} others are faster")
+                self._found.not_tried.append(f"stretches on {plan.name}: {_MOST_SURVEYED} others are faster")
             else:
                 found[plan.candidate.backend] = plan
-        return [plan for plan in self._plans.values() if plan in found.values()]
+        return [plan for plan in self._found.plans.values() if plan in found.values()]
 
     def _worth_a_look(self, best: str) -> list[WholePlan]:
         """The plans of one candidate that are not hopelessly slow, of the same lowering as the best, the fastest
         first."""
-        least = self._records[best].cost or 0.0
-        own = self._plans[best].candidate.lowering
-        ran = {name: cost for name, r in self._records.items() if not r.failure and (cost := r.cost) is not None}
+        least = self._found.records[best].cost or 0.0
+        own = self._found.plans[best].candidate.lowering
+        ran = {name: cost for name, r in self._found.records.items() if not r.failure and (cost := r.cost) is not None}
         found = []
         for name in sorted(self._accurate(ran), key=ran.__getitem__):
-            plan = self._plans[name]
+            plan = self._found.plans[name]
             if plan.candidate.lowering is not own:
                 continue
             if ran[name] > _HOPELESS * least:
-                self._not_tried.append(f"parts on {name}: it takes {ran[name] / least:.1f} times as long")
+                self._found.not_tried.append(f"parts on {name}: it takes {ran[name] / least:.1f} times as long")
             else:
                 found.append(plan)
         return found
@@ -233,7 +228,7 @@ class Placer:
     def _promising(self, costs: Costs) -> list[Choice]:
         """The best choices by what stretches cost, also where passing from one candidate to another takes more."""
         found: dict[tuple[str, ...], Choice] = {}
-        single = min(choice_of(costs, (c,) * len(self._stretches)).seconds for c in costs.stretches)
+        single = min(choice_of(costs, (c,) * len(self._found.stretches)).seconds for c in costs.stretches)
         for extra in (0.0, 0.01, 0.03):
             dearer = {pair: seconds + extra * single for pair, seconds in costs.crossing.items()}
             best = choices(Costs(costs.stretches, costs.joined, dearer), 1)[0]
@@ -243,14 +238,14 @@ class Placer:
 
     def _beside(self, best: str) -> list[WholePlan]:
         """Plans whose branches run at the same time: all on one candidate, or one of two on the second best."""
-        first = self._plans[best]
+        first = self._found.plans[best]
         if not self._is_timed or first.lowered.plan.together:  # the rules say what runs at the same time
             return []
-        self._branches = branches(first.candidate.lowering.edge())
-        if len(self._branches) < 2:
+        self._found.branches = branches(first.candidate.lowering.edge())
+        if len(self._found.branches) < 2:
             return []
         plans = {p.candidate.name: p for p in self._worth_a_look(best)}
-        count = len(self._branches)
+        count = len(self._found.branches)
         ways = [(name,) * count for name in list(plans)[:_MOST_BESIDE]]
         other = next((n for n, p in plans.items() if p.candidate.backend != first.candidate.backend), None)
         if other is not None and count == 2:
@@ -259,7 +254,7 @@ class Placer:
         return [plan for plan in made if plan is not None]
 
     def _lower_beside(self, way: tuple[str, ...], plans: Mapping[str, WholePlan]) -> WholePlan | None:
-        plan = beside(own_plans(plans), self._branches, way, way[0])
+        plan = beside(own_plans(plans), self._found.branches, way, way[0])
         if not plan.together:
             return None
         made = self._lower_choice(BESIDE.join(way), plan, way, plans, beside=way)
@@ -270,14 +265,14 @@ class Placer:
     ) -> WholePlan | None:
         """A plan of several candidates, compiled; None where there is no time for it or it cannot be."""
         if not self._has_time(1.0):
-            self._not_tried.append(f"{name}: the budget was over before it was compiled")
+            self._found.not_tried.append(f"{name}: the budget was over before it was compiled")
             return None
         first = plans[candidates[0]].candidate
         self._progress(f"compiling for {name}")
         try:
             lowered = first.lowering.planned(plan)
         except DelegateError as error:
-            self._failed.append(PlanCost(name, 0, why=one_line(error)))
+            self._found.failed.append(PlanCost(name, 0, why=one_line(error)))
             return None
         options = merged(plans[c] for c in dict.fromkeys(candidates))
         return WholePlan(name, lowered, first, options=options, **given)
@@ -287,79 +282,20 @@ class Placer:
         for choice in sorted(found, key=lambda c: len(_runs(c.candidates))):
             name = " | ".join(_runs(choice.candidates))
             name = name if all(name != p.name for p in made) else f"{name} ({len(made) + 1})"
-            plan = composed(own_plans(plans), self._stretches, choice.candidates)
+            plan = composed(own_plans(plans), self._found.stretches, choice.candidates)
             lowered = self._lower_choice(name, plan, choice.candidates, plans, choice=choice.candidates)
             made += [] if lowered is None else [lowered]
         return made
 
-    def _placed(self, chosen: str) -> Placed:
-        plan = self._plans[chosen]
+    def _taken(self, chosen: str) -> Placed:
         spent = self._clock() - self._start
-        table = sorted((self._row(p, chosen) for p in self._plans.values()), key=_by_cost)
         if not self._has_time(1.0):
-            self._not_tried.append("more rounds: the budget was over")
-        placement = Placement(
-            self.task.method,
-            self.task.objective,
-            chosen,
-            (*table, *self._failed),
-            tuple(self._stretch_rows(plan)),
-            tuple(dict.fromkeys(self._not_tried)),
-            self.task.budget,
-            spent,
-        )
-        return Placed(plan.candidate, plan.lowered.plan, plan.options, placement)
-
-    def _row(self, plan: WholePlan, chosen: str) -> PlanCost:
-        records = self._final if plan.name in self._final else self._records
-        record = records[plan.name]
-        against = None
-        if plan.name != chosen and record.rounds and chosen in records and records[chosen].rounds:
-            against = ratio(record.rounds, records[chosen].rounds)
-        partitions = len(plan.lowered.program.delegates)
-        sqnr = self._examine.sqnr_db(plan.name)
-        why = record.failure or self._inaccurate.get(plan.name, "")
-        return PlanCost(plan.name, partitions, record.cost, len(record.rounds), against, sqnr, why)
-
-    def _stretch_rows(self, plan: WholePlan) -> list[StretchCost]:
-        if plan.beside:
-            return [StretchCost(b.name, c, len(b.nodes)) for b, c in zip(self._branches, plan.beside, strict=True)]
-        if not self._stretches:
-            return []
-        choice = plan.choice or (plan.candidate.name,) * len(self._stretches)
-        rows = []
-        for candidate, group in groupby(range(len(choice)), key=choice.__getitem__):
-            members = list(group)
-            first, last = self._stretches[members[0]], self._stretches[members[-1]]
-            name = _joined(first.name, last.name)
-            nodes = sum(len(self._stretches[i].nodes) for i in members)
-            known = {} if self._costs is None else {c: _rounds(self._costs, c, members) for c in self._costs.stretches}
-            if candidate not in known:
-                rows.append(StretchCost(name, candidate, nodes))
-                continue
-            costs = {c: Record(list(r)).cost or 0.0 for c, r in known.items()}
-            other = min((c for c in known if c != candidate), key=costs.__getitem__, default="")
-            pairs = other and self._survey is not None and self._survey.are_pairs
-            against = ratio(known[candidate], known[other]) if pairs else None
-            rows.append(StretchCost(name, candidate, nodes, costs[candidate], other, against))
-        return rows
-
-
-def _rounds(costs: Costs, candidate: str, members: Sequence[int]) -> list[float]:
-    """The rounds of several stretches together."""
-    return [sum(each) for each in zip(*(costs.stretches[candidate][i] for i in members), strict=False)]
+            self._found.not_tried.append("more rounds: the budget was over")
+        plan = self._found.plans[chosen]
+        told = placement_of(self._found, self.task, self._examine, chosen, spent)
+        return Placed(plan.candidate, plan.lowered.plan, plan.options, told)
 
 
 def _runs(choice: Sequence[str]) -> list[str]:
     """The candidates in turn."""
     return [name for name, _ in groupby(choice)]
-
-
-def _joined(first: str, last: str) -> str:
-    """The name of stretches in a row."""
-    start, end = first.partition(" to ")[0], last.rpartition(" to ")[2]
-    return start if start == end else f"{start} to {end}"
-
-
-def _by_cost(row: PlanCost) -> tuple[bool, float]:
-    return row.cost is None, row.cost or 0.0
