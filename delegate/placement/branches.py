@@ -44,8 +44,9 @@ def branches(program: EdgeProgram) -> list[Branch]:
     nodes = [n for n in program.graph.nodes if n.op not in ("placeholder", "output")]
     costs = {n: work(n) for n in nodes if is_compute(n)}
     best: list[list[Node]] = []
+    least = _LEAST * sum(costs.values())
     for kind in _kinds(program, nodes):
-        found = _independent(nodes, costs, kind)
+        found = _independent(nodes, costs, least, kind)
         if len(found) > 1 and _saved(found, costs) > _saved(best, costs):
             best = found
     return [_branch(program, members) for members in best]
@@ -55,32 +56,40 @@ def _kinds(program: EdgeProgram, nodes: Sequence[Node]) -> Iterator[Mapping[Node
     """Ways to tell which nodes belong to one branch; a node that belongs to none is not there."""
     paths = {n: tuple(path.split(".")) for n in nodes if (path := module_path(n))}
     for depth in range(_DEPTH):
-        for prefix in dict.fromkeys(path[:depth] for path in paths.values() if len(path) > depth):
-            yield {n: path[: depth + 1] for n, path in paths.items() if len(path) > depth and path[:depth] == prefix}
+        children: dict[tuple[str, ...], dict[Node, Hashable]] = {}  # a module -> the nodes in modules of it
+        for node, modules in paths.items():
+            if len(modules) > depth:
+                children.setdefault(modules[:depth], {})[node] = modules[depth]
+        yield from children.values()
     given = [n for n in program.graph.nodes if n.op == "placeholder" and not program.is_constant(n)]
-    yield _reached(given, nodes, lambda n: n.all_input_nodes)
     (results,) = program.graph.find_nodes(op="output")
-    yield _reached(results.all_input_nodes, nodes[::-1], lambda n: list(n.users))
+    for found in (
+        _reached(given, nodes, lambda n: n.all_input_nodes),
+        _reached(results.all_input_nodes, nodes[::-1], lambda n: list(n.users)),
+    ):
+        yield {n: found[n] for n in nodes if n in found}
 
 
 def _reached(
     ends: Sequence[Node], nodes: Sequence[Node], neighbours: Callable[[Node], Sequence[Node]]
 ) -> dict[Node, Hashable]:
     """The nodes that one of the ends alone leads to, with that end."""
-    found = {end: frozenset((end,)) for end in ends}
+    found: dict[Node, Node | None] = {end: end for end in ends}  # None: several lead to it
     for node in nodes:
-        own = (found.get(n, frozenset()) for n in neighbours(node))
-        found[node] = frozenset().union(found.get(node, frozenset()), *own)
-    return {node: of for node in nodes if len(of := found[node]) == 1}
+        of = {found[n] for n in (node, *neighbours(node)) if n in found}
+        if of:
+            found[node] = of.pop() if len(of) == 1 else None
+    return {node: end for node, end in found.items() if end is not None}
 
 
-def _independent(nodes: Sequence[Node], costs: Mapping[Node, int], kind: Mapping[Node, Hashable]) -> list[list[Node]]:
-    """The heavy groups of nodes of which none needs another that is among them, in the order of the graph."""
+def _independent(
+    nodes: Sequence[Node], costs: Mapping[Node, int], least: float, kind: Mapping[Node, Hashable]
+) -> list[list[Node]]:
+    """The groups of this work at least, of which none needs another among them, in the order of the graph."""
     groups: dict[Hashable, list[Node]] = {}
-    for node in costs:
-        if node in kind:
-            groups.setdefault(kind[node], []).append(node)
-    least = _LEAST * sum(costs.values())
+    for node, group in kind.items():
+        if node in costs:
+            groups.setdefault(group, []).append(node)
     heavy = [members for members in groups.values() if sum(map(costs.__getitem__, members)) >= least]
     if len(heavy) < 2:
         return []
