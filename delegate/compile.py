@@ -21,7 +21,7 @@ from delegate.errors import PartitionError
 from delegate.kernels.libraries import Wanted
 from delegate.lowering.compiler import Compiler, portable_message
 from delegate.lowering.kept import KeptPrograms, Made
-from delegate.lowering.locking import as_locked, lock_of, lock_to_keep, with_lock
+from delegate.lowering.locking import as_locked, lock_of, lock_to_keep, of_lock, with_lock
 from delegate.lowering.measuring import RAY, is_measured, measured_places
 from delegate.lowering.quantized import quantized
 from delegate.partitioner.saved import SavedPlan
@@ -102,10 +102,10 @@ def to_backend(
         AccuracyError: results are farther off than the configuration allows, or cannot be compared.
     """
     registry = default_registry()
-    selection = select(backends, config, registry, kernels)
-    given = exported_programs(model, example_inputs)
     elsewhere = {"a bundle": bundle, "costs": costs, RAY: ray}
-    keeping = None if locked is None else lock_to_keep(locked, given, {"a plan": plan, **elsewhere})
+    keeping = lock_to_keep(locked, {"a plan": plan, **elsewhere})
+    selection = select(backends, config, registry, kernels, () if keeping is None else keeping.plan.backends)
+    given = of_lock(exported_programs(model, example_inputs), keeping)
     saved = _saved_plan(plan) if keeping is None else keeping.plan
     by_measuring = keeping is None and is_measured(place, selection, saved, elsewhere)
     kept = kept_artifacts(selection, registry, cache)

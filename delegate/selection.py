@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -90,8 +90,18 @@ class Selection:
         return dict.fromkeys(unasked, False)
 
 
-def select(request: Request, config: ConfigSource, registry: Registry, kernels: Wanted | None = None) -> Selection:
+def select(
+    request: Request,
+    config: ConfigSource,
+    registry: Registry,
+    kernels: Wanted | None = None,
+    compiled_for: Collection[str] = (),
+) -> Selection:
     """Resolve the arguments of `to_backend`.
+
+    Args:
+        request, config, registry, kernels: see there.
+        compiled_for: backends that are used though their device is absent here, also where none is named.
 
     Raises:
         ConfigError: the configuration or an option is wrong, or backends or kernels are named in both places.
@@ -110,7 +120,7 @@ def select(request: Request, config: ConfigSource, registry: Registry, kernels: 
     partitioners, notes = [], []
     backends: dict[str, Half] = {}
     asked = request is not None or settings.backends is not None
-    for partitioner in _partitioners(request, settings, registry):
+    for partitioner in _partitioners(request, settings, registry, compiled_for):
         name = partitioner.backend
         if name in backends:
             raise ConfigError(
@@ -118,7 +128,7 @@ def select(request: Request, config: ConfigSource, registry: Registry, kernels: 
                 remedy=f"give one a name of its own, e.g. {backend_of(name)}{INSTANCE}second",
             )
         try:
-            backends[name] = _made(partitioner, registry, asked)
+            backends[name] = _made(partitioner, registry, asked, name in compiled_for)
         except BackendError as error:
             if not asked:
                 if settings.policy.unavailable != "skip":
@@ -169,12 +179,12 @@ def kept_folder(selection: Selection, wanted: bool | None = None) -> Path | None
     return folder if enabled else None
 
 
-def _made(partitioner: Partitioner, registry: Registry, asked: bool) -> Half:
+def _made(partitioner: Partitioner, registry: Registry, asked: bool, absent_ok: bool) -> Half:
     """The AOT half that a partitioner chooses nodes for; raises BackendError."""
     name = partitioner.backend
     if partitioner.isolate:
         registry.half(name, "aot")  # it may crash or hang when it is imported, too
-    half = registry.aot(name)
+    half = registry.aot(name, absent_ok=absent_ok)
     options = backend_options(BackendChoice(name=name, options=dict(partitioner.options)), registry)
     if partitioner.isolate:
         return IsolatedBackend(name, half, options, partitioner.time_limit)
@@ -184,10 +194,12 @@ def _made(partitioner: Partitioner, registry: Registry, asked: bool) -> Half:
     return UnaskedBackend(made, lambda fault: registry.warn(name, str(fault)), foreign=not registry.is_own(name))
 
 
-def _partitioners(request: Request, settings: Config, registry: Registry) -> list[Partitioner]:
+def _partitioners(
+    request: Request, settings: Config, registry: Registry, compiled_for: Collection[str]
+) -> list[Partitioner]:
     if request is None:
         if settings.backends is None:
-            return [CapabilityPartitioner(name) for name in registry.available()]
+            return [CapabilityPartitioner(n) for n in dict.fromkeys((*registry.available(), *compiled_for))]
         return [
             CapabilityPartitioner(c.name, c.options, isolate=c.isolate, time_limit=c.time_limit)
             for c in settings.backends

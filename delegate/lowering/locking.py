@@ -24,17 +24,22 @@ from delegate.runtime.kernels import kernels_of
 from delegate.selection import ConfigSource, Request, Selection, select
 
 
-def lock_to_keep(
-    locked: str | os.PathLike[str], exported: Mapping[str, ExportedProgram], others: Mapping[str, object]
-) -> Lock:
-    """The lock to keep; raises PartitionError where it is of another model, ConfigError where others have a say too."""
+def lock_to_keep(locked: str | os.PathLike[str] | None, others: Mapping[str, object]) -> Lock | None:
+    """The lock to keep; raises PartitionError where it cannot be read, ConfigError where others have a say too."""
+    if locked is None:
+        return None
     for what, other in others.items():
         if other is not None:
             both = f"{what} and a lock both say where nodes run"
             raise ConfigError(both, where="to_backend", remedy="give one of both")
-    found = Lock.load(locked)
-    found.require_model(exported)
-    return found
+    return Lock.load(locked)
+
+
+def of_lock(exported: dict[str, ExportedProgram], keeping: Lock | None) -> dict[str, ExportedProgram]:
+    """The programs; raises PartitionError where the lock is of another model."""
+    if keeping is not None:
+        keeping.require_model(exported)
+    return exported
 
 
 def as_locked(
@@ -82,9 +87,9 @@ def check_locked(
         PartitionError: it is of another model, or nodes cannot run where it has them; and as `explain` does.
     """
     registry = default_registry()
-    selection = select(backends, config, registry)
-    given = exported_programs(model)
-    keeping = lock_to_keep(locked, given, {})
+    keeping = Lock.load(locked)
+    selection = select(backends, config, registry, compiled_for=keeping.plan.backends)
+    given = of_lock(exported_programs(model), keeping)
     exported = as_locked(quantized(given, selection, registry), keeping, selection, registry)
     compiler = Compiler(selection, kernels_of(registry, selection.kernels), keeping.plan)
     compiler.take(exported)

@@ -103,6 +103,11 @@ class SavedPlan:
         """Read it from a file; raises PartitionError where there is no plan in it."""
         return cls.from_json(read_text(path, "the plan", "save one: `program.plan.save(path)`"), str(path))
 
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """Those that run nodes, in alphabetical order."""
+        return tuple(sorted({p.backend for p in self.partitions}))
+
     def places(self) -> dict[tuple[str, str], str]:
         """(graph, identity of a node) -> the backend that runs it."""
         return {(p.graph, node): p.backend for p in self.partitions for node in p.nodes}
@@ -163,7 +168,7 @@ class SavedPlan:
             PartitionError: the plan names a backend that is not among them.
         """
         given = tuple(partitioners)
-        unknown = sorted({p.backend for p in self.partitions} - {p.backend for p in given})
+        unknown = sorted(set(self.backends) - {p.backend for p in given})
         if unknown:
             remedy = "name it too, or lower without the plan"
             raise PartitionError(

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -17,6 +18,8 @@ from delegate.errors import ConfigError, PartitionError
 from delegate.lowering.locking import check_locked
 from delegate.measured import Interval, Placement, PlanCost, StretchCost
 from delegate.placement.lock import Lock
+from tests.backends.onnx.test_rows import require
+from tests.e2e.processes import run
 
 X = torch.linspace(-1, 1, 16).reshape(2, 8)
 
@@ -200,3 +203,34 @@ def test_a_quantized_candidate_is_replayed(tmp_path):
     assert not again.plan.differences(first.plan)
     assert torch.equal(again(X), first(X))
     assert not torch.equal(again(X), delegate.to_backend(export(), "xnnpack")(X))
+
+
+WITHOUT_GPU = """
+import sys, delegate, torch
+program = delegate.to_backend(sys.argv[1], locked=sys.argv[2], **eval(sys.argv[3]))
+assert {d.backend for d in program.program.delegates} == {"webgpu"}
+assert program.plan == delegate.SavedPlan.from_json(open(sys.argv[4]).read())
+assert "none is here" in str(program.report)
+program.save(sys.argv[5])
+try:
+    program(torch.zeros(2, 8))
+except delegate.errors.BackendUnavailable as error:
+    assert "no GPU is here" in str(error)
+else:
+    raise AssertionError("it ran")
+"""
+
+
+@pytest.mark.parametrize("named", [{}, {"backends": ["webgpu", "xnnpack"]}])
+def test_a_device_that_is_not_here_is_compiled_for(named, tmp_path, monkeypatch):
+    """On a machine without a GPU; the file then runs where there is one."""
+    require("webgpu")
+    torch.export.save(export(), tmp_path / "net.pt2")
+    here = delegate.to_backend(export(), ["webgpu", "xnnpack"], lock=tmp_path / "delegate.lock")
+    here.plan.save(tmp_path / "plan.json")
+    files = [str(tmp_path / name) for name in ("net.pt2", "delegate.lock", "plan.json", "made.dlg")]
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("VK_DRIVER_FILES", str(tmp_path / "none"))
+        done = run(WITHOUT_GPU, *files[:2], repr(named), *files[2:])
+    assert done.returncode == 0, done.stderr
+    assert np.allclose(delegate.load(files[3])(X.numpy()), here(X), atol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -18,6 +19,7 @@ from delegate.backends.onnx.model import ExportedModel
 from delegate.backends.onnx.provider import Provider
 from delegate.backends.onnx.translations import table_of
 from delegate.edge.node import tensors
+from delegate.errors import BackendUnavailable
 from delegate.verdict import Reason, Verdict, no
 
 
@@ -51,15 +53,23 @@ class WebGpuBackend(OnnxBackend):
     operators = OPERATORS
     table = table_of(OPERATORS, LIMITS)
 
+    @cached_property
+    def _here(self) -> Provider | None:
+        """The provider; None where no GPU is here, and regions are compiled for another machine, which nobody asks."""
+        try:
+            return None if provider.no_device() else provider.provider()
+        except BackendUnavailable:
+            return None
+
     def check(self, node: Node) -> Verdict:
-        adapter = provider.adapter(provider.provider())
+        adapter = None if self._here is None else provider.adapter(self._here)
         for other in (node, *node.all_input_nodes):
             for tensor in tensors(other):
                 size = tensor.numel() * tensor.element_size()
                 if adapter is not None and isinstance(size, int) and size > adapter.largest:
                     what = f"{other.name} has {size} bytes, and a buffer on {adapter.name} {adapter.largest} at most"
                     return no(Reason.SIZE, what, "split it in the model")
-                if tensor.dtype is torch.float16 and (why := provider.missing(provider.FLOAT16)):
+                if self._here and tensor.dtype is torch.float16 and (why := provider.missing(provider.FLOAT16)):
                     return no(Reason.DTYPE, f"{other.name} is float16, and the GPU here has none: {why}")
         return super().check(node)
 
@@ -70,12 +80,15 @@ class WebGpuBackend(OnnxBackend):
         return provider.settings(self._specs())
 
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
-        self.refuse_left_to_cpu(exported)
+        if self._here is not None:
+            self.refuse_left_to_cpu(exported)
         blob, specs = pack(exported.model)
         float16 = any(t.dtype is torch.float16 for n in region.graph.nodes if n.op != "output" for t in tensors(n))
         notes = [
             f"{len(exported.operators)} ONNX operators",
-            f"checked on {provider.describe(provider.provider())}",
+            "compiled without a look at a GPU: none is here"
+            if self._here is None
+            else f"checked on {provider.describe(self._here)}",
         ]
         return PreprocessResult(blob, {**specs, **self._specs(), "float16": float16}, tuple(notes), provider.SPACE)
 
