@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 os.environ.setdefault("DELEGATE_VERIFY_PASSES", "1")
@@ -10,6 +11,10 @@ os.environ.setdefault("DELEGATE_CACHE", "off")  # nothing is taken from an earli
 
 # What stands in plugins/ has tests of its own, and must not change what these find.
 os.environ.setdefault("DELEGATE_BLOCK_PLUGINS", "openvino,onnxruntime")
+
+# A shell has what it starts in the background ignore Ctrl-C, and the tests of interrupts would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _DRIVER = Path(__file__).parents[1] / ".gpu-software/usr/lib/chromium/vk_swiftshader_icd.json"
 
