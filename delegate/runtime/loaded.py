@@ -283,10 +283,9 @@ def _spaces(program: Program, runtimes: Mapping[str, BackendRuntime], fallbacks:
 
 def _starts(program: Program) -> tuple[Array, ...]:
     """What each state starts with; segments are looked at once, which the caches of all layers share."""
-    content = {s.segment: program.segments[s.segment] for s in program.states}
-    empty = {number for number, bytes_ in content.items() if not np.frombuffer(bytes_, np.uint8).any()}
-    found = ((s, _array(program, s)) for s in program.states)
-    return tuple(zeros(array.dtype, array.shape) if s.segment in empty else array for s, array in found)
+    found = [(state.segment, _array(program, state)) for state in program.states]
+    is_empty = {segment: not array.reshape(-1).view(np.uint8).any() for segment, array in dict(found).items()}
+    return tuple(zeros(array.dtype, array.shape) if is_empty[segment] else array for segment, array in found)
 
 
 def _array(program: Program, tensor: Constant | State) -> Array:
