@@ -68,6 +68,8 @@ def session_options(
     settings.log_severity_level = _FATAL
     settings.intra_op_num_threads = min(threads, os.cpu_count() or 1)
     settings.enable_mem_pattern = memory_pattern
+    # Threads that wait for the next call by spinning take the cores of whoever runs in between: other partitions.
+    settings.add_session_config_entry("session.force_spinning_stop", "1")
     provider.add_to(settings, options)
     return settings
 
