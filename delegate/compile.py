@@ -22,7 +22,7 @@ from delegate.kernels.libraries import Wanted
 from delegate.lowering.compiler import Compiler, portable_message
 from delegate.lowering.kept import KeptPrograms, Made
 from delegate.lowering.locking import as_locked, lock_of, lock_to_keep, of_lock, with_lock
-from delegate.lowering.measuring import RAY, is_measured, measured_places
+from delegate.lowering.measuring import RAY, measured_places, to_measure
 from delegate.lowering.quantized import quantized
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.placing import MEASURED
@@ -107,14 +107,12 @@ def to_backend(
     selection = select(backends, config, registry, kernels, () if keeping is None else keeping.plan.backends)
     given = of_lock(exported_programs(model, example_inputs), keeping)
     saved = _saved_plan(plan) if keeping is None else keeping.plan
-    by_measuring = keeping is None and is_measured(place, selection, saved, elsewhere)
+    placing = to_measure(place, selection, saved, elsewhere) if keeping is None else None
     kept = kept_artifacts(selection, registry, cache)
     compiler = Compiler(selection, kernels_of(registry, selection.kernels), saved, kept)
     has_say = any(x is not None for x in (verify, original, lock, *elsewhere.values()))
     programs = None if kept is None or has_say else KeptPrograms(kept, selection, registry)
-    key = (
-        None if programs is None else programs.key(given, saved, keeping, selection.placement if by_measuring else None)
-    )
+    key = None if programs is None else programs.key(given, saved, keeping, placing)
     if programs is not None and key is not None and (found := programs.find(key)) is not None:
         for name, ep in given.items():
             warn_of_training(ep.graph, name)
@@ -123,7 +121,7 @@ def to_backend(
     source = exported_programs(original) if original is not None else given
     compiler.take(exported)
     outcome = None
-    if by_measuring:
+    if placing is not None:
         asked = elsewhere_of(bundle, costs)
         outcome = measured_places(compiler, exported, verify, registry, cache, progress, asked, ray)
         compiler, exported = cast(Compiler, outcome.base.compiler), dict(outcome.base.exported)

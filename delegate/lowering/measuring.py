@@ -10,6 +10,7 @@ from torch.export import ExportedProgram
 
 from delegate.cache.folder import CHOICES
 from delegate.cache.store import Store
+from delegate.config import Placing
 from delegate.errors import ConfigError
 from delegate.kernels.libraries import Wanted
 from delegate.lowering.compiler import Compiler
@@ -25,10 +26,10 @@ from delegate.selection import Selection, kept_folder
 RAY = "a Ray cluster"
 
 
-def is_measured(
+def to_measure(
     place: str | None, selection: Selection, saved: SavedPlan | None, elsewhere: Mapping[str, object]
-) -> bool:
-    """Whether places are to be measured, here or elsewhere; raises ConfigError where that cannot be.
+) -> Placing | None:
+    """How places are to be measured, here or elsewhere, if so; raises ConfigError where that cannot be.
 
     Args:
         place: as the caller says.
@@ -46,13 +47,13 @@ def is_measured(
         what = f"{said[0]} is for what is measured by hand, and Ray does it now"
         raise ConfigError(what, where="to_backend", remedy="give one of both")
     if not said and (place or selection.placement.policy) != "measured":
-        return False
+        return None
     if saved is not None:
         what = "places are to be measured, and a plan says where nodes run"
         raise ConfigError(what, where="to_backend", remedy="give one of both")
     if not selection.backends:
         raise ConfigError("places are to be measured, and there is no backend", remedy="name some")
-    return True
+    return selection.placement
 
 
 def measured_places(

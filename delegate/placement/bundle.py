@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -79,10 +79,7 @@ class Task:
 
 def digest(program: Program) -> str:
     """Of the bytes that a program is saved as."""
-    known = hashlib.sha256()
-    for piece in file.assemble(program):
-        known.update(piece)
-    return known.hexdigest()
+    return _copied(program, None)
 
 
 def described(call: Sequence[Any]) -> list[str]:
@@ -146,11 +143,17 @@ def read(path: str | os.PathLike[str], folder: Path) -> list[Task]:
 
 def _stored(archive: zipfile.ZipFile, member: str, program: Program) -> str:
     """Write a program; gives its digest."""
-    known = hashlib.sha256()
     with archive.open(zipfile.ZipInfo(member), "w", force_zip64=True) as written:
-        for piece in file.assemble(program):
+        return _copied(program, written)
+
+
+def _copied(program: Program, written: IO[bytes] | None) -> str:
+    """The digest of a program's bytes, which are also written where that is wished."""
+    known = hashlib.sha256()
+    for piece in file.assemble(program):
+        known.update(piece)
+        if written is not None:
             written.write(piece)
-            known.update(piece)
     return known.hexdigest()
 
 

@@ -99,10 +99,6 @@ class Cluster:
         if self._is_ours:
             ray.shutdown()
 
-    def bench(self, leaves: Sequence[Any], kernels: Sequence[str] | None, limit: float) -> ClusterBench:
-        """Where the programs of one method are measured; see `ProcessBench` for the arguments."""
-        return ClusterBench(leaves, kernels, limit)
-
 
 class ClusterBench:
     """Nodes of the cluster that this process is connected to.

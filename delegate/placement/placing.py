@@ -175,7 +175,7 @@ def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: floa
 def _bench(given: Circumstances, folder: Path, leaves: Sequence[Any], limit: float) -> ProcessBench | ClusterBench:
     if given.cluster is None:
         return ProcessBench(folder, leaves, given.kernels, limit)
-    return given.cluster.bench(leaves, given.kernels, limit)
+    return ClusterBench(leaves, given.kernels, limit)
 
 
 def _candidates(method: str, base: Base, given: Circumstances) -> Iterator[Candidate]:

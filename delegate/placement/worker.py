@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from delegate.errors import DelegateError
 from delegate.plugins import one_line
 from delegate.runtime.loaded import LoadedProgram, load
 from delegate.runtime.profile import Profile
@@ -43,10 +42,8 @@ def main() -> None:
         request = json.loads(line)
         try:
             answer = getattr(work, request.pop("do"))(**request)
-        except DelegateError as error:
-            answer = {"error": one_line(error)}
         except Exception as error:  # a plugin may raise anything
-            answer = {"error": f"{one_line(error)}"}
+            answer = {"error": one_line(error)}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
     os._exit(0)  # libraries get no chance to hang or crash in their own ends

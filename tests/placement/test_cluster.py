@@ -14,6 +14,7 @@ from delegate.errors import ConfigError
 from delegate.placement.cluster import ClusterBench
 from delegate.placement.racing import measured, rounds
 from delegate.placement.trials import Trial
+from tests.placement.killing import killed_midway
 from tests.placement.test_stretches import Block
 
 ray = pytest.importorskip("ray")
@@ -85,24 +86,10 @@ def test_a_worker_that_dies_midway_is_out_and_the_others_go_on(exported, address
     try:
         bench = ClusterBench([X.numpy()], None, 20.0)
         program = delegate.to_backend(exported, "xnnpack").program
-        seats = []
-
-        class Watching:
-            def seat(self, trial: Trial):
-                seats.append(bench.seat(trial))
-                return seats[-1]
-
-        def go_on(records):
-            if len(records["a"].rounds) == 2:
-                ray.kill(seats[0]._actor)
-            return rounds(4)(records)
-
-        records = measured([Trial(n, program, "forward") for n in "ab"], Watching(), go_on, lambda: True)
+        died = killed_midway(bench, program, lambda seat: ray.kill(seat._actor))
     finally:
         ray.shutdown()
-    assert len(records["a"].rounds) == 2
-    assert records["a"].failure.startswith("the Ray worker died: ")
-    assert (len(records["b"].rounds), records["b"].failure) == (4, "")
+    assert died.failure.startswith("the Ray worker died: ")
 
 
 def test_bad_input(exported, tmp_path: Path) -> None:

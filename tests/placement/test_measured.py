@@ -21,6 +21,7 @@ from delegate.errors import ConfigError, InputError
 from delegate.placement.racing import measured, rounds
 from delegate.placement.trials import ProcessBench, Trial
 from delegate.report import Report
+from tests.placement.killing import killed_midway
 from tests.placement.test_stretches import Block, Looping
 from tests.plugins import Site, site  # noqa: F401 - a fixture
 
@@ -262,22 +263,8 @@ def test_a_process_that_is_killed_midway(exported, tmp_path) -> None:
     """What was measured until then stays, and the others go on."""
     program = delegate.to_backend(exported, "xnnpack").program
     bench = ProcessBench(tmp_path, [X.numpy()], None, 20.0)
-    seats = []
-
-    class Watching:
-        def seat(self, trial: Trial):
-            seats.append(bench.seat(trial))
-            return seats[-1]
-
-    def go_on(records):
-        if len(records["a"].rounds) == 2:
-            seats[0]._process.kill()
-        return rounds(4)(records)
-
-    records = measured([Trial(n, program, "forward") for n in "ab"], Watching(), go_on, lambda: True)
-    assert len(records["a"].rounds) == 2
-    assert records["a"].failure == "was killed by SIGKILL while measured"
-    assert (len(records["b"].rounds), records["b"].failure) == (4, "")
+    died = killed_midway(bench, program, lambda seat: seat._process.kill())
+    assert died.failure == "was killed by SIGKILL while measured"
 
 
 def test_steps_are_told_by_partition(exported, tmp_path) -> None:
