@@ -13,7 +13,7 @@ from delegate.placement.statistics import LEAST
 from delegate.placement.trials import Turn
 
 _MORE, _OWN = 0.1, 1.25  # waits beyond this share of the time, and so many times the usual, are others' work
-_LOW = 8  # one of so many turns waits less than is usual
+_LOW, _LEAST = 8, 3  # of so many turns one may have waited less than is usual; in all fewer than so many
 
 Round = Mapping[str, Turn]
 
@@ -34,7 +34,7 @@ class Calm:
 
         Where fewer are than an interval needs, it is the least busy ones.
         """
-        usual = {name: sorted(waited)[len(waited) // _LOW] for name, waited in self._waited.items()}
+        usual = {n: sorted(waited)[min(len(waited) // _LOW, _LEAST - 1)] for n, waited in self._waited.items()}
         beyond = [max((t.waited - _OWN * usual[n] - _MORE for n, t in turns.items()), default=0.0) for turns in rounds]
         calm = [turns for turns, busy in zip(rounds, beyond, strict=True) if busy <= 0]
         if len(calm) >= min(LEAST, len(rounds)):

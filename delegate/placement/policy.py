@@ -211,7 +211,8 @@ class Placer:
         if len(self._found.stretches) < 2:
             self._found.not_tried.append("plans on several candidates: the method is narrow nowhere")
             return
-        self._found.survey = Survey(self.task, self._found.stretches, plans, self._known, self._bench, self._calm)
+        given = (self._found.stretches, plans, self._known, self._bench, self._calm)
+        self._found.survey = Survey(self.task, *given, keeps=self._found.is_calm)
         self._found.costs = self._found.survey.costs(lambda: self._has_time(_SURVEYED), self._progress)
         self._found.not_tried += self._found.survey.notes
 

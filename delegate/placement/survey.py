@@ -46,6 +46,7 @@ class Survey:
         known: from earlier; None where nothing is.
         bench: where programs run.
         calm: what is known of how long programs wait for a core.
+        keeps: whether what is found may be kept; not where other work had the cores until now.
 
     Attributes:
         notes: what could not be measured, for people.
@@ -60,9 +61,11 @@ class Survey:
         known: Known | None,
         bench: Bench,
         calm: Calm,
+        *,
+        keeps: bool = True,
     ) -> None:
         self._task, self._stretches, self._plans = task, stretches, dict(plans)
-        self._known, self._bench, self._calm, self._is_calm = known, bench, calm, True
+        self._known, self._bench, self._calm, self._keeps = known, bench, calm, keeps
         self._lowering = next(iter(plans.values())).candidate.lowering
         edge = self._lowering.edge()
         self._digests = [digest(edge, s) for s in stretches]
@@ -130,7 +133,7 @@ class Survey:
             return
         progress(f"measuring {len(self._stretches)} stretches on {', '.join(self._plans)}")
         records = measured(trials, self._bench, rounds(SURVEYED), has_time, calm=self._calm)
-        self._is_calm = all(r.is_calm for r in records.values())
+        self._keeps = self._keeps and all(r.is_calm for r in records.values())
         self.notes += [f"{name}: {r.failure}" for name, r in records.items() if r.failure]
         measured_ones = {names for names, (trial, _) in cuts.items() if len(records[trial.name].steps) >= _LEAST}
         for name in list(self._plans):
@@ -159,7 +162,7 @@ class Survey:
                 self._pieces[name][number] = self._kept([name], self._digests[number], seconds)
 
     def _kept(self, candidates: Sequence[str], what: str, seconds: list[float]) -> list[float]:
-        if self._known is not None and self._is_calm:
+        if self._known is not None and self._keeps:
             self._known.keep(candidates, what, seconds)
         return seconds
 
