@@ -93,6 +93,7 @@ class Placement:
         budget: seconds that measuring was given.
         spent: seconds that it took; 0 where all was known from earlier.
         machine: that it was measured on, where that is another one.
+        busy: what other work on the machine did to it; empty where it did nothing.
     """
 
     method: str
@@ -104,6 +105,7 @@ class Placement:
     budget: float = 0.0
     spent: float = 0.0
     machine: str = ""
+    busy: str = ""
 
     def lines(self) -> Iterator[str]:
         """The placement for people."""
@@ -120,6 +122,8 @@ class Placement:
                 ]
             )
         yield from (f"not tried: {what}" for what in self.not_tried)
+        if self.busy:
+            yield f"the machine was busy: {self.busy}"
 
     def _known(self) -> str:
         if all(p.cost is None for p in self.plans):
@@ -150,6 +154,7 @@ class Placement:
             budget=float(data["budget"]),
             spent=float(data["spent"]),
             machine=str(data.get("machine", "")),  # of what was written before there was one
+            busy=str(data.get("busy", "")),
         )
 
 

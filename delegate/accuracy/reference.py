@@ -31,7 +31,8 @@ class EagerMethods:
         self._modules = {name: ep.module() for name, ep in exported.items()}
         self._in_specs = {name: ep.call_spec.in_spec for name, ep in exported.items()}
         self._states = {
-            name: [s for s in states[name] if s in dict(m.named_buffers())] for name, m in self._modules.items()
+            name: [s for s in states[name] if s in dict(m.named_buffers(remove_duplicate=False))]
+            for name, m in self._modules.items()
         }
         self.states: dict[str, torch.Tensor] = {}
         for name, module in self._modules.items():

@@ -29,7 +29,7 @@ from delegate.plugins import one_line
 from delegate.program import file
 from delegate.program.model import Program
 
-FORMAT = 2  # 1 had plans of one candidate alone
+FORMAT = 3  # 1 had plans of one candidate alone, 2 compared results alone, no states
 _ABOUT = "bundle.json"
 _MOST_ABOUT = 2**20  # bytes of it
 _AGAIN = "write it again: `delegate lower --measure --bundle FILE`"

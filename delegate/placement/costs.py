@@ -43,11 +43,15 @@ class Record:
         steps: of each round that was watched, what a call of a step took: the first value that it makes, or the name of
             its partition -> seconds.
         failure: why it could not be run to its end, e.g. "was killed by SIGSEGV"; what was measured before stays.
+        busy: how many rounds do not count, for other work had the cores; known where it was measured.
+        is_calm: whether no other work had the cores in those that count, for all that is known.
     """
 
     rounds: list[float] = field(default_factory=list)
     steps: list[Mapping[str, float]] = field(default_factory=list)
     failure: str = ""
+    busy: int = 0
+    is_calm: bool = True
 
     @property
     def cost(self) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from delegate.accuracy.reference import EagerMethods, tensors
 from delegate.accuracy.samples import Sample
 from delegate.compiled import to_array, to_tensor
 from delegate.edge.program import EdgeProgram
-from delegate.placement.judging import Examined, examined, results
+from delegate.placement.judging import Examined, compared_inputs, examined, results
 from delegate.placement.trials import Seat
 from delegate.program.model import Program
 
@@ -40,6 +39,7 @@ class Examination:
         self._ep, self._edge, self.bound, self.is_random = ep, edge, bound, is_random
         self.calls = self.leaves(samples)
         self._found: dict[str, float] = {}
+        self._expected: list[list[torch.Tensor]] | None = None
 
     @staticmethod
     def leaves(samples: Sequence[Sample]) -> list[list[Any]]:
@@ -56,16 +56,34 @@ class Examination:
         """How near a program's results were, where that was looked at."""
         return self._found.get(name)
 
-    @cached_property
-    def expected(self) -> list[list[torch.Tensor]]:
-        """What torch gives for the calls."""
+    def expected(self, program: Program) -> list[list[torch.Tensor]]:
+        """What torch gives for the calls: results, then the inputs that are written to, then the states by name.
+
+        Each call begins with the states as they are at the start.
+
+        Args:
+            program: of the method, by any plan; it knows which inputs are written to.
+        """
+        if self._expected is None:
+            self._expected = self._run(compared_inputs(program, self._edge.name))
+        return self._expected
+
+    def _run(self, written: Sequence[int]) -> list[list[torch.Tensor]]:
         name = self._edge.name
         eager = EagerMethods({name: self._ep}, {name: tuple(self._edge.states.values())})
-        return [eager.run(name, pytree.tree_map_only(torch.Tensor, torch.clone, call)) for call in self.calls]
+        start = dict(eager.states)
+        found = []
+        for call in self.calls:
+            eager.states = {state: value.clone() for state, value in start.items()}
+            given = pytree.tree_map_only(torch.Tensor, torch.clone, call)
+            made = eager.run(name, given)
+            made += [given[number] for number in written]
+            found.append(made + [eager.states[state] for state in sorted(eager.names(name))])
+        return found
 
     def _sqnr_db(self, seat: Seat, program: Program) -> float:
         found = Differences()
-        for call, expected in zip(self.calls, self.expected, strict=True):
+        for call, expected in zip(self.calls, self.expected(program), strict=True):
             given = results(seat, program, self._edge.name, arrays_of(call))
             actual = tensors([to_tensor(*result) for result in given])
             found.add(actual, expected)

@@ -40,6 +40,19 @@ class Found:
     survey: Survey | None = None
     branches: list[Branch] = field(default_factory=list)
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether no other work had the cores in the rounds that count."""
+        return all(r.is_calm for r in {**self.records, **self.final}.values() if not r.failure)
+
+    @property
+    def busy(self) -> str:
+        """What is to be told of other work; empty where there was none."""
+        told = [max((r.busy for r in records.values()), default=0) for records in (self.records, self.final)]
+        if not self.is_calm:
+            return "other work had the cores all the time: the least busy rounds count, and nothing of it is kept"
+        return f"{sum(told)} rounds do not count, for other work had the cores" if sum(told) else ""
+
 
 def placement_of(found: Found, task: Task, examine: Examiner, chosen: str, spent: float) -> Placement:
     """What a report tells: the table of plans, the cheapest first, and the parts of the chosen one.
@@ -61,6 +74,7 @@ def placement_of(found: Found, task: Task, examine: Examiner, chosen: str, spent
         tuple(dict.fromkeys(found.not_tried)),
         task.budget,
         spent,
+        busy=found.busy,
     )
 
 

@@ -12,6 +12,7 @@ from delegate.kernels.halves import from_bfloat16
 from delegate.placement.trials import Seat, TrialFailed
 from delegate.program.dtypes import DType
 from delegate.program.model import Program, Ref
+from delegate.program.written import written_inputs
 
 _OWN = 75.0  # dB: what computes in float32 is nearer to torch
 _WORSE = 25.0  # dB below the nearest one: then it computes in less than the program's own precision
@@ -58,10 +59,20 @@ def examined(
 
 
 def results(seat: Seat, program: Program, name: str, call: Sequence[Any]) -> list[tuple[Array, DType | None]]:
-    """The arrays that a call of a method gives, each with its dtype; None of a number. Raises TrialFailed."""
+    """The arrays that a call of a method gives, each with its dtype; None of a number.
+
+    Its results, then the inputs that it writes to, then the states by name. Raises TrialFailed.
+    """
     method = next(m for m in program.methods if m.name == name)
     dtypes = [method.values[o.index].dtype if isinstance(o, Ref) else None for o in method.outputs]
+    dtypes += [method.values[method.inputs[number].value].dtype for number in compared_inputs(program, name)]
+    dtypes += [state.dtype for state in sorted(program.states, key=lambda state: state.name)]
     return [(a, d) for a, d in zip(seat.outputs(call), dtypes, strict=True) if a is not None]
+
+
+def compared_inputs(program: Program, name: str) -> list[int]:
+    """The numbers of the inputs that a method writes to, in order."""
+    return sorted(written_inputs(program, next(m for m in program.methods if m.name == name)))
 
 
 def numbers(array: Array, dtype: DType | None = None) -> Array:

@@ -167,7 +167,7 @@ def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: floa
         made = placer.place()
     if isinstance(bench, ClusterBench):
         made = replace(made, placement=replace(made.placement, machine="; ".join(bench.machines)))
-    if key is not None and kept is not None:
+    if key is not None and kept is not None and not placer.was_disturbed:
         kept.keep(key, made, cut_short=placer.was_cut_short)
     return made
 

@@ -99,7 +99,13 @@ class Placed:
 
 
 class Examiner(Protocol):
-    """Looks at what programs give."""
+    """Looks at what programs give.
+
+    Attributes:
+        is_random: whether the method draws random numbers, so that nothing can be compared.
+    """
+
+    is_random: bool
 
     def __call__(self, seats: Mapping[str, Seat], programs: Mapping[str, Program]) -> Examined:
         """What is wrong with the results of programs; keeps how near they are to torch's."""

@@ -12,12 +12,13 @@ from delegate.errors import DelegateError
 from delegate.measured import PlanCost
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.branches import branches
+from delegate.placement.calm import Calm
 from delegate.placement.choice import Choice, choice_of, choices
 from delegate.placement.composing import beside, composed
 from delegate.placement.costs import Costs, Record
 from delegate.placement.found import Found, placement_of
 from delegate.placement.plans import Examiner, Placed, Task, WholePlan, merged, own_plans, trial_of
-from delegate.placement.racing import beats, compared, winner
+from delegate.placement.racing import DOUBT, compared, winner
 from delegate.placement.stretches import stretches
 from delegate.placement.survey import Known, Survey
 from delegate.placement.trials import Bench, Seat
@@ -25,6 +26,7 @@ from delegate.plugins import one_line
 
 _COMPILED, _ALONE, _SURVEYED = 0.6, 0.4, 0.7  # shares of the budget after which a stage gives way to the next
 _WORTH = 0.99  # a mixed plan is tried where it should take less than this share of the best plan of one candidate
+_APART = 2.0  # seconds between both races, for what disturbs one of them to end
 _HOPELESS = 2.5  # a candidate that takes so many times the best one's time is not asked about stretches
 _MOST_SURVEYED = 4  # candidates
 _MOST_MIXED = 3  # plans
@@ -44,6 +46,7 @@ class Placer:
         known: what stretches cost, from earlier.
         progress: is told in a few words what is done.
         clock: seconds.
+        pause: lets so many seconds pass; None where the numbers are known already, so that none are confirmed.
     """
 
     def __init__(
@@ -54,10 +57,11 @@ class Placer:
         known: Known | None = None,
         progress: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] | None = time.sleep,
     ) -> None:
         self.task, self._bench, self._examine, self._known = task, bench, examine, known
-        self._progress, self._clock, self._start = progress, clock, clock()
-        self._found = Found()
+        self._progress, self._clock, self._start, self._pause = progress, clock, clock(), pause
+        self._found, self._calm = Found(), Calm()
 
     def place(self) -> Placed:
         """The plan to take: the preferred candidate's, where none could be measured.
@@ -71,26 +75,37 @@ class Placer:
         if best is None:
             self._found.not_tried.append("a choice: not one plan that may be taken was measured")
             return self._taken(self._unmeasured())
+        raced = self._clock()
         mixed = [*self._mixed(best), *self._beside(best)]
-        chosen = best
-        if mixed:
-            close = [n for n in self._accurate(self._found.records) if n != best and self._is_close(n, best)]
-            again = [self._found.plans[name] for name in self._found.plans if name == best or name in close]
-            self._found.plans.update((plan.name, plan) for plan in mixed)
-            final = self._race([*again, *mixed], 1.0)
-            won = winner(final, self._accurate(p.name for p in (*again, *mixed)))
-            chosen = won or best
-            self._found.final = final if won is not None else {p.name: final[p.name] for p in mixed}
-        return self._taken(chosen)
+        again = [p for name, p in self._found.plans.items() if name == best or self._is_rival(name, best)]
+        if mixed or (len(again) > 1 and self._is_timed and self._pause is not None):
+            best = self._confirmed(best, again, mixed, raced)
+        return self._taken(best)
+
+    def _confirmed(self, best: str, again: Sequence[WholePlan], mixed: Sequence[WholePlan], raced: float) -> str:
+        """The plan that wins once more, some time after the first race, beside those that came after it."""
+        if self._pause is not None:
+            self._pause(max(0.0, min(_APART, 0.05 * self.task.budget) - (self._clock() - raced)))
+        self._found.plans.update((plan.name, plan) for plan in mixed)
+        final = self._race([*again, *mixed], 1.0)
+        won = winner(final, self._accurate(p.name for p in (*again, *mixed)))
+        was_disturbed = won is not None and not final[won].is_calm and self._found.records[best].is_calm
+        if won is None or was_disturbed:
+            self._found.not_tried += ["the best plan once more: other work had the cores"] * was_disturbed
+            self._found.final = {p.name: final[p.name] for p in mixed}
+            return best
+        self._found.final = final
+        return won
 
     def _accurate(self, names: Iterable[str]) -> list[str]:
         """Those that keep the bound."""
         return [name for name in names if name not in self._found.inaccurate]
 
-    def _is_close(self, name: str, best: str) -> bool:
-        """Whether it is not known to be worse."""
-        record = self._found.records[name]
-        return bool(record.rounds) and not record.failure and not beats(self._found.records[best], record)
+    def _is_rival(self, name: str, best: str) -> bool:
+        """Whether it may turn out to be better than the best one."""
+        record, least = self._found.records[name], self._found.records[best].cost or 0.0
+        runs = not record.failure and record.cost is not None and name not in self._found.inaccurate
+        return runs and (record.cost or 0.0) < DOUBT * least
 
     def _unmeasured(self) -> str:
         """The plan to take where none was measured: the first that runs, the nearest to torch's where none keeps the
@@ -102,6 +117,11 @@ class Placer:
     def was_cut_short(self) -> bool:
         """Whether more budget might find another plan."""
         return not self._has_time(1.0) or any("budget" in what for what in self._found.not_tried)
+
+    @property
+    def was_disturbed(self) -> bool:
+        """Whether other work had the cores while the plan was chosen."""
+        return not self._found.is_calm
 
     @property
     def _is_timed(self) -> bool:
@@ -164,6 +184,7 @@ class Placer:
             self._found.inaccurate,
             lambda: self._has_time(share),
             lambda: self._has_time(1.0),
+            self._calm,
         )
 
     def _mixed(self, best: str) -> list[WholePlan]:
@@ -190,7 +211,8 @@ class Placer:
         if len(self._found.stretches) < 2:
             self._found.not_tried.append("plans on several candidates: the method is narrow nowhere")
             return
-        self._found.survey = Survey(self.task, self._found.stretches, plans, self._known, self._bench)
+        given = (self._found.stretches, plans, self._known, self._bench, self._calm)
+        self._found.survey = Survey(self.task, *given, keeps=self._found.is_calm)
         self._found.costs = self._found.survey.costs(lambda: self._has_time(_SURVEYED), self._progress)
         self._found.not_tried += self._found.survey.notes
 
@@ -288,6 +310,8 @@ class Placer:
         return made
 
     def _taken(self, chosen: str) -> Placed:
+        if self._examine.is_random:
+            self._found.not_tried.append("results: not compared, for the method draws random numbers")
         spent = self._clock() - self._start
         if not self._has_time(1.0):
             self._found.not_tried.append("more rounds: the budget was over")

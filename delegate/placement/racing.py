@@ -7,14 +7,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from delegate.measured import Interval
+from delegate.placement.calm import Calm, Round
 from delegate.placement.costs import Record
 from delegate.placement.statistics import LEAST, ratio
-from delegate.placement.trials import Bench, RoundsOver, Seat, Trial, TrialFailed
+from delegate.placement.trials import Bench, RoundsOver, Seat, Trial, TrialFailed, Turn
 
 MOST = 40  # rounds
 SURVEYED = 9  # rounds of programs whose steps are timed
 _BESIDE = 5  # rounds of what is in the table alone
 SAME = 0.01  # two plans whose difference is less for sure are the same
+DOUBT = 1.3  # other work may make a plan take so many times as long beside another
 _FAR, _EARLY = 2.0, 3  # what takes so many times as long in each of so many rounds is out
 
 T = TypeVar("T")
@@ -23,11 +25,17 @@ Check = Callable[[Mapping[str, Seat]], Mapping[str, str]]
 
 
 def measured(
-    trials: Sequence[Trial], bench: Bench, go_on: GoOn, has_time: Callable[[], bool], check: Check | None = None
+    trials: Sequence[Trial],
+    bench: Bench,
+    go_on: GoOn,
+    has_time: Callable[[], bool],
+    check: Check | None = None,
+    calm: Calm | None = None,
 ) -> dict[str, Record]:
     """What rounds of these programs show, by name. One that fails is out, with the reason in its record.
 
-    In each round every program has one turn; the order is turned around from round to round.
+    In each round every program has one turn; the order is turned around from round to round. Rounds in which other work
+    had the cores do not count.
 
     Args:
         trials: that are compared.
@@ -35,9 +43,12 @@ def measured(
         go_on: is told what is known after every round; gives the names of those that another round is for.
         has_time: whether another round may begin.
         check: is given all that run before the first round; says which of them are out, and why.
+        calm: what is known of how long programs wait for a core.
     """
     records = {trial.name: Record() for trial in trials}
     seats: dict[str, Seat] = {}
+    taken: list[dict[str, Turn]] = []
+    calm = Calm() if calm is None else calm
 
     def tried(name: str, work: Callable[..., T], *args: object) -> T | None:
         try:
@@ -61,24 +72,39 @@ def measured(
         stack.enter_context(contextlib.suppress(RoundsOver))
         is_turned = False
         while has_time() and (names := [name for name in go_on(records) if name in seats]):
+            taken.append({})
             for name in reversed(names) if is_turned else names:
                 turn = tried(name, seats[name].turn)
                 if turn is not None:
-                    records[name].rounds.append(turn.cost)
-                    records[name].steps += [turn.steps] if turn.steps else []
+                    taken[-1][name] = turn
+            calm.add(taken[-1])
+            _write(records, taken, calm)
             is_turned = not is_turned
+    _write(records, taken, calm)  # also of a round that was not ended
     return records
 
 
+def _write(records: Mapping[str, Record], taken: Sequence[Round], calm: Calm) -> None:
+    """Put what counts of the rounds into records. A program of which nothing would count has all it took part in."""
+    counting, is_calm = calm.counting(taken)
+    for name, record in records.items():
+        own, every = ([turns[name] for turns in each if name in turns] for each in (counting, taken))
+        turns = own or every
+        record.rounds[:] = [turn.cost for turn in turns]
+        record.steps[:] = [turn.steps for turn in turns if turn.steps]
+        record.busy, record.is_calm = len(every) - len(turns), is_calm
+
+
 def rounds(count: int) -> GoOn:
-    """So many rounds of all."""
-    return lambda records: [name for name, r in records.items() if len(r.rounds) < count]
+    """So many rounds of all, for which twice as many more may be busy."""
+    return lambda records: [n for n, r in records.items() if len(r.rounds) < count and r.busy < 2 * count]
 
 
 class Race:
     """Goes on with programs until it is known whether they are slower than the fastest.
 
-    Those that are slower beyond the noise are out, and so are those that are far behind from the start.
+    Those that are slower beyond the noise are out, and so are those that are far behind from the start. It goes on with
+    all as long as other work has the cores.
 
     Args:
         beside: names of those that no one is compared with, which may be added later: they get a few rounds.
@@ -100,6 +126,8 @@ class Race:
         if not costs:
             return beside
         best = min(costs, key=costs.__getitem__)
+        if not all(r.is_calm for r in running.values()):
+            return [*running, *beside]
         known = {name: ratio(r.rounds, running[best].rounds) for name, r in running.items() if name != best}
         self._out |= {n for n, i in known.items() if i.low > 1 or _is_far(running[n], running[best])}
         undecided = [n for n, i in known.items() if n not in self._out and not _is_same(i)]
@@ -114,11 +142,12 @@ def compared(
     beside: Collection[str],
     goes_on: Callable[[], bool],
     has_time: Callable[[], bool],
+    calm: Calm | None = None,
 ) -> dict[str, Record]:
     """What rounds show of programs of one objective, until it is known which is the best.
 
     Args:
-        trials, bench, has_time, check: see `measured`.
+        trials, bench, has_time, check, calm: see `measured`.
         beside: see `Race`; the check may add to it.
         goes_on: whether there is time for more than the rounds that an interval needs.
     """
@@ -127,10 +156,10 @@ def compared(
 
     def go_on(records: Mapping[str, Record]) -> Collection[str]:
         names = wanted(records)
-        enough = all(len(records[name].rounds) >= LEAST for name in names)
+        enough = all(len(records[name].rounds) + records[name].busy >= LEAST for name in names)
         return () if enough and not goes_on() else names
 
-    return measured(trials, bench, go_on, has_time, check)
+    return measured(trials, bench, go_on, has_time, check, calm)
 
 
 def _is_far(record: Record, best: Record) -> bool:
@@ -143,8 +172,9 @@ def _is_same(interval: Interval) -> bool:
 
 
 def beats(record: Record, other: Record) -> bool:
-    """Whether it costs less than the other beyond the noise."""
-    return ratio(record.rounds, other.rounds).high < 1 or _is_far(other, record)
+    """Whether it costs less than the other beyond the noise, and beyond what other work may do where there was any."""
+    least = 1 if record.is_calm and other.is_calm else 1 / DOUBT
+    return ratio(record.rounds, other.rounds).high < least or _is_far(other, record)
 
 
 def winner(records: Mapping[str, Record], names: Sequence[str]) -> str | None:

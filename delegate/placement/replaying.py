@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from delegate.accuracy.reference import tensors
+import torch
+
 from delegate.compiled import to_array
 from delegate.edge.node import dtype_of
 from delegate.errors import PartitionError
@@ -54,8 +55,8 @@ class Elsewhere:
         known = [_of(costs, where, task, inputs) for costs, where in self._costs]
         bench = _Elsewhere(known, collects=self._path is not None)
         mixes = len(known) > 1 or self._path is not None
-        judge = _Judging(known, examine.bound)
-        placer = Placer(replace(task, mixes=mixes), bench, judge, None, progress, clock=lambda: 0.0)
+        judge = _Judging(known, examine.bound, is_random=examine.is_random)
+        placer = Placer(replace(task, mixes=mixes), bench, judge, None, progress, clock=lambda: 0.0, pause=None)
         made = placer.place()
         if not known:
             placer.survey()
@@ -119,7 +120,8 @@ def _of(costs: Costs, where: str, task: Task, inputs: Sequence[str]) -> _Known:
 
 
 def _task(task: Task, examine: Examination, entries: Sequence[bundle.Entry]) -> bundle.Task:
-    expected = None if examine.is_random else [_plain(examine, call) for call in range(len(examine.calls))]
+    given = [] if examine.is_random else examine.expected(entries[0].program)
+    expected = None if examine.is_random else [[_plain(t) for t in call] for call in given]
     calls = [arrays_of(call) for call in examine.calls]
     return bundle.Task(task.method, task.objective, task.budget, examine.bound, entries, calls, expected)
 
@@ -197,8 +199,8 @@ class _ReplayedSeat:
 class _Judging:
     """An examiner that goes by what was looked at elsewhere."""
 
-    def __init__(self, known: Sequence[_Known], bound: float | None) -> None:
-        self._known, self._bound = known, bound
+    def __init__(self, known: Sequence[_Known], bound: float | None, *, is_random: bool) -> None:
+        self._known, self._bound, self.is_random = known, bound, is_random
 
     def __call__(self, seats: Mapping[str, Seat], programs: Mapping[str, Program]) -> Examined:
         near = {name: sqnr for name in seats if (sqnr := self.sqnr_db(name)) is not None}
@@ -209,10 +211,9 @@ class _Judging:
         return next((sqnr for sqnr in having if sqnr is not None), None)
 
 
-def _plain(examine: Examination, call: int) -> list[Array]:
-    """What torch gives for a call, as NumPy's own numbers."""
-    given = tensors(examine.expected[call])
-    return [numbers(to_array(t, "result"), dtype_of(t.dtype)) for t in given]
+def _plain(tensor: torch.Tensor) -> Array:
+    """What torch gives, as NumPy's own numbers."""
+    return numbers(to_array(tensor, "result"), dtype_of(tensor.dtype))
 
 
 def _few(inputs: Sequence[str]) -> str:

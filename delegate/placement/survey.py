@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from statistics import median
@@ -9,6 +10,7 @@ from typing import Protocol
 
 from delegate.errors import DelegateError
 from delegate.partitioner.saved import SavedPlan
+from delegate.placement.calm import Calm
 from delegate.placement.composing import composed
 from delegate.placement.costs import Costs, Record, Stretch
 from delegate.placement.plans import Task, WholePlan, merged, own_plans, trial_of
@@ -19,6 +21,7 @@ from delegate.placement.trials import Bench, Trial
 from delegate.plugins import one_line
 
 _LEAST = 3  # rounds, to go on with
+_NEVER = [math.inf]  # what passing from one candidate to another takes, where that could not be measured
 
 Pair = tuple[str, str]
 
@@ -34,7 +37,7 @@ class Known(Protocol):
 
 
 class Survey:
-    """Measures stretches of one method on several candidates.
+    """Measures stretches of one method on several candidates. What fails at that is left out.
 
     Args:
         task: what is placed.
@@ -42,6 +45,8 @@ class Survey:
         plans: candidate -> its own plan.
         known: from earlier; None where nothing is.
         bench: where programs run.
+        calm: what is known of how long programs wait for a core.
+        keeps: whether what is found may be kept; not where other work had the cores until now.
 
     Attributes:
         notes: what could not be measured, for people.
@@ -55,9 +60,12 @@ class Survey:
         plans: Mapping[str, WholePlan],
         known: Known | None,
         bench: Bench,
+        calm: Calm,
+        *,
+        keeps: bool = True,
     ) -> None:
         self._task, self._stretches, self._plans = task, stretches, dict(plans)
-        self._known, self._bench = known, bench
+        self._known, self._bench, self._calm, self._keeps = known, bench, calm, keeps
         self._lowering = next(iter(plans.values())).candidate.lowering
         edge = self._lowering.edge()
         self._digests = [digest(edge, s) for s in stretches]
@@ -71,6 +79,11 @@ class Survey:
     @property
     def _all(self) -> str:
         return "-".join(self._digests)
+
+    @property
+    def _pairs(self) -> list[Pair]:
+        """Those of the candidates that are left."""
+        return list(combinations(self._plans, 2))
 
     def _find(self, candidates: Sequence[str], what: str) -> list[float] | None:
         return None if self._known is None else self._known.find(candidates, what)
@@ -87,15 +100,17 @@ class Survey:
                 cuts[name,] = cut
         if len(self._plans) < 2:
             return None
-        pairs = list(combinations(self._plans, 2))
-        for pair in pairs:
+        for pair in self._pairs:
             if self._crossing[pair] is None:
                 cut = self._cut(pair, has_time, progress)
                 if cut is None:
-                    return None
-                cuts[pair] = cut
-        if not self._measure(cuts, has_time, progress):
+                    self._crossing[pair] = _NEVER
+                else:
+                    cuts[pair] = cut
+        self._measure(cuts, has_time, progress)
+        if len(self._plans) < 2:
             return None
+        pairs = self._pairs
         pieces = {name: [rounds or [] for rounds in self._pieces[name]] for name in self._plans}
         joined = {name: joined_of(self._stretches, pieces[name], self._whole[name] or []) for name in self._plans}
         crossing = {p: max(median(self._crossing[p] or [0.0]), 0.0) for p in pairs}
@@ -106,8 +121,8 @@ class Survey:
         cuts: Mapping[tuple[str, ...], tuple[Trial, SavedPlan]],
         has_time: Callable[[], bool],
         progress: Callable[[str], None],
-    ) -> bool:
-        """Run what is not known yet, and keep what it takes; gives whether all is known then."""
+    ) -> None:
+        """Run what is not known yet, and keep what it takes. A candidate that fails at it is out."""
         whole = {
             name: trial_of(f"whole {name}", p.lowered, p.options, self._task, is_watched=True)
             for name, p in self._plans.items()
@@ -115,26 +130,31 @@ class Survey:
         }
         trials = [*(trial for trial, _ in cuts.values()), *whole.values()]
         if not trials:
-            return True
+            return
         progress(f"measuring {len(self._stretches)} stretches on {', '.join(self._plans)}")
-        records = measured(trials, self._bench, rounds(SURVEYED), has_time)
+        records = measured(trials, self._bench, rounds(SURVEYED), has_time, calm=self._calm)
+        self._keeps = self._keeps and all(r.is_calm for r in records.values())
         self.notes += [f"{name}: {r.failure}" for name, r in records.items() if r.failure]
-        if any(len(r.steps) < _LEAST for r in records.values()):
-            self.notes.append("plans on several candidates: not all stretches could be measured in the budget")
-            return False
-        for name, trial in whole.items():
-            self._whole[name] = self._kept([name], self._all, _totals(records[trial.name]))
-        for names, (trial, plan) in cuts.items():
-            found = steps_by_stretch(records[trial.name], self._stretches, plan)
-            if len(names) == 1:
-                self._add(names[0], found)
-        for names, (trial, plan) in cuts.items():
-            if len(names) == 2:
-                found = steps_by_stretch(records[trial.name], self._stretches, plan)
-                both = [self._pieces[name] for name in names]
-                extra = extra_of(found, [both[i % 2][i] or [] for i in range(len(self._stretches))])
-                self._crossing[names[0], names[1]] = self._kept(names, self._all, [extra])
-        return True
+        measured_ones = {names for names, (trial, _) in cuts.items() if len(records[trial.name].steps) >= _LEAST}
+        for name in list(self._plans):
+            runs = name not in whole or len(records[whole[name].name].steps) >= _LEAST
+            if not runs or ((name,) in cuts and (name,) not in measured_ones):
+                late = "" if has_time() else " in the budget"
+                self.notes.append(f"stretches on {name}: they could not be measured{late}")
+                del self._plans[name]
+        for name in whole.keys() & self._plans.keys():
+            self._whole[name] = self._kept([name], self._all, _totals(records[whole[name].name]))
+        found = {n: steps_by_stretch(records[t.name], self._stretches, p) for n, (t, p) in cuts.items()}
+        for name in self._plans:
+            if (name,) in cuts:
+                self._add(name, found[name,])
+        for pair in self._pairs:
+            if pair in measured_ones:
+                both = [self._pieces[name] for name in pair]
+                extra = extra_of(found[pair], [both[i % 2][i] or [] for i in range(len(self._stretches))])
+                self._crossing[pair] = self._kept(pair, self._all, [extra])
+            elif pair in cuts:
+                self._crossing[pair] = _NEVER
 
     def _add(self, name: str, found: Rounds) -> None:
         for number, seconds in enumerate(found):
@@ -142,7 +162,7 @@ class Survey:
                 self._pieces[name][number] = self._kept([name], self._digests[number], seconds)
 
     def _kept(self, candidates: Sequence[str], what: str, seconds: list[float]) -> list[float]:
-        if self._known is not None:
+        if self._known is not None and self._keeps:
             self._known.keep(candidates, what, seconds)
         return seconds
 

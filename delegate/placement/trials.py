@@ -59,10 +59,17 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One round of one program: its cost, and seconds of its steps where it is watched."""
+    """One round of one program.
+
+    Args:
+        cost: seconds a call, or bytes.
+        steps: seconds of each, where these are watched.
+        waited: how long its threads could have run and had no core, as a share of the time; 0 where nothing tells.
+    """
 
     cost: float
     steps: Mapping[str, float] = field(default_factory=dict)
+    waited: float = 0.0
 
 
 class Seat(Protocol):
@@ -75,7 +82,10 @@ class Seat(Protocol):
         """Measure one round; raises TrialFailed, and RoundsOver where none is to be had, which ends all."""
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:
-        """What a call gives in a context of its own, as arrays; None for what is no number. Raises TrialFailed."""
+        """What a call gives in a context of its own, see `worker`, as arrays; None for what is no number.
+
+        Raises TrialFailed.
+        """
 
     def close(self) -> None:
         """End it."""
@@ -173,7 +183,7 @@ class Process:
         if self._trial.objective == "memory":
             self._say("memory")
             said = self._answer()
-        return Turn(float(said["cost"]), dict(said.get("steps", {})))
+        return Turn(float(said["cost"]), dict(said.get("steps", {})), float(said.get("waited", 0.0)))
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:
         """What a call gives, as arrays; None for what is no number."""

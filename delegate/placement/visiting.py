@@ -11,6 +11,7 @@ from pathlib import Path
 from delegate.cache.environment import machine
 from delegate.errors import ProgramError
 from delegate.placement import bundle
+from delegate.placement.calm import Calm
 from delegate.placement.elsewhere import Costs, MethodCosts, ProgramCosts
 from delegate.placement.judging import Examined, examined, numbers, results, sqnr_db
 from delegate.placement.racing import SURVEYED, compared, measured, rounds
@@ -73,8 +74,9 @@ def _measured(task: bundle.Task, bench: ProcessBench, budget: float) -> MethodCo
     def is_racing() -> bool:
         return time.monotonic() - start < budget * (_RACED if timed else 1)
 
-    records = compared(whole, bench, check, inaccurate, is_racing, has_time)
-    records |= measured(timed, bench, rounds(SURVEYED), has_time)
+    calm = Calm()
+    records = compared(whole, bench, check, inaccurate, is_racing, has_time, calm)
+    records |= measured(timed, bench, rounds(SURVEYED), has_time, calm=calm)
     programs = {e.name: ProgramCosts(e.digest, records[e.name], found.get(e.name)) for e in task.entries}
     return MethodCosts(task.objective, bundle.described(task.calls[0]), budget, time.monotonic() - start, programs)
 

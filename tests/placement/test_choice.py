@@ -8,10 +8,12 @@ import random
 
 import pytest
 
+from delegate.placement.calm import Calm
 from delegate.placement.choice import choice_of, choices
 from delegate.placement.costs import Costs, Record
 from delegate.placement.racing import Race, beats, winner
 from delegate.placement.statistics import CONFIDENCE, LEAST, ratio
+from delegate.placement.trials import Turn
 
 
 def random_costs(seed: int, stretches: int, names: str) -> Costs:
@@ -117,3 +119,17 @@ def test_what_is_in_the_table_alone_beats_nobody() -> None:
             records[name].rounds.append({"a": 1.0, "b": 1.3, "x": 0.1}[name])
     assert 0 < len(records["x"].rounds) < LEAST
     assert len(records["b"].rounds) == LEAST
+
+
+def test_a_library_that_waits_for_its_own_threads_is_not_disturbed() -> None:
+    calm, draw = Calm(), random.Random(0)
+    taken = [{"a": Turn(1.0, {}, 0.001), "b": Turn(1.0, {}, draw.uniform(0.6, 0.75))} for _ in range(20)]
+    for turns in taken:
+        calm.add(turns)
+    assert calm.counting(taken) == (taken, True)
+    busy = [{"a": Turn(2.0, {}, 0.5), "b": Turn(1.0, {}, 0.7)}, {"a": Turn(1.0, {}, 0.0), "b": Turn(2.0, {}, 1.5)}]
+    for turns in busy:
+        calm.add(turns)
+    assert calm.counting([*taken, *busy]) == (taken, True)
+    few, is_calm = calm.counting([*taken[:2], *busy * 5])
+    assert (len(few) >= LEAST, few[:2], is_calm) == (True, taken[:2], False)

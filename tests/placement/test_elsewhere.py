@@ -542,7 +542,8 @@ def first(change: dict[str, Any]) -> Callable[[Sequence[dict[str, Any]]], list[d
 
 
 BAD_BUNDLES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
-    "another format": (about("format", 9), "its format is 9, known is 2"),
+    "another format": (about("format", 9), "its format is 9, known is 3"),
+    "an earlier format": (about("format", 2), "its format is 2, known is 3"),
     "nothing said": (put("bundle.json", b"{}"), "KeyError"),
     "nested without end": (put("bundle.json", b"[" * 100_000), "RecursionError"),
     "too much said": (put("bundle.json", b" " * (2**20 + 1)), "JSONDecodeError"),
@@ -608,3 +609,30 @@ def test_arguments_that_contradict_each_other(exported: Any, bundle: Path, tmp_p
     done = CliRunner().invoke(app, ["lower", "net.pt2"])
     assert done.exit_code == 2
     assert "Missing option '--output'" in done.output
+
+
+def test_the_fastest_are_asked_about_stretches_whatever_their_place_in_the_list(tmp_path: Path) -> None:
+    """The first bundle cuts for the first four, the next one for those that turned out to be the fastest."""
+    names = [f"xnnpack:{letter}" for letter in "abcde"]
+    config = {"backends": [{"name": name, "options": {"threads": 1}} for name in names]}
+    exported = torch.export.export(Chain().eval(), (X,))
+    fastest = names[-1]
+    known: list[Path] = []
+
+    def visited(number: int) -> list[str]:
+        """Lower with what is known, measure the bundle that this gives; the names of its programs."""
+        path, folder = tmp_path / f"{number}.bundle", tmp_path / str(number)
+        folder.mkdir()
+        lowered(exported, config=config, costs=known or None, bundle=path)
+        known.append(costing(folder, path, lambda name, entry: 0.9 if fastest in name.split(" ")[-1] else 1.0))
+        with zipfile.ZipFile(path) as archive:
+            return [p["name"] for p in json.loads(archive.read("bundle.json"))["tasks"][0]["programs"]]
+
+    first = visited(0)
+    assert {*names, f"cut {names[0]}", f"cut {names[0]}/{names[3]}"} <= set(first)
+    assert f"cut {fastest}" not in first
+    (placement,) = lowered(exported, config=config, costs=known).report.placements
+    assert placement.chosen == fastest
+    assert any("--costs FILE --bundle FILE" in what for what in placement.not_tried)
+    assert not any("budget" in what for what in placement.not_tried)
+    assert set(visited(1)) == {f"cut {fastest}", f"whole {fastest}", *(f"cut {n}/{fastest}" for n in names[:3])}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from delegate.registry import default_registry
 from delegate.runtime.kernels import kernels_of
 from delegate.selection import select
 
-BLOCKS, WIDTH = 6, 16
+BLOCKS, WIDTH, ON_KERNELS = 6, 16, 5.0
 NAMES = ("xnnpack:a", "xnnpack:b", "xnnpack:c")
 Table = Mapping[str, Sequence[float]]
 
@@ -35,13 +35,19 @@ def block(width: int) -> nn.Module:
 
 @dataclass
 class TableBench:
-    """Programs whose blocks cost what a table says, with noise; the clock goes with what is measured."""
+    """Programs whose blocks cost what a table says, with noise; the clock goes with what is measured.
+
+    While other work has the cores, what some backends cost is so many times as much.
+    """
 
     table: Table
     noise: float = 0.02
     call: float = 0.05
     crossing: float = 0.0
     faults: Mapping[str, int] = field(default_factory=dict)  # backend -> the turn in which what uses it fails
+    busy: Callable[[float], bool] = lambda now: False
+    slowed: Mapping[str, float] = field(default_factory=dict)  # backend -> factor
+    tells: bool = True  # whether programs know how long they waited for a core
     now: float = 0.0
     draw: random.Random = field(default_factory=lambda: random.Random(0))
     opened: list[Trial] = field(default_factory=list)
@@ -67,9 +73,13 @@ class TableSeat:
         for spec in self.trial.program.delegates:
             if self.turns >= self.bench.faults.get(spec.backend, 1000):
                 raise TrialFailed("was killed by SIGSEGV while measured")
+        is_busy = self.bench.busy(self.bench.now)
         self.bench.now += 0.05
-        steps = {n: c * self.bench.draw.uniform(1, 1 + self.bench.noise) for n, c in self.costs.items()}
-        return Turn(sum(steps.values()), steps if self.trial.is_watched else {})
+        backends = {spec.backend for spec in self.trial.program.delegates} if is_busy else ()
+        slower = max((self.bench.slowed.get(name, 1.0) for name in backends), default=1.0)
+        steps = {n: c * slower * self.bench.draw.uniform(1, 1 + self.bench.noise) for n, c in self.costs.items()}
+        waited = (0.6 if is_busy else 0.0) + 0.01 * (self.turns % 5)
+        return Turn(sum(steps.values()), steps if self.trial.is_watched else {}, waited if self.bench.tells else 0.0)
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:
         raise AssertionError
@@ -83,7 +93,10 @@ def partition_costs(program: Program, bench: TableBench):
     method = program.methods[0]
     done, last = 0, ""
     for call in method.instructions:
-        assert isinstance(call, DelegateCall)
+        if not isinstance(call, DelegateCall):  # what was not worth a call of its backend
+            yield method.values[call.outputs[0]].name, ON_KERNELS
+            done = method.values[call.outputs[0]].shape[-1] - WIDTH
+            continue
         spec = program.delegates[call.delegate]
         end = method.values[call.outputs[0]].shape[-1] - WIDTH
         passing = bench.crossing if last not in ("", spec.backend) else 0.0
@@ -98,6 +111,7 @@ class Looked:
 
     far: Mapping[str, float] = field(default_factory=dict)
     bound: float = 40.0
+    is_random: bool = False
 
     def __call__(self, seats: Mapping[str, Seat], programs: Mapping[str, Program]) -> Examined:
         return Examined({}, {n: "too far" for n in seats if self.far.get(n, 100.0) < self.bound})
@@ -117,16 +131,23 @@ def lowering() -> Alternatives:
     return Alternatives(compiler, "forward")
 
 
-def placed(
+def placer(
     lowering: Alternatives,
     bench: TableBench,
     examine: Looked | None = None,
     known: Memory | None = None,
     **task: Any,
-) -> Placed:
+) -> Placer:
+    def pause(seconds: float) -> None:
+        bench.now += seconds
+
     candidates = [Candidate(name, name, lowering) for name in bench.table]
-    given = {"objective": "latency", "budget": 1000.0, **task}
-    return Placer(Task("forward", candidates, **given), bench, examine or Looked(), known, clock=bench.clock).place()
+    asked = Task("forward", candidates, **{"objective": "latency", "budget": 1000.0, **task})
+    return Placer(asked, bench, examine or Looked(), known, clock=bench.clock, pause=pause)
+
+
+def placed(lowering: Alternatives, bench: TableBench, *given: Any, **task: Any) -> Placed:
+    return placer(lowering, bench, *given, **task).place()
 
 
 def rows(found: Placed) -> dict[str, PlanCost]:
@@ -282,3 +303,46 @@ def test_throughput_has_as_many_callers_as_asked(lowering: Alternatives) -> None
     placed(lowering, bench, objective="throughput", callers=4)
     callers = {(t.is_watched, t.callers) for t in bench.opened}
     assert callers == {(False, 4), (True, 1)}
+
+
+BUSY: dict[str, tuple[Callable[[float], bool], str]] = {  # when, and what is said of it
+    "in bursts": (lambda now: now % 5 < 3, "rounds do not count, for other work had the cores"),
+    "until the second race": (lambda now: now < 5, ""),  # what wins then has waited less than ever
+    "from then on": (lambda now: now > 3, "the best plan once more: other work had the cores"),
+}
+PREFERRED = {NAMES[0]: flat(1.0), NAMES[1]: flat(1.2), NAMES[2]: flat(1.6)}
+
+
+@pytest.mark.parametrize("when", BUSY)
+@pytest.mark.parametrize("seed", range(3))
+def test_other_work_that_hits_the_best_the_hardest_does_not_count(lowering: Alternatives, when: str, seed: int) -> None:
+    slowed = {NAMES[0]: 1.8, NAMES[1]: 1.3, NAMES[2]: 1.3}
+    busy, said = BUSY[when]
+    made = placer(lowering, TableBench(PREFERRED, busy=busy, slowed=slowed, draw=random.Random(seed)), budget=60.0)
+    found = made.place()
+    assert found.placement.chosen == NAMES[0]
+    assert not made.was_disturbed
+    assert found.placement.plans[0].cost == pytest.approx(BLOCKS * 1.0, rel=0.1)
+    assert said in "\n".join(found.placement.lines())
+
+
+def test_what_looked_best_has_to_win_once_more(lowering: Alternatives) -> None:
+    """Also where nothing tells that other work had the cores."""
+    bench = TableBench(PREFERRED, busy=lambda now: now < 1.5, slowed={NAMES[0]: 1.5}, tells=False)
+    found = placed(lowering, bench)
+    assert found.placement.chosen == NAMES[0]
+    assert [t.name for t in bench.opened].count(NAMES[0]) == 2
+
+
+def test_where_other_work_never_ends_that_is_said_and_nothing_is_kept(lowering: Alternatives) -> None:
+    """Each program had the cores for itself once."""
+    turns = iter(range(10**6))
+    bench = TableBench(PREFERRED, busy=lambda now: next(turns) > 8, slowed={NAMES[0]: 1.5})
+    memory = Memory()
+    made = placer(lowering, bench, known=memory, budget=60.0)
+    found = made.place()
+    assert found.placement.chosen == NAMES[0]
+    assert made.was_disturbed
+    assert found.placement.busy.startswith("other work had the cores all the time")
+    assert not memory.known
+    assert bench.now < 60 * 1.1

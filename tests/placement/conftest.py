@@ -1,0 +1,10 @@
+"""Tests do not wait between the races of a measured placement."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("delegate.placement.policy._APART", 0.0)
