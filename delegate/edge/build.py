@@ -35,8 +35,15 @@ def fake_result(node: Node) -> Any:
     """
     args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta[META_VALUE])
     assert callable(node.target)
-    with fake_mode(node.all_input_nodes) or contextlib.nullcontext(), torch.no_grad(), enable_python_dispatcher():
+    mode = fake_mode(node.all_input_nodes)
+    with mode or contextlib.nullcontext(), _unbound(mode), torch.no_grad(), enable_python_dispatcher():
         return node.target(*args, **kwargs)
+
+
+def _unbound(mode: FakeTensorMode | None) -> contextlib.AbstractContextManager[Any]:
+    """New symbols of sizes that depend on data do not wait for a trace, which would refuse to end without them."""
+    known = None if mode is None else mode.shape_env
+    return contextlib.nullcontext() if known is None else known.ignore_fresh_unbacked_symbols()
 
 
 def make_like(like: Node, target: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Node:

@@ -301,9 +301,12 @@ def _numbers(value: Any) -> list[Any]:
 
 
 def _replace_uses(node: Node, results: Any) -> None:
-    """Let the users of a node use a body's result, which is a node or, for several results, a list of nodes."""
+    """Let the users of a node use a body's result: a node, a list of them for several, a size that export has fixed."""
     if isinstance(results, Node):
         node.replace_all_uses_with(results)
+    elif isinstance(results, int):
+        for user in list(node.users):
+            user.args, user.kwargs = map_arg((user.args, user.kwargs), lambda n: results if n is node else n)
     elif isinstance(results, list | tuple):
         for user in list(node.users):
             assert user.target is operator.getitem, f"{user} takes all results of {node}"

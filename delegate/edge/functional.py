@@ -57,6 +57,9 @@ def functionalize(graph: Graph) -> dict[Node, Node]:
     Raises:
         NotSimple: a write that has no pure form here; the graph is then spoilt.
     """
+    for node in graph.find_nodes(op="call_function", target=aten.detach_.default):
+        node.replace_all_uses_with(node.args[0])  # the number of a tensor constant: nothing is written
+        graph.erase_node(node)
     nodes = list(graph.nodes)
     for node in nodes:
         flag = _HIDDEN_WRITES.get(str(node.target))

@@ -105,17 +105,17 @@ def test_without_torch(tmp_path):
 
 
 class Whole(torch.nn.Module):
-    """torchvision's own SSDlite, of random weights whose scores differ."""
+    """A detector of torchvision's own, of random weights whose scores differ."""
 
-    def __init__(self):
+    def __init__(self, name, **options):
         super().__init__()
         with torchvision():
-            from torchvision.models.detection import ssdlite320_mobilenet_v3_large as build
-        self.detector = build(weights=None, weights_backbone=None, num_classes=5)
+            import torchvision.models.detection as builders
+        self.detector = getattr(builders, name)(weights=None, weights_backbone=None, num_classes=5, **options)
         self.detector.score_thresh = 0.0
         for weight in self.detector.head.parameters():
             if weight.dim() > 1:
-                torch.nn.init.normal_(weight, std=0.3)
+                torch.nn.init.normal_(weight, std=2 * weight[0].numel() ** -0.5)
 
     def forward(self, image):
         return self.detector([image[0]])[0]
@@ -128,29 +128,45 @@ def _apart(boxes, scores, classes, threshold):
     return nms(boxes + (classes.to(boxes) * 1e4)[:, None], scores, threshold)
 
 
+# Name -> size of the image, options.
+_SMALL = {"min_size": 64, "max_size": 96, "topk_candidates": 50}
+WHOLE = {
+    "ssdlite320_mobilenet_v3_large": ((320, 320), {}),
+    "ssd300_vgg16": ((64, 80), {"detections_per_img": 50}),
+    "retinanet_resnet50_fpn": ((64, 80), _SMALL),
+    "fcos_resnet50_fpn": ((64, 80), _SMALL),
+}
+
+
 @pytest.mark.slow
-def test_a_whole_detector(tmp_path, monkeypatch):
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_whole_detector(name, dynamic, tmp_path, monkeypatch):
+    size, options = WHOLE[name]
     torch.manual_seed(0)
-    image = torch.rand(1, 3, 320, 320)
+    image, other = torch.rand(1, 3, *size), torch.rand(1, 3, size[0] + 13, size[1] + 7)
+    sizes = ({2: torch.export.Dim.AUTO, 3: torch.export.Dim.AUTO},) if dynamic else None
     with torchvision():
         from torchvision.ops import boxes
 
         monkeypatch.setattr(boxes, "batched_nms", _apart)
-        module = Whole()
-        zoo.calibrate(module.detector.backbone, (torch.rand(2, 3, 320, 320),))
-        exported = torch.export.export(module.eval(), (image,), strict=False)
+        module = Whole(name, **options)
+        zoo.calibrate(module.detector.backbone, (torch.rand(2, 3, *size),))
+        exported = torch.export.export(module.eval(), (image,), dynamic_shapes=sizes, strict=False)
         expected = module(image)
         program = delegate.to_backend(exported, "xnnpack")
         program.save(tmp_path / "model.dlg")
         torch.testing.assert_close(program(image), expected, rtol=1e-4, atol=1e-2)
-    assert len(expected["scores"]) == 300
+        if dynamic:
+            torch.testing.assert_close(program(other), module(other), rtol=1e-4, atol=1e-2)
+    assert len(expected["scores"]) > 20
     np.save(tmp_path / "image.npy", image.numpy())
-    paths = [str(tmp_path / name) for name in ("model.dlg", "image.npy", "results.npz")]
+    paths = [str(tmp_path / file) for file in ("model.dlg", "image.npy", "results.npz")]
     code = WITHOUT_TORCH.replace("*results", "**results")
     subprocess.run([sys.executable, "-c", code, *paths], check=True)
     with np.load(paths[2]) as results:
-        for name, e in expected.items():
-            np.testing.assert_allclose(results[name], e.detach().numpy(), rtol=1e-4, atol=1e-2)
+        for key, e in expected.items():
+            np.testing.assert_allclose(results[key], e.detach().numpy(), rtol=1e-4, atol=1e-2)
 
 
 def test_mixture_of_experts():

@@ -51,6 +51,18 @@ def test_expands(op, dynamic):
         assert_same(Function(function), program, (torch.randn(other),))
 
 
+def test_a_size_that_export_has_fixed_later():
+    """The graph reads the size before the split that fixes it."""
+
+    def function(x):
+        y = x.reshape(-1).view(x.shape[1], 4).t()
+        return torch.cat(torch.split(y, 1, 1)[::-1], 1)
+
+    x = torch.randn(4, 3, generator=torch.manual_seed(0))
+    program = edge(Function(function), (x,), dynamic_shapes=(({1: torch.export.Dim.AUTO},),))
+    assert_same(Function(function), program, (x,))
+
+
 def test_equal_nodes_are_traced_once_and_equal_values_are_told_apart():
     def function(x):
         q, k, v = (F.hardswish(x + i) for i in range(3))

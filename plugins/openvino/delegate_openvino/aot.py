@@ -46,9 +46,9 @@ _OTHERWISE = {
     "aten.erfc.default": "it loses the digits of small results",
     "aten.log_sigmoid.default": "it overflows",
     "aten.log_sigmoid_forward.default": "it overflows",
-    "aten.var.correction": "it ignores the correction over all dimensions",
     "aten._cdist_forward.default": "it gives NaN for the exponents 0 and infinity",
 }
+_CORRECTED = frozenset(f"aten.{name}.correction" for name in ("var", "std", "var_mean", "std_mean"))
 
 
 class OpenVinoOptions(aot.Options):
@@ -121,6 +121,13 @@ def _otherwise(region: Region) -> Verdict | None:
     """Why the answer would not be torch's, if so."""
     node = region.calls[0]
     why = _OTHERWISE.get(op_name(node))
+    if op_name(node) in _CORRECTED:
+        given = arguments(node)
+        correction = 1 if given["correction"] is None else given["correction"]
+        if correction != 0 and not given["dim"]:
+            why = "it ignores the correction over all dimensions"
+        elif correction != int(correction):
+            why = f"it rounds the correction {correction}"
     if op_name(node) == "aten.index.Tensor" and sum(i is not None for i in arguments(node)["indices"]) > 1:
         why = "of several indices it counts none from the end"
     return None if why is None else no(Reason.OPERATOR, f"OpenVINO's answer is another: {why}")

@@ -21,6 +21,12 @@ def _softplus_threshold(node: Node) -> Verdict:
     return YES if threshold >= 15 else no(Reason.ATTRIBUTE, f"threshold={threshold}")
 
 
+def _plain_elu(node: Node) -> Verdict:
+    """What is below 0 is not scaled before the exponential: the exporter would scale all."""
+    scaled = arguments(node)["input_scale"]
+    return YES if scaled == 1 else no(Reason.ATTRIBUTE, f"input_scale={scaled}")
+
+
 def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
     """log(1 + exp(beta x)) / beta, written so that nothing overflows."""
     op = ops()
@@ -69,7 +75,7 @@ _WHOLE: dict[str, tuple[str, ...]] = {
 ROWS = (
     row("aten.relu.default", ("Relu",), floating),
     row("aten.leaky_relu.default", ("LeakyRelu",), floating),
-    row("aten.elu.default", ("Elu", "Mul"), floating),
+    row("aten.elu.default", ("Elu", "Mul"), every(floating, _plain_elu)),
     row("aten.celu.default", ("Elu", "Div", "Mul"), floating, keep=True, translate=celu),
     row("aten.hardtanh.default", ("Clip",), floating),
     *(row(f"aten.{name}.default", onnx, floating, keep=True) for name, onnx in _WHOLE.items()),
