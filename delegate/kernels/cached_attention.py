@@ -10,15 +10,16 @@ import numpy as np
 from delegate.errors import KernelError
 from delegate.kernels.halves import Array, widen_float16
 from delegate.kernels.portable_table import TABLE
-from delegate.kernels.softmax import shifted_exponentials
 from delegate.kernels.table import FLOAT
 from delegate.kernels.threads import share_out
 from delegate.program.dtypes import DType
 
 _ALONE = 1 << 20  # elements of keys that one thread reads as fast as several do, which have to be woken
+_ROWS = 16  # rows of a product of matrices that take as long as reading the keys once
 _BLOCK = 1 << 16  # elements of a cache that are read at a time, and stay in the processor's own
 _SCRATCH = 1 << 17  # scores at a time
-_FAR = 1 << 18  # elements of a cache that the processor's own does not hold
+_NEAR = 1 << 15  # elements of a cache that the processor's own may still hold
+_LOWEST = np.float32(-87)  # whose exponential is a normal number
 _FEW = 4  # rows of a product that are multiplied one by one
 
 
@@ -38,55 +39,67 @@ def cached_attention(
     out: Array,
 ) -> None:
     """query (B, H, L, E), keys (R, G, S, E), values (R, G, S, V), positions (B, L), rows (B) -> (B, H, L, V)."""
-    places = positions.tolist()  # reductions of NumPy take longer than Python's of a few numbers
-    chosen = list(range(len(query))) if rows is None else rows.tolist()
-    _check("row", chosen, len(keys))
-    wide = np.result_type(query.dtype, np.float32)
-    factor = wide.type(1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    batch, groups = len(query), keys.shape[1]
-    asked = (query.astype(wide, copy=False) * factor).reshape(batch, groups, -1, query.shape[-1])
+    chosen = range(len(query)) if rows is None else rows.tolist()
+    batch, groups, channels = len(query), keys.shape[1], query.shape[-1]
+    wide = query.dtype if query.dtype == np.float64 else np.dtype(np.float32)
+    factor = wide.type(1 / math.sqrt(channels) if scale is None else scale)
+    asked = np.multiply(query, factor, dtype=wide).reshape(batch, groups, -1, channels)
     made = out.reshape(batch, groups, -1, out.shape[-1])
+    _check("row", chosen, len(keys))
     for b, row in enumerate(chosen):
-        _check("position", places[b], keys.shape[2])
-        ends = min(places[b]), max(places[b])
-        cache = [(x[row], None if s is None else s[row]) for x, s in ((keys, key_scales), (values, value_scales))]
-        _attend(asked[b], cache, positions[b], ends, window, softcap, made[b])
+        scales = [None if x is None else x[row] for x in (key_scales, value_scales)]
+        _attend(asked[b], (keys[row], values[row]), scales, positions[b], window, softcap, made[b])
 
 
 def _attend(
     query: Array,
-    cache: Sequence[tuple[Array, Array | None]],
+    cache: tuple[Array, Array],
+    scales: Sequence[Array | None],
     where: Array,
-    ends: tuple[int, int],
     window: int,
     softcap: float,
     out: Array,
 ) -> None:
-    """One conversation: query (groups, m, E), cache (groups, S, E) and (groups, S, V) with scales -> (groups, m, V).
+    """One conversation: query (groups, m, E) -> (groups, m, V).
 
-    Its queries stand at the places `where`, the first and the last of which are `ends`.
+    The cache is keys (groups, S, E) and values (groups, S, V), with scales (groups, S); the queries stand at `where`.
     """
     groups, rows, channels = query.shape
-    first, end = max(0, ends[0] - window + 1) if window else 0, ends[1] + 1
+    places = where.tolist()  # reductions of NumPy take longer than Python's of a few numbers
+    _check("position", places, cache[0].shape[1])
+    first, end = max(0, min(places) - window + 1) if window else 0, max(places) + 1
     unseen = None if len(where) == 1 else _unseen(where, first, end, window)
     together = max(1, _SCRATCH // (rows * (end - first)))
 
     def attend(start: int, stop: int) -> None:
         for g in range(start, stop, together):
             some = slice(g, min(g + together, stop))
-            keys, values = ((x[some, first:end], None if s is None else s[some, None, first:end]) for x, s in cache)
-            weights = _scores(query[some], *keys)
+            keys, values = (x[some, first:end] for x in cache)
+            key_scales, value_scales = (None if x is None else x[some, None, first:end] for x in scales)
+            weights = _scores(query[some], keys, key_scales)
             if softcap:
                 np.multiply(np.tanh(np.divide(weights, softcap, out=weights), out=weights), softcap, out=weights)
             if unseen is not None:
                 np.copyto(weights.reshape(-1, *unseen.shape), -np.inf, where=unseen)
-            sums = shifted_exponentials(weights, 2, weights)[1]
-            np.divide(_mixed(weights, *values), sums, out=out[some])
+            sums = _exponentials(weights)
+            np.divide(_mixed(weights, values, value_scales), sums, out=out[some])
 
-    if (end - first) * groups * channels < _ALONE:
+    if (end - first) * groups * channels * max(1, rows // _ROWS) < _ALONE:
         attend(0, groups)
     else:
         share_out(attend, groups)
+
+
+def _exponentials(scores: Array) -> Array:
+    """exp of scores (groups, m, n) below the largest of their row, in place; gives the sums (groups, m, 1).
+
+    Each row has such a one, for a query sees at least itself. What would be denormal, which slows down all that
+    computes with it, is almost the smallest normal number: beside the largest, which is 1, that is nothing.
+    """
+    np.subtract(scores, np.maximum.reduce(scores, axis=2, keepdims=True), out=scores)
+    np.exp(np.maximum(scores, _LOWEST, out=scores), out=scores)
+    sums: Array = np.add.reduce(scores, axis=2, keepdims=True)
+    return sums
 
 
 def _scores(query: Array, keys: Array, scales: Array | None) -> Array:
@@ -117,20 +130,20 @@ def _blocks(cache: Array, other: Array) -> Iterator[tuple[slice, Array]]:
     """Parts of a cache (groups, n, channels), each with its place, in the dtype of the other factor.
 
     Few rows are multiplied one by one: a product of a matrix and a vector reads the matrix once, where BLAS would first
-    copy it for a product of two matrices. The next row finds the part in the processor's cache; so does the first where
-    the part was read through before, which memory does faster than it feeds a product.
+    copy it for a product of two matrices. The next row finds the part in the processor's cache; so does the first, for
+    the part is read through before, which memory does faster than it feeds a product.
     """
     groups, count, channels = cache.shape
-    same = cache.dtype == other.dtype
-    step = count if same and other.shape[1] > _FEW else max(1, _BLOCK // channels // (1 if same else groups))
+    same, few = cache.dtype == other.dtype, other.shape[1] <= _FEW
+    step = count if same and not few else max(1, _BLOCK // channels // (1 if same else groups))
     room = None if same else np.empty((groups, min(step, count), channels), other.dtype)
     for start in range(0, count, step):
         block = slice(start, start + step)
         entries = cache[:, block]
         if room is not None:
             entries = _widened(entries, room)
-        elif cache.size > _FAR and step < count:
-            entries.max()
+        elif few and cache.size > _NEAR:
+            np.maximum.reduce(entries, axis=None)
         yield block, entries
 
 
