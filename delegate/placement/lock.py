@@ -161,8 +161,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            event = self.get_event()
-            raise ConstructorError(None, None, "a reference, which a lock has none of", event.start_mark)
+            raise ConstructorError(None, None, "a reference, which a lock has none of")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

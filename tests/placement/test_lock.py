@@ -155,12 +155,8 @@ def added(text: str) -> Any:
     return lambda data: yaml.safe_dump(data) + text
 
 
-BOMB = (
-    "a: &a ["
-    + "x, " * 9
-    + "]\n"
-    + "".join(f"{b}: &{b} [{f'*{a}, ' * 9}]\n" for a, b in itertools.pairwise("abcdefghi"))
-)
+NINE = "".join(f"{b}: &{b} [{f'*{a}, ' * 9}]\n" for a, b in itertools.pairwise("abcdefghi"))
+BOMB = f"a: &a [x]\n{NINE}machine: *i\n"
 CUMSUM = ":aten.cumsum.default#0"
 BROKEN = {
     "no YAML": (lambda data: "{", "cannot be read, "),
@@ -181,11 +177,11 @@ BROKEN = {
     "a cost in words": (costing(cost="little"), "could not convert"),
     "a choice that is no plan": (costing(name="other"), "'xnnpack' is not among the plans"),
     "measured of another method": (
-        edit(measured={"decode": asdict(Placement("forward", "latency", "x"))}),
-        "no method",
+        lambda data: edit(measured={"decode": costing()(data)["measured"]["forward"]})(data),
+        "what was measured of 'decode' is of no method",
     ),
     "a key twice": (added("plan: {format: 3, partitions: []}\n"), "the key 'plan' stands twice"),
-    "a bomb": (added(f"{BOMB}machine: *i\n"), "a reference, which a lock has none of"),
+    "a bomb": (added(BOMB), "a reference, which a lock has none of"),
     "an object": (added("x: !!python/object/apply:os.getcwd []\n"), "could not determine a constructor"),
     "quantized by nothing": (edit(quantization={"scheme": 3}), "quantization makes no sense"),
 }
