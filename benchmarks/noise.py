@@ -113,9 +113,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=engines.THREADS)
     chosen = parser.parse_args()
     told = f"bursts of {chosen.burst:g} s, budget {chosen.budget:g} s, {chosen.threads} threads"
-    print(
-        f"{time.strftime('%Y-%m-%d')}; {told}\n\n| model | chosen | s | over the best | other work |\n|---|---|---|---|---|"
-    )
+    print(f"{time.strftime('%Y-%m-%d')}; {told}\n")
+    print("| model | chosen | s | over the best | other work |\n|---|---|---|---|---|")
     ratios: list[float] = []
     for name in chosen.models:
         model = Model(name, chosen.threads)

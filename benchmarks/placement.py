@@ -6,8 +6,8 @@ Every engine runs in a process of its own, all take turns, and a turn begins wit
 the median of the rounds' own ratios. XNNPACK has no library of its own for whole models of torch: it stands as this
 project's plan on it alone. Lowering is timed without what was kept, then with it, in fresh folders of the cache.
 
-Each model has a process of its own: one that fails, or is killed, is a row with the reason. Rows are printed as they are
-known; after a stop, `--models` takes those that are left.
+Each model has a process of its own: one that fails, or is killed, is a row with the reason. Rows are printed as they
+are known; after a stop, `--models` takes those that are left.
 """
 
 from __future__ import annotations
