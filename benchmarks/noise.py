@@ -113,7 +113,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=engines.THREADS)
     chosen = parser.parse_args()
     told = f"bursts of {chosen.burst:g} s, budget {chosen.budget:g} s, {chosen.threads} threads"
-    print(f"{time.strftime('%Y-%m-%d')}; {told}\n\n| model | chosen | over the best |\n|---|---|---|")
+    print(f"{time.strftime('%Y-%m-%d')}; {told}\n")
+    print("| model | chosen | s | over the best | other work |\n|---|---|---|---|---|")
     ratios: list[float] = []
     for name in chosen.models:
         model = Model(name, chosen.threads)
@@ -122,7 +123,8 @@ def main() -> None:
         costs, told = model.over_best(made, chosen.rounds)
         ratios += costs
         for one, cost in zip(made, costs, strict=True):
-            print(f"| {name} | {one.placement.chosen} in {one.placement.spent:.0f} s | {cost:.3f} |", flush=True)
+            cells = (name, one.placement.chosen, f"{one.placement.spent:.0f}", f"{cost:.3f}", one.placement.busy)
+            print("| " + " | ".join(cells) + " |", flush=True)
         print(f"  {name}: {told}", file=sys.stderr, flush=True)
     near = sum(cost <= NEAR for cost in ratios)
     print(f"\n{near} of {len(ratios)} choices within {NEAR:g} of the best; the worst {max(ratios):.3f}")

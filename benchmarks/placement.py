@@ -5,6 +5,9 @@ python -m benchmarks.placement [--models NAME ...] [--rounds N] [--budget S] [--
 Every engine runs in a process of its own, all take turns, and a turn begins with a call that does not count. A ratio is
 the median of the rounds' own ratios. XNNPACK has no library of its own for whole models of torch: it stands as this
 project's plan on it alone. Lowering is timed without what was kept, then with it, in fresh folders of the cache.
+
+Each model has a process of its own: one that fails, or is killed, is a row with the reason. Rows are printed as they
+are known; after a stop, `--models` takes those that are left.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ import torch
 
 from benchmarks import engines
 from benchmarks.engines import ENGINES, ROOT, Local
+from delegate.probing.process import ended
 from tests import zoo
 
 CANDIDATES = ("xnnpack", "openvino", "onnxruntime")
@@ -174,6 +178,31 @@ def row(model: str, chosen: argparse.Namespace) -> list[float]:
     return ratios
 
 
+def apart(model: str) -> list[float]:
+    """The rows of one model by a process of its own; gives the ratios over its best engine, none where it fails."""
+    command = [sys.executable, "-m", "benchmarks.placement", *sys.argv[1:], "--models", model, "--row"]
+    ratios: list[float] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("{"):
+                ratios = json.loads(line)["ratios"]
+            elif line.startswith("|"):
+                print(line, end="", flush=True)
+    if process.returncode:
+        print(f"| {model} | failed: its process {ended(process.returncode)} |", flush=True)
+    return ratios
+
+
+def told(model: str, chosen: argparse.Namespace) -> None:
+    """The other side of `apart`."""
+    try:
+        print(json.dumps({"ratios": row(model, chosen)}))
+    except Exception as error:
+        print(f"| {model} | failed: {type(error).__name__}: {str(error)[:200]} |", flush=True)
+        traceback.print_exc()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=[*zoo.ZOO, *zoo.WIDER], choices=[*zoo.ZOO, *zoo.WIDER])
@@ -183,11 +212,15 @@ def main() -> None:
     parser.add_argument("--sqnr", type=float, help="let less precision in that keeps so many dB")
     parser.add_argument("--threads", type=int, default=engines.THREADS)
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--row", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     engines.THREADS = chosen.threads
     torch.set_num_threads(chosen.threads)
     if chosen.worker:
         work(*chosen.worker)
+        return
+    if chosen.row:
+        told(chosen.models[0], chosen)
         return
     libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "ai-edge-litert", "openvino", "onnxruntime"))
     print(f"{time.strftime('%Y-%m-%d')}; threads: {chosen.threads}, of {os.cpu_count()} cores; {libraries}\n")
@@ -196,11 +229,7 @@ def main() -> None:
     print("|---" * (len(heads) + 3) + "|")
     ratios: list[float] = []
     for model in chosen.models:
-        try:
-            ratios += row(model, chosen)
-        except Exception as error:  # the other models are measured all the same
-            print(f"| {model} | failed: {type(error).__name__}: {str(error)[:200]} |", flush=True)
-            traceback.print_exc()
+        ratios += apart(model)
     if not ratios:
         sys.exit("not one model was measured")
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))

@@ -5,6 +5,7 @@ All of it is stable: the report's JSON, the lockfile and bundles are made of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -144,11 +145,14 @@ class Placement:
         """The placement of what `dataclasses.asdict` gave; raises KeyError, TypeError or ValueError for other data."""
         if data["objective"] not in UNITS:
             raise ValueError(f"{data['objective']!r} is no objective")
+        plans = tuple(map(_plan_cost, data["plans"]))
+        if str(data["chosen"]) not in {p.name for p in plans}:
+            raise ValueError(f"the chosen plan {data['chosen']!r} is not among the plans")
         return cls(
             method=str(data["method"]),
             objective=str(data["objective"]),
             chosen=str(data["chosen"]),
-            plans=tuple(map(_plan_cost, data["plans"])),
+            plans=plans,
             stretches=tuple(map(_stretch_cost, data["stretches"])),
             not_tried=tuple(map(str, data["not_tried"])),
             budget=float(data["budget"]),
@@ -173,6 +177,12 @@ def _number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
+def _cost(value: Any) -> float | None:
+    if value is not None and not 0 <= float(value) < math.inf:
+        raise ValueError(f"{value!r} is no cost")
+    return _number(value)
+
+
 def _interval(data: Mapping[str, Any] | None) -> Interval | None:
     return None if data is None else Interval(float(data["ratio"]), float(data["low"]), float(data["high"]))
 
@@ -181,7 +191,7 @@ def _plan_cost(data: Mapping[str, Any]) -> PlanCost:
     return PlanCost(
         name=str(data["name"]),
         partitions=int(data["partitions"]),
-        cost=_number(data["cost"]),
+        cost=_cost(data["cost"]),
         rounds=int(data["rounds"]),
         against=_interval(data["against"]),
         sqnr_db=_number(data["sqnr_db"]),
@@ -194,7 +204,7 @@ def _stretch_cost(data: Mapping[str, Any]) -> StretchCost:
         name=str(data["name"]),
         candidate=str(data["candidate"]),
         nodes=int(data["nodes"]),
-        seconds=_number(data["seconds"]),
+        seconds=_cost(data["seconds"]),
         runner_up=str(data["runner_up"]),
         against=_interval(data["against"]),
     )

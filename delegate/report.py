@@ -84,13 +84,17 @@ class MethodAccuracy:
         method: its name.
         reference: what that is, in words.
         figures: None where results cannot be compared; `why` then says why.
-        why: for people.
+        why: what was not compared, for people.
     """
 
     method: str
     reference: str
     figures: Accuracy | None = None
     why: str = ""
+
+    def __str__(self) -> str:
+        found = self.why if self.figures is None else f"{self.figures}{f'; not compared: {self.why}' * bool(self.why)}"
+        return f"{self.method} against {self.reference}: {found}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +180,14 @@ class Report:
             raise ProgramError(f"the report cannot be read, {type(error).__name__}: {error}", remedy=remedy) from error
 
     def accuracy_lines(self) -> list[str]:
-        """A line per method and per partition that was verified."""
-        found = [f"{m.method} against {m.reference}: {m.figures or m.why}" for m in self.accuracy]
-        measured = [p for p in self.partitions if p.method in {m.method for m in self.accuracy}]
-        return found + [f"  {p.name}: {p.accuracy or 'not reached by the inputs'}" for p in measured]
+        """A line per method and per partition, where any was verified; also of what was not."""
+        verified = {m.method for m in self.accuracy}
+        found = [str(m) for m in self.accuracy]
+        found += [f"{name}: not verified, no inputs were given for it" for name in self.methods if name not in verified]
+        measured = [p for p in self.partitions if p.method in verified]
+        return (found if verified else []) + [
+            f"  {p.name}: {p.accuracy or 'not reached by the inputs'}" for p in measured
+        ]
 
     def placement_lines(self) -> list[str]:
         """How the places of methods were chosen, where they were measured."""

@@ -33,7 +33,11 @@ class Difference:
     agreed: int = 0
 
     def add(self, actual: torch.Tensor, expected: torch.Tensor) -> None:
-        """One more call; both of the same shape and dtype."""
+        """One more call. Other shapes are wrong results, infinitely far off."""
+        if actual.shape != expected.shape:
+            self.count += expected.numel()
+            self.broken = True
+            return
         if _is_logits(expected):
             self._compare_rows(actual, expected)
         got, wanted = _numbers(actual), _numbers(expected)
@@ -107,6 +111,11 @@ class Differences:
         for output, got, wanted in zip(self.outputs, actual, expected, strict=True):
             output.add(got, wanted)
         self.calls += 1
+
+    @property
+    def empty(self) -> list[int]:
+        """The numbers of the outputs that had no elements in any call, so that nothing was compared."""
+        return [number for number, output in enumerate(self.outputs) if not output.count and not output.broken]
 
     def accuracy(self) -> Accuracy | None:
         """The figures of the output that is farthest off, figure by figure; None where nothing was compared."""

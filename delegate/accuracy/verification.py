@@ -165,7 +165,12 @@ class Verification:
             found.add(*_called(name, context, eager, sample))
         if is_random(method):
             return MethodAccuracy(name, reference, why="it draws random numbers, so its results are never the same")
-        return MethodAccuracy(name, reference, found.accuracy(), "" if found.outputs else "it gives no numbers")
+        if len(found.empty) == len(found.outputs):
+            return MethodAccuracy(name, reference, why="it gives no numbers")
+        states = set(method.program.states.values()).difference(eager.names(name))
+        left = [f"number {number} of what it gives is empty" for number in found.empty]
+        left += [f"the reference has no state {state}" for state in sorted(states)]
+        return MethodAccuracy(name, reference, found.accuracy(), "; ".join(left))
 
     def to_move(self, measured: Measured, lowered: Sequence[LoweredProgram], artifacts: Artifacts) -> dict[str, Moved]:
         """What has to leave its backend so that the bounds are kept: partition -> nodes of its region.

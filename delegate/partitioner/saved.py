@@ -263,8 +263,14 @@ def _obstacle(plans: Iterable[Plan], graph: str, node: str, backend: str) -> str
 
 def _require_one_place(partitions: Iterable[SavedPartition]) -> None:
     homes: dict[tuple[str, str], str] = {}
+    names: set[tuple[str, str]] = set()
     for partition in partitions:
+        if (partition.graph, partition.name) in names:
+            raise ValueError(f"two partitions of {partition.graph} have the name {partition.name}")
+        names.add((partition.graph, partition.name))
         for node in partition.nodes:
-            other = homes.setdefault((partition.graph, node), partition.name)
-            if other != partition.name:
-                raise ValueError(f"{node} of {partition.graph} stands in {other} and in {partition.name}")
+            if (partition.graph, node) in homes:
+                other = homes[partition.graph, node]
+                places = f"in {other} and in {partition.name}" if other != partition.name else f"twice in {other}"
+                raise ValueError(f"{node} of {partition.graph} stands {places}")
+            homes[partition.graph, node] = partition.name

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import yaml
 from torch.export import ExportedProgram
+from yaml.constructor import ConstructorError
 
 from delegate.edge.graphs import described
 from delegate.errors import DelegateError, PartitionError
@@ -68,10 +69,14 @@ class Lock:
     def from_yaml(cls, text: str, where: str = "") -> Lock:
         """The lock of such a text; raises PartitionError where it is none. `where` is for the message."""
         try:
-            data = yaml.safe_load(text)
+            data = yaml.load(text, _Loader)
             if data["format"] != FORMAT:
                 raise ValueError(f"its format is {data['format']!r}, known is {FORMAT}")
             options = {str(name): dict(given) for name, given in data["options"].items()}
+            measured = {name: Placement.from_data(given) for name, given in data["measured"].items()}
+            for name, placement in measured.items():
+                if name != placement.method or name not in data["model"]:
+                    raise ValueError(f"what was measured of {name!r} is of no method, or of another one")
             return cls(
                 model={str(name): str(digest) for name, digest in data["model"].items()},
                 machine=str(data["machine"]),
@@ -79,7 +84,7 @@ class Lock:
                 plan=SavedPlan.from_json(json.dumps(data["plan"])),
                 options=options,
                 quantization=None if data["quantization"] is None else dict(data["quantization"]),
-                placements=tuple(Placement.from_data(p) for p in data["measured"].values()),
+                placements=tuple(measured.values()),
             )
         except (yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             what = f"the lockfile cannot be read, {one_line(error)}"
@@ -149,6 +154,22 @@ def versions_of(backends: Iterable[str], registry: Registry) -> dict[str, str]:
         told = {} if availability is None else availability.versions
         found.update({library: str(version) for library, version in told.items()})
     return found
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as locks are written: no key stands twice, as after a merge by hand, and nothing refers to another place."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise ConstructorError(None, None, "a reference, which a lock has none of")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        for number, (key, _) in enumerate(node.value):
+            if key.value in keys[:number]:
+                raise ConstructorError(None, None, f"the key {key.value!r} stands twice", key.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 def _changes(what: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:

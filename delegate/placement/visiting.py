@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import time
@@ -44,7 +45,7 @@ def measure(
     """
     with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
         tasks = bundle.read(path, Path(folder))
-        if budget is not None and not budget > 0:
+        if budget is not None and not 0 < budget < math.inf:
             raise ProgramError(f"a budget of {budget:g} s is no time to measure in", remedy="give more")
         methods = {}
         for number, task in enumerate(tasks):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from delegate.accuracy.bounds import Bounds
-from delegate.accuracy.figures import Differences
+from delegate.accuracy.figures import Differences, difference
 from delegate.report import Accuracy, MethodAccuracy, PartitionReport, Report
 
 INF, NAN = math.inf, math.nan
@@ -62,6 +62,12 @@ def test_top1(given, wanted, top1):
     accuracy = found.accuracy()
     assert accuracy is not None
     assert accuracy.top1 == top1
+
+
+@pytest.mark.parametrize("shape", [(1,), (2, 3), (0,), ()])
+def test_another_shape_is_infinitely_far_off(shape):
+    found = difference([torch.ones(shape)], [torch.ones(6)])
+    assert (found.sqnr_db, found.max_error) == (-INF, INF)
 
 
 def test_calls_add_up_and_the_worst_output_counts():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim, export
 
@@ -220,6 +221,7 @@ def test_several_methods():
     exported = {"rough": export(Chain(), (X,)), "exact": export(nn.ReLU(), (X,)), "other": export(Chain(), (X,))}
     program = delegate.to_backend(exported, "vector", verify={"exact": (X,), "rough": [(X,), (X * 2,)]})
     assert [(m.method, m.figures.calls) for m in program.report.accuracy] == [("exact", 1), ("rough", 2)]
+    assert "other: not verified, no inputs were given for it" in program.report.accuracy_lines()
     config = {"backends": ["vector"], "verify": {"sqnr_db": 100, "on_failure": "move"}}
     program = delegate.to_backend(exported, config=config, verify={"rough": (X,)})
     left = {n.method for n in program.report.nodes if n.verdicts["vector"].reason is Reason.INACCURATE}
@@ -252,6 +254,57 @@ def test_random_numbers_are_not_compared():
     assert program.report.accuracy[0].figures is None
     assert "random numbers" in str(program.report)
     assert any(p.accuracy for p in program.report.partitions)
+
+
+class Calls(nn.Module):
+    """A function as a module, in training or not."""
+
+    def __init__(self, function: Callable[..., Any], training: bool) -> None:
+        super().__init__()
+        self.function, self.state, self.is_training = function, nn.Buffer(torch.zeros(1)), training
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x, self.is_training)
+
+
+def attention(x: torch.Tensor, is_training: bool) -> torch.Tensor:
+    rows = x.reshape(1, 1, 3, 4)
+    return F.scaled_dot_product_attention(rows, rows, rows, dropout_p=0.3 if is_training else 0.0)
+
+
+# A function, and whether it draws numbers in training; out of it none does.
+DRAWING: dict[str, tuple[Callable[..., Any], bool]] = {
+    "attention": (attention, True),
+    "dropout": (lambda x, t: F.dropout(x, 0.5, t) * 2, True),
+    "dropout of nothing": (lambda x, t: F.dropout(x, 0.0, t) * 2, False),
+    "a batch's own mean": (lambda x, t: F.batch_norm(x, None, None, training=True), False),
+}
+
+
+@pytest.mark.filterwarnings("ignore:method forward was exported in training mode")
+@pytest.mark.parametrize("is_training", [True, False], ids=["training", "eval"])
+@pytest.mark.parametrize("name", DRAWING)
+def test_what_may_draw_is_compared_where_it_does_not(name: str, is_training: bool) -> None:
+    """Torch marks operators with dropout as random, whatever their arguments. Placement asks the same of a method."""
+    function, draws = DRAWING[name]
+    exported = export(Calls(function, is_training), (X,))
+    config = {"backends": [{"name": "xnnpack"}], "placement": {"budget": 30}}
+    program = delegate.to_backend(exported, config=config, verify=(X,), place="measured")
+    (method, *_), (placement,) = program.report.accuracy, program.report.placements
+    assert (method.figures is None) == ("random" in method.why) == (draws and is_training)
+    assert ("results: not compared" in "".join(placement.not_tried)) == (draws and is_training)
+    assert all((p.sqnr_db is None) == (draws and is_training) for p in placement.plans)
+
+
+def test_what_was_not_compared_is_said() -> None:
+    some = verified(Calls(lambda x, t: (x * 2, x[:0], None, {"counts": x.argmax(1)}), False), (X,))
+    assert str(some.report.accuracy[0]) == (
+        "forward against eager: exact, max error 0 (0 relative), top-1 1; "
+        "not compared: number 1 of what it gives is empty"
+    )
+    assert Report.from_json(some.report.to_json()) == some.report
+    nothing = verified(Calls(lambda x, t: (x[:0] * 2, None), False), (X,))
+    assert str(nothing.report.accuracy[0]) == "forward against eager: it gives no numbers"
 
 
 class Sum(nn.Module):

@@ -590,8 +590,9 @@ def test_what_is_no_bundle_at_all(bundle: Path, tmp_path: Path) -> None:
         archive.writestr("bundle.json", "{}" + " " * 1000)
     with pytest.raises(ProgramError, match="its members are compressed"):
         measure(tmp_path / "small")
-    with pytest.raises(ProgramError, match="a budget of 0 s"):
-        measure(bundle, budget=0)
+    for budget in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ProgramError, match=f"a budget of {budget:g} s"):
+            measure(bundle, budget=budget)
 
 
 def test_arguments_that_contradict_each_other(exported: Any, bundle: Path, tmp_path: Path) -> None:

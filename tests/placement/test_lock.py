@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +133,30 @@ def move(data: Any) -> Any:
     return data
 
 
+def twice(data: Any) -> Any:
+    nodes = data["plan"]["partitions"][0]["nodes"]
+    nodes.append(nodes[0])
+    return data
+
+
+def of_one_name(data: Any) -> Any:
+    data["plan"]["partitions"].append({**data["plan"]["partitions"][0], "nodes": [CUMSUM]})
+    return data
+
+
+def costing(**changes: Any) -> Any:
+    """What was measured, with something impossible in it."""
+    plan = {**asdict(PlanCost("xnnpack", 1, 0.01, 9)), **changes}
+    placement = {**asdict(Placement("forward", "latency", "xnnpack")), "plans": [plan]}
+    return edit(measured={"forward": placement})
+
+
+def added(text: str) -> Any:
+    return lambda data: yaml.safe_dump(data) + text
+
+
+NINE = "".join(f"{b}: &{b} [{f'*{a}, ' * 9}]\n" for a, b in itertools.pairwise("abcdefghi"))
+BOMB = f"a: &a [x]\n{NINE}machine: *i\n"
 CUMSUM = ":aten.cumsum.default#0"
 BROKEN = {
     "no YAML": (lambda data: "{", "cannot be read, "),
@@ -144,6 +170,19 @@ BROKEN = {
     "another method": (edit(model={"decode": "0"}), "another model: only one of both has a method 'decode'"),
     "a node that is not there": (rename, "third:aten.linear.default#0 of forward on xnnpack .forward has no such"),
     "a node that cannot run there": (move, f"cannot be kept: {CUMSUM} of forward on xnnpack"),
+    "a node twice": (twice, "stands twice in"),
+    "two partitions of one name": (of_one_name, "two partitions of forward have the name"),
+    "a negative cost": (costing(cost=-1.0), "-1.0 is no cost"),
+    "an endless cost": (costing(cost=float("inf")), "inf is no cost"),
+    "a cost in words": (costing(cost="little"), "could not convert"),
+    "a choice that is no plan": (costing(name="other"), "'xnnpack' is not among the plans"),
+    "measured of another method": (
+        lambda data: edit(measured={"decode": costing()(data)["measured"]["forward"]})(data),
+        "what was measured of 'decode' is of no method",
+    ),
+    "a key twice": (added("plan: {format: 3, partitions: []}\n"), "the key 'plan' stands twice"),
+    "a bomb": (added(BOMB), "a reference, which a lock has none of"),
+    "an object": (added("x: !!python/object/apply:os.getcwd []\n"), "could not determine a constructor"),
     "quantized by nothing": (edit(quantization={"scheme": 3}), "quantization makes no sense"),
 }
 

@@ -14,10 +14,13 @@ from torch import nn
 from typer.testing import CliRunner
 
 import delegate
+from delegate.accuracy.samples import Sample
 from delegate.cli.app import app
 from delegate.compile import explain
 from delegate.config import Placing
+from delegate.edge.export import to_edge
 from delegate.errors import ConfigError, InputError
+from delegate.placement.examining import Examination, arrays_of
 from delegate.placement.racing import measured, rounds
 from delegate.placement.trials import ProcessBench, Trial
 from delegate.report import Report
@@ -108,6 +111,68 @@ def test_control_flow_several_methods_and_states() -> None:
         for count in (1, 2):
             torch.testing.assert_close(program.method("run")(x), module.inner(x) + count, rtol=1e-4, atol=1e-5)
     assert program.method("plain")(X).shape == X.shape
+
+
+def test_states_and_written_inputs_are_compared_call_by_call() -> None:
+    """Each call begins with the states as they are at the start; while it is measured a counter does not run over."""
+
+    class Cache(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = Block()
+            self.register_buffer("kept", torch.zeros(4, 4, 16))
+            self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
+
+        def forward(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+            self.kept.index_copy_(0, self.count, self.block(x)[None])
+            self.count.add_(1)
+            out.copy_(x * 2)
+            return self.kept.sum(0)
+
+    given = (X, torch.zeros_like(X))
+    with torch.no_grad():
+        exported = torch.export.export(Cache().eval(), given)
+    calls = [given, (torch.randn_like(X), torch.zeros_like(X)), given]
+    program = delegate.to_backend(exported, config=measuring(accuracy={"sqnr_db": 80}), verify=calls, cache=False)
+    (placement,) = program.report.placements
+    assert not [p.why for p in placement.plans if p.why]
+    assert all(p.sqnr_db > 80 for p in placement.plans)
+
+
+@pytest.mark.parametrize("what", ["state", "written input"])
+def test_a_wrong_state_is_a_wrong_result(tmp_path, what: str) -> None:
+    """Though what the call gives is right."""
+
+    class Writing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("kept", torch.ones(4, 16))
+
+        def forward(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+            self.kept.copy_(x * 3)
+            out.copy_(x * 2)
+            return x + 1
+
+    class Other(Writing):
+        def forward(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+            self.kept.copy_(x * (4 if what == "state" else 3))
+            out.copy_(x * (2 if what == "state" else 5))
+            return x + 1
+
+    given = (X, torch.zeros_like(X))
+    right, wrong = (torch.export.export(module().eval(), given) for module in (Writing, Other))
+    programs = {name: delegate.to_backend(ep, "xnnpack").program for name, ep in (("right", right), ("wrong", wrong))}
+    examine = Examination(right, to_edge(right), [Sample(given)], 40.0, is_random=False)
+    bench = ProcessBench(tmp_path, arrays_of(examine.calls[0]), None, 20.0)
+    trials = [Trial(name, program, "forward") for name, program in programs.items()]
+    found: dict[str, str] = {}
+
+    def check(seats):
+        found.update(examine(seats, programs).inaccurate)
+        return {}
+
+    measured(trials, bench, rounds(0), lambda: True, check)
+    assert list(found) == ["wrong"]
 
 
 def test_sizes_that_differ_and_numbers_among_the_inputs() -> None:
