@@ -6,7 +6,7 @@ from torch import nn
 from torch.export import Dim
 
 from delegate.edge.export import to_edge
-from delegate.edge.node import describe, op_name
+from delegate.edge.node import describe, op_name, tensor
 from delegate.edge.passes.common_subexpressions import CommonSubexpressionElimination
 from delegate.edge.passes.dead_code import DeadCodeElimination
 from delegate.edge.passes.fold_batch_norm import BatchNormFolding
@@ -15,6 +15,7 @@ from delegate.edge.passes.fuse_views import FuseViews
 from delegate.edge.passes.no_ops import NoOpRemoval
 from delegate.edge.passes.pipeline import DEFAULT_PASSES, optimize
 from delegate.edge.passes.result import PassResult
+from delegate.edge.passes.sink_merges import SinkMerges
 from delegate.edge.program import EdgeProgram
 from delegate.errors import DialectError
 from tests.edge.helpers import Honest, assert_same, both, edge, ops
@@ -250,6 +251,47 @@ def test_bodies_of_control_flow_are_rewritten():
     assert sorted(counts) == [0, 1]
     assert_same(Branch(), program, (X,))
     assert_same(Branch(), program, (-X.abs(),))
+
+
+MERGED = {  # of x (n, 4, m, 6), by a view that joins n or m
+    "permute": lambda x, w: x.flatten(0, 1).transpose(1, 2),
+    "permute between": lambda x, w: x.flatten(1, 2).permute(2, 1, 0),
+    "functions": lambda x, w: (x.flatten(0, 1) / 3).relu() + 1,
+    "a number as a tensor": lambda x, w: x.flatten(0, 1) * w[0, 0],
+    "softmax": lambda x, w: x.flatten(0, 1).softmax(-1),
+    "softmax of what is joined": lambda x, w: x.flatten(0, 1).softmax(0),
+    "linear": lambda x, w: x.flatten(0, 2) @ w.t() + torch.nn.functional.linear(x.flatten(0, 2), w),
+    "linear of what is joined": lambda x, w: torch.nn.functional.linear(
+        x.transpose(1, 2).reshape(-1, 24), w.repeat(1, 4)
+    ),
+    "product": lambda x, w: torch.bmm(x.flatten(0, 1), x.flatten(0, 1).mT),
+    "product of others": lambda x, w: torch.bmm(x.flatten(0, 1), x.transpose(0, 1).flatten(0, 1).mT),
+    "split behind a permute": lambda x, w: (
+        x.view(-1, 2, x.shape[2], 6).permute(1, 3, 0, 2).unflatten(2, (x.shape[0], 2))
+    ),
+    "split and kept": lambda x, w: x.view(-1, 4 * x.shape[2], 6).transpose(0, 1).view(4, x.shape[2], x.shape[0], 6),
+}
+
+
+@pytest.mark.parametrize("case", MERGED)
+def test_views_that_join_dynamic_sizes_move(case):
+    """Values stay for other sizes, whole or in parts, and a second time nothing moves."""
+    function, w = MERGED[case], torch.randn(5 if "linear" in case else 6, 6, generator=torch.manual_seed(0))
+    module = Function(lambda x: function(x, w))
+    sizes = (({0: Dim("n", max=64), 2: Dim("m", min=2, max=64)},),)
+    for keep in (frozenset(), frozenset({"aten.linear.default"})):
+        program = edge(module, (torch.randn(3, 4, 5, 6),), preserve_ops=keep, dynamic_shapes=sizes)
+        program = optimize(program, [*DEFAULT_PASSES, Honest(SinkMerges())])
+        for n, m in ((3, 5), (1, 2), (6, 7)):
+            assert_same(module, program, (torch.randn(n, 4, m, 6),))
+    joined = [n for n in program.graph.nodes if op_name(n) == "aten.view.default" and "*" in str(tensor(n).shape)]
+    readers = {op_name(user) for view in joined for user in view.users} - {"output", "aten.add.Tensor"}
+    stays = {
+        "softmax of what is joined": {"aten._softmax.default"},
+        "linear": {"aten.mm.default"},
+        "product of others": {"aten.permute.default", "aten.bmm.default"},
+    }
+    assert readers <= stays.get(case, set())
 
 
 @pytest.mark.parametrize("rewrite", DEFAULT_PASSES, ids=lambda p: type(p).__name__)

@@ -103,6 +103,25 @@ def _no_cubic(node: Node) -> Verdict:
     return YES if mode != 2 else no(Reason.ATTRIBUTE, "QNN does not sample bicubic")
 
 
+def _by_sizes(node: Node) -> Verdict:
+    """The factors are the quotients of the sizes, or corners are aligned: QNN resizes by sizes alone."""
+    given, old, new = arguments(node), tensor(node.all_input_nodes[0]).shape[2:], tensor(node).shape[2:]
+    factors = given["scale_factors"] if "scale_factors" in given else [given["scales_h"], given["scales_w"]]
+    if given.get("align_corners") or all(
+        f is None or a * f == b for f, a, b in zip(factors or (), old, new, strict=False)
+    ):
+        return YES
+    return no(Reason.INACCURATE, f"factors {list(factors)} from {list(old)} to {list(new)}")
+
+
+def _no_gathered_images(node: Node) -> Verdict:
+    """Several indices come before all else where the result has 4 dimensions: QNN 2.7 moves some widths wrongly."""
+    places = [d for d, index in enumerate(arguments(node)["indices"]) if index is not None]
+    if len(places) > 1 and places[0] > 0 and tensor(node).dim() > 3:
+        return no(Reason.INACCURATE, f"indices of dimensions {places} in a result of {tensor(node).dim()}")
+    return YES
+
+
 _POOLS = (
     "avg_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_avg_pool1d", "adaptive_avg_pool3d",
     "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d",
@@ -112,6 +131,8 @@ LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
     "aten.constant_pad_nd.default": _finite,
     "aten.addmm.default": plain(beta=1, alpha=1),
     "aten.grid_sampler_2d.default": _no_cubic,
+    "aten.index.Tensor": _no_gathered_images,
+    **{f"aten.upsample_{mode}2d.{form}": _by_sizes for mode in ("bilinear", "nearest") for form in ("vec", "default")},
     **dict.fromkeys((f"aten.{name}.default" for name in _POOLS), _plain_pool),
     **dict.fromkeys((f"aten.{name}.default" for name in ("isnan", "isinf", "fmax", "fmin")), _no_infinity),
 }

@@ -14,6 +14,7 @@ from delegate.edge.passes.fold_constants import ConstantFolding
 from delegate.edge.passes.fuse_views import FuseViews
 from delegate.edge.passes.no_ops import NoOpRemoval
 from delegate.edge.passes.result import Pass, PassResult
+from delegate.edge.passes.sink_merges import SinkMerges
 from delegate.edge.passes.split_decodings import SplitDecodings
 from delegate.edge.program import EdgeProgram
 from delegate.edge.verifier import verify
@@ -28,6 +29,7 @@ DEFAULT_PASSES: tuple[Pass, ...] = (
     NoOpRemoval(),
     ConstantFolding(),
     BatchNormFolding(),
+    SinkMerges(),
     FuseViews(),
     NoOpRemoval(),
     CommonSubexpressionElimination(),

@@ -117,6 +117,7 @@ _RESIZED = {
         "size": {"size": (9, 10)},
         "smaller": {"size": (3, 4)},
         "1.5 times": {"scale_factor": 1.5},
+        "1.3 times": {"scale_factor": 1.3},
         **({"corners": {"size": (9, 11), "align_corners": True}} if mode == "bilinear" else {}),
     }.items()
 }
@@ -582,6 +583,9 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.index.Tensor, two": (lambda x, i: x[:, i, i] * 2, (X, INDEX)),
         "aten.index.Tensor, two from the end": (lambda x, i: x[:, i - 3, i] * 2, (X, INDEX)),
         "aten.index.Tensor, two apart": (Constant(lambda x, i: x[:, i, :, i - 3] * 2, INDEX), (X,)),
+        "aten.index.Tensor, of images": (
+            Constant(lambda x, i: x[:, :, i[:5, None], i] * 2, torch.arange(9) % 6), (X,),
+        ),
         "aten.index.Tensor, broadcast": (Constant(lambda x, i: x[i[:, None], i] * 2, INDEX), (MATRIX,)),
         "aten.diagonal.default": (lambda x: x.diagonal(1) * 2, (MATRIX,)),
         "aten.diagonal.default, inner": (lambda x: x.diagonal(-1, 1, 3) * 2, (X,)),

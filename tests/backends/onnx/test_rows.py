@@ -71,6 +71,10 @@ PORTABLE: dict[str, dict[str, str]] = {
         ),
         "aten.grid_sampler_2d.default, bicubic zeros": "QNN does not sample bicubic",
         "aten.elu.default, scaled within": "ONNX's Elu has no scale within",
+        **dict.fromkeys(
+            [f"aten.upsample_{mode}2d.vec, 1.3 times" for mode in ("nearest", "bilinear")], "QNN resizes by sizes alone"
+        ),
+        "aten.index.Tensor, of images": "QNN moves some widths wrongly",
     },
     "webgpu": {
         "aten.convolution.default, 3-D groups": "the plugin has no groups over 3 dimensions",

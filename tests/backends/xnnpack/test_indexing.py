@@ -96,6 +96,7 @@ DYNAMIC = {
     "slice_first": (lambda x: x[:, :3], T),
     "select_last": (lambda x: x[:, -1], T),
     "select_first": (lambda x: x[:, 0], T),
+    "select_between_two": (lambda x: x[..., 3], {0: Dim("batch", max=64), 1: Dim("length", max=64)}),
     "step": (lambda x: x[..., 1::2], N),
     "split": (lambda x: x.split([2, 3, 4], -1), T),
     "cat": (lambda x: torch.cat([x, x.neg(), C], 1), T),

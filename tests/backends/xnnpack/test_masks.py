@@ -101,3 +101,45 @@ def test_encoder_of_dynamic_batch_and_length_is_one_partition(tmp_path):
             expected = module(x, mask)
             torch.testing.assert_close(program(x, mask), expected, rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(torch.from_numpy(loaded(x, mask)), expected, rtol=1e-5, atol=1e-5)
+
+
+class Decoded(nn.Module):
+    """torch's own layers over a memory with padding: heads are joined with the batch, and the memory comes second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerDecoderLayer(32, 4, 64, batch_first=True)
+        self.layers = nn.TransformerDecoder(layer, 2)
+
+    def forward(self, x, mask):
+        return self.layers(x, x * 2, memory_key_padding_mask=~mask)
+
+
+class Joined(nn.Module):
+    """Products of matrices over batch and heads as one, as DeBERTa has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(32, 96)
+
+    def forward(self, x, mask):
+        batch, length, _ = x.shape
+        heads = self.inner(x).view(batch, length, 4, 24).transpose(1, 2).chunk(3, -1)
+        q, k, v = (part.reshape(batch * 4, length, 8) for part in heads)
+        scores = torch.bmm(q, k.transpose(1, 2) / torch.tensor(8.0)).view(batch, 4, length, length)
+        scores = scores.masked_fill(~mask[:, None, None], -1e4).softmax(-1)
+        return torch.bmm(scores.view(batch * 4, length, length), v).view(batch, 4, length, 8).transpose(1, 2)
+
+
+@pytest.mark.parametrize("build", [Decoded, Joined])
+def test_heads_that_are_joined_with_a_dynamic_batch_are_one_partition(build):
+    sizes = {0: Dim("batch", min=1, max=8), 1: Dim("length", min=2, max=64)}
+    torch.manual_seed(0)
+    module = build().eval()
+    x, mask = torch.randn(2, 16, 32), torch.rand(2, 16) > 0.3
+    program = delegate.to_backend(torch.export.export(module, (x, mask), dynamic_shapes=(sizes, sizes)), "xnnpack")
+    assert len(program.report.partitions) == 1
+    for shape in ((2, 16), (1, 2), (5, 33)):
+        x, mask = torch.randn(*shape, 32), torch.rand(shape) > 0.3
+        mask[:, 0] = True
+        torch.testing.assert_close(program(x, mask), module(x, mask), rtol=1e-5, atol=1e-5)

@@ -18,6 +18,7 @@ from delegate.backends.xnnpack.lowerings.shape import (
     is_expand,
     same_shape,
     source,
+    squeeze_by_sum,
 )
 from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, floats
 from delegate.backends.xnnpack.operand import Operand, shape_of
@@ -133,7 +134,7 @@ def _selectable(node: Node) -> Verdict:
     """The index is known now."""
     if type(arguments(node)["index"]) is not int:
         return no(Reason.DYNAMIC_SHAPE, "the index is known at run time only")
-    return infers_one(node)
+    return YES
 
 
 @TABLE.lowers("aten.select.int", check=every(floats, _selectable))
@@ -143,7 +144,13 @@ def lower_select(builder: RegionBuilder, node: Node) -> None:
     dim = given["dim"] % x.rank
     span = _span(x.shape[dim], 1, given["index"])
     assert span is not None
-    builder.set(node, builder.reshape(take(builder, x, dim, span, 1), shape_of(node)))
+    one = take(builder, x, dim, span, 1)
+    found = (
+        builder.reshape(one, shape_of(node))
+        if infers_one(node)
+        else squeeze_by_sum(builder, one, shape_of(node), [dim])
+    )
+    builder.set(node, found)
 
 
 def _splittable(node: Node) -> Verdict:

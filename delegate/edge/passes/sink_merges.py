@@ -1,0 +1,194 @@
+"""Views that join a size known at run time only with others move behind what may run before them.
+
+(batch, heads, length, channels) over dynamic batch becomes (batch * heads, length, channels) for a product of matrices,
+and back. Few libraries reshape to two sizes that they have to find out; none has to where nothing is joined.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from delegate.edge.build import make_like
+from delegate.edge.graphs import graph_modules
+from delegate.edge.node import op_name, tensor
+from delegate.edge.passes.result import PassResult
+from delegate.edge.program import EdgeProgram
+
+aten = torch.ops.aten
+_VIEWS = frozenset({"aten.view.default", "aten.reshape.default", "aten._unsafe_view.default"})
+Groups = list[list[int]]  # for each dimension of a view, those of its source that it joins
+
+
+@dataclass(frozen=True, slots=True)
+class SinkMerges:
+    """Moves views that join dynamic sizes behind permutes, products and the like, and splits before permutes.
+
+    Static programs stay as they are.
+    """
+
+    def __call__(self, program: EdgeProgram) -> PassResult:
+        moved = 0
+        for module in graph_modules(program.graph_module):
+            for node in list(module.graph.nodes):
+                rule = _RULES.get(op_name(node)) if node.op == "call_function" else None
+                if rule is not None:
+                    with module.graph.inserting_before(node):
+                        made = rule(node)
+                    if made is not None:
+                        node.replace_all_uses_with(made)
+                        moved += 1
+        return PassResult(program, moved > 0)
+
+
+def _merge(node: Any) -> Groups | None:
+    """What a view joins; None where it is no view, splits something, or joins known sizes alone."""
+    if not isinstance(node, Node) or node.op != "call_function" or op_name(node) not in _VIEWS:
+        return None
+    old, new = tensor(_args(node)[0]).shape, tensor(node).shape
+    if 0 in [size for size in (*old, *new) if not _dynamic(size)]:
+        return None  # no size is inferred beside one of 0
+    found: Groups = []
+    at = 0
+    for size in new:
+        group = [at]
+        while group[-1] < len(old) and str(math.prod(old[d] for d in group)) != str(size):
+            group.append(group[-1] + 1)
+        if group[-1] >= len(old):
+            return None
+        found.append(group)
+        at = group[-1] + 1
+    joined = [g for g in found if len(g) > 1]
+    return found if at == len(old) and any(_dynamic(new[found.index(g)]) for g in joined) else None
+
+
+def _dynamic(size: Any) -> bool:
+    return not isinstance(size, int)
+
+
+def _view(like: Node, x: Node, sizes: Sequence[Any]) -> Node:
+    made = make_like(like, aten.reshape.default, (x, list(sizes)), {})
+    made.target = aten.view.default  # strides mean nothing here, but its fake form asks for them
+    return made
+
+
+def _sizes(x: Node, dims: Sequence[int]) -> list[Any]:
+    """Sizes of a tensor as arguments of a view: numbers, or nodes that tell them."""
+    shape = tensor(x).shape
+    return [make_like(x, aten.sym_size.int, (x, d), {}) if _dynamic(shape[d]) else int(shape[d]) for d in dims]
+
+
+def _args(node: Node) -> Any:
+    """The positional arguments, of whatever types the operator has them."""
+    return node.args
+
+
+def _given(view: Node) -> list[Any]:
+    """The sizes that a view was given."""
+    return list(_args(view)[1])
+
+
+def _after_permute(node: Node) -> Node | None:
+    view, order = _args(node)
+    groups = _merge(view)
+    if groups is None:
+        return None
+    x, sizes = view.args[0], _given(view)
+    moved = make_like(node, aten.permute.default, (x, [d for i in order for d in groups[i]]), {})
+    return _view(node, moved, [sizes[i] for i in order])
+
+
+def _after_one(node: Node) -> Node | None:
+    """A function of each element, of one tensor and of numbers."""
+    view = _args(node)[0]
+    others = [n for n in node.all_input_nodes if n is not view]
+    if _merge(view) is None or view in node.args[1:] or any(tensor(n).dim() for n in others):
+        return None
+    moved = make_like(node, node.target, (view.args[0], *node.args[1:]), node.kwargs)
+    return _view(node, moved, _given(view))
+
+
+def _after_softmax(node: Node) -> Node | None:
+    view, dim = _args(node)[:2]
+    groups = _merge(view)
+    if groups is None or len(groups[dim]) > 1:
+        return None
+    inner = groups[dim][0]
+    moved = make_like(node, node.target, (view.args[0], inner, *node.args[2:]), node.kwargs)
+    return _view(node, moved, _given(view))
+
+
+def _after_linear(node: Node) -> Node | None:
+    view = _args(node)[0]
+    groups = _merge(view)
+    if groups is None:
+        return None
+    x, sizes = view.args[0], _given(view)
+    if len(groups[-1]) > 1:
+        channels = tensor(view).shape[-1]
+        if _dynamic(channels):
+            return None
+        x = _view(node, x, [*_sizes(x, range(groups[-1][0])), channels])
+    moved = make_like(node, node.target, (x, *node.args[1:]), node.kwargs)
+    return _view(node, moved, [*sizes[:-1], tensor(node).shape[-1]])
+
+
+def _after_product(node: Node) -> Node | None:
+    pairs = [(view, _merge(view)) for view in _args(node)]
+    sources = [view.args[0] for view, groups in pairs if groups is not None and _leading(groups)]
+    if len(sources) < 2:
+        return None
+    x, y = sources
+    if list(map(str, tensor(x).shape[:-2])) != list(map(str, tensor(y).shape[:-2])):
+        return None
+    moved = make_like(node, aten.matmul.default, (x, y), {})
+    rank = tensor(moved).dim()
+    return _view(node, moved, [-1, *_sizes(moved, (rank - 2, rank - 1))])
+
+
+def _leading(groups: Groups) -> bool:
+    """Whether a view to three dimensions joins all but the last two."""
+    return len(groups) == 3 and all(len(g) == 1 for g in groups[1:])
+
+
+def _split_before_permute(node: Node) -> Node | None:
+    """view(permute(view(x))) that splits one size known at run time only: the first view may do it."""
+    permute = _args(node)[0]
+    if not isinstance(permute, Node) or op_name(permute) != "aten.permute.default":
+        return None
+    (view, order), sizes = _args(permute), _given(node)
+    if not isinstance(view, Node) or view.op != "call_function" or op_name(view) not in _VIEWS:
+        return None
+    old, new = (list(map(str, tensor(n).shape)) for n in (permute, node))
+    first = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), len(old))
+    last = next((i for i, (a, b) in enumerate(zip(old[:first:-1], new[::-1], strict=False)) if a != b), len(old))
+    last = min(last, len(old) - first - 1)
+    parts = len(new) - first - last
+    if len(old) - first - last != 1 or parts < 2 or not _dynamic(tensor(permute).shape[first]):
+        return None
+    before, split = _given(view), order[first]
+    wanted = [*before[:split], *sizes[first : first + parts], *before[split + 1 :]]
+    if wanted.count(-1) > 1:
+        return None
+    dims = [d for i in order for d in (range(i, i + parts) if i == split else [i + (parts - 1) * (i > split)])]
+    whole = _view(node, _args(view)[0], wanted)
+    return make_like(node, aten.permute.default, (whole, dims), {})
+
+
+_ELEMENTWISE = (
+    *(f"{name}.{form}" for name in ("add", "sub", "mul", "div") for form in ("Tensor", "Scalar")),
+    *(f"{name}.default" for name in ("relu", "gelu", "silu", "sigmoid", "tanh", "neg", "exp", "clone", "_to_copy")),
+)
+_RULES: dict[str, Callable[[Node], Node | None]] = {
+    "aten.permute.default": _after_permute,
+    "aten.linear.default": _after_linear,
+    "aten.bmm.default": _after_product,
+    "aten._softmax.default": _after_softmax,
+    **{f"aten.{name}": _after_one for name in _ELEMENTWISE},
+    **dict.fromkeys(_VIEWS, _split_before_permute),
+}
