@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_bool, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint, c_uint32, c_void_p
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -152,7 +155,8 @@ class CompiledModel:
         inputs, outputs: dtypes of its tensors.
 
     Attributes:
-        sources, results: the arrays; none before `bind` or `resize`.
+        sources, results: the arrays; none before `bind` or `resize`. Those of `resize` lie in memory that all models
+            of a thread share: they are of use from `here` until another model runs in this thread.
 
     Raises:
         RuntimeError: by every method; LiteRT does not do it, or leaves operators to its own kernels.
@@ -164,6 +168,7 @@ class CompiledModel:
         self._types = (tuple(inputs), tuple(outputs))
         self._buffers: tuple[list[c_void_p], list[c_void_p]] = ([], [])
         self._run: Callable[[], int] = _unbound
+        self._memory = _own(0)  # in which the arrays lie
         self._model = self._compiled = c_void_p()
         try:
             self._compile(model, threads, packed)
@@ -183,12 +188,29 @@ class CompiledModel:
 
     def bind(self, inputs: Sequence[tuple[int, ...]]) -> None:
         """Have arrays: inputs of these sizes, which are the model's, and outputs of what LiteRT computes of them."""
-        self._unbind()
+        self._lay(inputs, self._computed(), _own)
+
+    def _computed(self) -> list[tuple[int, ...]]:
+        """The sizes of outputs."""
         layouts = (_Layout * len(self._types[1]))()
         _call("GetCompiledModelOutputTensorLayouts", self._compiled, 0, len(layouts), layouts, True)
-        outputs = [tuple(layout.sizes[: layout.rank]) for layout in layouts]
-        self.sources = [_array(s, t) for s, t in zip(inputs, self._types[0], strict=True)]
-        self.results = [_array(s, t) for s, t in zip(outputs, self._types[1], strict=True)]
+        return [tuple(layout.sizes[: layout.rank]) for layout in layouts]
+
+    def _lay(
+        self, inputs: Sequence[tuple[int, ...]], outputs: Sequence[tuple[int, ...]], room: Callable[[int], Array]
+    ) -> None:
+        """Have arrays of these sizes, in memory that `room` gives."""
+        self._unbind()
+        shapes, types = (*inputs, *outputs), (*self._types[0], *self._types[1])
+        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, types, strict=True)]
+        starts = [0, *accumulate(size + PADDING - size % -PADDING for size in sizes)]
+        self._memory = room(starts.pop() + PADDING)
+        memory = self._memory[-self._memory.ctypes.data % PADDING :]
+        found = [
+            memory[at : at + size].view(t).reshape(s)
+            for at, size, s, t in zip(starts, sizes, shapes, types, strict=True)
+        ]
+        self.sources, self.results = found[: len(inputs)], found[len(inputs) :]
         for buffers, arrays in zip(self._buffers, (self.sources, self.results), strict=True):
             for array in arrays:
                 buffers.append(_buffer(array))  # one by one, so that all of them are freed where one fails
@@ -203,13 +225,18 @@ class CompiledModel:
         self.sources, self.results, self._run = [], [], _unbound
 
     def resize(self, shapes: Sequence[tuple[int, ...]], dynamic: Sequence[bool]) -> None:
-        """Have inputs of other sizes, of those that are dynamic; all arrays are new."""
+        """Have inputs of other sizes, of those that are dynamic; all arrays are new, in this thread's memory."""
         self._unbind()
         for index, (shape, is_dynamic) in enumerate(zip(shapes, dynamic, strict=True)):
             if is_dynamic:
                 sizes = (c_int * len(shape))(*shape)
                 _call("CompiledModelResizeInputTensor", self._compiled, 0, index, sizes, len(shape))
-        self.bind(shapes)
+        self._lay(shapes, self._computed(), _THREAD.room)
+
+    def here(self) -> None:
+        """Have the arrays of `resize` in this thread's memory, which may be another now."""
+        if self._memory is not _THREAD.memory:
+            self._lay([x.shape for x in self.sources], [x.shape for x in self.results], _THREAD.room)
 
     def run(self) -> None:
         """Fill the results."""
@@ -237,12 +264,22 @@ def _destroy(what: str, handle: c_void_p) -> None:
         _function(f"Destroy{what}")(handle)
 
 
-def _array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An array of zeros that lies as LiteRT and XNNPACK want it."""
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    memory = np.zeros(size + 2 * PADDING, np.uint8)
-    first = -memory.ctypes.data % PADDING
-    return memory[first : first + size].view(dtype).reshape(shape)
+def _own(size: int) -> Array:
+    return np.zeros(size, np.uint8)
+
+
+class _Thread(threading.local):
+    """Memory for what goes into a model and comes out of it, as large as the largest that this thread has run."""
+
+    memory = _own(0)
+
+    def room(self, size: int) -> Array:
+        if len(self.memory) < size:
+            self.memory = _own(size)
+        return self.memory
+
+
+_THREAD = _Thread()
 
 
 def _buffer(array: Array) -> c_void_p:

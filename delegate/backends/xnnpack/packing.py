@@ -11,8 +11,6 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from delegate.backends.xnnpack.verified import Graph, Layer, Operand, Tensor
 
 _FORM = 1  # of this key
@@ -42,9 +40,7 @@ def _operand(operand: Operand, content: Callable[[tuple[int, int]], bytes]) -> l
 
 
 def _tensor(tensor: Tensor, content: Callable[[tuple[int, int]], bytes]) -> list[Any]:
-    scales, points, axis = tensor.numbers
-    numbers = (np.array(scales, np.float32).tobytes(), np.array(points, np.int64).tobytes(), axis, tensor.blocks[1])
-    said = [tensor.kind, hashlib.sha256(repr(numbers).encode()).hexdigest()]
+    said = [tensor.kind, hashlib.sha256(repr((*tensor.numbers, tensor.blocks[1])).encode()).hexdigest()]
     if tensor.is_constant:
         return [*said, tensor.shape, tensor.buffer, content(tensor.place).hex()]
     return [*said, tensor.signature[-1:]]

@@ -15,9 +15,9 @@ import numpy as np
 from delegate.program.raw import array_over
 
 # The kind of a field: a scalar by its code in `struct`, or one of these.
-INTEGERS = "integers"  # a vector of int32
-LONGS = "longs"  # a vector of int64
-FLOATS = "floats"  # a vector of float32
+INTEGERS = "integers"  # a vector of int32, as a list
+LONGS = "longs"  # a vector of int64, as an array: there may be many
+FLOATS = "floats"  # a vector of float32, likewise
 BYTES = "bytes"  # a vector of bytes: where it starts, and how long it is; the bytes are not looked at
 TEXT = "text"  # likewise
 TABLE = "table"  # where it starts
@@ -113,7 +113,8 @@ class Reader:
             raise Malformed(f"the vector at {target} is not aligned")
         if kind == TABLES:
             return [self._offset(first + 4 * i) for i in range(count)]
-        return array_over(self._data, np.dtype(_NUMBERS[kind]), (count,), first).tolist()
+        numbers = array_over(self._data, np.dtype(_NUMBERS[kind]), (count,), first)
+        return numbers.tolist() if kind == INTEGERS else numbers
 
     def _offset(self, start: int) -> int:
         """Where a reference leads; what lies there begins with 4 bytes."""

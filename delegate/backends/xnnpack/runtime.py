@@ -60,7 +60,8 @@ class XnnpackDelegate(Delegate):
     """One model; its memory is its own, inputs are copied in and outputs out."""
 
     def __init__(self, engine: Engine, graph: Graph, specs: Mapping[str, Any]) -> None:
-        self._engine, self._graph, self._dynamic = engine, graph, specs["dynamic"]
+        self._engine, self._dynamic = engine, specs["dynamic"]
+        self._tensors = graph.inputs, graph.outputs  # the rest of it has the scales of all weights
         self._types = _types(specs)
         taken, given = self._types
         self._takes = tuple(_WIDE.get(t) for t in taken)
@@ -70,8 +71,8 @@ class XnnpackDelegate(Delegate):
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
         taken, made = self._types
         for what, tensors, known, types in (
-            ("inputs", self._graph.inputs, taken, inputs),
-            ("outputs", self._graph.outputs, made, outputs),
+            ("inputs", self._tensors[0], taken, inputs),
+            ("outputs", self._tensors[1], made, outputs),
         ):
             if not len(tensors) == len(known) == len(types):
                 raise BackendFailed(f"it has {len(tensors)} {what}, and the program {len(types)}", remedy=_DAMAGED)

@@ -41,7 +41,7 @@ class Shared:
 
     def __init__(self, model: ModelFile, graph: Graph, packed: PackedWeights, threads: int, dynamic: bool) -> None:
         self._packed = packed  # its file goes with the last of them
-        self._dynamic = [-1 in tensor.signature for tensor in graph.inputs]
+        self._is_dynamic, self._dynamic = dynamic, [-1 in tensor.signature for tensor in graph.inputs]
         self._compiled = _compiled(model, graph, threads, packed.reader())
         if not dynamic:
             self._compiled.bind([tensor.shape for tensor in graph.inputs])
@@ -51,7 +51,9 @@ class Shared:
 
     @property
     def sources(self) -> Sequence[Any]:
-        """The arrays to fill."""
+        """The arrays to fill, in this thread."""
+        if self._is_dynamic:
+            self._compiled.here()
         return self._compiled.sources
 
     @property

@@ -30,7 +30,7 @@ class Tensor(NamedTuple):
         blocks: of these, the tensor of the scales, and how many elements share one.
         span: the smallest and the largest scale.
         zero_point: the first.
-        numbers: all scales, all zero points, and the axis that they lie on.
+        numbers: the bytes of all scales and of all zero points, and the axis that they lie on.
         buffer: the number of the buffer that holds a constant.
         place: where that lies in the file: start, size.
     """
@@ -43,7 +43,7 @@ class Tensor(NamedTuple):
     blocks: tuple[int, int] = (0, 0)
     span: tuple[float, float] = (1.0, 1.0)
     zero_point: int = 0
-    numbers: tuple[Sequence[float], Sequence[int], int] = ((), (), 0)
+    numbers: tuple[bytes, bytes, int] = (b"", b"", 0)
     buffer: int = 0
     place: tuple[int, int] = (0, 0)
 

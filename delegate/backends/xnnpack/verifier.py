@@ -173,23 +173,26 @@ class _Verifier:
         found = self._reader.table(start, _QUANTIZATION)
         axis, scales, points = found["axis"], found["scales"], found["zero_points"]
         if found["details_type"] or found["details"] is not None:
-            whole = found["details_type"] == _BLOCKS and found["details"] is not None and not (scales or points)
+            whole = (
+                found["details_type"] == _BLOCKS and found["details"] is not None and not (len(scales) or len(points))
+            )
             _require(whole and kind == INT4 and len(shape) == 2 and axis == 0, "a tensor has wrong blocks")
             blocks = self._reader.table(found["details"], _BLOCKWISE)
             _require(blocks["zero_points"] == -1 and blocks["size"] > 0, "a tensor has wrong blocks")
             return {"scales": -1, "blocks": (blocks["scales"], blocks["size"])}
         _require(len(points) == len(scales) > 0, "a tensor has not as many zero points as scales")
         least, most = (2.0**-120, 2.0**120) if kind == INT else _SCALES
-        _require(all(least <= s <= most for s in scales), f"a tensor has a scale that is not from {least} to {most}")
+        span = float(scales.min()), float(scales.max())  # NaN where one is
+        _require(least <= span[0] and span[1] <= most, f"a tensor has a scale that is not from {least} to {most}")
         low, high = (0, 255) if kind == UINT8 else (-128, 127)
-        _require(all(low <= z <= high for z in points), "a tensor has a zero point beyond its range")
+        _require(low <= points.min() and points.max() <= high, "a tensor has a zero point beyond its range")
         several = len(scales) > 1
         _require(0 <= axis < max(len(shape), 1), f"the scales of a tensor lie on axis {axis}")
         _require(
             not several or list(shape[axis : axis + 1]) == [len(scales)], "a tensor has not as many scales as places"
         )
-        span = (min(scales), max(scales))
-        return {"scales": len(scales), "span": span, "zero_point": points[0], "numbers": (scales, points, axis)}
+        numbers = scales.tobytes(), points.tobytes(), axis
+        return {"scales": len(scales), "span": span, "zero_point": int(points[0]), "numbers": numbers}
 
     def _operator(
         self,

@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +232,32 @@ def test_the_library_frees_what_it_made(program: Path) -> None:
     os.close(memory)
     assert descriptors() <= before + 3  # where a model is refused, LiteRT has not taken the other file
     assert sharing.library() is not None
+
+
+def test_threads_and_models_of_any_size_share_memory_for_what_goes_in_and_out(
+    tmp_path: Path, module: nn.Module, folder: Path
+) -> None:
+    """Two partitions whose sizes change run in turns, in two threads, with rows that become more and fewer."""
+    rows = ({0: torch.export.Dim("rows", min=2, max=64)},)
+    deeper = nn.Sequential(module, nn.Tanh(), nn.Linear(WIDTH, 4096)).eval()  # more goes out of it
+    models: dict[str, nn.Module] = {"one": module, "two": deeper}
+    given = (torch.randn(8, WIDTH),)
+    exported = {name: torch.export.export(m, given, dynamic_shapes=rows) for name, m in models.items()}
+    delegate.to_backend(exported, "xnnpack").save(tmp_path / "dynamic.dlg")
+    loaded = delegate.load(tmp_path / "dynamic.dlg")
+    inputs = [torch.randn(n, WIDTH) for n in (3, 64, 2, 64, 7)]
+    with torch.no_grad():
+        expected = {name: [m(x).numpy() for x in inputs] for name, m in models.items()}
+
+    def work(names: Sequence[str]) -> None:
+        context = loaded.context()
+        for _ in range(3):
+            for number, x in enumerate(inputs):
+                for name in names:
+                    got = context.method(name)(x.numpy())
+                    np.testing.assert_allclose(got, expected[name][number], rtol=1e-4, atol=1e-5)
+
+    with ThreadPoolExecutor(2) as pool:
+        for found in [pool.submit(work, names) for names in (("one", "two"), ("two", "one"))]:
+            found.result()
+    loaded.close()
