@@ -116,7 +116,7 @@ def lower(model: str, folder: Path, budget: float, threads: int, sqnr: float | N
     backends: list[dict[str, Any]] = [{"name": n, "options": {"threads": threads}} for n in CANDIDATES]
     placement: dict[str, Any] = {"policy": "measured", "budget": budget}
     if sqnr is not None:
-        backends.append({"name": "openvino:bf16", "options": {"threads": threads, "precision": "bfloat16"}})
+        backends.append({"name": "openvino:bf16", "options": {"threads": threads, "precision": "bf16"}})
         quantized = {"name": "xnnpack", "quantization": {"scheme": "dynamic_int8"}}
         placement |= {"accuracy": {"sqnr_db": sqnr}, "candidates": [*(b["name"] for b in backends), quantized]}
 
