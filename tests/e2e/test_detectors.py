@@ -139,8 +139,7 @@ WHOLE = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize(("name", "dynamic"), [*((name, False) for name in WHOLE), ("retinanet_resnet50_fpn", True)])
 def test_a_whole_detector(name, dynamic, tmp_path, monkeypatch):
     size, options = WHOLE[name]
     torch.manual_seed(0)
