@@ -612,6 +612,9 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.index_put.default, sums": (
             lambda x, y, i: x.index_put((i,), y[:4], accumulate=True), (MATRIX, OTHER, INDEX),
         ),
+        "aten.index_put.default, sums in order": (
+            Constant(lambda x, y, i: x.index_put((i,), y, accumulate=True), torch.arange(5)), (MATRIX, OTHER),
+        ),
         "aten.index_put.default, negative": (
             Constant(lambda x, y, i: x.index_put((i,), y[:3]), INDEX[:3] - 5), (MATRIX, OTHER),
         ),
