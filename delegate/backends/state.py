@@ -82,7 +82,9 @@ def found(plugin: Plugin) -> BackendState | BackendAlias:
     if not isinstance(info, BackendInfo | BackendAlias):
         return broken(plugin, f"gives {type(info).__name__} at {plugin.value}, not a BackendInfo")
     if info.name != plugin.name:
-        return broken(plugin, f"calls itself {info.name!r}, unlike its entry point {plugin.name!r}")
+        return broken(
+            plugin, f"calls itself {info.name!r}, unlike its entry point {plugin.name!r}: both have to be the same"
+        )
     return probed(info, plugin) if isinstance(info, BackendInfo) else info
 
 

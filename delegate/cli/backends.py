@@ -42,7 +42,7 @@ def _list(registry: Registry) -> None:
     output.table(("backend", "state", "from", "library", "device"), rows)
     for s in states:
         if s.state is not State.OK:
-            print(f"{s.detail}: {s.remedy}")
+            print(f"{s.detail}; remedy: {s.remedy}")
     for s in registry.refused():
         print(s.detail)
     for name, near in registry.blocked_in_vain().items():

@@ -152,7 +152,9 @@ def _checked(plugin: Plugin, table: object) -> KernelLibrary:
     if not isinstance(table, KernelTable):
         return _broken(plugin, f"gives {type(table).__name__} at {plugin.value}, not a KernelTable")
     if table.library != plugin.name:
-        return _broken(plugin, f"calls itself {table.library!r}, unlike its entry point {plugin.name!r}")
+        return _broken(
+            plugin, f"calls itself {table.library!r}, unlike its entry point {plugin.name!r}: both have to be the same"
+        )
     return KernelLibrary(plugin.name, State.OK, plugin.owner, plugin.version, table)
 
 

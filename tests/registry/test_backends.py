@@ -95,7 +95,7 @@ BROKEN = {
     "gives": ("INFO = {'name': 'gives'}", "gives dict at gives_plugin:INFO, not a BackendInfo"),
     "renamed": (
         "from tests.registry.test_backends import info\nINFO = info('other')",
-        "calls itself 'other', unlike its entry point 'renamed'",
+        "calls itself 'other', unlike its entry point 'renamed': both have to be the same",
     ),
     "probing": (
         "from delegate.backends.info import BackendInfo\n"

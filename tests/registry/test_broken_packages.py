@@ -36,7 +36,7 @@ BROKEN = {
     "import_leaves": "ended with exit code 0 while probed",
     "nothing": "No module named 'broken_plugins.no_such_module'",
     "nonsense": "gives dict at broken_plugins.infos:NONSENSE, not a BackendInfo",
-    "another_name": "calls itself 'healthy', unlike its entry point 'another_name'",
+    "another_name": "calls itself 'healthy', unlike its entry point 'another_name': both have to be the same",
     "probe_error": "fails when it is probed: RuntimeError: bang in two lines",
     "probe_crash": "was killed by SIGSEGV while probed",
     "probe_hang": "gave no answer in 10 s while probed",
