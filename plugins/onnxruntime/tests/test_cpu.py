@@ -16,6 +16,7 @@ from tests.backends.onnx.test_rows import All
 
 quantized = torch.ops.quantized_decomposed
 COARSE = 2e-4  # relative to the largest value: float32 in another order
+PORTABLE = {"aten.elu.default, scaled within"}  # ONNX's Elu has no scale within
 
 
 def long(tensor: torch.Tensor) -> torch.Tensor:
@@ -35,7 +36,7 @@ def test_what_it_takes_is_right(family: str, cast: Callable[[torch.Tensor], torc
     if cast is torch.Tensor.clone:
         places = {(n.module.split(".")[0], n.backend) for n in program.report.nodes}
         assert {place for place, backend in places if backend == "onnxruntime"} == {
-            f"case{i}" for i in range(len(cases))
+            f"case{i}" for i, case in enumerate(cases) if case not in PORTABLE
         }
     wrong: dict[str, Any] = {}
     for name, results, expected in zip(cases, answers, eager, strict=True):
