@@ -18,7 +18,7 @@ from torch.fx import Node
 from delegate.backends.lowering import every
 from delegate.backends.onnx.translations import Operators
 from delegate.backends.onnx.translations.row import plain
-from delegate.edge.node import arguments, is_constant, tensor
+from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 _FLOAT = frozenset({torch.float32, torch.float16})
@@ -122,15 +122,6 @@ def _no_gathered_images(node: Node) -> Verdict:
     return YES
 
 
-def _no_known_sums(node: Node) -> Verdict:
-    """Not added to places of one dimension that never change: where these are all in order, QNN 2.7 does not add."""
-    given = arguments(node)
-    indices = [index for index in given["indices"] if index is not None]
-    if given["accumulate"] and len(indices) == 1 and is_constant(indices[0]):
-        return no(Reason.INACCURATE, "accumulate=True with a constant index")
-    return YES
-
-
 _POOLS = (
     "avg_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_avg_pool1d", "adaptive_avg_pool3d",
     "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d",
@@ -141,7 +132,6 @@ LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
     "aten.addmm.default": plain(beta=1, alpha=1),
     "aten.grid_sampler_2d.default": _no_cubic,
     "aten.index.Tensor": _no_gathered_images,
-    "aten.index_put.default": _no_known_sums,
     **{f"aten.upsample_{mode}2d.{form}": _by_sizes for mode in ("bilinear", "nearest") for form in ("vec", "default")},
     **dict.fromkeys((f"aten.{name}.default" for name in _POOLS), _plain_pool),
     **dict.fromkeys((f"aten.{name}.default" for name in ("isnan", "isinf", "fmax", "fmin")), _no_infinity),

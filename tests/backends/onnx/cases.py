@@ -615,6 +615,13 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.index_put.default, sums in order": (
             Constant(lambda x, y, i: x.index_put((i,), y, accumulate=True), torch.arange(5)), (MATRIX, OTHER),
         ),
+        "aten.index_put.default, numbers in order": (
+            Constant(lambda x, i: x.index_put((i,), x.new_full((5,), 2.5), accumulate=True), torch.arange(5)),
+            (MATRIX[:, 0],),
+        ),
+        "aten.scatter_add.default, in order": (
+            Constant(lambda x, y, i: x.scatter_add(0, i, y), torch.arange(5)), (MATRIX[:, 0], OTHER[:, 0]),
+        ),
         "aten.index_put.default, negative": (
             Constant(lambda x, y, i: x.index_put((i,), y[:3]), INDEX[:3] - 5), (MATRIX, OTHER),
         ),

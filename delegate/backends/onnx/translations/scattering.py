@@ -19,7 +19,7 @@ from delegate.backends.onnx.translations.indexing import (
 )
 from delegate.backends.onnx.translations.own import END, axis_of, constant, ints, ops, scalar, taken
 from delegate.backends.onnx.translations.row import BOOL, INDICES, row, static
-from delegate.edge.node import arguments, tensor
+from delegate.edge.node import arguments, is_constant, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 _SUMS = {"sum": "add", "prod": "mul"}
@@ -184,6 +184,17 @@ _AT_PLACES = ("Expand", "Slice", "Concat", "Unsqueeze")
 _JOIN = ("ScatterND", "ScatterND(add)", "ScatterND(mul)")
 _PART = ("Slice", "Concat", "Gather")
 
+
+def _sums_stay(node: Node) -> Verdict:
+    """Not into places of one dimension that never change: where these are all in order, the exporter drops the sum."""
+    given = arguments(node)
+    indices = [i for i in given["indices"] if i is not None] if "indices" in given else [given["index"]]
+    is_sum = given["accumulate"] if "indices" in given else tensor(node).dim() == 1
+    if is_sum and len(indices) == 1 and is_constant(indices[0]):
+        return no(Reason.INACCURATE, "values are added at constant places of one dimension")
+    return YES
+
+
 ROWS = (
     *(
         row(
@@ -193,20 +204,20 @@ ROWS = (
         for kind in ("src", "value")
     ),
     row(
-        "aten.scatter_add.default", _JOIN[1:2], every(static, with_dimensions), beside=INDICES,
+        "aten.scatter_add.default", _JOIN[1:2], every(static, with_dimensions, _sums_stay), beside=INDICES,
         translate=scatter_add, between=_AT_PLACES,
     ),
     row(
         "aten.scatter_reduce.two", (*_JOIN, "ScatterElements(max)", "ScatterElements(min)"),
-        every(static, with_dimensions, reduced_by(*_SUMS, *_EXTREMES)), beside=INDICES, translate=reduced,
+        every(static, with_dimensions, reduced_by(*_SUMS, *_EXTREMES), _sums_stay), beside=INDICES, translate=reduced,
         between=_AT_PLACES,
     ),
     row(
-        "aten.scatter_reduce.two", _JOIN, every(static, with_dimensions, reduced_by(*_SUMS)), beside=INDICES,
-        translate=joined, between=_AT_PLACES,
+        "aten.scatter_reduce.two", _JOIN, every(static, with_dimensions, reduced_by(*_SUMS), _sums_stay),
+        beside=INDICES, translate=joined, between=_AT_PLACES,
     ),
     row(
-        "aten.index_put.default", ("ScatterND", "ScatterND(add)", "Transpose", "Where"), _written,
+        "aten.index_put.default", ("ScatterND", "ScatterND(add)", "Transpose", "Where"), every(_written, _sums_stay),
         beside=INDICES | BOOL, translate=index_put,
         between=("Less", "Add", "Expand", "Unsqueeze", "Concat", "Cast", "Reshape"),
     ),
