@@ -92,6 +92,11 @@ def refusal(plugin: Plugin, what: str) -> str:
     return f"{plugin.label} claims the {what} {plugin.name!r}, which is {OWN}'s own and stays: uninstall {plugin.owner}"
 
 
+def misnamed(plugin: Plugin, name: object) -> str:
+    """What is wrong with a plugin whose object has another name than its entry point, as "it " and this."""
+    return f"calls itself {name!r}, unlike its entry point {plugin.name!r}: both have to be the same"
+
+
 def blocked_names(environment: Mapping[str, str] | None = None) -> frozenset[str]:
     """The names that the environment variable DELEGATE_BLOCK_PLUGINS keeps from being loaded."""
     value = (os.environ if environment is None else environment).get(BLOCK_VARIABLE, "")

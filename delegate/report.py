@@ -93,7 +93,8 @@ class MethodAccuracy:
     why: str = ""
 
     def __str__(self) -> str:
-        found = self.why if self.figures is None else f"{self.figures}{f'; not compared: {self.why}' * bool(self.why)}"
+        left = f"; not compared: {self.why}" if self.why else ""
+        found = self.why if self.figures is None else f"{self.figures}{left}"
         return f"{self.method} against {self.reference}: {found}"
 
 
@@ -182,12 +183,12 @@ class Report:
     def accuracy_lines(self) -> list[str]:
         """A line per method and per partition, where any was verified; also of what was not."""
         verified = {m.method for m in self.accuracy}
+        if not verified:
+            return []
         found = [str(m) for m in self.accuracy]
         found += [f"{name}: not verified, no inputs were given for it" for name in self.methods if name not in verified]
         measured = [p for p in self.partitions if p.method in verified]
-        return (found if verified else []) + [
-            f"  {p.name}: {p.accuracy or 'not reached by the inputs'}" for p in measured
-        ]
+        return found + [f"  {p.name}: {p.accuracy or 'not reached by the inputs'}" for p in measured]
 
     def placement_lines(self) -> list[str]:
         """How the places of methods were chosen, where they were measured."""

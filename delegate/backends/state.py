@@ -8,7 +8,7 @@ from typing import Any
 
 from delegate.backends.info import API_VERSION, Availability, BackendAlias, BackendInfo
 from delegate.errors import BackendUnavailable
-from delegate.plugins import Plugin, State, full_traceback, load_object, one_line
+from delegate.plugins import Plugin, State, full_traceback, load_object, misnamed, one_line
 
 IN_PROCESS = "this process"
 
@@ -82,9 +82,7 @@ def found(plugin: Plugin) -> BackendState | BackendAlias:
     if not isinstance(info, BackendInfo | BackendAlias):
         return broken(plugin, f"gives {type(info).__name__} at {plugin.value}, not a BackendInfo")
     if info.name != plugin.name:
-        return broken(
-            plugin, f"calls itself {info.name!r}, unlike its entry point {plugin.name!r}: both have to be the same"
-        )
+        return broken(plugin, misnamed(plugin, info.name))
     return probed(info, plugin) if isinstance(info, BackendInfo) else info
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from delegate.errors import KernelError, did_you_mean
 from delegate.kernels.kernel import Kernel
 from delegate.kernels.table import KernelTable
-from delegate.plugins import BLOCK_VARIABLE, PORTABLE, Plugin, State, full_traceback, is_blocked, one_line
+from delegate.plugins import BLOCK_VARIABLE, PORTABLE, Plugin, State, full_traceback, is_blocked, misnamed, one_line
 
 Wanted = str | KernelTable | Sequence[str | KernelTable]  # libraries in order of preference
 ON_DEMAND = {"aten": "torch"}  # libraries that are used where they are named alone -> the module that they run on
@@ -152,9 +152,7 @@ def _checked(plugin: Plugin, table: object) -> KernelLibrary:
     if not isinstance(table, KernelTable):
         return _broken(plugin, f"gives {type(table).__name__} at {plugin.value}, not a KernelTable")
     if table.library != plugin.name:
-        return _broken(
-            plugin, f"calls itself {table.library!r}, unlike its entry point {plugin.name!r}: both have to be the same"
-        )
+        return _broken(plugin, misnamed(plugin, table.library))
     return KernelLibrary(plugin.name, State.OK, plugin.owner, plugin.version, table)
 
 

@@ -165,10 +165,11 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        for number, (key, _) in enumerate(node.value):
-            if key.value in keys[:number]:
+        seen: set[str] = set()
+        for key in (k for k, _ in node.value if isinstance(k, yaml.ScalarNode)):
+            if key.value in seen:
                 raise ConstructorError(None, None, f"the key {key.value!r} stands twice", key.start_mark)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 

@@ -134,7 +134,7 @@ class _Work:
         contexts = [self.program.context() for _ in range(callers)]
         runs = [(c.method(self.method).run, c.reset if c.states else None) for c in contexts]
         with ThreadPoolExecutor(callers) as pool:
-            list(pool.map(lambda run: run[0](self.leaves), runs))
+            list(pool.map(lambda run: run(self.leaves), [run for run, _ in runs]))
             start, waited = time.perf_counter(), _waited()
             counts = list(pool.map(lambda run: len(_calls(lambda: run[0](self.leaves), seconds, _LEAST, run[1])), runs))
             spent = time.perf_counter() - start

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch.fx import Node
@@ -48,7 +48,7 @@ class SinkMerges:
 
 def _merge(node: Any) -> Groups | None:
     """What a view joins; None where it is no view, splits something, or joins known sizes alone."""
-    if not isinstance(node, Node) or node.op != "call_function" or op_name(node) not in _VIEWS:
+    if not _is_view(node):
         return None
     old, new = tensor(_args(node)[0]).shape, tensor(node).shape
     if 0 in [size for size in (*old, *new) if not _dynamic(size)]:
@@ -65,6 +65,10 @@ def _merge(node: Any) -> Groups | None:
         at = group[-1] + 1
     joined = [g for g in found if len(g) > 1]
     return found if at == len(old) and any(_dynamic(new[found.index(g)]) for g in joined) else None
+
+
+def _is_view(node: Any) -> TypeGuard[Node]:
+    return isinstance(node, Node) and node.op == "call_function" and op_name(node) in _VIEWS
 
 
 def _dynamic(size: Any) -> bool:
@@ -162,7 +166,7 @@ def _split_before_permute(node: Node) -> Node | None:
     if not isinstance(permute, Node) or op_name(permute) != "aten.permute.default":
         return None
     (view, order), sizes = _args(permute), _given(node)
-    if not isinstance(view, Node) or view.op != "call_function" or op_name(view) not in _VIEWS:
+    if not _is_view(view):
         return None
     old, new = (list(map(str, tensor(n).shape)) for n in (permute, node))
     first = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), len(old))
