@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tests.demanding import DEMANDING
-from tests.zoo import Inputs, calibrate, libraries
+from tests.zoo import Inputs, calibrate, libraries, vary
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ def make(name: str) -> tuple[nn.Module, Inputs]:
         inputs = model.inputs()
         module = model.build()
         _soften(module)
-        _vary(module)
+        vary(module)
         return calibrate(module, inputs, samples=6), inputs
 
 
@@ -250,15 +250,6 @@ def _soften(module: nn.Module) -> None:
         for last in (getattr(block, "bn3", None), in_regnet):
             if isinstance(last, nn.BatchNorm2d):
                 nn.init.zeros_(last.weight)
-
-
-def _vary(module: nn.Module) -> None:
-    """Parameters that start out as one number differ: zeros and tiny scales would hide what they are applied to."""
-    with torch.no_grad():
-        for parameter in module.parameters():
-            if parameter.is_floating_point() and parameter.numel() > 1 and parameter.min() == parameter.max():
-                spread = 0.1 * torch.randn_like(parameter)
-                parameter.copy_(spread if parameter.max() == 0 else 0.5 + spread)
 
 
 def export(module: nn.Module, inputs: Inputs, dynamic_shapes: Any = None) -> torch.export.ExportedProgram:

@@ -145,13 +145,24 @@ def calibrate(module: torch.nn.Module, inputs: Inputs, samples: int = 2) -> torc
     return module.eval()
 
 
+def vary(module: nn.Module) -> None:
+    """Parameters that start out as one number differ: zeros and tiny scales would hide what they are applied to."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.is_floating_point() and parameter.numel() > 1 and parameter.min() == parameter.max():
+                spread = 0.1 * torch.randn_like(parameter)
+                parameter.copy_(spread if parameter.max() == 0 else 0.5 + spread)
+
+
 def make(name: str) -> tuple[torch.nn.Module, Inputs]:
     """The module in eval mode, and example inputs: the same for every call, whatever was drawn before."""
     architecture = (ZOO | LARGE | WIDER)[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         inputs = architecture.inputs(architecture.size)
-        return calibrate(architecture.build(name), inputs), inputs
+        module = architecture.build(name)
+        vary(module)
+        return calibrate(module, inputs), inputs
 
 
 def export(name: str) -> torch.export.ExportedProgram:
