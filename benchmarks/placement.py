@@ -3,8 +3,9 @@
 python -m benchmarks.placement [--models NAME ...] [--rounds N] [--budget S] [--repeat N] [--sqnr DB] [--threads N]
 
 Every engine runs in a process of its own, all take turns, and a turn begins with a call that does not count. A ratio is
-the median of the rounds' own ratios. XNNPACK has no library of its own for whole models of torch: it stands as this
-project's plan on it alone. Lowering is timed without what was kept, then with it, in fresh folders of the cache.
+the median of the rounds' own ratios, over several such processes. XNNPACK has no library of its own for whole models of
+torch: it stands as this project's plan on it alone. Lowering is timed without what was kept, then with it, in fresh
+folders of the cache.
 
 Each model has a process of its own: one that fails, or is killed, is a row with the reason. Rows are printed as they
 are known; after a stop, `--models` takes those that are left.
@@ -39,6 +40,7 @@ from tests import zoo
 CANDIDATES = ("xnnpack", "openvino", "onnxruntime")
 DIRECT = {"xnnpack": "delegate", "openvino": "openvino", "onnxruntime": "onnxruntime"}  # candidate -> its engine
 SECONDS = 0.15  # of a turn
+PROCESSES = 5  # of each engine and program, one after another
 
 
 class Worker:
@@ -138,18 +140,25 @@ def lower(model: str, folder: Path, budget: float, threads: int, sqnr: float | N
 
 
 def measure(model: str, paths: Sequence[Path], rounds: int, threads: int) -> tuple[dict[str, list[float]], float]:
-    """Seconds of every round of each engine and program, and the programs' greatest error."""
+    """Seconds of every round of each engine and program, and the programs' greatest error.
+
+    Where its memory lies makes a process faster or slower than the next of the same program by some percent, for as
+    long as it lives. So rounds are shared among several processes of each.
+    """
     names = {**DIRECT, **{str(path): str(path) for path in paths}}
-    workers = {name: Worker(engine, model, threads) for name, engine in names.items()}
     times: dict[str, list[float]] = {name: [] for name in names}
-    try:
-        for turn in range(rounds):
-            for name in list(names)[:: 1 if turn % 2 else -1]:
-                times[name].append(workers[name].turn())
-    finally:
-        for worker in workers.values():
-            worker.close()
-    return times, max(workers[str(path)].error for path in paths)
+    errors = []
+    for part in range(PROCESSES):
+        workers = {name: Worker(engine, model, threads) for name, engine in names.items()}
+        try:
+            for turn in range(part, rounds, PROCESSES):
+                for name in list(names)[:: 1 if turn % 2 else -1]:
+                    times[name].append(workers[name].turn())
+        finally:
+            for worker in workers.values():
+                worker.close()
+        errors += [workers[str(path)].error for path in paths]
+    return times, max(errors)
 
 
 def over_best(times: Mapping[str, Sequence[float]], program: str) -> tuple[str, float]:

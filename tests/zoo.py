@@ -145,7 +145,7 @@ def calibrate(module: torch.nn.Module, inputs: Inputs, samples: int = 2) -> torc
     return module.eval()
 
 
-def vary(module: nn.Module) -> None:
+def vary(module: torch.nn.Module) -> None:
     """Parameters that start out as one number differ: zeros and tiny scales would hide what they are applied to."""
     with torch.no_grad():
         for parameter in module.parameters():
