@@ -12,6 +12,7 @@ from torch.fx import Node
 from delegate.backends.aot import Backend, Claim, Options, PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.keys import plain
 from delegate.backends.state import IN_PROCESS, BackendState
+from delegate.backends.untouched import Untouched
 from delegate.cache.environment import code_of, files_of, versions_of
 from delegate.edge.node import describe
 from delegate.errors import BackendBroken, DelegateError, LoweringError, PartitionError
@@ -126,6 +127,7 @@ class CheckedBackend:
             DelegateError: it failed.
         """
         place = f"{region.name} of {self._name}"
+        given = Untouched(region.graph, region.constants)
         try:
             result = self._half.preprocess(region)
         except RegionFailed:
@@ -143,6 +145,9 @@ class CheckedBackend:
         if not isinstance(result, PreprocessResult):
             what = f"backend {self._name} compiled a partition to a {type(result).__name__}, not a PreprocessResult"
             raise LoweringError(what, where=region.name, remedy=AUTHOR)
+        if change := given.change():
+            remedy = f"it should work on region.copy() and on copies of weights; load the model anew: {AUTHOR}"
+            raise LoweringError(f"backend {self._name} {change}", where=region.name, remedy=remedy)
         return result
 
 

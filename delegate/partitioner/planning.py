@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from torch.fx import Node
 
 from delegate.backends.aot import Claim
+from delegate.backends.untouched import Untouched
 from delegate.edge.node import describe, op_name
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
@@ -22,7 +23,7 @@ from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit
 from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
 from delegate.partitioner.submodules import subprograms
 from delegate.partitioner.together import Place, grouped
-from delegate.plugins import INSTANCE, PORTABLE
+from delegate.plugins import AUTHOR, BLOCK_VARIABLE, INSTANCE, PORTABLE
 from delegate.verdict import YES, Reason, Verdict, no
 
 Refusals = Mapping[str, Mapping[Node, Verdict]]  # backend -> node -> why it does not take it after all
@@ -92,7 +93,7 @@ class _Planner:
         verdicts: dict[Node, Verdicts] = {n: {} for n in asked}
         offers = self._offers(asked, pins)
         collected = {
-            p.backend: self._collect(p, offer, program, verdicts)
+            p.backend: self._unspoilt(p, offer, program, verdicts)
             for p, offer in zip(self.partitioners, offers, strict=True)
         }
         claims = self._by_branch(verdicts, collected)
@@ -120,6 +121,18 @@ class _Planner:
             Offer(name, self.capabilities[name], self.book, pins, self.refusals.get(name, {}), barred, self.has_kernel)
             for name in (p.backend for p in self.partitioners)
         ]
+
+    def _unspoilt(
+        self, partitioner: Partitioner, offer: Offer, program: EdgeProgram, verdicts: Mapping[Node, Verdicts]
+    ) -> list[Claim]:
+        """What `_collect` gives, of a graph that nobody changed meanwhile."""
+        given = Untouched(program.graph)
+        claims = self._collect(partitioner, offer, program, verdicts)
+        if change := given.change():
+            what = f"backend {partitioner.backend}, asked what it supports, {change}"
+            remedy = f"{AUTHOR}; {BLOCK_VARIABLE}={partitioner.backend} keeps it out"
+            raise PartitionError(what, where=program.name, remedy=remedy)
+        return claims
 
     def _collect(
         self, partitioner: Partitioner, offer: Offer, program: EdgeProgram, verdicts: Mapping[Node, Verdicts]

@@ -155,6 +155,70 @@ def test_half_of_a_half():
         lowered(Checks)
 
 
+class Weighted(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.0, float("nan"), 3.0]))
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return super().forward(a + self.weight, b)
+
+
+def triples(self: Any, node: torch.fx.Node) -> Verdict:
+    if str(node.target) == "aten.mul.Tensor":
+        node.args = (node.args[0], 3)
+    return Adder.check(self, node)
+
+
+def forgets(self: Any, node: torch.fx.Node) -> Verdict:
+    node.meta["val"] = None
+    return Adder.check(self, node)
+
+
+def adds_a_node(self: Any, node: torch.fx.Node) -> Verdict:
+    with node.graph.inserting_before(node):
+        node.graph.call_function(torch.ops.aten.relu.default, (node.args[0],))
+    return Adder.check(self, node)
+
+
+def rescales(weight: Callable[[torch.Tensor], torch.Tensor | np.ndarray]) -> Callable[[Any, Any], PreprocessResult]:
+    def preprocess(self: Any, region: Any) -> PreprocessResult:
+        for constant in region.constants.values():
+            given = weight(constant)
+            given *= 2
+        return PreprocessResult(b"sum")
+
+    return preprocess
+
+
+def turns(self: Any, region: Any) -> PreprocessResult:
+    for node in region.calls:
+        node.args = node.args[::-1]
+    return PreprocessResult(b"sum")
+
+
+INTERFERING = {
+    "check changes a node": ({"check": triples}, PartitionError, "changed the node mul of a graph"),
+    "check changes what a node gives": ({"check": forgets}, PartitionError, "changed the node add of a graph"),
+    "check adds a node": ({"check": adds_a_node}, PartitionError, "added, removed or moved nodes"),
+    "compiler changes a node": ({"preprocess": turns}, LoweringError, "changed the node add of a graph"),
+    "compiler rescales by torch": ({"preprocess": rescales(lambda w: w.data)}, LoweringError, "wrote to the weight"),
+    "compiler rescales by NumPy": (
+        {"preprocess": rescales(lambda w: w.detach().numpy())}, LoweringError, "wrote to the weight p_weight, which",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INTERFERING)
+def test_what_others_read_is_left_as_it_is(name):
+    attributes, kind, words = INTERFERING[name]
+    MODULE.Aot, MODULE.Runtime = type("Faulty", (Adder,), attributes), Runtime
+    with pytest.raises(kind) as caught:
+        delegate.to_backend(torch.export.export(Weighted(), ARGS), "faulty")
+    assert words in str(caught.value)
+    assert "backend faulty" in str(caught.value)
+
+
 def test_specs_are_the_same_before_and_after_saving():
     seen: list[Any] = []
     runtime = type("Seeing", (Runtime,), {"init": lambda s, blob, specs: (seen.append(dict(specs)), Sum())[1]})
