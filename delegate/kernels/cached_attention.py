@@ -46,6 +46,8 @@ def cached_attention(
     asked = np.multiply(query, factor, dtype=wide).reshape(batch, groups, -1, channels)
     made = out.reshape(batch, groups, -1, out.shape[-1])
     _check("row", chosen, len(keys))
+    if len(chosen) != batch:
+        raise KernelError(f"{len(chosen)} rows for {batch} queries", remedy="give a row of the cache for each query")
     for b, row in enumerate(chosen):
         scales = [None if x is None else x[row] for x in (key_scales, value_scales)]
         _attend(asked[b], (keys[row], values[row]), scales, positions[b], window, softcap, made[b])

@@ -199,5 +199,10 @@ def searchsorted(
     if ordered.ndim == 1:
         np.copyto(out, ordered.searchsorted(x, where), casting="same_kind")
         return
+    if not ordered.shape[:-1] == x.shape[:-1] == out.shape[:-1]:
+        raise KernelError(
+            f"rows of {list(ordered.shape)} for values of {list(x.shape)}",
+            remedy="give values with the dimensions of the sorted rows, all but the last",
+        )
     for row in np.ndindex(ordered.shape[:-1]):
         out[row] = ordered[row].searchsorted(x[row], where)

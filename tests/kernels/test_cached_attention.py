@@ -122,6 +122,7 @@ def test_nothing_of_the_cache_is_copied():
         ([[40]], {}, "position 40 to 40 of a cache that has 40"),
         ([[-1]], {}, "position -1"),
         ([[1]], {"rows": torch.tensor([3])}, "row 3 to 3 of a cache that has 3"),
+        ([[1]], {"rows": torch.tensor([], dtype=torch.int64)}, "0 rows for 1 queries"),
     ],
 )
 def test_places_that_the_cache_has_not(positions, options, match):

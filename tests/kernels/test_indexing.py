@@ -1,5 +1,6 @@
 """Indexing kernels against torch eager."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -181,6 +182,16 @@ def test_index_out_of_range(op, args):
     function = TABLE.rows(str(op))[0].function
     with pytest.raises(KernelError, match="out of range"):
         function(*arguments, out=sample(1, 3).numpy())
+
+
+@pytest.mark.parametrize(
+    ("ordered", "values", "out"), [((2, 20), (5,), (5,)), ((3, 0, 0), (5,), (5,)), ((2, 4), (2, 3), (3, 3))], ids=str
+)
+def test_rows_for_other_values(ordered, values, out):
+    """What a file may ask for, though torch does not: nothing of the result may stay as it was."""
+    function = TABLE.rows("aten.searchsorted.Tensor")[0].function
+    with pytest.raises(KernelError, match="give values with the dimensions of the sorted rows"):
+        function(np.zeros(ordered), np.zeros(values), False, False, None, None, out=np.zeros(out, np.int64))
 
 
 BAGS = [
