@@ -115,6 +115,8 @@ OPS: dict[str, Op] = {
     "adaptive pool, uneven": Op([IMAGE], plain(lambda x: F.adaptive_avg_pool2d(x, (4, 3))), floats=True),
     "avg pool": Op([IMAGE], plain(lambda x: F.avg_pool2d(x, 2))),
     "avg pool padded": Op([IMAGE], plain(lambda x: F.avg_pool2d(x, 3, 2, 1))),
+    "avg pool with gaps": Op([IMAGE], plain(lambda x: F.avg_pool2d(x, 1, 2))),
+    "max pool of one element": Op([IMAGE], plain(lambda x: F.max_pool2d(x, 1, 2))),
     "avg pool not padded": Op([IMAGE], plain(lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False)), floats=True),
     "max pool": Op([IMAGE], plain(lambda x: F.max_pool2d(x, 2)), same=True, steps=0),
     "max pool padded": Op([IMAGE], plain(lambda x: F.max_pool2d(x, 3, 2, 1)), same=True, steps=0),

@@ -46,6 +46,8 @@ CASES = {
     "padded max pool": (lambda x: F.max_pool2d(x, 3, 2, 1), IMAGE),
     "max pool behind relu": (lambda x: F.max_pool2d(x.relu(), 3, 2, 1), IMAGE),
     "average pool": (lambda x: F.avg_pool2d(x, 2), IMAGE),
+    "average pool with gaps": (lambda x: F.avg_pool2d(x, 1, 2), IMAGE),
+    "max pool of one element": (lambda x: F.max_pool2d(x, 1, 2), IMAGE),
     "padded average pool": (lambda x: F.avg_pool2d(x, 3, 1, 1), IMAGE),
     "adaptive pool": (lambda x: F.adaptive_avg_pool2d(x, 3), IMAGE),
     "convolution": (lambda x: F.conv2d(x, WEIGHT, padding=1).relu(), IMAGE),

@@ -14,6 +14,8 @@ MAX = {
     "wide padding": (5, 1, 2),
     "asymmetric": ((3, 2), (2, 1), (1, 0)),
     "one row": ((1, 3), (1, 2), (0, 1)),
+    "every second": (1, 2),
+    "every second row": (1, (2, 1)),
 }
 AVERAGE = {
     "plain": {"kernel_size": 2},
@@ -25,6 +27,12 @@ AVERAGE = {
         "kernel_size": (3, 4), "stride": 2, "padding": 1, "ceil_mode": True, "count_include_pad": False,
     },
     "own divisor": {"kernel_size": 2, "divisor_override": 3},
+    "every second": {"kernel_size": 1, "stride": 2},
+    "every second, ceil": {"kernel_size": 1, "stride": (2, 3), "ceil_mode": True},
+    "gaps": {"kernel_size": 2, "stride": 3},
+    "gaps, ceil, not counted": {
+        "kernel_size": 2, "stride": (4, 3), "padding": 1, "ceil_mode": True, "count_include_pad": False,
+    },
 }  # fmt: skip
 
 
@@ -93,12 +101,11 @@ X = torch.randn(1, 4, 9, 9)
         (lambda x: F.max_pool2d(x, 2, return_indices=True)[1], "max_pool2d_with_indices", Reason.ATTRIBUTE, "indices"),
         (lambda x: F.max_pool2d(x, 3, dilation=2), "max_pool2d_with_indices", Reason.ATTRIBUTE, "dilation"),
         (lambda x: F.max_pool2d(x, 2, 3), "max_pool2d_with_indices", Reason.ATTRIBUTE, "stride"),
-        (lambda x: F.avg_pool2d(x, 1, 2), "avg_pool2d", Reason.ATTRIBUTE, "stride"),
         (lambda x: F.adaptive_avg_pool2d(x, 40), "_adaptive_avg_pool2d", Reason.SLOWER, "uneven windows"),
         (lambda x: F.adaptive_max_pool2d(x, 2, True)[1], "adaptive_max_pool2d", Reason.ATTRIBUTE, "indices"),
         (lambda x: F.avg_pool2d(x[0], 2), "avg_pool2d", Reason.RANK, "3 dimensions"),
     ],
-    ids=["indices", "dilation", "stride beyond the window", "one element", "uneven", "indices of adaptive", "no batch"],
+    ids=["indices", "dilation", "stride beyond the window", "uneven", "indices of adaptive", "no batch"],
 )  # fmt: skip
 def test_refused(function, op, reason, words):
     verdict = refusal(Call(function), (X,), f"aten.{op}.default")

@@ -2,6 +2,7 @@
 
 from delegate.backends.xnnpack.lowerings import (
     activations,
+    adaptive,
     attention,
     convolution,
     elementwise,
@@ -25,6 +26,7 @@ from delegate.backends.xnnpack.lowerings.table import TABLE
 __all__ = [
     "TABLE",
     "activations",
+    "adaptive",
     "attention",
     "convolution",
     "elementwise",

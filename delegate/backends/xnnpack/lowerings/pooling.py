@@ -1,8 +1,8 @@
-"""Pooling: max, average, adaptive average."""
+"""Pooling: max and average."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,11 +14,9 @@ from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.layout import NHWC, Size
 from delegate.backends.xnnpack.lowerings.convolution import depthwise, pad_zeros, spatial
-from delegate.backends.xnnpack.lowerings.indexing import concatenate, take
-from delegate.backends.xnnpack.lowerings.nan import clamped_windows, kept_along, kept_of_windows, ones
-from delegate.backends.xnnpack.lowerings.reduction import reduce
+from delegate.backends.xnnpack.lowerings.nan import clamped_windows, kept_of_windows, ones
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg, floats, ranks
-from delegate.backends.xnnpack.operand import Operand, shape_of
+from delegate.backends.xnnpack.operand import Operand
 from delegate.backends.xnnpack.quantized import LOW, exact
 from delegate.backends.xnnpack.tflite import Array
 from delegate.edge.node import op_name, results_used, tensor, tensors
@@ -56,6 +54,11 @@ class Windows:
         """Whether height and width are plain numbers."""
         return all(isinstance(s, int) for s in (*self.given, *self.wanted))
 
+    @property
+    def leave_gaps(self) -> bool:
+        """Whether there are elements between windows, which XNNPACK's pools do not take."""
+        return any(s > k for s, k in zip(self.stride, self.kernel, strict=True))
+
     def pairs(self) -> list[tuple[int, int]]:
         """How far windows reach beyond the input, (before, after) per dimension."""
         if not self.is_static:
@@ -80,28 +83,33 @@ def pool(builder: RegionBuilder, name: str, x: Operand, windows: Windows, shape:
     )
 
 
-def _channels(node: Node) -> Verdict:
+def channels_known(node: Node) -> Verdict:
     """The number of channels is known now."""
     count = tensor(cast(Node, node.args[0])).shape[1]
     return YES if isinstance(count, int) else no(Reason.DYNAMIC_SHAPE, f"{count} channels")
 
 
 def _fits(node: Node) -> Verdict:
-    """The stride does not exceed the window."""
+    """The stride does not exceed the window, or that is of one element."""
     windows = Windows.of(node)
-    if any(s > k for s, k in zip(windows.stride, windows.kernel, strict=True)):
+    if windows.leave_gaps and windows.kernel != [1, 1]:
         return no(Reason.ATTRIBUTE, f"stride {windows.stride} exceeds the window {windows.kernel}")
-    if windows.kernel == [1, 1] and windows.stride != [1, 1]:
-        return no(Reason.ATTRIBUTE, "a window of one element with a stride")
     return YES
 
 
 # -- max ---------------------------------------------------------------------------------------------------------------
 
 
+def maxima_alone(node: Node) -> Verdict:
+    """Only the maxima are used."""
+    if 1 in results_used(node):
+        return no(Reason.ATTRIBUTE, "the indices of the maxima are used, and XNNPACK gives the maxima only")
+    return YES
+
+
 def _max(node: Node) -> Verdict:
     """Only the maxima are used; no dilation, narrow padding; with ceil_mode and a stride, sizes known now."""
-    verdict = _maxima_alone(node)
+    verdict = maxima_alone(node)
     if not verdict:
         return verdict
     windows = Windows.of(node)
@@ -114,12 +122,18 @@ def _max(node: Node) -> Verdict:
     return YES
 
 
-@TABLE.lowers("aten.max_pool2d_with_indices.default", check=every(floats, ranks(4), _channels, _fits, _max))
+@TABLE.lowers("aten.max_pool2d_with_indices.default", check=every(floats, ranks(4), channels_known, _fits, _max))
 def max_pool2d(builder: RegionBuilder, node: Node) -> None:
-    """MAX_POOL_2D on an input padded with zeros where it has no negative values, else with copies of its edges."""
+    """MAX_POOL_2D on an input padded with zeros where it has no negative values, else with copies of its edges.
+
+    The one element of a window is its average too.
+    """
     windows = Windows.of(node)
     source = cast(Node, node.args[0])
     x = builder.operand(source, NHWC)
+    if windows.leave_gaps:
+        builder.set(node, averaged(builder, x, windows))
+        return
     if _never_negative(source) or (x.type is not None and x.type.zero_point == LOW):
         x = pad_zeros(builder, x, windows.pairs())
     else:
@@ -185,23 +199,26 @@ def _average(node: Node) -> Verdict:
     return YES
 
 
-@TABLE.lowers("aten.avg_pool2d.default", check=every(floats, ranks(4), _channels, _fits, _average))
+@TABLE.lowers("aten.avg_pool2d.default", check=every(floats, ranks(4), channels_known, _average))
 def avg_pool(builder: RegionBuilder, node: Node) -> None:
     """AVERAGE_POOL_2D on an input padded with zeros, times a correction where torch divides by another number."""
     windows = Windows.of(node)
     x = builder.operand(node.args[0], NHWC)
-    y = _averaged(builder, pad_zeros(builder, x, windows.pairs()), windows)
+    y = averaged(builder, pad_zeros(builder, x, windows.pairs()), windows)
     factors = _corrections(node, windows)
     if factors is not None:
         y = builder.emit("MUL", [y, builder.constant(factors)], y.shape, NHWC, "MulOptions")
     builder.set(node, y)
 
 
-def _averaged(builder: RegionBuilder, x: Operand, windows: Windows) -> Operand:
-    """Averages of windows; AVERAGE_POOL_2D gives -inf for NaN, which a depthwise convolution carries over."""
+def averaged(builder: RegionBuilder, x: Operand, windows: Windows) -> Operand:
+    """Averages of windows; AVERAGE_POOL_2D gives -inf for NaN, which a depthwise convolution carries over.
+
+    Where there are gaps between windows a convolution it is, too.
+    """
     kernel = ones(cast(int, x.shape[1]), windows.kernel, 1 / (windows.kernel[0] * windows.kernel[1]))
     small = None if builder.result is None else exact(kernel)
-    if small is None and not builder.exact_nan:
+    if small is None and not builder.exact_nan and not windows.leave_gaps:
         return pool(builder, "AVERAGE_POOL_2D", x, windows, x.shape)
     return depthwise(builder, x, kernel if small is None else small, (*x.shape[:2], *windows.wanted), windows.stride)
 
@@ -230,71 +247,3 @@ def _counts(windows: Windows, d: int, include_padding: bool) -> Array:
     start = np.arange(windows.wanted[d]) * windows.stride[d] - padding
     end = np.minimum(start + windows.kernel[d], given + padding)
     return np.asarray(end - start if include_padding else np.minimum(end, given) - np.maximum(start, 0))
-
-
-# -- adaptive pooling --------------------------------------------------------------------------------------------------
-
-_MAX_PARTS = 32  # windows along one dimension that are taken one by one
-
-
-def _adaptive(node: Node) -> Verdict:
-    """The result is of size 1, or its sizes and those of the input are known now, with few windows where uneven."""
-    given, wanted = shape_of(cast(Node, node.args[0]))[2:], tensors(node)[0].shape[2:]
-    if all(w == 1 for w in wanted):
-        return YES
-    if not all(isinstance(s, int) for s in (*given, *wanted)):
-        return no(Reason.DYNAMIC_SHAPE, "the windows depend on the dynamic height or width")
-    if any(g % w and w > _MAX_PARTS for g, w in zip(given, wanted, strict=True)):
-        return no(Reason.SLOWER, f"{list(given)} in {list(wanted)} uneven windows, which XNNPACK takes one by one")
-    return YES
-
-
-def _adapted(builder: RegionBuilder, x: Operand, wanted: Sequence[Size], over: Callable[..., Operand]) -> Operand:
-    """Windows of height, then of width: `over(x, dim)` is what becomes of a dimension, which is kept with size 1."""
-    for dim, count in zip((2, 3), wanted, strict=True):
-        size = x.shape[dim]
-        if count == 1:
-            x = over(x, dim)
-            continue
-        spans = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
-        parts = [over(take(builder, x, dim, span, span[1] - span[0]), dim) for span in spans]
-        x = concatenate(builder, parts, dim)
-    return x
-
-
-@TABLE.lowers("aten._adaptive_avg_pool2d.default", check=every(floats, ranks(4), _channels, _adaptive))
-def adaptive_avg_pool(builder: RegionBuilder, node: Node) -> None:
-    """MEAN to one element, AVERAGE_POOL_2D with equal windows, else a MEAN of each row and column of windows."""
-    x, shape = builder.operand(node.args[0]), shape_of(node)
-    given, wanted = list(x.shape[2:]), list(shape[2:])
-    if all(w == 1 for w in wanted):
-        builder.set(node, reduce(builder, "MEAN", x, [2, 3], keepdim=True))
-    elif any(g % w for g, w in zip(given, wanted, strict=True)):
-        builder.set(node, _adapted(builder, x, wanted, lambda y, dim: reduce(builder, "MEAN", y, [dim], keepdim=True)))
-    else:
-        kernel = [g // w for g, w in zip(given, wanted, strict=True)]
-        windows = Windows(kernel, kernel, [0, 0], given, wanted)
-        builder.set(node, _averaged(builder, builder.reorder(x, NHWC), windows))
-
-
-def _maxima_alone(node: Node) -> Verdict:
-    """Only the maxima are used."""
-    if 1 in results_used(node):
-        return no(Reason.ATTRIBUTE, "the indices of the maxima are used, and XNNPACK gives the maxima only")
-    return YES
-
-
-@TABLE.lowers(
-    "aten.adaptive_max_pool2d.default",
-    check=every(floats, ranks(4), _channels, _adaptive, _maxima_alone),
-    keep=True,
-)
-def adaptive_max_pool(builder: RegionBuilder, node: Node) -> None:
-    """REDUCE_MAX of each row and column of windows."""
-
-    def maxima(x: Operand, dim: int) -> Operand:
-        y = reduce(builder, "REDUCE_MAX", x, [dim], keepdim=True)
-        return kept_along(builder, y, x, [dim], keepdim=True)
-
-    wanted = tensors(node)[0].shape[2:]
-    builder.set(node, _adapted(builder, builder.operand(node.args[0]), wanted, maxima))
