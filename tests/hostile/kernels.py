@@ -1,6 +1,8 @@
 """Hostile calls of portable kernels: arguments no model has, arrays between guard pages, results filled or refused.
 
-    python -m tests.hostile.kernels [CALLS PER KERNEL]
+    python -m tests.hostile.kernels [CALLS PER KERNEL] [FIRST]
+
+Calls are numbered, and a number is the same call every time: give the first that was not run yet.
 
 A call may raise any Exception, which the runtime turns into a KernelError. What it may not: end the process, hang where
 Python cannot stop it, or leave a part of its result as it was, which shows what lay there.
@@ -280,13 +282,15 @@ def everything() -> list[Call]:
 
 def main() -> None:
     """Run, and print findings."""
+    per_kernel, first = (int(given) for given in (*sys.argv[1:], *("100", "0")[len(sys.argv) - 1 :]))
     calls = everything()
     start = time.monotonic()
     found = 0
-    for finding in hostile(calls, int(sys.argv[1]) if len(sys.argv) > 1 else 100):
+    for finding in hostile(calls, per_kernel, first=first):
         found += 1
         print(finding.case, finding.what[:600], flush=True)
-    print(f"{found} findings in {time.monotonic() - start:.0f} s over {len(calls)} calls")
+    last = first + per_kernel * len(calls) - 1
+    print(f"{found} findings in {time.monotonic() - start:.0f} s, numbers {first} to {last}")
     raise SystemExit(bool(found))
 
 
