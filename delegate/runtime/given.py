@@ -90,6 +90,9 @@ def _from_dlpack(leaf: Any, name: str, dtype: DType) -> Array:
     capsule = leaf.__dlpack__()
     code = ctypes.c_uint8.from_address(_get_pointer(capsule, b"dltensor") + _CODE)
     if code.value == _BFLOAT:
+        if dtype is not DType.bfloat16:
+            what = f"input {name!r} is bfloat16, but the program takes {dtype.name}"
+            raise InputError(what, remedy=f"convert it to {dtype.name} first")
         code.value = _UNSIGNED
         return np.from_dlpack(_Exported(capsule))
     array = np.from_dlpack(_Exported(capsule))

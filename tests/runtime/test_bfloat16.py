@@ -66,6 +66,15 @@ def test_integers_are_refused(dynamic):
         program.loaded(X.float().numpy())
 
 
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.float32], ids=str)
+@pytest.mark.parametrize("given", ["torch by DLPack", "DLPack", "ml_dtypes"])
+def test_its_bits_are_no_other_number(given, dtype):
+    """uint16 has the same arrays: they were taken without a word."""
+    exported = torch.export.export(Function(lambda x: x.float() + 1).eval(), (X.float().abs().to(dtype),))
+    with pytest.raises(InputError, match=f"is bfloat16, but the program takes {str(dtype).removeprefix('torch.')}"):
+        delegate.to_backend(exported, []).loaded(TAKEN[given])
+
+
 def test_results_may_be_given_again():
     program = _program()
     twice = program(program(X)).float()
