@@ -77,3 +77,12 @@ def test_the_report_says_it(name):
         # An average pool is exact as a convolution is: nothing is added to it.
         assert any(note in n for n in notes) or (nan, name) == ("exact", "average pool")
         torch.testing.assert_close(program(numbers), CASES[name][0](numbers), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("function", [torch.sin, torch.cos])
+def test_large_angles(function):
+    """XNNPACK gives numbers in the hundreds for them."""
+    x = torch.tensor([0.0, -3.0, 1e4, 2.0**19, -(2.0**27), 1e10, 3e38, INF])
+    result = delegate.to_backend(torch.export.export(Function(function).eval(), (x,)), "xnnpack")(x)
+    torch.testing.assert_close(result[:4], function(x[:4]), rtol=0, atol=2e-6)
+    assert result[4:].isnan().all()

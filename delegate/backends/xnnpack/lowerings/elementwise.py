@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import RegionBuilder
-from delegate.backends.xnnpack.lowerings.nan import kept, kept_log, kept_of_first
+from delegate.backends.xnnpack.lowerings.nan import kept, kept_log, kept_of_first, without_large_angles
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg, floats, floats_or_truths, whole_precision
 from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.edge.node import arguments, op_name
@@ -30,6 +30,7 @@ UNARY = {
     "aten.relu.default": "RELU",
 }
 JUMPS = {"aten.ceil.default": "CEIL", "aten.floor.default": "FLOOR", "aten.round.default": "ROUND"}
+_BEFORE = {"COS": without_large_angles, "SIN": without_large_angles}
 _KEEP = {"EXP": kept, "LOG": kept_log}
 EXTREMES = ("MAXIMUM", "MINIMUM")
 _TABLES = {"ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "DIV": "DivOptions"}
@@ -98,7 +99,7 @@ simple = every(floats, _numbers)
 def lower_unary(builder: RegionBuilder, node: Node) -> None:
     """One TFLite operator."""
     name, x = UNARY[op_name(node)], builder.operand(node.args[0])
-    y = unary(builder, name, x)
+    y = unary(builder, name, _BEFORE[name](builder, x) if name in _BEFORE else x)
     builder.set(node, _KEEP[name](builder, y, x) if name in _KEEP else y)
 
 

@@ -1,7 +1,8 @@
 """NaN where XNNPACK's operators lose it: its maxima and minima, pools, exp and log give numbers for NaN.
 
 With option `nan: exact` what they give is added to something that is 0 for numbers and infinities, and NaN for NaN:
-a clamp to -1 and 1, which carries NaN over, times 0. With `nan: fast` nothing is added.
+a clamp to -1 and 1, which carries NaN over, times 0. With `nan: fast` nothing is added. Sine and cosine of numbers that
+are too large for XNNPACK are NaN too, which eager has right: better no number than a wrong one.
 """
 
 from __future__ import annotations
@@ -30,6 +31,15 @@ def kept_log(builder: RegionBuilder, y: Operand, x: Operand) -> Operand:
     below = builder.emit("SUB", [small, builder.scalar(5.0)], x.shape, x.order, "SubOptions")
     builder.nan_kept += 1
     return _added(builder, y, builder.emit("RELU", [below], x.shape, x.order))
+
+
+def without_large_angles(builder: RegionBuilder, x: Operand) -> Operand:
+    """x with infinity for 2^27 and more, of which XNNPACK's sine and cosine are NaN, not numbers in the hundreds."""
+    if not builder.exact_nan:
+        return x
+    builder.nan_kept += 1
+    large = builder.emit("MUL", [x, builder.scalar(2.0**101)], x.shape, x.order, "MulOptions")
+    return builder.emit("MUL", [large, builder.scalar(2.0**-101)], x.shape, x.order, "MulOptions")
 
 
 def kept_along(builder: RegionBuilder, y: Operand, x: Operand, dims: Sequence[int], keepdim: bool) -> Operand:
