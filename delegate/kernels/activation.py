@@ -101,8 +101,8 @@ def _gelu_tanh(x: Array, *, out: Array) -> None:
     np.multiply(out, x, out=out)
     np.tanh(out, out=out)
     np.add(out, 1, out=out)
+    np.multiply(out, 0.5, out=out)  # before x, which may be more than half of the largest number
     np.multiply(out, x, out=out)
-    np.multiply(out, 0.5, out=out)
 
 
 @TABLE.kernel("aten.hardsigmoid.default", dtypes=WIDE, whole=True)
