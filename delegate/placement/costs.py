@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from delegate.plain_data import amount, items, text
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
@@ -65,8 +67,9 @@ class Record:
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Record:
         """What `to_data` gave; raises KeyError, TypeError or ValueError for other data."""
-        steps: list[Mapping[str, float]] = [{str(k): float(v) for k, v in step.items()} for step in data["steps"]]
-        return cls([float(r) for r in data["rounds"]], steps, str(data["failure"]))
+        steps = [{name: amount(step, name) for name in step} for step in items(data, "steps")]
+        rounds = [amount({"rounds": each}, "rounds") for each in data["rounds"]]
+        return cls(rounds, list(steps), text(data, "failure"))
 
 
 @dataclass(frozen=True, slots=True)

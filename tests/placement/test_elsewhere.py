@@ -477,10 +477,14 @@ BAD_COSTS: dict[str, tuple[str, Any, str]] = {
     "no objective": ("methods/forward/objective", "beauty", "'beauty' is no objective"),
     "another method": ("methods", {}, "none of method 'forward'"),
     "other inputs": ("methods/forward/inputs", ["float32[8, 16]"], "called with float32.8, 16., not float32.4, 16."),
-    "a negative cost": (f"{PROGRAM}/rounds", [-1.0], "-1.0 is no cost"),
-    "an endless cost": (f"{PROGRAM}/rounds", ["inf"], "inf is no cost"),
+    "a negative cost": (f"{PROGRAM}/rounds", [-1.0], "rounds should be a finite number of 0 or more, not -1.0"),
+    "an endless cost": (f"{PROGRAM}/rounds", ["inf"], "rounds should be a finite number of 0 or more, not 'inf'"),
     "no rounds": (f"{PROGRAM}/rounds", None, "TypeError"),
-    "methods in a list": ("methods", [], "AttributeError"),
+    "methods in a list": ("methods", [], "methods should be a mapping"),
+    "a digest that is a number": (f"{PROGRAM}/digest", 5, "digest should be a text"),
+    "a cost in words": (f"{PROGRAM}/rounds", ["1"], "rounds should be a number, not '1'"),
+    "a cost that is a flag": (f"{PROGRAM}/rounds", [True], "rounds should be a number, not True"),
+    "a step below nothing": (f"{PROGRAM}/steps", [{"a": -1.0}], "a should be a finite number of 0 or more"),
 }
 
 
@@ -557,7 +561,11 @@ BAD_BUNDLES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     "no such file": (about("tasks/programs", first({"file": 99})), "KeyError"),
     "a path for a file": (about("tasks/programs", first({"file": "../0"})), "ValueError"),
     "no threads": (about("tasks/programs", first({"threads": {"xnnpack": 0}})), "should be positive"),
-    "a path for threads": (about("tasks/programs", first({"threads": {"xnnpack": "/x"}})), "should be positive"),
+    "a path for threads": (
+        about("tasks/programs", first({"threads": {"xnnpack": "/x"}})),
+        "xnnpack should be a whole number",
+    ),
+    "a bound that is no number": (about("tasks/bound", "nan"), "bound should be a finite number"),
     "more calls": (about("tasks/calls", 7), "KeyError"),
     "no calls": (about("tasks/calls", 0), "nothing to measure"),
     "a damaged program": (lambda f: f.update({"0/0.dlg": f["0/0.dlg"][:-1]}), "the file has"),
