@@ -132,7 +132,10 @@ class Lock:
                 raise PartitionError(f"the lock is of another model: {what}", where=where, remedy=AGAIN)
 
     def require_backends(self, backends: Collection[str], where: str) -> None:
-        """Raise PartitionError where it has nodes on a backend that is not among these, or options of one without any."""
+        """Raise PartitionError where it has nodes on a backend that is not among these, or options of one without nodes.
+
+        `where` it was read from is for the message.
+        """
         for name in sorted(self.options.keys() - {*self.plan.backends}):
             what = f"the lock has options of {name!r}, on which it runs no node"
             raise PartitionError(what, where=where, remedy=f"take them away, or {AGAIN}")

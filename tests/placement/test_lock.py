@@ -198,10 +198,6 @@ BROKEN = {
     ),
     "a bomb": (added(BOMB), "aliases .*name. are not supported"),
     "an object": (added("x: !!python/object/apply:os.getcwd []\n"), "the tag .* is not supported"),
-    "an unknown backend": (
-        on_nothing,
-        "the lock runs nodes on 'nope', which is not among the backends|no backend 'nope'",
-    ),
     "options of a backend without nodes": (
         edit(options={"openvino": {"threads": 1}}),
         "options of 'openvino', on which it runs no node",
@@ -274,7 +270,7 @@ def test_an_old_file_stays_where_a_new_one_cannot_be_written(path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(PartitionError, match="the lockfile cannot be written: .*No space left"):
+    with pytest.raises(PartitionError, match=r"the lockfile cannot be written: .*No space left"):
         dataclasses.replace(lock, machine="another").save(path)
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == [path.name]
@@ -288,6 +284,15 @@ def test_other_sizes_are_another_model(path):
 def test_a_backend_that_is_not_asked_for(path):
     with pytest.raises(PartitionError, match="the lock runs nodes on 'xnnpack', which is not among the backends"):
         delegate.to_backend(export(), [], locked=path)
+
+
+def test_a_backend_that_there_is_not(path):
+    path.write_text(yaml.safe_dump(on_nothing(yaml.safe_load(path.read_text()))))
+    with pytest.raises(
+        PartitionError, match="the lock runs nodes on 'nope', which is not among the backends"
+    ) as caught:
+        delegate.to_backend(export(), "xnnpack", locked=path)
+    assert caught.value.where == str(path)
 
 
 def test_a_plan_and_a_lock(path):
