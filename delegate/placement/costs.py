@@ -86,6 +86,12 @@ class Costs:
     joined: Mapping[str, Sequence[float]]
     crossing: Mapping[tuple[str, str], float]
 
+    def rounds(self, candidate: str, members: Sequence[int]) -> list[float]:
+        """Seconds of stretches in a row as one partition, in the rounds that were run."""
+        saved = sum(self.joined[candidate][border] for border in members[:-1])
+        pieces = (self.stretches[candidate][number] for number in members)
+        return [max(sum(each) - saved, 0.0) for each in zip(*pieces, strict=False)]
+
     def of(self, candidate: str, stretch: int) -> float:
         """The median cost of a stretch on a candidate."""
         return median(self.stretches[candidate][stretch])

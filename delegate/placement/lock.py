@@ -132,7 +132,7 @@ class Lock:
                 raise PartitionError(f"the lock is of another model: {what}", where=where, remedy=AGAIN)
 
     def require_backends(self, backends: Collection[str], where: str) -> None:
-        """Raise PartitionError where it has nodes on a backend that is not among these, or options of one without nodes.
+        """Raise PartitionError where it has nodes on a backend that is not among these, or options of one with none.
 
         `where` it was read from is for the message.
         """

@@ -17,6 +17,7 @@ from delegate.placement.together import at_once
 from delegate.placement.trials import Bench
 
 _ALONE = 0.4  # the share of the budget after which the race of candidates' own plans gives way to what follows
+_NEAR = 20.0  # dB that results should keep, as `verify` asks where nobody says more
 _APART = 2.0  # seconds between both races, for what disturbs one of them to end
 
 
@@ -109,10 +110,20 @@ class Placer:
         runs = [n for n in found.plans if not found.records[n].failure] or list(found.plans)
         return next(iter(search.accurate(runs)), max(runs, key=lambda n: search.examine.sqnr_db(n) or -math.inf))
 
+    def _doubts(self, chosen: str) -> list[str]:
+        """What is to be told of the results of the plan that is taken."""
+        examine, near = self._search.examine, self._search.examine.sqnr_db(chosen)
+        if examine.is_random:
+            return ["results: not compared, for the method draws random numbers"]
+        if near is None or near >= _NEAR:
+            return []
+        if math.isnan(near):
+            return ["results: not compared, for torch's are empty, or have no finite numbers"]
+        return [f"a plan that is near torch's results: this one keeps {near:.1f} dB, see docs/accuracy.md"]
+
     def _taken(self, chosen: str) -> Placed:
         search, found = self._search, self._found
-        if search.examine.is_random:
-            found.not_tried.append("results: not compared, for the method draws random numbers")
+        found.not_tried += self._doubts(chosen)
         spent = search.spent
         if not search.has_time():
             found.not_tried.append("more rounds: the budget was over")

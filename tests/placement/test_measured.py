@@ -216,6 +216,8 @@ def test_objectives(exported, objective) -> None:
     (placement,) = delegate.to_backend(exported, config=measuring(objective=objective)).report.placements
     assert placement.objective == objective
     assert all(p.cost is not None for p in placement.plans)
+    if objective == "memory":  # the library alone takes more
+        assert all(p.cost > 2**20 for p in placement.plans)
 
 
 def test_threads_are_tried_and_held(exported) -> None:
