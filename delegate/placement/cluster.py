@@ -190,6 +190,5 @@ class _ClusterSeat:
             known = isinstance(cause, TrialFailed)
             raise TrialFailed(str(cause) if known else one_line(cause)) from error
         except RayError as error:
-            raise TrialFailed(
-                f"the Ray worker died: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            ) from error
+            first, _, _ = str(error).partition("\n")  # the others tell what might have been the cause
+            raise TrialFailed(f"the Ray worker died: {type(error).__name__}: {first}") from error
