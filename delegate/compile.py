@@ -103,7 +103,7 @@ def to_backend(
     """
     registry = default_registry()
     elsewhere = {"a bundle": bundle, "costs": costs, RAY: ray}
-    keeping = lock_to_keep(locked, {"a plan": plan, **elsewhere})
+    keeping = lock_to_keep(locked, lock, {"a plan": plan, **elsewhere})
     selection = select(backends, config, registry, kernels, () if keeping is None else keeping.plan.backends)
     given = of_lock(exported_programs(model, example_inputs), keeping, locked, selection)
     saved = _saved_plan(plan) if keeping is None else keeping.plan

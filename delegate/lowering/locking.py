@@ -23,10 +23,25 @@ from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.runtime.kernels import kernels_of
 from delegate.selection import ConfigSource, Request, Selection, select
+from delegate.text_files import require_folder
 
 
-def lock_to_keep(locked: str | os.PathLike[str] | None, others: Mapping[str, object]) -> Lock | None:
-    """The lock to keep; raises PartitionError where it cannot be read, ConfigError where others have a say too."""
+def lock_to_keep(
+    locked: str | os.PathLike[str] | None, lock: str | os.PathLike[str] | None, others: Mapping[str, object]
+) -> Lock | None:
+    """The lock to keep.
+
+    Args:
+        locked: path of it, if there is one.
+        lock: path of another one that is to be written.
+        others: what has a say of where nodes run too, by name.
+
+    Raises:
+        PartitionError: it cannot be read, or there is no folder for the other one.
+        ConfigError: others have a say too.
+    """
+    if lock is not None:
+        require_folder(lock, "the lockfile")
     if locked is None:
         return None
     for what, other in others.items():

@@ -104,7 +104,7 @@ def write(tasks: Sequence[Task], path: str | os.PathLike[str]) -> None:
                         archive.writestr(zipfile.ZipInfo(f"{number}/{kind}{place}.npz"), held.getvalue())
             archive.writestr(zipfile.ZipInfo(_ABOUT), json.dumps({"format": FORMAT, "tasks": told}, indent=1))
     except (OSError, ValueError) as error:
-        what = f"the bundle cannot be written: {error}"
+        what = f"the bundle cannot be written: {getattr(error, 'strerror', None) or error}"
         remedy = "name a file in a folder that is there, where you may write and there is space"
         raise ProgramError(what, where=str(path), remedy=remedy) from error
 
