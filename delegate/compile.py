@@ -21,7 +21,7 @@ from delegate.errors import PartitionError
 from delegate.kernels.libraries import Wanted
 from delegate.lowering.compiler import Compiler, portable_message
 from delegate.lowering.kept import KeptPrograms, Made
-from delegate.lowering.locking import as_locked, lock_of, lock_to_keep, of_lock, with_lock
+from delegate.lowering.locking import as_locked, lock_of, lock_to_keep, of_lock, require_kept, with_lock
 from delegate.lowering.measuring import RAY, measured_places, to_measure
 from delegate.lowering.quantized import quantized
 from delegate.partitioner.saved import SavedPlan
@@ -103,9 +103,9 @@ def to_backend(
     """
     registry = default_registry()
     elsewhere = {"a bundle": bundle, "costs": costs, RAY: ray}
-    keeping = lock_to_keep(locked, {"a plan": plan, **elsewhere})
+    keeping = lock_to_keep(locked, lock, {"a plan": plan, **elsewhere})
     selection = select(backends, config, registry, kernels, () if keeping is None else keeping.plan.backends)
-    given = of_lock(exported_programs(model, example_inputs), keeping)
+    given = of_lock(exported_programs(model, example_inputs), keeping, locked, selection)
     saved = _saved_plan(plan) if keeping is None else keeping.plan
     placing = to_measure(place, selection, saved, elsewhere) if keeping is None else None
     kept = kept_artifacts(selection, registry, cache)
@@ -117,7 +117,7 @@ def to_backend(
         for name, ep in given.items():
             warn_of_training(ep.graph, name)
         return _result(found, Report.from_json(found.program.report), given, selection, registry)
-    exported = as_locked(quantized(given, selection, registry), keeping, selection, registry)
+    exported = as_locked(quantized(given, selection, registry), keeping, locked, selection, registry)
     source = exported_programs(original) if original is not None else given
     compiler.take(exported)
     outcome = None
@@ -138,8 +138,7 @@ def to_backend(
             break
         compiler.move(moved)
         program, lowered = compiler.emitted()
-    if saved is not None:
-        saved.require_kept(compiler.plans)
+    require_kept(saved, keeping, locked, compiler.plans)
     report, said = compiler.report(), outcome or keeping
     if said is not None:
         report = replace(report, placements=said.placements)

@@ -5,10 +5,11 @@ All of it is stable: the report's JSON, the lockfile and bundles are made of it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from delegate.plain_data import amount, count, items, mapping, number, text, texts
 
 UNITS = {"latency": "ms", "throughput": "ms", "memory": "MiB", "file size": "MiB"}  # objective -> of a cost, for people
 _SCALES = {"ms": 1e3, "MiB": 2.0**-20}
@@ -143,22 +144,26 @@ class Placement:
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Placement:
         """The placement of what `dataclasses.asdict` gave; raises KeyError, TypeError or ValueError for other data."""
-        if data["objective"] not in UNITS:
-            raise ValueError(f"{data['objective']!r} is no objective")
-        plans = tuple(map(_plan_cost, data["plans"]))
-        if str(data["chosen"]) not in {p.name for p in plans}:
-            raise ValueError(f"the chosen plan {data['chosen']!r} is not among the plans")
+        objective = text(data, "objective")
+        if objective not in UNITS:
+            raise ValueError(f"{objective!r} is no objective")
+        plans = tuple(map(_plan_cost, items(data, "plans")))
+        chosen, names = text(data, "chosen"), [p.name for p in plans]
+        if chosen not in names:
+            raise ValueError(f"the chosen plan {chosen!r} is not among the plans")
+        if len(set(names)) < len(names):
+            raise ValueError("two plans have one name")
         return cls(
-            method=str(data["method"]),
-            objective=str(data["objective"]),
-            chosen=str(data["chosen"]),
+            method=text(data, "method"),
+            objective=objective,
+            chosen=chosen,
             plans=plans,
-            stretches=tuple(map(_stretch_cost, data["stretches"])),
-            not_tried=tuple(map(str, data["not_tried"])),
-            budget=float(data["budget"]),
-            spent=float(data["spent"]),
-            machine=str(data.get("machine", "")),  # of what was written before there was one
-            busy=str(data.get("busy", "")),
+            stretches=tuple(map(_stretch_cost, items(data, "stretches"))),
+            not_tried=texts(data, "not_tried"),
+            budget=amount(data, "budget"),
+            spent=amount(data, "spent"),
+            machine=text({"machine": "", **data}, "machine"),  # of what was written before there was one
+            busy=text({"busy": "", **data}, "busy"),
         )
 
 
@@ -173,38 +178,34 @@ def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
-def _cost(value: Any) -> float | None:
-    if value is not None and not 0 <= float(value) < math.inf:
-        raise ValueError(f"{value!r} is no cost")
-    return _number(value)
-
-
-def _interval(data: Mapping[str, Any] | None) -> Interval | None:
-    return None if data is None else Interval(float(data["ratio"]), float(data["low"]), float(data["high"]))
+def _interval(data: Mapping[str, Any]) -> Interval | None:
+    if data["against"] is None:
+        return None
+    given = mapping(data, "against")
+    found = Interval(number(given, "ratio"), number(given, "low"), number(given, "high"))
+    if not 0 <= found.low <= found.ratio <= found.high:
+        raise ValueError(f"{found} is no ratio within an interval")
+    return found
 
 
 def _plan_cost(data: Mapping[str, Any]) -> PlanCost:
     return PlanCost(
-        name=str(data["name"]),
-        partitions=int(data["partitions"]),
-        cost=_cost(data["cost"]),
-        rounds=int(data["rounds"]),
-        against=_interval(data["against"]),
-        sqnr_db=_number(data["sqnr_db"]),
-        why=str(data["why"]),
+        name=text(data, "name"),
+        partitions=count(data, "partitions"),
+        cost=None if data["cost"] is None else amount(data, "cost"),
+        rounds=count(data, "rounds"),
+        against=_interval(data),
+        sqnr_db=None if data["sqnr_db"] is None else number(data, "sqnr_db"),
+        why=text(data, "why"),
     )
 
 
 def _stretch_cost(data: Mapping[str, Any]) -> StretchCost:
     return StretchCost(
-        name=str(data["name"]),
-        candidate=str(data["candidate"]),
-        nodes=int(data["nodes"]),
-        seconds=_cost(data["seconds"]),
-        runner_up=str(data["runner_up"]),
-        against=_interval(data["against"]),
+        name=text(data, "name"),
+        candidate=text(data, "candidate"),
+        nodes=count(data, "nodes"),
+        seconds=None if data["seconds"] is None else amount(data, "seconds"),
+        runner_up=text(data, "runner_up"),
+        against=_interval(data),
     )

@@ -6,22 +6,48 @@ import os
 from pathlib import Path
 
 from delegate.errors import PartitionError
+from delegate.whole_files import replacing
 
 PathLike = str | os.PathLike[str]
+_MOST_BYTES = 2**26
+
+
+def require_folder(path: PathLike, what: str) -> None:
+    """Raise PartitionError where there is no folder for a file, before there is work for `what` it is to hold."""
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        message = f"{what} cannot be written: there is no folder {str(folder)!r}"
+        raise PartitionError(message, where=str(path), remedy="make it first")
 
 
 def write_text(path: PathLike, text: str, what: str) -> None:
-    """Write a file; raises PartitionError where that cannot be. `what` it holds is for the message."""
+    """Write a file, whole or not at all; raises PartitionError where that cannot be.
+
+    `what` it holds is for the message.
+    """
     try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        message = f"{what} cannot be written: {error}"
-        raise PartitionError(message, where=str(path), remedy="name a file in a folder that is there") from error
+        target = os.path.realpath(path)
+        if os.path.exists(target) and not os.path.isfile(target):  # a terminal or a pipe; a folder is an error
+            Path(target).write_text(text, encoding="utf-8")
+            return
+        with replacing(target) as file:
+            file.write(text.encode())
+    except (OSError, ValueError) as error:
+        message = f"{what} cannot be written: {getattr(error, 'strerror', None) or error}"
+        remedy = "name a file where you may write, in a folder that is there, on a disk with space"
+        raise PartitionError(message, where=str(path), remedy=remedy) from error
 
 
-def read_text(path: PathLike, what: str, remedy: str) -> str:
-    """Read a file; raises PartitionError where that cannot be. `what` it holds and `remedy` are for the message."""
+def read_text(path: PathLike, what: str, remedy: str, most: int = _MOST_BYTES) -> str:
+    """Read a file; raises PartitionError where that cannot be, or where it has more than `most` bytes.
+
+    `what` it holds and `remedy` are for the message.
+    """
     try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with Path(path).open("rb") as file:
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise ValueError(f"it has more than {most} bytes")
+        return data.decode()
+    except (OSError, ValueError) as error:
         raise PartitionError(f"{what} cannot be read: {error}", where=str(path), remedy=remedy) from error

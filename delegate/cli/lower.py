@@ -11,6 +11,8 @@ from delegate.cli import output
 from delegate.cli.importing import Imports, import_modules
 from delegate.errors import ProgramError
 
+LOCKED = "locked: "  # before what a report notes of a lock that is kept
+
 Model = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="file.pt2, or package.module:function returning (module, example_inputs)."),
@@ -112,7 +114,10 @@ def lower(
         output.print_json_text(program.report.to_json())
         return
     print(program.report.summary)
-    for line in (*program.report.accuracy_lines(), *program.report.placement_lines()):
+    if locked is not None:
+        print(f"nothing was measured: nodes run as {locked} says, and the costs are those that it has")
+    told = (note for note in program.report.notes if note.startswith(LOCKED))
+    for line in (*told, *program.report.accuracy_lines(), *program.report.placement_lines()):
         print(line)
     for path in filter(None, (out, bundle)):
         print(f"saved {path}, {path.stat().st_size:,} bytes")

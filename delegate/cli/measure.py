@@ -9,6 +9,7 @@ import typer
 
 from delegate.cli import output
 from delegate.cli.importing import Imports, import_modules
+from delegate.text_files import require_folder
 
 if TYPE_CHECKING:
     from delegate.placement.elsewhere import MethodCosts
@@ -35,6 +36,8 @@ def measure(
     """Run the candidates of a bundle here, for `delegate lower --costs` on the machine that it is from."""
     from delegate.placement.visiting import measure as measured
 
+    if out is not None:
+        require_folder(out, "costs")
     import_modules(imports)
     with output.telling(f"measuring {path}") as progress:
         costs = measured(path, kernels=kernels, budget=budget, trust_code=trust_code, progress=progress)

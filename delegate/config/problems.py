@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from delegate.config.source import Path, Source, dotted
+from delegate.config.plain_yaml import Path, dotted
+from delegate.config.source import Source
 from delegate.errors import ConfigError, did_you_mean
 
 _MAPPING, _LIST = "should be a mapping (key: value)", "should be a list"

@@ -26,6 +26,7 @@ from delegate.verdict import Reason, Verdict, no
 _FORMAT = 3  # 1 did not say which operators were whole, 2 not what runs at the same time
 _AFTER = (str(Reason.TOO_SMALL), str(Reason.SLOWER))  # reasons that others of the partition may be the cause of
 BY_THE_PLAN = no(Reason.PINNED, "by the plan")
+_EDIT = "save a plan again, of this model with these backends and options, or edit this one"
 _NAMED = 3  # so many nodes are named in a message that speaks of several
 
 
@@ -81,7 +82,7 @@ class SavedPlan:
         """The plan of such a text; raises PartitionError where it is none. `where` is for the message."""
         try:
             data = json.loads(text)
-            if data["format"] not in range(1, _FORMAT + 1):
+            if type(data["format"]) is not int or not 1 <= data["format"] <= _FORMAT:
                 raise ValueError(f"its format is {data['format']!r}, known are 1 to {_FORMAT}")
             whole = data.get("whole")
             if whole is not None and not _is_texts(whole):
@@ -176,16 +177,18 @@ class SavedPlan:
             )
         return tuple(AsPlanned(p, self, elsewhere) for p in given)
 
-    def require_kept(self, plans: Sequence[Plan]) -> None:
-        """Raise PartitionError where plans that were made by its partitioners put a node elsewhere."""
+    def require_kept(self, plans: Sequence[Plan], where: str = "", remedy: str = _EDIT) -> None:
+        """Raise PartitionError where plans that were made by its partitioners put a node elsewhere.
+
+        `where` it is from and `remedy` are for the message.
+        """
         made = SavedPlan.of(plans).places()
         lost = [(*key, backend) for key, backend in self.places().items() if made.get(key) != backend]
         if lost:
             told = sorted(((_obstacle(plans, *key), *key) for key in lost), key=lambda item: item[0].startswith(_AFTER))
             named = "; ".join(f"{node} of {graph} on {backend} ({why})" for why, graph, node, backend in told[:_NAMED])
             more = f"; and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-            remedy = "save a plan again, of this model with these backends and options, or edit this one"
-            raise PartitionError(f"the plan cannot be kept: {named}{more}", remedy=remedy)
+            raise PartitionError(f"the plan cannot be kept: {named}{more}", where=where, remedy=remedy)
 
 
 @dataclass(slots=True)

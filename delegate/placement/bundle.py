@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 import os
 import shutil
 import zipfile
@@ -25,9 +24,11 @@ from delegate.measured import UNITS
 from delegate.placement.judging import Array
 from delegate.placement.trials import save_leaves
 from delegate.placement.worker import leaves
+from delegate.plain_data import amount, count, finite, flag, items, mapping, require_format, text
 from delegate.plugins import one_line
-from delegate.program import file
+from delegate.program import file as program_file
 from delegate.program.model import Program
+from delegate.whole_files import replacing
 
 FORMAT = 3  # 1 had plans of one candidate alone, 2 compared results alone, no states
 _ABOUT = "bundle.json"
@@ -88,9 +89,9 @@ def described(call: Sequence[Any]) -> list[str]:
 
 
 def write(tasks: Sequence[Task], path: str | os.PathLike[str]) -> None:
-    """Write a bundle; raises ProgramError where that cannot be."""
+    """Write a bundle, whole or not at all; raises ProgramError where that cannot be."""
     try:
-        with zipfile.ZipFile(path, "w") as archive:
+        with replacing(os.path.realpath(path)) as file, zipfile.ZipFile(file, "w") as archive:
             told = []
             for number, task in enumerate(tasks):
                 places = {id(entry.program): entry.program for entry in task.entries}
@@ -102,9 +103,10 @@ def write(tasks: Sequence[Task], path: str | os.PathLike[str]) -> None:
                         save_leaves(held, arrays)
                         archive.writestr(zipfile.ZipInfo(f"{number}/{kind}{place}.npz"), held.getvalue())
             archive.writestr(zipfile.ZipInfo(_ABOUT), json.dumps({"format": FORMAT, "tasks": told}, indent=1))
-    except OSError as error:
-        what = f"the bundle cannot be written: {error}"
-        raise ProgramError(what, where=str(path), remedy="name a file in a folder that is there") from error
+    except (OSError, ValueError) as error:
+        what = f"the bundle cannot be written: {getattr(error, 'strerror', None) or error}"
+        remedy = "name a file in a folder that is there, where you may write and there is space"
+        raise ProgramError(what, where=str(path), remedy=remedy) from error
 
 
 def read(path: str | os.PathLike[str], folder: Path) -> list[Task]:
@@ -120,11 +122,10 @@ def read(path: str | os.PathLike[str], folder: Path) -> list[Task]:
     try:
         with zipfile.ZipFile(path) as archive:
             _require_stored(archive)
-            text = archive.read(_ABOUT) if archive.getinfo(_ABOUT).file_size <= _MOST_ABOUT else b""
-            about = json.loads(text)
-            if about["format"] != FORMAT:
-                raise ValueError(f"its format is {about['format']!r}, known is {FORMAT}")
-            tasks = [_read(archive, number, data, folder) for number, data in enumerate(about["tasks"])]
+            told = archive.read(_ABOUT) if archive.getinfo(_ABOUT).file_size <= _MOST_ABOUT else b""
+            about = json.loads(told)
+            require_format(about, FORMAT)
+            tasks = [_read(archive, number, data, folder) for number, data in enumerate(items(about, "tasks"))]
     except ProgramError as error:
         where = ", ".join(part for part in (str(path), error.where) if part)
         raise ProgramError(error.what, where=where, remedy=_AGAIN) from error
@@ -150,7 +151,7 @@ def _stored(archive: zipfile.ZipFile, member: str, program: Program) -> str:
 def _copied(program: Program, written: IO[bytes] | None) -> str:
     """The digest of a program's bytes, which are also written where that is wished."""
     known = hashlib.sha256()
-    for piece in file.assemble(program):
+    for piece in program_file.assemble(program):
         known.update(piece)
         if written is not None:
             written.write(piece)
@@ -181,36 +182,32 @@ def _about(task: Task, places: Mapping[int, tuple[int, str]]) -> dict[str, Any]:
 
 
 def _read(archive: zipfile.ZipFile, number: int, about: Mapping[str, Any], folder: Path) -> Task:
-    method, count, bound = _text(about["method"]), int(about["calls"]), about["bound"]
+    method, given, programs_of = text(about, "method"), count(about, "calls"), items(about, "programs")
     if about["objective"] not in UNITS:
         raise ValueError(f"{about['objective']!r} is no objective")
-    if count < 1 or not about["programs"]:
+    if not given or not programs_of:
         raise ValueError(f"method {method!r} has nothing to measure")
     place = folder / str(number)
     place.mkdir()
-    files = sorted({int(given["file"]) for given in about["programs"]})
+    files = sorted({count(told, "file") for told in programs_of})
     programs = {i: _program(archive, f"{number}/{i}.dlg", folder) for i in files}
-    entries = [_entry(given, *programs[int(given["file"])]) for given in about["programs"]]
+    entries = [_entry(told, *programs[told["file"]]) for told in programs_of]
     if len({entry.name for entry in entries}) < len(entries):
         raise ValueError(f"method {method!r} has two programs of one name")
     for entry in entries:
         if method not in {m.name for m in entry.program.methods}:
             raise ValueError(f"the program of {entry.name!r} has no method {method!r}")
-    calls = [_leaves(archive, f"{number}/call{i}.npz", folder) for i in range(count)]
+    calls = [_leaves(archive, f"{number}/call{i}.npz", folder) for i in range(given)]
     expected = None
-    if about["is_compared"]:
-        expected = [_leaves(archive, f"{number}/expected{i}.npz", folder) for i in range(count)]
+    if flag(about, "is_compared"):
+        expected = [_leaves(archive, f"{number}/expected{i}.npz", folder) for i in range(given)]
         if any(not isinstance(array, np.ndarray) or array.dtype.kind not in "biufc" for e in expected for array in e):
             raise ValueError("what results are compared with are no numbers")
-    return Task(
-        method,
-        about["objective"],
-        _positive(about["budget"]),
-        None if bound is None else float(bound),
-        entries,
-        calls,
-        expected,
-    )
+    bound = None if about["bound"] is None else finite(about, "bound")
+    budget = amount(about, "budget")
+    if not budget:
+        raise ValueError("a budget should be greater than 0")
+    return Task(method, about["objective"], budget, bound, entries, calls, expected)
 
 
 def _program(archive: zipfile.ZipFile, member: str, folder: Path) -> tuple[Program, str]:
@@ -218,16 +215,17 @@ def _program(archive: zipfile.ZipFile, member: str, folder: Path) -> tuple[Progr
     path = _unpacked(archive, member, folder)
     with path.open("rb") as stored:
         known = hashlib.file_digest(stored, "sha256").hexdigest()
-    return file.load(path), known
+    return program_file.load(path), known
 
 
 def _entry(about: Mapping[str, Any], program: Program, known: str) -> Entry:
     if known != about["digest"]:
         raise ValueError(f"the file of {about['name']!r} is another program than {_ABOUT} says")
-    threads = {_text(backend): count for backend, count in about["threads"].items()}
-    if not all(type(count) is int and count > 0 for count in threads.values()):
+    given = mapping(about, "threads")
+    threads = {backend: count(given, backend) for backend in given}
+    if not all(threads.values()):
         raise ValueError("numbers of threads should be positive")
-    return Entry(_text(about["name"]), program, threads, bool(about["is_watched"]), known)
+    return Entry(text(about, "name"), program, threads, flag(about, "is_watched"), known)
 
 
 def _leaves(archive: zipfile.ZipFile, member: str, folder: Path) -> list[Any]:
@@ -251,16 +249,3 @@ def _require_stored(archive: zipfile.ZipFile) -> None:
         raise ValueError("its members are compressed")
     if archive.fp is None or sum(m.file_size for m in members) > archive.fp.seek(0, os.SEEK_END):
         raise ValueError("its members are larger than the file")
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise TypeError(f"a name should be a text, not {value!r}")
-    return value
-
-
-def _positive(value: Any) -> float:
-    found = float(value)
-    if not (0 < found < math.inf):
-        raise ValueError(f"a budget should be greater than 0, not {found:g} s")
-    return found

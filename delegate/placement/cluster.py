@@ -22,6 +22,7 @@ from delegate.program import file
 
 _SHARE = 0.001  # of a resource: programs take turns, and all of one measurement are open
 _INSTALL = "pip install 'delegate[ray]'"
+_START = "start one, `ray start --head`, or correct this; for a cluster that asks for a token set RAY_AUTH_MODE=token"
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Cluster:
                 ray.init(address=self._address, log_to_driver=False, logging_level="ERROR")
             except Exception as error:  # Ray raises all kinds
                 what = f"there is no Ray cluster at {self._address!r}: {one_line(error)}"
-                raise ConfigError(what, where="ray", remedy="start one, `ray start --head`, or correct this") from error
+                raise ConfigError(what, where="ray", remedy=_START) from error
         return self
 
     def __exit__(
@@ -189,4 +190,5 @@ class _ClusterSeat:
             known = isinstance(cause, TrialFailed)
             raise TrialFailed(str(cause) if known else one_line(cause)) from error
         except RayError as error:
-            raise TrialFailed(f"the Ray worker died: {one_line(error)}") from error
+            first, _, _ = str(error).partition("\n")  # the others tell what might have been the cause
+            raise TrialFailed(f"the Ray worker died: {type(error).__name__}: {first}") from error

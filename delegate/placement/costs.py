@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from delegate.plain_data import amount, items, text
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
@@ -65,8 +67,9 @@ class Record:
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Record:
         """What `to_data` gave; raises KeyError, TypeError or ValueError for other data."""
-        steps: list[Mapping[str, float]] = [{str(k): float(v) for k, v in step.items()} for step in data["steps"]]
-        return cls([float(r) for r in data["rounds"]], steps, str(data["failure"]))
+        steps = [{name: amount(step, name) for name in step} for step in items(data, "steps")]
+        rounds = [amount({"rounds": each}, "rounds") for each in data["rounds"]]
+        return cls(rounds, list(steps), text(data, "failure"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,12 @@ class Costs:
     stretches: Mapping[str, Sequence[Sequence[float]]]
     joined: Mapping[str, Sequence[float]]
     crossing: Mapping[tuple[str, str], float]
+
+    def rounds(self, candidate: str, members: Sequence[int]) -> list[float]:
+        """Seconds of stretches in a row as one partition, in the rounds that were run."""
+        saved = sum(self.joined[candidate][border] for border in members[:-1])
+        pieces = (self.stretches[candidate][number] for number in members)
+        return [max(sum(each) - saved, 0.0) for each in zip(*pieces, strict=False)]
 
     def of(self, candidate: str, stretch: int) -> float:
         """The median cost of a stretch on a candidate."""

@@ -12,6 +12,7 @@ from typing import Any
 from delegate.errors import PartitionError
 from delegate.measured import UNITS
 from delegate.placement.costs import Record
+from delegate.plain_data import amount, mapping, number, require_format, text, texts
 from delegate.plugins import one_line
 from delegate.text_files import read_text, write_text
 
@@ -87,13 +88,13 @@ class Costs:
         return json.dumps({"format": FORMAT, "machine": self.machine, "methods": methods}, indent=1, allow_nan=False)
 
     @classmethod
-    def from_json(cls, text: str, where: str = "") -> Costs:
-        """What `to_json` gave; raises PartitionError for another text. `where` is for the message."""
+    def from_json(cls, given: str, where: str = "") -> Costs:
+        """What `to_json` gave; raises PartitionError for other text. `where` is for the message."""
         try:
-            data = json.loads(text)
-            if data["format"] != FORMAT:
-                raise ValueError(f"its format is {data['format']!r}, known is {FORMAT}")
-            return cls(str(data["machine"]), {str(name): _method(given) for name, given in data["methods"].items()})
+            data = json.loads(given)
+            require_format(data, FORMAT)
+            methods = mapping(data, "methods")
+            return cls(text(data, "machine"), {name: _method(mapping(methods, name)) for name in methods})
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             what = f"these are no costs that were measured, {one_line(error)}"
             raise PartitionError(what, where=where, remedy=_AGAIN) from error
@@ -109,27 +110,18 @@ class Costs:
 
 
 def _method(data: Mapping[str, Any]) -> MethodCosts:
-    if data["objective"] not in UNITS:
-        raise ValueError(f"{data['objective']!r} is no objective")
+    objective, programs = text(data, "objective"), mapping(data, "programs")
+    if objective not in UNITS:
+        raise ValueError(f"{objective!r} is no objective")
     return MethodCosts(
-        objective=data["objective"],
-        inputs=[str(given) for given in data["inputs"]],
-        budget=_number(data["budget"]),
-        spent=_number(data["spent"]),
-        programs={str(name): _program(given) for name, given in data["programs"].items()},
+        objective=objective,
+        inputs=texts(data, "inputs"),
+        budget=amount(data, "budget"),
+        spent=amount(data, "spent"),
+        programs={name: _program(mapping(programs, name)) for name in programs},
     )
 
 
 def _program(data: Mapping[str, Any]) -> ProgramCosts:
-    record = Record.from_data(data)
-    for number in (*record.rounds, *(seconds for steps in record.steps for seconds in steps.values())):
-        _number(number)
-    sqnr = None if data["sqnr_db"] is None else float(data["sqnr_db"])
-    return ProgramCosts(str(data["digest"]), record, sqnr)
-
-
-def _number(value: Any) -> float:
-    found = float(value)
-    if not 0 <= found < math.inf:
-        raise ValueError(f"{value!r} is no cost")
-    return found
+    sqnr = None if data["sqnr_db"] is None else number(data, "sqnr_db")
+    return ProgramCosts(text(data, "digest"), Record.from_data(data), sqnr)

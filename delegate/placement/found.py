@@ -108,7 +108,7 @@ def _parts(found: Found, plan: WholePlan) -> Iterator[StretchCost]:
 def _part(found: Found, candidate: str, members: Sequence[int]) -> StretchCost:
     name = _joined(found.stretches[members[0]].name, found.stretches[members[-1]].name)
     nodes = sum(len(found.stretches[i].nodes) for i in members)
-    rounds = {} if found.costs is None else {c: _rounds(found.costs, c, members) for c in found.costs.stretches}
+    rounds = {} if found.costs is None else {c: found.costs.rounds(c, members) for c in found.costs.stretches}
     if candidate not in rounds:
         return StretchCost(name, candidate, nodes)
     costs = {c: Record(list(r)).cost or 0.0 for c, r in rounds.items()}
@@ -116,11 +116,6 @@ def _part(found: Found, candidate: str, members: Sequence[int]) -> StretchCost:
     pairs = other and found.survey is not None and found.survey.are_pairs
     against = ratio(rounds[candidate], rounds[other]) if pairs else None
     return StretchCost(name, candidate, nodes, costs[candidate], other, against)
-
-
-def _rounds(costs: Costs, candidate: str, members: Sequence[int]) -> list[float]:
-    """The rounds of several stretches together."""
-    return [sum(each) for each in zip(*(costs.stretches[candidate][i] for i in members), strict=False)]
 
 
 def _joined(first: str, last: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,7 +39,8 @@ def examined(
 
     Args:
         seats: of the programs.
-        near: gives the SQNR of a program's results in dB; raises TrialFailed.
+        near: gives the SQNR of a program's results in dB; raises TrialFailed. NaN, where they say nothing, keeps no
+            bound; where none is asked it is as good as any.
         bound: the least SQNR in dB; None: that of the program's own precision.
         found: is given the SQNR of each.
     """
@@ -54,7 +55,8 @@ def examined(
     if least is None:
         least = min(_OWN, max((f for f in known.values() if not math.isnan(f)), default=_OWN) - _WORSE)
     asked = "less than the program's own precision" if bound is None else f"where {bound:g} dB is asked"
-    far = {name: f"{f:.1f} dB, {asked}" for name, f in known.items() if not f >= least}
+    says = {name: f for name, f in known.items() if bound is not None or not math.isnan(f)}
+    far = {name: f"{f:.1f} dB, {asked}" for name, f in says.items() if not f >= least or f == -math.inf}
     return Examined(failed | far, {}) if bound is None else Examined(failed, far)
 
 
@@ -88,13 +90,18 @@ def sqnr_db(actual: Sequence[Sequence[Array]], expected: Sequence[Sequence[Array
         expected: the same of the reference.
 
     Returns:
-        infinity where all are the same, -infinity where number or shapes are others; NaN where nothing is finite.
+        infinity where all are the same, -infinity where number or shapes are others; NaN where no output says anything.
     """
     if any(len(got) != len(wanted) for got, wanted in zip(actual, expected, strict=True)):
         return -math.inf
     outputs = zip(zip(*actual, strict=True), zip(*expected, strict=True), strict=True)
     found = [_sqnr_db(got, wanted) for got, wanted in outputs]
-    return math.nan if any(map(math.isnan, found)) else min(found, default=math.inf)
+    return farthest(found)
+
+
+def farthest(figures: Iterable[float]) -> float:
+    """The least SQNR of several outputs, but for those that say nothing; NaN where none does."""
+    return min((figure for figure in figures if not math.isnan(figure)), default=math.nan)
 
 
 def _sqnr_db(actual: Sequence[Array], expected: Sequence[Array]) -> float:
@@ -102,10 +109,12 @@ def _sqnr_db(actual: Sequence[Array], expected: Sequence[Array]) -> float:
     if any(got.shape != wanted.shape for got, wanted in zip(actual, expected, strict=True)):
         return -math.inf
     got, wanted = (np.concatenate([_parts(array) for array in arrays]) for arrays in (actual, expected))
+    if not wanted.size:
+        return math.nan
     finite = np.isfinite(got) & np.isfinite(wanted)
     if not np.array_equal(got[~finite], wanted[~finite], equal_nan=True):
         return -math.inf
-    if wanted.size and not finite.any():
+    if not finite.any():
         return math.nan
     got, wanted = got[finite], wanted[finite]
     noise = float(np.square(got - wanted).sum())

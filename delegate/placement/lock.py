@@ -6,27 +6,31 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 import yaml
 from torch.export import ExportedProgram
-from yaml.constructor import ConstructorError
 
+from delegate.config.plain_yaml import NotPlain, parse
 from delegate.edge.graphs import described
 from delegate.errors import DelegateError, PartitionError
 from delegate.measured import UNITS, Placement, StretchCost
+from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.plans import Options
+from delegate.plain_data import mapping, require_format, text
 from delegate.plugins import one_line
 from delegate.registry import Registry
 from delegate.text_files import read_text, write_text
 
 FORMAT = 1
 _DIGITS = 4  # of measured numbers: more are noise in a diff
-_AGAIN = "measure again, and lock that: `delegate lower --measure --lock FILE`"
+_KEYS = frozenset({"format", "machine", "measured", "model", "options", "plan", "quantization", "versions"})
+_MOST_BYTES = 2**24
+AGAIN = "measure again, and lock that: `delegate lower --measure --lock FILE`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,31 +70,45 @@ class Lock:
         return yaml.safe_dump(_plain(data), sort_keys=True, allow_unicode=True, width=math.inf)
 
     @classmethod
-    def from_yaml(cls, text: str, where: str = "") -> Lock:
+    def from_yaml(cls, given: str, where: str = "") -> Lock:
         """The lock of such a text; raises PartitionError where it is none. `where` is for the message."""
         try:
-            data = yaml.load(text, _Loader)
-            if data["format"] != FORMAT:
-                raise ValueError(f"its format is {data['format']!r}, known is {FORMAT}")
-            options = {str(name): dict(given) for name, given in data["options"].items()}
-            measured = {name: Placement.from_data(given) for name, given in data["measured"].items()}
-            for name, placement in measured.items():
-                if name != placement.method or name not in data["model"]:
-                    raise ValueError(f"what was measured of {name!r} is of no method, or of another one")
-            return cls(
-                model={str(name): str(digest) for name, digest in data["model"].items()},
-                machine=str(data["machine"]),
-                versions={str(name): str(version) for name, version in data["versions"].items()},
-                plan=SavedPlan.from_json(json.dumps(data["plan"])),
-                options=options,
-                quantization=None if data["quantization"] is None else dict(data["quantization"]),
-                placements=tuple(measured.values()),
-            )
-        except (yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            parsed = parse(given)
+            return cls._of(mapping({"a lock": None if parsed is None else parsed.data}, "a lock"))
+        except NotPlain as error:
+            what = f"the lockfile cannot be read, {error.what}"
+            raise PartitionError(what, where=error.where(where), remedy=error.remedy or AGAIN) from error
+        except KeyError as error:
+            what = f"the lockfile cannot be read, there is no {error} in it"
+            raise PartitionError(what, where=where, remedy=AGAIN) from error
+        except (TypeError, ValueError, AttributeError) as error:
             what = f"the lockfile cannot be read, {one_line(error)}"
-            raise PartitionError(what, where=where, remedy=_AGAIN) from error
+            raise PartitionError(what, where=where, remedy=AGAIN) from error
         except PartitionError as error:
-            raise PartitionError(error.what, where=where, remedy=_AGAIN) from error
+            raise PartitionError(error.what, where=where, remedy=AGAIN) from error
+
+    @classmethod
+    def _of(cls, data: Mapping[str, Any]) -> Lock:
+        """The lock of what a file holds; raises KeyError, TypeError, ValueError or PartitionError where it is none."""
+        require_format(data, FORMAT)
+        if unknown := sorted(data.keys() - _KEYS):
+            raise ValueError(f"{unknown[0]!r} is no key of a lock")
+        model, versions = mapping(data, "model"), mapping(data, "versions")
+        options, measured = mapping(data, "options"), mapping(data, "measured")
+        plan = SavedPlan.from_json(json.dumps(data["plan"], default=str))
+        placements = {name: Placement.from_data(mapping(measured, name)) for name in measured}
+        for name, placement in placements.items():
+            if name != placement.method or name not in model:
+                raise ValueError(f"what was measured of {name!r} is of no method, or of another one")
+        return cls(
+            model={name: text(model, name) for name in model},
+            machine=text(data, "machine"),
+            versions={name: text(versions, name) for name in versions},
+            plan=plan,
+            options={name: dict(mapping(options, name)) for name in options},
+            quantization=None if data["quantization"] is None else dict(mapping(data, "quantization")),
+            placements=tuple(placements.values()),
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file; raises PartitionError where that cannot be."""
@@ -99,16 +117,43 @@ class Lock:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Lock:
         """Read it from a file; raises PartitionError where there is no lock in it."""
-        return cls.from_yaml(read_text(path, "the lockfile", _AGAIN), str(path))
+        return cls.from_yaml(read_text(path, "the lockfile", AGAIN, _MOST_BYTES), str(path))
 
-    def require_model(self, exported: Mapping[str, ExportedProgram]) -> None:
-        """Raise PartitionError where it is a lock of another model: weights may be others."""
+    def require_model(self, exported: Mapping[str, ExportedProgram], where: str) -> None:
+        """Raise PartitionError where it is a lock of another model: weights may be others.
+
+        `where` it was read from is for the message.
+        """
         found = fingerprints(exported)
         for name in sorted({*self.model, *found}):
             if self.model.get(name) != found.get(name):
                 both = name in self.model and name in found
                 what = f"method {name!r} is built otherwise" if both else f"only one of both has a method {name!r}"
-                raise PartitionError(f"the lock is of another model: {what}", where="locked", remedy=_AGAIN)
+                raise PartitionError(f"the lock is of another model: {what}", where=where, remedy=AGAIN)
+
+    def require_backends(self, backends: Collection[str], where: str) -> None:
+        """Raise PartitionError where it has nodes on a backend that is not among these, or options of one with none.
+
+        `where` it was read from is for the message.
+        """
+        for name in sorted(self.options.keys() - {*self.plan.backends}):
+            what = f"the lock has options of {name!r}, on which it runs no node"
+            raise PartitionError(what, where=where, remedy=f"take them away, or {AGAIN}")
+        for name in self.plan.backends:
+            if name not in backends:
+                what = f"the lock runs nodes on {name!r}, which is not among the backends"
+                raise PartitionError(what, where=where, remedy=f"name it too, or {AGAIN}")
+
+    def require_kept(self, plans: Sequence[Plan], where: str) -> None:
+        """Raise PartitionError where plans that were made as it says have a node elsewhere, or a partition in parts."""
+        self.plan.require_kept(plans, where, AGAIN)
+        made = {(p.graph, node): p.name for p in SavedPlan.of(plans).partitions for node in p.nodes}
+        for partition in self.plan.partitions:
+            parts = {made[partition.graph, node] for node in partition.nodes}
+            if len(parts) > 1:
+                what = f"partition {partition.name!r} of {partition.graph} cannot be one, it would be {len(parts)}"
+                why = "what is between its nodes runs elsewhere"
+                raise PartitionError(f"the lock cannot be kept: {what}, for {why}", where=where, remedy=AGAIN)
 
     def notes(self, here: Lock) -> tuple[str, ...]:
         """What is another where it is kept than where it was measured, for the report."""
@@ -154,23 +199,6 @@ def versions_of(backends: Iterable[str], registry: Registry) -> dict[str, str]:
         told = {} if availability is None else availability.versions
         found.update({library: str(version) for library, version in told.items()})
     return found
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as locks are written: no key stands twice, as after a merge by hand, and nothing refers to another place."""
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise ConstructorError(None, None, "a reference, which a lock has none of")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key in (k for k, _ in node.value if isinstance(k, yaml.ScalarNode)):
-            if key.value in seen:
-                raise ConstructorError(None, None, f"the key {key.value!r} stands twice", key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
 
 
 def _changes(what: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:

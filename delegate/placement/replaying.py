@@ -26,6 +26,7 @@ from delegate.placement.trials import RoundsOver, Seat, Trial, TrialFailed, Turn
 from delegate.program.model import Program
 
 _AGAIN = "write a bundle again, `delegate lower --measure --bundle FILE`, and measure that"
+_OTHERS = "its weights, versions or options are others"
 _SECOND = "plans of several parts: `--costs FILE --bundle FILE` writes those that promise more, to be measured too"
 PathLike = str | os.PathLike[str]
 
@@ -154,7 +155,7 @@ class _Elsewhere:
         if having:
             found = having[0].costs.programs[trial.name]
             if found.digest != bundle.digest(trial.program):
-                what = f"the costs of {trial.name!r} are of another artifact than is compiled here"
+                what = f"the costs of {trial.name!r} are of another artifact than is compiled here: {_OTHERS}"
                 raise PartitionError(what, where=having[0].where, remedy=_AGAIN)
             return _ReplayedSeat(self, found)
         if not self._collects:

@@ -101,8 +101,10 @@ class _Work:
         before, waited = self._steps(), _waited()
         times = _calls(lambda: self.run(self.leaves), seconds, _LEAST, reset)
         share = (_waited() - waited) / sum(times)
-        steps = {name: (spent - before.get(name, 0)) * 1e-9 / len(times) for name, spent in self._steps().items()}
-        return {"cost": median(times), "steps": steps, "waited": max(share, 0.0)}
+        cost = median(times)
+        typical = 1e-9 * cost / sum(times)  # of the call that counts: calls that were held up tell shares alone
+        steps = {name: (spent - before.get(name, 0)) * typical for name, spent in self._steps().items()}
+        return {"cost": cost, "steps": steps, "waited": max(share, 0.0)}
 
     def memory(self) -> Mapping[str, Any]:
         """Bytes that the process has taken at most since before the program was loaded."""
@@ -172,7 +174,10 @@ def _waited() -> float:
 
 def _memory() -> int:
     """The most bytes that this process had at once."""
-    import resource
+    with contextlib.suppress(OSError, LookupError, ValueError):  # Linux tells it of this program alone,
+        told = Path("/proc/self/status").read_text().partition("VmHWM:")[2]
+        return int(told.split()[0]) * 1024
+    import resource  # and here of what the parent had when it started this one, too
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 

@@ -5,15 +5,12 @@ The layout, all numbers little-endian, is told in docs/file-format.md.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
-import stat
 import struct
 from collections.abc import Iterator
-from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from delegate.errors import ProgramError
 from delegate.program.decode import decode
@@ -21,6 +18,7 @@ from delegate.program.model import FORMAT_VERSION, Program
 from delegate.program.segments import align, flat, layout, pieces, split
 from delegate.program.source import MAGIC, Source, open_source
 from delegate.program.verifier import verify
+from delegate.whole_files import replacing
 
 READABLE = frozenset({1, 2, 3, 4, 5})  # the versions of the format that `load` reads
 _FIRST_RELEASE = b"0.1.0"  # of this project that reads FORMAT_VERSION: told to users of older ones
@@ -58,7 +56,9 @@ def save(program: Program, path: str | os.PathLike[str]) -> None:
         target = os.path.realpath(target)
         if os.path.exists(target) and not os.path.isfile(target):
             raise ProgramError("cannot save a program here: this is not a file", where=target, remedy="give another")
-        _replace(target, parts)
+        with replacing(target) as file:
+            for part in parts:
+                file.write(part)
     except (OSError, ValueError) as error:
         problem = f"cannot save the program: {getattr(error, 'strerror', None) or error}"
         raise ProgramError(problem, where=target, remedy=_save_remedy(error, target)) from error
@@ -181,80 +181,9 @@ def _owner(program: Program, segment: int) -> str:
     return next(iter(owners), f"segment {segment}")
 
 
-def _replace(target: str, parts: Iterator[memoryview | bytes]) -> None:
-    """Put a new file in the place of an old one, at once."""
-    directory = os.path.dirname(target)
-    _remove_stale(directory)
-    temporary, opened = _new_temporary(directory)
-    try:
-        with opened as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(OSError):  # who may read the old file may read the new one, and nobody else
-            os.chmod(temporary, stat.S_IMODE(os.stat(target).st_mode))
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    _flush_directory(Path(target).parent)
-
-
-_TEMPORARY = re.compile(r"\.delegate-[0-9a-f]{16}\.tmp")
-
-
-def _new_temporary(directory: str) -> tuple[str, BinaryIO]:
-    """A new file, locked as long as it is open: so others know that it is not stale."""
-    import secrets  # reading a file does without it
-
-    while True:
-        path = os.path.join(directory, f".delegate-{secrets.token_hex(8)}.tmp")
-        file = open(path, "xb")  # noqa: SIM115 - closed by who asked for it
-        if _lock(file) is not False and os.path.exists(path):  # else somebody took it for a stale one just now
-            return path, file
-        file.close()
-
-
-def _remove_stale(directory: str) -> None:
-    """Remove what processes left that were killed while they saved: temporary files that nobody has locked."""
-    with contextlib.suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            if _TEMPORARY.fullmatch(entry.name):
-                with contextlib.suppress(OSError), open(entry.path, "rb") as file:
-                    if _lock(file):
-                        os.unlink(entry.path)
-
-
-def _lock(file: BinaryIO) -> bool | None:
-    """Whether a file could be locked; None where the system has no such locks."""
-    try:
-        import fcntl
-    except ModuleNotFoundError:
-        return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # of a file system without them
-        return None
-    return True
-
-
 def _save_remedy(error: Exception, target: str) -> str:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return f"make the directory {os.path.dirname(target)} first"
     if isinstance(error, PermissionError):
         return "give a path where you may write, or close the programs that use this file"
     return "free some space on this disk or give a path on another one; an older file of this name is unchanged"
-
-
-def _flush_directory(directory: Path) -> None:
-    """Make the new name survive a power failure, where the system lets directories be flushed."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

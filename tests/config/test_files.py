@@ -84,7 +84,7 @@ MESSAGES = {
         "no valid YAML: expected a single document in the stream but found another document (FILE:2:1)"
     ),
     "a: 1\nb: \x00": "no valid YAML: special characters are not allowed (FILE:2)",
-    "? [a]\n: 1": "the configuration: a key must be text (FILE:1:3)",
+    "? [a]\n: 1": "the top level: a key must be text (FILE:1:3)",
     "[" * 1000: "no valid YAML: too deeply nested (FILE:1:65)",
 }
 

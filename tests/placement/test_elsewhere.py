@@ -28,7 +28,7 @@ from delegate.measured import PlanCost
 from delegate.placement import bundle as bundles
 from delegate.placement.costs import Record
 from delegate.placement.elsewhere import Costs, MethodCosts, ProgramCosts
-from delegate.placement.judging import numbers, sqnr_db
+from delegate.placement.judging import Examined, examined, numbers, sqnr_db
 from delegate.placement.racing import compared, winner
 from delegate.placement.replaying import _Elsewhere, _Known
 from delegate.placement.trials import Seat, Trial, TrialFailed, Turn
@@ -443,7 +443,6 @@ NEAR: dict[str, tuple[list[torch.Tensor], list[torch.Tensor]]] = {
     "infinities": ([changed(A + 0.01 * B, float("inf"))], [changed(A, float("inf"))]),
     "other infinities": ([changed(A, float("-inf"))], [changed(A, float("inf"))]),
     "nothing finite": ([A * float("nan")], [A * float("nan")]),
-    "empty": ([A[:0]], [A[:0]]),
 }
 
 
@@ -452,6 +451,29 @@ def test_how_near_results_are_is_the_same_without_torch(name: str) -> None:
     actual, expected = NEAR[name]
     arrays = [[numbers(to_array(t, ""), dtype_of(t.dtype)) for t in tensors] for tensors in (actual, expected)]
     assert sqnr_db(arrays[:1], arrays[1:]) == pytest.approx(difference(actual, expected).sqnr_db, nan_ok=True, abs=1e-6)
+
+
+@pytest.mark.parametrize("says_nothing", [np.full(3, np.nan), np.full(3, -np.inf), np.zeros((0, 3))])
+def test_an_output_that_says_nothing_hides_no_other(says_nothing: np.ndarray) -> None:
+    """A mask of infinities beside results, for one: these have to be near."""
+    right, wrong = np.ones(4), np.arange(4.0)
+    expected = [[says_nothing, right]]
+    assert np.isnan(sqnr_db([[says_nothing]], [[says_nothing]]))
+    assert sqnr_db(expected, expected) == np.inf
+    assert sqnr_db([[says_nothing, wrong]], expected) < 0
+
+
+def judged(figures: dict[str, float], bound: float | None = None) -> Examined:
+    return examined(dict.fromkeys(figures), lambda name, seat: figures[name], bound, {})
+
+
+def test_what_is_out_by_its_results() -> None:
+    """Also where all are wrong alike: results of another shape, or NaN where torch has numbers, are no results."""
+    assert set(judged({"a": 140.0, "b": 70.0}).failed) == {"b"}
+    assert set(judged({"a": 60.0, "b": 50.0}).failed) == set()
+    assert set(judged({"a": -np.inf, "b": -np.inf}).failed) == {"a", "b"}
+    assert set(judged({"a": np.nan, "b": np.nan}).failed) == set()
+    assert set(judged({"a": np.nan, "b": 30.0}, 40.0).inaccurate) == {"a", "b"}
 
 
 def test_other_shapes_are_wrong_results() -> None:
@@ -477,10 +499,14 @@ BAD_COSTS: dict[str, tuple[str, Any, str]] = {
     "no objective": ("methods/forward/objective", "beauty", "'beauty' is no objective"),
     "another method": ("methods", {}, "none of method 'forward'"),
     "other inputs": ("methods/forward/inputs", ["float32[8, 16]"], "called with float32.8, 16., not float32.4, 16."),
-    "a negative cost": (f"{PROGRAM}/rounds", [-1.0], "-1.0 is no cost"),
-    "an endless cost": (f"{PROGRAM}/rounds", ["inf"], "inf is no cost"),
+    "a negative cost": (f"{PROGRAM}/rounds", [-1.0], "rounds should be a finite number of 0 or more, not -1.0"),
+    "an endless cost": (f"{PROGRAM}/rounds", ["inf"], "rounds should be a finite number of 0 or more, not 'inf'"),
     "no rounds": (f"{PROGRAM}/rounds", None, "TypeError"),
-    "methods in a list": ("methods", [], "AttributeError"),
+    "methods in a list": ("methods", [], "methods should be a mapping"),
+    "a digest that is a number": (f"{PROGRAM}/digest", 5, "digest should be a text"),
+    "a cost in words": (f"{PROGRAM}/rounds", ["1"], "rounds should be a number, not '1'"),
+    "a cost that is a flag": (f"{PROGRAM}/rounds", [True], "rounds should be a number, not True"),
+    "a step below nothing": (f"{PROGRAM}/steps", [{"a": -1.0}], "a should be a finite number of 0 or more"),
 }
 
 
@@ -557,7 +583,11 @@ BAD_BUNDLES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     "no such file": (about("tasks/programs", first({"file": 99})), "KeyError"),
     "a path for a file": (about("tasks/programs", first({"file": "../0"})), "ValueError"),
     "no threads": (about("tasks/programs", first({"threads": {"xnnpack": 0}})), "should be positive"),
-    "a path for threads": (about("tasks/programs", first({"threads": {"xnnpack": "/x"}})), "should be positive"),
+    "a path for threads": (
+        about("tasks/programs", first({"threads": {"xnnpack": "/x"}})),
+        "xnnpack should be a whole number",
+    ),
+    "a bound that is no number": (about("tasks/bound", "nan"), "bound should be a finite number"),
     "more calls": (about("tasks/calls", 7), "KeyError"),
     "no calls": (about("tasks/calls", 0), "nothing to measure"),
     "a damaged program": (lambda f: f.update({"0/0.dlg": f["0/0.dlg"][:-1]}), "the file has"),

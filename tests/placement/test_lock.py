@@ -151,6 +151,18 @@ def costing(**changes: Any) -> Any:
     return edit(measured={"forward": placement})
 
 
+def on_nothing(data: Any) -> Any:
+    data["plan"]["partitions"][0]["backend"] = "nope"
+    return data
+
+
+def as_one(data: Any) -> Any:
+    """What is left to kernels lies between its nodes."""
+    nodes = [node for partition in data["plan"]["partitions"] for node in partition["nodes"]]
+    data["plan"]["partitions"] = [{"graph": "forward", "name": "all", "backend": "xnnpack", "nodes": nodes}]
+    return data
+
+
 def added(text: str) -> Any:
     return lambda data: yaml.safe_dump(data) + text
 
@@ -160,11 +172,11 @@ BOMB = f"a: &a [x]\n{NINE}machine: *i\n"
 CUMSUM = ":aten.cumsum.default#0"
 BROKEN = {
     "no YAML": (lambda data: "{", "cannot be read, "),
-    "a list": (lambda data: [], "cannot be read, TypeError"),
+    "a list": (lambda data: [], "should be a mapping"),
     "another format": (edit(format=7), "its format is 7, known is 1"),
     "no plan": (edit(plan=None), "the plan cannot be read|cannot be read, TypeError"),
     "another plan": (edit(plan={"format": 3, "partitions": [1]}), "cannot be read"),
-    "no options": (edit(options=[]), "cannot be read, AttributeError"),
+    "no options": (edit(options=[]), "options should be a mapping"),
     "another objective": (edit(measured={"forward": {"objective": "beauty"}}), "'beauty' is no objective"),
     "another model": (edit(model={"forward": "0"}), "another model: method 'forward' is built otherwise"),
     "another method": (edit(model={"decode": "0"}), "another model: only one of both has a method 'decode'"),
@@ -172,17 +184,25 @@ BROKEN = {
     "a node that cannot run there": (move, f"cannot be kept: {CUMSUM} of forward on xnnpack"),
     "a node twice": (twice, "stands twice in"),
     "two partitions of one name": (of_one_name, "two partitions of forward have the name"),
-    "a negative cost": (costing(cost=-1.0), "-1.0 is no cost"),
-    "an endless cost": (costing(cost=float("inf")), "inf is no cost"),
-    "a cost in words": (costing(cost="little"), "could not convert"),
+    "a negative cost": (costing(cost=-1.0), "cost should be a finite number of 0 or more, not -1.0"),
+    "an endless cost": (costing(cost=float("inf")), "cost should be a finite number of 0 or more, not inf"),
+    "a cost in words": (costing(cost="little"), "cost should be a number, not 'little'"),
     "a choice that is no plan": (costing(name="other"), "'xnnpack' is not among the plans"),
     "measured of another method": (
         lambda data: edit(measured={"decode": costing()(data)["measured"]["forward"]})(data),
         "what was measured of 'decode' is of no method",
     ),
-    "a key twice": (added("plan: {format: 3, partitions: []}\n"), "the key 'plan' stands twice"),
-    "a bomb": (added(BOMB), "a reference, which a lock has none of"),
-    "an object": (added("x: !!python/object/apply:os.getcwd []\n"), "could not determine a constructor"),
+    "a key twice": (
+        added("plan: {format: 3, partitions: []}\n"),
+        "plan: the key stands twice .*:[0-9]+:1.: the first is in line",
+    ),
+    "a bomb": (added(BOMB), "aliases .*name. are not supported"),
+    "an object": (added("x: !!python/object/apply:os.getcwd []\n"), "the tag .* is not supported"),
+    "options of a backend without nodes": (
+        edit(options={"openvino": {"threads": 1}}),
+        "options of 'openvino', on which it runs no node",
+    ),
+    "a partition with a cycle": (as_one, "partition 'all' of forward cannot be one, it would be 2"),
     "quantized by nothing": (edit(quantization={"scheme": 3}), "quantization makes no sense"),
 }
 
@@ -197,14 +217,82 @@ def test_a_lock_that_cannot_be_kept_is_an_error(name, path):
             keep()
 
 
+INTERVAL = {"ratio": 1.0, "low": 1.1, "high": 1.2}
+UNREADABLE = {
+    "nothing": ("", "a lock should be a mapping"),
+    "another key": (edit(extra=1), "'extra' is no key of a lock"),
+    "no key": (lambda data: {k: v for k, v in data.items() if k != "model"}, "there is no 'model' in it"),
+    "a flag for a format": (edit(format=True), "its format is True"),
+    "a machine in numbers": (edit(machine=5), "machine should be a text"),
+    "a version of versions": (edit(versions={"torch": {"a": "b"}}), "torch should be a text"),
+    "options in a list": (edit(options={"xnnpack": ["threads"]}), "xnnpack should be a mapping"),
+    "fewer rounds than none": (costing(rounds=-3), "rounds should be a whole number of 0 or more, not -3"),
+    "half a round": (costing(rounds=2.5), "rounds should be a whole number of 0 or more, not 2.5"),
+    "a flag for rounds": (costing(rounds=True), "rounds should be a whole number of 0 or more, not True"),
+    "fewer partitions than none": (costing(partitions=-1), "partitions should be a whole number of 0 or more"),
+    "a cost that is no number": (costing(cost=float("nan")), "cost should be a finite number"),
+    "a cost beyond all numbers": (costing(cost=10**400), "cost should be a number"),
+    "an interval beside its ratio": (costing(against=INTERVAL), "is no ratio within an interval"),
+    "a reason in numbers": (costing(why=3), "why should be a text"),
+    "a huge file": ("x" * (2**24 + 1), "it has more than 16777216 bytes"),
+    "nested deeply": ("[" * 5000, "too deeply nested"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_what_no_lock_can_hold(name, path):
+    change, message = UNREADABLE[name]
+    path.write_text(change if isinstance(change, str) else yaml.safe_dump(change(yaml.safe_load(path.read_text()))))
+    with pytest.raises(PartitionError, match=message) as caught:
+        Lock.load(path)
+    assert (str(path) in caught.value.where, bool(caught.value.remedy)) == (True, True)
+
+
+def test_a_node_that_a_lock_lacks_is_portable(path):
+    """As every node is that it does not name; the report says so, and `policy.portable: error` makes it one."""
+    data = yaml.safe_load(path.read_text())
+    data["plan"]["partitions"][0]["nodes"].remove("first:aten.linear.default#0")
+    path.write_text(yaml.safe_dump(data))
+    kept = delegate.to_backend(export(), "xnnpack", locked=path)
+    (node,) = (n for n in kept.report.nodes if n.module == "first")
+    assert node.backend == "portable"
+    assert "by the plan" in str(node.verdicts["xnnpack"])
+    torch.testing.assert_close(kept(X), delegate.to_backend(export(), [])(X))
+    with pytest.raises(PartitionError, match="linear"):
+        delegate.to_backend(export(), config={"backends": ["xnnpack"], "policy": {"portable": "error"}}, locked=path)
+
+
+def test_an_old_file_stays_where_a_new_one_cannot_be_written(path, monkeypatch):
+    before = path.read_bytes()
+    lock = Lock.load(path)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(PartitionError, match=r"the lockfile cannot be written: .*No space left"):
+        dataclasses.replace(lock, machine="another").save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
 def test_other_sizes_are_another_model(path):
     with pytest.raises(PartitionError, match="is built otherwise"):
         delegate.to_backend(export(width=16), "xnnpack", locked=path)
 
 
 def test_a_backend_that_is_not_asked_for(path):
-    with pytest.raises(PartitionError, match="'xnnpack', which is not among the backends"):
+    with pytest.raises(PartitionError, match="the lock runs nodes on 'xnnpack', which is not among the backends"):
         delegate.to_backend(export(), [], locked=path)
+
+
+def test_a_backend_that_there_is_not(path):
+    path.write_text(yaml.safe_dump(on_nothing(yaml.safe_load(path.read_text()))))
+    with pytest.raises(
+        PartitionError, match="the lock runs nodes on 'nope', which is not among the backends"
+    ) as caught:
+        delegate.to_backend(export(), "xnnpack", locked=path)
+    assert caught.value.where == str(path)
 
 
 def test_a_plan_and_a_lock(path):
@@ -215,7 +303,7 @@ def test_a_plan_and_a_lock(path):
 def test_files_that_are_not_there(path, tmp_path):
     with pytest.raises(PartitionError, match=r"cannot be read: .*No such file"):
         delegate.to_backend(export(), "xnnpack", locked=tmp_path / "none.lock")
-    with pytest.raises(PartitionError, match="cannot be written"):
+    with pytest.raises(PartitionError, match="the lockfile cannot be written: there is no folder"):
         delegate.to_backend(export(), "xnnpack", lock=tmp_path / "none" / "none.lock")
 
 

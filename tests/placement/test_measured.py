@@ -216,6 +216,8 @@ def test_objectives(exported, objective) -> None:
     (placement,) = delegate.to_backend(exported, config=measuring(objective=objective)).report.placements
     assert placement.objective == objective
     assert all(p.cost is not None for p in placement.plans)
+    if objective == "memory":  # the library alone takes more
+        assert all(p.cost > 2**20 for p in placement.plans)
 
 
 def test_threads_are_tried_and_held(exported) -> None:
@@ -265,6 +267,49 @@ def test_a_candidate_that_fails_is_out(site: Site, monkeypatch, does: str, why: 
     assert placement.chosen == "good"
     assert why in {p.name: p for p in placement.plans}["bad"].why
     torch.testing.assert_close(program(a, b), Sum()(a, b))
+
+
+def test_a_candidate_that_is_right_on_the_first_sample_alone_is_out(site: Site) -> None:  # noqa: F811
+    site.backend("bad")
+    site.backend("good")
+    halves = Path(site.root / "bad_halves.py")
+    half_right = "outputs[0][...] = inputs[0] + inputs[1] * (inputs[0].flat[0] < 1)"
+    halves.write_text(halves.read_text().replace("np.add(*inputs, out=outputs[0])", half_right))
+
+    class Sum(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return a + b
+
+    first = (torch.zeros(64), torch.ones(64))
+    config = {
+        "backends": ["bad", "good"],
+        "placement": {"policy": "measured", "budget": 6},
+        "partitioning": {"min_partition_size": 0},
+    }
+    samples = [first, (torch.ones(64), torch.ones(64))]
+    program = delegate.to_backend(torch.export.export(Sum(), first), config=config, verify=samples, cache=False)
+    (placement,) = program.report.placements
+    assert placement.chosen == "good"
+    assert "less than the program's own precision" in {p.name: p for p in placement.plans}["bad"].why
+
+
+NOTHING = {"empty": lambda x: x[:0], "not finite": lambda x: x * float("nan")}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_results_that_say_nothing_put_nobody_out(name: str) -> None:
+    class Saying(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = Block()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return NOTHING[name](self.block(x))
+
+    program = delegate.to_backend(torch.export.export(Saying().eval(), (X,)), config=measuring(objective="file size"))
+    (placement,) = program.report.placements
+    assert all(p.cost is not None and not p.why for p in placement.plans)
+    assert "results: not compared, for torch's are empty, or have no finite numbers" in placement.not_tried
 
 
 def test_a_bound_lets_less_precision_in(exported) -> None:

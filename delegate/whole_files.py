@@ -1,0 +1,88 @@
+"""Files that are written whole or not at all: a new one takes the place of the old one at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+_TEMPORARY = re.compile(r"\.delegate-[0-9a-f]{16}\.tmp")
+
+
+@contextlib.contextmanager
+def replacing(target: str) -> Iterator[BinaryIO]:
+    """A file to write, which is flushed to the disk and takes its place when the block ends; else nothing changes.
+
+    Args:
+        target: its path, with links resolved.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    directory = os.path.dirname(target)
+    _remove_stale(directory)
+    temporary, opened = _new_temporary(directory)
+    try:
+        with opened as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(OSError):  # who may read the old file may read the new one, and nobody else
+            os.chmod(temporary, stat.S_IMODE(os.stat(target).st_mode))
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _flush_directory(Path(target).parent)
+
+
+def _new_temporary(directory: str) -> tuple[str, BinaryIO]:
+    """A new file, locked as long as it is open: so others know that it is not stale."""
+    import secrets  # reading a file does without it
+
+    while True:
+        path = os.path.join(directory, f".delegate-{secrets.token_hex(8)}.tmp")
+        file = open(path, "xb")  # noqa: SIM115 - closed by who asked for it
+        if _lock(file) is not False and os.path.exists(path):  # else somebody took it for a stale one just now
+            return path, file
+        file.close()
+
+
+def _remove_stale(directory: str) -> None:
+    """Remove what processes left that were killed while they saved: temporary files that nobody has locked."""
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if _TEMPORARY.fullmatch(entry.name):
+                with contextlib.suppress(OSError), open(entry.path, "rb") as file:
+                    if _lock(file):
+                        os.unlink(entry.path)
+
+
+def _lock(file: BinaryIO) -> bool | None:
+    """Whether a file could be locked; None where the system has no such locks."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # of a file system without them
+        return None
+    return True
+
+
+def _flush_directory(directory: Path) -> None:
+    """Make the new name survive a power failure, where the system lets directories be flushed."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
