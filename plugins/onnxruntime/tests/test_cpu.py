@@ -51,6 +51,21 @@ def test_what_it_takes_is_right(family: str, cast: Callable[[torch.Tensor], torc
     assert not wrong
 
 
+@pytest.mark.parametrize("of", [torch.fmod, torch.remainder], ids=["fmod", "remainder"])
+def test_what_is_left_of_large_numbers(of: Callable[..., torch.Tensor]) -> None:
+    """Quotients beyond 2^12, where what is left by quotients is off by up to a third."""
+
+    class Left(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return of(x, y), of(x, 0.1)
+
+    x = torch.tensor([1e5, -1e5, 123456.7, 1e7, -1e7, 1e10, 7.0, torch.inf])
+    y = torch.tensor([0.1, 0.3, -0.7, 0.1, 3.0, 3.0, torch.inf, 2.0])
+    program = delegate.to_backend(torch.export.export(Left(), (x, y)), "onnxruntime")
+    assert {n.backend for n in program.report.nodes} == {"onnxruntime"}
+    torch.testing.assert_close(program(x, y), Left()(x, y), rtol=0, atol=0, equal_nan=True)
+
+
 class Quantized(nn.Module):
     """A product of bytes whose sums are beyond 16 bits, as PT2E writes it."""
 

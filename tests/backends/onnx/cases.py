@@ -205,6 +205,9 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.erfc.default": (torch.erfc, (X,)),
         "aten.erfc.default, relative": (lambda x: torch.erfc(x) * torch.exp(x * x), (POSITIVE,)),
         "aten.atan2.default": (torch.atan2, (MATRIX, OTHER)),
+        "aten.atan2.default, signs of zeros": (
+            torch.atan2, (torch.tensor([0.0, -0.0, -0.0, 0.0, -0.0, 0.0]), torch.tensor([-1.0, -1, 1, -0.0, -0.0, 1])),
+        ),
         "aten.atan2.default, axes": (
             torch.atan2, (torch.tensor([0.0, 1, -1, 0, 0, 2]), torch.tensor([1.0, 0, 0, 0, -1, -2])),
         ),

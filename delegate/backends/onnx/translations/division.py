@@ -1,7 +1,12 @@
-"""Division with rounding, and what it leaves: by whole quotients, put right where a quotient was rounded up to one."""
+"""Division with rounding, and what it leaves: by ONNX's Mod where a provider has it, which is exact; else by quotients.
+
+Whole quotients are put right where one was rounded up. What is left then is exact up to quotients of 2^12, and beyond
+off by the last digit of the number that is divided.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch.fx import Node
@@ -47,18 +52,42 @@ def fmod(x: Any, y: Any) -> Any:
     return op.Where(op.Less(x, zero), op.Neg(left), left)
 
 
-def remainder(x: Any, y: Any) -> Any:
-    """What is left of x, with the sign of y."""
-    op = ops()
-    x, y = _both(x, y)
-    zero, left = scalar(0, y), fmod(x, y)
+def modulo(x: Any, y: Any) -> Any:
+    """What is left of x, with its sign, by the operator for it."""
+    return ops().Mod(*_both(x, y), fmod=1)
+
+
+def _with_sign_of(y: Any, left: Any) -> Any:
+    """What is left, moved by y to where it has y's sign."""
+    op, zero = ops(), scalar(0, y)
     moved = op.Add(left, y)
     across = op.Where(op.Less(y, zero), op.Where(op.Greater(left, zero), moved, left), left)
     return op.Where(op.Greater(y, zero), op.Where(op.Less(left, zero), moved, left), across)
 
 
+def remainder(x: Any, y: Any) -> Any:
+    """What is left of x, with the sign of y."""
+    x, y = _both(x, y)
+    return _with_sign_of(y, fmod(x, y))
+
+
+def floor_modulo(x: Any, y: Any) -> Any:
+    """What is left of x, with the sign of y, by the operator for what has the sign of x."""
+    x, y = _both(x, y)
+    return _with_sign_of(y, modulo(x, y))
+
+
 def divide(x: Any, y: Any, *, rounding_mode: str) -> Any:
     """The quotient, rounded down or towards 0."""
+    return _divided(x, y, rounding_mode, remainder)
+
+
+def divide_by_modulo(x: Any, y: Any, *, rounding_mode: str) -> Any:
+    """The quotient, rounded down or towards 0, by what is left."""
+    return _divided(x, y, rounding_mode, floor_modulo)
+
+
+def _divided(x: Any, y: Any, rounding_mode: str, left_of: Callable[[Any, Any], Any]) -> Any:
     op = ops()
     x, y = _both(x, y)
     zero = scalar(0, y)
@@ -72,25 +101,27 @@ def divide(x: Any, y: Any, *, rounding_mode: str) -> Any:
         return op.Where(op.Greater(y, zero), op.Where(op.Less(left, zero), less, quotient), down)
     if rounding_mode == "trunc":
         return op.Where(op.Less(quotient, zero), op.Ceil(quotient), op.Floor(quotient))
-    whole = op.Floor(op.Add(op.Div(op.Sub(x, remainder(x, y)), y), scalar(0.5, y)))
+    whole = op.Floor(op.Add(op.Div(op.Sub(x, left_of(x, y)), y), scalar(0.5, y)))
     return op.Where(op.Equal(y, zero), quotient, whole)
 
 
-_LEFT = ("Div",)
 _PARTS = (
-    "Abs", "Floor", "Ceil", "Min", "Mul", "Sub", "Add", "Neg", "Where", "Less", "Greater", "GreaterOrEqual", "Equal",
+    "Abs", "Floor", "Ceil", "Min", "Mul", "Div", "Sub", "Add", "Neg", "Where", "Less", "Greater", "GreaterOrEqual",
+    "Equal",
 )  # fmt: skip
 _OPERANDS = every(numbers, same_dtypes, promoted)
+_WAYS: Mapping[str, Mapping[str, Callable[..., Any]]] = {  # ONNX operator -> operator of torch -> by that
+    "Mod": {"fmod": modulo, "remainder": floor_modulo, "div": divide_by_modulo},
+    "Div": {"fmod": fmod, "remainder": remainder, "div": divide},
+}
 
-ROWS = (
-    *(
-        row(f"aten.{name}.{overload}", _LEFT, _OPERANDS, translate=function, between=_PARTS)
-        for name, function in {"fmod": fmod, "remainder": remainder}.items()
-        for overload in ("Tensor", "Scalar")
-    ),
-    row("aten.remainder.Scalar_Tensor", _LEFT, _OPERANDS, translate=remainder, between=_PARTS),
-    *(
-        row(f"aten.div.{overload}", _LEFT, every(_OPERANDS, _rounding), translate=divide, between=_PARTS)
-        for overload in ("Tensor_mode", "Scalar_mode")
-    ),
+ROWS = tuple(
+    row(f"aten.{name}.{overload}", (onnx,), check, translate=ways[name], between=_PARTS)
+    for onnx, ways in _WAYS.items()
+    for name, overloads, check in (
+        ("fmod", ("Tensor", "Scalar"), _OPERANDS),
+        ("remainder", ("Tensor", "Scalar", "Scalar_Tensor"), _OPERANDS),
+        ("div", ("Tensor_mode", "Scalar_mode"), every(_OPERANDS, _rounding)),
+    )
+    for overload in overloads
 )

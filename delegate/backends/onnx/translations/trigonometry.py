@@ -60,15 +60,21 @@ def atanh(x: Any) -> Any:
 
 
 def atan2(y: Any, x: Any) -> Any:
-    """The angle of the smaller side to the larger one, turned to where the point lies."""
+    """The angle of the smaller side to the larger one, turned to where the point lies; zeros have signs."""
     op, zero = ops(), scalar(0.0, x)
     height, width = op.Abs(y), op.Abs(x)
     longer = op.Max(height, width)
     ratio = op.Div(op.Min(height, width), op.Where(op.Equal(longer, zero), scalar(1.0, x), longer))
     angle = op.Atan(ratio)
     angle = op.Where(op.Greater(height, width), op.Sub(scalar(math.pi / 2, x), angle), angle)
-    angle = op.Where(op.Less(x, zero), op.Sub(scalar(math.pi, x), angle), angle)
-    return op.Where(op.Less(y, zero), op.Neg(angle), angle)
+    angle = op.Where(_is_negative(x), op.Sub(scalar(math.pi, x), angle), angle)
+    return op.Where(_is_negative(y), op.Neg(angle), angle)
+
+
+def _is_negative(x: Any) -> Any:
+    """Below 0, or the zero that is."""
+    op, zero = ops(), scalar(0.0, x)
+    return op.Less(op.Where(op.Equal(x, zero), op.Div(scalar(1.0, x), x), x), zero)
 
 
 def hypot(x: Any, y: Any) -> Any:
