@@ -27,7 +27,7 @@ def mixed(search: Search, best: str) -> list[WholePlan]:
     if len(plans) < 2:
         return []
     _survey(search, plans)
-    return [] if search.found.costs is None else _compiled(search, promising(search.found.costs), plans)
+    return [] if search.found.costs is None else _compiled(search, _promising(search.found.costs), plans)
 
 
 def survey_first(search: Search) -> None:
@@ -39,7 +39,7 @@ def survey_first(search: Search) -> None:
         _survey(search, {p.candidate.name: p for p in plans})
 
 
-def promising(costs: Costs) -> list[Choice]:
+def _promising(costs: Costs) -> list[Choice]:
     """The best choices by what stretches cost, also where passing from one candidate to another takes more."""
     found: dict[tuple[str, ...], Choice] = {}
     single = min(choice_of(costs, (name,) * len(rounds)).seconds for name, rounds in costs.stretches.items())
