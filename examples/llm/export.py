@@ -91,9 +91,9 @@ def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
     }
     decode, prefill = decoders[options.weights], decoders[options.prefill_weights or options.weights]
     found = {
-        "head": _head(decode, 1),  # the largest is packed first, when least else is in memory
         "prefill": _export(prefill, 1, 3, ({1: Dim("length", min=2, max=options.chunk)},) * 2 + (None,)),
         "decode": _export(decode, 1, 1),
+        "head": _head(decode, 1),
         "about": torch.export.export(Data(json.dumps(about(source, options)).encode()), ()),
     }
     if options.conversations > 1:
