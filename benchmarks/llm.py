@@ -125,7 +125,7 @@ def export(folder: Path, layers: int, variants: Mapping[str, Mapping[str, Any]])
     with libraries():
         import torch
 
-        from examples.llm.decoder import Decoder
+        from examples.llm.decoder import Decoder, Head
         from examples.llm.export import Options, export
         from examples.llm.source import read
 
@@ -142,8 +142,8 @@ def export(folder: Path, layers: int, variants: Mapping[str, Mapping[str, Any]])
                 print(f"{name}: exported in {time.perf_counter() - start:.0f} s", flush=True)
         with torch.no_grad():
             where = torch.arange(len(PROBE))[None]
-            decoder = Decoder(source.model, len(PROBE), 1, "float32")
-            return decoder(torch.tensor([PROBE]), where, torch.tensor([0]))[0].numpy()
+            hidden = Decoder(source.model, len(PROBE), 1, "float32")(torch.tensor([PROBE]), where, torch.tensor([0]))
+            return Head(source.model)(hidden)[0].numpy()
 
 
 def sqnr(expected: np.ndarray, got: np.ndarray) -> float:
@@ -281,11 +281,9 @@ def profile(path: Path) -> None:
             for _ in range(16):
                 talk.feed([7])
         kinds: dict[str, int] = {}
-        decode = [t for t in watched.timings if t.method == "decode"]
-        partitions = [t for t in decode if t.what.startswith("partition")]
-        for timing in decode:
-            kind = "partitions of layers" if timing in partitions else timing.what
-            kind = "the head" if partitions and timing is partitions[0] else kind
+        for timing in watched.timings:
+            kind = "partitions of layers" if timing.what.startswith("partition") else timing.what
+            kind = "the head" if timing.method == "head" else kind
             kinds[kind] = kinds.get(kind, 0) + timing.nanoseconds
         print(
             f"a token behind {context}, ms: " + ", ".join(f"{k} {v / 16e6:.2f}" for k, v in kinds.items()), flush=True

@@ -52,7 +52,8 @@ class Batch:
             return {i: going[0].feed([token]) for i, token in tokens.items()}
         given = np.array([*tokens.values()])[:, None]
         positions = np.array([len(c.tokens) for c in going])[:, None]
-        logits = self._context.method("batch")(given, positions, np.array([c.row for c in going]))
+        hidden = self._context.method("batch")(given, positions, np.array([c.row for c in going]))
+        logits = self._context.method("heads")(hidden)
         for conversation, token in zip(going, tokens.values(), strict=True):
             conversation.tokens.append(token)
         return dict(zip(tokens, logits, strict=True))

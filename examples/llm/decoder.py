@@ -87,7 +87,7 @@ transformers.AttentionInterface.register(ATTENTION, attend)
 
 
 class Decoder(nn.Module):
-    """tokens, positions (batch, length), rows (batch) -> logits (batch, vocabulary) of the last position.
+    """tokens, positions (batch, length), rows (batch) -> what `Head` takes of the last position, (batch, width).
 
     Args:
         model: with the attention function `ATTENTION`.
@@ -109,19 +109,37 @@ class Decoder(nn.Module):
 
     def forward(self, tokens: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
         cache = _Writer(self, positions, rows)
-        given = {"position_ids": positions, "past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
-        logits: Tensor = self.model(tokens, **given).logits
-        return logits[:, -1]
+        return _hidden(self.model, tokens, positions, cache)[:, -1]
 
 
 class Verifier(nn.Module):
-    """The same over a decoder's cache, with the logits of all positions: (batch, length, vocabulary)."""
+    """The same over a decoder's cache, of all positions: (batch, length, width)."""
 
     def __init__(self, decoder: Decoder) -> None:
         super().__init__()
         self.model, self.keys, self.values = decoder.model, decoder.keys, decoder.values
 
     def forward(self, tokens: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
-        cache = _Writer(self, positions, rows)
-        logits: Tensor = self.model(tokens, position_ids=positions, past_key_values=cache, use_cache=True).logits
-        return logits
+        return _hidden(self.model, tokens, positions, _Writer(self, positions, rows))
+
+
+def _hidden(model: transformers.PreTrainedModel, tokens: Tensor, positions: Tensor, cache: _Writer) -> Tensor:
+    """(batch, length, width)."""
+    found: Tensor = model.base_model(tokens, position_ids=positions, past_key_values=cache, use_cache=True)[0]
+    return found
+
+
+class Head(nn.Module):
+    """(rows, width) -> logits (rows, vocabulary): a method of its own, so that those before it share its weights.
+
+    Part of prefill and of decode, it would be packed with the last layer of each, which may have other weights.
+    """
+
+    def __init__(self, model: transformers.PreTrainedModel) -> None:
+        super().__init__()
+        self.layer = model.get_output_embeddings()
+        self.cap: float | None = getattr(model.config, "final_logit_softcapping", None)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self.layer(hidden)
+        return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap

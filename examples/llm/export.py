@@ -15,7 +15,7 @@ from torch.export import Dim, ExportedProgram
 
 import delegate
 from delegate.errors import ConfigError
-from examples.llm.decoder import TYPES, Decoder, Verifier
+from examples.llm.decoder import TYPES, Decoder, Head, Verifier
 from examples.llm.small import WEIGHTS, with_weights
 from examples.llm.source import Source
 
@@ -93,17 +93,31 @@ def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
     found = {
         "prefill": _export(prefill, 1, 3, ({1: Dim("length", min=2, max=options.chunk)},) * 2 + (None,)),
         "decode": _export(decode, 1, 1),
+        "head": _head(decode, 1),
         "about": torch.export.export(Data(json.dumps(about(source, options)).encode()), ()),
     }
     if options.conversations > 1:
-        rows = {0: Dim("rows", min=2, max=options.conversations)} if options.conversations > 2 else None
-        found["batch"] = _export(prefill, options.conversations, 1, (rows,) * 3)
+        found["batch"] = _export(prefill, options.conversations, 1, (_upto(0, options.conversations),) * 3)
     if options.guesses:
-        sizes = {1: Dim("length", min=2, max=options.guesses + 1)} if options.guesses > 1 else None
+        sizes = _upto(1, options.guesses + 1)
         found["verify"] = _export(Verifier(decode), 1, options.guesses + 1, (sizes, sizes, None))
+    rows = max(options.conversations, options.guesses + 1)
+    if rows > 1:
+        found["heads"] = _head(decode, rows, (_upto(0, rows),))
     if source.tokenizer:
         found["tokenizer"] = torch.export.export(Data(source.tokenizer), ())
     return found
+
+
+def _upto(dimension: int, size: int) -> dict[int, Any] | None:
+    """That a dimension is dynamic, from two on; None where it cannot be anything but two."""
+    return {dimension: Dim("size", min=2, max=size)} if size > 2 else None
+
+
+def _head(decoder: Decoder, rows: int, sizes: Any = None) -> ExportedProgram:
+    hidden = torch.zeros(rows, decoder.model.config.hidden_size)
+    with torch.no_grad():
+        return torch.export.export(Head(decoder.model), (hidden,), dynamic_shapes=sizes)
 
 
 def _export(decoder: nn.Module, batch: int, length: int, sizes: Any = None) -> ExportedProgram:

@@ -5,6 +5,8 @@ Models of text need none: where it cannot be loaded it counts as absent.
 
 import sys
 
+from delegate.quantization import quiet  # noqa: F401 - transformers imports torchao too
+
 try:
     import torchvision  # noqa: F401
 except (ImportError, RuntimeError):

@@ -43,7 +43,7 @@ class Model:
 
     def _about(self) -> Mapping[str, Any]:
         """What the export said of the model."""
-        if missing := {"prefill", "decode", "about"} - set(self.program.methods):
+        if missing := {"prefill", "decode", "head", "about"} - set(self.program.methods):
             raise ProgramError(f"it has no method {', '.join(sorted(missing))}")
         try:
             said = json.loads(bytes(self.program.method("about")()))
@@ -123,9 +123,9 @@ class Conversation:
             part = given[start : start + chunk]
             first = len(self.tokens)
             method = self.context.method("prefill" if len(part) > 1 else "decode")
-            logits = method(np.array([part]), np.arange(first, first + len(part))[None], np.array([self.row]))
+            hidden = method(np.array([part]), np.arange(first, first + len(part))[None], np.array([self.row]))
             self.tokens += part
-        found: Array = logits[0]
+        found: Array = self.context.method("head")(hidden)[0]
         return found
 
     def _check(self, tokens: Sequence[int]) -> None:

@@ -50,7 +50,8 @@ class Sampler:
         tokens = np.arange(len(logits))
         if 0 < self.top_k < len(logits):
             tokens = np.argpartition(logits, -self.top_k)[-self.top_k :]
-        scaled = (logits[tokens].astype(np.float64) - logits.max()) / self.temperature
+        with np.errstate(over="ignore"):  # what is minus infinity then has no chance
+            scaled = (logits[tokens].astype(np.float64) - logits.max()) / self.temperature
         chances = np.exp(scaled)
         chances /= chances.sum()
         if self.top_p < 1:

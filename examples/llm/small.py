@@ -41,10 +41,10 @@ def with_weights(model: transformers.PreTrainedModel, weights: str) -> transform
     """
     if weights == "float32":
         return model
-    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, PerAxis, PerGroup, quantize_
-
     if weights == "int4":
         _check_blocks(model)
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, PerAxis, PerGroup, quantize_
+
     tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
     made = copy.deepcopy(model, {id(p): p for p in model.parameters()})
     head = made.get_output_embeddings()

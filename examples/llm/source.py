@@ -49,7 +49,7 @@ def read(path: Path, without_tokenizer: bool = False) -> Source:
             raise ExportError(f"there is no {pattern}", where=str(path), remedy=remedy)
     config = _config(path / "config.json")
     model = _loaded(path, config)
-    tokenizer = b"" if without_tokenizer else _tokenizer(path / "tokenizer.json")
+    tokenizer = b"" if without_tokenizer else _tokenizer(path / "tokenizer.json", config.vocab_size)
     return Source(model, tokenizer, _ends(path, config))
 
 
@@ -99,18 +99,29 @@ def _loaded(path: Path, config: transformers.PretrainedConfig) -> transformers.P
     return model.eval().requires_grad_(False)
 
 
-def _tokenizer(path: Path) -> bytes:
+def _tokenizer(path: Path, known: int) -> bytes:
+    """Its text. Tokens that were added may lie beyond those that the model knows, as those of images do in Gemma's."""
     text = path.read_bytes()
     try:
-        tokenizers.Tokenizer.from_buffer(text)
+        made = tokenizers.Tokenizer.from_buffer(text)
     except Exception as error:  # of the library's own kind
         raise ExportError("this is no tokenizer", where=str(path), remedy=str(error)) from error
+    last = max(made.get_vocab(with_added_tokens=False).values(), default=0)
+    if last >= known:
+        what = f"the tokenizer gives tokens up to {last}, and the model knows {known}"
+        raise ExportError(what, where=str(path), remedy="take the tokenizer that the model was trained with")
     return text
 
 
 def _ends(path: Path, config: transformers.PretrainedConfig) -> list[int]:
     """The tokens that end an answer, of the configuration of generation where there is one."""
     file = path / "generation_config.json"
-    said = json.loads(file.read_text()).get("eos_token_id") if file.exists() else None
+    try:
+        said = json.loads(file.read_text()).get("eos_token_id") if file.exists() else None
+    except (ValueError, AttributeError, OSError) as error:
+        raise ExportError("this is no configuration of generation", where=str(file), remedy=str(error)) from error
     said = config.eos_token_id if said is None else said
-    return [] if said is None else [said] if isinstance(said, int) else list(said)
+    ends = [] if said is None else said if isinstance(said, list) else [said]
+    if odd := [end for end in ends if type(end) is not int]:
+        raise ExportError(f"eos_token_id is {odd[0]!r}", where=str(path), remedy="it must be the number of a token")
+    return ends

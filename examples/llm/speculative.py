@@ -78,6 +78,7 @@ def _verify(talk: Conversation, tokens: list[int]) -> np.ndarray:
     """The logits behind each of these tokens, (length, vocabulary)."""
     first = len(talk.tokens)
     positions = np.arange(first, first + len(tokens))[None]
-    logits: np.ndarray = talk.context.method("verify")(np.array([tokens]), positions, np.array([talk.row]))
+    hidden = talk.context.method("verify")(np.array([tokens]), positions, np.array([talk.row]))
     talk.tokens += tokens
-    return logits[0]
+    logits: np.ndarray = talk.context.method("heads")(hidden[0])
+    return logits

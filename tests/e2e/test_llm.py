@@ -116,7 +116,7 @@ def test_on_a_dsp_and_a_gpu(backends, tmp_path):
 def test_caches_and_attention_are_where_they_lie(qwen):
     """Each cache is written once, in place, and the one kernel that reads it is given the state itself."""
     program = qwen[1].program.program
-    for method in program.methods[:2]:
+    for method in (m for m in program.methods if m.name in ("prefill", "decode")):
         calls = [c for c in method.instructions if isinstance(c, KernelCall)]
         states = {i for i, v in enumerate(method.values) if v.storage.home is Home.STATE}
         readers = [program.operators[c.operator] for c in calls if states & set(refs(c.args))]
@@ -269,6 +269,7 @@ LOGITS = np.array([0.0, 3.0, 1.0, 2.9, -5.0], np.float32)
         ({"temperature": 1.0, "top_p": 0.3}, {1}),
         ({"temperature": 1.0, "top_p": 0.8}, {1, 3}),
         ({"temperature": 1e-3}, {1}),
+        ({"temperature": 1e-320}, {1}),
         ({"temperature": 50.0}, {0, 1, 2, 3, 4}),
     ],
     ids=str,
@@ -379,6 +380,11 @@ def test_the_command_exports(folder, tmp_path):
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
+def words(count: int) -> str:
+    """A tokenizer of so many words."""
+    return str(tokenizers.Tokenizer(tokenizers.models.WordLevel({f"w{i}": i for i in range(count)}, "w0")).to_str())
+
+
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [
@@ -392,6 +398,9 @@ def test_the_command_exports(folder, tmp_path):
         (lambda f: (f / "model.safetensors").write_bytes(b"no"), ExportError, "weights cannot be read"),
         (lambda f: (f / "tokenizer.json").write_text("no"), ExportError, "tokenizer"),
         (lambda f: configuration(f, "llama", rope_parameters=DYNAMIC), ExportError, "rope 'dynamic'"),
+        (lambda f: (f / "generation_config.json").write_text("{"), ExportError, "no configuration of generation"),
+        (lambda f: (f / "generation_config.json").write_text('{"eos_token_id": "end"}'), ExportError, "is 'end'"),
+        (lambda f: (f / "tokenizer.json").write_text(words(301)), ExportError, "up to 300, and the model knows 300"),
     ],
 )  # fmt: skip
 def test_folders_that_are_none(change, error, match, folder, tmp_path):
@@ -447,7 +456,7 @@ def test_text_for_a_program_without_tokenizer(qwen):
 
 def test_a_program_that_is_no_language_model(tmp_path):
     delegate.to_backend(torch.nn.ReLU(), [], example_inputs=(torch.ones(2),)).save(tmp_path / "relu.dlg")
-    with pytest.raises(ProgramError, match="no method about, decode, prefill"):
+    with pytest.raises(ProgramError, match="no method about, decode, head, prefill"):
         Model(tmp_path / "relu.dlg")
 
 
@@ -457,7 +466,7 @@ def test_a_program_that_is_no_language_model(tmp_path):
 )
 def test_a_program_that_says_something_else_of_itself(said, match, tmp_path):
     data = torch.export.export(Data(said), ())
-    delegate.to_backend(dict.fromkeys(("prefill", "decode", "about"), data), []).save(tmp_path / "m.dlg")
+    delegate.to_backend(dict.fromkeys(("prefill", "decode", "head", "about"), data), []).save(tmp_path / "m.dlg")
     with pytest.raises(ProgramError, match=match):
         Model(tmp_path / "m.dlg")
 
