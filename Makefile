@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 BACKENDS := openvino onnxruntime
 BLOCKED := openvino,onnxruntime
 
-.PHONY: demo test fuzz test-slow test-models gpu-software plugins lint format bench bench-peers schema docs-ops clean
+.PHONY: demo test fuzz wild test-slow test-models gpu-software plugins lint format bench bench-peers schema docs-ops clean
 
 demo: $(READY)
 	$(PYTHON) -m delegate demo
@@ -24,6 +24,11 @@ CALLS := 20
 fuzz: $(READY)
 	OPENBLAS_NUM_THREADS=1 $(PYTHON) -m tests.hostile.files $(MINUTES)
 	OPENBLAS_NUM_THREADS=1 $(PYTHON) -W ignore -m tests.hostile.kernels $(CALLS)
+
+# Random models for some minutes against eager; each finding is printed with the smallest model that has it.
+PLACES := portable,xnnpack
+wild: $(READY)
+	OMP_NUM_THREADS=1 $(PYTHON) -W ignore -m tests.wild.run $(PLACES) $(MINUTES)
 
 # Every model, with errors, arenas and partitions as they come; an hour or so on two cores.
 test-models: $(READY)
