@@ -12,6 +12,8 @@ from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.program.raw import writable_bytes
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
 
+_HALF = ("f16", "bf16")
+
 
 class OpenVinoRuntime(BackendRuntime):
     """Opens what the AOT half made."""
@@ -32,7 +34,7 @@ class OpenVinoRuntime(BackendRuntime):
             tensor = _tensor(weights, "u8") if weights.size else openvino.Tensor(openvino.Type.u8, openvino.Shape([0]))
             model = self._core.read_model(bytes(blob[:size]), tensor)
             _part_constants(model)
-            compiled = self._core.compile_model(model, device, _settings(compile_specs))
+            compiled = self._core.compile_model(model, device, _settings(compile_specs, model))
             return OpenVinoDelegate(compiled, weights, compile_specs["dtypes"], compile_specs["results"])
         except Exception as error:  # whatever OpenVINO raises across its boundary
             raise BackendFailed("OpenVINO does not open the model", where=_one_line(error)) from error
@@ -52,9 +54,15 @@ def _part_constants(model: Any) -> None:
             constant.output(0).replace(own.output(0))
 
 
-def _settings(specs: Mapping[str, Any]) -> dict[str, Any]:
-    """Properties of a compiled model, as OpenVINO names them."""
+def _settings(specs: Mapping[str, Any], model: Any) -> dict[str, Any]:
+    """Properties of a compiled model, as OpenVINO names them.
+
+    Of two linear layers in 16 bits with a sum behind them OpenVINO 2026.4 makes one kernel on CPUs, and ends the process
+    while it does (SIGSEGV, on a CPU without AVX-512).
+    """
+    in_16_bits = any(o.get_element_type().to_string() in _HALF for op in model.get_ops() for o in op.outputs())
     given = {
+        "SNIPPETS_MODE": "DISABLE" if in_16_bits and specs["device"].startswith("CPU") else None,
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": specs["precision"],
         "CACHE_DIR": specs["cache"] or None,
