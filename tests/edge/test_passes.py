@@ -178,6 +178,18 @@ def nothing(x):
     return torch.cat([y.permute(0, 1, 2).squeeze(1)]) / 1 + x
 
 
+def writes(x):
+    y, z = x * 2, x * 3
+    y[:, 1:3] = x[:, :2]
+    z[:, 1:3] = x[0, 0]
+    z.copy_(z.exp())
+    return y, z + 1, (x * 4).copy_(x)
+
+
+def writes_that_convert(x):
+    return (x.int() + 1).copy_(x)
+
+
 def casts(x):
     return x.to(torch.float64) * 1, x.int() / 1
 
@@ -208,6 +220,11 @@ def ones_of_different_type(x):
     ("function", "expected"),
     [
         (nothing, {"add": 1}),
+        (
+            writes,
+            {"mul": 2, "slice": 1, "select": 2, "expand": 1, "slice_scatter": 2, "exp": 1, "clone": 1, "add": 1},
+        ),
+        (writes_that_convert, {"_to_copy": 1, "add": 1, "copy": 1}),
         (casts, {"_to_copy": 2, "div": 1}),
         (copies_of_inputs, {"clone": 1}),
         (pairs, {"add": 2}),

@@ -12,6 +12,7 @@ from torch.fx import Node
 
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import op_name, tensor
+from delegate.edge.passes.no_ops import same_shape
 from delegate.edge.passes.result import PassResult
 from delegate.edge.program import EdgeProgram
 
@@ -20,7 +21,10 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Canonicalize:
-    """Spells transpositions as permute and static reshapes as view; arguments become positional, without defaults."""
+    """Spells transpositions as permute, static reshapes as view, and copies without what they overwrite.
+
+    Arguments become positional, without defaults.
+    """
 
     def __call__(self, program: EdgeProgram) -> PassResult:
         modified = False
@@ -78,11 +82,30 @@ def _spelling(node: Node) -> tuple[OpOverload[..., Any], tuple[Any, ...]] | None
         return aten.view.default, (*value, list(tensor(node).shape))
     if name == "aten.clamp.default" and tensor(node).dtype.is_floating_point:
         return aten.clamp.default, (*value, *(float(b) if type(b) is int else b for b in node.args[1:]))
+    if name == "aten.copy.default":
+        return _written(node)
     if name == "aten.permute.default":
         order = node.args[1]
         assert isinstance(order, list | tuple)
         return aten.permute.default, (*value, [int(d) % len(order) for d in order])  # type: ignore[arg-type]
     return None
+
+
+def _written(node: Node) -> tuple[OpOverload[..., Any], tuple[Any, ...]] | None:
+    """What a copy into a tensor is, whose old values nobody needs: a clone of the source, or the source expanded.
+
+    The latter shares memory, so it is only where parts of other tensors are written. None for what converts.
+    """
+    source = node.args[1]
+    assert isinstance(source, Node)
+    given, made = tensor(source), tensor(node)
+    if given.dtype != made.dtype:
+        return None
+    if same_shape(given, made):
+        return aten.clone.default, (source,)
+    to_a_part = all(op_name(user) in _PART_WRITERS and user.args[1] is node for user in node.users)
+    static = all(isinstance(s, int) for s in made.shape)
+    return (aten.expand.default, (source, list(made.shape))) if to_a_part and static else None
 
 
 def _swap(rank: int, node: Node) -> list[int]:
@@ -101,6 +124,7 @@ _PERMUTATIONS: dict[str, Callable[[int, Node], list[int]]] = {
     "aten.transpose.int": _swap,
     "aten.t.default": _reverse,
 }
+_PART_WRITERS = frozenset({"aten.slice_scatter.default", "aten.select_scatter.default"})
 _RESHAPES = frozenset(
     f"aten.{name}"
     for name in ("view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints", "unflatten.int")

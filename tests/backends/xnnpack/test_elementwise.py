@@ -38,6 +38,27 @@ def test_rounded_towards_zero():
     run(quotients, (torch.randn(40, 50) * 100, torch.randn(50)), 0, 0)
 
 
+def test_rounded_down_and_what_is_left():
+    """Of powers of two: where XNNPACK's quotient is exact, so is its floor."""
+    tiny = torch.finfo(torch.float32).smallest_normal  # smaller ones are 0 to XNNPACK
+    edges = torch.tensor(
+        [tiny, -tiny, -2e-38, 0.0, 1.0, -1.0, 3e38, -3e38, 16777217.0, torch.inf, -torch.inf, torch.nan]
+    )
+    x = torch.cat([torch.randn(2000) * 10.0 ** torch.randint(-6, 12, (2000,)), torch.arange(-64, 64) / 4, edges])
+    numbers = (1, 2, 4.0, 1024, 2**24)
+    run(Call(lambda x: tuple(torch.div(x, n, rounding_mode="floor") for n in numbers)), (x,), 0, 0)
+    run(Call(lambda x: tuple(x % n for n in numbers)), (x,), 0, 0)
+
+
+@pytest.mark.parametrize("divisor", [3, 0.5, -2, 2**25, 0, 0.1])
+def test_other_divisors_are_refused(divisor):
+    for op, function in (
+        ("div.Tensor_mode", lambda x: torch.div(x, divisor, rounding_mode="floor")),
+        ("remainder.Scalar", lambda x: x % divisor),
+    ):
+        assert refusal(Call(function), (X,), f"aten.{op}").reason is Reason.INACCURATE
+
+
 def test_power():
     whole = (1, 2, 3, 4, 7, 16, -1, -2, 2.0)
     run(Call(lambda x: tuple(x**n for n in whole)), (X[:997],), 1e-5, 0)

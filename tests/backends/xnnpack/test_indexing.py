@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
+import delegate
 from delegate.backends.xnnpack.lowerings.gathering import evenly_repeated, runs
 from delegate.verdict import Reason
 from tests.backends.xnnpack.harness import Call, assert_same, lower, refusal, run
@@ -14,6 +15,9 @@ X = torch.randn(2, 6, 4, 9)
 X[0, 0, 0, 0], X[1, 2, 3, 4] = torch.inf, -torch.inf
 MASK = torch.rand(4, 9) > 0.5
 C = torch.randn(2, 1, 4, 9)
+ROW = torch.randn(6, 4, 9)
+put = torch.ops.aten.index_put.default  # torch.index_put takes no None
+
 
 # All of these move elements: the results are equal to eager's, infinities included.
 SAME = {
@@ -43,6 +47,19 @@ SAME = {
     "flip": lambda x: x.flip(1, -1),
     "roll": lambda x: x.roll((1, -2), (1, 3)),
     "roll_flat": lambda x: x.roll(5),
+    "slice_scatter": lambda x: x.slice_scatter(x[:, 3:5], 1, 1, 3),
+    "slice_scatter_negative": lambda x: x.slice_scatter(x[:, :2].neg(), 1, -2),
+    "slice_scatter_all": lambda x: x.slice_scatter(x.neg(), 1),
+    "slice_scatter_beyond": lambda x: x.slice_scatter(x[..., 2:].neg(), -1, 2, 100),
+    "slice_scatter_step": lambda x: x.slice_scatter(x[..., :5].neg(), 3, step=2).slice_scatter(C, 1, 1, None, 5),
+    "select_scatter": lambda x: (x.select_scatter(x[:, 0].neg(), 1, -2), x.select_scatter(ROW, 0, 1).neg()),
+    "index_put": lambda x: put(x, (None, torch.tensor([1, 3, -1])), x[:, [0, 2, 4]].neg()),
+    "index_put_alike": lambda x: put(x, (None, torch.tensor([4, 0])), x[0, :1]),
+    "index_put_number": lambda x: put(x, (None, None, torch.tensor([2])), torch.tensor(3.0)),
+    "index_put_constant": lambda x: put(x, (torch.tensor([1]),), C[:1]),
+    "index_put_row": lambda x: put(x, (None, None, None, torch.tensor([7, 1])), x[0, 0, 0, :2]),
+    "index_copy": lambda x: x.index_copy(1, torch.tensor([1, 2]), x[:, 3:5]),
+    "index_fill": lambda x: x.index_fill(1, torch.tensor([1, 2]), 2.0),
     "masked_fill": lambda x: x.masked_fill(MASK, -torch.inf),
     "masked_value": lambda x: x.masked_fill(MASK, 2.5),
     "where_constant": lambda x: torch.where(MASK, C[:, :, :1], x),
@@ -69,6 +86,9 @@ NHWC = [
     "slice",
     "step_2",
     "select",
+    "slice_scatter",
+    "select_scatter",
+    "index_put",
     "split_even",
     "split_sizes",
     "cat",
@@ -98,6 +118,9 @@ DYNAMIC = {
     "select_first": (lambda x: x[:, 0], T),
     "select_between_two": (lambda x: x[..., 3], {0: Dim("batch", max=64), 1: Dim("length", max=64)}),
     "step": (lambda x: x[..., 1::2], N),
+    "slice_scatter": (lambda x: x.slice_scatter(x[:, 3:5], 1, 1, 3), N),
+    "select_scatter": (lambda x: x.select_scatter(x[..., 2].neg(), 3, 4), T),
+    "index_put": (lambda x: put(x, (None, None, None, torch.tensor([3, 1])), x[..., :2].neg()), T),
     "split": (lambda x: x.split([2, 3, 4], -1), T),
     "cat": (lambda x: torch.cat([x, x.neg(), C], 1), T),
     "roll": (lambda x: x.roll(2, 2), T),
@@ -132,6 +155,48 @@ REFUSED = {
     "points": (lambda x: x[[0, 1], [2, 3]], (X,), None, "aten.index.Tensor", Reason.ATTRIBUTE),
     "long_flip": (lambda x: x.flip(0), (torch.randn(100, 2),), None, "aten.flip.default", Reason.SLOWER),
     "flip_of_unknown": (lambda x: x.flip(1), (X,), T, "aten.flip.default", Reason.DYNAMIC_SHAPE),
+    "write_to_unknown": (
+        lambda x: x.slice_scatter(x[:, :2].neg(), 1, 1, 3),
+        (X,),
+        T,
+        "aten.slice_scatter.default",
+        Reason.DYNAMIC_SHAPE,
+    ),
+    "write_to_many": (
+        lambda x: x.slice_scatter(x[:50].neg(), 0, step=2),
+        (torch.randn(100, 2),),
+        None,
+        "aten.slice_scatter.default",
+        Reason.SLOWER,
+    ),
+    "computed_places": (
+        lambda x, i: put(x, (i,), x[:1]),
+        (X, torch.tensor([1])),
+        None,
+        "aten.index_put.default",
+        Reason.NON_CONSTANT,
+    ),
+    "added_to_places": (
+        lambda x: put(x, (torch.tensor([1, 1]),), x[:1], accumulate=True),
+        (X,),
+        None,
+        "aten.index_put.default",
+        Reason.ATTRIBUTE,
+    ),
+    "truths_as_places": (
+        lambda x: put(x, (torch.tensor([True, False]),), x[:1]),
+        (X,),
+        None,
+        "aten.index_put.default",
+        Reason.ATTRIBUTE,
+    ),
+    "written_integers": (
+        lambda x: x.select_scatter(x[:, 0], 1, 1),
+        (INTEGERS,),
+        None,
+        "aten.select_scatter.default",
+        Reason.DTYPE,
+    ),
     "computed_mask": (lambda x: torch.where(x > 0, x, x), (X,), None, "aten.where.self", Reason.NON_CONSTANT),
     "empty_part": (lambda x: x.split([0, 6], 1), (X,), None, "aten.split_with_sizes.default", Reason.ATTRIBUTE),
 }
@@ -143,6 +208,47 @@ def test_refused(name):
     verdict = refusal(Call(function), inputs, op, (dims if isinstance(dims, tuple) else (dims,),) if dims else None)
     assert verdict.reason is reason, str(verdict)
     assert verdict.message
+
+
+def assigned(key, value):
+    """`y[key] = value` of a new y, as models write it."""
+
+    def function(x):
+        y = x * 2
+        y[key] = value(x) if callable(value) else value
+        return y + 1
+
+    return function
+
+
+ALL = slice(None)
+ASSIGNED = {
+    "slice": assigned((ALL, slice(1, 3)), lambda x: x[:, 3:5].neg()),
+    "repeated": assigned((ALL, slice(-2, None)), lambda x: x[:, :1].neg()),
+    "all": assigned(ALL, lambda x: x.neg()),
+    "number": assigned((..., slice(2, 100)), 1.5),
+    "every second": assigned((..., slice(None, None, 2)), lambda x: x[..., :5].neg()),
+    "row": assigned((ALL, -2), lambda x: x[:, 0].neg()),
+    "element": assigned((0, 1, 2), lambda x: x[1, 1, 1].neg()),
+    "rows": assigned((ALL, [1, 3, -1]), lambda x: x[:, [0, 2, 4]].neg()),
+    "as it came": assigned((ALL, 1), lambda x: x[:, 2]),
+}
+
+
+@pytest.mark.parametrize("name", ASSIGNED)
+def test_assignment_is_one_partition(name):
+    function = Call(ASSIGNED[name])
+    program = delegate.to_backend(torch.export.export(function, (X,)), "xnnpack")
+    assert len(program.report.partitions) == 1
+    assert "aten.copy.default" not in [n.op for n in program.report.nodes]
+    torch.testing.assert_close(program(X), function(X), rtol=0, atol=0)
+
+
+def test_places_written_to_twice_are_left_to_a_kernel():
+    function = Call(lambda x: (x * 2).index_put((torch.tensor([1, 1]),), x[:1]))
+    program = delegate.to_backend(torch.export.export(function, (X,)), "xnnpack")
+    assert [n.backend for n in program.report.nodes if n.op == "aten.index_put.default"] == ["portable"]
+    torch.testing.assert_close(program(X), function(X), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

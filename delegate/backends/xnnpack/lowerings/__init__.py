@@ -19,6 +19,7 @@ from delegate.backends.xnnpack.lowerings import (
     regroup,
     resize,
     results,
+    scattering,
     shape,
 )
 from delegate.backends.xnnpack.lowerings.table import TABLE
@@ -43,5 +44,6 @@ __all__ = [
     "regroup",
     "resize",
     "results",
+    "scattering",
     "shape",
 ]

@@ -129,22 +129,57 @@ def truncated(builder: RegionBuilder, x: Operand) -> Operand:
     return binary(builder, "ADD", above, unary(builder, "CEIL", binary(builder, "MINIMUM", x, 0.0)))
 
 
-def _truncates(node: Node) -> Verdict:
-    """The rounding mode is none or "trunc"."""
+_MAX_POWER_OF_TWO = 2.0**24
+
+
+def _is_power_of_two(value: Any) -> bool:
+    return isinstance(value, int | float) and 1 <= value <= _MAX_POWER_OF_TWO and math.frexp(value)[0] == 0.5
+
+
+def _rounds_exactly(node: Node) -> Verdict:
+    """The rounding mode is none, "trunc", or "floor" and the divisor a power of two from 1 to 2^24."""
     mode = arguments(node)["rounding_mode"]
-    if mode in (None, "trunc"):
+    if mode in (None, "trunc") or _is_power_of_two(node.args[1]):
         return YES
     return no(Reason.INACCURATE, f"rounding mode {mode}: torch rounds a remainder, and the quotient may be a step off")
+
+
+def _divides_exactly(node: Node) -> Verdict:
+    """The divisor is a power of two from 1 to 2^24."""
+    if _is_power_of_two(node.args[1]):
+        return YES
+    return no(Reason.INACCURATE, f"a remainder by {node.args[1]}: XNNPACK rounds the quotient")
 
 
 _ROUNDED = ("aten.div.Tensor_mode", "aten.div.Scalar_mode")
 
 
-@TABLE.lowers(*_ROUNDED, check=every(floats, _numbers, _truncates, whole_precision))
+@TABLE.lowers(*_ROUNDED, check=every(floats, _numbers, _rounds_exactly, whole_precision))
 def lower_rounded_quotient(builder: RegionBuilder, node: Node) -> None:
-    """A quotient, rounded towards zero where that is wished."""
+    """A quotient, rounded towards zero or down where that is wished; torch's of infinity is NaN when rounded down."""
+    if arguments(node)["rounding_mode"] == "floor":
+        steps, rest = _floor_and_rest(builder, node)
+        builder.set(node, kept(builder, steps, rest))
+        return
     y = broadcasting(builder, node, "DIV", node.args[:2])
     builder.set(node, y if arguments(node)["rounding_mode"] is None else truncated(builder, y))
+
+
+def _floor_and_rest(builder: RegionBuilder, node: Node) -> tuple[Operand, Operand]:
+    """Quotient and remainder by a power of two, exact to the last bit; of infinities the latter is NaN.
+
+    What is divided is whole already, so that no quotient is too small for a float.
+    """
+    x, y = builder.operand(node.args[0]), float(cast(float, node.args[1]))
+    steps = unary(builder, "FLOOR", binary(builder, "MUL", unary(builder, "FLOOR", x), 1 / y))
+    rest = binary(builder, "SUB", x, binary(builder, "MUL", steps, y))
+    return steps, rest
+
+
+@TABLE.lowers("aten.remainder.Scalar", check=every(floats, _numbers, _divides_exactly, whole_precision))
+def lower_remainder(builder: RegionBuilder, node: Node) -> None:
+    """What is left of a floor division."""
+    builder.set(node, _floor_and_rest(builder, node)[1])
 
 
 @TABLE.lowers("aten.mul.Tensor", check=every(floats_or_truths, _numbers))

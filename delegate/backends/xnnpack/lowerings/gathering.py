@@ -69,12 +69,13 @@ def pieces(indices: Sequence[int]) -> int:
 def gather(builder: RegionBuilder, x: Operand, dim: int, indices: Sequence[int]) -> Operand:
     """The elements of a dimension at constant, non-negative indices: slices, repetitions and a concatenation."""
     times = evenly_repeated(indices)
-    parts = [_piece(builder, x, dim, run) for run in runs(indices[::times])]
+    parts = [piece(builder, x, dim, run) for run in runs(indices[::times])]
     found = concatenate(builder, parts, dim)
     return repeat_each(builder, found, {dim: times}, inner=True)
 
 
-def _piece(builder: RegionBuilder, x: Operand, dim: int, run: Run) -> Operand:
+def piece(builder: RegionBuilder, x: Operand, dim: int, run: Run) -> Operand:
+    """The elements of a dimension at a run of indices."""
     start, count, step = run
     if step:
         return take_every(builder, x, dim, run)

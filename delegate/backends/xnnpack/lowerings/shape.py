@@ -242,10 +242,10 @@ def lower_expand(builder: RegionBuilder, node: Node) -> None:
             {node.name: "its number of repetitions is known at run time only, and not all users broadcast"}
         )
     else:
-        builder.set(node, _repeat_ones(builder, x, {d: cast(int, shape[d]) for d in dims}, len(shape)))
+        builder.set(node, repeat_ones(builder, x, {d: cast(int, shape[d]) for d in dims}, len(shape)))
 
 
-def _repeat_ones(builder: RegionBuilder, x: Operand, times: Mapping[int, int], rank: int) -> Operand:
+def repeat_ones(builder: RegionBuilder, x: Operand, times: Mapping[int, int], rank: int) -> Operand:
     """Repeat dimensions of size 1, of a result of `rank` dimensions whose new ones lead."""
     missing = rank - x.rank
     order = (*range(missing), *(d + missing for d in x.order))
@@ -264,7 +264,7 @@ def repeat_each(builder: RegionBuilder, x: Operand, times: Mapping[int, int], in
     wanted = {d: n for d, n in times.items() if n != 1}
     single = {d: n for d, n in wanted.items() if layout.is_one(x.shape[d])}
     if single:
-        x = _repeat_ones(builder, x, single, x.rank)
+        x = repeat_ones(builder, x, single, x.rank)
     split = sorted(wanted.keys() - single.keys())
     if not split:
         return x
@@ -277,7 +277,7 @@ def repeat_each(builder: RegionBuilder, x: Operand, times: Mapping[int, int], in
     for d in x.order:
         order += [start[d], start[d] + 1] if d in split else [start[d]]
     spread = builder.view(x, tuple(sizes), tuple(order))
-    repeated = _repeat_ones(builder, spread, {start[d] + inner: wanted[d] for d in split}, len(sizes))
+    repeated = repeat_ones(builder, spread, {start[d] + inner: wanted[d] for d in split}, len(sizes))
     whole = [s * wanted[d] if d in split else s for d, s in enumerate(x.shape)]
     return builder.view(repeated, tuple(whole), x.order)
 
