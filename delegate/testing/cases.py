@@ -86,6 +86,11 @@ AWKWARD: Mapping[str, Case] = {
     ),
     "several results, one unused": _case(lambda x: torch.max(x, 1)[0] + torch.topk(x, 1)[0].squeeze(1), floats(3, 4)),
     "an input given back": _case(lambda x: (x, torch.relu(x)), floats(2, 3)),
+    "copies of an input": _case(lambda x: (torch.relu(x.t()), x.clone(), x * 2, x.clone()), floats(2, 3)),
+    "copies of truth values": _case(lambda x: (x.logical_not(), x.clone()), floats(2, 3) > 0),
+    "copies of a dynamic size": _case(
+        lambda x: (torch.relu(x.t()), x.clone(), x.sum(0)), *(floats(n, 3) for n in (4, 1, 9))
+    ),
     "one result twice": _case(lambda x: [torch.relu(x + 1)] * 2, floats(2, 3)),
     "views as results": _case(lambda x: (torch.relu(x).t(), torch.relu(x)[:, ::2]), floats(4, 6)),
     "a number for a tensor": _case(lambda x: torch.add(x, 1.5, alpha=2) - 3, floats(2, 3)),

@@ -48,6 +48,7 @@ _OTHERWISE = {
     "aten.log_sigmoid_forward.default": "it overflows",
     "aten._cdist_forward.default": "it gives NaN for the exponents 0 and infinity",
 }
+_AVERAGES = frozenset(f"aten.avg_pool{rank}d.default" for rank in (1, 2, 3))
 _CORRECTED = frozenset(f"aten.{name}.correction" for name in ("var", "std", "var_mean", "std_mean"))
 
 
@@ -130,6 +131,10 @@ def _otherwise(region: Region) -> Verdict | None:
             why = f"it rounds the correction {correction}"
     if op_name(node) == "aten.index.Tensor" and sum(i is not None for i in arguments(node)["indices"]) > 1:
         why = "of several indices it counts none from the end"
+    if op_name(node) in _AVERAGES:
+        given = arguments(node)
+        if given["ceil_mode"] and given["count_include_pad"] and any(given["padding"]):
+            why = "with ceil_mode and count_include_pad it counts what lies behind the padding"
     return None if why is None else no(Reason.OPERATOR, f"OpenVINO's answer is another: {why}")
 
 

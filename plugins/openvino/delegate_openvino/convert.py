@@ -8,6 +8,7 @@ from typing import Any
 
 import openvino
 import torch
+from openvino import opset13 as opset
 from openvino.frontend import FrontEndManager
 from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder
 from openvino.frontend.pytorch.torchdynamo.export_decompositions import ops_to_not_decompose
@@ -74,10 +75,23 @@ def to_openvino(region: Region) -> Converted:
         for parameter, node in zip(model.get_parameters(), region.inputs, strict=True):
             parameter.set_element_type(ELEMENTS[node.meta["val"].dtype])
             parameter.set_partial_shape(shape_of(node))
+        _part_results(model)
         model.validate_nodes_and_infer_types()
     except Exception as error:  # whatever OpenVINO raises across its boundary
         raise NotConverted(one_line(error)) from error
     return Converted(model, module)
+
+
+def _part_results(model: openvino.Model) -> None:
+    """Put an operator between inputs and the results that they are.
+
+    OpenVINO 2026.4 takes memory for both in place of what it is given: results are wrong, and inputs written to.
+    """
+    for result in model.get_results():
+        source = result.input_value(0)
+        if source.get_node().get_type_name() == "Parameter":
+            same = opset.reshape(source, opset.shape_of(source), special_zero=False)
+            result.input(0).replace_source_output(same.output(0))
 
 
 def _module(region: Region) -> GraphModule:

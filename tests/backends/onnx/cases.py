@@ -472,6 +472,11 @@ FAMILIES: dict[str, dict[str, Case]] = {
             lambda x: F.avg_pool2d(x, 3, 2, 1, True, False),
             (X[..., :5],),
         ),
+        "aten.avg_pool2d.default, ceil_mode pads counted": (
+            lambda x: F.avg_pool2d(x, 3, 2, 1, True),
+            (X[..., :6, :4],),
+        ),
+        "aten.avg_pool2d.default, ceil_mode 1-D": (lambda x: F.avg_pool1d(x, 3, 2, 1, True), (LINE[..., :4],)),
         "aten.avg_pool2d.default, ceil_mode beyond": (lambda x: F.avg_pool2d(x, 2, 3, 1, True), (X[..., :5],)),
         "aten.max_pool2d_with_indices.default, ceil_mode padded": (
             lambda x: F.max_pool2d(x - 9, 3, 2, 1, ceil_mode=True),
