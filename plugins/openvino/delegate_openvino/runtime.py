@@ -57,8 +57,8 @@ def _part_constants(model: Any) -> None:
 def _settings(specs: Mapping[str, Any], model: Any) -> dict[str, Any]:
     """Properties of a compiled model, as OpenVINO names them.
 
-    Of two linear layers in 16 bits with a sum behind them OpenVINO 2026.4 makes one kernel on CPUs, and ends the process
-    while it does (SIGSEGV, on a CPU without AVX-512).
+    Of two linear layers in 16 bits with a sum behind them OpenVINO 2026.4 makes one kernel on CPUs. It ends the process
+    while it does that (SIGSEGV, on a CPU without AVX-512).
     """
     in_16_bits = any(o.get_element_type().to_string() in _HALF for op in model.get_ops() for o in op.outputs())
     given = {
