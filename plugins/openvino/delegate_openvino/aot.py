@@ -15,7 +15,7 @@ from torch.fx import Node
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed
 from delegate.backends.asking import AskingBackend
-from delegate.edge.node import arguments, op_name, tensors
+from delegate.edge.node import arguments, is_static, op_name, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.convert import ELEMENTS, NotConverted, shape_of, to_openvino, whole_operators
 
@@ -49,6 +49,7 @@ _OTHERWISE = {
     "aten._cdist_forward.default": "it gives NaN for the exponents 0 and infinity",
 }
 _AVERAGES = frozenset(f"aten.avg_pool{rank}d.default" for rank in (1, 2, 3))
+_GROUP_NORMS = frozenset({"aten.group_norm.default", "aten.native_group_norm.default"})
 _CORRECTED = frozenset(f"aten.{name}.correction" for name in ("var", "std", "var_mean", "std_mean"))
 
 
@@ -79,7 +80,7 @@ class OpenVinoBackend(AskingBackend):
             for tensor in tensors(node):
                 if tensor.dtype not in ELEMENTS:
                     return no(Reason.DTYPE, f"{node.name} is {str(tensor.dtype).removeprefix('torch.')}")
-        for refused in (_integers(region), _otherwise(region)):
+        for refused in (_integers(region), _otherwise(region), _not_compiled(region)):
             if refused is not None:
                 return refused
         try:
@@ -115,6 +116,14 @@ def _integers(region: Region) -> Verdict | None:
     given = any(_is_integer(n) for n in region.outputs)
     if (taken and operator not in _TAKE_INDICES) or (given and operator not in _GIVE_INDICES):
         return no(Reason.DTYPE, "OpenVINO computes integers in 32 bits, and saturates where torch wraps around")
+    return None
+
+
+def _not_compiled(region: Region) -> Verdict | None:
+    """Why the CPU does not compile what the frontend converts, if so."""
+    node = region.calls[0]
+    if op_name(node) in _GROUP_NORMS and tensors(node)[0].dim() == 2 and not is_static(node):
+        return no(Reason.DYNAMIC_SHAPE, "OpenVINO has no group norm of two dimensions whose sizes are dynamic")
     return None
 
 

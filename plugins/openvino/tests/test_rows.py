@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 import delegate
 from tests.backends.onnx.cases import FAMILIES
@@ -30,3 +31,15 @@ def test_what_it_takes_is_right(family: str) -> None:
             torch.testing.assert_close(
                 got, wanted, rtol=0, atol=COARSE * scale, equal_nan=True, msg=partial("{}: {}".format, name)
             )
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (2, 4, 3), (2, 4, 3, 5)], ids=str)
+def test_group_norms_over_dynamic_batches(shape: tuple[int, ...]) -> None:
+    """OpenVINO's CPU has none of two dimensions: a kernel runs it."""
+    norm, x = nn.GroupNorm(2, 4).eval(), torch.randn(shape)
+    exported = torch.export.export(norm, (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},))
+    program = delegate.to_backend(exported, "openvino")
+    assert [n.backend for n in program.report.nodes] == ["portable" if len(shape) == 2 else "openvino"]
+    for rows in (2, 5):
+        given = torch.randn(rows, *shape[1:])
+        torch.testing.assert_close(program(given), norm(given), rtol=1e-4, atol=1e-5)
