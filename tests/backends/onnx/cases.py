@@ -78,10 +78,9 @@ def _quantized_linear(
     return _in_16_bits(F.linear(_in_16_bits(x), decoded))
 
 
-def _written(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    x = x.clone()
-    x[1:3, 2] = values[1:3, 0]
-    return x
+def _converted(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """A copy that converts: any other is its source, behind the edge passes."""
+    return torch.ops.aten.copy(x, (values > 0).int())
 
 
 def _put(index: Callable[[torch.Tensor], Any], x: torch.Tensor, values: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
@@ -219,7 +218,7 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.mul.Tensor, by truth values": (lambda x, y: x * (y > 0), (MATRIX, OTHER)),
         "aten.mul.Tensor, of truth values": (lambda x, y: (x > 0) * (y > 0), (MATRIX, OTHER)),
         "aten.full_like.default": (lambda x: torch.full_like(x, 2.5) * x, (MATRIX,)),
-        "aten.copy.default": (_written, (MATRIX, OTHER)),
+        "aten.copy.default": (_converted, (MATRIX, OTHER)),
         **{f"aten.pow.Tensor_Scalar, {e}": (partial(torch.pow, exponent=e), (POSITIVE,)) for e in (2, 3, 0.5, -1, 1.7)},
         "aten.pow.Tensor_Scalar, of negatives": (lambda x: x**3, (X,)),
         "aten.pow.Tensor_Tensor": (torch.pow, (POSITIVE, X)),

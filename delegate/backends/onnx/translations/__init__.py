@@ -12,6 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 
 import torch
+from torch.fx import Node
 
 from delegate.backends.lowering import Check, LoweringTable, every
 from delegate.backends.onnx.translations import (
@@ -34,6 +35,8 @@ from delegate.backends.onnx.translations import (
     trigonometry,
 )
 from delegate.backends.onnx.translations.row import Row, Translation
+from delegate.edge.node import tensor
+from delegate.verdict import YES, Reason, Verdict, no
 
 _FAMILIES = (
     elementwise,
@@ -77,5 +80,16 @@ def table_of(operators: Operators, limits: Mapping[str, Check] | None = None) ->
 
 def _bound(row: Row, operators: Operators, limit: Check | None) -> Row:
     """A row on the dtypes that the provider has for its ONNX operators."""
-    dtypes = frozenset.intersection(*(operators[name] for name in row.lower.onnx)) | row.lower.beside
-    return replace(row, dtypes=dtypes, check=row.check if limit is None else every(row.check, limit))
+    own = frozenset.intersection(*(operators[name] for name in row.lower.onnx))
+    checks = [row.check, *([limit] if limit is not None else [])]
+    if torch.int64 in row.lower.beside - own:
+        checks.append(_short_data)
+    return replace(row, dtypes=own | row.lower.beside, check=every(*checks) if len(checks) > 1 else row.check)
+
+
+def _short_data(node: Node) -> Verdict:
+    """What is read or written at indices is no int64, of which the provider keeps 32 bits."""
+    data = node.all_input_nodes[0]
+    if tensor(data).dtype is torch.int64:
+        return no(Reason.DTYPE, f"{data.name} is int64, of which 32 bits would be kept")
+    return YES
