@@ -12,7 +12,7 @@ from torch import nn
 
 from delegate.backends import aot
 from delegate.backends.aot import Backend, PreprocessResult
-from delegate.errors import BackendFailed
+from delegate.errors import BackendFailed, LoweringError
 from delegate.runtime.backend import BackendRuntime
 from delegate.testing import BackendTests, Case
 from delegate.verdict import YES, Reason, Verdict, no
@@ -55,6 +55,12 @@ def alters(self: Any, region: aot.Region) -> PreprocessResult:
     return PreprocessResult(b"sum")
 
 
+def renumbers(self: Any, region: aot.Region) -> PreprocessResult:
+    for number, node in enumerate(region.calls):
+        node.name = f"layer_{number}"
+    return PreprocessResult(b"sum")
+
+
 class Anything(aot.Options):
     model_config: ClassVar = {"extra": "allow"}
 
@@ -70,7 +76,8 @@ FAULTS: dict[str, tuple[dict[str, Any], type[BackendRuntime], str, str]] = {
         {"check": lambda s, n: YES if next(COUNTER) % 2 else REFUSAL}, Runtime, CHECKS, "changed its mind",
     ),
     "changes the graph": ({"check": renames}, Runtime, CHECKS, "changed the graph"),
-    "changes its region": ({"preprocess": alters}, Runtime, "a_region_is_left_as_it_is", "changed its region"),
+    "changes its region": ({"preprocess": alters}, Runtime, "a_region_is_left_as_it_is", "changed the node add"),
+    "renames in its region": ({"preprocess": renumbers}, Runtime, "a_region_is_left_as_it_is", "changed its region"),
     "takes any option": ({"Options": Anything}, Runtime, "its_options_have_a_schema", "unknown options"),
     "adds wrongly": ({}, executes(lambda i, o: np.copyto(o[0], i[0] - i[1])), ANSWERS, ""),
     "fills nothing": ({}, executes(lambda i, o: None), OUTPUTS, "not filled whole"),
@@ -89,6 +96,6 @@ def run(name: str, aot_half: type, runtime: type) -> None:
 def test_faults(name):
     attributes, runtime, test, words = FAULTS[name]
     run(test, Adder, Runtime)
-    with pytest.raises((AssertionError, BackendFailed)) as caught:
+    with pytest.raises((AssertionError, BackendFailed, LoweringError)) as caught:
         run(test, type("Faulty", (Adder,), attributes), runtime)
     assert words in str(caught.value)
