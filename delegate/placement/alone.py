@@ -1,8 +1,9 @@
-"""The candidates' own plans: each by preference, with that candidate before all others."""
+"""The candidates' own plans: each by preference, with that candidate before all others, and each with kernels alone."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 
 from delegate.errors import DelegateError
 from delegate.measured import PlanCost
@@ -11,6 +12,7 @@ from delegate.placement.search import Search
 from delegate.plugins import one_line
 
 _COMPILED = 0.6  # the share of the budget after which no other candidate is compiled
+WITHOUT_OTHERS = " and kernels"  # behind the name of a candidate, in the name of a plan
 _AGAIN = 3  # times that a graph is planned anew, for an operator that was taken apart
 
 
@@ -49,6 +51,22 @@ def _compile_each(search: Search) -> None:
             continue
         seen[what] = candidate.name
         found.plans[candidate.name] = WholePlan(candidate.name, lowered, candidate, options=candidate.options)
+        without = _without_others(candidate, lowered) if search.has_time(_COMPILED) else None
+        if without is not None:
+            name = f"{candidate.name}{WITHOUT_OTHERS}"
+            found.plans[name] = WholePlan(name, without, candidate, options=candidate.options)
+
+
+def _without_others(candidate: Candidate, lowered: Lowered) -> Lowered | None:
+    """The plan with kernels for what is on other backends, to which passing may take longer; None where nothing is."""
+    plan = lowered.plan
+    own = tuple(p for p in plan.partitions if p.backend == candidate.backend)
+    if not own or len(own) == len(plan.partitions) or plan.together:
+        return None
+    try:
+        return candidate.lowering.planned(replace(plan, partitions=own))
+    except DelegateError:  # no kernel runs something of it
+        return None
 
 
 def _what_runs(candidate: Candidate, lowered: Lowered) -> Hashable:

@@ -22,7 +22,9 @@ def at_once(search: Search, best: str) -> list[WholePlan]:
     count = len(search.found.branches)
     if count < 2:
         return []
-    plans = {p.candidate.name: p for p in search.worth_a_look(best)}
+    plans: dict[str, WholePlan] = {}
+    for plan in search.worth_a_look(best):  # of a candidate's own plans the fastest
+        plans.setdefault(plan.candidate.name, plan)
     ways = [(name,) * count for name in list(plans)[:_MOST]]
     other = next((n for n, p in plans.items() if p.candidate.backend != first.candidate.backend), None)
     if other is not None and count == 2:

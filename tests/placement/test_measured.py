@@ -24,6 +24,7 @@ from delegate.placement.examining import Examination, arrays_of
 from delegate.placement.racing import measured, rounds
 from delegate.placement.trials import ProcessBench, Trial
 from delegate.report import Report
+from tests.backends.onnx.test_rows import require
 from tests.placement.killing import killed_midway
 from tests.placement.test_stretches import Block, Looping
 from tests.plugins import Site, site  # noqa: F401 - a fixture
@@ -399,3 +400,16 @@ def test_the_command(tmp_path, monkeypatch) -> None:
     assert "is placed by latency, measured in" in shown.stdout
     data = json.loads(CliRunner().invoke(app, ["explain", "net.dlg", "--json"]).stdout)
     assert {p["name"] for p in data["placements"][0]["plans"]} >= {"xnnpack", "xnnpack:one"}
+
+
+def test_what_a_backend_refuses_may_run_on_kernels() -> None:
+    """By preference the next backend takes it, which may be slower than no backend: here a DSP played by the CPU."""
+    require("dsp")
+    model, tokens = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 16), nn.ReLU()).eval(), torch.arange(12)[None]
+    config = {"backends": ["xnnpack", "dsp"], "placement": {"budget": 60}, "cache": {"enabled": False}}
+    program = delegate.to_backend(torch.export.export(model, (tokens,)), config=config, place="measured")
+    torch.testing.assert_close(program(tokens), model(tokens))
+    (placement,) = program.report.placements
+    assert placement.chosen == "xnnpack and kernels"
+    assert {p.name for p in placement.plans} >= {"xnnpack and kernels", "xnnpack", "dsp"}
+    assert {n.op: n.backend for n in program.report.nodes}["aten.embedding.default"] == "portable"
