@@ -169,7 +169,7 @@ def measure(
     names = {**DIRECT, **{str(path): str(path) for path in paths}}
     times: dict[str, list[float]] = {name: [] for name in names}
     errors = []
-    for part in range(PROCESSES):
+    for part in range(min(PROCESSES, rounds)):
         workers = {name: Worker(engine, model, threads) for name, engine in names.items()}
         try:
             for turn in range(part, rounds, PROCESSES):

@@ -10,6 +10,7 @@ from torch.export import ExportedProgram
 
 from delegate.cache.environment import machine
 from delegate.config import Quantization
+from delegate.destinations import require_file
 from delegate.edge.sources import Model, exported_programs
 from delegate.errors import ConfigError, PartitionError
 from delegate.lowering.compiler import Compiler
@@ -23,7 +24,6 @@ from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.runtime.kernels import kernels_of
 from delegate.selection import ConfigSource, Request, Selection, select
-from delegate.text_files import require_folder
 
 
 def lock_to_keep(
@@ -37,11 +37,11 @@ def lock_to_keep(
         others: what has a say of where nodes run too, by name.
 
     Raises:
-        PartitionError: it cannot be read, or there is no folder for the other one.
+        PartitionError: it cannot be read, or the other one cannot be written.
         ConfigError: others have a say too.
     """
     if lock is not None:
-        require_folder(lock, "the lockfile")
+        require_file(lock, "the lockfile", streams=True)
     if locked is None:
         return None
     for what, other in others.items():

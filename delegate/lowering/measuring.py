@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ from delegate.registry import Registry
 from delegate.selection import Selection, kept_folder
 
 RAY = "a Ray cluster"
+_QUANTIZED = 0.3  # the share of the budget after which no other candidate is quantized
 
 
 def to_measure(
@@ -69,14 +71,21 @@ def measured_places(
     """What measuring has chosen, for a compiler that has taken the methods."""
     selection = compiler.selection
     settings = selection.placement
+    begun, not_tried = time.monotonic(), list[str]()
     bases = [Base(compiler, exported, named_candidates(settings, tuple(selection.backends)))]
     for candidate in settings.candidates or ():
         if candidate.quantization is not None:
             section = candidate.quantization.model_copy(update={"backend": candidate.name})
+            name = f"{candidate.name} {section.scheme or 'quantized'}"
+            same = sum(given.startswith(name) for base in bases for given in base.candidates)
+            name += f" ({same + 1})" * bool(same)
+            is_late = time.monotonic() - begun > _QUANTIZED * settings.budget
+            if is_late and elsewhere is None and any(base.candidates for base in bases):
+                not_tried.append(f"{name}: the budget was over before it was quantized")
+                continue
             quantized = configured()(exported, section, tuple(selection.backends), registry)
             other = Compiler(selection, compiler.kernels, None, compiler.kept)
             other.take(quantized)
-            name = f"{candidate.name} {section.scheme or 'quantized'}"
             bases.append(Base(other, quantized, {name: candidate.name}, section.model_dump(mode="json")))
     kept = compiler.kept
     identities = {} if kept is None else {name: kept.identity(name) for name in selection.backends}
@@ -85,13 +94,15 @@ def measured_places(
     with contextlib.ExitStack() as stack:
         circumstances = Circumstances(
             settings=settings,
-            samples=samples_to_place(settings, verify, exported),
+            samples=samples_to_place(settings, verify, exported, compiler),
             registry=registry,
             kernels=_names(selection.kernels),
             identities={name: text for name, text in identities.items() if text is not None},
             rules=repr(selection.rules),
             store=Store(folder / CHOICES, MOST_BYTES) if folder is not None and is_here else None,
             progress=progress or (lambda text: None),
+            begun=begun,
+            not_tried=not_tried,
             elsewhere=elsewhere,
             cluster=None if ray is None else stack.enter_context(Cluster(ray)),
         )

@@ -20,6 +20,7 @@ from delegate.partitioner.forms import is_compound
 from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Group, Partition, Plan
 from delegate.partitioner.together import Place, grouped
+from delegate.plain_data import items
 from delegate.text_files import read_text, write_text
 from delegate.verdict import Reason, Verdict, no
 
@@ -87,7 +88,7 @@ class SavedPlan:
             whole = data.get("whole")
             if whole is not None and not _is_texts(whole):
                 raise TypeError("whole is a list of operators")
-            partitions = tuple(_partition(p) for p in data["partitions"])
+            partitions = tuple(_partition(p) for p in items(data, "partitions"))
             _require_one_place(partitions)
             together = _groups(data.get("together", []), {p.name for p in partitions})
             return cls(partitions, None if whole is None else tuple(whole), together)

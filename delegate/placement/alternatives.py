@@ -12,6 +12,7 @@ from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.plans import Lowered
 from delegate.program.model import Program
+from delegate.runtime.kernels import Kernels
 
 
 class OnItsWay(Protocol):
@@ -26,6 +27,8 @@ class Compiler(Protocol):
     @property
     def partitioners(self) -> Sequence[Partitioner]:
         """In order of preference."""
+
+    kernels: Kernels
 
     @property
     def methods(self) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from delegate.destinations import require_file
 from delegate.errors import ProgramError
 from delegate.measured import UNITS
 from delegate.placement.judging import Array
@@ -90,6 +91,7 @@ def described(call: Sequence[Any]) -> list[str]:
 
 def write(tasks: Sequence[Task], path: str | os.PathLike[str]) -> None:
     """Write a bundle, whole or not at all; raises ProgramError where that cannot be."""
+    require_file(path, "the bundle", ProgramError)
     try:
         with replacing(os.path.realpath(path)) as file, zipfile.ZipFile(file, "w") as archive:
             told = []
@@ -131,10 +133,7 @@ def read(path: str | os.PathLike[str], folder: Path) -> list[Task]:
         raise ProgramError(error.what, where=where, remedy=_AGAIN) from error
     except OSError as error:
         raise ProgramError(f"the bundle cannot be read: {error}", where=str(path), remedy=_AGAIN) from error
-    except (
-        *(zipfile.BadZipFile, LookupError, TypeError, ValueError, AttributeError),
-        *(RecursionError, MemoryError, EOFError, OverflowError, NotImplementedError, RuntimeError),
-    ) as error:
+    except Exception as error:  # of zipfile, JSON and NumPy, which raise what they like: zlib.error, TokenError
         what = f"this is no sound bundle, {one_line(error)}"
         raise ProgramError(what, where=str(path), remedy=_AGAIN) from error
     if not tasks or len({task.method for task in tasks}) < len(tasks):

@@ -6,8 +6,9 @@ the libraries and this project, and no torch.
 
 from __future__ import annotations
 
+import math
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +16,7 @@ from typing import Any
 
 from delegate.cache.environment import machine
 from delegate.errors import ConfigError
-from delegate.placement.trials import ProcessBench, Seat, Trial, TrialFailed, Turn
+from delegate.placement.trials import SHORTEST, ProcessBench, Seat, Trial, TrialFailed, Turn
 from delegate.plugins import INSTANCE, one_line
 from delegate.probing.process import PATIENCE
 from delegate.program import file
@@ -107,14 +108,20 @@ class ClusterBench:
     Programs go to one node as long as it carries what they need, so that rounds of two of them are pairs.
 
     Args:
-        leaves, kernels, limit: see `ProcessBench`.
+        leaves, kernels, limit, left: see `ProcessBench`.
 
     Attributes:
         machines: those that programs have run on, in words.
     """
 
-    def __init__(self, leaves: Sequence[Any], kernels: Sequence[str] | None, limit: float) -> None:
-        self._given, self._limit = (list(leaves), kernels, limit), limit
+    def __init__(
+        self,
+        leaves: Sequence[Any],
+        kernels: Sequence[str] | None,
+        limit: float,
+        left: Callable[[], float] = lambda: math.inf,
+    ) -> None:
+        self._given, self._limit, self._left = (list(leaves), kernels, limit), PATIENCE * limit, left
         self._used: list[str] = []
         self.machines: dict[str, None] = {}
 
@@ -133,7 +140,7 @@ class ClusterBench:
             "max_restarts": 0,
         }
         actor = ray.remote(NodeSeat).options(**options).remote(wanted, *self._given)
-        return _ClusterSeat(actor, PATIENCE * self._limit, self.machines)
+        return _ClusterSeat(actor, lambda: min(self._limit, max(self._left(), 0.0) + SHORTEST), self.machines)
 
     def _node(self, backends: Iterable[str]) -> tuple[str, list[str]]:
         """A node that carries what backends need, and the resources that say so."""
@@ -153,7 +160,7 @@ class ClusterBench:
 class _ClusterSeat:
     """An actor; what goes wrong there or on the way is TrialFailed."""
 
-    def __init__(self, actor: Any, limit: float, machines: dict[str, None]) -> None:
+    def __init__(self, actor: Any, limit: Callable[[], float], machines: dict[str, None]) -> None:
         self._actor, self._limit, self._machines = actor, limit, machines
 
     def ready(self) -> None:
@@ -181,10 +188,11 @@ class _ClusterSeat:
         import ray
         from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
+        limit = self._limit()
         try:
-            return ray.get(answer, timeout=self._limit)
+            return ray.get(answer, timeout=limit)
         except GetTimeoutError as error:
-            raise TrialFailed(f"the Ray worker gave no answer in {self._limit:g} s") from error
+            raise TrialFailed(f"the Ray worker gave no answer in {limit:.3g} s") from error
         except RayTaskError as error:
             cause = error.cause
             known = isinstance(cause, TrialFailed)

@@ -40,6 +40,10 @@ class Found:
     survey: Survey | None = None
     branches: list[Branch] = field(default_factory=list)
 
+    def records_of(self, plan: str) -> dict[str, Record]:
+        """Of the last race that a plan took part in."""
+        return self.final if plan in self.final else self.records
+
     @property
     def is_calm(self) -> bool:
         """Whether no other work had the cores in the rounds that count."""
@@ -79,7 +83,7 @@ def placement_of(found: Found, task: Task, examine: Examiner, chosen: str, spent
 
 
 def _row(found: Found, plan: WholePlan, chosen: str, examine: Examiner) -> PlanCost:
-    records = found.final if plan.name in found.final else found.records
+    records = found.records_of(plan.name)
     record = records[plan.name]
     against = None
     if plan.name != chosen and record.rounds and chosen in records and records[chosen].rounds:

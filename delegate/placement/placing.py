@@ -6,11 +6,13 @@ import hashlib
 import itertools
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
 from delegate.accuracy.samples import Sample, example_samples, samples_of
@@ -19,7 +21,8 @@ from delegate.config import Placing
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import draws
 from delegate.edge.program import EdgeProgram
-from delegate.errors import BackendError, ConfigError, did_you_mean
+from delegate.emit.method import emit_inputs
+from delegate.errors import BackendError, ConfigError, InputError, did_you_mean
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.alternatives import Alternatives, Compiler
@@ -29,10 +32,14 @@ from delegate.placement.kept import KeptChoices, KeptCosts, choice_key
 from delegate.placement.plans import Candidate, Options, Placed, Progress, Task
 from delegate.placement.policy import Placer
 from delegate.placement.replaying import Elsewhere
-from delegate.placement.trials import ProcessBench, patience
+from delegate.placement.trials import ProcessBench, patience, until
+from delegate.program.model import Method
 from delegate.registry import Registry
+from delegate.runtime.inputs import InputChecker
+from delegate.runtime.method import leaves_of
 from delegate.verdict import Reason, no
 
+_INPUTS = "placement.accuracy.inputs"
 MEASURED = no(Reason.SLOWER, "as measured", "the table of plans says by how much")
 
 
@@ -66,6 +73,8 @@ class Circumstances:
         rules: of the configuration as text.
         store: of what was measured earlier; None where nothing is to be kept.
         progress: is told in a few words what is done.
+        begun: when the budget began, by `time.monotonic`.
+        not_tried: candidates that there was no time for, and why.
         elsewhere: what takes the place of measuring here, if anything does.
         cluster: to measure on; None: this machine.
     """
@@ -78,6 +87,8 @@ class Circumstances:
     rules: str
     store: Store | None
     progress: Progress
+    begun: float
+    not_tried: Sequence[str] = ()
     elsewhere: Elsewhere | None = None
     cluster: Cluster | None = None
 
@@ -115,7 +126,8 @@ def placed(bases: Sequence[Base], given: Circumstances) -> Outcome:
     if len(methods) > 1 and len(bases) > 1:
         what = f"candidates that are quantized are for one method, and the program has {len(methods)}"
         raise ConfigError(what, where="placement.candidates", remedy="lower the methods one by one, or quantize first")
-    found = [_placed(name, bases, given, given.settings.budget / len(methods)) for name in methods]
+    share = given.settings.budget / len(methods)
+    found = [_placed(name, bases, given, share, given.begun + (i + 1) * share) for i, name in enumerate(methods)]
     home = {c.name: base for base in bases for c in _candidates(methods[0], base, given)}
     options = {name: chosen for one in found for name, chosen in one.options.items()}
     return Outcome(
@@ -137,7 +149,15 @@ def _joined(plans: Sequence[SavedPlan]) -> SavedPlan:
     return SavedPlan(partitions, tuple(sorted({op for plan in plans for op in plan.whole or ()})), together)
 
 
-def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: float) -> Placed:
+def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: float, end: float) -> Placed:
+    """What is chosen for a method.
+
+    Args:
+        name: of the method.
+        bases, given: see `placed`.
+        budget: its share.
+        end: by `time.monotonic`; sooner than by its share where those before it took longer.
+    """
     settings = given.settings
     candidates = [c for base in bases for c in _candidates(name, base, given)]
     callers = os.cpu_count() or 1
@@ -162,20 +182,23 @@ def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: floa
     if given.elsewhere is not None:
         return given.elsewhere.place(task, examine, progress)
     with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
-        bench = _bench(given, Path(folder), arrays_of(examine.calls[0]), patience(budget))
-        placer = Placer(task, bench, examine, costs, progress)
+        end = min(end, time.monotonic() + budget)
+        bench = _bench(given, Path(folder), arrays_of(examine.calls[0]), budget, end)
+        placer = Placer(task, bench, examine, costs, progress, late=budget - until(end)())
         made = placer.place()
     if isinstance(bench, ClusterBench):
         made = replace(made, placement=replace(made.placement, machine="; ".join(bench.machines)))
+    made = replace(made, placement=replace(made.placement, not_tried=(*made.placement.not_tried, *given.not_tried)))
     if key is not None and kept is not None and not placer.was_disturbed:
         kept.keep(key, made, cut_short=placer.was_cut_short)
     return made
 
 
-def _bench(given: Circumstances, folder: Path, leaves: Sequence[Any], limit: float) -> ProcessBench | ClusterBench:
-    if given.cluster is None:
-        return ProcessBench(folder, leaves, given.kernels, limit)
-    return ClusterBench(leaves, given.kernels, limit)
+def _bench(
+    given: Circumstances, folder: Path, leaves: Sequence[Any], budget: float, end: float
+) -> ProcessBench | ClusterBench:
+    given_to_all = (leaves, given.kernels, patience(budget), until(end))
+    return ProcessBench(folder, *given_to_all) if given.cluster is None else ClusterBench(*given_to_all)
 
 
 def _candidates(method: str, base: Base, given: Circumstances) -> Iterator[Candidate]:
@@ -205,6 +228,7 @@ def _key(name: str, bases: Sequence[Base], candidates: Sequence[Candidate], give
     ]
     asked = settings.model_copy(update={"budget": 1.0})
     depends_on = [
+        name,  # plans name the graph that their nodes are of
         sorted(given.identities.items()),
         given.rules,
         given.kernels,
@@ -246,29 +270,33 @@ def named_candidates(settings: Placing, backends: Sequence[str]) -> dict[str, st
 
 
 def samples_to_place(
-    settings: Placing, verify: Any, exported: Mapping[str, ExportedProgram]
+    settings: Placing, verify: Any, exported: Mapping[str, ExportedProgram], compiler: Compiler
 ) -> dict[str, list[Sample]]:
-    """The calls that programs are measured and compared on, by method; all methods have some.
+    """The calls that programs are measured and compared on, by method, in the structure of its export; all have some.
 
     Args:
         settings: that may name data.
         verify: inputs that were given; see `samples_of`.
         exported: the methods.
+        compiler: that has taken them.
 
     Raises:
-        InputError: there are none, or they cannot be read.
+        InputError: there are none, they cannot be read, or are none that the method takes.
         ConfigError: data is named, and torchao is not here.
     """
-    source = None if settings.accuracy is None else settings.accuracy.inputs
+    source, where = None if settings.accuracy is None else settings.accuracy.inputs, "verify"
     if source is not None:
         if len(exported) > 1:
             what = f"accuracy.inputs is for one method, and the program has {len(exported)}"
-            raise ConfigError(
-                what, where="placement.accuracy.inputs", remedy="give `verify` a dict of inputs by method"
-            )
+            raise ConfigError(what, where=_INPUTS, remedy="give `verify` a dict of inputs by method")
+        where = _INPUTS
         found = {name: _read(source, ep) for name, ep in exported.items()}
     else:
         found = {} if verify is None else samples_of(verify, exported)
+    for name, calls in found.items():
+        edge, spec = compiler.methods[name].edge, exported[name].call_spec.in_spec
+        inputs = emit_inputs(edge, compiler.kernels)
+        found[name] = [_fitting(call, inputs, spec, f"{where}, number {i}") for i, call in enumerate(calls, 1)]
     missing = {name: ep for name, ep in exported.items() if name not in found}
     return found | (example_samples(missing) if missing else {})
 
@@ -281,5 +309,16 @@ def _read(source: str, ep: ExportedProgram) -> list[Sample]:
             raise
         remedy = "pip install 'delegate[quantization]', or give the inputs as `verify`"
         raise ConfigError("data is read by what quantizes, and torchao is not installed", remedy=remedy) from error
-    batches = list(itertools.islice(read_calibration(source, input_names(ep)), MOST_SAMPLES))
+    batches = list(itertools.islice(read_calibration(source, input_names(ep), _INPUTS), MOST_SAMPLES))
     return samples_of(batches, {"forward": ep})["forward"]
+
+
+def _fitting(call: Sample, inputs: Method, spec: Any, where: str) -> Sample:
+    """A call in the structure of the export; raises InputError where the method does not take it."""
+    try:
+        leaves = leaves_of(inputs, call.args, dict(call.kwargs))
+        checker = InputChecker(inputs)
+        checker.symbols(checker.arrays(arrays_of(leaves)))
+    except InputError as error:
+        raise error.at(where) from error
+    return Sample(*pytree.tree_unflatten(leaves, spec))

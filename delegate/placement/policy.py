@@ -14,7 +14,7 @@ from delegate.placement.racing import DOUBT, winner
 from delegate.placement.search import Search
 from delegate.placement.survey import Known
 from delegate.placement.together import at_once
-from delegate.placement.trials import Bench
+from delegate.placement.trials import LATE, Bench
 
 _ALONE = 0.4  # the share of the budget after which the race of candidates' own plans gives way to what follows
 _NEAR = 20.0  # dB that results should keep, as `verify` asks where nobody says more
@@ -32,6 +32,7 @@ class Placer:
         progress: is told in a few words what is done.
         clock: seconds.
         pause: lets so many seconds pass; None where the numbers are known already, so that none are confirmed.
+        late: seconds of the budget that are spent already.
     """
 
     def __init__(
@@ -43,8 +44,9 @@ class Placer:
         progress: Progress = lambda text: None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] | None = time.sleep,
+        late: float = 0.0,
     ) -> None:
-        self._search = Search(task, bench, examine, known, progress, clock, clock())
+        self._search = Search(task, bench, examine, known, progress, clock, clock() - late)
         self._found, self._pause = self._search.found, pause
 
     def place(self) -> Placed:
@@ -85,7 +87,8 @@ class Placer:
         """The plan that wins once more, some time after the first race, beside those that came after it."""
         search, found = self._search, self._found
         if self._pause is not None:
-            self._pause(max(0.0, min(_APART, 0.05 * search.task.budget) - (search.spent - raced)))
+            apart = min(_APART, 0.05 * search.task.budget) - (search.spent - raced)
+            self._pause(max(0.0, min(apart, search.task.budget - search.spent)))
         found.plans.update((plan.name, plan) for plan in others)
         final = search.race([*again, *others], 1.0)
         won = winner(final, search.accurate(p.name for p in (*again, *others)))
@@ -104,10 +107,13 @@ class Placer:
         return runs and (record.cost or 0.0) < DOUBT * least
 
     def _unmeasured(self) -> str:
-        """The plan to take where none was measured: the first that runs, the nearest to torch's where none keeps the
-        bound."""
+        """The plan to take where none was measured: the first that runs, or had no time for that; the nearest to
+        torch's where none keeps the bound."""
         search, found = self._search, self._found
-        runs = [n for n in found.plans if not found.records[n].failure] or list(found.plans)
+        why = {name: found.records[name].failure for name in found.plans}
+        failed = {found.plans[name].candidate.name for name, words in why.items() if words not in ("", LATE)}
+        runs = [n for n, words in why.items() if not words]
+        runs = runs or [n for n, p in found.plans.items() if p.candidate.name not in failed] or list(found.plans)
         return next(iter(search.accurate(runs)), max(runs, key=lambda n: search.examine.sqnr_db(n) or -math.inf))
 
     def _doubts(self, chosen: str) -> list[str]:
@@ -115,6 +121,8 @@ class Placer:
         examine, near = self._search.examine, self._search.examine.sqnr_db(chosen)
         if examine.is_random:
             return ["results: not compared, for the method draws random numbers"]
+        if self._found.records_of(chosen)[chosen].failure == LATE and near is None:
+            return ["results: not compared with torch's, for the budget was over"]
         if near is None or near >= _NEAR:
             return []
         if math.isnan(near):

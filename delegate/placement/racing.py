@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from delegate.measured import Interval
 from delegate.placement.calm import Calm, Round
 from delegate.placement.costs import Record
 from delegate.placement.statistics import LEAST, ratio
-from delegate.placement.trials import Bench, RoundsOver, Seat, Trial, TrialFailed, Turn
+from delegate.placement.trials import LATE, Bench, RoundsOver, Seat, Trial, TrialFailed, Turn
 
 MOST = 40  # rounds
 SURVEYED = 9  # rounds of programs whose steps are timed
@@ -41,7 +41,7 @@ def measured(
         trials: that are compared.
         bench: where they run.
         go_on: is told what is known after every round; gives the names of those that another round is for.
-        has_time: whether another round may begin.
+        has_time: whether anything may begin: a program, a look at its results, a turn.
         check: is given all that run before the first round; says which of them are out, and why.
         calm: what is known of how long programs wait for a core.
     """
@@ -60,7 +60,7 @@ def measured(
 
     with contextlib.ExitStack() as stack:
         for trial in trials:
-            seat = tried(trial.name, bench.seat, trial)
+            seat = tried(trial.name, _seat, trial, bench, has_time)
             if seat is not None:
                 stack.callback(seat.close)
                 seats[trial.name] = seat
@@ -69,19 +69,50 @@ def measured(
         for name, why in check(dict(seats)).items() if check is not None else ():
             records[name].failure = why
             del seats[name]
-        stack.enter_context(contextlib.suppress(RoundsOver))
-        is_turned = False
-        while has_time() and (names := [name for name in go_on(records) if name in seats]):
+        is_turned = is_over = False
+        while not is_over and has_time() and (names := [name for name in go_on(records) if name in seats]):
             taken.append({})
-            for name in reversed(names) if is_turned else names:
-                turn = tried(name, seats[name].turn)
-                if turn is not None:
-                    taken[-1][name] = turn
+            try:
+                for name in reversed(names) if is_turned else names:
+                    turn = tried(name, seats[name].turn)
+                    if turn is not None:
+                        taken[-1][name] = turn
+            except RoundsOver:
+                is_over = True
             calm.add(taken[-1])
             _write(records, taken, calm)
             is_turned = not is_turned
-    _write(records, taken, calm)  # also of a round that was not ended
     return records
+
+
+class _InTime:
+    """A seat that nothing is asked of once the time is over."""
+
+    def __init__(self, seat: Seat, has_time: Callable[[], bool]) -> None:
+        self._seat, self._has_time, self.close = seat, has_time, seat.close
+
+    def ready(self) -> None:
+        _require(self._has_time)
+        self._seat.ready()
+
+    def turn(self) -> Turn:
+        if not self._has_time():
+            raise RoundsOver
+        return self._seat.turn()
+
+    def outputs(self, leaves: Sequence[Any]) -> list[Any]:
+        _require(self._has_time)
+        return self._seat.outputs(leaves)
+
+
+def _seat(trial: Trial, bench: Bench, has_time: Callable[[], bool]) -> Seat:
+    _require(has_time)
+    return _InTime(bench.seat(trial), has_time)
+
+
+def _require(has_time: Callable[[], bool]) -> None:
+    if not has_time():
+        raise TrialFailed(LATE)
 
 
 def _write(records: Mapping[str, Record], taken: Sequence[Round], calm: Calm) -> None:

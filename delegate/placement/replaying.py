@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import torch
 
 from delegate.compiled import to_array
+from delegate.destinations import require_file
 from delegate.edge.node import dtype_of
-from delegate.errors import PartitionError
+from delegate.errors import PartitionError, ProgramError
 from delegate.placement import bundle
 from delegate.placement.elsewhere import Costs, MethodCosts, ProgramCosts
 from delegate.placement.examining import Examination, arrays_of
@@ -87,7 +88,14 @@ class Elsewhere:
 
 
 def elsewhere_of(to_bundle: PathLike | None, costs: PathLike | Sequence[PathLike] | None) -> Elsewhere | None:
-    """What takes the place of measuring here; raises PartitionError where costs cannot be read."""
+    """What takes the place of measuring here.
+
+    Raises:
+        PartitionError: costs cannot be read.
+        ProgramError: the bundle cannot be written where it is wanted.
+    """
+    if to_bundle is not None:
+        require_file(to_bundle, "the bundle", ProgramError)
     paths = [] if costs is None else [costs] if isinstance(costs, str | os.PathLike) else list(costs)
     if to_bundle is None and not paths:
         return None

@@ -17,7 +17,7 @@ from delegate.placement.plans import Task, WholePlan, merged, own_plans, trial_o
 from delegate.placement.racing import SURVEYED, measured, rounds
 from delegate.placement.stretches import digest
 from delegate.placement.surveying import Rounds, extra_of, joined_of, steps_by_stretch
-from delegate.placement.trials import Bench, Trial
+from delegate.placement.trials import LATE, Bench, Trial
 from delegate.plugins import one_line
 
 _LEAST = 3  # rounds, to go on with
@@ -134,7 +134,7 @@ class Survey:
         progress(f"measuring {len(self._stretches)} stretches on {', '.join(self._plans)}")
         records = measured(trials, self._bench, rounds(SURVEYED), has_time, calm=self._calm)
         self._keeps = self._keeps and all(r.is_calm for r in records.values())
-        self.notes += [f"{name}: {r.failure}" for name, r in records.items() if r.failure]
+        self.notes += [f"{name}: {r.failure}" for name, r in records.items() if r.failure not in ("", LATE)]
         measured_ones = {names for names, (trial, _) in cuts.items() if len(records[trial.name].steps) >= _LEAST}
         for name in list(self._plans):
             runs = name not in whole or len(records[whole[name].name].steps) >= _LEAST

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import queue
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -22,6 +24,7 @@ from delegate.program.model import Program
 
 TURN = 0.04  # seconds of calls in a turn
 SHORTEST = 10.0  # seconds that a program gets for an answer, whatever the budget
+LATE = "the budget was over before it ran"
 _START = "import sys; sys.path[:] = {path!r}; from delegate.placement.worker import main; main()"
 _MOST_WORDS = 200  # characters of what a process that failed had to say
 
@@ -106,6 +109,7 @@ class ProcessBench:
         leaves: the flat arguments of each call; see `delegate.runtime.method.Method.leaves`.
         kernels: names of the libraries to run on.
         limit: seconds after which a process that gives no answer is ended.
+        left: gives the seconds of the budget that are left; no answer is waited for more than `SHORTEST` longer.
         trust_code: whether partitions that are machine code are opened; see `delegate.load`.
     """
 
@@ -115,10 +119,12 @@ class ProcessBench:
         leaves: Sequence[Any],
         kernels: Sequence[str] | None,
         limit: float,
+        left: Callable[[], float] = lambda: math.inf,
         *,
         trust_code: bool = True,
     ) -> None:
         self.folder, self.kernels, self.limit, self.trust_code = folder, kernels, limit, trust_code
+        self._left = left
         self._inputs = folder / "inputs.npz"
         save_leaves(self._inputs, leaves)
         self._count = 0
@@ -137,7 +143,7 @@ class ProcessBench:
             "watched": trial.is_watched,
             "options": {name: dict(given) for name, given in trial.options.items()},
         }
-        return Process(trial, path, request, self.limit)
+        return Process(trial, path, request, self.limit, self._left)
 
 
 class Process:
@@ -148,10 +154,13 @@ class Process:
         path: of its file.
         request: that opens it.
         limit: seconds for each answer.
+        left: see `ProcessBench`.
     """
 
-    def __init__(self, trial: Trial, path: Path, request: Mapping[str, Any], limit: float) -> None:
-        self._trial, self._path, self._limit = trial, path, limit
+    def __init__(
+        self, trial: Trial, path: Path, request: Mapping[str, Any], limit: float, left: Callable[[], float]
+    ) -> None:
+        self._trial, self._path, self._limit, self._left = trial, path, limit, left
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         code = _START.format(path=search_path())
         try:
@@ -211,6 +220,8 @@ class Process:
         self._answers.put(None)
 
     def _say(self, do: str, **request: Any) -> None:
+        most = max(self._left(), 0.0) + SHORTEST
+        self._clock = Clock(self._process.pid, min(self._limit, most), most)
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # it has ended, which its answer tells
             self._process.stdin.write(json.dumps({"do": do, **request}) + "\n")
@@ -227,11 +238,12 @@ class Process:
 
     def _next(self) -> str | None:
         """The next line; None where the process has ended."""
-        clock = Clock(self._process.pid, self._limit)
-        while (left := clock.left) > 0:
-            with contextlib.suppress(queue.Empty):
-                return self._answers.get(timeout=left)
-        raise TrialFailed(f"gave no answer in {self._limit:g} s")
+        left = self._clock.left
+        while True:
+            with contextlib.suppress(queue.Empty):  # it may have answered while others were waited for
+                return self._answers.get(timeout=max(left, 0.0))
+            if (left := self._clock.left) <= 0:
+                raise TrialFailed(f"gave no answer in {self._clock.limit:.3g} s")
 
     def _last_words(self) -> str:
         self._words.seek(0)
@@ -242,6 +254,11 @@ class Process:
 def patience(budget: float) -> float:
     """Seconds that a program gets for an answer, by what all of them may take."""
     return max(SHORTEST, budget / 2)
+
+
+def until(end: float) -> Callable[[], float]:
+    """Gives the seconds that are left until a time by `time.monotonic`."""
+    return lambda: end - time.monotonic()
 
 
 def save_leaves(path: Path | BinaryIO, leaves: Sequence[Any]) -> None:

@@ -16,7 +16,7 @@ from delegate.placement.calm import Calm
 from delegate.placement.elsewhere import Costs, MethodCosts, ProgramCosts
 from delegate.placement.judging import Examined, examined, numbers, results, sqnr_db
 from delegate.placement.racing import SURVEYED, compared, measured, rounds
-from delegate.placement.trials import ProcessBench, Seat, Trial, patience
+from delegate.placement.trials import ProcessBench, Seat, Trial, patience, until
 
 _RACED = 0.5  # of the budget, where the rest is for programs whose steps are timed
 
@@ -47,18 +47,20 @@ def measure(
         tasks = bundle.read(path, Path(folder))
         if budget is not None and not 0 < budget < math.inf:
             raise ProgramError(f"a budget of {budget:g} s is no time to measure in", remedy="give more")
-        methods = {}
+        methods, begun = {}, time.monotonic()
         for number, task in enumerate(tasks):
             progress(f"{task.method}: measuring {', '.join(e.name for e in task.entries)}")
             seconds = task.budget if budget is None else budget / len(tasks)
             own = Path(folder) / f"{number}-run"
             own.mkdir()
-            bench = ProcessBench(own, task.calls[0], kernels, patience(seconds), trust_code=trust_code)
-            methods[task.method] = _measured(task, bench, seconds)
+            end = min(begun + (number + 1) * seconds, time.monotonic() + seconds)
+            limits = (patience(seconds), until(end))
+            bench = ProcessBench(own, task.calls[0], kernels, *limits, trust_code=trust_code)
+            methods[task.method] = _measured(task, bench, seconds, end)
         return Costs(machine(), methods)
 
 
-def _measured(task: bundle.Task, bench: ProcessBench, budget: float) -> MethodCosts:
+def _measured(task: bundle.Task, bench: ProcessBench, budget: float, end: float) -> MethodCosts:
     start = time.monotonic()
     timed, whole = ([_trial(task, e) for e in task.entries if e.is_watched == is_timed] for is_timed in (True, False))
     found: dict[str, float] = {}
@@ -70,10 +72,10 @@ def _measured(task: bundle.Task, bench: ProcessBench, budget: float) -> MethodCo
         return looked.failed
 
     def has_time() -> bool:
-        return time.monotonic() - start < budget
+        return time.monotonic() < end
 
     def is_racing() -> bool:
-        return time.monotonic() - start < budget * (_RACED if timed else 1)
+        return time.monotonic() < end - (budget * (1 - _RACED) if timed else 0)
 
     calm = Calm()
     records = compared(whole, bench, check, inaccurate, is_racing, has_time, calm)

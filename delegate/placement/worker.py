@@ -9,7 +9,9 @@ import contextlib
 import faulthandler
 import json
 import os
+import queue
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +31,7 @@ _LEAST = 2  # calls of a turn that count
 
 
 def main() -> None:
-    """Answer until the requests end; what libraries print goes to stderr."""
+    """Answer until the requests end, in the middle of a call too; what libraries print goes to stderr."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     with contextlib.suppress(ImportError, OSError, ValueError):
@@ -37,15 +39,22 @@ def main() -> None:
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable()
-    work = _Work()
-    for line in sys.stdin:
-        request = json.loads(line)
+    work, requests = _Work(), queue.SimpleQueue[str]()
+    threading.Thread(target=_read, args=(requests,), daemon=True).start()
+    while True:
+        request = json.loads(requests.get())
         try:
             answer = getattr(work, request.pop("do"))(**request)
         except Exception as error:  # a plugin may raise anything
             answer = {"error": one_line(error)}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+
+
+def _read(requests: queue.SimpleQueue[str]) -> None:
+    """Read requests. Where they end the process does, also if a library hangs: who asked may have been killed."""
+    for line in sys.stdin:
+        requests.put(line)
     os._exit(0)  # libraries get no chance to hang or crash in their own ends
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -87,17 +88,19 @@ class Clock:
     Args:
         pid: of the process.
         limit: seconds.
+        most: seconds in all, with those in which it waits.
     """
 
-    def __init__(self, pid: int, limit: float) -> None:
-        self._pid, self._limit = pid, limit
+    def __init__(self, pid: int, limit: float, most: float = math.inf) -> None:
+        self.limit = limit
+        self._pid, self._most = pid, most
         self._begun, self._waited = time.monotonic(), waited(pid)
 
     @property
     def left(self) -> float:
         """Seconds; 0 or less where its time is up."""
-        idle = min(waited(self._pid) - self._waited, (PATIENCE - 1) * self._limit)
-        return self._limit - (time.monotonic() - self._begun - idle)
+        idle = min(waited(self._pid) - self._waited, (PATIENCE - 1) * self.limit)
+        return min(self.limit + idle, self._most) - (time.monotonic() - self._begun)
 
 
 def exit_code(process: subprocess.Popen[bytes], limit: float) -> int | None:

@@ -559,6 +559,14 @@ def packed() -> bytes:
     return held.getvalue()
 
 
+def unended() -> bytes:
+    held, header = io.BytesIO(), b"{'descr': '<f4', 'shape': (\n"
+    with zipfile.ZipFile(held, "w") as archive:
+        archive.writestr("0.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+        archive.writestr("plain.npy", pickled())
+    return held.getvalue()
+
+
 def put(name: str, data: Callable[[], bytes] | bytes) -> Callable[[dict[str, bytes]], None]:
     return lambda files: files.update({name: data() if callable(data) else data})
 
@@ -594,6 +602,7 @@ BAD_BUNDLES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     "no program": (lambda f: f.pop("0/1.dlg"), "KeyError"),
     "a pickle": (put("0/call0.npz", pickled), "Object arrays cannot be loaded"),
     "a pickle among results": (put("0/expected0.npz", pickled), "Object arrays cannot be loaded"),
+    "an array's header that ends too early": (put("0/call0.npz", unended), "TokenError|no sound bundle"),
     "packed arrays": (put("0/call0.npz", packed), "its members are compressed"),
     "no arrays": (put("0/call0.npz", b"x"), "BadZipFile"),
 }

@@ -227,6 +227,7 @@ UNREADABLE = {
     "a version of versions": (edit(versions={"torch": {"a": "b"}}), "torch should be a text"),
     "options in a list": (edit(options={"xnnpack": ["threads"]}), "xnnpack should be a mapping"),
     "fewer rounds than none": (costing(rounds=-3), "rounds should be a whole number of 0 or more, not -3"),
+    "rounds beyond all numbers": (costing(rounds=10**400), "rounds should be a whole number of 0 or more"),
     "half a round": (costing(rounds=2.5), "rounds should be a whole number of 0 or more, not 2.5"),
     "a flag for rounds": (costing(rounds=True), "rounds should be a whole number of 0 or more, not True"),
     "fewer partitions than none": (costing(partitions=-1), "partitions should be a whole number of 0 or more"),

@@ -93,6 +93,16 @@ def test_what_was_measured_is_kept(exported, tmp_path, monkeypatch) -> None:
     assert delegate.to_backend(exported, config=measuring()).report.placements[0].spent > 0
 
 
+def test_a_choice_is_kept_for_a_method_by_its_name(exported, tmp_path, monkeypatch) -> None:
+    """A plan names the graphs that its nodes are of: for another method it would have all of them on kernels."""
+    monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path))
+    for name in ("first", "second", "second"):
+        program = delegate.to_backend({name: exported}, config=measuring())
+        assert [p.method for p in program.report.placements] == [name]
+        assert [n for n in program.report.nodes if n.backend == "portable"] == []
+    assert program.report.placements[0].spent == 0
+
+
 def test_control_flow_several_methods_and_states() -> None:
     class Counter(nn.Module):
         def __init__(self) -> None:
@@ -230,6 +240,11 @@ def test_threads_are_tried_and_held(exported) -> None:
     assert f"xnnpack, {spec.compile_specs['threads']} threads" == placement.chosen
 
 
+class Sum(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(a + b) + (a + b)
+
+
 CRASH = "import os; os.kill(os.getpid(), 11)"
 HANG = "import time; time.sleep(1000)"
 WRONG = "outputs[0][...] = 1.0"
@@ -240,27 +255,22 @@ RAISES = "raise ValueError('out of luck')"
     ("does", "why"),
     [
         (CRASH, "was killed by SIGSEGV while measured"),
-        (HANG, "gave no answer in 5 s"),
+        (HANG, "gave no answer in 15 s"),
         (WRONG, "less than the program's own precision"),
         (RAISES, "out of luck"),
     ],
     ids=["crash", "hang", "wrong", "raises"],
 )
-def test_a_candidate_that_fails_is_out(site: Site, monkeypatch, does: str, why: str) -> None:  # noqa: F811
-    monkeypatch.setattr("delegate.placement.trials.SHORTEST", 5.0)
+def test_a_candidate_that_fails_is_out(site: Site, does: str, why: str) -> None:  # noqa: F811
     for name, body in (("bad", does), ("good", "np.add(*inputs, out=outputs[0])")):
         site.backend(name)
         halves = Path(site.root / f"{name}_halves.py")
         halves.write_text(halves.read_text().replace("np.add(*inputs, out=outputs[0])", body))
 
-    class Sum(nn.Module):
-        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-            return torch.tanh(a + b) + (a + b)
-
     a, b = torch.randn(64, 64), torch.randn(64, 64)
     config = {
         "backends": ["bad", "good"],
-        "placement": {"policy": "measured", "budget": 6},
+        "placement": {"policy": "measured", "budget": 30},
         "partitioning": {"min_partition_size": 0},
     }
     program = delegate.to_backend(torch.export.export(Sum(), (a, b)), config=config)
@@ -413,3 +423,22 @@ def test_what_a_backend_refuses_may_run_on_kernels() -> None:
     assert placement.chosen == "xnnpack and kernels"
     assert {p.name for p in placement.plans} >= {"xnnpack and kernels", "xnnpack", "dsp"}
     assert {n.op: n.backend for n in program.report.nodes}["aten.embedding.default"] == "portable"
+
+
+def test_a_worker_ends_with_who_asked_it_though_a_library_hangs(site: Site, tmp_path) -> None:  # noqa: F811
+    """Who measures may be killed, and then ends nothing itself."""
+    site.backend("bad")
+    halves = Path(site.root / "bad_halves.py")
+    halves.write_text(
+        halves.read_text().replace("np.add(*inputs, out=outputs[0])", f"print('here', flush=True); {HANG}")
+    )
+    program = delegate.to_backend(torch.export.export(Sum(), (X, X)), "bad").program
+    seat = ProcessBench(tmp_path, [X.numpy(), X.numpy()], None, 60.0).seat(Trial("a", program, "forward"))
+    try:
+        while b"here" not in Path(f"/proc/self/fd/{seat._words.fileno()}").read_bytes():
+            assert seat._process.poll() is None
+        assert seat._process.stdin is not None
+        seat._process.stdin.close()
+        assert seat._process.wait(60) == 0
+    finally:
+        seat.close()

@@ -346,3 +346,81 @@ def test_where_other_work_never_ends_that_is_said_and_nothing_is_kept(lowering: 
     assert found.placement.busy.startswith("other work had the cores all the time")
     assert not memory.known
     assert bench.now < 60 * 1.1
+
+
+@dataclass
+class Slow(TableBench):
+    """A bench on which one thing takes long: what a program is asked for -> seconds."""
+
+    takes: Mapping[str, float] = field(default_factory=dict)
+
+    def seat(self, trial: Trial) -> Seat:
+        self.now += self.takes.get("seat", 0.0)
+        return SlowSeat(self, trial)
+
+
+class SlowSeat(TableSeat):
+    def ready(self) -> None:
+        self.bench.now += self.bench.takes.get("ready", 0.0)
+
+    def turn(self) -> Turn:
+        self.bench.now += self.bench.takes.get("turn", 0.0)
+        return super().turn()
+
+    def outputs(self, leaves: Sequence[Any]) -> list[Any]:
+        self.bench.now += self.bench.takes.get("outputs", 0.0)
+        return []
+
+
+class Asking(Looked):
+    """An examiner that asks each program for its outputs."""
+
+    def __call__(self, seats: Mapping[str, Seat], programs: Mapping[str, Program]) -> Examined:
+        failed = {}
+        for name, seat in seats.items():
+            try:
+                seat.outputs([])
+            except TrialFailed as failure:
+                failed[name] = str(failure)
+        return Examined(failed, {})
+
+
+@pytest.mark.parametrize("what", ["seat", "ready", "turn", "outputs"])
+def test_measuring_ends_with_the_budget_and_what_one_program_does_then(lowering, what) -> None:
+    """Whatever takes long: starting processes, their first answers, looking at results, a turn."""
+    bench = Slow({n: [1.0] * BLOCKS for n in NAMES}, takes={what: 7.0})
+    found = placed(lowering, bench, Asking(), budget=10.0).placement
+    assert bench.now < 10 + 7 + 1
+    assert found.chosen == NAMES[0]
+    told = " ".join((*found.not_tried, *(p.why for p in found.plans)))
+    assert "the budget was over" in told
+
+
+def test_what_there_was_no_time_for_is_taken_before_what_failed(lowering) -> None:
+    """The first hangs until the budget is over; the second had no time, and nothing is known against it."""
+
+    @dataclass
+    class Hanging(TableBench):
+        def seat(self, trial: Trial) -> Seat:
+            first = any(spec.backend == NAMES[0] for spec in trial.program.delegates)
+            return HangingSeat(self, trial) if first else super().seat(trial)
+
+    class HangingSeat(TableSeat):
+        def ready(self) -> None:
+            self.bench.now += 20
+            raise TrialFailed("gave no answer in 20 s")
+
+    found = placed(lowering, Hanging({n: [1.0] * BLOCKS for n in NAMES}), budget=10.0).placement
+    assert found.chosen == NAMES[1]
+    why = {p.name: p.why for p in found.plans}
+    assert why[NAMES[0]] == "gave no answer in 20 s"
+    assert why[NAMES[1]] == "the budget was over before it ran"
+
+
+def test_what_is_spent_before_is_of_the_budget(lowering) -> None:
+    bench = TableBench({n: [1.0] * BLOCKS for n in NAMES})
+    candidates = [Candidate(name, name, lowering) for name in bench.table]
+    late = Placer(Task("forward", candidates, "latency", 10.0), bench, Looked(), clock=bench.clock, late=11.0).place()
+    assert not bench.opened
+    assert late.placement.spent >= 11
+    assert any("the budget was over before it was compiled" in what for what in late.placement.not_tried)
