@@ -10,6 +10,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
+_MOST_COUNT = 2**63
 _NOT_FINITE = ("inf", "-inf", "nan")  # what JSON has for these
 
 
@@ -61,9 +62,9 @@ def flag(data: Mapping[str, Any], key: str) -> bool:
 
 
 def count(data: Mapping[str, Any], key: str) -> int:
-    """A whole number of 0 or more."""
+    """A whole number of 0 or more, of 63 bits at most."""
     value = data[key]
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value < _MOST_COUNT:
         raise _wrong(key, "a whole number of 0 or more", value)
     return value
 

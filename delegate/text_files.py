@@ -12,14 +12,6 @@ PathLike = str | os.PathLike[str]
 _MOST_BYTES = 2**26
 
 
-def require_folder(path: PathLike, what: str) -> None:
-    """Raise PartitionError where there is no folder for a file, before there is work for `what` it is to hold."""
-    folder = Path(path).absolute().parent
-    if not folder.is_dir():
-        message = f"{what} cannot be written: there is no folder {str(folder)!r}"
-        raise PartitionError(message, where=str(path), remedy="make it first")
-
-
 def write_text(path: PathLike, text: str, what: str) -> None:
     """Write a file, whole or not at all; raises PartitionError where that cannot be.
 

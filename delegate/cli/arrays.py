@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from delegate.array_files import load_arrays
 from delegate.errors import InputError, did_you_mean
 from delegate.program.dtypes import DType
 from delegate.program.expr import evaluate
@@ -103,13 +103,14 @@ def read_archive(method: str, names: Sequence[str], path: str) -> dict[str, Arra
         InputError: the file cannot be read, or holds other arrays.
     """
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        arrays = load_arrays(path)
     except FileNotFoundError:
         raise InputError(f"there is no file {path!r}", remedy="check the path") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError) as error:
         what = f"{path!r} cannot be read: {' '.join(str(error).split())}"
         raise InputError(what, remedy="give what numpy.savez wrote") from error
+    if not isinstance(arrays, dict):
+        raise InputError(f"{path!r} holds one array, as a .npy file does", remedy="give what numpy.savez wrote")
     if list(arrays) == [f"arr_{i}" for i in range(len(names))]:
         arrays = dict(zip(names, arrays.values(), strict=True))
     if set(arrays) != set(names):
@@ -121,13 +122,12 @@ def read_archive(method: str, names: Sequence[str], path: str) -> dict[str, Arra
 def read_array(name: str, path: str) -> Array:
     """The array of a .npy file for the input of a name; raises InputError where there is none."""
     try:
-        loaded = np.load(path, allow_pickle=False)
+        loaded = load_arrays(path)
     except FileNotFoundError:
         raise InputError(f"there is no file {path!r} for input {name!r}", remedy="check the path") from None
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError) as error:
         what = f"{path!r} for input {name!r} cannot be read: {' '.join(str(error).split())}"
         raise InputError(what, remedy="give what numpy.save wrote") from error
-    if not isinstance(loaded, np.ndarray):
-        loaded.close()
+    if isinstance(loaded, dict):
         raise InputError(f"{path!r} for input {name!r} holds several arrays", remedy="give what numpy.save wrote")
     return loaded

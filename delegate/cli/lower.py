@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from delegate.cli import output
+from delegate.cli import destinations, output
 from delegate.cli.importing import Imports, import_modules
-from delegate.errors import ProgramError
 
 LOCKED = "locked: "  # before what a report notes of a lock that is kept
 
@@ -39,7 +38,13 @@ Verify = Annotated[
 def lower(
     model: Model,
     out: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Program file to write. May be left out with --bundle.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            callback=destinations.PROGRAM,
+            help="Program file to write. May be left out with --bundle.",
+        ),
     ] = None,
     config: ConfigFile = None,
     backend: Backends = None,
@@ -57,7 +62,12 @@ def lower(
     ] = False,
     lock: Annotated[
         Path | None,
-        typer.Option("--lock", metavar="FILE", help="Write where nodes run, and what that was measured to cost."),
+        typer.Option(
+            "--lock",
+            metavar="FILE",
+            callback=destinations.LOCK,
+            help="Write where nodes run, and what that was measured to cost.",
+        ),
     ] = None,
     locked: Annotated[
         Path | None,
@@ -65,7 +75,12 @@ def lower(
     ] = None,
     bundle: Annotated[
         Path | None,
-        typer.Option("--bundle", metavar="FILE", help="Write what `delegate measure` runs on another machine."),
+        typer.Option(
+            "--bundle",
+            metavar="FILE",
+            callback=destinations.BUNDLE,
+            help="Write what `delegate measure` runs on another machine.",
+        ),
     ] = None,
     costs: Annotated[
         list[Path] | None,
@@ -80,8 +95,10 @@ def lower(
     """Lower a model to a program file that runs without torch."""
     if out is None and bundle is None:
         raise typer.BadParameter("Missing option '--output' / '-o': the program file to write")
-    if out is not None and not out.absolute().parent.is_dir():
-        raise ProgramError(f"there is no directory {str(out.parent)!r} to write to", remedy="make it first")
+    destinations.require_apart(
+        {"--output": out, "--bundle": bundle, "--lock": lock},
+        {"MODEL": Path(model), "--config": config, "--locked": locked, **{f"--costs {c}": c for c in costs or ()}},
+    )
     with output.working("importing torch"):
         import delegate
         from delegate.cli.models import load_model, read_sample

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from delegate.cli import output
+from delegate.cli import destinations, output
 from delegate.cli.importing import Imports, import_modules
-from delegate.text_files import require_folder
 
 if TYPE_CHECKING:
     from delegate.placement.elsewhere import MethodCosts
@@ -18,7 +17,14 @@ if TYPE_CHECKING:
 def measure(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Written by `delegate lower --measure --bundle`.")],
     out: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="COSTS", help="File to write. Default: JSON on stdout.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="COSTS",
+            callback=destinations.COSTS,
+            help="File to write. Default: JSON on stdout.",
+        ),
     ] = None,
     budget: Annotated[
         float | None, typer.Option(min=0.001, help="Seconds for all. Default: as the bundle says.")
@@ -36,8 +42,7 @@ def measure(
     """Run the candidates of a bundle here, for `delegate lower --costs` on the machine that it is from."""
     from delegate.placement.visiting import measure as measured
 
-    if out is not None:
-        require_folder(out, "costs")
+    destinations.require_apart({"--output": out}, {"FILE": path})
     import_modules(imports)
     with output.telling(f"measuring {path}") as progress:
         costs = measured(path, kernels=kernels, budget=budget, trust_code=trust_code, progress=progress)

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from delegate.cli import destinations
 from delegate.errors import DelegateError
 from delegate.registry import Registry
 
@@ -20,7 +21,10 @@ _NAMES = {"pyproject.toml.txt": "pyproject.toml", "delegate_acme": "delegate_{na
 def new_backend(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What users will write, e.g. acme.")],
     folder: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Where to. Default: delegate-NAME.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", callback=destinations.PACKAGE, help="Where to. Default: delegate-NAME."
+        ),
     ] = None,
 ) -> None:
     """Write an installable backend that passes the tests of every backend, to go on from."""

@@ -16,7 +16,7 @@ import numpy as np
 import typer
 
 import delegate
-from delegate.cli import output
+from delegate.cli import destinations, output
 from delegate.cli.arrays import Array, input_names, leaves, random_inputs, read_inputs
 from delegate.cli.importing import Imports, import_modules
 from delegate.errors import BackendFailed, InputError
@@ -31,7 +31,10 @@ def run(
         list[str] | None,
         typer.Option("--input", "-i", metavar="[NAME=]A.npy", help="Input, by order or by name. Default: random ones."),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write the outputs here.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", callback=destinations.OUTPUTS, help="Write the outputs here."),
+    ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="How often to run; times are of each run.")] = 1,
     kernels: Annotated[
         list[str] | None,

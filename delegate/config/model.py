@@ -204,7 +204,7 @@ class PlacementAccuracy(_Model):
     """How far results may be from those of torch, so that candidates in less precision may be taken."""
 
     sqnr_db: float = Field(
-        allow_inf_nan=False, description="Least power of torch's result over that of the difference, in dB."
+        gt=0, allow_inf_nan=False, description="Least power of torch's result over that of the difference, in dB."
     )
     inputs: str | None = Field(
         default=None,
@@ -236,7 +236,7 @@ class Placing(_Model):
         description="What is to be least: the time of a call, the time between results of as many callers as there "
         "are cores, the memory that the process takes, or the size of the program file.",
     )
-    threads: Annotated[tuple[Annotated[int, Field(gt=0)], ...], Field(strict=False)] = Field(
+    threads: Annotated[tuple[Annotated[int, Field(gt=0, le=1024)], ...], Field(strict=False)] = Field(
         default=(),
         description="Numbers of threads to try for backends that have this option at load. Empty: as they are set.",
     )
@@ -261,6 +261,8 @@ class Placing(_Model):
     def _bounded(self) -> Placing:
         if self.candidates is not None and not self.candidates:
             raise ValueError("candidates: has no value: name some, or leave the key out for all backends")
+        if self.candidates and len(set(map(repr, self.candidates))) < len(self.candidates):
+            raise ValueError("candidates: one of them is named twice")
         if self.accuracy is None and any(c.quantization is not None for c in self.candidates or ()):
             raise ValueError("a candidate that is quantized needs accuracy.sqnr_db: how far results may be off")
         return self

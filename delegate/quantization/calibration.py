@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,22 +14,25 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from delegate.array_files import load_arrays
 from delegate.edge.node import shape_text
 from delegate.errors import ExportError, InputError, did_you_mean
 from delegate.plugins import one_line
 
 Batch = Any  # a tuple of positional arguments, a dict of keyword arguments, or the one tensor of a model with one input
 
+_WHERE = "calibration data"
 _GIVE = "give a .npz file, a folder of them, or package.module:function that yields inputs"
 
 
-def read_calibration(source: str, names: Sequence[str]) -> Iterable[Batch]:
+def read_calibration(source: str, names: Sequence[str], where: str = _WHERE) -> Iterable[Batch]:
     """The batches that a text means.
 
     Args:
         source: the path of a .npz file or of a folder of them, or "package.module:function". A file has an array for
             each input, by name, or without names in their order.
         names: of the model's inputs.
+        where: it is asked for, for messages.
 
     Raises:
         InputError: there is no such file or function, or it cannot be read.
@@ -39,53 +41,55 @@ def read_calibration(source: str, names: Sequence[str]) -> Iterable[Batch]:
     if path.is_dir():
         files = sorted(path.glob("*.npz"))
         if not files:
-            raise InputError(f"folder {source!r} holds no .npz file", where="calibration data", remedy=_GIVE)
-        return [_read(file, names) for file in files]
+            raise InputError(f"folder {source!r} holds no .npz file", where=where, remedy=_GIVE)
+        return [_read(file, names, where) for file in files]
     if path.exists():
-        return [_read(path, names)]
+        return [_read(path, names, where)]
     if ":" not in source:
-        raise InputError(f"there is no file {source!r}", where="calibration data", remedy=_GIVE)
-    return _call(source)
+        raise InputError(f"there is no file {source!r}", where=where, remedy=_GIVE)
+    return _call(source, where)
 
 
-def _read(path: Path, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
+def _read(path: Path, names: Sequence[str], where: str) -> tuple[torch.Tensor, ...]:
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: torch.from_numpy(archive[name]) for name in archive.files}
-    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        loaded = load_arrays(path)
+        if not isinstance(loaded, dict):
+            raise ValueError("it holds one array, as a .npy file does")
+        arrays = {name: torch.from_numpy(array) for name, array in loaded.items()}
+    except (OSError, ValueError, TypeError) as error:  # torch has not all types
         what = f"{str(path)!r} cannot be read: {one_line(error)}"
-        raise InputError(what, where="calibration data", remedy="give what numpy.savez wrote") from error
+        raise InputError(what, where=where, remedy="give what numpy.savez wrote") from error
     if list(arrays) == [f"arr_{i}" for i in range(len(names))]:
         return tuple(arrays.values())
     if set(arrays) != set(names):
         what = f"{str(path)!r} holds {', '.join(arrays) or 'nothing'}"
-        raise InputError(what, where="calibration data", remedy=f"the model takes {', '.join(names)}")
+        raise InputError(what, where=where, remedy=f"the model takes {', '.join(names)}")
     return tuple(arrays[name] for name in names)
 
 
-def _call(source: str) -> Iterable[Batch]:
+def _call(source: str, where: str) -> Iterable[Batch]:
     module_name, _, name = source.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        what = f"calibration data {source!r}: importing {module_name} failed: {one_line(error)}"
-        raise InputError(what, remedy=_GIVE) from error
+        what = f"importing {module_name} of {source!r} failed: {one_line(error)}"
+        raise InputError(what, where=where, remedy=_GIVE) from error
     function = getattr(module, name, None)
     if not callable(function):
         known = [n for n, f in vars(module).items() if callable(f) and not n.startswith("_")]
-        what = f"module {module_name} has no function {name!r} for calibration data"
-        raise InputError(what, remedy=did_you_mean(name, known))
-    return _yielded(function, source)
+        what = f"module {module_name} has no function {name!r}"
+        raise InputError(what, where=where, remedy=did_you_mean(name, known))
+    return _yielded(function, source, where)
 
 
-def _yielded(function: Callable[[], Iterable[Batch]], source: str) -> Iterator[Batch]:
+def _yielded(function: Callable[[], Iterable[Batch]], source: str, where: str) -> Iterator[Batch]:
     """What a function gives or yields; whatever it raises meanwhile is an InputError."""
     try:
         yield from function()
     except (Exception, SystemExit) as error:
-        raise InputError(f"{source} failed: {one_line(error)}", where="calibration data", remedy=_GIVE) from error
+        raise InputError(f"{source} failed: {one_line(error)}", where=where, remedy=_GIVE) from error
 
 
 class Checked:

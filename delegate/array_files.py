@@ -1,0 +1,38 @@
+"""Arrays out of .npy and .npz files, which may come from anyone: nothing is unpickled, and errors are of two kinds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from delegate.plugins import one_line
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_BEGINNINGS = (b"\x93NUM", b"PK\x03\x04", b"PK\x05\x06")  # of .npy, of an archive, and of an empty one
+
+
+def load_arrays(path: str | Path) -> Array | dict[str, Array]:
+    """The array of a .npy file, or name -> array of a .npz file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not what numpy.save or numpy.savez wrote, or too large for the memory that is here.
+    """
+    try:
+        with open(path, "rb") as file:
+            if file.read(4) not in _BEGINNINGS:  # NumPy would take it for a pickle
+                raise ValueError("it is no .npy or .npz file")
+            file.seek(0)
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded
+            arrays = {name: loaded[name] for name in loaded.files}
+    except (OSError, ValueError):
+        raise
+    except Exception as error:  # NumPy's and zipfile's are of many kinds: TokenError, MemoryError, zlib.error
+        raise ValueError(one_line(error)) from error
+    if other := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+        raise ValueError(f"{other[0]!r} in it is no array")
+    return arrays

@@ -1,0 +1,54 @@
+"""Options that name what a command writes: whether it can be written is asked before there is any work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from delegate.destinations import require_file, require_folder
+from delegate.errors import ConfigError, DelegateError, InputError, PartitionError, ProgramError
+
+Check = Callable[[Path | None], Path | None]  # of an option, as typer takes it
+
+
+def _file(what: str, error: type[DelegateError], *, streams: bool = False) -> Check:
+    def check(value: Path | None) -> Path | None:
+        if value is not None:
+            require_file(value, what, error, streams=streams)
+        return value
+
+    return check
+
+
+def _folder(what: str, error: type[DelegateError]) -> Check:
+    def check(value: Path | None) -> Path | None:
+        if value is not None:
+            require_folder(value, what, error)
+        return value
+
+    return check
+
+
+PROGRAM = _file("the program", ProgramError)
+BUNDLE = _file("the bundle", ProgramError)
+LOCK = _file("the lockfile", PartitionError, streams=True)
+COSTS = _file("costs", PartitionError, streams=True)
+OUTPUTS = _folder("the outputs", InputError)
+PACKAGE = _folder("the package", DelegateError)
+
+
+def require_apart(written: Mapping[str, Path | None], read: Mapping[str, Path | None]) -> None:
+    """Raise ConfigError where a command would write over what it reads, or over another thing that it writes.
+
+    Args:
+        written: option -> the file that it writes, if it is given.
+        read: option -> the file that it reads, if it is given.
+    """
+    seen: dict[str, str] = {os.path.realpath(path): option for option, path in read.items() if path is not None}
+    for option, path in written.items():
+        if path is None or (path.exists() and not path.is_file()):
+            continue  # streams take what they are given
+        other = seen.setdefault(os.path.realpath(path), option)
+        if other != option:
+            raise ConfigError(f"{option} would write over {other}", where=str(path), remedy="name another file")

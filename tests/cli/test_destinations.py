@@ -1,0 +1,107 @@
+"""Where commands write: what cannot be written is an error before anything is read or done."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+
+import delegate
+from delegate.cli.app import app
+from delegate.destinations import require_file, require_folder
+from delegate.errors import InputError, PartitionError, ProgramError
+from tests.cli.test_lower import call
+
+WRITTEN = [  # command, option
+    (("lower", "absent.pt2"), "-o"),
+    (("lower", "absent.pt2", "-o", "x.dlg"), "--lock"),
+    (("lower", "absent.pt2", "-o", "x.dlg"), "--bundle"),
+    (("measure", "absent.bundle"), "-o"),
+    (("run", "absent.dlg"), "-o"),
+    (("new-backend", "mine"), "-o"),
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("kept")
+
+
+@pytest.mark.parametrize(("command", "option"), WRITTEN, ids=str)
+def test_what_cannot_be_written_is_said_first(command, option):
+    """The model is not there either: it is not looked at yet."""
+    stderr = call(*command, option, "file/below/x", code=1)[1]
+    assert "cannot be written" in stderr
+    assert stderr.count("\n") == 1
+    assert Path("file").read_text() == "kept"
+    assert os.listdir() == ["file"]
+
+
+@pytest.mark.parametrize(("command", "option"), [w for w in WRITTEN if w[0][0] in ("lower", "measure")], ids=str)
+def test_a_missing_folder_and_a_folder(command, option):
+    assert "there is no folder" in call(*command, option, "absent/x", code=1)[1]
+    assert "is a folder" in call(*command, option, ".", code=1)[1]
+
+
+def test_every_option_that_writes_is_here():
+    """Of all commands: an option that takes a path and says that it writes."""
+
+    def options(command, name=()):
+        for child, inner in getattr(command, "commands", {}).items():
+            yield from options(inner, (*name, child))
+        for option in command.params:
+            words = getattr(option, "help", None) or ""
+            if name and option.param_type_name == "option" and any(w in words for w in ("Write", "write.", "Where to")):
+                yield name[0], option.opts[-1]
+
+    assert set(options(typer.main.get_command(app))) == {(command[0], option) for command, option in WRITTEN}
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("lower", "file", "-o", "./file"), "--output would write over MODEL"),
+        (("lower", "m.pt2", "-c", "file", "-o", "file"), "--output would write over --config"),
+        (("lower", "m.pt2", "--locked", "file", "-o", "file"), "--output would write over --locked"),
+        (("lower", "m.pt2", "--costs", "file", "-o", "file"), "--output would write over --costs"),
+        (("lower", "m.pt2", "-o", "new", "--lock", "new"), "--lock would write over --output"),
+        (("lower", "m.pt2", "-o", "new", "--bundle", "new"), "--bundle would write over --output"),
+        (("measure", "file", "-o", "file"), "--output would write over FILE"),
+    ],
+)
+def test_nothing_is_written_over_what_is_read(args, message):
+    assert message in call(*args, code=1)[1]
+    assert Path("file").read_text() == "kept"
+    assert os.listdir() == ["file"]
+
+
+def test_streams():
+    require_file(os.devnull, "costs", streams=True)
+    with pytest.raises(ProgramError, match="is not a file"):
+        require_file(os.devnull, "the bundle", ProgramError)
+    os.symlink("absent/x", "link")
+    with pytest.raises(PartitionError, match="there is no folder"):
+        require_file("link", "the lockfile")
+    for path in ("a\0b", ""):
+        with pytest.raises(PartitionError, match=r"is no path|is a folder"):
+            require_file(path, "the lockfile")
+    require_folder("new/below", "the outputs", InputError)
+
+
+@pytest.mark.parametrize(("option", "error"), [("lock", PartitionError), ("bundle", ProgramError)])
+def test_python_asks_first_too(option, error, tmp_path):
+    with pytest.raises(error, match="there is no folder"):
+        delegate.to_backend("absent.pt2", "xnnpack", **{option: tmp_path / "absent" / "x"})
+
+
+def test_a_device_is_not_replaced(tmp_path):
+    """A bundle takes the place of what is there, which must be a file."""
+    exported = torch.export.export(torch.nn.Linear(4, 4).eval(), (torch.randn(1, 4),))
+    os.mkfifo("pipe")
+    with pytest.raises(ProgramError, match="is not a file"):
+        delegate.to_backend(exported, "xnnpack", bundle="pipe")
+    assert not Path("pipe").is_file()
