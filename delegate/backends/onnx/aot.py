@@ -8,10 +8,12 @@ from delegate.backends.aot import PreprocessResult, Region, RegionRefused
 from delegate.backends.exported import exported_program
 from delegate.backends.lowering import LoweringTable, TableBackend
 from delegate.backends.onnx.assignment import left_to_cpu
+from delegate.backends.onnx.biases import too_large
 from delegate.backends.onnx.model import ExportedModel, to_onnx
 from delegate.backends.onnx.provider import Provider
 from delegate.backends.onnx.translations import TRANSLATIONS, Operators
 from delegate.backends.onnx.translations.row import Translation
+from delegate.backends.onnx.zero_points import cut_off
 from delegate.verdict import Reason, Verdict, no
 
 
@@ -41,6 +43,8 @@ class OnnxBackend(TableBackend):
         return no(Reason.OPERATOR, f"{self.library} does not run ONNX's {', '.join(missing)}")
 
     def preprocess(self, region: Region) -> PreprocessResult:
+        if refused := too_large(region) | cut_off(region):
+            raise RegionRefused(refused)
         return self.compile(to_onnx(exported_program(region), self.table), region)
 
     def refuse_left_to_cpu(self, exported: ExportedModel) -> None:

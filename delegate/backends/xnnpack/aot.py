@@ -23,6 +23,7 @@ from delegate.backends.xnnpack.lowerings.integers import lower_in_integers
 from delegate.backends.xnnpack.lowerings.patterns import SCALED_PRODUCT, lower_layer
 from delegate.backends.xnnpack.lowerings.table import HALVES, whole_precision
 from delegate.backends.xnnpack.proof import refused
+from delegate.backends.xnnpack.quantized import Coded
 from delegate.backends.xnnpack.rewrite import rewrite
 from delegate.backends.xnnpack.schemes import SCHEMES
 from delegate.backends.xnnpack.tflite import ModelTooLarge
@@ -104,9 +105,11 @@ class XnnpackBackend(TableBackend):
         if row is None:
             raise LoweringError("xnnpack has no lowering of an operator of its region", where=describe(node))
         if isinstance(node.target, OpOverload) and all(map(builder.is_constant, node.all_input_nodes)):
-            if op_name(node) in DECODES and (found := coded(node, builder.values(arguments(node)))) is not None:
-                builder.set_coded(node, found)
-                return
+            if op_name(node) in DECODES:
+                found = coded(node, builder.values(arguments(node)))
+                if isinstance(found, Coded):
+                    builder.set_coded(node, found)
+                    return
             with torch.no_grad():
                 value = call(node.target, builder.values(node.args), builder.values(node.kwargs))
             if isinstance(value, torch.Tensor):

@@ -83,8 +83,8 @@ def chain(dequantize: Any) -> tuple[Node, tuple[Node, ...]] | None:
     return source, (choose, *dict.fromkeys(picks), quantize, dequantize)
 
 
-def coded(node: Node, values: Any) -> Coded | None:
-    """The constant that a node decodes, in its small form; None where a model has none for it.
+def coded(node: Node, values: Any) -> Coded | str:
+    """The constant that a node decodes, in its small form; why not where a model has none for it.
 
     Args:
         node: of `DECODES`.
@@ -93,17 +93,21 @@ def coded(node: Node, values: Any) -> Coded | None:
     source = values["input"]
     shift = _SHIFT.get(source.dtype)
     if shift is None:
-        return None
+        return f"values in {source.dtype}, where XNNPACK has int8 and uint8".replace("torch.", "")
     numbers = (source.to(torch.int16) - shift).to(torch.int8).numpy()
     scale, zero = _parameters(op_name(node), values, source.shape)
-    if scale is None or not np.all((scale >= SCALES[0]) & (scale <= SCALES[1])):
-        return None
+    if scale is None:
+        return f"blocks of {values['block_size']}, which do not divide {list(source.shape)}"
+    if not np.all((scale >= SCALES[0]) & (scale <= SCALES[1])):
+        return f"scales that are not all from {SCALES[0]:.2g} to {SCALES[1]:.2g}"
+    if zero is not None and np.any(zero % 1):
+        return "zero points that are not whole numbers"
     if zero is not None:
         zero = np.asarray(np.broadcast_to(zero - shift, scale.shape))
     elif shift:
         zero = np.full(scale.shape, -shift)
     if zero is not None and (zero.min() < -128 or zero.max() > 127):
-        return None
+        return f"zero points beyond {torch.iinfo(source.dtype).min} to {torch.iinfo(source.dtype).max}"
     low, high = values.get("quant_min"), values.get("quant_max")
     is_small = low is not None and high is not None and low >= -8 and high <= 7 and numbers.size
     fits = is_small and numbers.min() >= -8 and numbers.max() <= 7

@@ -7,7 +7,8 @@ is all that there is: a table with another field is not read.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,13 +55,16 @@ class Reader:
 
     Args:
         data: the whole buffer.
+        gaps: where bytes are not there yet, each (start, size), in order; nothing there is looked at, so that it can be
+            nothing but content of vectors of bytes.
 
     Raises:
         Malformed: by every method; what is wrong, and where.
     """
 
-    def __init__(self, data: memoryview) -> None:
+    def __init__(self, data: memoryview, gaps: Sequence[tuple[int, int]] = ()) -> None:
         self._data = data
+        self._gaps = [(start, start + size) for start, size in gaps if size]
         self._left = len(data)  # bytes of vectors that may still be read: they may share them, but not without end
 
     def root(self, identifier: bytes) -> int:
@@ -101,9 +105,12 @@ class Reader:
             return target
         count = self._scalar("I", target)
         first, width = target + 4, _WIDTHS.get(kind, 4)
+        if kind == BYTES:
+            self._within(first, count)
+            return first, count
         self._need(first, count * width + (kind == TEXT))
-        if kind in (BYTES, TEXT):
-            if kind == TEXT and self._data[first + count]:
+        if kind == TEXT:
+            if self._data[first + count]:
                 raise Malformed(f"the text at {target} has no end")
             return first, count
         self._left -= count * width
@@ -115,6 +122,12 @@ class Reader:
             return [self._offset(first + 4 * i) for i in range(count)]
         numbers = array_over(self._data, np.dtype(_NUMBERS[kind]), (count,), first)
         return numbers.tolist() if kind == INTEGERS else numbers
+
+    def integers(self, place: tuple[int, int]) -> list[int]:
+        """The content of a vector of bytes that holds int32: where it starts, and how long it is."""
+        self._need(*place)
+        numbers: list[int] = array_over(self._data, np.dtype("<i4"), (place[1] // 4,), place[0]).tolist()
+        return numbers
 
     def _offset(self, start: int) -> int:
         """Where a reference leads; what lies there begins with 4 bytes."""
@@ -132,5 +145,11 @@ class Reader:
         return struct.unpack_from("<" + code, self._data, start)[0]
 
     def _need(self, start: int, size: int) -> None:
+        self._within(start, size)
+        before = bisect_left(self._gaps, (start + size,))
+        if before and self._gaps[before - 1][1] > start:
+            raise Malformed(f"{size} bytes at {start} lie where a constant is put later")
+
+    def _within(self, start: int, size: int) -> None:
         if start < 0 or start + size > len(self._data):
             raise Malformed(f"{size} bytes at {start} lie beyond its end")

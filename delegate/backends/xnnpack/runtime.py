@@ -175,7 +175,7 @@ def _large(blob: memoryview, found: Sequence[Piece], specs: Mapping[str, Any]) -
     try:
         for start, rest in between(blob, found):
             model.write(start, rest)
-        graph = verify(model.view, specs["inputs"], specs["outputs"])
+        graph = verify(model.view, specs["inputs"], specs["outputs"], [(p.start, p.size) for p in found])
         return _made(partial(_shared, model, found), graph, specs)
     except BaseException:
         model.close()

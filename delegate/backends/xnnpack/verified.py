@@ -11,6 +11,7 @@ import numpy as np
 from delegate.backends.xnnpack.accepted import RATIOS
 
 FLOAT, HALF, INT, UINT8, INT8, INT4 = 0, 1, 2, 3, 9, 17  # TFLite's codes of types
+_MOST_PADDING = 2**29  # beside a size that is dynamic
 _DTYPES: Mapping[int, np.dtype[Any]] = {
     FLOAT: np.dtype(np.float32),
     INT8: np.dtype(np.int8),
@@ -160,6 +161,21 @@ def _have_ratios(name: str, used: Sequence[tuple[str, Tensor]], outputs: Sequenc
 def is_value(tensor: Tensor) -> bool:
     """Whether a tensor holds what is computed: floats, or integers with the one scale that they stand for."""
     return tensor.kind == FLOAT or (tensor.kind in (INT8, UINT8) and tensor.scales == 1)
+
+
+def pads(tensor: Tensor, amounts: Sequence[int], result: Tensor) -> bool:
+    """Whether a tensor that is padded before and behind each dimension becomes such a result.
+
+    LiteRT adds them up in 32 bits, and writes beyond the result where that is not enough.
+    """
+    rank = len(tensor.shape)
+    if len(amounts) != 2 * rank or len(result.shape) != rank or min(amounts, default=0) < 0:
+        return False
+    rows = zip(tensor.signature, result.signature, amounts[::2], amounts[1::2], strict=True)
+    return all(
+        before + behind <= _MOST_PADDING and (-1 in (size, made) or made == size + before + behind)
+        for size, made, before, behind in rows
+    )
 
 
 def has_blocks(tensor: Tensor, tensors: Sequence[Tensor]) -> bool:

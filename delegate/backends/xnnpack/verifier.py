@@ -41,6 +41,7 @@ from delegate.backends.xnnpack.verified import (
     has_blocks,
     is_new,
     is_value,
+    pads,
 )
 
 _BITS = {FLOAT: 32, HALF: 16, INT: 32, UINT8: 8, INT8: 8, INT4: 4}
@@ -88,22 +89,25 @@ _OPERATOR: Fields = {
 _BUFFER: Fields = {"data": Field(0, BYTES)}
 
 
-def verify(model: memoryview, inputs: Sequence[int], outputs: Sequence[int]) -> Graph:
+def verify(
+    model: memoryview, inputs: Sequence[int], outputs: Sequence[int], gaps: Sequence[tuple[int, int]] = ()
+) -> Graph:
     """What a model takes and gives.
 
     Args:
         model: the whole file.
         inputs, outputs: the tensors that the compile specs name.
+        gaps: where weights are put only afterwards, each (start, size), in order.
 
     Raises:
         Malformed: it is not as the AOT half writes models.
     """
-    return _Verifier(model).graph(list(inputs), list(outputs))
+    return _Verifier(model, gaps).graph(list(inputs), list(outputs))
 
 
 class _Verifier:
-    def __init__(self, model: memoryview) -> None:
-        self._reader, self._size = Reader(model), len(model)
+    def __init__(self, model: memoryview, gaps: Sequence[tuple[int, int]]) -> None:
+        self._reader = Reader(model, gaps)
 
     def graph(self, inputs: list[int], outputs: list[int]) -> Graph:
         read = self._reader.table
@@ -228,6 +232,8 @@ class _Verifier:
             self._sources[outputs[0]] = inputs[0]
         if name == "PAD":
             self._paddings[outputs[0]] = tensors[inputs[1]]
+            amounts = self._reader.integers(tensors[inputs[1]].place)
+            _require(pads(tensors[inputs[0]], amounts, tensors[outputs[0]]), f"{place} pads by {amounts}")
         used = [(x.lower(), tensors[i]) for x, i in zip(letters, inputs, strict=False) if i >= 0]
         _require(agree(name, used, [tensors[i] for i in outputs]), f"{place} has floats beside integers")
         if name in PACKING and any(i >= 0 and (tensors[i].is_constant or i in self._sources) for i in inputs):

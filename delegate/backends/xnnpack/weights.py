@@ -93,7 +93,7 @@ def _runs(coded: Coded) -> tuple[Place, Array]:
 
 
 def _from_runs(stored: memoryview, count: int, bits: int, size: int, with_zeros: bool) -> Array:
-    if bits not in (4, 8) or size <= 0 or count <= 0 or count % size or count % 2:
+    if bits not in (4, 8) or size <= 0 or count <= 0 or count % size or (bits == 4 and count % 2):
         raise ValueError(f"{count} integers of {bits} bits in runs of {size}")
     scales = array_over(stored, np.dtype("<f4"), (count // size, 1))
     at = scales.nbytes

@@ -13,6 +13,8 @@ from delegate.program.raw import writable_bytes
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
 
 _HALF = ("f16", "bf16")
+_DAMAGED = "the file is damaged: lower the program again"
+_IR = b"<?xml"  # how OpenVINO's own format begins
 
 
 class OpenVinoRuntime(BackendRuntime):
@@ -29,6 +31,8 @@ class OpenVinoRuntime(BackendRuntime):
         if device.partition(".")[0] not in {*(d.partition(".")[0] for d in self._core.available_devices), "AUTO"}:
             here = ", ".join(self._core.available_devices)
             raise BackendUnavailable(f"OpenVINO has no device {device!r} here", remedy=f"lower it for one of: {here}")
+        if bytes(blob[: len(_IR)]) != _IR:  # OpenVINO would read ONNX too, and files that this names
+            raise BackendFailed("its blob is no model of OpenVINO's IR", remedy=_DAMAGED)
         weights = np.frombuffer(blob[size:], np.uint8)
         try:
             tensor = _tensor(weights, "u8") if weights.size else openvino.Tensor(openvino.Type.u8, openvino.Shape([0]))
@@ -38,6 +42,10 @@ class OpenVinoRuntime(BackendRuntime):
             return OpenVinoDelegate(compiled, weights, compile_specs["dtypes"], compile_specs["results"])
         except Exception as error:  # whatever OpenVINO raises across its boundary
             raise BackendFailed("OpenVINO does not open the model", where=_one_line(error)) from error
+
+    def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
+        """OpenVINO runs compiled kernels that it finds in the folder of `cache`, and writes there."""
+        return bool(compile_specs["cache"])
 
 
 def _part_constants(model: Any) -> None:
@@ -84,18 +92,15 @@ class OpenVinoDelegate(Delegate):
     def __init__(self, compiled: Any, weights: Array, dtypes: Sequence[str], results: Sequence[str]) -> None:
         self._compiled, self._weights, self._dtypes, self._results = compiled, weights, dtypes, results
         self._request = compiled.create_infer_request()
+        self._dynamic = [n for n, port in enumerate(compiled.outputs) if port.partial_shape.is_dynamic]
 
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
-        for what, ports, given in (
-            ("input", self._compiled.inputs, inputs),
-            ("output", self._compiled.outputs, outputs),
+        for what, ports, names, given in (
+            ("input", self._compiled.inputs, self._dtypes, inputs),
+            ("output", self._compiled.outputs, self._results, outputs),
         ):
-            fits = len(ports) == len(given) and all(
-                p.partial_shape.compatible(openvino.PartialShape(list(t.shape)))
-                for p, t in zip(ports, given, strict=True)
-            )
-            if not fits:
-                raise BackendFailed(f"the model has other {what}s than the program", remedy="lower it again")
+            if not len(ports) == len(names) == len(given) or not all(map(_fits, ports, names, given)):
+                raise BackendFailed(f"the model has other {what}s than the program", remedy=_DAMAGED)
 
     def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         request = self._request
@@ -105,11 +110,23 @@ class OpenVinoDelegate(Delegate):
             for number, (array, dtype) in enumerate(zip(outputs, self._results, strict=True)):
                 request.set_output_tensor(number, _tensor(array, dtype))
             request.infer()
+            for number in self._dynamic:
+                found, wanted = tuple(request.get_output_tensor(number).shape), outputs[number].shape
+                if found != wanted:
+                    raise ValueError(f"output {number} has the shape {list(found)}, not {list(wanted)}")
         except Exception as error:  # whatever OpenVINO raises across its boundary
             raise BackendFailed("OpenVINO failed at a partition", where=_one_line(error)) from error
 
     def close(self) -> None:
         del self._request, self._compiled
+
+
+def _fits(port: Any, name: str, given: TensorType) -> bool:
+    """Whether a tensor of the program is what the model takes or gives: OpenVINO trusts what it is told of memory."""
+    element = port.element_type
+    dtype = np.dtype(np.uint16) if element == openvino.Type.bf16 else element.to_dtype()
+    same = element.get_type_name() == name and dtype == given.dtype
+    return same and bool(port.partial_shape.compatible(openvino.PartialShape(list(given.shape))))
 
 
 def _tensor(array: Array, dtype: str) -> Any:

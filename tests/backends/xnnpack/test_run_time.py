@@ -144,6 +144,75 @@ def test_a_depthwise_convolution_says_why_not() -> None:
     assert "depthwise" in said
 
 
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Weights of a linear layer that XNNPACK has none of behind activations in integers; what the report says.
+
+    Args:
+        said: part of the refusal.
+        dtype: of the integers.
+        factor: of the first row's scale.
+        zero: the zero points.
+    """
+
+    said: str
+    dtype: torch.dtype = torch.int8
+    factor: float = 1.0
+    zero: float = 0
+
+
+UNFIT: Mapping[str, Unfit] = {
+    "int16": Unfit("values in int16", torch.int16),
+    "int32": Unfit("values in int32", torch.int32),
+    "a scale of 0": Unfit("scales that are not all from", factor=0),
+    "a tiny scale": Unfit("scales that are not all from", factor=1e-20),
+    "zero points": Unfit("zero points other than 0", zero=3),
+    "zero points between": Unfit("zero points that are not whole numbers", zero=2.5),
+}
+
+
+class PerRow(nn.Module):
+    """A linear layer of integers, with a scale and a zero point for each output."""
+
+    def __init__(self, unfit: Unfit) -> None:
+        super().__init__()
+        self.dtype = unfit.dtype
+        self.register_buffer("weight", torch.randint(-100, 100, (6, 8)).to(unfit.dtype))
+        self.register_buffer("scale", torch.tensor([unfit.factor, *[1.0] * 5]) * 0.01)
+        self.register_buffer("zero", torch.full((6,), unfit.zero))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        info = torch.iinfo(self.dtype)
+        ends = (info.min, info.max, self.dtype)
+        return nn.functional.linear(x, QD.dequantize_per_channel(self.weight, self.scale, self.zero, 0, *ends))
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_weights_that_xnnpack_has_not_are_decoded_and_say_so(name: str) -> None:
+    torch.manual_seed(0)
+    unfit, x = UNFIT[name], torch.randn(3, 8)
+    layer = PerRow(unfit).eval()
+    for module in (RunTime(layer).eval(), layer):
+        program = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")
+        torch.testing.assert_close(program(x), module(x).detach(), rtol=1e-4, atol=1e-4)
+        said = " ".join(str(v) for n in program.report.nodes for v in n.verdicts.values())
+        assert module is layer or unfit.said in said
+
+
+@pytest.mark.parametrize(("inputs", "kernel"), [(32, ()), (33, ()), (8, (3, 3)), (8, (2, 2)), (7, (1, 4))], ids=str)
+def test_int4_per_channel(inputs: int, kernel: tuple[int, ...]) -> None:
+    """An odd number of inputs, and a convolution, take the same numbers in 8 bits."""
+    torch.manual_seed(0)
+    layer = Weights(
+        nn.functional.conv2d if kernel else nn.functional.linear,
+        torch.randn(6, inputs, *kernel), 0, torch.randn(6), bits=4,
+    ).eval()  # fmt: skip
+    x = torch.randn(3, inputs, *(5 for _ in kernel))
+    program = delegate.to_backend(torch.export.export(RunTime(layer).eval(), (x,)), "xnnpack")
+    require_whole(program)
+    assert sqnr(layer(x).detach(), program(x)) >= 32
+
+
 def test_blocks_that_xnnpack_has_not_are_decoded_and_say_so() -> None:
     module, x = network(), torch.randn(3, 256)
     ao.quantize_(module, _intx(torch.int4, ao.PerGroup(16)))

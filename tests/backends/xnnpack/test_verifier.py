@@ -14,6 +14,7 @@ from ai_edge_litert import schema_py_generated as schema
 from torch import nn
 
 import delegate
+from delegate.backends.xnnpack import runtime
 from delegate.backends.xnnpack.accepted import OPERATORS, OPTIONS
 from delegate.backends.xnnpack.interpreted import open_interpreter
 from delegate.backends.xnnpack.model_file import ModelFile
@@ -165,6 +166,49 @@ def test_truncated_models_are_refused(seeds):
         for size in range(0, min(len(blob), 2000), 37):
             with pytest.raises(Malformed):
                 verify(memoryview(blob[:size]), inputs, outputs)
+
+
+def _with_amounts(amounts: list[list[int]]) -> tuple[bytes, dict[str, object]]:
+    """A model that pads by other amounts than it was made for: three dimensions, of 2, 3 and 4, by one behind."""
+    program = delegate.to_backend(
+        torch.export.export(Call(lambda a: nn.functional.pad(a, (0, 1, 0, 1, 0, 1)).relu()), (torch.randn(2, 3, 4),)),
+        ["xnnpack"],
+    ).program
+    (spec,) = program.delegates
+    whole, old = bytes(program.segments[spec.segment]), np.array([[0, 1]] * 3, np.int32).tobytes()
+    assert whole.count(old) == 1
+    return whole.replace(old, np.array(amounts, np.int32).tobytes()), dict(spec.compile_specs)
+
+
+@pytest.mark.parametrize("amounts", [[[2**31 - 1] * 2] * 3, [[0, 1], [0, 1], [-1, 2]], [[0, 1], [0, 1], [0, 2]]])
+def test_amounts_of_padding_are_those_that_sizes_say(amounts):
+    """LiteRT adds them up in 32 bits: of the first ones it wrote far beyond its result."""
+    blob, specs = _with_amounts(amounts)
+    told = ", ".join(str(amount) for pair in amounts for amount in pair)
+    with pytest.raises(BackendFailed, match=rf"PAD, pads by \[{told}\]"):
+        XnnpackRuntime().init(memoryview(blob), specs)
+    XnnpackRuntime().init(memoryview(_with_amounts([[0, 1]] * 3)[0]), specs).close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
+def test_weights_are_put_where_nothing_was_checked(seeds, monkeypatch):
+    """A model that is a file is checked before its weights are put there: forged ones were put over its tables."""
+    monkeypatch.setattr(runtime, "LARGE", 1)
+    blob, inputs, outputs = seeds[3]
+    specs = {"threads": 1, "dynamic": False, "inputs": inputs, "outputs": outputs}
+    changed = np.array([2**31 - 1], np.int32).tobytes()
+    places = []
+    for place in range(8, len(blob) - 4, 4):  # zeros that mean something: other numbers there are refused
+        if blob[place : place + 4] == bytes(4):
+            try:
+                verify(memoryview(blob[:place] + changed + blob[place + 4 :]), inputs, outputs)
+            except Malformed:
+                places.append(place)
+    assert len(places) > 5
+    for place in places:
+        rest = memoryview(blob[:place] + blob[place + 4 :])
+        with pytest.raises(BackendFailed, match="where a constant is put later"):
+            XnnpackRuntime().init_with_data(rest, [memoryview(changed)], {**specs, "weights": [[place, ""]]})
 
 
 def spec(shape: tuple[int, ...], dtype: type = np.float32) -> TensorType:

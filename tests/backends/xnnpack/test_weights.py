@@ -55,6 +55,15 @@ def test_floats_that_integers_were_made_of(bits, size, zeros):
     assert put_together(memoryview(rest), pieces(memoryview(rest), places, data)) == floats.tobytes()
 
 
+@pytest.mark.parametrize("small", [False, True], ids=["8 bits", "4 bits would do"])
+def test_an_odd_number_of_integers(small):
+    values = np.random.default_rng(0).integers(*((-8, 8) if small else (-128, 128)), (33, 33)).astype(np.int8)
+    coded = Coded(values, np.linspace(0.1, 1, 99, dtype=np.float32).reshape(33, 3))
+    floats = coded.decoded()
+    rest, places, data = take_apart(floats.tobytes(), [(0, floats, coded)])
+    assert put_together(memoryview(rest), pieces(memoryview(rest), places, data)) == floats.tobytes()
+
+
 @pytest.mark.parametrize(
     ("shape", "scale", "zero"), [((4, 4), (1, 4), None), ((4, 4), (2, 4), None), ((4, 4), (4, 1), 0.5)], ids=str
 )
@@ -101,6 +110,7 @@ def test_two_methods_store_their_weights_once(tmp_path, isolate):
         ([(0, "runs")], 1),
         ([(0, "runs", 4096, 2, 32, False)], 1),
         ([(0, "runs", 4096, 4, 0, False)], 1),
+        ([(0, "runs", 4095, 4, 35, False)], 1),
         ([(0, "runs", 10**12, 4, 32, False)], 1),
         ([(0, "runs", "4096", 4, 32, False)], 1),
         ([(0, "runs", 4096, 4, -32, True)], 1),

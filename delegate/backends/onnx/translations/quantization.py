@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import anything
 from delegate.backends.onnx.translations.row import row
 from delegate.edge.node import arguments, is_constant, tensor
 from delegate.verdict import YES, Reason, Verdict, no
@@ -23,6 +22,17 @@ def _whole_range(node: Node) -> Verdict:
     return no(Reason.ATTRIBUTE, f"values from {low} to {high}, where {info.dtype} has {info.min} to {info.max}")
 
 
+def _no_wide_zero_point(node: Node) -> Verdict:
+    """A zero point is 0 for int32.
+
+    ONNX has none there; ONNX Runtime subtracts it in 32 bits, where torch does so in floats.
+    """
+    given = arguments(node)
+    if tensor(given["input"]).dtype is torch.int32 and given["zero_point"] != 0:
+        return no(Reason.ATTRIBUTE, f"the zero point {given['zero_point']} of int32")
+    return YES
+
+
 def _constant_parameters(node: Node) -> Verdict:
     """Scales and zero points are constants."""
     given = arguments(node)
@@ -32,7 +42,7 @@ def _constant_parameters(node: Node) -> Verdict:
 
 ROWS = (
     row("quantized_decomposed.quantize_per_tensor.default", ("QuantizeLinear",), _whole_range),
-    row("quantized_decomposed.dequantize_per_tensor.default", ("DequantizeLinear",), anything),
+    row("quantized_decomposed.dequantize_per_tensor.default", ("DequantizeLinear",), _no_wide_zero_point),
     row(
         "quantized_decomposed.dequantize_per_channel.default",
         ("DequantizeLinear",),

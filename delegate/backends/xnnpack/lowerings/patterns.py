@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -15,7 +16,7 @@ from torch.fx import Node
 
 from delegate.backends.aot import RegionRefused
 from delegate.backends.xnnpack.builder import RegionBuilder
-from delegate.backends.xnnpack.coding import CHOOSES, DECODES, QUANTIZE, QUANTIZES_BY, chain, is_known
+from delegate.backends.xnnpack.coding import CHOOSES, DECODES, QUANTIZE, QUANTIZES_BY, chain, coded, is_known
 from delegate.backends.xnnpack.lowerings.integers import ROWS
 from delegate.backends.xnnpack.lowerings.linear import fully_connected
 from delegate.backends.xnnpack.lowerings.quantization import ALONE
@@ -80,8 +81,6 @@ def _grain(weight: Node, kind: str) -> Verdict:
     size = given.get("group_size") or (given["block_size"][-1] if "block_size" in given else None)
     rows = given["block_size"][0] if "block_size" in given else 1
     if size is None or (size == shape[-1] and rows in (1, shape[0]) and len(shape) == 2):
-        if small and kind == "linear" and shape[-1] % 2:
-            return no(Reason.ATTRIBUTE, f"int4 weights of {shape[-1]} inputs: XNNPACK takes even numbers of them")
         return YES
     if kind == "convolution" or rows != 1:
         return no(
@@ -98,13 +97,29 @@ def _grain(weight: Node, kind: str) -> Verdict:
 def lower_layer(builder: RegionBuilder, layer: Node) -> None:
     """A layer whose activations XNNPACK quantizes, beside weights as they are."""
     weight = cast(Node, layer.args[1])
-    held = builder.weights(weight) if builder.is_constant(weight) else None
-    if not (isinstance(held, Coded) and held.symmetric and (held.is_plain or held.block)):
-        raise RegionRefused({layer.name: "weights whose integers are not about 0"})
-    if held.block and not _halves(held):
-        raise RegionRefused({layer.name: "scales of blocks beyond float16"})
+    why = _unfit(builder, weight)
+    if why:
+        raise RegionRefused({layer.name: f"the weight has {why}"})
+    held = builder.weights(weight)
+    assert isinstance(held, Coded)
+    if held.bits == 4 and (held.ndim > 2 or held.shape[-1] % 2):  # XNNPACK has 4 bits for layers of even inputs
+        builder.set_coded(weight, replace(held, bits=8))
     with builder.small_constants():
         TABLE[op_name(layer)].lower(builder, layer)
+
+
+def _unfit(builder: RegionBuilder, weight: Node) -> str:
+    """What XNNPACK has no layer for behind activations in integers; empty where it has one of these weights."""
+    if not builder.is_constant(weight):
+        return "values that are computed outside of the partition"
+    held = builder.weights(weight)
+    if not isinstance(held, Coded):
+        return str(coded(weight, builder.values(arguments(weight))))
+    if not held.symmetric:
+        return "zero points other than 0"
+    if not (held.is_plain or held.block):
+        return "other scales than one, one per output channel, or one per block of inputs"
+    return "scales of blocks beyond float16" if held.block and not _halves(held) else ""
 
 
 def _halves(held: Coded) -> bool:

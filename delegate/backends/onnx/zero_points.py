@@ -1,0 +1,37 @@
+"""Zero points of integers: ONNX has them in the type of the values, and its exporter cuts off what is beyond it."""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Node
+
+from delegate.backends.region import Region
+from delegate.edge.node import arguments, op_name, tensor
+
+_DECODES = {  # operator -> its argument
+    "quantized_decomposed.dequantize_per_channel.default": "zero_points",
+    "quantized_decomposed.dequantize_per_tensor.default": "zero_point",
+}
+
+
+def cut_off(region: Region) -> dict[str, str]:
+    """What decodes integers by zero points that their own type does not hold, and which type that is."""
+    found = {}
+    for node in region.calls:
+        zeros = _zero_points(region, node)
+        if zeros is not None:
+            dtype = tensor(arguments(node)["input"]).dtype
+            info = torch.iinfo(dtype)
+            low, high = (0, 0) if dtype is torch.int32 else (info.min, info.max)  # ONNX has none of int32
+            if not torch.equal(zeros, zeros.round().clamp(low, high)):
+                found[node.name] = f"zero points that are not all whole numbers from {low} to {high}"
+    return found
+
+
+def _zero_points(region: Region, node: Node) -> torch.Tensor | None:
+    """Float64, of what decodes integers by known ones."""
+    if op_name(node) not in _DECODES:
+        return None
+    given = arguments(node)[_DECODES[op_name(node)]]
+    zeros = region.constants.get(given) if isinstance(given, Node) else torch.tensor(given or 0)
+    return None if zeros is None else zeros.detach().cpu().double()

@@ -1,0 +1,40 @@
+"""Zero points that the type of the integers does not hold: ONNX has them in it, and its exporter cuts them off."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.ao.quantization.fx._decomposed  # registers quantized_decomposed
+from torch import nn
+
+import delegate
+
+
+class Decoded(nn.Module):
+    """A linear layer of int8 weights with a zero point for each output."""
+
+    def __init__(self, zero: float, dtype: torch.dtype) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(0)
+        self.register_buffer("weight", torch.randint(-100, 100, (6, 8), generator=draw).to(torch.int8))
+        self.register_buffer("scale", torch.full((6,), 0.01))
+        self.register_buffer("zero", torch.full((6,), zero, dtype=dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        decode = torch.ops.quantized_decomposed.dequantize_per_channel.default
+        weight = decode(self.weight, self.scale, self.zero, 0, -128, 127, torch.int8)
+        return nn.functional.linear(x, weight)
+
+
+@pytest.mark.parametrize(
+    ("zero", "dtype", "held"),
+    [(2.5, torch.float32, False), (200, torch.int64, False), (3.0, torch.float32, True), (-128, torch.int64, True)],
+    ids=str,
+)
+def test_zero_points(zero: float, dtype: torch.dtype, held: bool) -> None:
+    """As in eager, and there where int8 holds the zero points."""
+    module, x = Decoded(zero, dtype).eval(), torch.ones(3, 8)
+    program = delegate.to_backend(torch.export.export(module, (x,)), "onnxruntime")
+    torch.testing.assert_close(program(x), module(x), rtol=1e-5, atol=1e-5)
+    (place,) = {n.backend for n in program.report.nodes if "dequantize" in n.op}
+    assert (place == "onnxruntime") == held
