@@ -15,7 +15,7 @@ from delegate.kernels.operands import WIDE, along
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import INT
 from delegate.kernels.windows import last, padded, spread, taps
-from delegate.program.raw import combine_at
+from delegate.program.raw import combine_at, occurrences
 
 Maybe = Array | None
 
@@ -215,4 +215,4 @@ def embedding_dense_backward(
     out.fill(0)
     combine_at(np.add, out, (used[kept],), each[kept])
     if scale_grad_by_freq:
-        np.divide(out, np.maximum(np.bincount(used, minlength=rows), 1)[:, None], out=out, casting="unsafe")
+        np.divide(out, np.maximum(occurrences(used, None, rows), 1)[:, None], out=out, casting="unsafe")

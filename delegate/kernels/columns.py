@@ -67,15 +67,27 @@ def pixel_shuffle(x: Array, factor: int, *, out: Array) -> None:
     """x (..., C * factor ** 2, H, W) -> (..., C, H * factor, W * factor)."""
     *batch, channels, height, width = x.shape
     blocks = x.reshape(*batch, channels // factor**2, factor, factor, height, width)
-    _fill(out, np.moveaxis(blocks, (-2, -1), (-4, -2)))
+    images = out.reshape(*blocks.shape[:-4], height, factor, width, factor, copy=False)
+    _exchange(blocks, np.moveaxis(images, (-4, -2), (-2, -1)))
 
 
 @TABLE.kernel("aten.pixel_unshuffle.default", dtypes=ANY)
 def pixel_unshuffle(x: Array, factor: int, *, out: Array) -> None:
     """x (..., C, H * factor, W * factor) -> (..., C * factor ** 2, H, W)."""
     *batch, height, width = x.shape
-    blocks = x.reshape(*batch, height // factor, factor, width // factor, factor)
-    _fill(out, np.moveaxis(blocks, (-3, -1), (-4, -3)))
+    blocks = np.moveaxis(x.reshape(*batch, height // factor, factor, width // factor, factor), (-3, -1), (-4, -3))
+    _exchange(blocks, out.reshape(blocks.shape, copy=False))
+
+
+def _exchange(values: Array, out: Array) -> None:
+    """Copy (..., factor, factor, H, W): NumPy would have the factors innermost, whose rows are short."""
+    factor, width = values.shape[-3], values.shape[-1]
+    if width < factor:
+        out[...] = values
+        return
+    for place in np.ndindex(factor, factor):
+        at = (..., *place, slice(None), slice(None))
+        out[at] = values[at]
 
 
 @TABLE.kernel("aten.channel_shuffle.default", "aten.native_channel_shuffle.default", dtypes=ANY)

@@ -106,6 +106,8 @@ def _direct(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[i
     if math.prod(kernel) == 1:
         x = x[last(*(slice(0, s * (n - 1) + 1, s) for s, n in zip(stride, count, strict=True)))]
         np.matmul(_by_group(weight, groups), _split(x, groups), out=_split(out, groups))
+    elif (together := _images_together(x, weight, out)) > count[-1]:
+        _by_images(x, weight, stride, dilation, groups, together, out)
     elif groups == x.shape[1] == out.shape[1] > _WIDE * count[-1]:
         _depthwise(x, weight, stride, dilation, out)
     else:
@@ -120,6 +122,26 @@ def _split(x: Array, groups: int) -> Array:
 def _by_group(weight: Array, groups: int) -> Array:
     """(O, C / groups, *kernel) -> (groups, O / groups, C / groups * taps)."""
     return weight.reshape(groups, weight.shape[0] // groups, math.prod(weight.shape[1:]))
+
+
+def _images_together(x: Array, weight: Array, out: Array) -> int:
+    """Images whose columns are a block's worth together."""
+    columns: int = x.shape[1] * math.prod(weight.shape[2:]) * math.prod(out.shape[2:])
+    return min(len(x), _SCRATCH // max(columns, 1))
+
+
+def _by_images(
+    x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[int], groups: int, together: int, out: Array
+) -> None:
+    """As `_gathered` for many small images: some of them at a time, which lie innermost in the columns."""
+    matrix, pixels = _by_group(weight, groups), math.prod(out.shape[2:])
+    outputs = out.reshape(len(x), groups, matrix.shape[1], pixels, copy=False)
+    inputs = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
+    for n in range(0, len(x), together):
+        some, result = inputs[n : n + together], outputs[n : n + together]
+        view = np.moveaxis(windows(some, weight.shape[2:], stride, dilation, out.shape[2:]), 0, -1)
+        product = np.matmul(matrix, view.reshape(groups, matrix.shape[2], pixels * len(some)))
+        np.copyto(result, np.moveaxis(product.reshape(*result.shape[1:], len(some)), -1, 0))
 
 
 def _gathered(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[int], groups: int, out: Array) -> None:

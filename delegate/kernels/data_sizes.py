@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from delegate.errors import KernelError
 from delegate.kernels.copies import CONVERTIBLE
 from delegate.kernels.halves import Array
 from delegate.kernels.indexing import advanced
@@ -14,7 +13,7 @@ from delegate.kernels.operands import axis_of
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, FLOAT, INT, REAL
 from delegate.program.dtypes import DType
-from delegate.program.raw import check_room, repeated
+from delegate.program.raw import check_room, occurrences, repeated
 
 Unique = tuple[Array, Array, Array]  # values, inverse, counts; the last two are empty where they are not asked for
 
@@ -48,10 +47,8 @@ def repeat_interleave(repeats: Array, output_size: int | None) -> Array:
 @TABLE.allocating("aten.bincount.default", dtypes=INT | FLOAT)
 def bincount(x: Array, weights: Array | None, minlength: int) -> Array:
     """How often each number from 0 on occurs in x (n), or the sum of its weights (n)."""
-    if x.size and x.min() < 0:
-        raise KernelError("numbers to count are negative", where=f"the least is {x.min()}")
     check_room((minlength,), np.dtype(np.int64), x)
-    made = np.bincount(x, weights, minlength)
+    made = occurrences(x, weights, minlength)
     return made.astype(np.float32) if weights is not None and weights.dtype == np.float32 else made
 
 

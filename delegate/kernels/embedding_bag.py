@@ -56,7 +56,7 @@ def embedding_bag(
         bag_of.fill(0)
     weights = None if sample_weights is None else sample_weights[: len(used)]
     if padding_idx is not None and (left := used != padding_idx).sum() < len(used):
-        counts = np.bincount(raw.repeated(np.arange(len(result)), counts, 0, len(used))[left], minlength=len(result))
+        counts = raw.occurrences(raw.repeated(np.arange(len(result)), counts, 0, len(used))[left], None, len(result))
         used, weights = used[left], None if weights is None else weights[left]
     sizes[...] = counts if sizes.shape == counts.shape else 0
     starts = np.cumsum(counts) - counts

@@ -16,6 +16,8 @@ from delegate.program.dtypes import DType
 
 _BILINEAR, _NEAREST = 0, 1  # the third interpolation mode is bicubic
 _MANY = 8  # channels from which they are better gathered together
+_FEW = 2  # times as many pixels as are read, from which none but these are looked at
+_SMALL = 1 << 12  # elements read of an image, up to which images are better taken together
 _ZEROS, _BORDER = 0, 1  # the third padding mode is reflection
 
 
@@ -39,7 +41,12 @@ def grid_sampler(x: Array, grid: Array, interpolation: int, padding: int, align_
         places = _inside(places, size, padding, align_corners)
     pixels = np.fmin(np.fmax(places, 0), size - 1).astype(np.int64)
     index, weight = _joined(pixels, weights, there, x.shape[2:])
+    if x.shape[1] * index.shape[0] * points <= _SMALL:
+        _sum_images(x, index, weight, out.reshape(*out.shape[:2], points, copy=False))
+        return
     gather = _sum_pixels if x.shape[1] >= _MANY else _sum_planes
+    if _FEW * index.shape[0] * points < math.prod(x.shape[2:]):
+        gather = _sum_places
     for image, result in enumerate(out.reshape(*out.shape[:2], points, copy=False)):
         gather(x[image], index[:, image], weight[:, image], result)
 
@@ -87,6 +94,32 @@ def _sum_planes(image: Array, index: Array, weight: Array, out: Array) -> None:
     for channel, result in zip(image, out, strict=True):
         plane[:-1] = channel.reshape(-1)
         np.einsum("tp,tp->p", plane.take(index), weight, out=result)
+
+
+def _sum_images(x: Array, index: Array, weight: Array, out: Array) -> None:
+    """x (N, C, *size), index and weight (taps, N, points) -> out (N, C, points).
+
+    Some images at a time, whose points are one long axis.
+    """
+    size, channels, points = math.prod(x.shape[2:]), x.shape[1], out.shape[2]
+    for rows in row_blocks(len(out), channels * len(index) * points):
+        some, places, shares = x[rows], index[:, None, rows], weight[:, rows]
+        starts = size * np.arange(len(some) * channels).reshape(-1, channels).T[..., None]
+        outside = places == size
+        read = some.reshape(-1).take(np.where(outside, 0, places) + starts)
+        if outside.any():
+            np.copyto(read, 0, where=outside)
+        total = np.einsum("tcp,tp->cp", read.reshape(*read.shape[:2], -1), shares.reshape(len(shares), -1))
+        out[rows] = total.reshape(channels, len(some), points).swapaxes(0, 1)
+
+
+def _sum_places(image: Array, index: Array, weight: Array, out: Array) -> None:
+    """The same where few pixels are read: the image is not copied."""
+    flat = image.reshape(len(image), -1)
+    outside = index == flat.shape[1]
+    read = flat.take(np.where(outside, 0, index), axis=1)
+    read[:, outside] = 0
+    np.einsum("ctp,tp->cp", read, weight, out=out)
 
 
 def _unnormalize(position: Array, size: Array, align_corners: bool) -> Array:

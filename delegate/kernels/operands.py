@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
 
 from delegate.kernels.halves import Array
 from delegate.kernels.table import COMPLEX, FLOAT
@@ -99,7 +100,8 @@ def count_of(x: Array, axes: Sequence[int]) -> int:
 
 def along(vector: Array, ndim: int, axis: int) -> Array:
     """A vector shaped to broadcast along one dimension of an array of `ndim` dimensions."""
-    return vector.reshape([-1 if d == axis else 1 for d in range(ndim)])
+    place = normalize_axis_index(axis, ndim)
+    return vector.reshape([-1 if d == place else 1 for d in range(ndim)])
 
 
 def blocked(function: Callable[..., None]) -> Callable[..., None]:

@@ -15,6 +15,8 @@ from delegate.program.dtypes import DType
 from delegate.program.raw import check_room
 
 _FLOAT = FLOAT - {DType.float16}
+_FEW = 4  # times as long as the places that are read of it: of such axes nothing else is looked at
+_LONG = 8  # taps from which a product with the weights is faster than a sum over taps
 Taps = tuple[Array, Array]  # (size, taps) places in the input and their weights, for every place of the output
 
 
@@ -97,27 +99,91 @@ def _antialiased(
     check_room((count, width), center.dtype)
     places = first[:, None] + np.arange(width)
     weights = kernel(np.abs((places - center[:, None] + 0.5) / stretch))
-    weights[places >= last[:, None]] = 0
+    beyond = places >= last[:, None]
+    weights[beyond] = 0
     weights /= weights.sum(axis=1, keepdims=True)
-    return places.clip(0, size - 1), weights.astype(dtype)
+    # The taps beyond share the first one's place and weight: 0 times an infinite number would be none.
+    near = np.where(beyond, first[:, None], places)
+    beyond[:, 0] = True
+    weights = np.where(beyond, weights[:, :1] / beyond.sum(axis=1, keepdims=True), weights)
+    return near.clip(0, size - 1), weights.astype(dtype)
 
 
 def resample(taps: Callable[..., Taps], x: Array, scales: Sequence[float | None], align: bool, out: Array) -> None:
-    """Interpolate the last len(scales) axes of x (N, C, *spatial) to the sizes of `out`."""
-    for axis in range(-len(scales), 0):
+    """Interpolate the last len(scales) axes of x (N, C, *spatial) to the sizes of `out`, what shrinks most first."""
+    axes = range(-1, -len(scales) - 1, -1)
+    plan = {axis: taps(x.shape[axis], out.shape[axis], scales[axis], align, out.dtype) for axis in axes}
+    if all(_FEW * places.size <= x.shape[axis] for axis, (places, _) in plan.items()):
+        read: tuple[Any, ...] = np.ix_(*(plan[axis][0].ravel() for axis in reversed(axes)))
+        x = x[(..., *read)]
+        plan = {
+            axis: (np.arange(places.size).reshape(places.shape), weights) for axis, (places, weights) in plan.items()
+        }
+    for axis in sorted(axes, key=lambda axis: out.shape[axis] / max(x.shape[axis], 1)):
         size, count = x.shape[axis], out.shape[axis]
-        places, weights = taps(size, count, scales[axis], align, out.dtype)
+        places, weights = plan[axis]
         if count == size and (places == np.arange(size)[:, None]).all(where=weights != 0):
             continue
-        shape = (-1, *[1] * (-axis - 1))
-        total = x.take(places[:, 0], axis=axis)
-        total *= weights[:, 0].reshape(shape)
-        for k in range(1, places.shape[1]):
-            part = x.take(places[:, k], axis=axis)
-            part *= weights[:, k].reshape(shape)
-            total += part
-        x = total
+        x = _way(places, weights, size)(x, places, weights, axis)
     np.copyto(out, x)
+
+
+def _way(places: Array, weights: Array, size: int) -> Callable[[Array, Array, Array, int], Array]:
+    if max(len(places), _LONG) < places.shape[1]:
+        return _by_output
+    return _sliced if _is_regular(places, weights, size) else _gathered
+
+
+def _gathered(x: Array, places: Array, weights: Array, axis: int) -> Array:
+    shape = (-1, *[1] * (-axis - 1))
+    total = x.take(places[:, 0], axis=axis)
+    total *= weights[:, 0].reshape(shape)
+    for k in range(1, places.shape[1]):
+        part = x.take(places[:, k], axis=axis)
+        part *= weights[:, k].reshape(shape)
+        total += part
+    return total
+
+
+def _by_output(x: Array, places: Array, weights: Array, axis: int) -> Array:
+    """As `_gathered`, for fewer outputs than taps: one of them after the other, each a product with its weights."""
+    shape = list(x.shape)
+    shape[axis] = len(places)
+    total = np.empty(shape, x.dtype)
+    for target, near, share in zip(np.moveaxis(total, axis, 0), places, weights, strict=True):
+        np.matmul(np.moveaxis(x.take(near, axis=axis), axis, -1), share, out=target)
+    return total
+
+
+def _is_regular(places: Array, weights: Array, size: int) -> bool:
+    """Whether an axis grows by a whole factor: then elements inside have the same weights of the same neighbours."""
+    count, taps = places.shape
+    if size <= 2 * taps or count % size or count == size:
+        return False
+    factor = count // size
+    inside = slice(taps * factor, count - taps * factor)
+    steps = places[inside].reshape(-1, factor, taps) - np.arange(taps, size - taps)[:, None, None]
+    same = weights[inside].reshape(-1, factor, taps)
+    return bool((steps == steps[0]).all() and (same == same[0]).all())
+
+
+def _sliced(x: Array, places: Array, weights: Array, axis: int) -> Array:
+    """As `_gathered`, where `_is_regular`: slices in place of places, but for those near the ends."""
+    (count, taps), factor = places.shape, len(places) // x.shape[axis]
+    shape = list(x.shape)
+    shape[axis] = count
+    total = np.empty(shape, x.dtype)
+    source, result = np.moveaxis(x, axis, 0), np.moveaxis(total, axis, 0)
+    edge = taps * factor
+    for ends in (slice(0, edge), slice(count - edge, count)):
+        result[ends] = np.moveaxis(_gathered(x, places[ends], weights[ends], axis), axis, 0)
+    for phase in range(edge, edge + factor):
+        target = result[phase : count - edge : factor]
+        parts = (source[first : first + len(target)] for first in places[phase])
+        np.multiply(next(parts), weights[phase, 0], out=target)
+        for k, part in enumerate(parts, 1):
+            target += part * weights[phase, k]
+    return total
 
 
 def nearest(

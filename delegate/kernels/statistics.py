@@ -15,7 +15,7 @@ from delegate.kernels.portable_table import TABLE
 from delegate.kernels.reduction import vector_norm
 from delegate.kernels.table import BOOL, COMPLEX, INT
 from delegate.program.dtypes import DType
-from delegate.program.raw import check_room
+from delegate.program.raw import check_room, occurrences
 
 
 def _median(skip_nan: bool, x: Array, dim: int, keepdim: bool, *, out: tuple[Array, Array]) -> None:
@@ -88,13 +88,13 @@ def histc(x: Array, bins: int, low: float, high: float, *, out: Array) -> None:
     inside = x[(x >= low) & (x <= high)].astype(np.float64)
     place = np.minimum(((inside - low) / (high - low) * bins).astype(np.int64), bins - 1)
     check_room((bins,), place.dtype, x, out)
-    np.copyto(out, np.bincount(place, minlength=bins), casting="unsafe")
+    np.copyto(out, occurrences(place, None, bins), casting="unsafe")
 
 
 @TABLE.kernel("aten.bincount.default", dtypes=WIDE | INT)
 def bincount(x: Array, weights: Array | None, length: int, *, out: Array) -> None:
     """How often each number occurs in x (n), or the sum of its weights; out (at least `length`)."""
-    np.copyto(out, np.bincount(x.astype(np.int64), weights, minlength=len(out)), casting="unsafe")
+    np.copyto(out, occurrences(x.astype(np.int64), weights, len(out)), casting="unsafe")
 
 
 @TABLE.kernel("aten.dist.default", dtypes=WIDE | COMPLEX)

@@ -22,6 +22,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MOST_BYTES = 2**62  # of one tensor: sums of a few such numbers stay within 64 bits
 _LEAST_ROOM = 1 << 26  # bytes that an argument may always ask for
 _MOST_PARTS = 1 << 16  # that one operator gives
+_MOST_COUNTED = 1 << 40
 _TIMES = 64  # and as many times the bytes of the tensors beside it
 
 
@@ -157,6 +158,21 @@ def repeated(x: Array, repeats: int | Array, axis: int | None, count: int) -> Ar
     if (found := int(numbers.sum(dtype=np.int64)) * (parts if numbers.ndim == 0 or numbers.size == 1 else 1)) != count:
         raise KernelError(f"the parts repeated are {found}, the result has {count}")
     return np.repeat(x, numbers, axis=axis)
+
+
+def occurrences(numbers: Array, weights: Array | None, least: int) -> Array:
+    """How often each number from 0 on occurs, or the sum of its weights; at least `least` of them.
+
+    Raises:
+        KernelError: a number is negative, or too large to count up to. NumPy adds 1 to the largest in 64 bits, and
+            writes where it likes if that is not enough.
+    """
+    low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
+    if low < 0:
+        raise KernelError("numbers to count are negative", where=f"the least is {low}")
+    if high > _MOST_COUNTED:
+        raise KernelError(f"numbers to count go up to {high}", remedy="give smaller ones: a result counts all up to it")
+    return np.bincount(numbers, weights, least)
 
 
 def diagonal(x: Array, offset: int, dim1: int, dim2: int) -> Array:

@@ -29,6 +29,29 @@ from tests.hostile.guarded import Guarded
 
 INTS = (0, 1, -1, 2, 3, -2, 5, 7, 64, 255, -(2**31), 2**31, 2**32 + 1, 2**62, -(2**62), 2**63 - 1, -(2**63))
 FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-300, 1e308, -1e308, float("inf"), float("-inf"), float("nan"))
+# What stands in a file where something else should: every kind of argument, and tensors without dimensions or elements.
+KINDS = (
+    *(
+        True,
+        False,
+        None,
+        0,
+        1,
+        -1,
+        0.5,
+        float("nan"),
+        1j,
+        "none",
+        "sum",
+        DType.float32,
+        DType.bool,
+        [],
+        [0],
+        [1.5, None],
+    ),
+    *(np.zeros((), np.float32), np.ones((), np.bool_), np.zeros((0,), np.int64), np.zeros((2, 0, 3), np.float32)),
+    *(np.full((), np.nan, np.float32), np.full(3, -(2**63), np.int64), np.zeros((1,) * 32, np.uint8)),
+)
 _LARGEST = 1 << 16  # bytes of an array of a call
 _SLOTS = 16
 
@@ -127,6 +150,8 @@ def mutated(call: Call, source: random.Random) -> Call:
 
 
 def _changed(arg: Any, source: random.Random) -> Any:  # noqa: PLR0911 - a kind of argument each
+    if source.random() < 0.15:
+        return source.choice(KINDS)
     if isinstance(arg, bool):
         return not arg
     if isinstance(arg, int):

@@ -24,6 +24,8 @@ FORMS = [
     ("new-backend", EVIL), ("check-backend", EVIL), ("check-backend", EVIL, "--json"), ("cache", "info"),
     ("cache", EVIL), ("explain", "FILE", "--import", EVIL), ("lock", "diff", EVIL, EVIL), ("lock", "check", EVIL, EVIL),
     ("lock", "diff", "DAMAGED", "FILE"), ("measure", EVIL), ("measure", "DAMAGED"), ("measure", "FILE", "-o", EVIL),
+    ("lower", "m.pt2", "-o", EVIL), ("lower", "m.pt2", "--bundle", EVIL), ("new-backend", "mine", "-o", f"{EVIL}/x"),
+    ("lower", "m.pt2", "-o", "x.dlg", "--lock", EVIL),
 ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ RAW = {
     "string_at", "memmove", "from_buffer",
 }  # fmt: skip
 # In kernels too what NumPy checks in part: each of these has crashed, or written beside its result, in a hostile call.
-CALLS = {"diagonal", "at", "repeat"}
+CALLS = {"diagonal", "at", "repeat", "bincount"}
 # Uses beside the room, each with the reason why it needs no check there.
 ALLOWED = {
     ("backends/onnx/translations/indexing.py", "as_strided"),  # ahead of time, by torch, which checks
@@ -63,7 +63,7 @@ def test_nothing_beside_the_room_makes_raw_arrays():
 @pytest.mark.parametrize("line", [
     "np.lib.stride_tricks.as_strided(x)", "from numpy.lib.stride_tricks import sliding_window_view", "np.frombuffer(b)",
     "np.ndarray((2,), buffer=b)", "x.strides = (1,)", "ctypes.c_int.from_address(1)", "x.resize(4)", "np.memmap('f')",
-    "np.repeat(x, 2)", "x.repeat(2)", "np.add.at(x, i, 1)", "x.diagonal(3)",
+    "np.repeat(x, 2)", "x.repeat(2)", "np.add.at(x, i, 1)", "x.diagonal(3)", "np.bincount(x)",
 ])  # fmt: skip
 def test_the_search_finds(line):
     assert uses(ast.parse(line))
@@ -132,6 +132,12 @@ def test_room():
         with pytest.raises(KernelError, match="working memory"):
             raw.check_room(shape, np.dtype(bool))
     raw.check_room((1 << 20, 65), np.dtype(bool), np.zeros(1 << 20, bool))
+
+
+@pytest.mark.parametrize("number", [-1, 2**63 - 1, 2**62, -(2**63)])
+def test_numbers_that_nothing_counts_up_to_are_refused(number):
+    with pytest.raises(KernelError, match="numbers to count"):
+        raw.occurrences(np.array([0, number, 7]), None, 0)
 
 
 @pytest.mark.parametrize("repeats", [2**62, -1, [2**62] * 4, [1, -1, 1, 1], 7])

@@ -30,7 +30,7 @@ def test_per_tensor_with_parameters_in_tensors():
     check(quantized.dequantize_per_tensor.tensor2, bits, scale, zero, low, high, torch.int8)
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -3])
 def test_per_channel(axis):
     numbers, bits = sample(3, 4, 5), sample(3, 4, 5, dtype=torch.int8)
     channels = numbers.shape[axis]

@@ -80,11 +80,49 @@ def test_interpolate(name, rank, align, dtype):
     check(op.vec, x, None, align, FACTORS[rank], atol=tolerance)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [[26, 12], [13, 36], [52, 24], [39, 60], [26, 3]], ids=str)
+@pytest.mark.parametrize("name", ["upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa"])
+def test_growth_by_whole_factors(name, size, dtype):
+    x = sample(2, 3, 13, 12, dtype=dtype)
+    check(getattr(aten, name).default, x, size, False, atol=2e-5)
+    check(getattr(aten, name).default, x, size, False, size[0] / 13, size[1] / 12, atol=2e-5)
+
+
+@pytest.mark.parametrize("align", [True, False])
+@pytest.mark.parametrize("size", [[3, 2], [1, 1], [4, 3], [2, 40]], ids=str)
+@pytest.mark.parametrize("name", ["bilinear2d", "bicubic2d", "bilinear2d_aa", "bicubic2d_aa"])
+def test_few_places_of_a_large_image(name, size, align):
+    op = getattr(aten, f"_upsample_{name}" if "aa" in name else f"upsample_{name}")
+    check(op.default, sample(2, 3, 90, 70), size, align, atol=2e-5)
+    check(op.default, sample(2, 90, 70, 3).permute(0, 3, 1, 2), size, align, atol=2e-5)
+
+
+@pytest.mark.parametrize("size", [[26, 24], [6, 7], [30, 3]], ids=str)
+@pytest.mark.parametrize("name", ["_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"])
+def test_what_is_not_a_number_spreads_as_far_as_it_is_weighed(name, size):
+    x = sample(2, 3, 13, 12)
+    x[0, 0, 6, 6] = x[1, 2, 0, 11] = x[0, 1, 12, 0] = torch.nan
+    x[0, 2, 0, 0] = x[1, 0, 12, 11] = x[1, 1, 5, 7] = torch.inf
+    check(getattr(aten, name).default, x, size, False, atol=2e-5)
+
+
 @pytest.mark.parametrize("align", [True, False])
 @pytest.mark.parametrize("padding", [0, 1, 2])
 @pytest.mark.parametrize("mode", [0, 1, 2])
 def test_grid_sampler(mode, padding, align):
     grid = sample(2, 4, 6, 2, scale=1.0)
     check(aten.grid_sampler_2d.default, sample(2, 3, 7, 5), grid, mode, padding, align, atol=5e-5, rtol=1e-4)
+    for channels in (3, 9):  # of images that have many more pixels than are asked for
+        large = sample(2, channels, 31, 40)
+        large[:, :, -1, -1] = large[:, :, 0, 0] = torch.nan  # beside which a point outside is 0
+        check(aten.grid_sampler_2d.default, large, grid[:, :1, :2] * 2, mode, padding, align, atol=5e-5, rtol=1e-4)
+    many = sample(2, 40, 40, 2, scale=1.0, dtype=torch.float64)
+    for channels in (3, 9):  # of images that are gathered one by one
+        for size in ((7, 5), (230, 240)):
+            x = sample(2, channels, *size, dtype=many.dtype)
+            check(aten.grid_sampler_2d.default, x, many, mode, padding, align)
+    batch = sample(9000, 2, 1, 2, scale=1.0, dtype=torch.float64)  # of which a part is gathered at a time
+    check(aten.grid_sampler_2d.default, sample(9000, 2, 3, 2, dtype=batch.dtype), batch, mode, padding, align)
     wide = sample(2, 4, 6, 2, scale=1.0, dtype=torch.float64)
     check(aten.grid_sampler_2d.default, sample(2, 3, 7, 5, dtype=torch.float64), wide, mode, padding, align)
