@@ -104,6 +104,7 @@ def to_backend(
     registry = default_registry()
     elsewhere = {"a bundle": bundle, "costs": costs, RAY: ray}
     keeping = lock_to_keep(locked, lock, {"a plan": plan, **elsewhere})
+    asked = elsewhere_of(bundle, costs)
     selection = select(backends, config, registry, kernels, () if keeping is None else keeping.plan.backends)
     given = of_lock(exported_programs(model, example_inputs), keeping, locked, selection)
     saved = _saved_plan(plan) if keeping is None else keeping.plan
@@ -122,7 +123,6 @@ def to_backend(
     compiler.take(exported)
     outcome = None
     if placing is not None:
-        asked = elsewhere_of(bundle, costs)
         outcome = measured_places(compiler, exported, verify, registry, cache, progress, asked, ray)
         compiler, exported = cast(Compiler, outcome.base.compiler), dict(outcome.base.exported)
         compiler.partitioners = outcome.plan.partitioners(compiler.partitioners, MEASURED)

@@ -31,7 +31,7 @@ class MappedFiles(BoundedFolder):
         """
         for path in self._of(key):
             with suppress(OSError):  # another process may have removed it
-                descriptor = os.open(path, os.O_RDONLY)
+                descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # it may be a pipe
                 if path.name == _name(key, descriptor):
                     os.utime(path)
                     return descriptor

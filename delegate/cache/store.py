@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from delegate.cache.bounded import BoundedFolder
+from delegate.plain_data import count, mapping
 from delegate.program.segments import align, checksums
 
 logger = logging.getLogger(__name__)
@@ -102,10 +103,15 @@ class Store(BoundedFolder):
 
 
 def _mapped(path: Path) -> memoryview:
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=_without_waiting) as file:
         if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped
             return memoryview(b"")
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a pipe in its place has nobody who writes to it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _pieces(
@@ -128,13 +134,18 @@ def _read(data: memoryview, key: str) -> Entry | None:
     header = bytes(data[_PREFIX:at])
     if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : _PREFIX - 8] != hashlib.sha256(header).digest():
         return None
-    found = json.loads(header)  # as it was written, which the checksum says
     parts = []
-    for size in found["sizes"]:
-        if any(data[at : align(at)]):
+    try:  # a checksum says that it is as it was written, not who wrote it
+        found = json.loads(header)
+        about = mapping(found, "about")
+        for part in found["sizes"]:
+            size = count({"size": part}, "size")
+            if any(data[at : align(at)]):
+                return None
+            at = align(at) + size
+            parts.append(data[at - size : at])
+        if found["key"] != key or at != data.nbytes or [d.hex() for d in checksums(parts)] != found["digests"]:
             return None
-        at = align(at) + size
-        parts.append(data[at - size : at])
-    if found["key"] != key or at != data.nbytes or [d.hex() for d in checksums(parts)] != found["digests"]:
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
-    return Entry(found["about"], tuple(parts), tuple(found["digests"]))
+    return Entry(about, tuple(parts), tuple(found["digests"]))

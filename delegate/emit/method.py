@@ -41,6 +41,11 @@ def emit_method(lowered: LoweredProgram, shared: SharedTables, kernels: Kernels)
     return _MethodEmitter(lowered, shared, kernels).emit()
 
 
+def emit_inputs(edge: EdgeProgram, kernels: Kernels) -> Method:
+    """A method that is its inputs alone: what checks arguments needs no more."""
+    return _MethodEmitter(LoweredProgram(edge, {}), SharedTables(), kernels).inputs_alone()
+
+
 class _MethodEmitter:
     def __init__(self, lowered: LoweredProgram, shared: SharedTables, kernels: Kernels) -> None:
         self.edge: EdgeProgram = lowered.program
@@ -78,6 +83,12 @@ class _MethodEmitter:
             sources=tuple(self.tables.sources),
             guards=tuple(dict.fromkeys((*symbols.equal, *assumed))),
         )
+
+    def inputs_alone(self) -> Method:
+        inputs = tuple(self._input(i, given) for i, given in enumerate(self.edge.inputs))
+        trees = (tree_of(self.edge.in_spec), tree_of(self.edge.out_spec))
+        values, symbols = tuple(self.tables.values), tuple(self.tables.symbols.table)
+        return Method(self.edge.name, inputs, (), *trees, values, (), symbols)
 
     def _input(self, number: int, given: EdgeInput) -> Input:
         if given.is_literal:

@@ -70,6 +70,9 @@ def _made(leaf: Any, dtype: DType, name: str) -> Array:
 def _bits(array: Array, name: str) -> Array:
     """The bits of bfloat16 numbers: of an array that has them, or that is a view of them as uint16."""
     if is_bfloat16(array):
+        if not array.dtype.isnative:
+            what = f"the bytes of input {name!r} are in the other order than this machine's"
+            raise InputError(what, remedy="convert it: array.astype(ml_dtypes.bfloat16)")
         return array.view(np.uint16)
     if array.dtype == np.uint16 and array.base is None and array.size:
         raise InputError(

@@ -86,8 +86,7 @@ class Method(Bound):
 
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The flat leaves of the arguments; raises InputError where their structure is not that of the export."""
-        with reading(f"what method {self.name} is given"):
-            return flatten(self.definition.in_tree, self._bind_names(args, kwargs))
+        return leaves_of(self.definition, args, kwargs)
 
     def run(self, leaves: Sequence[Any]) -> list[Any]:
         """Run on the flat leaves of the arguments; gives the flat leaves of the result."""
@@ -97,7 +96,7 @@ class Method(Bound):
         own: list[Array] = []
         if self.written:
             with reading("an input that the method writes to"):
-                own = own_arrays(self.definition, self.written, leaves)
+                own = own_arrays(self.definition, self.written, leaves, arrays)
         symbols = _NONE if self._only is not None else self._checker.symbols(arrays)
         try:
             with self._lock:
@@ -170,30 +169,6 @@ class Method(Bound):
         self._only = only
         self._bound = _bound(resources, self.definition) if self.definition.symbols else None
 
-    def _bind_names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Put keyword arguments that were positional at export in their places, and the other way round."""
-        args_tree, kwargs_tree = self.definition.in_tree.children
-        names = _argument_names(args_tree, self.definition.inputs)
-        given = dict(kwargs)
-        placed = list(args)
-        while len(placed) < len(args_tree.children) and names[len(placed)] in given:
-            placed.append(given.pop(names[len(placed)]))
-        keywords = [str(k) for k in kwargs_tree.keys if k not in given]
-        given.update(zip(keywords, placed[len(names) :], strict=False))
-        placed = placed[: max(len(names), len(placed) - len(keywords))]
-        missing = [*names[len(placed) :], *(str(k) for k in kwargs_tree.keys if k not in given)]
-        unknown = [k for k in given if k not in kwargs_tree.keys]
-        if missing or unknown or len(placed) > len(args_tree.children):
-            expected = ", ".join([*names, *(f"{k}=" for k in kwargs_tree.keys)])
-            problem = [f"missing {', '.join(missing)}"] if missing else []
-            problem += [f"unknown {', '.join(unknown)}"] if unknown else []
-            raise InputError(
-                f"method {self.name} takes ({expected})",
-                where="; ".join(problem) or f"{len(placed)} positional arguments given",
-                remedy="give exactly the inputs of the export",
-            )
-        return tuple(placed), {str(k): given[str(k)] for k in kwargs_tree.keys}
-
 
 def _bound(resources: Resources, definition: model.Method) -> Bindings | Staged:
     """What runs a method that has symbols."""
@@ -207,6 +182,39 @@ def _only_positional_leaves(tree: Tree) -> int:
     """The number of arguments where all are positional tensors, so that they need no flattening; else -1."""
     args, kwargs = tree.children
     return len(args.children) if not kwargs.children and all(c.kind == "leaf" for c in args.children) else -1
+
+
+def leaves_of(definition: model.Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The flat leaves of a method's arguments; raises InputError where their structure is not that of the export."""
+    with reading(f"what method {definition.name} is given"):
+        return flatten(definition.in_tree, _bind_names(definition, args, kwargs))
+
+
+def _bind_names(
+    definition: model.Method, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Put keyword arguments that were positional at export in their places, and the other way round."""
+    args_tree, kwargs_tree = definition.in_tree.children
+    names = _argument_names(args_tree, definition.inputs)
+    given = dict(kwargs)
+    placed = list(args)
+    while len(placed) < len(args_tree.children) and names[len(placed)] in given:
+        placed.append(given.pop(names[len(placed)]))
+    keywords = [str(k) for k in kwargs_tree.keys if k not in given]
+    given.update(zip(keywords, placed[len(names) :], strict=False))
+    placed = placed[: max(len(names), len(placed) - len(keywords))]
+    missing = [*names[len(placed) :], *(str(k) for k in kwargs_tree.keys if k not in given)]
+    unknown = [k for k in given if k not in kwargs_tree.keys]
+    if missing or unknown or len(placed) > len(args_tree.children):
+        expected = ", ".join([*names, *(f"{k}=" for k in kwargs_tree.keys)])
+        problem = [f"missing {', '.join(missing)}"] if missing else []
+        problem += [f"unknown {', '.join(unknown)}"] if unknown else []
+        raise InputError(
+            f"method {definition.name} takes ({expected})",
+            where="; ".join(problem) or f"{len(placed)} positional arguments given",
+            remedy="give exactly the inputs of the export",
+        )
+    return tuple(placed), {str(k): given[str(k)] for k in kwargs_tree.keys}
 
 
 def _argument_names(args: Tree, inputs: Sequence[Input]) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from delegate.errors import InputError
 from delegate.program.dtypes import DType
@@ -13,15 +15,71 @@ from delegate.program.model import Method
 from delegate.runtime.backend import Array
 from delegate.runtime.given import array_of, has_lazy_bit, is_bfloat16
 
+_WORK = 1000  # candidates that NumPy may look at to tell whether two strided arrays have an element in common
 
-def own_arrays(method: Method, written: Sequence[int], leaves: Sequence[Any]) -> list[Array]:
+
+def own_arrays(
+    method: Method, written: Sequence[int], leaves: Sequence[Any], arrays: Sequence[Array | None]
+) -> list[Array]:
     """The caller's arrays that will be written, one per number in `written`.
 
+    Args:
+        method: that is called.
+        written: numbers of its inputs.
+        leaves: what the caller gives for all of them.
+        arrays: what was made of that, which may be copies.
+
     Raises:
-        InputError: one is not an array, or read-only.
+        InputError: one is not an array, or read-only, or lies in memory that another input, or itself, has twice.
     """
     given = [method.inputs[number] for number in written]
-    return [_own(i.name, method.values[i.value].dtype, leaves[n]) for i, n in zip(given, written, strict=True)]
+    own = [_own(i.name, method.values[i.value].dtype, leaves[n]) for i, n in zip(given, written, strict=True)]
+    memory = [np.asarray(x) if isinstance(x, np.ndarray) else a for x, a in zip(leaves, arrays, strict=True)]
+    memory = [a if a is not None and a.size else None for a in memory]
+    if _may_overlap(a for a in memory if a is not None):
+        for number, target in zip(written, own, strict=True):
+            _require_apart(method, number, target, memory)
+    for i, target in zip(given, own, strict=True):
+        if not target.flags.c_contiguous and _overlaps_itself(target):
+            raise _shared(f"elements of input {i.name!r} share memory", i.name)
+    return own
+
+
+def _may_overlap(arrays: Iterable[Array]) -> bool:
+    """Whether the memory from the first to the last byte of an array reaches into that of another."""
+    bounds = sorted(map(byte_bounds, arrays))
+    return any(end > start for (_, end), (start, _) in pairwise(bounds))
+
+
+def _require_apart(method: Method, number: int, target: Array, memory: Sequence[Array | None]) -> None:
+    name = method.inputs[number].name
+    for other, array in enumerate(memory):
+        if other != number and array is not None and _share(target, array):
+            raise _shared(f"inputs {name!r} and {method.inputs[other].name!r} share memory", name)
+
+
+def _shared(what: str, name: str) -> InputError:
+    """The export took inputs for separate arrays, so what is written to one does not reach another."""
+    return InputError(f"{what}, and the method writes to {name!r}", remedy="give a copy of it")
+
+
+def _share(first: Array, second: Array) -> bool:
+    if not np.may_share_memory(first, second):
+        return False
+    try:
+        return np.shares_memory(first, second, max_work=_WORK)  # type: ignore[arg-type]  # NumPy's stubs know two
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _overlaps_itself(array: Array) -> bool:
+    """Whether elements may lie in the same place: never those of a slice, a transposition or a reshape of an array."""
+    end = array.itemsize
+    for step, size in sorted((abs(step), size) for step, size in zip(array.strides, array.shape, strict=True)):
+        if size > 1 and step < end:
+            return array.size > 0
+        end += step * (size - 1)
+    return False
 
 
 def _own(name: str, dtype: DType, leaf: Any) -> Array:

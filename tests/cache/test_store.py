@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import resource
 import subprocess
@@ -67,6 +68,36 @@ def test_a_damaged_entry_is_a_miss_and_is_removed(tmp_path: Path, damage: Callab
     assert not file.exists()
     store.put("key", ABOUT, PARTS)
     assert kept(store) == [bytes(p) for p in PARTS]
+
+
+def forged(header: bytes) -> bytes:
+    return b"DLGKEEP2" + hashlib.sha256(header).digest() + len(header).to_bytes(8, "little") + header
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"no JSON", b"[" * 100_000, b"{}", b"[]", b'{"key": "key", "about": 1, "sizes": [], "digests": []}',
+        b'{"key": "key", "about": {}, "sizes": [-64], "digests": [""]}',
+        b'{"key": "key", "about": {}, "sizes": ["1"], "digests": [""]}',
+        b'{"key": "key", "about": {}, "sizes": 3, "digests": [""]}',
+        b'{"key": "key", "about": {}, "sizes": [1e400], "digests": [""]}',
+    ],
+)  # fmt: skip
+def test_a_forged_entry_is_a_miss_and_is_removed(tmp_path: Path, header: bytes) -> None:
+    store, file = filled(tmp_path)
+    file.write_bytes(forged(header))
+    assert store.get("key") is None
+    assert not file.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+def test_a_pipe_in_the_place_of_an_entry_is_a_miss(tmp_path: Path) -> None:
+    store, file = filled(tmp_path)
+    file.unlink()
+    os.mkfifo(file)
+    assert store.get("key") is None
+    assert not file.exists()
 
 
 def test_an_entry_of_another_key_is_a_miss(tmp_path: Path) -> None:

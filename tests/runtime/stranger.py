@@ -68,6 +68,8 @@ class Adder(Delegate):
             outputs[0][...] = "unguarded" in vars(sys.modules["__main__"])
 
     def close(self) -> None:
+        if os.environ.get("STRANGER_CLOSE") == "hang":
+            harm(HANG)
         if os.environ.get("STRANGER_CLOSE"):
             raise ValueError("it does not close")
 

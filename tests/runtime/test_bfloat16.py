@@ -66,6 +66,14 @@ def test_integers_are_refused(dynamic):
         program.loaded(X.float().numpy())
 
 
+def test_bytes_in_the_other_order_are_refused():
+    """They were taken for the bits of other numbers."""
+    swapped = TAKEN["ml_dtypes"].astype(TAKEN["ml_dtypes"].dtype.newbyteorder())
+    np.testing.assert_array_equal(swapped.astype(np.float32), X.float().numpy())
+    with pytest.raises(InputError, match="the bytes of input 'x' are in the other order"):
+        _program().loaded(swapped)
+
+
 @pytest.mark.parametrize("dtype", [torch.uint16, torch.float32], ids=str)
 @pytest.mark.parametrize("given", ["torch by DLPack", "DLPack", "ml_dtypes"])
 def test_its_bits_are_no_other_number(given, dtype):

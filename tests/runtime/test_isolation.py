@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -24,7 +26,8 @@ from delegate.errors import BackendFailed, BackendUnavailable, DelegateError, Pr
 from delegate.plugins import State
 from delegate.program.file import serialize
 from delegate.registry import default_registry
-from delegate.runtime.isolation.channel import Channel
+from delegate.runtime.isolation import process
+from delegate.runtime.isolation.channel import Channel, shared_file
 from delegate.runtime.isolation.process import Worker
 from delegate.runtime.loaded import LoadedProgram
 from tests.runtime import stranger
@@ -205,6 +208,58 @@ def test_close_tells_what_a_backend_raises(monkeypatch):
     with pytest.raises(BackendFailed, match=r"it could not be closed.*it does not close"):
         program.close()
     assert ends(process)
+
+
+@pytest.mark.parametrize("how", ["its close() hangs", "it is stopped"])
+def test_close_waits_for_no_library_that_hangs(how, monkeypatch):
+    monkeypatch.setattr(process, "_PATIENCE", 0.3)
+    if how == "its close() hangs":
+        monkeypatch.setenv("STRANGER_CLOSE", "hang")
+    program = load(stranger.program())
+    worker = pid(program)
+    if how == "it is stopped":
+        os.kill(worker, signal.SIGSTOP)
+        while Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
+            time.sleep(0.01)  # until then one of its threads may answer
+    with pytest.raises(BackendFailed, match=r"it could not be closed.*gave no answer in 0\.3 s"):
+        program.close()
+    assert ends(worker)
+
+
+def test_shared_memory_cannot_be_taken_away():
+    """Whoever reads a mapped file that another process has cut is ended."""
+    file = shared_file(8192)
+    try:
+        with pytest.raises(PermissionError):
+            os.ftruncate(file, 0)
+    finally:
+        os.close(file)
+
+
+@pytest.mark.parametrize("left", range(8))
+def test_no_descriptors_left(left):
+    """Each is given back, and the error says what is missing."""
+    data = stranger.program()
+    load(data).close()
+    gc.collect()
+    before = sorted(os.listdir("/proc/self/fd"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(left):
+            os.close(held.pop())
+        with contextlib.suppress(BackendUnavailable):
+            load(data).close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for file in held:
+            os.close(file)
+    gc.collect()
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_the_worker_gets_its_connection_and_nothing_else():

@@ -137,3 +137,68 @@ def test_what_cannot_be_written_is_refused():
         program(a.tolist(), b)
     b.flags.writeable = False
     program(a.copy(), b)  # this one is only read
+
+
+def _interleaved():
+    both = np.ones((3, 8), np.float32)
+    return both[:, ::2], both[:, 1::2]
+
+
+def _beside():
+    both = np.ones((6, 4), np.float32)
+    return both[:3], both[3:]
+
+
+def _same():
+    return (np.ones((3, 4), np.float32),) * 2
+
+
+def _reversed():
+    a = np.ones((3, 4), np.float32)
+    return a, a[::-1]
+
+
+def _reaching():
+    both = np.ones((5, 4), np.float32)
+    return both[2:], both[:3]
+
+
+def _repeated():
+    a = np.lib.stride_tricks.as_strided(np.ones(12, np.float32), (3, 4), (4, 4))
+    return a, np.ones((3, 4), np.float32)
+
+
+@pytest.mark.parametrize("make", [_interleaved, _beside])
+def test_arrays_of_one_buffer_that_have_nothing_in_common(make):
+    program = compiled(Function(adds_and_returns_another), given()).loaded
+    a, b = make()
+    np.testing.assert_array_equal(program(a, b), np.full((3, 4), 4, np.float32))
+    np.testing.assert_array_equal(a, np.full((3, 4), 2, np.float32))
+    np.testing.assert_array_equal(b, np.ones((3, 4), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [*((make, "'args_0' and 'args_1'") for make in (_same, _reversed, _reaching)), (_repeated, "elements of input")],
+)
+def test_a_written_input_shares_its_memory_with_nothing(make, what):
+    """In eager the other one would change too, in a run on separate copies it would not: nobody could tell."""
+    program = compiled(Function(adds_and_returns_another), given()).loaded
+    a, b = make()
+    before = a.copy()
+    with pytest.raises(InputError, match=f"{what}.* share memory, and the method writes to 'args_0'"):
+        program(a, b)
+    np.testing.assert_array_equal(a, before)
+
+
+def test_what_is_only_read_may_share_memory():
+    program = compiled(nn.Bilinear(4, 4, 2), (torch.ones(3, 4), torch.ones(3, 4))).loaded
+    a = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.testing.assert_array_equal(program(a, a), program(a.copy(), a.copy()))
+
+
+def test_the_same_tensor_twice_is_refused_too():
+    program = compiled(Function(adds_and_returns_another), given())
+    a = torch.ones(3, 4)
+    with pytest.raises(InputError, match="share memory"):
+        program(a, a)

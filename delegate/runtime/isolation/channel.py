@@ -5,6 +5,7 @@ A message is its length, then JSON; nothing at all is "run once more", and "that
 
 from __future__ import annotations
 
+import fcntl
 import json
 import mmap
 import os
@@ -33,10 +34,14 @@ class Channel:
     Args:
         end: a connected stream socket.
         largest: bytes of a message that are taken; None: any number.
+
+    Attributes:
+        limit: seconds after which what is received is late; None: never.
     """
 
     def __init__(self, end: socket.socket, largest: int | None = None) -> None:
         self._end, self._largest = end, largest
+        self.limit: float | None = None
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
@@ -66,6 +71,7 @@ class Channel:
 
     def wait_at_most(self, seconds: float | None) -> None:
         """What is received later than that is a TimeoutError; None: as late as it likes."""
+        self.limit = seconds
         self._end.settimeout(seconds)
 
     def close(self) -> None:
@@ -101,12 +107,14 @@ class Channel:
 def shared_file(size: int) -> int:
     """The descriptor of a file in memory that has no name: it is gone with the last process that holds it."""
     if hasattr(os, "memfd_create"):
-        made = os.memfd_create("delegate")
+        made = os.memfd_create("delegate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     else:
         with tempfile.TemporaryFile() as file:
             made = os.dup(file.fileno())
     try:
         os.truncate(made, size)
+        if hasattr(fcntl, "F_ADD_SEALS"):  # who cuts a file that another process has mapped ends that (SIGBUS)
+            fcntl.fcntl(made, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
     except BaseException:
         os.close(made)
         raise

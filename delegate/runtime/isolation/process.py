@@ -30,7 +30,7 @@ from delegate.runtime.isolation.channel import CLOSE, Channel, Tensors, shared_f
 _START = (
     "import sys; sys.path[:] = {path!r}; from delegate.runtime.isolation.worker import main; main({control}, {life})"
 )
-_PATIENCE = 5.0  # seconds that a worker gets to end, once it has closed its connections
+_PATIENCE = 5.0  # seconds that a worker gets to close a delegate, or to end once it has closed its connections
 _SUSPECT = "the blob may be damaged or made to do harm, or the library has a fault"
 _KINDS = {
     kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BackendError)
@@ -105,25 +105,11 @@ class Worker:
             )
         self.ended = self._interrupted = False
         self._limit = limit
-        self._control, theirs = Channel.pair()
-        self._control.wait_at_most(limit)
-        read, self._life = os.pipe()
-        code = _START.format(path=search_path(), control=theirs.fileno(), life=read)
         try:
-            with theirs:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", code],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,  # results are printed by this process alone
-                    pass_fds=(theirs.fileno(), read),
-                    start_new_session=True,  # an interrupt at the terminal is the program's to handle
-                )
-        except OSError as error:
-            os.close(self._life)
-            self._control.close()
+            self._process, self._life, self._control = _started()
+        except OSError as error:  # no descriptors are left, or no processes
             raise BackendUnavailable("no process for delegates can be started", where=one_line(error)) from error
-        finally:
-            os.close(read)
+        self._control.wait_at_most(limit)
         self._finalizer = weakref.finalize(self, _kill, self._process, self._life, self._control, os.getpid())
         _WORKERS.add(self)
 
@@ -132,23 +118,24 @@ class Worker:
 
         Gives the channel over which it runs. Raises BackendFailed, or what the backend did.
         """
-        channel, theirs = Channel.pair()
-        channel.wait_at_most(self._limit)
         starts = [0, *itertools.accumulate(align(part.nbytes) for part in parts)]
         request = {**request, "parts": [(at, at + part.nbytes) for at, part in zip(starts, parts, strict=False)]}
-        file = shared_file(starts[-1])
-        try:
-            with theirs, open(file, "wb", closefd=False) as written:
-                for at, part in zip(starts, parts, strict=False):
-                    written.seek(at)
-                    written.write(part)
-                written.flush()
-                self.ask(self._control, request, (file, theirs.fileno()))
-        except BaseException:
-            channel.close()
-            raise
-        finally:
-            os.close(file)
+        with contextlib.ExitStack() as failed, contextlib.ExitStack() as passed:
+            try:
+                channel, end = Channel.pair()
+                failed.callback(channel.close)
+                passed.callback(end.close)
+                file = shared_file(starts[-1])
+                passed.callback(os.close, file)
+                with open(file, "wb", closefd=False) as written:
+                    for at, part in zip(starts, parts, strict=False):
+                        written.seek(at)
+                        written.write(part)
+            except OSError as error:  # no descriptors are left, or no memory
+                raise BackendUnavailable("it cannot be given its blob", where=one_line(error)) from error
+            channel.wait_at_most(self._limit)
+            self.ask(self._control, request, (file, end.fileno()))
+            failed.pop_all()
         return channel
 
     def ask(self, channel: Channel, message: Any = None, files: Sequence[int] = ()) -> None:
@@ -162,7 +149,7 @@ class Worker:
             channel.send(message, files)
             answer = channel.receive()
         except (OSError, ValueError, RecursionError) as error:
-            raise self._failed(error) from error
+            raise self._failed(error, channel.limit) from error
         except BaseException:  # an interrupt: nobody waits for the answer any more
             self.interrupt()
             raise
@@ -187,7 +174,7 @@ class Worker:
         os.close(self._life)
         self._control.close()
 
-    def _failed(self, error: Exception) -> BackendFailed:
+    def _failed(self, error: Exception, limit: float | None) -> BackendFailed:
         """End it; the error that says how it ended."""
         if self._interrupted:
             return Stopped("the process that runs it was ended, because a call of another partition was interrupted")
@@ -195,7 +182,7 @@ class Worker:
             return BackendFailed("the process that runs it was ended because of another partition", remedy=_SUSPECT)
         if isinstance(error, TimeoutError):
             self.end()
-            return BackendFailed(f"the process that runs it gave no answer in {self._limit:g} s", remedy=_SUSPECT)
+            return BackendFailed(f"the process that runs it gave no answer in {limit:g} s", remedy=_SUSPECT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0 if isinstance(error, ValueError | RecursionError) else _PATIENCE)
         code = self._process.returncode
@@ -256,10 +243,31 @@ class IsolatedDelegate(Delegate):
     def close(self) -> None:
         try:
             if not self._worker.ended:
+                self._channel.wait_at_most(self._channel.limit or _PATIENCE)  # a library may hang here too
                 self._worker.ask(self._channel, CLOSE)
         finally:
             self._channel.close()
             self._inputs, self._outputs, self._memory = [], [], None
+
+
+def _started() -> tuple[subprocess.Popen[bytes], int, Channel]:
+    """A process that runs delegates, the pipe whose end ends it, and the connection to it; raises OSError."""
+    with contextlib.ExitStack() as opened, contextlib.ExitStack() as theirs:
+        control, end = Channel.pair()
+        opened.callback(control.close)
+        theirs.callback(end.close)
+        read, life = os.pipe()
+        opened.callback(os.close, life)
+        theirs.callback(os.close, read)
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _START.format(path=search_path(), control=end.fileno(), life=read)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # results are printed by this process alone
+            pass_fds=(end.fileno(), read),
+            start_new_session=True,  # an interrupt at the terminal is the program's to handle
+        )
+        opened.pop_all()
+    return process, life, control
 
 
 def _told(answer: Any) -> DelegateError:
