@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from tests.demanding import DEMANDING
+from tests.uncommon import UNCOMMON
 from tests.zoo import Inputs, calibrate, libraries, vary
 
 
@@ -201,7 +202,7 @@ _RECURRENT = {
     "gru_bidirectional": _recurrent(nn.GRU, bidirectional=True),
 }
 
-_DEMANDING = {name: Model(build, inputs) for name, (build, inputs) in DEMANDING.items()}
+_DEMANDING = {name: Model(build, inputs) for name, (build, inputs) in (DEMANDING | UNCOMMON).items()}
 CLASSIFICATION = _classifiers()
 SEGMENTATION = _segmenters()
 VIDEO = _videos()
@@ -220,7 +221,7 @@ WASTE: Mapping[str, float] = {"qwen2_moe": 1.15}
 
 QUICK = (
     "bert_masked", "attention_by_hand", "gat", "dlrm", "mixtral", "convolutions_float16", "by_hand_bfloat16",
-    "lstm_bidirectional", "gru", "bert", "gpt2", "llama", "qwen3", "t5_encoder", "whisper_encoder",
+    *UNCOMMON, "lstm_bidirectional", "gru", "bert", "gpt2", "llama", "qwen3", "t5_encoder", "whisper_encoder",
     "mobilenet_v3_small", "shufflenet_v2_x0_5", "lraspp_mobilenet_v3_large", "mobilevit_xxs",
 )  # fmt: skip
 

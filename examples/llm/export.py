@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 import delegate
-from delegate.errors import ConfigError
+from delegate.errors import ConfigError, ExportError
+from delegate.plugins import one_line
 from examples.llm.decoder import TYPES, Decoder, Head, Verifier
 from examples.llm.small import WEIGHTS, with_weights
 from examples.llm.source import Source
@@ -116,15 +117,22 @@ def _upto(dimension: int, size: int) -> dict[int, Any] | None:
 
 def _head(decoder: Decoder, rows: int, sizes: Any = None) -> ExportedProgram:
     hidden = torch.zeros(rows, decoder.model.config.hidden_size)
-    with torch.no_grad():
-        return torch.export.export(Head(decoder.model), (hidden,), dynamic_shapes=sizes)
+    return _exported(Head(decoder.model), (hidden,), sizes)
 
 
 def _export(decoder: nn.Module, batch: int, length: int, sizes: Any = None) -> ExportedProgram:
     positions = torch.arange(length).expand(batch, length).contiguous()
     inputs = (torch.zeros(batch, length, dtype=torch.int64), positions, torch.arange(batch))
-    with torch.no_grad():
-        return torch.export.export(decoder, inputs, dynamic_shapes=sizes)
+    return _exported(decoder, inputs, sizes)
+
+
+def _exported(module: nn.Module, inputs: tuple[Tensor, ...], sizes: Any) -> ExportedProgram:
+    try:
+        with torch.no_grad():
+            return torch.export.export(module, inputs, dynamic_shapes=sizes)
+    except Exception as error:  # of torch's many kinds: sizes of the configuration that do not go together
+        remedy = "its sizes (heads, groups, channels) may not go together: try the model in transformers"
+        raise ExportError(f"torch cannot export it: {one_line(error)}", remedy=remedy) from error
 
 
 def about(source: Source, options: Options) -> dict[str, Any]:

@@ -61,7 +61,11 @@ def _config(path: Path) -> transformers.PretrainedConfig:
         raise ExportError("this is no configuration of transformers", where=str(path), remedy=str(error)) from error
     if family not in FAMILIES:
         raise ExportError(f"unknown family {family!r}", where=str(path), remedy=f"known are {', '.join(FAMILIES)}")
-    config = transformers.CONFIG_MAPPING[family].from_dict(said)
+    try:
+        config = transformers.CONFIG_MAPPING[family].from_dict(said)
+    except Exception as error:  # of transformers' own kind, for values that it does not take
+        what, said_of_it = "transformers takes no such configuration", " ".join(str(error).split())
+        raise ExportError(what, where=str(path), remedy=said_of_it) from error
     _check(config, path)
     config._attn_implementation = ATTENTION
     return config
