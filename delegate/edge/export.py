@@ -23,7 +23,7 @@ from delegate.edge.flex_attention import lower_flex_attention
 from delegate.edge.functional import functionalize
 from delegate.edge.graphs import drop_unused, remove_checks, trim_metadata
 from delegate.edge.inline import NotSimple, inlined
-from delegate.edge.node import META_CONSTANT
+from delegate.edge.node import META_CONSTANT, tensors
 from delegate.edge.places import index_by_tensors
 from delegate.edge.program import EdgeProgram
 from delegate.edge.signature import Signature, read_signature
@@ -89,6 +89,32 @@ def _of_plain_tensors(ep: ExportedProgram) -> ExportedProgram:
             plain: ExportedProgram = ep.run_decompositions({})
         return plain
     return ep
+
+
+def _sizes(ep: ExportedProgram) -> dict[tuple[str, int], int | None]:
+    """Every size of the inputs, by input and dimension; None where it is dynamic."""
+    names = {spec.arg.name for spec in ep.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT}
+    placeholders = [node for node in ep.graph.find_nodes(op="placeholder") if node.name in names]
+    return {
+        (node.name, dim): size.node.maybe_as_int() if isinstance(size, torch.SymInt) else size
+        for node in placeholders
+        for tensor in tensors(node)
+        for dim, size in enumerate(tensor.shape)
+    }
+
+
+def _refuse_fixed_sizes(
+    before: Mapping[tuple[str, int], int | None], after: Mapping[tuple[str, int], int | None]
+) -> None:
+    """Torch's decompositions may look at a size, which fixes it without a word."""
+    for (name, dim), size in after.items():
+        if size is not None and before.get((name, dim), size) is None:
+            raise ExportError(
+                f"torch's decomposition of the program fixes dimension {dim}, which is dynamic, at {size}",
+                where=f"input {name!r}",
+                remedy="export it without that dynamic dimension, or write in one step to views of views "
+                "(x[0, 1:] = y, not x[0][1:] = y)",
+            )
 
 
 def _refuse_absent_data(signature: Signature) -> None:
@@ -173,6 +199,7 @@ def _thorough(
     ep: ExportedProgram, decomposer: Decomposer, name: str
 ) -> tuple[GraphModule, Signature, list[torch.SymBool], Mapping[Any, Any]]:
     """Torch's own functionalisation and decomposition of the whole program; its ranges have symbols of their own."""
+    sizes = _sizes(ep)
     try:
         # The second form of auto_functionalized hides what is written in numbers of bases.
         with warnings.catch_warnings(), torch._export.config.patch(enable_auto_functionalized_v2_for_export=False):
@@ -184,6 +211,7 @@ def _thorough(
             where=name,
             remedy="check that ep.run_decompositions() works, and that the model is exported in eval mode",
         ) from error
+    _refuse_fixed_sizes(sizes, _sizes(core))
     signature = read_signature(core)
     module = core.graph_module
     results = module.graph.output_node().args[0]

@@ -21,6 +21,7 @@ from delegate.edge.build import fake_result, make_like
 from delegate.edge.inline import NotSimple
 from delegate.edge.node import arguments, tensors
 from delegate.edge.program import META_VALUE
+from delegate.edge.single_views import single_views
 
 aten = torch.ops.aten
 
@@ -60,14 +61,14 @@ def functionalize(graph: Graph) -> dict[Node, Node]:
     for node in graph.find_nodes(op="call_function", target=aten.detach_.default):
         node.replace_all_uses_with(node.args[0])  # the number of a tensor constant: nothing is written
         graph.erase_node(node)
-    nodes = list(graph.nodes)
-    for node in nodes:
+    for node in graph.nodes:
         flag = _HIDDEN_WRITES.get(str(node.target))
         if flag is not None and arguments(node)[flag]:
             raise NotSimple(f"{node.name} updates running statistics")
-    if not any(map(_writes, nodes)):
+    if not any(map(_writes, graph.nodes)):
         return {}
-    return _Functionalizer(graph).run(nodes)
+    single_views(graph)
+    return _Functionalizer(graph).run(list(graph.nodes))
 
 
 def _writes(node: Node) -> bool:

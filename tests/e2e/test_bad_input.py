@@ -259,7 +259,11 @@ def test_command_line(saved, tmp_path):
     )
     assert "Traceback" not in refused.stderr  # torch itself prints the graph as far as it came
     fails(run(CLI, "lower", "some_models:fine", "-b", "xnnpak", "-o", out, path=str(site)), "did you mean 'xnnpack'?")
-    fails(run(CLI, "lower", "some_models:fine", "-o", tmp_path / "no" / "x.dlg", path=str(site)), "no folder", "make it first")
+    fails(
+        run(CLI, "lower", "some_models:fine", "-o", tmp_path / "no" / "x.dlg", path=str(site)),
+        "no folder",
+        "make it first",
+    )
     saved.write_bytes(saved.read_bytes()[:-1])
     for command in ("run", "inspect", "explain"):
         fails(run(CLI, command, saved), "net.dlg", "damaged")

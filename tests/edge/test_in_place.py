@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 
 import delegate
 from delegate.edge.functional import pure_form
+from delegate.errors import ExportError
 from tests.e2e.test_dynamic import Function
 from tests.kernels.opinfo import database
 from tests.lowering import assert_same
@@ -90,6 +91,51 @@ def test_as_eager(name):
     inputs = tuple(torch.randn(3, 3, generator=torch.Generator().manual_seed(i)) * 2 for i in (0, 1))
     exported = torch.export.export(Function(CASES[name]).eval(), inputs)
     assert_same(delegate.to_backend(exported, [])(*inputs), CASES[name](*(x.clone() for x in inputs)))
+
+
+def _parts_of_parts(x, parts):
+    for i, part in enumerate(parts(x)):
+        part[1:10].fill_(i).mul_(part.flip(0)[:1])
+    return x
+
+
+SPLITS = {
+    "unbind": lambda x: x.unbind(1),
+    "unbind from behind": lambda x: x.unbind(-2)[:2],
+    "split": lambda x: [part.select(1, 0) for part in x.split(2, 1)],
+    "sizes": lambda x: [part.select(1, 0) for part in x.split([1, 2], -2)],
+    "chunk": lambda x: [part.select(1, 0) for part in x.chunk(2, 1)],
+    "tensor_split": lambda x: [part.select(1, 0) for part in x.tensor_split([1, 2], 1)],
+}
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_parts_that_are_written(name, caplog):
+    """Torch's own functionalization fixed the dynamic size, which only calls with another one found."""
+    function = Function(lambda x: _parts_of_parts(x * 1, SPLITS[name]))
+    x = torch.randn(4, 3, 6, generator=torch.Generator().manual_seed(0))
+    sizes = {0: torch.export.Dim("rows", min=3, max=9)}
+    exported = torch.export.export(function.eval(), (x,), dynamic_shapes=(sizes,))
+    with caplog.at_level(logging.INFO, "delegate"):
+        program = delegate.to_backend(exported, [])
+    assert "the long way" not in caplog.text
+    for given in (x, x[:3], torch.cat([x, x])[:7]):
+        assert_same(program(given), function(given))
+
+
+def test_a_size_that_torch_fixes_is_an_error():
+    """Torch's own functionalization looks at sizes where a part of one of several views is written."""
+
+    def function(x):
+        y = x * 1
+        y.t_().unbind(0)[1][1:10].fill_(0.0)
+        return y
+
+    rows = torch.export.Dim("rows", min=3, max=9)
+    x = torch.ones(4, 3)
+    exported = torch.export.export(Function(function).eval(), (x,), dynamic_shapes=({0: rows},))
+    with pytest.raises(ExportError, match="fixes dimension 0, which is dynamic, at 4"):
+        delegate.to_backend(exported, [])
 
 
 def test_a_tensor_constant_beside_sizes_that_depend_on_data(caplog):
