@@ -17,9 +17,10 @@ from delegate.kernels.libraries import Wanted
 from delegate.lowering.compiler import Compiler
 from delegate.lowering.quantized import configured
 from delegate.partitioner.saved import SavedPlan
+from delegate.placement.calls import samples_to_place
 from delegate.placement.cluster import Cluster
 from delegate.placement.kept import MOST_BYTES
-from delegate.placement.placing import Base, Circumstances, Outcome, named_candidates, placed, samples_to_place
+from delegate.placement.placing import Base, Circumstances, Outcome, named_candidates, placed
 from delegate.placement.replaying import Elsewhere
 from delegate.registry import Registry
 from delegate.selection import Selection, kept_folder

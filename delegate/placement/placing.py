@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import tempfile
 import time
@@ -12,34 +11,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
-from delegate.accuracy.samples import Sample, example_samples, samples_of
+from delegate.accuracy.samples import Sample
 from delegate.cache.store import Store
 from delegate.config import Placing
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import draws
 from delegate.edge.program import EdgeProgram
-from delegate.emit.method import emit_inputs
-from delegate.errors import BackendError, ConfigError, InputError, did_you_mean
+from delegate.errors import BackendError, ConfigError, did_you_mean
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.alternatives import Alternatives, Compiler
 from delegate.placement.cluster import Cluster, ClusterBench
-from delegate.placement.examining import MOST_SAMPLES, Examination, arrays_of
+from delegate.placement.examining import Examination, arrays_of
 from delegate.placement.kept import KeptChoices, KeptCosts, choice_key
 from delegate.placement.plans import Candidate, Options, Placed, Progress, Task
 from delegate.placement.policy import Placer
 from delegate.placement.replaying import Elsewhere
 from delegate.placement.trials import ProcessBench, patience, until
-from delegate.program.model import Method
 from delegate.registry import Registry
-from delegate.runtime.inputs import InputChecker
-from delegate.runtime.method import leaves_of
 from delegate.verdict import Reason, no
 
-_INPUTS = "placement.accuracy.inputs"
 MEASURED = no(Reason.SLOWER, "as measured", "the table of plans says by how much")
 
 
@@ -160,18 +153,11 @@ def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: floa
     """
     settings = given.settings
     candidates = [c for base in bases for c in _candidates(name, base, given)]
-    callers = os.cpu_count() or 1
-    task = Task(name, candidates, settings.objective, budget, callers)
-    key = kept = costs = None
-    if given.store is not None and given.identities.keys() >= {c.backend for c in candidates}:
-        key, kept = _key(name, bases, candidates, given), KeptChoices(given.store)
-        own = {c.name: repr((given.identities[c.backend], c.options, given.kernels)) for c in candidates}
-        costs = KeptCosts(given.store, own)
-        found = kept.find(key, budget)
-        known = {c.name: c for c in candidates}
-        if found is not None and found[0] in known:
-            candidate, plan, options, placement = found
-            return Placed(known[candidate], plan, options, placement)
+    task = Task(name, candidates, settings.objective, budget, os.cpu_count() or 1)
+    kept = _Kept.of(name, bases, candidates, given)
+    found = kept.choice(candidates, budget)
+    if found is not None:
+        return found
     ep, edge = bases[0].exported[name], candidates[0].lowering.edge()
     bound = None if settings.accuracy is None else settings.accuracy.sqnr_db
     examine = Examination(ep, edge, given.samples[name], bound, is_random=_is_random(edge))
@@ -184,14 +170,42 @@ def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: floa
     with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
         end = min(end, time.monotonic() + budget)
         bench = _bench(given, Path(folder), arrays_of(examine.calls[0]), budget, end)
-        placer = Placer(task, bench, examine, costs, progress, late=budget - until(end)())
+        placer = Placer(task, bench, examine, kept.costs, progress, late=budget - until(end)())
         made = placer.place()
     if isinstance(bench, ClusterBench):
         made = replace(made, placement=replace(made.placement, machine="; ".join(bench.machines)))
     made = replace(made, placement=replace(made.placement, not_tried=(*made.placement.not_tried, *given.not_tried)))
-    if key is not None and kept is not None and not placer.was_disturbed:
-        kept.keep(key, made, cut_short=placer.was_cut_short)
+    if not placer.was_disturbed:
+        kept.keep(made, cut_short=placer.was_cut_short)
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What earlier runs measured of a method; nothing where nothing may be kept."""
+
+    choices: KeptChoices | None = None
+    key: str = ""
+    costs: KeptCosts | None = None
+
+    @classmethod
+    def of(cls, name: str, bases: Sequence[Base], candidates: Sequence[Candidate], given: Circumstances) -> _Kept:
+        if given.store is None or not given.identities.keys() >= {c.backend for c in candidates}:
+            return cls()
+        own = {c.name: repr((given.identities[c.backend], c.options, given.kernels)) for c in candidates}
+        return cls(KeptChoices(given.store), _key(name, bases, candidates, given), KeptCosts(given.store, own))
+
+    def choice(self, candidates: Sequence[Candidate], budget: float) -> Placed | None:
+        found = None if self.choices is None else self.choices.find(self.key, budget)
+        known = {c.name: c for c in candidates}
+        if found is None or found[0] not in known:
+            return None
+        candidate, plan, options, placement = found
+        return Placed(known[candidate], plan, options, placement)
+
+    def keep(self, made: Placed, *, cut_short: bool) -> None:
+        if self.choices is not None:
+            self.choices.keep(self.key, made, cut_short=cut_short)
 
 
 def _bench(
@@ -267,58 +281,3 @@ def named_candidates(settings: Placing, backends: Sequence[str]) -> dict[str, st
             what = f"candidate {candidate.name!r} is not among the backends: {', '.join(backends) or 'there are none'}"
             raise ConfigError(what, where="placement.candidates", remedy=did_you_mean(candidate.name, backends))
     return {c.name: c.name for c in settings.candidates if c.quantization is None}
-
-
-def samples_to_place(
-    settings: Placing, verify: Any, exported: Mapping[str, ExportedProgram], compiler: Compiler
-) -> dict[str, list[Sample]]:
-    """The calls that programs are measured and compared on, by method, in the structure of its export; all have some.
-
-    Args:
-        settings: that may name data.
-        verify: inputs that were given; see `samples_of`.
-        exported: the methods.
-        compiler: that has taken them.
-
-    Raises:
-        InputError: there are none, they cannot be read, or are none that the method takes.
-        ConfigError: data is named, and torchao is not here.
-    """
-    source, where = None if settings.accuracy is None else settings.accuracy.inputs, "verify"
-    if source is not None:
-        if len(exported) > 1:
-            what = f"accuracy.inputs is for one method, and the program has {len(exported)}"
-            raise ConfigError(what, where=_INPUTS, remedy="give `verify` a dict of inputs by method")
-        where = _INPUTS
-        found = {name: _read(source, ep) for name, ep in exported.items()}
-    else:
-        found = {} if verify is None else samples_of(verify, exported)
-    for name, calls in found.items():
-        edge, spec = compiler.methods[name].edge, exported[name].call_spec.in_spec
-        inputs = emit_inputs(edge, compiler.kernels)
-        found[name] = [_fitting(call, inputs, spec, f"{where}, number {i}") for i, call in enumerate(calls, 1)]
-    missing = {name: ep for name, ep in exported.items() if name not in found}
-    return found | (example_samples(missing) if missing else {})
-
-
-def _read(source: str, ep: ExportedProgram) -> list[Sample]:
-    try:
-        from delegate.quantization.calibration import input_names, read_calibration
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "torchao":
-            raise
-        remedy = "pip install 'delegate[quantization]', or give the inputs as `verify`"
-        raise ConfigError("data is read by what quantizes, and torchao is not installed", remedy=remedy) from error
-    batches = list(itertools.islice(read_calibration(source, input_names(ep), _INPUTS), MOST_SAMPLES))
-    return samples_of(batches, {"forward": ep})["forward"]
-
-
-def _fitting(call: Sample, inputs: Method, spec: Any, where: str) -> Sample:
-    """A call in the structure of the export; raises InputError where the method does not take it."""
-    try:
-        leaves = leaves_of(inputs, call.args, dict(call.kwargs))
-        checker = InputChecker(inputs)
-        checker.symbols(checker.arrays(arrays_of(leaves)))
-    except InputError as error:
-        raise error.at(where) from error
-    return Sample(*pytree.tree_unflatten(leaves, spec))

@@ -12,8 +12,8 @@ from delegate.config import Placing
 from delegate.edge.sources import exported_programs
 from delegate.errors import ConfigError, InputError
 from delegate.lowering.compiler import Compiler
+from delegate.placement.calls import samples_to_place
 from delegate.placement.judging import examined
-from delegate.placement.placing import samples_to_place
 from delegate.registry import default_registry
 from delegate.runtime.kernels import kernels_of
 from delegate.selection import select

@@ -1,0 +1,77 @@
+"""The calls that programs are measured and compared on: given, read from data, or the export's own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import torch.utils._pytree as pytree
+from torch.export import ExportedProgram
+
+from delegate.accuracy.samples import Sample, example_samples, samples_of
+from delegate.config import Placing
+from delegate.emit.method import emit_inputs
+from delegate.errors import ConfigError, InputError
+from delegate.placement.alternatives import Compiler
+from delegate.placement.examining import MOST_SAMPLES, arrays_of
+from delegate.program.model import Method
+from delegate.runtime.inputs import InputChecker
+from delegate.runtime.method import leaves_of
+
+_INPUTS = "placement.accuracy.inputs"
+
+
+def samples_to_place(
+    settings: Placing, verify: Any, exported: Mapping[str, ExportedProgram], compiler: Compiler
+) -> dict[str, list[Sample]]:
+    """The calls that programs are measured and compared on, by method, in the structure of its export; all have some.
+
+    Args:
+        settings: that may name data.
+        verify: inputs that were given; see `samples_of`.
+        exported: the methods.
+        compiler: that has taken them.
+
+    Raises:
+        InputError: there are none, they cannot be read, or are none that the method takes.
+        ConfigError: data is named, and torchao is not here.
+    """
+    source, where = None if settings.accuracy is None else settings.accuracy.inputs, "verify"
+    if source is not None:
+        if len(exported) > 1:
+            what = f"accuracy.inputs is for one method, and the program has {len(exported)}"
+            raise ConfigError(what, where=_INPUTS, remedy="give `verify` a dict of inputs by method")
+        where = _INPUTS
+        found = {name: _read(source, ep) for name, ep in exported.items()}
+    else:
+        found = {} if verify is None else samples_of(verify, exported)
+    for name, calls in found.items():
+        edge, spec = compiler.methods[name].edge, exported[name].call_spec.in_spec
+        inputs = emit_inputs(edge, compiler.kernels)
+        found[name] = [_fitting(call, inputs, spec, f"{where}, number {i}") for i, call in enumerate(calls, 1)]
+    missing = {name: ep for name, ep in exported.items() if name not in found}
+    return found | (example_samples(missing) if missing else {})
+
+
+def _read(source: str, ep: ExportedProgram) -> list[Sample]:
+    try:
+        from delegate.quantization.calibration import input_names, read_calibration
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torchao":
+            raise
+        remedy = "pip install 'delegate[quantization]', or give the inputs as `verify`"
+        raise ConfigError("data is read by what quantizes, and torchao is not installed", remedy=remedy) from error
+    batches = list(itertools.islice(read_calibration(source, input_names(ep), _INPUTS), MOST_SAMPLES))
+    return samples_of(batches, {"forward": ep})["forward"]
+
+
+def _fitting(call: Sample, inputs: Method, spec: Any, where: str) -> Sample:
+    """A call in the structure of the export; raises InputError where the method does not take it."""
+    try:
+        leaves = leaves_of(inputs, call.args, dict(call.kwargs))
+        checker = InputChecker(inputs)
+        checker.symbols(checker.arrays(arrays_of(leaves)))
+    except InputError as error:
+        raise error.at(where) from error
+    return Sample(*pytree.tree_unflatten(leaves, spec))
