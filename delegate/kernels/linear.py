@@ -15,7 +15,7 @@ from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT
 from delegate.program.dtypes import DType
 
 _DTYPES = (FLOAT | INT | COMPLEX) - {DType.float16}
-_EXACT = (1 << 24) // (128 * 128)  # products of int8 that float32 sums up exactly
+_EXACT = (1 << 24) // (255 * 128)  # products of uint8 and int8 that float32 sums up exactly
 Number = int | float | complex
 
 
@@ -34,9 +34,9 @@ def product(left: Array, right: Array, *, out: Array) -> None:
     np.matmul(left, right, out=out)
 
 
-@TABLE.kernel("aten._int_mm.default", dtypes={DType.int8, DType.int32})
+@TABLE.kernel("aten._int_mm.default", dtypes={DType.int8, DType.uint8, DType.int32})
 def int8_product(left: Array, right: Array, *, out: Array) -> None:
-    """int8 (M, K) @ int8 (K, N) -> int32. BLAS has no integers: float32 holds sums of so many products exactly."""
+    """int8 or uint8 (M, K) @ int8 (K, N) -> int32. BLAS has no integers: float32 sums so many products exactly."""
     wide = left.astype(np.float32)
     out.fill(0)
     for start in range(0, left.shape[1], _EXACT):

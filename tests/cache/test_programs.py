@@ -229,16 +229,21 @@ def test_what_nobody_can_tell_has_no_key(name: str) -> None:
 
 
 def request_key(
-    backends: Any = "xnnpack", *, kernels: Any = None, plan: Any = None, cache: bool | None = None, **config: Any
+    backends: Any = "xnnpack",
+    *,
+    kernels: Any = None,
+    plan: Any = None,
+    cache: bool | None = None,
+    model: ExportedProgram | None = None,
+    **config: Any,
 ) -> str | None:
     registry = default_registry()
     if config or isinstance(backends, list):
         config["backends"], backends = backends if isinstance(backends, list) else [backends], None
     selection = select(backends, config or None, registry, kernels)
     artifacts = kept_artifacts(selection, registry, cache)
-    return (
-        None if artifacts is None else KeptPrograms(artifacts, selection, registry).key({"forward": exported()}, plan)
-    )
+    methods = {"forward": exported() if model is None else model}
+    return None if artifacts is None else KeptPrograms(artifacts, selection, registry).key(methods, plan)
 
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -290,19 +295,20 @@ def test_code_versions_and_the_machine_count(
 
 
 def test_settings_of_torch_count(folder: Path) -> None:
-    keys = [request_key()]
+    model = exported()
+    keys = [request_key(model=model)]
     torch.set_default_dtype(torch.float64)
-    keys.append(request_key())
+    keys.append(request_key(model=model))
     torch.set_default_dtype(torch.float32)
     with torch.device("meta"):
-        keys.append(request_key())
+        keys.append(request_key(model=model))
     with torch.autocast("cpu"):
-        keys.append(request_key())
+        keys.append(request_key(model=model))
     torch.use_deterministic_algorithms(True)
-    keys.append(request_key())
+    keys.append(request_key(model=model))
     torch.use_deterministic_algorithms(False)
     assert len(set(keys)) == len(keys)
-    assert request_key() == keys[0]
+    assert request_key(model=model) == keys[0]
 
 
 def test_nothing_that_may_be_asked_for_is_forgotten() -> None:

@@ -216,6 +216,21 @@ def ones_of_different_type(x):
     return y * 1, y * 1.0, y * True
 
 
+def _product(x, offset):
+    left, right = (x[0] * 9).to(torch.int8), (x[1].T * 9).to(torch.int8)
+    found = torch._int_mm((left.to(torch.int32) + offset).to(torch.uint8), right)
+    return found.sub_(right.sum(0, keepdim=True, dtype=torch.int32) * 128)
+
+
+def unsigned_product(x):
+    """As torchao writes it on CPUs with VNNI."""
+    return _product(x, 128)
+
+
+def shifted_product(x):
+    return _product(x, 127)
+
+
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
@@ -231,6 +246,11 @@ def ones_of_different_type(x):
         (permutes, {"permute": 1, "relu": 1}),
         (twice, {"exp": 1, "add": 3, "mul": 1, "sum": 1}),
         (ones_of_different_type, {"_to_copy": 1, "mul": 1}),
+        (unsigned_product, {"select": 2, "mul": 2, "_to_copy": 2, "permute": 1, "_int_mm": 1}),
+        (
+            shifted_product,
+            {"select": 2, "mul": 3, "_to_copy": 4, "permute": 1, "add": 1, "_int_mm": 1, "sum": 1, "sub": 1},
+        ),
     ],
     ids=lambda v: getattr(v, "__name__", ""),
 )

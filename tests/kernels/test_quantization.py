@@ -73,6 +73,8 @@ def test_quantization_of_any_size(size, zero):
 def test_products_of_int8_are_exact(depth, value):
     left = torch.full((17, depth), value, dtype=torch.int8)
     check(torch.ops.aten._int_mm.default, left, torch.full((depth, 8), -128, dtype=torch.int8))
+    unsigned = torch.full((17, depth), 255, dtype=torch.uint8)
+    check(torch.ops.aten._int_mm.default, unsigned, torch.full((depth, 8), -128, dtype=torch.int8))
     check(torch.ops.aten._int_mm.default, sample(17, depth, dtype=torch.int8), sample(depth, 8, dtype=torch.int8))
 
 
