@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -22,13 +23,19 @@ def fold(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
         wanted: says which of these nodes; it is asked while those before them may be constants already.
     """
     fixed, values = set(_fixed(module)), dict[Node, Any]()
-    for number, node in enumerate(list(module.graph.nodes)):
+    names = _unused_names(module)
+    for node in list(module.graph.nodes):
         if node in fixed and node.op == "call_function" and wanted(node):
             value = _value(module, node, values)
             if isinstance(value, torch.Tensor):
-                _replace(module, node, f"_constant_{number}", value)
+                _replace(module, node, next(names), value)
     module.graph.eliminate_dead_code()
     module.recompile()
+
+
+def _unused_names(module: GraphModule) -> Iterator[str]:
+    """Names of attributes that the module lacks: a second fold must not overwrite what the first one made."""
+    return (name for number in itertools.count() if not hasattr(module, name := f"_constant_{number}"))
 
 
 def _fixed(module: GraphModule) -> Iterator[Node]:

@@ -13,6 +13,7 @@ from torch import nn
 
 import delegate
 from delegate.backends.quantizable import TABLES
+from delegate.quantization.constants import fold
 from tests import zoo
 from tests.backends.xnnpack.test_integers import floats_within, require_whole
 from tests.backends.xnnpack.test_run_time import sqnr
@@ -295,6 +296,27 @@ class Parted(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         query, key, value = self.wide(x).chunk(3, -1)
         return query + key - value
+
+
+def test_constants_of_two_folds_are_apart() -> None:
+    """Those of the second had the names of the first: Swin's masks became weights."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.full((3,), 5.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            a, b = self.a.exp(), self.b.neg()
+            return x + a * x + b
+
+    x = torch.ones(3)
+    module = torch.export.export(Net(), (x,)).module()
+    for wanted in (torch.ops.aten.exp.default, torch.ops.aten.neg.default):
+        fold(module, lambda node, wanted=wanted: node.target is wanted)
+        module.graph.lint()
+        torch.testing.assert_close(module(x), Net()(x))
+    assert {"exp", "neg"}.isdisjoint(node.name for node in module.graph.nodes)
 
 
 def test_parts_share_the_parameters_of_the_whole() -> None:
