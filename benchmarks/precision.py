@@ -1,0 +1,130 @@
+"""Placement that may choose less precision: the fastest plan that keeps a bound, over the best one in float32.
+
+python -m benchmarks.precision [--models NAME ...] [--budget S] [--sqnr DB]
+
+Candidates are the engines in float32, OpenVINO in bfloat16, and int8 on XNNPACK, static and dynamic, calibrated on
+random inputs. Costs are those of the placement's own race. The bound is measured once more on inputs that it was not
+given. Each model has a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from benchmarks.engines import THREADS
+from benchmarks.quantized import cpu
+from delegate.errors import DelegateError
+from tests import zoo
+
+FLOATS = ("xnnpack", "openvino", "onnxruntime")
+SCHEMES = ("static_int8", "dynamic_int8")
+_CALIBRATED, _GIVEN, _FRESH = range(8), range(8, 12), range(12, 16)  # seeds of inputs
+
+
+def drawn(inputs: zoo.Inputs, seed: int) -> tuple[torch.Tensor, ...]:
+    """Other inputs of the same shapes."""
+    source = torch.Generator().manual_seed(seed)
+    return tuple(
+        torch.randn(x.shape, generator=source)
+        if x.is_floating_point()
+        else torch.randint(0, 1000, x.shape, generator=source)
+        for x in inputs
+    )
+
+
+def configuration(folder: Path, budget: float, sqnr: float) -> dict[str, Any]:
+    """Of a placement with a bound; calibration data lies in the folder."""
+    backends: list[dict[str, Any]] = [{"name": name, "options": {"threads": THREADS}} for name in FLOATS]
+    backends.append({"name": "openvino:bf16", "options": {"threads": THREADS, "precision": "bf16"}})
+    candidates: list[Any] = [b["name"] for b in backends]
+    for scheme in SCHEMES:
+        data = {"calibration": str(folder)} if scheme.startswith("static") else {}
+        candidates.append({"name": "xnnpack", "quantization": {"scheme": scheme, **data}})
+    placement = {"policy": "measured", "budget": budget, "candidates": candidates, "accuracy": {"sqnr_db": sqnr}}
+    return {"backends": backends, "placement": placement, "cache": {"enabled": False}}
+
+
+def least_sqnr(module: torch.nn.Module, program: Any, calls: list[tuple[torch.Tensor, ...]]) -> float:
+    """Of all outputs of all calls together, that of the worst output, in dB."""
+    signal: dict[int, float] = {}
+    noise: dict[int, float] = {}
+    with torch.no_grad():
+        for call in calls:
+            pairs = zip(pytree.tree_leaves(module(*call)), pytree.tree_leaves(program(*call)), strict=True)
+            for i, (wanted, got) in enumerate(pairs):
+                signal[i] = signal.get(i, 0.0) + float(wanted.double().pow(2).sum())
+                noise[i] = noise.get(i, 0.0) + float((wanted.double() - got.double()).pow(2).sum())
+    return min(10 * math.log10(max(signal[i], 1e-30) / max(noise[i], 1e-30)) for i in signal)
+
+
+def row(name: str, budget: float, sqnr: float) -> tuple[str, float]:
+    """The cells of a model, and the ratio of its plan to the best in float32."""
+    import delegate
+
+    module, inputs = zoo.make(name)
+    given = [drawn(inputs, seed) for seed in _GIVEN]
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in _CALIBRATED:
+            np.savez(Path(folder) / f"{seed}.npz", *(x.numpy() for x in drawn(inputs, seed)))
+        config = configuration(Path(folder), budget, sqnr)
+        program = delegate.to_backend(zoo.export(name), config=config, verify=given)
+    (placement,) = program.report.placements
+    print(*placement.lines(), sep="\n", file=sys.stderr, flush=True)
+    costs = {plan.name: plan.cost * 1e3 for plan in placement.plans if plan.cost is not None}
+    known = {plan.name: plan.sqnr_db for plan in placement.plans}
+    best = min((n for n in costs if not any(word in n for word in ("int8", "bf16"))), key=costs.__getitem__)
+    ratio = costs[placement.chosen] / costs[best]
+    cells = [name, *(f"{n}, {costs[n]:.2f}" for n in (best, placement.chosen)), f"{ratio:.2f}"]
+    cells += [f"{known[placement.chosen]:.1f}"]
+    cells += [f"{least_sqnr(module, program, [drawn(inputs, seed) for seed in _FRESH]):.1f}"]
+    for scheme in SCHEMES:
+        found = next((n for n in costs if scheme in n), None)
+        cells.append("not measured" if found is None else f"{costs[found] / costs[best]:.2f}, {known[found]:.1f}")
+    return "| " + " | ".join(cells) + " |", ratio
+
+
+def _told(name: str, budget: float, sqnr: float, answer: Any) -> None:
+    try:
+        answer.put(row(name, budget, sqnr))
+    except DelegateError as error:
+        answer.put((f"| {name} | failed: {error} |", math.nan))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=[*zoo.ZOO, *zoo.WIDER], choices=[*zoo.ZOO, *zoo.WIDER])
+    parser.add_argument("--budget", type=float, default=60.0)
+    parser.add_argument("--sqnr", type=float, default=30.0)
+    given = parser.parse_args()
+    print(f"{time.strftime('%Y-%m-%d')}; {cpu()}, {THREADS} threads\n")
+    heads = ["model", "best in float32, ms", "chosen, ms", "ratio", "SQNR, dB", "on other inputs"]
+    print("| " + " | ".join([*heads, *(f"{scheme}: ratio, dB" for scheme in SCHEMES)]) + " |")
+    print("|---" * (len(heads) + len(SCHEMES)) + "|", flush=True)
+    context = multiprocessing.get_context("spawn")
+    ratios = []
+    for name in given.models:
+        answer = context.SimpleQueue()
+        process = context.Process(target=_told, args=(name, given.budget, given.sqnr, answer))
+        process.start()
+        process.join()
+        if process.exitcode == 0:
+            line, ratio = answer.get()
+            print(line, flush=True)
+            ratios.append(ratio)
+    known = [r for r in ratios if not math.isnan(r)]
+    print(f"\ngeometric mean of {len(known)}: {math.exp(sum(map(math.log, known)) / len(known)):.3f}")
+
+
+if __name__ == "__main__":
+    main()

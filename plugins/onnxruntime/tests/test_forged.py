@@ -1,0 +1,65 @@
+"""Forged blobs: a graph of ONNX may name files, and none is read."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.errors import BackendFailed
+from delegate.program.file import serialize
+from delegate.program.model import Program
+
+X = torch.linspace(-1, 1, 8).reshape(2, 4)
+
+
+def secret() -> Any:
+    """A tensor whose numbers lie in a file."""
+    tensor = onnx.TensorProto(name="w", data_type=1, dims=[2, 4], data_location=onnx.TensorProto.EXTERNAL)
+    for key, value in (("location", "secret.bin"), ("offset", "0"), ("length", "32")):
+        tensor.external_data.add(key=key, value=value)
+    return tensor
+
+
+def weight() -> tuple[list[Any], list[Any]]:
+    return [], [secret()]
+
+
+def constant() -> tuple[list[Any], list[Any]]:
+    return [onnx.helper.make_node("Constant", [], ["w"], value=secret())], []
+
+
+def forged(made: tuple[list[Any], list[Any]]) -> Program:
+    """A program whose result is what it read."""
+    program = delegate.to_backend(torch.export.export(nn.ReLU(), (X,)), "onnxruntime").program
+    nodes, weights = made
+    nodes.append(onnx.helper.make_node("Where", ["c", "w", "x"], ["y"]))
+    nodes.insert(0, onnx.helper.make_node("Cast", ["x"], ["c"], to=onnx.TensorProto.BOOL))
+    x, y = (onnx.helper.make_tensor_value_info(name, 1, [2, 4]) for name in "xy")
+    graph = onnx.helper.make_graph(nodes, "g", [x], [y], weights)
+    blob = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+    data: bytes = blob.SerializeToString()
+    (spec,) = program.delegates
+    specs = {"graph": len(data), "weights": [], "inputs": [["x", 1]], "outputs": [["y", 1]]}
+    spec = spec._replace(compile_specs={**spec.compile_specs, **specs})
+    segments = tuple(data if i == spec.segment else s for i, s in enumerate(program.segments))
+    return program._replace(delegates=(spec,), segments=segments)
+
+
+@pytest.mark.parametrize("made", [weight, constant], ids=lambda made: made.__name__)
+def test_no_file_is_read(
+    made: Callable[[], tuple[list[Any], list[Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.arange(8, dtype=np.float32).tofile(tmp_path / "secret.bin")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BackendFailed, match=re.escape(os.devnull)):
+        delegate.load(serialize(forged(made())))
