@@ -82,6 +82,8 @@ def row(name: str, budget: float, sqnr: float) -> tuple[str, float]:
     (placement,) = program.report.placements
     print(*placement.lines(), sep="\n", file=sys.stderr, flush=True)
     costs = {plan.name: plan.cost * 1e3 for plan in placement.plans if plan.cost is not None}
+    if not costs:
+        return f"| {name} | nothing was measured |", math.nan
     known = {plan.name: plan.sqnr_db for plan in placement.plans}
     best = min((n for n in costs if not any(word in n for word in ("int8", "bf16"))), key=costs.__getitem__)
     ratio = costs[placement.chosen] / costs[best]

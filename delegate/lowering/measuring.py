@@ -88,6 +88,7 @@ def measured_places(
             other = Compiler(selection, compiler.kernels, None, compiler.kept)
             other.take(quantized)
             bases.append(Base(other, quantized, {name: candidate.name}, section.model_dump(mode="json")))
+    begun = max(begun, time.monotonic() - _QUANTIZED * settings.budget)  # what is left is for measuring
     kept = compiler.kept
     identities = {} if kept is None else {name: kept.identity(name) for name in selection.backends}
     folder = kept_folder(selection, cache)
