@@ -17,7 +17,7 @@ SURVEYED = 9  # rounds of programs whose steps are timed
 _BESIDE = 5  # rounds of what is in the table alone
 SAME = 0.01  # two plans whose difference is less for sure are the same
 DOUBT = 1.3  # other work may make a plan take so many times as long beside another
-_FAR = ((1, 8.0), (3, 2.0), (5, 1.5))  # after so many rounds what takes so many times as long in each of them is out
+_FAR = ((1, 8.0), (3, 2.0))  # after so many rounds what takes so many times as long in each of them is out
 
 T = TypeVar("T")
 GoOn = Callable[[Mapping[str, Record]], Collection[str]]
@@ -194,7 +194,7 @@ def compared(
 
 
 def _is_far(record: Record, best: Record) -> bool:
-    """Whether it is known to be slower before there are as many rounds as an interval needs."""
+    """Whether no more rounds are needed to know that it is slower."""
     pairs = list(zip(record.rounds, best.rounds, strict=False))
     return any(len(pairs) >= rounds and all(a > times * b for a, b in pairs) for rounds, times in _FAR)
 
@@ -204,10 +204,14 @@ def _is_same(interval: Interval) -> bool:
 
 
 def beats(record: Record, other: Record) -> bool:
-    """Whether it costs less than the other beyond the noise, and beyond what other work may do where there was any."""
-    least = 1 if record.is_calm and other.is_calm else 1 / DOUBT
+    """Whether it costs less than the other beyond the noise, and beyond what other work may do where there was any.
+
+    In fewer rounds than an interval needs, which are those there was time for, it is what other work hardly does.
+    """
     known = ratio(record.rounds, other.rounds)
-    return (known.high < 1 and known.ratio < least) or _is_far(other, record)
+    has_interval = min(len(record.rounds), len(other.rounds)) >= LEAST
+    is_sure = has_interval and record.is_calm and other.is_calm
+    return known.ratio < (1 if is_sure else 1 / DOUBT) and (known.high < 1 or not has_interval)
 
 
 def winner(records: Mapping[str, Record], names: Sequence[str]) -> str | None:

@@ -85,13 +85,10 @@ def test_the_simpler_plan_is_taken_unless_another_is_better_beyond_the_noise() -
     assert winner(records, ["failed", "never"]) is None
 
 
-@pytest.mark.parametrize(
-    ("rounds", "times", "is_known"),
-    [(1, 9.0, True), (2, 7.0, False), (3, 2.5, True), (3, 1.8, False), (5, 1.6, True), (5, 1.4, False)],
-)
+@pytest.mark.parametrize(("rounds", "times", "is_known"), [(1, 1.5, True), (1, 1.2, False), (5, 1.4, True)])
 @pytest.mark.parametrize("is_calm", [True, False])
 def test_a_few_rounds_tell_what_is_far_behind(rounds: int, times: float, is_known: bool, is_calm: bool) -> None:
-    """A budget that quantizing had used up left a plan at 1.67 of another, since an interval needs more rounds."""
+    """A budget that was used up left a plan at 1.67 of another, since an interval needs more rounds."""
     first, other = Record([times, times * 1.1] * 3, is_calm=is_calm), Record([1.0, 1.05] * 3, is_calm=is_calm)
     del first.rounds[rounds:], other.rounds[rounds:]
     assert winner({"first": first, "other": other}, ["first", "other"]) == ("other" if is_known else "first")

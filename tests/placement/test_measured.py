@@ -37,7 +37,7 @@ TWO = {
 
 
 def measuring(**placement: object) -> dict[str, object]:
-    return {**TWO, "placement": {"policy": "measured", "budget": 300, **placement}}
+    return {**TWO, "placement": {"policy": "measured", "budget": 60, **placement}}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_preference_measures_nothing(exported) -> None:
 
 def test_what_was_measured_is_kept(exported, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path))
-    first = delegate.to_backend(exported, config=measuring())
+    first = delegate.to_backend(exported, config=measuring(budget=300))  # a disturbed choice is not kept
     second = delegate.to_backend(exported, config=measuring(budget=200))
     assert first.report.placements[0].spent > 0
     assert second.report.placements[0].spent == 0
@@ -97,7 +97,7 @@ def test_a_choice_is_kept_for_a_method_by_its_name(exported, tmp_path, monkeypat
     """A plan names the graphs that its nodes are of: for another method it would have all of them on kernels."""
     monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path))
     for name in ("first", "second", "second"):
-        program = delegate.to_backend({name: exported}, config=measuring())
+        program = delegate.to_backend({name: exported}, config=measuring(budget=300))
         assert [p.method for p in program.report.placements] == [name]
         assert [n for n in program.report.nodes if n.backend == "portable"] == []
     assert program.report.placements[0].spent == 0
@@ -232,7 +232,7 @@ def test_objectives(exported, objective) -> None:
 
 
 def test_threads_are_tried_and_held(exported) -> None:
-    config = {"backends": ["xnnpack"], "placement": {"policy": "measured", "threads": [1, 2], "budget": 300}}
+    config = {"backends": ["xnnpack"], "placement": {"policy": "measured", "threads": [1, 2], "budget": 60}}
     program = delegate.to_backend(exported, config=config)
     (placement,) = program.report.placements
     assert {p.name for p in placement.plans} == {"xnnpack, 1 threads", "xnnpack, 2 threads"}
@@ -325,7 +325,7 @@ def test_results_that_say_nothing_put_nobody_out(name: str) -> None:
 
 def test_a_bound_lets_less_precision_in(exported) -> None:
     quantized = {"name": "xnnpack:two", "quantization": {"scheme": "dynamic_int8"}}
-    given = {"policy": "measured", "budget": 300, "candidates": ["xnnpack:one", quantized]}
+    given = {"policy": "measured", "budget": 60, "candidates": ["xnnpack:one", quantized]}
     loose = delegate.to_backend(exported, config={**TWO, "placement": {**given, "accuracy": {"sqnr_db": 10}}}, verify=X)
     rows = {p.name: p for p in loose.report.placements[0].plans}
     assert set(rows) == {"xnnpack:one", "xnnpack:two dynamic_int8"}
