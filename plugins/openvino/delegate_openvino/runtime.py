@@ -15,6 +15,9 @@ from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
 _HALF = ("f16", "bf16")
 _DAMAGED = "the file is damaged: lower the program again"
 _IR = b"<?xml"  # how OpenVINO's own format begins
+_MOVING = frozenset({"Convert", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})  # done to constants when compiling
+_READING_IN_PLACE = frozenset({"Gather", "ShapeOf"})
+_Use = frozenset[tuple[str, int, str, str]]
 
 
 class OpenVinoRuntime(BackendRuntime):
@@ -49,17 +52,31 @@ class OpenVinoRuntime(BackendRuntime):
 
 
 def _part_constants(model: Any) -> None:
-    """Give constants of one place and different shapes memory of their own.
+    """Give constants of one place that are used differently memory of their own.
 
-    Equal bytes are stored once, and OpenVINO 2026.4 knows weights that it has packed by where they lie: the second
-    product then takes what was packed for the first one's shape.
+    Equal bytes are stored once, and OpenVINO 2026.4 knows weights that it has packed by where they lie: a product of
+    another shape, or a transposed convolution beside a plain one, then takes what was packed for the first.
     """
-    shapes: dict[int, list[int]] = {}
+    uses: dict[int, _Use] = {}
     for constant in [op for op in model.get_ops() if op.get_type_name() == "Constant"]:
-        place, shape = constant.data.ctypes.data, list(constant.shape)
-        if shapes.setdefault(place, shape) != shape:
-            own = openvino.op.Constant(constant.data.copy())
-            constant.output(0).replace(own.output(0))
+        copies: dict[_Use, Any] = {}
+        for reader in constant.output(0).get_target_inputs():
+            use = _use(reader)
+            if use and uses.setdefault(constant.data.ctypes.data, use) != use:
+                own = copies.setdefault(use, openvino.op.Constant(constant.data.copy()))
+                reader.replace_source_output(own.output(0))
+
+
+def _use(reader: Any) -> _Use:
+    """What reads a constant in the end, with the shape that it has there and its attributes; nothing if none packs it."""
+    node = reader.get_node()
+    kind = node.get_type_name()
+    if kind in _READING_IN_PLACE:
+        return frozenset()
+    if kind in _MOVING and reader.get_index() == 0:
+        return frozenset().union(*(_use(r) for r in node.output(0).get_target_inputs()))
+    shape, attributes = str(reader.get_partial_shape()), str(sorted(node.get_attributes().items()))
+    return frozenset({(kind, reader.get_index(), shape, attributes)})
 
 
 def _settings(specs: Mapping[str, Any], model: Any) -> dict[str, Any]:
