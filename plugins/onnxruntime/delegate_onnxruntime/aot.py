@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import Field, NonNegativeInt
+from torch.fx import Node
 
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.lowering import conditions
+from delegate.backends.nan import Nan, notes_on_nan, refused_for_nan
 from delegate.backends.onnx.aot import OnnxBackend
 from delegate.backends.onnx.blob import pack
 from delegate.backends.onnx.model import ExportedModel
 from delegate.backends.onnx.provider import CPU, Provider
 from delegate.backends.onnx.translations import TRANSLATIONS, table_of
-from delegate_onnxruntime.operators import LIMITS, operators_of
+from delegate.verdict import Verdict
+from delegate_onnxruntime.operators import LIMITS, LOSING_NAN, operators_of
 from delegate_onnxruntime.providers import find
 from delegate_onnxruntime.runtime import settings
 
@@ -33,6 +36,7 @@ class OnnxRuntimeOptions(aot.Options):
         "that has any is opened with trust_code alone.",
     )
     threads: NonNegativeInt = Field(default=0, description="Threads of the host; 0: ONNX Runtime decides.")
+    nan: Nan = "fast"
 
 
 class OnnxRuntimeBackend(OnnxBackend):
@@ -57,6 +61,10 @@ class OnnxRuntimeBackend(OnnxBackend):
         onnx = f"As ONNX's {', '.join((*row.lower.onnx, *row.lower.between))}, on the dtypes that the provider says."
         return (onnx, *conditions(row.check))
 
+    def check(self, node: Node) -> Verdict:
+        lost = refused_for_nan(node, LOSING_NAN, self.options.nan)
+        return super().check(node) if lost is None else lost
+
     def provider(self) -> Provider:
         return self._provider
 
@@ -67,8 +75,8 @@ class OnnxRuntimeBackend(OnnxBackend):
         self.refuse_left_to_cpu(exported)
         blob, specs = pack(exported.model)
         count = len(exported.operators)
-        notes = (f"{count} ONNX operator{'s' * (count != 1)}, checked on {self.library}",)
-        return PreprocessResult(blob, {**specs, **self._specs()}, notes)
+        note = f"{count} ONNX operator{'s' * (count != 1)}, checked on {self.library}"
+        return PreprocessResult(blob, {**specs, **self._specs()}, (note, *notes_on_nan(region, LOSING_NAN)))
 
     def _specs(self) -> dict[str, Any]:
         return dict(self.options.model_dump())

@@ -26,6 +26,19 @@ _DTYPES: Mapping[str, torch.dtype] = {
 # Where kernels that a provider has give wrong numbers, or refuse: operator -> what is asked of a node besides.
 LIMITS: Mapping[str, Mapping[str, Check]] = {"WebGpuExecutionProvider": WEBGPU, "QNNExecutionProvider": QNN}
 
+# What loses NaN on the CPU provider, which compares. tests/test_nan.py finds what is missing.
+LOSING_NAN = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("amax.default", "amin.default", "max.default", "min.default", "max.dim", "min.dim", "sign.default"),
+        *("argmax.default", "argmin.default", "topk.default", "sort.default", "sort.stable", "argsort.default"),
+        *("max_pool1d.default", "max_pool2d.default", "max_pool3d.default"),
+        *("max_pool2d_with_indices.default", "max_pool3d_with_indices.default"),
+        *("adaptive_max_pool1d.default", "adaptive_max_pool2d.default", "adaptive_max_pool3d.default"),
+        *("linalg_vector_norm.default", "scatter_reduce.two", "grid_sampler_2d.default"),
+    )
+)
+
 
 @cache
 def operators_of(provider: str) -> Operators:

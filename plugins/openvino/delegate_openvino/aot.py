@@ -15,9 +15,11 @@ from torch.fx import Node
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed
 from delegate.backends.asking import AskingBackend
+from delegate.backends.nan import Nan, notes_on_nan, refused_for_nan
 from delegate.edge.node import arguments, is_static, op_name, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.convert import ELEMENTS, NotConverted, shape_of, to_openvino, whole_operators
+from delegate_openvino.nan import LOSING
 
 # OpenVINO's CPU plugin computes int64 in 32 bits and saturates where torch wraps around, so that integers are right
 # only as indices: those that pick, and those that sorting and maxima give.
@@ -62,6 +64,7 @@ class OpenVinoOptions(aot.Options):
         default="f32", description="What floats are computed in; bf16 uses the matrix units of a CPU that has them."
     )
     threads: NonNegativeInt = Field(default=0, description="Threads of a CPU; 0: OpenVINO decides.")
+    nan: Nan = "fast"
     cache: str = Field(default="", description="Folder where compiled kernels are kept between runs; empty: none.")
 
 
@@ -81,7 +84,8 @@ class OpenVinoBackend(AskingBackend):
             for tensor in tensors(node):
                 if tensor.dtype not in ELEMENTS:
                     return no(Reason.DTYPE, f"{node.name} is {str(tensor.dtype).removeprefix('torch.')}")
-        for refused in (_integers(region), _otherwise(region), _not_compiled(region)):
+        lost = refused_for_nan(region.calls[0], LOSING, self.options.nan)
+        for refused in (_integers(region), _otherwise(region), _not_compiled(region), lost):
             if refused is not None:
                 return refused
         try:
@@ -106,8 +110,8 @@ class OpenVinoBackend(AskingBackend):
             "dtypes": _names(region.inputs),
             "results": _names(region.outputs),
         }
-        notes = (f"{len(made.model.get_ops())} OpenVINO operators, {options.device} in {options.precision}",)
-        return PreprocessResult(blob, specs, notes)
+        note = f"{len(made.model.get_ops())} OpenVINO operators, {options.device} in {options.precision}"
+        return PreprocessResult(blob, specs, (note, *notes_on_nan(region, LOSING)))
 
 
 def _integers(region: Region) -> Verdict | None:

@@ -68,7 +68,7 @@ def _part_constants(model: Any) -> None:
 
 
 def _use(reader: Any) -> _Use:
-    """What reads a constant in the end, with the shape that it has there and its attributes; nothing if none packs it."""
+    """What packs a constant in the end, as which shape, and with which attributes."""
     node = reader.get_node()
     kind = node.get_type_name()
     if kind in _READING_IN_PLACE:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,23 +11,25 @@ from torch import nn
 
 import delegate
 
+Use = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
 torch.manual_seed(0)
 FILTERS, MATRIX = torch.randn(8, 8, 3, 3) / 4, torch.randn(16, 16) / 4
 
-OF_FILTERS = {
+OF_FILTERS: dict[str, Use] = {
     "plain": lambda x, w: F.conv2d(x, w, padding=1),
     "in steps": lambda x, w: F.conv2d(x, w, stride=2),
     "turned": lambda x, w: F.conv2d(x, w.transpose(0, 1)),
     "in groups": lambda x, w: F.conv2d(x, w.reshape(16, 4, 3, 3), groups=2),
     "in more groups": lambda x, w: F.conv2d(x, w.reshape(32, 2, 3, 3), groups=4),
     "depthwise": lambda x, w: F.conv2d(x, w.reshape(64, 1, 3, 3), groups=8),
-    "transposed": lambda x, w: F.conv_transpose2d(x, w),
+    "transposed": F.conv_transpose2d,
     "transposed in groups": lambda x, w: F.conv_transpose2d(x, w, groups=2),
     "transposed depthwise": lambda x, w: F.conv_transpose2d(x, w.reshape(8, 8, 3, 3), groups=8),
     "linear": lambda x, w: F.linear(x[:, :, :3, :3].flatten(1), w.flatten(1)),
     "added": lambda x, w: x[:1, :, :3, :3] + w,
 }
-OF_MATRIX = {
+OF_MATRIX: dict[str, Use] = {
     "linear": F.linear,
     "product": torch.matmul,
     "of another shape": lambda x, w: F.linear(x.reshape(2, 32), w.reshape(8, 32)),
@@ -41,12 +45,12 @@ OF_MATRIX = {
 class Each(nn.Module):
     """Every use with a weight of its own."""
 
-    def __init__(self, uses, weight):
+    def __init__(self, uses: Sequence[Use], weight: torch.Tensor) -> None:
         super().__init__()
         self.uses = uses
         self.weights = nn.ParameterList(weight.clone() for _ in uses)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(use(x, w) for use, w in zip(self.uses, self.weights, strict=True))
 
 
@@ -56,7 +60,7 @@ class Each(nn.Module):
     [(OF_FILTERS, FILTERS, torch.randn(2, 8, 9, 9)), (OF_MATRIX, MATRIX, torch.randn(4, 16))],
     ids=["filters", "matrix"],
 )
-def test_each_use_has_its_numbers(uses, weight, x, turned):
+def test_each_use_has_its_numbers(uses: dict[str, Use], weight: torch.Tensor, x: torch.Tensor, turned: bool) -> None:
     names = list(uses)[::-1] if turned else list(uses)
     module = Each([uses[name] for name in names], weight).eval()
     with torch.no_grad():
