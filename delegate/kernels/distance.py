@@ -37,7 +37,7 @@ def _accumulate(difference: Array, p: float, out: Array) -> None:
     """Add |difference|^p, overwriting the difference; for p = 0 count what differs, for infinity keep the largest."""
     np.abs(difference, out=difference)
     if p == 0:
-        out += difference != 0
+        out += np.minimum(np.ceil(difference), 1)  # NaN stays
     elif p == np.inf:
         np.maximum(out, difference, out=out)
     else:

@@ -18,6 +18,7 @@ _BILINEAR, _NEAREST = 0, 1  # the third interpolation mode is bicubic
 _MANY = 8  # channels from which they are better gathered together
 _FEW = 2  # times as many pixels as are read, from which none but these are looked at
 _SMALL = 1 << 12  # elements read of an image, up to which images are better taken together
+_PLANE = 2  # axes; what torch does with NaN differs beyond
 _ZEROS, _BORDER = 0, 1  # the third padding mode is reflection
 
 
@@ -55,7 +56,7 @@ def _joined(pixels: Array, weights: Array, there: Array | None, size: Sequence[i
     """Places in the flattened image, and weights, of all combinations of the taps on each axis.
 
     pixels, weights (taps, axes, N, points) -> (taps ** axes, N, points). `there` says which pixels exist; None: all.
-    What lies outside is the pixel behind the last one.
+    What lies outside is the pixel behind the last one, a zero; on a plane NaN as its weight makes NaN of it.
     """
     index, weight, inside = pixels[:, 0], weights[:, 0], None if there is None else there[:, 0]
     for axis in range(1, len(size)):
@@ -65,9 +66,9 @@ def _joined(pixels: Array, weights: Array, there: Array | None, size: Sequence[i
         if inside is not None and there is not None:
             inside = (inside[:, None] & there[:, axis]).reshape(shape)
     if inside is not None and not inside.all():
-        outside = ~inside
-        index[outside] = math.prod(size)
-        weight[outside] = 0
+        np.copyto(index, math.prod(size), where=~inside)
+        if len(size) > _PLANE:
+            np.copyto(weight, 0, where=~inside)
     return index, weight
 
 
@@ -129,7 +130,10 @@ def _unnormalize(position: Array, size: Array, align_corners: bool) -> Array:
 
 
 def _inside(position: Array, size: Array, padding: int, align_corners: bool) -> Array:
-    """Coordinates (..., axes, N, points) brought into the image (axes, 1, 1), as the padding mode says."""
+    """Coordinates (..., axes, N, points) brought into the image (axes, 1, 1), as the padding mode says.
+
+    As in torch, NaN is the first pixel of a plane, and the last one of a volume.
+    """
     if padding == _ZEROS:
         return position
     if padding > _BORDER:
@@ -138,7 +142,9 @@ def _inside(position: Array, size: Array, padding: int, align_corners: bool) -> 
         turns, rest = np.floor(distance / span), np.fmod(distance, span)
         mirrored = np.where(turns % 2 == 0, rest + low, span - rest + low)
         position = np.where(span == 0, 0, mirrored).astype(position.dtype)
-    return np.clip(position, 0, size - 1)
+    not_before = np.maximum if len(size) > _PLANE else np.fmax
+    inside: Array = np.fmin(not_before(position, 0), size - 1)
+    return inside
 
 
 def _taps(position: Array, interpolation: int) -> tuple[Array, Array]:
@@ -150,4 +156,4 @@ def _taps(position: Array, interpolation: int) -> tuple[Array, Array]:
     if interpolation == _BILINEAR:
         return np.stack([low, low + 1]), np.stack([1 - share, share])
     steps = np.arange(-1, 3, dtype=position.dtype).reshape(4, 1, 1, 1)
-    return low + steps, keys(np.abs(share - steps), -0.75)
+    return low + steps, keys(np.abs(share - steps), -0.75) + 0 * share

@@ -6,7 +6,7 @@ import sys
 import unittest
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from delegate.edge.node import dtype_of
 from delegate.kernels.portable import TABLE
@@ -198,8 +198,24 @@ def samples(entry: Any, dtype: torch.dtype, count: int) -> Iterator[Any]:
     yield from islice(entry.reference_inputs("cpu", dtype, requires_grad=False), count)
 
 
-def sweep(entries: Iterable[Any], dtypes: Iterable[torch.dtype] = DTYPES, count: int = 12) -> Rows:
-    """Run the entries on `count` samples of each dtype that they support."""
+def spoiled(values: Sequence[float], sample: Any) -> tuple[Any, Any, Any]:
+    """Input, args and kwargs of a sample, with the values at some places of each tensor of floats."""
+
+    def spoil(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point() or leaf.numel() <= len(values):
+            return leaf
+        flat = leaf.flatten().clone()
+        for number, value in enumerate(values):
+            flat[(7 * number + len(flat) // 3) % len(flat)] = value
+        return flat.reshape(leaf.shape)
+
+    return tree_map(spoil, (sample.input, sample.args, sample.kwargs))
+
+
+def sweep(
+    entries: Iterable[Any], dtypes: Iterable[torch.dtype] = DTYPES, count: int = 12, values: Sequence[float] = ()
+) -> Rows:
+    """Run the entries on `count` samples of each dtype that they support, with `values` among their floats."""
     rows = Rows()
     comparison = Comparison(rows)
     with warnings.catch_warnings(), torch.inference_mode(), np.errstate(all="ignore"):
@@ -209,8 +225,9 @@ def sweep(entries: Iterable[Any], dtypes: Iterable[torch.dtype] = DTYPES, count:
                 if dtype in entry.supported_dtypes("cpu"):
                     for sample in samples(entry, dtype, count):
                         try:
+                            x, args, kwargs = spoiled(values, sample)
                             with comparison:
-                                entry(sample.input, *sample.args, **sample.kwargs)
-                        except (RuntimeError, AssertionError, NotImplementedError) as error:
+                                entry(x, *args, **kwargs)
+                        except (RuntimeError, AssertionError, NotImplementedError, ValueError, IndexError) as error:
                             rows.refused[f"{entry.name}[{dtype}]"] = str(error)
     return rows
