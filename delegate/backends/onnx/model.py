@@ -25,6 +25,7 @@ from delegate.backends.aot import RegionFailed
 from delegate.backends.lowering import LoweringTable
 from delegate.backends.onnx.blob import OnnxModel, Tensor, Weight
 from delegate.backends.onnx.outputs import replace_identities
+from delegate.backends.onnx.shared_weights import part_uses
 from delegate.backends.onnx.sizes import fix_shapes
 from delegate.backends.onnx.translations.row import Translation
 from delegate.edge.program import META_VALUE
@@ -68,6 +69,7 @@ def to_onnx(program: ExportedProgram, table: LoweringTable[Translation]) -> Expo
     _cast_results(model, program)
     shapes = fix_shapes(model)
     replace_identities(model)
+    part_uses(model)
     weights, data = _take_weights(model)
     import onnx_ir
 
@@ -207,16 +209,20 @@ def _take_weights(model: Any) -> tuple[tuple[Weight, ...], bytes]:
 
     weights: list[Weight] = []
     parts: list[bytes] = []
+    starts: dict[Any, int] = {}
     end = 0
     for value in model.graph.initializers.values():
         tensor = value.const_value
         if tensor is None or tensor.nbytes < _INLINE:
             continue
-        name, start, size = str(value.name), align(end), int(tensor.nbytes)
-        parts += [bytes(start - end), tensor.tobytes()]
+        name, size = str(value.name), int(tensor.nbytes)
+        if tensor not in starts:
+            starts[tensor] = align(end)
+            parts += [bytes(starts[tensor] - end), tensor.tobytes()]
+            end = starts[tensor] + size
+        start = starts[tensor]
         weights.append(Weight(name, int(tensor.dtype), tuple(int(d) for d in tensor.shape), start, size))
         value.const_value = onnx_ir.ExternalTensor("weights", start, size, tensor.dtype, shape=tensor.shape, name=name)
-        end = start + size
     return tuple(weights), b"".join(parts)
 
 

@@ -68,15 +68,15 @@ def _part_constants(model: Any) -> None:
 
 
 def _use(reader: Any) -> _Use:
-    """What packs a constant in the end, as which shape, and with which attributes."""
+    """What packs a constant in the end, as which dtype and shape, and with which attributes."""
     node = reader.get_node()
     kind = node.get_type_name()
     if kind in _READING_IN_PLACE:
         return frozenset()
     if kind in _MOVING and reader.get_index() == 0:
         return frozenset().union(*(_use(r) for r in node.output(0).get_target_inputs()))
-    shape, attributes = str(reader.get_partial_shape()), str(sorted(node.get_attributes().items()))
-    return frozenset({(kind, reader.get_index(), shape, attributes)})
+    shape = f"{reader.get_element_type().to_string()}{reader.get_partial_shape()}"
+    return frozenset({(kind, reader.get_index(), shape, str(sorted(node.get_attributes().items())))})
 
 
 def _settings(specs: Mapping[str, Any], model: Any) -> dict[str, Any]:

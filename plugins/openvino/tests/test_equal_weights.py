@@ -1,70 +1,12 @@
-"""Weights of equal bytes are stored once, and OpenVINO packs them by where they lie: each use gets its own numbers."""
+"""Weights of equal bytes are stored once: each use gets its own numbers all the same."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import pytest
-import torch
-import torch.nn.functional as F
-from torch import nn
 
-import delegate
-
-Use = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-torch.manual_seed(0)
-FILTERS, MATRIX = torch.randn(8, 8, 3, 3) / 4, torch.randn(16, 16) / 4
-
-OF_FILTERS: dict[str, Use] = {
-    "plain": lambda x, w: F.conv2d(x, w, padding=1),
-    "in steps": lambda x, w: F.conv2d(x, w, stride=2),
-    "turned": lambda x, w: F.conv2d(x, w.transpose(0, 1)),
-    "in groups": lambda x, w: F.conv2d(x, w.reshape(16, 4, 3, 3), groups=2),
-    "in more groups": lambda x, w: F.conv2d(x, w.reshape(32, 2, 3, 3), groups=4),
-    "depthwise": lambda x, w: F.conv2d(x, w.reshape(64, 1, 3, 3), groups=8),
-    "transposed": F.conv_transpose2d,
-    "transposed in groups": lambda x, w: F.conv_transpose2d(x, w, groups=2),
-    "transposed depthwise": lambda x, w: F.conv_transpose2d(x, w.reshape(8, 8, 3, 3), groups=8),
-    "linear": lambda x, w: F.linear(x[:, :, :3, :3].flatten(1), w.flatten(1)),
-    "added": lambda x, w: x[:1, :, :3, :3] + w,
-}
-OF_MATRIX: dict[str, Use] = {
-    "linear": F.linear,
-    "product": torch.matmul,
-    "of another shape": lambda x, w: F.linear(x.reshape(2, 32), w.reshape(8, 32)),
-    "batched": lambda x, w: torch.bmm(x.reshape(4, 1, 16)[..., :4], w.reshape(4, 4, 16)),
-    "batched, turned": lambda x, w: torch.bmm(x.reshape(4, 1, 16), w.reshape(4, 4, 16).transpose(1, 2)),
-    "convolution": lambda x, w: F.conv1d(x[..., None], w[..., None]),
-    "transposed convolution": lambda x, w: F.conv_transpose1d(x[..., None], w[..., None]),
-    "embedding": lambda x, w: w[(x[:, 0] > 0).long()],
-    "added, turned": lambda x, w: x.repeat(4, 1) + w.t(),
-}
+from tests.backends.equal_weights import CASES, compare
 
 
-class Each(nn.Module):
-    """Every use with a weight of its own."""
-
-    def __init__(self, uses: Sequence[Use], weight: torch.Tensor) -> None:
-        super().__init__()
-        self.uses = uses
-        self.weights = nn.ParameterList(weight.clone() for _ in uses)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(use(x, w) for use, w in zip(self.uses, self.weights, strict=True))
-
-
-@pytest.mark.parametrize("turned", [False, True], ids=["in order", "from the end"])
-@pytest.mark.parametrize(
-    ("uses", "weight", "x"),
-    [(OF_FILTERS, FILTERS, torch.randn(2, 8, 9, 9)), (OF_MATRIX, MATRIX, torch.randn(4, 16))],
-    ids=["filters", "matrix"],
-)
-def test_each_use_has_its_numbers(uses: dict[str, Use], weight: torch.Tensor, x: torch.Tensor, turned: bool) -> None:
-    names = list(uses)[::-1] if turned else list(uses)
-    module = Each([uses[name] for name in names], weight).eval()
-    with torch.no_grad():
-        program, eager = delegate.to_backend(torch.export.export(module, (x,)), "openvino"), module(x)
-        answers = program(x)
-    for name, got, expected in zip(names, answers, eager, strict=True):
-        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+@pytest.mark.parametrize("case", CASES)
+def test_each_use_has_its_numbers(case: str) -> None:
+    compare(case, {"backends": ["openvino"]}, 1e-5)

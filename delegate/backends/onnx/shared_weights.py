@@ -1,0 +1,59 @@
+"""Weights that several nodes read, each in its own way: providers transpose and pack them once, by their names.
+
+QNN's provider of ONNX Runtime 1.31 takes for a ConvTranspose what it has transposed for a Conv of the same weight, and
+the results are wrong. So each kind of use has a name of its own; the bytes are stored once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_Use = frozenset[tuple[str, int, str]]
+_BETWEEN = "DequantizeLinear"  # is done to a weight before it is read
+
+
+def part_uses(model: Any) -> None:
+    """Have an initializer of an onnx_ir model for each kind of use that one of them has."""
+    graph = model.graph
+    for node in [node for node in graph if node.op_type == _BETWEEN and node.inputs[0].is_initializer()]:
+        _part(node.outputs[0], _same_node)
+    for value in [v for v in graph.initializers.values() if v.const_value.size > 1]:
+        _part(value, _same_initializer)
+
+
+def _part(value: Any, same: Callable[[Any, str], Any]) -> None:
+    """Have the first kind of use read a value, and each other one what `same` makes of it and a suffix for names."""
+    values: dict[_Use, Any] = {}
+    for node, place in list(value.uses()):
+        use = _use(node, place)
+        if use not in values:
+            values[use] = same(value, f"/{len(values)}") if values else value
+        node.replace_input_with(place, values[use])
+
+
+def _use(node: Any, place: int) -> _Use:
+    """What reads a weight, as which of its inputs, and with which attributes."""
+    if node.op_type == _BETWEEN and place == 0:
+        return frozenset().union(*(_use(*found) for found in node.outputs[0].uses()))
+    return frozenset({(node.op_type, place, str(sorted(map(str, node.attributes.values()))))})
+
+
+def _same_initializer(value: Any, suffix: str) -> Any:
+    import onnx_ir
+
+    made = onnx_ir.Value(name=value.name + suffix, shape=value.shape, type=value.type, const_value=value.const_value)
+    value.graph.register_initializer(made)
+    return made
+
+
+def _same_node(value: Any, suffix: str) -> Any:
+    import onnx_ir
+
+    node = value.producer()
+    made = onnx_ir.Node("", node.op_type, node.inputs, node.attributes.values(), name=node.name + suffix)
+    made.metadata_props.update(node.metadata_props)
+    node.graph.insert_after(node, made)
+    (result,) = made.outputs
+    result.name, result.shape, result.type = value.name + suffix, value.shape, value.type
+    return result

@@ -1,0 +1,12 @@
+"""Weights of equal bytes are stored once: each use gets its own numbers all the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.backends.equal_weights import CASES, compare
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_use_has_its_numbers(case: str) -> None:
+    compare(case, {"backends": ["onnxruntime"]}, 1e-5)
