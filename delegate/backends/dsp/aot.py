@@ -34,10 +34,6 @@ _MAX_RANK = 5  # of the HTP's tensors
 _TRIAL = OnnxModel(
     b'\x08\n:3\n\x0c\n\x01x\x12\x01y"\x04Relu\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x08'
     b"b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x08B\x04\n\x00\x10\x15",
-    weights=(),
-    data=b"",
-    inputs=(),
-    outputs=(),
 )
 
 PerformanceMode = Literal[
@@ -132,8 +128,8 @@ class DspBackend(OnnxBackend):
             self._require_target()
             self.refuse_left_to_cpu(exported)  # asked only now, since it takes as long as compiling
             raise RegionFailed(f"QNN does not compile it: {one_line(error)}") from error
-        model = OnnxModel(context, (), b"", exported.model.inputs, exported.model.outputs)
-        blob, specs = pack(model)
+        model = OnnxModel(context, (), exported.model.inputs, exported.model.outputs)
+        blob, specs, _ = pack(model)
         notes = [f"for {self.options.target}", f"context binary of {len(context) / 2**20:.1f} MiB"]
         return PreprocessResult(
             blob, {**specs, **self._specs(), "versions": versions()}, tuple(itertools.chain(notes, self._where()))

@@ -61,7 +61,7 @@ class DspRuntime(BackendRuntime):
                 f"it was compiled for {made_for}, and this machine is a {here}",
                 remedy=f"lower it again with soc: {here.soc}",
             )
-        model = unpack(blob, compile_specs)
+        model = unpack(blob, (), compile_specs)
         try:
             return OnnxDelegate(partial(_open, model, compile_specs), model, provider())
         except BackendFailed as error:

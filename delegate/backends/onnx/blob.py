@@ -1,7 +1,8 @@
-"""The blob of a backend on ONNX Runtime: the serialized graph, then the weights that it names as external data.
+"""What a backend on ONNX Runtime keeps: a serialized graph as the blob, and the weights that it names beside it.
 
-What lies where stands in `compile_specs`, as plain JSON: "graph" (bytes), "weights" (name, element type, shape, offset,
-bytes), "inputs" and "outputs" (name, element type); element types in ONNX's codes. "shapes" are further inputs.
+What is what stands in `compile_specs`, as plain JSON: "weights" (name, element type, shape, number of the data),
+"inputs" and "outputs" (name, element type); element types in ONNX's codes. "shapes" are further inputs. In older files
+weights lie in the blob behind the graph, which has "graph" bytes, and their rows end in offset and size.
 """
 
 from __future__ import annotations
@@ -21,14 +22,13 @@ class Weight:
         name: of the initializer.
         dtype: ONNX's code of the element type.
         shape: sizes.
-        offset, size: in bytes, from the start of the weights.
+        data: its bytes.
     """
 
     name: str
     dtype: int
     shape: tuple[int, ...]
-    offset: int
-    size: int
+    data: memoryview | bytes
 
 
 @dataclass(frozen=True)
@@ -49,51 +49,60 @@ class OnnxModel:
 
     Args:
         graph: the serialized ModelProto, whose large initializers are external.
-        weights: where each of these lies in `data`.
-        data: the bytes of the weights.
+        weights: these; several may be the same bytes.
         inputs, outputs: in the order of the delegate's.
         shapes: what the inputs hold that come last, and that the delegate is not given.
     """
 
     graph: bytes
-    weights: tuple[Weight, ...]
-    data: memoryview | bytes
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    weights: tuple[Weight, ...] = ()
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
     shapes: tuple[Shape, ...] = ()
 
 
-def pack(model: OnnxModel) -> tuple[bytes, dict[str, Any]]:
-    """The blob of a model, and what compile_specs says of it."""
-    padding = bytes(align(len(model.graph)) - len(model.graph))
+def pack(model: OnnxModel) -> tuple[bytes, dict[str, Any], tuple[memoryview | bytes, ...]]:
+    """The blob of a model, what compile_specs says of it, and its data."""
+    data = {id(w.data): w.data for w in model.weights}
+    places = {key: place for place, key in enumerate(data)}
     specs = {
-        "graph": len(model.graph),
-        "weights": [[w.name, w.dtype, list(w.shape), w.offset, w.size] for w in model.weights],
+        "weights": [[w.name, w.dtype, list(w.shape), places[id(w.data)]] for w in model.weights],
         "inputs": _rows(model.inputs),
         "outputs": _rows(model.outputs),
         "shapes": [list(shape) for shape in model.shapes],
     }
-    return b"".join((model.graph, padding, model.data)), specs
+    return model.graph, specs, tuple(data.values())
 
 
-def unpack(blob: memoryview, specs: Mapping[str, Any]) -> OnnxModel:
+def unpack(blob: memoryview, data: Sequence[memoryview], specs: Mapping[str, Any]) -> OnnxModel:
     """The model of a blob; its weights stay where they are.
 
     Raises:
-        LookupError, TypeError, ValueError: specs and blob do not fit together.
+        LookupError, TypeError, ValueError: specs, blob and data do not fit together.
     """
-    size = specs["graph"]
-    weights = [
-        Weight(name, dtype, tuple(shape), offset, bytes_) for name, dtype, shape, offset, bytes_ in specs["weights"]
-    ]
-    data = blob[align(size) :]
-    if not 0 <= size <= blob.nbytes or any(min(w.offset, w.size) < 0 for w in weights):
-        raise ValueError("its compile specs have negative sizes")
-    if any(w.offset + w.size > data.nbytes for w in weights):
-        raise ValueError("the blob is shorter than its compile specs say")
+    weights = tuple(_weight(blob, data, specs, *row) for row in specs["weights"])
     shapes = tuple(tuple(s if isinstance(s, int) else (s[0], s[1]) for s in row) for row in specs.get("shapes", ()))
-    inputs, outputs = _tensors(specs["inputs"]), _tensors(specs["outputs"])
-    return OnnxModel(bytes(blob[:size]), tuple(weights), data, inputs, outputs, shapes)
+    graph = bytes(_part(blob, 0, specs.get("graph", blob.nbytes)))
+    return OnnxModel(graph, weights, _tensors(specs["inputs"]), _tensors(specs["outputs"]), shapes)
+
+
+def _weight(
+    blob: memoryview, data: Sequence[memoryview], specs: Mapping[str, Any], name: str, dtype: int, shape: Any, *at: int
+) -> Weight:
+    if len(at) > 1:  # offset and size, in the blob
+        return Weight(name, dtype, tuple(shape), _part(blob[align(specs["graph"]) :], *at))
+    (place,) = at
+    if not 0 <= place < len(data):
+        raise ValueError(f"the weight {name!r} is number {place} of {len(data)}")
+    return Weight(name, dtype, tuple(shape), data[place])
+
+
+def _part(blob: memoryview, start: int, size: int) -> memoryview:
+    if min(start, size) < 0:
+        raise ValueError("its compile specs have negative sizes")
+    if start + size > blob.nbytes:
+        raise ValueError("the blob is shorter than its compile specs say")
+    return blob[start : start + size]
 
 
 def _rows(tensors: Sequence[Tensor]) -> list[list[Any]]:

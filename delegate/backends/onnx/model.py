@@ -30,7 +30,6 @@ from delegate.backends.onnx.sizes import fix_shapes
 from delegate.backends.onnx.translations.row import Translation
 from delegate.edge.program import META_VALUE
 from delegate.errors import BackendUnavailable
-from delegate.program.memory_plan import align
 
 INSTALL = "pip install 'delegate[onnx]'"
 OPSET = 21  # the first whose q/dq operators have 16 bits
@@ -70,14 +69,13 @@ def to_onnx(program: ExportedProgram, table: LoweringTable[Translation]) -> Expo
     shapes = fix_shapes(model)
     replace_identities(model)
     part_uses(model)
-    weights, data = _take_weights(model)
+    weights = _take_weights(model)
     import onnx_ir
 
     return ExportedModel(
         model=OnnxModel(
             graph=onnx_ir.to_proto(model).SerializeToString(),
             weights=weights,
-            data=data,
             inputs=tuple(_tensor(v) for v in model.graph.inputs),
             outputs=tuple(_tensor(v) for v in model.graph.outputs),
             shapes=shapes,
@@ -203,27 +201,22 @@ def _translations(
     return {target: translate for target, translate in made.items() if translate is not None}
 
 
-def _take_weights(model: Any) -> tuple[tuple[Weight, ...], bytes]:
-    """Replace the large initializers by references, and give what they refer to."""
+def _take_weights(model: Any) -> tuple[Weight, ...]:
+    """Replace the large initializers by references, and give what they refer to; of one tensor, the same bytes."""
     import onnx_ir
 
     weights: list[Weight] = []
-    parts: list[bytes] = []
-    starts: dict[Any, int] = {}
-    end = 0
+    held: dict[Any, bytes] = {}
     for value in model.graph.initializers.values():
         tensor = value.const_value
         if tensor is None or tensor.nbytes < _INLINE:
             continue
+        if tensor not in held:
+            held[tensor] = tensor.tobytes()
         name, size = str(value.name), int(tensor.nbytes)
-        if tensor not in starts:
-            starts[tensor] = align(end)
-            parts += [bytes(starts[tensor] - end), tensor.tobytes()]
-            end = starts[tensor] + size
-        start = starts[tensor]
-        weights.append(Weight(name, int(tensor.dtype), tuple(int(d) for d in tensor.shape), start, size))
-        value.const_value = onnx_ir.ExternalTensor("weights", start, size, tensor.dtype, shape=tensor.shape, name=name)
-    return tuple(weights), b"".join(parts)
+        weights.append(Weight(name, int(tensor.dtype), tuple(int(d) for d in tensor.shape), held[tensor]))
+        value.const_value = onnx_ir.ExternalTensor("weights", 0, size, tensor.dtype, shape=tensor.shape, name=name)
+    return tuple(weights)
 
 
 def _tensor(value: Any) -> Tensor:

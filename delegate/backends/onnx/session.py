@@ -84,7 +84,7 @@ def add_weights(settings: Any, model: OnnxModel) -> None:
         return
     values = []
     for weight in model.weights:
-        array = array_over(model.data, np.dtype(_DTYPES[weight.dtype]), weight.shape, weight.offset)
+        array = array_over(weight.data, np.dtype(_DTYPES[weight.dtype]), weight.shape)
         values.append(OrtValue.ortvalue_from_numpy_with_onnx_type(array, weight.dtype))
     settings.add_external_initializers([w.name for w in model.weights], values)
 

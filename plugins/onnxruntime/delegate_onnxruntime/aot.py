@@ -73,10 +73,11 @@ class OnnxRuntimeBackend(OnnxBackend):
 
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
         self.refuse_left_to_cpu(exported)
-        blob, specs = pack(exported.model)
+        blob, specs, data = pack(exported.model)
         count = len(exported.operators)
         note = f"{count} ONNX operator{'s' * (count != 1)}, checked on {self.library}"
-        return PreprocessResult(blob, {**specs, **self._specs()}, (note, *notes_on_nan(region, LOSING_NAN)))
+        notes = (note, *notes_on_nan(region, LOSING_NAN))
+        return PreprocessResult(blob, {**specs, **self._specs()}, notes, data=data)
 
     def _specs(self) -> dict[str, Any]:
         return dict(self.options.model_dump())

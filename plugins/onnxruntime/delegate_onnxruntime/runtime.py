@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -33,7 +33,12 @@ class OnnxRuntimeRuntime(BackendRuntime):
     fork_safe = False  # ONNX Runtime's threads are gone in a forked process
 
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
-        provider, model = find(compile_specs["provider"]), unpack(blob, compile_specs)
+        return self.init_with_data(blob, (), compile_specs)
+
+    def init_with_data(
+        self, blob: memoryview, data: Sequence[memoryview], compile_specs: Mapping[str, Any]
+    ) -> Delegate:
+        provider, model = find(compile_specs["provider"]), unpack(blob, data, compile_specs)
         return OnnxDelegate(partial(_open, provider, model, compile_specs), model, provider)
 
     def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:

@@ -281,7 +281,7 @@ def test_a_blob_of_another_library_version():
     assert specs["versions"] == versions()
     specs["versions"] = {"onnxruntime": "1.0", "onnxruntime-qnn": "0.1"}
     runtime.DspRuntime().init(memoryview(blob), specs).close()
-    damaged = blob[: specs["graph"] // 2] + bytes(len(blob) - specs["graph"] // 2)
+    damaged = blob[: len(blob) // 2] + bytes(len(blob) - len(blob) // 2)
     with pytest.raises(BackendFailed, match=r"compiled by onnxruntime 1\.0 and onnxruntime-qnn 0\.1, and here is"):
         runtime.DspRuntime().init(memoryview(damaged), specs)
 

@@ -82,7 +82,7 @@ class WebGpuBackend(OnnxBackend):
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
         if self._here is not None:
             self.refuse_left_to_cpu(exported)
-        blob, specs = pack(exported.model)
+        blob, specs, data = pack(exported.model)
         float16 = any(t.dtype is torch.float16 for n in region.graph.nodes if n.op != "output" for t in tensors(n))
         notes = [
             f"{len(exported.operators)} ONNX operators",
@@ -90,7 +90,9 @@ class WebGpuBackend(OnnxBackend):
             if self._here is None
             else f"checked on {provider.describe(self._here)}",
         ]
-        return PreprocessResult(blob, {**specs, **self._specs(), "float16": float16}, tuple(notes), provider.SPACE)
+        return PreprocessResult(
+            blob, {**specs, **self._specs(), "float16": float16}, tuple(notes), provider.SPACE, data
+        )
 
     def _specs(self) -> dict[str, Any]:
         options = self.options

@@ -60,7 +60,7 @@ def missing(dtype: int) -> str:
 
 def _open(graph: bytes) -> Any:
     """A session of a model without weights."""
-    return open_session(OnnxModel(graph, (), b"", (), ()), session_options(provider(), {}), provider())
+    return open_session(OnnxModel(graph), session_options(provider(), {}), provider())
 
 
 def no_device() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -24,12 +24,17 @@ class WebGpuRuntime(BackendRuntime):
         self._copier = provider.copier()
 
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
+        return self.init_with_data(blob, (), compile_specs)
+
+    def init_with_data(
+        self, blob: memoryview, data: Sequence[memoryview], compile_specs: Mapping[str, Any]
+    ) -> Delegate:
         reason = provider.no_device()
         if reason:
             raise BackendUnavailable(reason, remedy=provider.DRIVER)
         if compile_specs.get("float16") and (reason := provider.missing(provider.FLOAT16)):
             raise BackendFailed("the GPU here has no float16", where=reason, remedy="lower a float32 program for it")
-        model = unpack(blob, compile_specs)
+        model = unpack(blob, data, compile_specs)
         return OnnxDelegate(partial(_open, model, compile_specs), model, provider.provider(), lost=self._copier.lost)
 
     def allocate(self, space: str, size: int) -> DeviceMemory | None:
