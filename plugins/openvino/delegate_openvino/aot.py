@@ -20,6 +20,7 @@ from delegate.edge.node import arguments, is_static, op_name, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.convert import ELEMENTS, NotConverted, shape_of, to_openvino, whole_operators
 from delegate_openvino.nan import LOSING
+from delegate_openvino.weights import large_constants, without
 
 # OpenVINO's CPU plugin computes int64 in 32 bits and saturates where torch wraps around, so that integers are right
 # only as indices: those that pick, and those that sorting and maxima give.
@@ -102,16 +103,20 @@ class OpenVinoBackend(AskingBackend):
         with TemporaryDirectory() as folder:
             graph, weights = Path(folder, "model.xml"), Path(folder, "model.bin")
             openvino.serialize(made.model, graph, weights)
-            size, blob = graph.stat().st_size, graph.read_bytes() + weights.read_bytes()
+            xml, whole = graph.read_bytes(), weights.read_bytes()
+        holes = large_constants(xml)
+        data = tuple(memoryview(whole)[start : start + size] for start, size in holes)
         options = self.options
         specs = {
             **options.model_dump(),
-            "graph": size,
+            "graph": len(xml),
+            "weights": [start for start, _ in holes],
             "dtypes": _names(region.inputs),
             "results": _names(region.outputs),
         }
         note = f"{len(made.model.get_ops())} OpenVINO operators, {options.device} in {options.precision}"
-        return PreprocessResult(blob, specs, (note, *notes_on_nan(region, LOSING)))
+        notes = (note, *notes_on_nan(region, LOSING))
+        return PreprocessResult(xml + without(whole, holes), specs, notes, data=data)
 
 
 def _integers(region: Region) -> Verdict | None:

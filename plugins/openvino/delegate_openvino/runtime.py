@@ -11,6 +11,7 @@ import openvino
 from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.program.raw import writable_bytes
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
+from delegate_openvino.weights import constant_over, fill_holes, with_holes
 
 _HALF = ("f16", "bf16")
 _DAMAGED = "the file is damaged: lower the program again"
@@ -30,19 +31,27 @@ class OpenVinoRuntime(BackendRuntime):
         self._core = openvino.Core()
 
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
+        return self.init_with_data(blob, (), compile_specs)
+
+    def init_with_data(
+        self, blob: memoryview, data: Sequence[memoryview], compile_specs: Mapping[str, Any]
+    ) -> Delegate:
         device, size = compile_specs["device"], compile_specs["graph"]
         if device.partition(".")[0] not in {*(d.partition(".")[0] for d in self._core.available_devices), "AUTO"}:
             here = ", ".join(self._core.available_devices)
             raise BackendUnavailable(f"OpenVINO has no device {device!r} here", remedy=f"lower it for one of: {here}")
         if bytes(blob[: len(_IR)]) != _IR:  # OpenVINO would read ONNX too, and files that this names
             raise BackendFailed("its blob is no model of OpenVINO's IR", remedy=_DAMAGED)
-        weights = np.frombuffer(blob[size:], np.uint8)
+        starts = compile_specs.get("weights", ())
         try:
+            weights = with_holes(blob[size:], starts, data) if data else np.frombuffer(blob[size:], np.uint8)
             tensor = _tensor(weights, "u8") if weights.size else openvino.Tensor(openvino.Type.u8, openvino.Shape([0]))
             model = self._core.read_model(bytes(blob[:size]), tensor)
-            _part_constants(model)
+            fill_holes(model, weights.ctypes.data, starts, data)
+            copies = _part_constants(model)
             compiled = self._core.compile_model(model, device, _settings(compile_specs, model))
-            return OpenVinoDelegate(compiled, weights, compile_specs["dtypes"], compile_specs["results"])
+            kept = (weights, *data, *copies)
+            return OpenVinoDelegate(compiled, kept, compile_specs["dtypes"], compile_specs["results"])
         except Exception as error:  # whatever OpenVINO raises across its boundary
             raise BackendFailed("OpenVINO does not open the model", where=_one_line(error)) from error
 
@@ -51,20 +60,25 @@ class OpenVinoRuntime(BackendRuntime):
         return bool(compile_specs["cache"])
 
 
-def _part_constants(model: Any) -> None:
+def _part_constants(model: Any) -> list[Array]:
     """Give constants of one place that are used differently memory of their own.
 
     Equal bytes are stored once, and OpenVINO 2026.4 knows weights that it has packed by where they lie: a product of
     another shape, or a transposed convolution beside a plain one, then takes what was packed for the first.
+    Gives that memory, which must outlive the model.
     """
     uses: dict[int, _Use] = {}
+    memory: list[Array] = []
     for constant in [op for op in model.get_ops() if op.get_type_name() == "Constant"]:
         copies: dict[_Use, Any] = {}
         for reader in constant.output(0).get_target_inputs():
             use = _use(reader)
             if use and uses.setdefault(constant.data.ctypes.data, use) != use:
-                own = copies.setdefault(use, openvino.op.Constant(constant.data.copy()))
-                reader.replace_source_output(own.output(0))
+                if use not in copies:
+                    memory.append(constant.data.copy().reshape(-1).view(np.uint8))
+                    copies[use] = constant_over(constant, memory[-1])
+                reader.replace_source_output(copies[use].output(0))
+    return memory
 
 
 def _use(reader: Any) -> _Use:
@@ -101,12 +115,12 @@ class OpenVinoDelegate(Delegate):
 
     Args:
         compiled: the model.
-        weights: that it may read where they lie.
+        weights: memory that it may read where it lies.
         dtypes: element types of the inputs, as OpenVINO names them.
         results: likewise of the outputs.
     """
 
-    def __init__(self, compiled: Any, weights: Array, dtypes: Sequence[str], results: Sequence[str]) -> None:
+    def __init__(self, compiled: Any, weights: Sequence[Any], dtypes: Sequence[str], results: Sequence[str]) -> None:
         self._compiled, self._weights, self._dtypes, self._results = compiled, weights, dtypes, results
         self._request = compiled.create_infer_request()
         self._dynamic = [n for n, port in enumerate(compiled.outputs) if port.partial_shape.is_dynamic]

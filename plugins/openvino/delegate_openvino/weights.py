@@ -1,0 +1,99 @@
+"""Large constants of OpenVINO's IR apart from it, so that methods and partitions share them in the file.
+
+An IR is XML, and one file of weights in which each constant has a place. Here large constants are holes in that file:
+untouched pages of zeros when a model is read, whose constants are then replaced by others over the bytes as they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import openvino
+
+from delegate.program.raw import writable_bytes
+
+LEAST = 4096  # bytes; what is smaller stays in the file of weights
+
+Hole = tuple[int, int]  # where it begins in the file of weights, and its bytes
+
+
+def large_constants(graph: bytes) -> list[Hole]:
+    """Where the large constants of an IR lie, but for those that bodies of loops and branches read."""
+    root = ElementTree.fromstring(graph)  # of OpenVINO's own making
+    layers = root.find("layers")
+    own = set(_places([] if layers is None else layers))
+    inner = {start for body in root.iter("body") for start, _ in _places(body.iter("layer"))}
+    found = sorted((start, size) for start, size in own if size >= LEAST and start not in inner)
+    apart = not any(start + size > after for (start, size), (after, _) in pairwise(found))
+    return found if apart else []
+
+
+def _places(layers: Any) -> Iterator[Hole]:
+    for layer in layers:
+        data = layer.find("data")
+        if layer.get("type") == "Const" and data is not None:
+            yield int(data.get("offset")), int(data.get("size"))
+
+
+def without(weights: bytes, holes: Sequence[Hole]) -> bytes:
+    """What is left of a file of weights without its holes."""
+    starts = [0, *(start + size for start, size in holes)]
+    ends = [*(start for start, _ in holes), len(weights)]
+    return b"".join(weights[start:end] for start, end in zip(starts, ends, strict=True))
+
+
+def with_holes(rest: memoryview, starts: Sequence[int], data: Sequence[memoryview]) -> np.ndarray[Any, Any]:
+    """The file of weights again, with zeros where the data lie.
+
+    Raises:
+        ValueError: these places do not follow each other, or are not within it.
+    """
+    whole = np.zeros(rest.nbytes + sum(d.nbytes for d in data), np.uint8)
+    at = taken = 0
+    for start, hole in zip(starts, data, strict=True):
+        whole[at:start] = rest[taken : taken + start - at]
+        if start < at:
+            raise ValueError("its weights overlap")
+        at, taken = start + hole.nbytes, taken + start - at
+    whole[at:] = rest[taken:]
+    return whole
+
+
+def fill_holes(model: Any, base: int, starts: Sequence[int], data: Sequence[memoryview]) -> None:
+    """Replace the constants that lie in holes by others over the data, which must outlive the model.
+
+    Args:
+        model: read over `with_holes`.
+        base: the address of that.
+        starts, data: the holes.
+
+    Raises:
+        ValueError: a hole is nobody's, or no constant of its size.
+    """
+    places = dict(zip(starts, data, strict=True))
+    left = set(places)
+    for constant in [op for op in model.get_ops() if op.get_type_name() == "Constant"]:
+        start = constant.data.ctypes.data - base
+        if start in places:
+            own = constant_over(constant, np.frombuffer(places[start], np.uint8))
+            constant.output(0).replace(own.output(0))
+            left.discard(start)
+    if left:
+        raise ValueError(f"no constant lies at byte {min(left)} of its weights")
+
+
+def constant_over(constant: Any, data: np.ndarray[Any, Any]) -> Any:
+    """A constant of the type and the shape of another, over bytes, which must outlive it.
+
+    Raises:
+        ValueError: they are not as many.
+    """
+    if data.nbytes != constant.get_byte_size():
+        raise ValueError(f"a constant of {constant.get_byte_size()} bytes has {data.nbytes}")
+    memory = data if data.flags.writeable else writable_bytes(data)
+    tensor = openvino.Tensor(memory, constant.get_output_shape(0), constant.get_element_type())
+    return openvino.op.Constant(tensor, shared_memory=True)

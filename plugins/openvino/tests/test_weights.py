@@ -1,0 +1,91 @@
+"""Large constants lie beside the IR, so that a file holds once what methods share; older files have them in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.errors import BackendFailed
+from delegate.program.file import serialize
+from delegate.program.model import Program
+from tests.backends.equal_weights import CASES, Each
+
+X = torch.randn(3, 64)
+
+
+def layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 8)).eval()
+
+
+def lowered(module: nn.Module) -> Program:
+    return delegate.to_backend(torch.export.export(module, (X,)), "openvino").program
+
+
+def changed(program: Program, **specs: Any) -> Program:
+    (spec,) = program.delegates
+    return program._replace(delegates=(spec._replace(compile_specs={**spec.compile_specs, **specs}),))
+
+
+def answer(program: Program) -> torch.Tensor:
+    with delegate.load(serialize(program)) as loaded:
+        return torch.from_numpy(loaded(X.numpy()).copy())
+
+
+def test_two_methods_share_them(tmp_path: Path) -> None:
+    module = layers()
+    one = torch.export.export(module, (X,))
+    two = torch.export.export(nn.Sequential(module, nn.Tanh()), (X[:1],))
+    program = delegate.to_backend({"one": one, "two": two}, "openvino")
+    assert [n for n in program.report.nodes if n.backend != "openvino"] == []
+    program.save(tmp_path / "two.dlg")
+    delegate.to_backend(one, "openvino").save(tmp_path / "one.dlg")
+    weights = sum(p.nbytes for p in module.parameters())
+    assert (tmp_path / "two.dlg").stat().st_size - (tmp_path / "one.dlg").stat().st_size < weights / 4
+    with delegate.load(tmp_path / "two.dlg") as loaded, torch.no_grad():
+        torch.testing.assert_close(torch.from_numpy(loaded.method("one")(X.numpy())), module(X))
+        torch.testing.assert_close(torch.from_numpy(loaded.method("two")(X[:1].numpy())), module(X[:1]).tanh())
+
+
+def test_a_file_with_all_in_the_blob() -> None:
+    module = layers()
+    program = lowered(module)
+    (spec,) = program.delegates
+    blob, size = bytes(program.segments[spec.segment]), spec.compile_specs["graph"]
+    whole = bytearray(blob[size:])
+    assert spec.compile_specs["weights"]
+    for start, place in zip(spec.compile_specs["weights"], spec.data, strict=True):
+        whole[start:start] = bytes(program.segments[place])
+    segments = tuple(blob[:size] + bytes(whole) if i == spec.segment else s for i, s in enumerate(program.segments))
+    specs = {name: value for name, value in spec.compile_specs.items() if name != "weights"}
+    old = program._replace(segments=segments, delegates=(spec._replace(data=(), compile_specs=specs),))
+    with torch.no_grad():
+        torch.testing.assert_close(answer(old), module(X))
+
+
+@pytest.mark.parametrize(
+    "starts", [[], [0], [-64, 76800], [76800, 0], [8, 76800], [0, 2**62], [0, 0], ["0", 1], [0.0, 1], None, 5]
+)
+def test_places_that_are_none(starts: object) -> None:
+    program = lowered(layers())
+    assert len(program.delegates[0].data) == 2
+    with pytest.raises(BackendFailed, match="openvino"):
+        answer(changed(program, weights=starts))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_halves(case: str, dtype: torch.dtype) -> None:
+    uses, weight, x = CASES[case]
+    module = Each(list(uses.values()), weight.to(dtype)).eval()
+    with torch.no_grad():
+        program, eager = (
+            delegate.to_backend(torch.export.export(module, (x.to(dtype),)), "openvino"),
+            module(x.to(dtype)),
+        )
+        for name, got, expected in zip(uses, program(x.to(dtype)), eager, strict=True):
+            assert (got - expected).abs().max() <= 2e-2 * expected.abs().max(), name
