@@ -8,6 +8,7 @@ every kind is shown: seconds a megabyte, and memory over the file's own size. Bo
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import sys
@@ -218,6 +219,7 @@ def unchecked(program: Program) -> Iterator[memoryview | bytes]:
 def measured(data: bytes) -> tuple[float, int]:
     """Seconds of the processor and bytes of memory that loading and printing take, in a child."""
     read, write = os.pipe()
+    gc.freeze()  # else the child walks all that the parent holds
     child = os.fork()
     if child == 0:
         os.close(read)
