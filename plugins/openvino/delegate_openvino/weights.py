@@ -6,7 +6,7 @@ untouched pages of zeros when a model is read, whose constants are then replaced
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree
@@ -24,19 +24,18 @@ Hole = tuple[int, int]  # where it begins in the file of weights, and its bytes
 def large_constants(graph: bytes) -> list[Hole]:
     """Where the large constants of an IR lie, but for those that bodies of loops and branches read."""
     root = ElementTree.fromstring(graph)  # of OpenVINO's own making
-    layers = root.find("layers")
-    own = set(_places([] if layers is None else layers))
-    inner = {start for body in root.iter("body") for start, _ in _places(body.iter("layer"))}
-    found = sorted((start, size) for start, size in own if size >= LEAST and start not in inner)
+    layers = root.findall("layers/layer")
+    inner = {start for start, _ in _places(set(root.iter("layer")).difference(layers))}
+    found = sorted(hole for hole in set(_places(layers)) if hole[1] >= LEAST and hole[0] not in inner)
     apart = not any(start + size > after for (start, size), (after, _) in pairwise(found))
     return found if apart else []
 
 
-def _places(layers: Any) -> Iterator[Hole]:
+def _places(layers: Iterable[ElementTree.Element]) -> Iterator[Hole]:
     for layer in layers:
         data = layer.find("data")
         if layer.get("type") == "Const" and data is not None:
-            yield int(data.get("offset")), int(data.get("size"))
+            yield int(data.attrib["offset"]), int(data.attrib["size"])
 
 
 def without(weights: bytes, holes: Sequence[Hole]) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from delegate_openvino.weights import large_constants
 from torch import nn
 
 import delegate
@@ -75,6 +76,16 @@ def test_places_that_are_none(starts: object) -> None:
     assert len(program.delegates[0].data) == 2
     with pytest.raises(BackendFailed, match="openvino"):
         answer(changed(program, weights=starts))
+
+
+def test_what_bodies_of_branches_read_stays() -> None:
+    layer = '<layer type="{}"><data offset="{}" size="5000"/>{}</layer>'
+    body = "<{0}><layers>{1}</layers></{0}>"
+    branches = "".join(
+        body.format(f"{arm}_body", layer.format("Const", at, "")) for arm, at in (("then", 0), ("else", 9000))
+    )
+    top = "".join(layer.format("Const", at, "") for at in (0, 20000)) + layer.format("If", 0, branches)
+    assert large_constants(f"<net><layers>{top}</layers></net>".encode()) == [(20000, 5000)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
