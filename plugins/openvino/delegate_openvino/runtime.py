@@ -11,14 +11,12 @@ import openvino
 from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.program.raw import writable_bytes
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
-from delegate_openvino.weights import constant_over, fill_holes, with_holes
+from delegate_openvino.shared_weights import part_uses
+from delegate_openvino.weights import fill_holes, with_holes
 
 _HALF = ("f16", "bf16")
 _DAMAGED = "the file is damaged: lower the program again"
 _IR = b"<?xml"  # how OpenVINO's own format begins
-_MOVING = frozenset({"Convert", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})  # done to constants when compiling
-_READING_IN_PLACE = frozenset({"Gather", "ShapeOf"})
-_Use = frozenset[tuple[str, int, str, str]]
 
 
 class OpenVinoRuntime(BackendRuntime):
@@ -48,7 +46,7 @@ class OpenVinoRuntime(BackendRuntime):
             tensor = _tensor(weights, "u8") if weights.size else openvino.Tensor(openvino.Type.u8, openvino.Shape([0]))
             model = self._core.read_model(bytes(blob[:size]), tensor)
             fill_holes(model, weights.ctypes.data, starts, data)
-            copies = _part_constants(model)
+            copies = part_uses(model)
             compiled = self._core.compile_model(model, device, _settings(compile_specs, model))
             kept = (weights, *data, *copies)
             return OpenVinoDelegate(compiled, kept, compile_specs["dtypes"], compile_specs["results"])
@@ -58,39 +56,6 @@ class OpenVinoRuntime(BackendRuntime):
     def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
         """OpenVINO runs compiled kernels that it finds in the folder of `cache`, and writes there."""
         return bool(compile_specs["cache"])
-
-
-def _part_constants(model: Any) -> list[Array]:
-    """Give constants of one place that are used differently memory of their own.
-
-    Equal bytes are stored once, and OpenVINO 2026.4 knows weights that it has packed by where they lie: a product of
-    another shape, or a transposed convolution beside a plain one, then takes what was packed for the first.
-    Gives that memory, which must outlive the model.
-    """
-    uses: dict[int, _Use] = {}
-    memory: list[Array] = []
-    for constant in [op for op in model.get_ops() if op.get_type_name() == "Constant"]:
-        copies: dict[_Use, Any] = {}
-        for reader in constant.output(0).get_target_inputs():
-            use = _use(reader)
-            if use and uses.setdefault(constant.data.ctypes.data, use) != use:
-                if use not in copies:
-                    memory.append(constant.data.copy().reshape(-1).view(np.uint8))
-                    copies[use] = constant_over(constant, memory[-1])
-                reader.replace_source_output(copies[use].output(0))
-    return memory
-
-
-def _use(reader: Any) -> _Use:
-    """What packs a constant in the end, as which dtype and shape, and with which attributes."""
-    node = reader.get_node()
-    kind = node.get_type_name()
-    if kind in _READING_IN_PLACE:
-        return frozenset()
-    if kind in _MOVING and reader.get_index() == 0:
-        return frozenset().union(*(_use(r) for r in node.output(0).get_target_inputs()))
-    shape = f"{reader.get_element_type().to_string()}{reader.get_partial_shape()}"
-    return frozenset({(kind, reader.get_index(), shape, str(sorted(node.get_attributes().items())))})
 
 
 def _settings(specs: Mapping[str, Any], model: Any) -> dict[str, Any]:

@@ -2,11 +2,55 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from typing import Any
 
-from tests.backends.equal_weights import CASES, compare
+import numpy as np
+import openvino
+import pytest
+from delegate_openvino.shared_weights import part_uses
+from openvino import opset13 as opset
+
+from tests.backends.equal_weights import CASES, FILTERS, compare
+
+X = np.random.default_rng(0).normal(size=(2, 8, 9, 9)).astype(np.float32)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_use_has_its_numbers(case: str) -> None:
     compare(case, {"backends": ["openvino"]}, 1e-5)
+
+
+def direct() -> Any:
+    return opset.constant(FILTERS.numpy())
+
+
+def reshaped() -> Any:
+    return opset.reshape(opset.constant(FILTERS.reshape(64, 9).numpy()), opset.constant(np.array([8, 8, 3, 3])), False)
+
+
+def decoded() -> Any:
+    return opset.multiply(
+        opset.convert(opset.constant((FILTERS * 50).char().numpy()), "f32"), opset.constant(X[0, 0, 0, 0])
+    )
+
+
+@pytest.mark.parametrize("weight", [direct, reshaped, decoded], ids=lambda weight: weight.__name__)
+def test_two_layers_of_one_operator(weight: Callable[[], Any]) -> None:
+    """What OpenVINO gives for a plain and a transposed convolution of it is what it gives for each alone."""
+    x = opset.parameter([2, 8, 9, 9], np.float32)
+
+    def layers(given: Any) -> tuple[Any, Any]:
+        plain = opset.convolution(x, given, [1, 1], [0, 0], [0, 0], [1, 1])
+        return plain, opset.convolution_backprop_data(x, given, strides=[1, 1])
+
+    def answers(*results: Any) -> list[Any]:
+        model = openvino.Model(list(results), [x])
+        memory = part_uses(model)
+        found = openvino.Core().compile_model(model, "CPU")(X)
+        del memory
+        return [found[place] for place in range(len(results))]
+
+    alone = answers(layers(weight())[0]) + answers(layers(weight())[1])
+    for got, expected in zip(answers(*layers(weight())), alone, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
