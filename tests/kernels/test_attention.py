@@ -79,4 +79,7 @@ def test_fourier(dims, normalization, dtype):
 def test_distances(dtype, p):
     check(aten._cdist_forward.default, sample(2, 4, 3, dtype=dtype), sample(2, 5, 3, dtype=dtype, seed=1), p, None)
     check(aten._cdist_forward.default, sample(1, 4, 3, dtype=dtype), sample(2, 5, 3, dtype=dtype, seed=1), p, None)
+    for mode in (None, 1, 2):
+        check(aten._cdist_forward.default, sample(2, 40, 9, dtype=dtype), sample(2, 3, 9, dtype=dtype, seed=1), p, mode)
+        check(aten._cdist_forward.default, sample(300, 9, dtype=dtype), sample(31, 9, dtype=dtype, seed=1), p, mode)
     check(aten._pdist_forward.default, sample(5, 3, dtype=dtype), p)
