@@ -55,7 +55,10 @@ def test_tied_weights_in_8_bits(backend):
     assert backend in {n.backend for n in program.report.nodes}
     with torch.no_grad():
         for batch in batches:
-            assert (program(*batch) - module(*batch)).abs().max() <= 1.01 * last_step(exported)
+            steps = (program(*batch) - module(*batch)).abs() / last_step(exported)
+            # The dsp rounds both layers: a step of the first is up to two more of the second.
+            assert steps.max() <= 3.01
+            assert steps.mean() < 0.3
 
 
 class Decoded(nn.Module):
