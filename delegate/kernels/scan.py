@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +17,7 @@ from delegate.program.dtypes import DType
 from delegate.program.raw import same_shape
 
 _WIDER = {np.dtype(np.float32): np.dtype(np.float64), np.dtype(np.complex64): np.dtype(np.complex128)}
+_STEP, _BESIDE = 1 << 10, 1 << 6  # elements of one step of a scan, and those of them that lie side by side
 
 
 def _accumulate(ufunc: np.ufunc, x: Array, dim: int, _dtype: DType | None = None, *, out: Array) -> None:
@@ -23,7 +27,28 @@ def _accumulate(ufunc: np.ufunc, x: Array, dim: int, _dtype: DType | None = None
         return
     if x.dtype.kind in "fc" and out.dtype.kind not in "fc":
         x = x.astype(out.dtype)
-    np.copyto(out, ufunc.accumulate(x, axis=dim, dtype=_WIDER.get(out.dtype, out.dtype)), casting="same_kind")
+    axis, wide = axis_of(x, dim), _WIDER.get(out.dtype, out.dtype)
+    if _steps_are_long(x.shape, axis):
+        _step_by_step(ufunc, np.moveaxis(x, axis, 0), wide, np.moveaxis(out, axis, 0))
+        return
+    total = x.astype(wide)
+    ufunc.accumulate(total, axis=axis, out=total)
+    np.copyto(out, total, casting="same_kind")
+
+
+def _steps_are_long(shape: Sequence[int], axis: int) -> bool:
+    """Whether there are positions along the axis, each of which has elements enough for a call of NumPy, side by side."""
+    beside = prod(shape[axis + 1 :])
+    return shape[axis] > 0 and beside >= _BESIDE and prod(shape[:axis]) * beside >= _STEP
+
+
+def _step_by_step(ufunc: np.ufunc, x: Array, wide: np.dtype[Any], out: Array) -> None:
+    """Along the first dimension. NumPy's own way goes through memory in strides here: up to ten times the time."""
+    total = x[0].astype(wide)
+    np.copyto(out[0], total, casting="same_kind")
+    for step, result in zip(x[1:], out[1:], strict=True):
+        ufunc(total, step, out=total, dtype=wide, casting="unsafe")
+        np.copyto(result, total, casting="same_kind")
 
 
 TABLE.kernel("aten.cumsum.default", dtypes=WIDE_COMPLEX | INT | BOOL | UNSIGNED)(partial(_accumulate, np.add))

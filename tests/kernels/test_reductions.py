@@ -117,6 +117,8 @@ def test_chosen_dtypes(of, to):
     check(A.sum.default, x, dtype=to)
     check(A.prod.dim_int, x, 0, dtype=to)
     check(A.cumsum.default, x, 1, dtype=to)
+    if to is not BF16:  # torch rounds its input first
+        check(A.cumsum.default, sample(3, 2000, dtype=of), 0, dtype=to)
     if to.is_floating_point:
         check(A.mean.dim, x, [1], dtype=to)
         if to is not BF16:  # torch rounds its input first
@@ -171,6 +173,17 @@ def test_scans(dtype):
             check(A.cummin.default, x, dim)
             if dtype in (F32, F64):
                 check(A.logcumsumexp.default, x, dim)
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_scans_of_long_steps(dtype):
+    for shape, dim in [((7, 40, 30), 0), ((20, 5, 64), 1), ((3, 0, 2000), 1), ((1, 3000), 0)]:
+        x = sample(*shape, dtype=dtype)
+        for given in (x, x.transpose(0, 1).contiguous().transpose(0, 1)):
+            check(A.cumsum.default, given, dim)
+            check(A.cumprod.default, given, dim)
+            if dtype in (F32, F64):
+                check(A.logcumsumexp.default, given, dim)
 
 
 def test_long_sums_keep_their_precision():
