@@ -37,7 +37,7 @@ def _accumulate(ufunc: np.ufunc, x: Array, dim: int, _dtype: DType | None = None
 
 
 def _steps_are_long(shape: Sequence[int], axis: int) -> bool:
-    """Whether there are positions along the axis, each of which has elements enough for a call of NumPy, side by side."""
+    """Whether each position along the axis, if there is any, has elements enough for a call of NumPy."""
     beside = prod(shape[axis + 1 :])
     return shape[axis] > 0 and beside >= _BESIDE and prod(shape[:axis]) * beside >= _STEP
 
