@@ -133,7 +133,7 @@ def _to_size(call: Call, n: int, size: int) -> Call | None:
         results = list(opinfo.tensors([grown.op(*grown.args, **grown.kwargs)]))
     except (RuntimeError, IndexError, ValueError):
         return None
-    return grown if size // 8 <= max(grown.elements(), *(t.numel() for t in results), 0) else None
+    return grown if size // 8 <= max(grown.elements(), *(t.numel() for t in results), 0) <= 10 * size else None
 
 
 def kernel_of(call: Call, expected: Sequence[torch.Tensor]) -> tuple[Kernel, Callable[[], Any]] | None:

@@ -8,9 +8,10 @@ float64: Chebyshev series, of erf(x) / x over |x| <= 1 and of erfc(x) * exp(x**2
 from __future__ import annotations
 
 import numpy as np
-from numpy.polynomial.chebyshev import chebval
+from numpy.polynomial.chebyshev import cheb2poly
 
 from delegate.kernels.halves import Array
+from delegate.kernels.polynomial import polynomial
 
 _SINGLE = (
     1.12837927, 0.102769056, -0.000191829023, -0.000619787886, 8.76392759e-05, -5.66893742e-06, 1.4188885e-07,
@@ -67,6 +68,8 @@ _FAR = np.array(
         2.679550553424818e-18,
     ]
 )
+# The same as polynomials: these take a third of the time. Fourteen terms are exact to 4e-10 relative.
+_OF_NEAR, _OF_FAR, _OF_FAR_SINGLE = cheb2poly(_NEAR), cheb2poly(_FAR), cheb2poly(_FAR[:14])
 
 
 def erf(x: Array, *, out: Array) -> None:
@@ -75,15 +78,15 @@ def erf(x: Array, *, out: Array) -> None:
         _erf_single(x, out)
         return
     square = np.minimum(x * x, 1)
-    near = chebval(2 * square - 1, _NEAR) * x
-    far = np.copysign(1 - _erfc_positive(np.abs(x)), x)
+    near = polynomial(_OF_NEAR, 2 * square - 1) * x
+    far = np.copysign(1 - _erfc_positive(np.abs(x), _OF_FAR), x)
     np.copyto(out, np.where(np.abs(x) <= 1, near, far))
 
 
 def erfc(x: Array, *, out: Array) -> None:
     """1 - erf of a float32 or float64 array, exact to the last digits where erf is close to 1."""
     wide = x.astype(np.float64)
-    positive = _erfc_positive(np.abs(wide))
+    positive = _erfc_positive(np.abs(wide), _OF_FAR_SINGLE if out.dtype == np.float32 else _OF_FAR)
     np.copyto(out, np.where(wide < 0, 2 - positive, positive), casting="same_kind")
 
 
@@ -98,8 +101,7 @@ def _erf_single(x: Array, out: Array) -> None:
     np.tanh(out, out=out)
 
 
-def _erfc_positive(x: Array) -> Array:
+def _erfc_positive(x: Array, series: Array) -> Array:
     """erfc where x >= 0; NaN and infinity included."""
     t = 6 / (3 + x) - 1
-    result: Array = chebval(t, _FAR) * np.exp(-x * x) * (t + 1) / 2
-    return result
+    return np.asarray(polynomial(series, t) * np.exp(-x * x) * (t + 1) / 2)

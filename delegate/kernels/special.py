@@ -6,15 +6,16 @@ All are computed in float64, whatever the result's dtype.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
-from delegate.kernels.erf import erf, erfc
 from delegate.kernels.halves import Array
 from delegate.kernels.operands import WIDE, Operand
+from delegate.kernels.polynomial import polynomial
 from delegate.kernels.portable_table import TABLE
+from delegate.kernels.quantile import upper_quantile
 from delegate.kernels.table import BOOL, INT
 
 _DTYPES = WIDE | INT | BOOL
@@ -24,20 +25,13 @@ _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)
 _DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
 # Bernoulli numbers over (2k)! for the Euler-Maclaurin formula.
 _EULER_MACLAURIN = (1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160, -691 / 1307674368000)
+_PRODUCTS = 8  # powers below it are products
 _BESSEL_NODES = 32  # of the trapezoidal rule, which is exact to the last digit below _BESSEL_FAR
 _BESSEL_FAR = 20.0
 
 
 def _unary(function: Callable[[Array], Array], x: Array, *, out: Array) -> None:
     np.copyto(out, function(np.asarray(x, np.float64)), casting="same_kind")
-
-
-def _series(coefficients: Sequence[float], x: Array) -> Array:
-    """The polynomial with these coefficients, lowest first."""
-    total = np.full_like(x, coefficients[-1])
-    for coefficient in coefficients[-2::-1]:
-        total = total * x + coefficient
-    return total
 
 
 def _sin_pi(x: Array) -> Array:
@@ -49,10 +43,12 @@ def lgamma(x: Array) -> Array:
     """The logarithm of |gamma(x)|, float64; infinite at whole numbers up to 0."""
     positive = np.where(x < 0.5, 1 - x, x)
     shifted = np.where(positive < _SHIFT, positive + _SHIFT, positive)
-    rising = np.ones_like(positive)
-    for k in range(_SHIFT):
-        rising = rising * np.where(positive < _SHIFT, positive + k, 1)
-    correction = _series(_STIRLING, 1 / (shifted * shifted)) / shifted
+    small = np.minimum(positive, _SHIFT)
+    rising = small.copy()
+    for k in range(1, _SHIFT):
+        rising *= small + k
+    rising = np.where(positive < _SHIFT, rising, 1)
+    correction = polynomial(_STIRLING, 1 / (shifted * shifted)) / shifted
     found = (shifted - 0.5) * np.log(shifted) - shifted + 0.5 * math.log(2 * math.pi) + correction - np.log(rising)
     found = np.where(x < 0.5, np.log(np.pi / np.abs(_sin_pi(x))) - found, found)
     return np.asarray(np.where(np.isinf(x), np.inf, found))
@@ -62,18 +58,25 @@ def digamma(x: Array) -> Array:
     """The derivative of lgamma, float64; NaN at negative whole numbers, infinite at 0."""
     positive = np.where(x < 0.5, 1 - x, x)
     shifted = np.where(positive < _SHIFT, positive + _SHIFT, positive)
-    found = np.log(shifted) - 0.5 / shifted - _series(_DIGAMMA, 1 / (shifted * shifted)) / (shifted * shifted)
-    for k in range(_SHIFT):
-        found = found - np.where(positive < _SHIFT, 1 / (positive + k), 0)
+    found = np.log(shifted) - 0.5 / shifted - polynomial(_DIGAMMA, 1 / (shifted * shifted)) / (shifted * shifted)
+    fallen: Array = np.asarray(sum(1 / (positive + k) for k in range(_SHIFT)))
+    found = np.where(positive < _SHIFT, found - fallen, found)
     fraction = x - np.rint(x)
     found = np.where(x < 0.5, found - np.pi / np.tan(np.pi * fraction), found)
     found = np.where((x < 0) & (fraction == 0), np.nan, found)
     return np.asarray(np.where(x == 0, -np.copysign(np.inf, x), found))
 
 
+def _inverse_power(x: Array, s: Array) -> Array:
+    """x ** -s; by products for small whole s of all, which are ten times as fast."""
+    if s.ndim or s not in range(1, _PRODUCTS):
+        return np.asarray(x**-s)
+    return np.asarray(1 / math.prod([x] * int(s)))
+
+
 def _zeta_positive(s: Array, q: Array) -> Array:
     """Hurwitz' zeta for s > 1 and q > 0."""
-    near: Array = np.asarray(sum((q + k) ** -s for k in range(_SHIFT)))
+    near: Array = np.asarray(sum(_inverse_power(q + k, s) for k in range(_SHIFT)))
     far = q + _SHIFT
     total = near + far ** (1 - s) / (s - 1) + 0.5 * far**-s
     term = s * far ** (-s - 1)
@@ -88,9 +91,10 @@ def zeta(s: Array, q: Array) -> Array:
     steps = np.where(q <= 0, np.floor(q), 0)
     rest = q - steps  # in [0, 1) where q is not positive
     found = _zeta_positive(s, rest)
-    parity = np.where(s % 2 == 0, 1, -1)
-    crossed = parity * (_zeta_positive(s, 1 - rest) - _zeta_positive(s, 1 - rest - steps))
-    found = np.where(q < 0, np.where(s == np.floor(s), found + crossed, np.nan), found)
+    if np.any(q < 0):
+        parity = np.where(s % 2 == 0, 1, -1)
+        crossed = parity * (_zeta_positive(s, 1 - rest) - _zeta_positive(s, 1 - rest - steps))
+        found = np.where(q < 0, np.where(s == np.floor(s), found + crossed, np.nan), found)
     found = np.where((q <= 0) & (rest == 0), np.inf, found)
     return np.asarray(np.where(s == 1, np.inf, np.where(s < 1, np.nan, found)))
 
@@ -113,30 +117,16 @@ def polygamma(n: int, x: Array, *, out: Array) -> None:
     np.copyto(out, found, casting="same_kind")
 
 
-def _inverse_erf(x: Array, rest: Array) -> Array:
-    """y >= 0 with erf(y) = x, given x in [0, 1] and rest = 1 - x exactly: Halley's steps from Winitzki's formula."""
-    log = np.log(rest * (2 - rest))
-    half = 2 / (np.pi * 0.147) + log / 2
-    y = np.asarray(np.sqrt(np.maximum(np.sqrt(half * half - log / 0.147) - half, 0)))
-    value, complement = np.empty_like(y), np.empty_like(y)
-    for _ in range(3):
-        erf(y, out=value)
-        erfc(y, out=complement)
-        step = np.where(x > 0.5, rest - complement, value - x) * np.exp(y * y) * (math.sqrt(np.pi) / 2)
-        y = y - step / (1 + y * step)
-    return np.asarray(np.where(rest == 0, np.inf, np.where(x == 0, 0, y)))
-
-
 def erfinv(x: Array) -> Array:
     """The inverse of erf, float64; infinite at -1 and 1, NaN beyond."""
     size = np.abs(x)
-    return np.asarray(np.copysign(np.where(size <= 1, _inverse_erf(size, 1 - size), np.nan), x))
+    return np.asarray(np.copysign(np.where(size <= 1, upper_quantile(size, 1 - size), np.nan) / math.sqrt(2), x))
 
 
 def ndtri(p: Array) -> Array:
     """The quantile of the standard normal distribution, float64; infinite at 0 and 1, NaN beyond."""
     rest = 2 * np.minimum(p, 1 - p)
-    found = math.sqrt(2) * _inverse_erf(1 - rest, rest)
+    found = upper_quantile(1 - rest, rest)
     return np.asarray(np.where((p >= 0) & (p <= 1), np.where(p < 0.5, -found, found), np.nan))
 
 
