@@ -7,10 +7,11 @@ import math
 import numpy as np
 
 from delegate.kernels.erf import erf
-from delegate.kernels.halves import Array
-from delegate.kernels.operands import WIDE, axis_of, blocked, cast, level
+from delegate.kernels.halves import Array, from_bfloat16, to_bfloat16
+from delegate.kernels.operands import WIDE, axis_of, blocked, blocks, cast, level, put
 from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import BOOL, COMPLEX, INT, REAL
+from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT, REAL
+from delegate.program.dtypes import DType
 
 _FLOATS = WIDE | INT | BOOL  # integers and bools give floats
 
@@ -191,32 +192,60 @@ def celu(x: Array, alpha: float, *, out: Array) -> None:
 @TABLE.kernel("aten.leaky_relu.default", dtypes=WIDE)
 @blocked
 def leaky_relu(x: Array, negative_slope: float, *, out: Array) -> None:
-    """The sum of its positive and its negative part: a masked copy takes several times as long."""
+    """The larger of x and its multiple, or the smaller one where the slope is steeper than 1."""
+    if negative_slope == 0 or not math.isfinite(negative_slope):
+        _joined(x, negative_slope, out)
+        return
+    np.multiply(x, negative_slope, out=out)
+    (np.maximum if negative_slope <= 1 else np.minimum)(x, out, out=out)
+
+
+def _joined(x: Array, slope: float | Array, out: Array) -> None:
+    """The sum of x's positive part and of the slope times its negative one: a masked copy takes several times as long.
+
+    A slope that is no finite number would make NaN of the other part's zero.
+    """
+    if not np.isfinite(slope).all():
+        np.multiply(x, slope, out=out)
+        np.copyto(out, x, where=x > 0)
+        return
     np.minimum(x, level(0, out), out=out)
-    np.multiply(out, negative_slope, out=out)
+    np.multiply(out, slope, out=out)
     np.add(out, np.maximum(x, level(0, out)), out=out)
 
 
 @TABLE.kernel("aten.prelu.default", "aten._prelu_kernel.default", dtypes=WIDE, whole=True)
 def prelu(x: Array, weight: Array, *, out: Array) -> None:
     """The weight broadcasts, or is a vector over dimension 1."""
+    if weight.size == 1:
+        leaky_relu(x, weight.item(), out=out)
+        return
     if weight.ndim == 1 and x.ndim > 1:
         weight = weight.reshape((-1,) + (1,) * (x.ndim - 2))
-    np.multiply(x, weight.reshape(()) if weight.size == 1 else weight, out=out)
-    np.copyto(out, x, where=x > 0)
+    _joined(x, weight, out)
 
 
 @TABLE.kernel("aten.threshold.default", dtypes=REAL - BOOL)
 def threshold(x: Array, level: float, value: float, *, out: Array) -> None:
     """x where it is above the level or NaN, else the value."""
-    np.copyto(out, x)
-    np.copyto(out, cast(value, out.dtype), where=x <= level)
+    for given, made in blocks(x, out):
+        np.copyto(made, given)
+        put(made, value, given <= level)
 
 
-@TABLE.kernel("aten.hardshrink.default", dtypes=WIDE, whole=True)
+@TABLE.kernel("aten.hardshrink.default", dtypes=FLOAT, whole=True)
 def hardshrink(x: Array, lambd: float, *, out: Array) -> None:
-    np.copyto(out, x)
-    np.copyto(out, 0, where=np.abs(x) <= x.dtype.type(lambd))
+    for given, made in blocks(x, out):
+        np.copyto(made, given)
+        put(made, 0, np.abs(given) <= given.dtype.type(lambd))
+
+
+@TABLE.kernel("aten.hardshrink.default", dtypes={DType.bfloat16}, whole=True)
+def hardshrink_bfloat16(bits: Array, lambd: float, *, out: Array) -> None:
+    """The limit is rounded to bfloat16, as torch does."""
+    limit = from_bfloat16(to_bfloat16(np.array(lambd, np.float32)))
+    np.copyto(out, bits)
+    put(out, 0, np.abs(from_bfloat16(bits)) <= limit)
 
 
 @TABLE.kernel("aten.softshrink.default", dtypes=WIDE, whole=True)

@@ -22,6 +22,7 @@ WIDE = FLOAT - {DType.float16}
 WIDE_COMPLEX = WIDE | COMPLEX
 
 BLOCK = 1 << 15  # elements; a few blocks of float32 fit the second-level cache
+_BITS = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
 
 _SCALARS = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float32), complex: np.dtype("c8")}
 
@@ -139,6 +140,23 @@ def _level_block(value: float, dtype: DTypeLike) -> Array:
     block = np.full(BLOCK, cast(value, dtype))
     block.flags.writeable = False
     return block
+
+
+def put(out: Array, value: Operand, places: Array) -> None:
+    """Write a number to the places of a mask: by their bits, where a masked copy asks at each element anew.
+
+    `places` is bool, of out's shape, with elements side by side.
+    """
+    if out.itemsize not in _BITS:
+        np.copyto(out, cast(value, out.dtype), where=places)
+        return
+    bits = out.view(_BITS[out.itemsize])
+    others = (places.view(np.int8) - np.int8(1)).astype(bits.dtype, copy=False)
+    bits &= others
+    if pattern := cast(value, out.dtype).view(bits.dtype).item():
+        np.invert(others, out=others)
+        others &= bits.dtype.type(pattern)
+        bits |= others
 
 
 def row_blocks(rows: int, width: int) -> Iterator[slice]:

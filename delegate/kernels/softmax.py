@@ -16,6 +16,7 @@ from delegate.kernels.table import BOOL, INT
 from delegate.program.raw import same_shape
 
 _MODERATE = 16.0  # exponentials up to this number are summed and multiplied without a fear of overflow
+_MANY, _NARROW = 1 << 13, 16  # elements in all, and side by side, from and below which NumPy reduces slowly
 _ENOUGH = 2.0**-10  # a smaller sum may have lost terms that are not small beside it
 
 
@@ -99,6 +100,11 @@ def _along(function: Callable[[Array, int, Array], None], x: Array, dim: int, *_
     if x.ndim == 0:
         x, out = x.reshape(1), out.reshape(1)
     axis = axis_of(x, dim)
+    if axis != x.ndim - 1 and x.size > _MANY and math.prod(x.shape[axis + 1 :]) < _NARROW:
+        wide = np.ascontiguousarray(np.moveaxis(x, axis, 0))
+        function(wide, 0, result := np.empty_like(wide))
+        np.copyto(np.moveaxis(out, axis, 0), result)
+        return
     if axis != x.ndim - 1 or not (x.flags.c_contiguous and out.flags.c_contiguous):
         function(x, axis, out)
         return

@@ -10,7 +10,7 @@ import numpy as np
 
 from delegate.kernels.erf import erf, erfc
 from delegate.kernels.halves import LARGEST_BFLOAT16, Array, from_bfloat16, to_bfloat16
-from delegate.kernels.operands import WIDE, blocked, cast
+from delegate.kernels.operands import WIDE, blocked, blocks, cast, put
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT, REAL
 from delegate.program.dtypes import DType
@@ -70,9 +70,10 @@ def sign(x: Array, *, out: Array) -> None:
     if x.dtype.kind == "b":
         np.copyto(out, x)
         return
-    np.sign(x, out=out)
-    if x.dtype.kind == "f":
-        np.copyto(out, 0, where=np.isnan(x))
+    for given, made in blocks(x, out):
+        np.sign(given, out=made)
+        if x.dtype.kind == "f" and (nan := np.isnan(given)).any():
+            put(made, 0, nan)
 
 
 TABLE.kernel("aten.sgn.default", dtypes=COMPLEX)(partial(_direct, np.sign))

@@ -82,6 +82,27 @@ def test_large_arrays_are_worked_on_in_blocks(name):
     check(op, sample(17, 3, 1001).transpose(0, 1))
 
 
+@pytest.mark.parametrize("slope", [0.0, -0.0, 1e-3, 1.0, 1.5, -0.3, -2.0, torch.inf, -torch.inf, torch.nan])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_slopes(slope, dtype):
+    x = torch.cat([SPECIAL.to(dtype), sample(10, dtype=dtype)]).reshape(2, 6, 2)
+    check(A.leaky_relu.default, x, slope)
+    check(A.prelu.default, x, torch.tensor([slope], dtype=dtype))
+    check(A.prelu.default, x, torch.tensor([slope, 0, 0.25, -1, torch.inf, slope], dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTS], ids=str)
+def test_thresholds(dtype):
+    x = sample(3, 7, 5000, dtype=dtype)
+    for given in (x, x.transpose(0, 1), x[:, ::2, ::3]):
+        check(A.threshold.default, given, 1, 20)
+        check(A.threshold.default, given, 0, 0)
+        check(A.sign.default, given)
+        if dtype.is_floating_point:
+            check(A.threshold.default, torch.where(given > 1, torch.nan, given), -1, -0.0)
+            check(A.hardshrink.default, torch.where(given > 1, torch.nan, given), 0.3)
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_activations_with_parameters(dtype):
     x = sample(2, 6, 5, dtype=dtype)

@@ -186,6 +186,17 @@ def test_scans_of_long_steps(dtype):
                 check(A.logcumsumexp.default, given, dim)
 
 
+@pytest.mark.parametrize("shape", [(1500, 3, 4, 2), (700, 20, 1), (3, 900, 15), (2, 0, 9000)])
+def test_softmax_of_narrow_rows(shape):
+    x = sample(*shape)
+    x[0, :1] = -torch.inf
+    for dim in range(x.ndim - 1):
+        for op in (A._softmax.default, A._log_softmax.default):
+            check(op, x, dim, False)
+            check(op, x.transpose(0, -1).contiguous().transpose(0, -1), dim, False)
+        check(A._safe_softmax.default, x, dim)
+
+
 def test_long_sums_keep_their_precision():
     x = torch.rand(300_000, generator=torch.Generator().manual_seed(0))
     check(A.sum.default, x, rtol=1e-6)
