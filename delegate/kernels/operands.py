@@ -22,6 +22,7 @@ WIDE = FLOAT - {DType.float16}
 WIDE_COMPLEX = WIDE | COMPLEX
 
 BLOCK = 1 << 15  # elements; a few blocks of float32 fit the second-level cache
+_FEW = 1 << 10  # elements that a masked copy writes sooner than a pass over their bits
 _BITS = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
 
 _SCALARS = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float32), complex: np.dtype("c8")}
@@ -147,7 +148,7 @@ def put(out: Array, value: Operand, places: Array) -> None:
 
     `places` is bool, of out's shape, with elements side by side.
     """
-    if out.itemsize not in _BITS:
+    if out.itemsize not in _BITS or out.size < _FEW:
         np.copyto(out, cast(value, out.dtype), where=places)
         return
     bits = out.view(_BITS[out.itemsize])

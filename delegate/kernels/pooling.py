@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from delegate.kernels.halves import Array
+from delegate.kernels.operands import put, row_blocks
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import FLOAT, INT
 from delegate.kernels.windows import last, padded, spread, taps
@@ -92,29 +94,40 @@ def max_pool_with_indices(
     out: tuple[Array, Array],
 ) -> None:
     """As `max_pool`; the second result is the place of each maximum in the flattened spatial axes."""
-    values, indices = out
-    size = x.shape[-rank:]
+    size, count = x.shape[-rank:], out[0].shape[-rank:]
     kernel, padding, dilation = spread(kernel, rank), spread(padding, rank), spread(dilation, rank)
-    stride, count = spread(stride, rank, kernel), values.shape[-rank:]
-    wide = _surround(x, kernel, stride, padding, dilation, count, _lowest(x.dtype))
-    first = [
-        s * np.arange(o) - p + (np.maximum(p - s * np.arange(o), 0) + d - 1) // d * d
-        for o, s, p, d in zip(count, stride, padding, dilation, strict=True)
-    ]
-    has_nan = x.dtype.kind == "f" and bool(np.isnan(x).any())
-    values.fill(_lowest(x.dtype))
-    indices[...] = _flat(first, size)
-    start = _flat([s * np.arange(o) - p for o, s, p in zip(count, stride, padding, strict=True)], size)
-    for position, places in taps(kernel, stride, dilation, count):
-        found = wide[places]
-        better = found > values
-        if has_nan:
-            better |= np.isnan(found)
-        step = 0
-        for k, d, n in zip(position, dilation, size, strict=True):
-            step = step * n + k * d
-        np.copyto(values, found, where=better)
-        np.copyto(indices, start + step, where=better)
+    stride = spread(stride, rank, kernel)
+    lowest = _lowest(x.dtype)
+    wide = _surround(x, kernel, stride, padding, dilation, count, lowest)
+    axes = list(zip(size, kernel, stride, padding, dilation, count, strict=True))
+    corner = _flat([s * np.arange(o) - p for _, _, s, p, _, o in axes], size)
+    steps = _flat([d * np.arange(k) for _, k, _, _, d, _ in axes], size).reshape(-1)
+    inside = _flat([_first_inside(s * np.arange(o) - p, d) for _, _, s, p, d, o in axes], size)
+    images = wide.reshape(-1, *wide.shape[-rank:])
+    values, indices = (y.reshape(len(images), *count, copy=False) for y in out)
+    for block in row_blocks(len(images), math.prod(count)):
+        some, found = images[block], values[block]
+        _fold(some, np.maximum, kernel, stride, dilation, count, found)
+        where = corner + steps[_which(some, found, list(taps(kernel, stride, dilation, count)))]
+        if (nothing := found == lowest).any():  # perhaps a padded place
+            where = np.where(nothing, inside, where)
+        np.copyto(indices[block], where)
+
+
+def _which(x: Array, best: Array, places: Sequence[tuple[Any, Any]]) -> Array:
+    """The number of the place that a window's best element is from: the first, and of NaN the last."""
+    number = np.zeros(best.shape, np.min_scalar_type(len(places)))
+    for tap in reversed(range(len(places))):
+        put(number, tap, x[places[tap][1]] == best)
+    if best.dtype.kind == "f" and np.isnan(best).any():
+        for tap, (_, place) in enumerate(places):
+            put(number, tap, np.isnan(x[place]))
+    return number
+
+
+def _first_inside(starts: Array, dilation: int) -> Array:
+    """Where windows have their first place that is not padded, along one axis."""
+    return np.asarray(starts - np.minimum(starts, 0) // dilation * dilation)
 
 
 def _flat(coordinates: Sequence[Array], size: Sequence[int]) -> Array:
