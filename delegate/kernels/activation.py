@@ -8,7 +8,7 @@ import numpy as np
 
 from delegate.kernels.erf import erf
 from delegate.kernels.halves import Array, from_bfloat16, to_bfloat16
-from delegate.kernels.operands import WIDE, axis_of, blocked, blocks, cast, level, put
+from delegate.kernels.operands import WIDE, axis_of, blocked, blocks, level, put
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT, REAL
 from delegate.program.dtypes import DType
@@ -28,8 +28,9 @@ def relu6(x: Array, *, out: Array) -> None:
 
 
 @TABLE.kernel("aten.hardtanh.default", in_place=True)
+@blocked
 def hardtanh(x: Array, low: float, high: float, *, out: Array) -> None:
-    np.clip(cast(x, out.dtype), cast(low, out.dtype), cast(high, out.dtype), out=out)
+    np.minimum(np.maximum(x, level(low, out), out=out), level(high, out), out=out)
 
 
 @TABLE.kernel("aten.sigmoid.default", "aten.special_expit.default", dtypes=_FLOATS | COMPLEX)
@@ -111,7 +112,7 @@ def _gelu_tanh(x: Array, *, out: Array) -> None:
 def hardsigmoid(x: Array, *, out: Array) -> None:
     """min(max(x + 3, 0), 6) / 6."""
     np.add(x, 3, out=out)
-    np.clip(out, 0, 6, out=out)
+    hardtanh(out, 0, 6, out=out)
     np.divide(out, 6, out=out)
 
 
@@ -120,7 +121,7 @@ def hardsigmoid(x: Array, *, out: Array) -> None:
 def hardswish(x: Array, *, out: Array) -> None:
     """x * min(max(x + 3, 0), 6) / 6."""
     np.add(x, 3, out=out)
-    np.clip(out, 0, 6, out=out)
+    hardtanh(out, 0, 6, out=out)
     np.multiply(out, x, out=out)
     np.divide(out, 6, out=out)
 

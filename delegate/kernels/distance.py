@@ -57,10 +57,24 @@ def _with_squares(x: Array, factor: int, *, last: bool) -> Array:
 @TABLE.kernel("aten._pdist_forward.default", "aten.pdist.default", dtypes=_FLOAT)
 def pdist(x: Array, p: float, *, out: Array) -> None:
     """x (N, M) -> the distances of rows i < j, in that order."""
-    out.fill(0)
-    first, second = np.triu_indices(len(x), 1)
-    for feature in range(x.shape[1]):
-        _accumulate(x[first, feature] - x[second, feature], p, out)
+    start = 0
+    for i in range(len(x) - 1):
+        end = start + len(x) - 1 - i
+        _norms(x[i + 1 :] - x[i], p, out[start:end])
+        start = end
+
+
+def _norms(difference: Array, p: float, out: Array) -> None:
+    """difference (N, M), which is overwritten -> the p-norms of its rows."""
+    if p == 2:
+        np.sqrt(np.einsum("nm,nm->n", difference, difference, out=out), out=out)
+        return
+    np.abs(difference, out=difference)
+    if p == 0:
+        np.minimum(np.ceil(difference, out=difference), 1, out=difference)
+    elif p not in (1, np.inf):
+        np.power(difference, p, out=difference)
+    (np.maximum if p == np.inf else np.add).reduce(difference, axis=1, out=out, initial=0)
     _root(p, out)
 
 

@@ -51,9 +51,9 @@ def angle(x: Array, *, out: Array) -> None:
     if x.dtype.kind == "c":
         np.arctan2(x.imag, x.real, out=out)
         return
-    np.copyto(out, np.where(x < 0, math.pi, 0), casting="same_kind")
-    if x.dtype.kind == "f":
-        np.copyto(out, x, where=np.isnan(x))
+    np.multiply(x < 0, out.dtype.type(math.pi), out=out)
+    if x.dtype.kind == "f" and (nan := np.isnan(x)).any():
+        np.copyto(out, x, where=nan)
 
 
 @TABLE.kernel(

@@ -14,6 +14,8 @@ from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, COMPLEX, INT, REAL, UNSIGNED
 from delegate.program.dtypes import DType
 
+_ROWS = 64  # of factors that are multiplied side by side
+
 Dims = int | Sequence[int] | None
 
 
@@ -36,7 +38,7 @@ def _reduce_dims(
 
 _NUMBERS = WIDE_COMPLEX | INT | BOOL
 _OVER_ALL: dict[str, np.ufunc] = {
-    "sum.default": np.add, "prod.default": np.multiply, "max.default": np.maximum, "min.default": np.minimum,
+    "sum.default": np.add, "max.default": np.maximum, "min.default": np.minimum,
 }  # fmt: skip
 _OVER_DIMS: dict[str, np.ufunc] = {
     "sum.dim_IntList": np.add, "prod.dim_int": np.multiply, "amax.default": np.maximum, "amin.default": np.minimum,
@@ -45,6 +47,17 @@ for _name, _ufunc in _OVER_ALL.items():
     TABLE.kernel(f"aten.{_name}", dtypes=_NUMBERS | UNSIGNED)(partial(_reduce_all, _ufunc))
 for _name, _ufunc in _OVER_DIMS.items():
     TABLE.kernel(f"aten.{_name}", dtypes=_NUMBERS | UNSIGNED)(partial(_reduce_dims, _ufunc))
+
+
+@TABLE.kernel("aten.prod.default", dtypes=_NUMBERS | UNSIGNED)
+def product(x: Array, _dtype: DType | None, *, out: Array) -> None:
+    """In rows, as long as they are long: a single product waits for each of its multiplications."""
+    flat = x.reshape(-1)
+    while flat.size >= _ROWS * _ROWS:
+        even = flat.size // _ROWS * _ROWS
+        rows = np.multiply.reduce(flat[:even].reshape(_ROWS, -1), axis=0, dtype=out.dtype)
+        flat = np.concatenate([rows, flat[even:].astype(out.dtype)])
+    reduce(np.multiply, flat, None, False, out=out)
 
 
 def _truth(ufunc: np.ufunc, x: Array, dim: Dims = None, keepdim: bool = False, *, out: Array) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from delegate.kernels.halves import Array
-from delegate.kernels.operands import WIDE, Operand
+from delegate.kernels.operands import WIDE, Operand, blocked
 from delegate.kernels.polynomial import polynomial
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.quantile import upper_quantile
@@ -165,4 +165,4 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
     "special_modified_bessel_i1": partial(bessel, 1, False), "special_spherical_bessel_j0": spherical_bessel_j0,
 }  # fmt: skip
 for _name, _function in _UNARY.items():
-    TABLE.kernel(f"aten.{_name}.default", dtypes=_DTYPES)(partial(_unary, _function))
+    TABLE.kernel(f"aten.{_name}.default", dtypes=_DTYPES)(blocked(partial(_unary, _function)))

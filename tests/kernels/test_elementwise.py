@@ -202,6 +202,41 @@ def test_integer_and_floor_division(dtype, divisor):
     check(A.remainder.Scalar_Tensor, 7, b)
 
 
+def many_pairs():
+    """Dividends and divisors of all sizes; whole numbers; some whose quotient is close to a whole number."""
+    sizes = torch.logspace(-6, 6, 60)
+    near = torch.arange(1, 61) * sizes.flip(0)
+    yield sizes[:, None] * torch.randn(60, 40), torch.randn(40)
+    yield torch.randn(3000), torch.tensor(0.1)
+    yield torch.randint(-1000, 1000, (2000,)).float(), torch.randint(1, 9, (2000,)).float()
+    yield torch.cat([near, near.nextafter(torch.tensor(0.0)), -near]).repeat(10), sizes.flip(0).repeat(30)
+    yield torch.tensor(3.5), torch.randn(2000)
+    yield torch.randn(2000), torch.randint(1, 9, (2000,))
+    yield torch.cat([torch.randn(2000), SPECIAL]), torch.tensor(2.0)
+
+
+@pytest.mark.parametrize("case", range(len(list(many_pairs()))))
+def test_many_pairs(case):
+    a, b = list(many_pairs())[case]
+    for op in (A.fmod.Tensor, A.remainder.Tensor):
+        check(op, a, b, rtol=0, atol=0)
+        if b.ndim == 0:
+            check(getattr(A, op._opname).Scalar, a, b.item(), rtol=0, atol=0)
+    for op in (A.maximum.default, A.minimum.default):
+        check(op, a, b)
+        check(op, b, a)
+    if b.is_floating_point():
+        check(A.logaddexp.default, a, b)
+        check(A.logaddexp2.default, b, a)
+        check(A.clamp_min.Tensor, a, b)
+
+
+def test_products_of_many():
+    for x in (1 + torch.randn(45, 45, 45) / 1000, torch.randint(-3, 4, (5000,)), torch.rand(70, 70).t() + 0.5):
+        check(A.prod.default, x, rtol=1e-4)
+    check(A.prod.default, torch.ones(100, 90, dtype=torch.uint8), dtype=F32)
+
+
 def special_pairs(dtype):
     values = SPECIAL.to(dtype)
     return values[:, None].expand(len(values), len(values)), values[None, :]
