@@ -14,6 +14,7 @@ from delegate.kernels.table import COMPLEX
 from delegate.program import raw
 from delegate.program.dtypes import DType
 
+_BLOCK = 32  # columns that are factored, and rows that are solved for, at a time
 _FLOATS = COMPLEX | {DType.float32, DType.float64}
 _DTYPES = _FLOATS | {DType.int32}  # of pivots, and of codes of success: 0
 
@@ -29,23 +30,47 @@ def _solve(matrix: Array, right: Array, left: bool = True) -> Array:
     return _transposed(np.linalg.solve(_transposed(matrix), _transposed(right)))
 
 
+def _solve_triangle(triangle: Array, right: Array, upper: bool) -> Array:
+    """X with triangle @ X = right, some rows at a time: NumPy itself factors the matrix as any other."""
+    batch = np.broadcast_shapes(triangle.shape[:-2], right.shape[:-2])
+    found = np.broadcast_to(right, (*batch, *right.shape[-2:])).copy()
+    starts = range(0, triangle.shape[-1], _BLOCK)
+    for start in reversed(starts) if upper else starts:
+        rows = slice(start, start + _BLOCK)
+        known = slice(start + _BLOCK, None) if upper else slice(start)
+        found[..., rows, :] -= triangle[..., rows, known] @ found[..., known, :]
+        found[..., rows, :] = np.linalg.solve(triangle[..., rows, rows], found[..., rows, :])
+    return found
+
+
 # LU: NumPy has none. Batches are (count, m, n).
 
 
 def lu_factor(x: Array) -> tuple[Array, Array]:
     """L (below the diagonal, with ones on it) and U in one matrix, and the row, from 1, that each row changed with."""
     work = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]).copy()
-    steps, batch = min(work.shape[1:]), np.arange(len(work))
+    steps = min(work.shape[1:])
     pivots = np.empty((len(work), steps), np.int32)
-    for k in range(steps):
+    for start in range(0, steps, _BLOCK):
+        end = min(start + _BLOCK, steps)
+        _factor_columns(work, pivots, start, end)
+        lower, _ = _triangles(work[:, start:, start:end])
+        work[:, start:end, end:] = np.linalg.solve(lower[:, : end - start], work[:, start:end, end:])
+        work[:, end:, end:] -= lower[:, end - start :] @ work[:, start:end, end:]
+    return work.reshape(x.shape), pivots.reshape(*x.shape[:-2], steps)
+
+
+def _factor_columns(work: Array, pivots: Array, start: int, end: int) -> None:
+    """LU of some columns, from the row `start` on; the rows of all columns change places."""
+    batch = np.arange(len(work))
+    for k in range(start, end):
         column = work[:, k:, k]
         best = k + (np.abs(column.real) + np.abs(column.imag)).argmax(axis=1)
         pivots[:, k] = best + 1
         work[batch, k], work[batch, best] = work[batch, best], work[batch, k]
         pivot = work[:, k, k, None]
         work[:, k + 1 :, k] /= np.where(pivot == 0, 1, pivot)
-        work[:, k + 1 :, k + 1 :] -= work[:, k + 1 :, k, None] * work[:, k, None, k + 1 :]
-    return work.reshape(x.shape), pivots.reshape(*x.shape[:-2], steps)
+        work[:, k + 1 :, k + 1 : end] -= work[:, k + 1 :, k, None] * work[:, k, None, k + 1 : end]
 
 
 def _row_order(pivots: Array, rows: int) -> Array:
@@ -146,25 +171,29 @@ def cholesky(x: Array, upper: bool, *, out: Array) -> None:
 @TABLE.kernel("aten.cholesky_solve.default", dtypes=_FLOATS)
 def cholesky_solve(right: Array, factor: Array, upper: bool, *, out: Array) -> None:
     """The solution for the matrix that has this factor."""
-    out[...] = np.linalg.solve(_product(factor, upper), right)
+    lower = _lower(factor, upper)
+    out[...] = _solve_triangle(_transposed(lower, True), _solve_triangle(lower, right, False), True)
 
 
 @TABLE.kernel("aten.cholesky_inverse.default", dtypes=_FLOATS)
 def cholesky_inverse(factor: Array, upper: bool, *, out: Array) -> None:
-    out[...] = np.linalg.inv(_product(factor, upper))
+    lower = _lower(factor, upper)
+    out[...] = np.linalg.inv(lower @ _transposed(lower, True))
 
 
-def _product(factor: Array, upper: bool) -> Array:
-    lower = _transposed(np.triu(factor), True) if upper else np.tril(factor)
-    found: Array = lower @ _transposed(lower, True)
-    return found
+def _lower(factor: Array, upper: bool) -> Array:
+    return _transposed(np.triu(factor), True) if upper else np.tril(factor)
 
 
 @TABLE.kernel("aten.linalg_solve_triangular.default", dtypes=_FLOATS)
 def linalg_solve_triangular(
     x: Array, right: Array, upper: bool, left: bool, unitriangular: bool, *, out: Array
 ) -> None:
-    out[...] = _solve(_triangle(x, upper, unitriangular), right, left)
+    triangle = _triangle(x, upper, unitriangular)
+    if left:
+        out[...] = _solve_triangle(triangle, right, upper)
+    else:
+        out[...] = _transposed(_solve_triangle(_transposed(triangle), _transposed(right), not upper))
 
 
 @TABLE.kernel("aten.triangular_solve.default", dtypes=_FLOATS)
@@ -173,7 +202,7 @@ def triangular_solve(
 ) -> None:
     """The solution, and the matrix again."""
     triangle = _triangle(x, upper, unitriangular)
-    out[0][...] = np.linalg.solve(_transposed(triangle) if transpose else triangle, right)
+    out[0][...] = _solve_triangle(_transposed(triangle) if transpose else triangle, right, upper != transpose)
     out[1][...] = x
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from delegate.kernels.halves import Array
-from delegate.kernels.operands import WIDE, axis_of, cast, row_blocks
+from delegate.kernels.operands import WIDE, axis_of, blocks, cast, level, row_blocks
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, INT
 from delegate.program.raw import same_shape
 
 _MODERATE = 16.0  # exponentials up to this number are summed and multiplied without a fear of overflow
 _MANY, _NARROW = 1 << 13, 16  # elements in all, and side by side, from and below which NumPy reduces slowly
-_ENOUGH = 2.0**-10  # a smaller sum may have lost terms that are not small beside it
+_ENOUGH = 2.0**-30  # a smaller sum may have lost terms of 1e-29 of it and more
 
 
 def _floor(dtype: type[np.floating[Any]]) -> tuple[Any, Any]:
@@ -61,8 +61,9 @@ def _exp(x: Array, out: Array) -> None:
     """
     lowest, least = _FLOORS[x.dtype]
     if np.minimum.reduce(x, axis=None, initial=math.inf) < lowest:
-        np.exp(np.clip(x, lowest, math.inf, out=out), out=out)
-        np.subtract(out, least, out=out)
+        for given, made in blocks(x, out):
+            np.exp(np.maximum(given, level(lowest, made), out=made), out=made)
+            np.subtract(made, least, out=made)
     else:
         np.exp(x, out=out)
 

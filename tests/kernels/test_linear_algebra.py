@@ -72,13 +72,44 @@ def test_solutions(dtype, left):
             check(aten.linalg_solve_triangular.default, x, right, **options, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_more_than_one_block(dtype):
+    """Of LU columns and of triangular rows: tall, wide and square matrices, batches that broadcast."""
+    for shape in [(100, 70), (40, 90), (2, 33, 33), (65, 64), (0, 40, 40), (3, 0, 5), (31, 1)]:
+        x = sample(*shape, dtype=dtype)
+        p, lower, upper = run(aten.linalg_lu.default, x, expected=aten.linalg_lu(x))
+        close(p @ lower @ upper, x)
+    x = sample(2, 70, 70, dtype=dtype) / 70 + torch.eye(70)
+    for right in (sample(70, 3, dtype=dtype), sample(3, 1, 70, 2, dtype=dtype), sample(2, 70, 0, dtype=dtype)):
+        for upper in (True, False):
+            for unit in (True, False):
+                options = {"upper": upper, "unitriangular": unit}
+                check(aten.linalg_solve_triangular.default, x, right, **options, rtol=1e-3, atol=1e-3)
+                other = right.mT.contiguous()
+                check(aten.linalg_solve_triangular.default, x, other, left=False, **options, rtol=1e-3, atol=1e-3)
+                for transpose in (True, False):
+                    check(aten.triangular_solve.default, right, x, **options, transpose=transpose, rtol=1e-3, atol=1e-3)
+    close(*(f(x @ x.mH) for f in (det_of_kernel, torch.linalg.det)))
+
+
+def det_of_kernel(x):
+    return run(aten._linalg_det.default, x, expected=aten._linalg_det(x))[0]
+
+
+def test_singular_matrices_beyond_a_block_have_factors():
+    x = sample(70, 20) @ sample(20, 70, seed=1)
+    x[:, 40] = x[3] = 0
+    p, lower, upper = run(aten.linalg_lu.default, x, expected=aten.linalg_lu(x))
+    close(p @ lower @ upper, x)
+
+
 def test_cholesky():
-    x = sample(2, 4, 4)
-    x = x @ x.mT + torch.eye(4)
+    x = sample(2, 40, 40) / 40
+    x = x @ x.mT + torch.eye(40)
     for upper in (True, False):
         check(aten.linalg_cholesky_ex.default, x, upper=upper, rtol=1e-4, atol=1e-4)
         factor = torch.linalg.cholesky(x, upper=upper)
-        check(aten.cholesky_solve.default, sample(2, 4, 3), factor, upper, rtol=1e-3, atol=1e-3)
+        check(aten.cholesky_solve.default, sample(2, 40, 3), factor, upper, rtol=1e-3, atol=1e-3)
         check(aten.cholesky_inverse.default, factor, upper, rtol=1e-3, atol=1e-3)
 
 
