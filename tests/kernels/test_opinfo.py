@@ -114,7 +114,7 @@ def entries():
 @pytest.mark.parametrize("name", SOME)
 def test_some_entries(entries, name):
     chosen = [e for e in entries if e.name == name]
-    rows = sweep(chosen, [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.complex64], count=2)
+    rows = sweep(chosen, [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.complex64], count=1)
     assert rows.passed
     assert not unexplained(rows)
 
@@ -123,7 +123,8 @@ def test_some_entries(entries, name):
 @pytest.mark.parametrize("name", [*SOME_OF_FLOATS, pytest.param("*", marks=pytest.mark.slow)])
 def test_not_numbers(entries, name, values):
     chosen = [e for e in entries if fnmatchcase(e.name, name) and not e.name.startswith(WITHOUT)]
-    rows = sweep(chosen, [torch.float32, torch.bfloat16], count=2, values=NOT_NUMBERS[values])
+    dtypes, count = ([torch.float32, torch.bfloat16], 2) if name == "*" else ([torch.float32], 1)
+    rows = sweep(chosen, dtypes, count=count, values=NOT_NUMBERS[values])
     assert rows.passed
     assert not unexplained(rows, [*KNOWN, *KNOWN_OF_NOT_NUMBERS])
 

@@ -49,7 +49,7 @@ def exported() -> torch.export.ExportedProgram:
 
 def test_answers_and_report(exported, tmp_path) -> None:
     said: list[str] = []
-    program = delegate.to_backend(exported, config=measuring(), progress=said.append)
+    program = delegate.to_backend(exported, config=measuring(budget=12), progress=said.append)
     torch.testing.assert_close(program(X), MODEL(X), rtol=1e-4, atol=1e-5)
     (placement,) = program.report.placements
     rows = {p.name: p for p in placement.plans}
@@ -119,7 +119,7 @@ def test_control_flow_several_methods_and_states() -> None:
     x, module = torch.randn(2, 8), Counter().eval()
     with torch.no_grad():
         methods = {"run": torch.export.export(module, (x,)), "plain": torch.export.export(Block().eval(), (X,))}
-        program = delegate.to_backend(methods, config=measuring())
+        program = delegate.to_backend(methods, config=measuring(**SIZES))
         assert [p.method for p in program.report.placements] == ["run", "plain"]
         for count in (1, 2):
             torch.testing.assert_close(program.method("run")(x), module.inner(x) + count, rtol=1e-4, atol=1e-5)
@@ -146,7 +146,9 @@ def test_states_and_written_inputs_are_compared_call_by_call() -> None:
     with torch.no_grad():
         exported = torch.export.export(Cache().eval(), given)
     calls = [given, (torch.randn_like(X), torch.zeros_like(X)), given]
-    program = delegate.to_backend(exported, config=measuring(accuracy={"sqnr_db": 80}), verify=calls, cache=False)
+    program = delegate.to_backend(
+        exported, config=measuring(**SIZES, accuracy={"sqnr_db": 80}), verify=calls, cache=False
+    )
     (placement,) = program.report.placements
     assert not [p.why for p in placement.plans if p.why]
     assert all(p.sqnr_db > 80 for p in placement.plans)
@@ -201,7 +203,7 @@ def test_sizes_that_differ_and_numbers_among_the_inputs() -> None:
     given = (X, 3, {"shift": torch.ones(16, dtype=torch.bfloat16)})
     dims = ({0: torch.export.Dim("n", min=2, max=64)}, None, {"shift": None})
     exported = torch.export.export(module, given, dynamic_shapes=dims)
-    program = delegate.to_backend(exported, config=measuring())
+    program = delegate.to_backend(exported, config=measuring(**SIZES))
     assert program.report.placements[0].plans[0].cost is not None
     more = (torch.randn(9, 16), *given[1:])
     torch.testing.assert_close(program(*more)["y"], module(*more)["y"], rtol=1e-4, atol=1e-5)
@@ -226,7 +228,7 @@ def test_the_page_shows_what_works(tmp_path, monkeypatch) -> None:
 
 @pytest.mark.parametrize("objective", ["throughput", "memory", "file size"])
 def test_objectives(exported, objective) -> None:
-    (placement,) = delegate.to_backend(exported, config=measuring(objective=objective)).report.placements
+    (placement,) = delegate.to_backend(exported, config=measuring(objective=objective, budget=12)).report.placements
     assert placement.objective == objective
     assert all(p.cost is not None for p in placement.plans)
     if objective == "memory":  # the library alone takes more
@@ -234,7 +236,7 @@ def test_objectives(exported, objective) -> None:
 
 
 def test_threads_are_tried_and_held(exported) -> None:
-    config = {"backends": ["xnnpack"], "placement": {"policy": "measured", "threads": [1, 2], "budget": 60}}
+    config = {"backends": ["xnnpack"], "placement": {"policy": "measured", "threads": [1, 2], "budget": 12}}
     program = delegate.to_backend(exported, config=config)
     (placement,) = program.report.placements
     assert {p.name for p in placement.plans} == {"xnnpack, 1 threads", "xnnpack, 2 threads"}
@@ -343,7 +345,7 @@ def test_a_bound_lets_less_precision_in(exported) -> None:
 
 def test_accuracy_is_measured_on_data_that_is_named(exported, tmp_path) -> None:
     np.savez(tmp_path / "data.npz", np.zeros((4, 16), np.float32))
-    asked = {"accuracy": {"sqnr_db": 30, "inputs": str(tmp_path / "data.npz")}}
+    asked = {**SIZES, "accuracy": {"sqnr_db": 30, "inputs": str(tmp_path / "data.npz")}}
     program = delegate.to_backend(exported, config=measuring(**asked))
     assert program.report.placements[0].chosen
     with pytest.raises(InputError, match="there is no file"):
@@ -403,7 +405,7 @@ def test_the_command(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.export.save(torch.export.export(MODEL, (X,)), "net.pt2")
     Path("c.yaml").write_text(
-        "backends: [xnnpack, {name: 'xnnpack:one', options: {threads: 1}}]\nplacement: {budget: 5min}\n"
+        "backends: [xnnpack, {name: 'xnnpack:one', options: {threads: 1}}]\nplacement: {budget: 0.2min}\n"
     )
     done = CliRunner().invoke(app, ["lower", "net.pt2", "-c", "c.yaml", "--measure", "-o", "net.dlg"])
     assert done.exit_code == 0, done.output
