@@ -29,7 +29,7 @@ _QUANTIZED = frozenset({torch.int8, torch.uint8, torch.int16, torch.uint16})
 OPERATORS: Operators = {
     **dict.fromkeys(
         (
-            "Add", "Atan", "AveragePool", "BatchNormalization", "Ceil", "Conv", "ConvTranspose", "Cos", "CumSum", "Elu",
+            "Add", "Atan", "BatchNormalization", "Ceil", "Conv", "ConvTranspose", "Cos", "CumSum", "Elu",
             "Exp", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "GridSample", "HardSigmoid", "HardSwish",
             "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "MatMul", "MaxPool", "Mul", "Neg",
             "PRelu", "Pad(reflect)", "Pow", "Reciprocal", "ReduceL2", "ReduceMean", "Relu", "Resize", "Round",

@@ -11,8 +11,11 @@ behind a sum whose operand is broadcast is wrong from the second of a batch on: 
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Set
+
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
 from torch.fx.node import Argument
 
 from delegate.backends.aot import Region
@@ -27,6 +30,10 @@ _JOINED = {  # what QNN would make part of the operator before it -> the bounds 
     "aten.gelu.default": _LARGEST,
     "aten.silu.default": _LARGEST,
 }
+_WINDOWED = frozenset(
+    f"aten.{name}.default"
+    for name in ("convolution", "avg_pool2d", "max_pool2d_with_indices", "adaptive_avg_pool2d", "_adaptive_avg_pool2d")
+)
 _QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 _DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
 
@@ -34,7 +41,10 @@ _DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
 def rewritten(region: Region) -> Region:
     """The region in words that QNN computes rightly; the one that is given stays as it is."""
     made = region.copy()
+    seen = _seen_through_windows(made.graph)
     for node in list(made.graph.nodes):
+        if node in seen:
+            _gather(node)
         if op_name(node) == "aten.hardswish.default" and not _is_quantized(node):
             _spell_out(node)
         elif op_name(node) == "aten.mul.Tensor":
@@ -48,6 +58,34 @@ def rewritten(region: Region) -> Region:
         elif op_name(node) == _QUANTIZE and _is_hidden_int16(node):
             _make_unsigned(node)
     return made
+
+
+def _seen_through_windows(graph: Graph) -> Set[Node]:
+    """What comes before convolutions and pools."""
+    seen: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if node in seen or op_name(node) in _WINDOWED:
+            seen.update(node.all_input_nodes)
+    return seen
+
+
+def _gather(node: Node) -> None:
+    """Have a slice, or a part of a split, be gathered by index, where it does not begin at the first element."""
+    source = next(iter(node.all_input_nodes), node)
+    if op_name(node) == "aten.slice.Tensor" and arguments(node)["step"] == 1:
+        dim, start = arguments(node)["dim"], arguments(node)["start"] or 0
+    elif node.target is operator.getitem and op_name(source) == "aten.split_with_sizes.default":
+        source, sizes, dim = arguments(source).values()
+        start = sum(sizes[: node.args[1]])
+    else:
+        return
+    start, count = start % tensor(source).shape[dim], tensor(node).shape[dim]
+    if start == 0 or count == 0:
+        return
+    with node.graph.inserting_before(node):
+        index = node.graph.call_function(aten.arange.start, (start, start + count))
+    index.meta = {**node.meta, "val": tensor(node).new_empty(count, dtype=torch.int64)}
+    node.target, node.args, node.kwargs = aten.index_select.default, (source, dim, index), {}
 
 
 def _is_quantized(node: Node) -> bool:

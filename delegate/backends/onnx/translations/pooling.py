@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,6 @@ from torch.fx import Node
 
 from delegate.backends.lowering import every, first_result_only
 from delegate.backends.onnx.translations.own import constant, ints, ops, taken, weighted
-from delegate.backends.onnx.translations.padding import joined
 from delegate.backends.onnx.translations.row import floating, floating_inputs, row, static
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
@@ -77,30 +76,45 @@ def average(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
     *,
-    apart: bool = False,
+    summed: bool = False,
 ) -> Any:
     """ONNX's own, but where providers differ at windows that reach out of the image: those are padded first.
 
-    The pool then divides by the size of the window, and a constant puts right what torch divides by. `apart`: nothing
-    is left to the pool's own padding, nor to ONNX's Pad.
+    The pool then divides by the size of the window, and a constant puts right what torch divides by. `summed`: the pool
+    is a convolution of each channel by equal weights, which pads as well; but for integers whose windows are apart.
     """
     op, rank = ops(), len(kernel_size)
     stride, padding = _each(stride or kernel_size, rank), _each(padding, rank)
     extra = _extra(x, kernel_size, stride, padding, (1,) * rank, ceil_mode)
     window = {"kernel_shape": list(kernel_size), "strides": stride}
-    if divisor_override is None and not any(extra) and not (apart and any(padding)):
+    is_plain = divisor_override is None and not any(extra)
+    are_apart = not any(padding) and all(s >= k for s, k in zip(stride, kernel_size, strict=True))
+    if is_plain and (not summed or (are_apart and _is_decoded(x))):
         return op.AveragePool(x, **window, pads=[*padding, *padding], count_include_pad=int(count_include_pad))
     pool: Callable[..., torch.Tensor] = {2: F.avg_pool2d, 3: F.avg_pool3d}[rank]
     ones = torch.ones(1, 1, *x.shape[-rank:])
     given = (kernel_size, stride, padding, ceil_mode, count_include_pad)
     means, counts = pool(ones, *given, divisor_override), pool(ones, *given, 1)
     behind = [p + e for p, e in zip(padding, extra, strict=True)]
-    if apart:
-        padded = joined(x, [w for pair in zip(padding[::-1], behind[::-1], strict=True) for w in pair])
+    if summed:
+        mean = _mean_of_windows(x, window, [*padding, *behind])
     else:
-        padded = op.Pad(x, ints([0, 0, *padding, 0, 0, *behind]))
-    mean = op.AveragePool(padded, **window)
-    return op.Mul(mean, constant(means / counts * math.prod(kernel_size), x))
+        mean = op.AveragePool(op.Pad(x, ints([0, 0, *padding, 0, 0, *behind])), **window)
+    factors = means / counts * math.prod(kernel_size)
+    return mean if torch.allclose(factors, torch.ones(())) else op.Mul(mean, constant(factors, x))
+
+
+def _is_decoded(x: Any) -> bool:
+    """Whether a value stands behind ONNX's DequantizeLinear, so that the pool may run in integers."""
+    node = x.producer()
+    return node is not None and node.op_type == "DequantizeLinear"
+
+
+def _mean_of_windows(x: Any, window: Mapping[str, list[int]], pads: Sequence[int] = ()) -> Any:
+    """An average pool, padded by zeros that count, as a convolution of each channel."""
+    channels, size = x.shape[1], math.prod(window["kernel_shape"])
+    weights = torch.full((channels, 1, *window["kernel_shape"]), 1 / size)
+    return ops().Conv(x, constant(weights, x), group=channels, pads=list(pads) or None, **window)
 
 
 def maximum(
@@ -147,15 +161,19 @@ def _extra(x: Any, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
     return extra
 
 
-def adaptive_average(x: Any, output_size: Sizes) -> Any:
-    """An average pool whose windows lie side by side; where they overlap, a product with what each has of each row."""
+def adaptive_average(x: Any, output_size: Sizes, *, summed: bool = False) -> Any:
+    """An average pool whose windows lie side by side; where they overlap, a product with what each has of each row.
+
+    `summed`: as in `average`.
+    """
     op, rank, count = ops(), len(x.shape), len(output_size)
     if all(size == 1 for size in output_size):
         return op.GlobalAveragePool(x)
     sizes = x.shape[-count:]
     if all(s % wanted == 0 for s, wanted in zip(sizes, output_size, strict=True)):
         windows = _windows(x, output_size)
-        return op.AveragePool(x, kernel_shape=windows, strides=windows)
+        window = {"kernel_shape": windows, "strides": windows}
+        return _mean_of_windows(x, window) if summed and not _is_decoded(x) else op.AveragePool(x, **window)
     shape, made = list(x.shape), x
     for axis, wanted in zip(range(rank - count, rank), output_size, strict=True):
         weights = F.adaptive_avg_pool1d(torch.eye(shape[axis]), wanted)
@@ -191,8 +209,8 @@ ROWS = (
                 translate=average,
             ),
             row(
-                f"aten.avg_pool{n}d.default", ("AveragePool", "Concat", "Mul"), every(_AVERAGE, static),
-                translate=partial(average, apart=True),
+                f"aten.avg_pool{n}d.default", ("Conv", "Mul"), every(_AVERAGE, static),
+                translate=partial(average, summed=True),
             ),
         )
     ),
@@ -212,16 +230,14 @@ ROWS = (
     ),
     *(
         row(
-            f"aten.{name}.default",
-            ("GlobalAveragePool", "AveragePool", "MatMul", "Reshape"),
-            _ADAPTIVE,
-            keep=not name.startswith("_"),
-            translate=adaptive_average,
+            f"aten.{name}.default", ("GlobalAveragePool", pool, "MatMul", "Reshape"), _ADAPTIVE,
+            keep=not name.startswith("_"), translate=partial(adaptive_average, summed=pool == "Conv"),
         )
         for name in (
             "adaptive_avg_pool2d", "_adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool3d",
             "adaptive_avg_pool1d",
         )
+        for pool in ("AveragePool", "Conv")
     ),
     *(
         row(
