@@ -3,8 +3,9 @@
 https://github.com/onnxruntime/onnxruntime-qnn, docs/execution_providers/QNN-ExecutionProvider.md, and what the provider
 2.7 answered when it was asked which of them it takes on which dtype. Of int64 the HTP takes what fits
 int32, so only indices are given to it; sums and products of int32 saturate, so they are not. Its pools are wrong where
-they are padded (zeros, or what lay in memory): averages of small images, and all windows of even sizes. Its Pad is
-wrong before all but convolutions: what lies at the border is not the constant.
+they are padded (zeros, or what lay in memory): averages of small images, and all windows of even sizes; and its
+averages of windows that overlap, behind what is joined. Averages are convolutions of each channel here, but for those
+of integers whose windows lie apart. Its Pad, and joining constants in its place, is wrong before much but convolutions.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ behind a product, convolution or sum become part of it and are off by 7e-3, 4e-3
 times what float16 makes them: a clamp that changes nothing keeps them apart. Of the root mean square norms of T5 and
 Llama, weights first, the compiler runs out of memory; it knows them by their pow(x, 2). A layer norm
 behind a sum whose operand is broadcast is wrong from the second of a batch on: there the operand is expanded first.
+What a slice, a part of a split or a roll takes from within becomes part of the convolution or pool behind it, which
+then reads other places, or beyond its memory, and so do joined rows: there elements are gathered by index.
 """
 
 from __future__ import annotations
@@ -70,21 +72,51 @@ def _seen_through_windows(graph: Graph) -> Set[Node]:
 
 
 def _gather(node: Node) -> None:
-    """Have a slice, or a part of a split, be gathered by index, where it does not begin at the first element."""
+    """Have what takes neighbours from where they are not the first gather them by index: slices, parts, rolls."""
     source = next(iter(node.all_input_nodes), node)
-    if op_name(node) == "aten.slice.Tensor" and arguments(node)["step"] == 1:
-        dim, start = arguments(node)["dim"], arguments(node)["start"] or 0
+    name, given = op_name(node), arguments(node) if node.op == "call_function" else {}
+    if name == "aten.slice.Tensor" and given["step"] == 1:
+        _select(node, source, given["dim"], given["start"] or 0)
     elif node.target is operator.getitem and op_name(source) == "aten.split_with_sizes.default":
-        source, sizes, dim = arguments(source).values()
-        start = sum(sizes[: node.args[1]])
-    else:
+        whole, sizes, dim = arguments(source).values()
+        _select(node, whole, dim, sum(sizes[: node.args[1]]))
+    elif name == "aten.roll.default" and given["dims"]:
+        *others, (dim, shift) = zip(given["dims"], given["shifts"], strict=True)
+        for axis, by in others:
+            with node.graph.inserting_before(node):
+                rolled = node.graph.call_function(aten.roll.default, (source, [by], [axis]))
+            rolled.meta = dict(node.meta)
+            _select(rolled, source, axis, -by)
+            source = rolled
+        _select(node, source, dim, -shift)
+    elif name == "aten.cat.default" and given["dim"] % tensor(node).dim() > 1:
+        _gather_all(node, given["dim"])
+
+
+def _gather_all(node: Node, dim: int) -> None:
+    """Have who reads a node read each of its elements by index."""
+    readers = list(node.users)
+    with node.graph.inserting_after(node):
+        index = node.graph.call_function(aten.arange.start, (0, tensor(node).shape[dim]))
+    with node.graph.inserting_after(index):
+        gathered = node.graph.call_function(aten.index_select.default, (node, dim, index))
+    gathered.meta = dict(node.meta)
+    index.meta = {**node.meta, "val": tensor(node).new_empty(tensor(node).shape[dim], dtype=torch.int64)}
+    for reader in readers:
+        reader.replace_input_with(node, gathered)
+
+
+def _select(node: Node, source: Node, dim: int, start: int) -> None:
+    """Make of a node the elements of a dimension from `start` on, as many as it has, beginning anew behind the last."""
+    size, count = tensor(source).shape[dim], tensor(node).shape[dim]
+    if count == 0 or start % size == 0:
         return
-    start, count = start % tensor(source).shape[dim], tensor(node).shape[dim]
-    if start == 0 or count == 0:
-        return
+    ends = [(start % size, min(start % size + count, size)), (0, start % size + count - size)]
     with node.graph.inserting_before(node):
-        index = node.graph.call_function(aten.arange.start, (start, start + count))
-    index.meta = {**node.meta, "val": tensor(node).new_empty(count, dtype=torch.int64)}
+        parts = [node.graph.call_function(aten.arange.start, (a, b)) for a, b in ends if b > a]
+        index = parts[0] if len(parts) == 1 else node.graph.call_function(aten.cat.default, (parts,))
+    for made, length in [*zip(parts, (b - a for a, b in ends), strict=False), (index, count)]:
+        made.meta = {**node.meta, "val": tensor(node).new_empty(length, dtype=torch.int64)}
     node.target, node.args, node.kwargs = aten.index_select.default, (source, dim, index), {}
 
 

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from delegate.backends.lowering import anything, every
 from delegate.backends.onnx.translations.own import axis_of, cast, ints, ops, taken
-from delegate.backends.onnx.translations.padding import joined
+from delegate.backends.onnx.translations.padding import masked
 from delegate.backends.onnx.translations.row import INDICES, floating, row, static
 from delegate.edge.node import arguments, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
@@ -116,7 +116,7 @@ def columns(x: Any, kernel_size: list[int], dilation: list[int], padding: list[i
     """Places of the pixels of all windows in a padded image, a window a column."""
     op, (_, channels, height, width) = ops(), x.shape
     if any(padding):
-        x = joined(x, [p for p in reversed(padding) for _ in range(2)])
+        x = masked(x, [p for p in reversed(padding) for _ in range(2)])
         height, width = height + 2 * padding[0], width + 2 * padding[1]
     numbers = torch.arange(height * width, dtype=torch.float64).view(1, 1, height, width)
     places = torch.ops.aten.im2col(numbers, kernel_size, dilation, [0, 0], stride)[0].long()
@@ -142,7 +142,7 @@ ROWS = (
     row("aten.as_strided.default", ("Reshape", "Gather"), static, translate=as_strided),
     row("aten.unfold.default", ("Gather", "Transpose"), static, translate=unfold),
     row(
-        "aten.im2col.default", ("Concat", "Reshape", "Gather"), every(static, _image, floating), keep=True,
+        "aten.im2col.default", ("Where", "Reshape", "Gather"), every(static, _image, floating), keep=True,
         translate=columns,
     ),
 )  # fmt: skip

@@ -33,6 +33,12 @@ def _known_cut(node: Node) -> Verdict:
     return YES if all(p >= 0 for p in _pad(node)) else _known_sizes(node)
 
 
+def _filled(node: Node) -> Verdict:
+    """There are elements to repeat at the border."""
+    source = node.all_input_nodes[0]
+    return YES if tensor(source).numel() else no(Reason.ATTRIBUTE, f"{source.name} has no elements")
+
+
 def _pad(node: Node) -> Pad:
     given = arguments(node)
     return given["pad"] if "pad" in given else given["padding"]  # type: ignore[no-any-return]
@@ -75,20 +81,19 @@ def constant(x: Any, pad: Pad, value: float = 0.0) -> Any:
     return ops().Pad(_cut(x, pad), ints(amounts), scalar(value, x))
 
 
-def joined(x: Any, pad: Pad, value: float = 0.0) -> Any:
-    """The same without ONNX's Pad: constants are joined to what is left, dimension by dimension."""
-    made, shape = _cut(x, pad), list(x.shape)
-    both = list(zip(pad[::2], pad[1::2], strict=True))
-    for i, widths in enumerate(both):
-        shape[len(shape) - 1 - i] += sum(min(w, 0) for w in widths)
-    for i, widths in enumerate(both):
-        axis = len(shape) - 1 - i
-        sizes = [[*shape[:axis], max(w, 0), *shape[axis + 1 :]] for w in widths]
-        before, behind = ([filled(torch.full(size, value), x)] if size[axis] else [] for size in sizes)
+def masked(x: Any, pad: Pad, value: float = 0.0) -> Any:
+    """The same without ONNX's Pad: elements at the border are repeated, and the value is put in their place."""
+    made, inside = x, torch.ones([1] * len(x.shape), dtype=torch.bool)
+    for i, (before, behind) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        axis, size = len(x.shape) - 1 - i, x.shape[len(x.shape) - 1 - i]
         if before or behind:
-            made = ops().Concat(*before, made, *behind, axis=axis)
-        shape[axis] += sum(size[axis] for size in sizes)
-    return ops().Identity(made) if made is x else made
+            wanted = torch.arange(-before, size + behind)
+            made = taken(made, axis, wanted.clamp(0, size - 1))
+            along = [-1 if d == axis else 1 for d in range(len(x.shape))]
+            inside = inside & ((wanted >= 0) & (wanted < size)).view(along)
+    if inside.all():
+        return ops().Identity(x) if made is x else made
+    return ops().Where(filled(inside), made, scalar(value, x))
 
 
 def _cut(x: Any, pad: Pad) -> Any:
@@ -118,7 +123,7 @@ def _rows(op: str, mode: str, onnx: str) -> tuple[Row, Row]:
 
 ROWS = (
     row("aten.constant_pad_nd.default", ("Pad",), anything, translate=constant, between=("Slice",)),
-    row("aten.constant_pad_nd.default", ("Concat",), every(floating, static), translate=joined, between=("Slice",)),
+    row("aten.constant_pad_nd.default", ("Gather", "Where"), every(floating, static, _filled), translate=masked),
     *_rows("aten.reflection_pad1d.default", "reflect", "Pad(reflect)"),
     *_rows("aten.reflection_pad2d.default", "reflect", "Pad(reflect)"),
     *_rows("aten.reflection_pad3d.default", "reflect", "Pad(reflect 5-D)"),

@@ -1,0 +1,110 @@
+"""What moves pixels, before what looks at windows of them: DSPs join the two, and then may read other places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import delegate
+from tests.backends.onnx.quantizer import quantized
+from tests.backends.onnx.test_rows import require
+
+T = torch.Tensor
+Step = Callable[[T], T]
+
+_RANDOM = torch.Generator().manual_seed(0)
+
+
+def weights(*shape: int) -> T:
+    return torch.randn(*shape, generator=_RANDOM) / 2
+
+
+MIX, BIAS, THREE = weights(4, 4, 1, 1), torch.ones(4), weights(4, 4, 3, 3)
+TWO, EACH = weights(4, 4, 2, 2), weights(4, 1, 2, 2)
+
+MOVES: dict[str, Step] = {
+    "as it is": lambda x: x,
+    "rows": lambda x: x[:, :, 1:],
+    "far rows": lambda x: x[:, :, 5:],
+    "columns": lambda x: x[..., 1:],
+    "last rows": lambda x: x[:, :, -4:],
+    "inner": lambda x: x[:, :, 1:-1, 2:-1],
+    "channels": lambda x: torch.cat([x[:, 1:], x[:, :1]], 1),
+    "rows, then relu": lambda x: x[:, :, 1:].relu(),
+    "part": lambda x: x.split(4, 2)[1],
+    "roll": lambda x: x.roll(1, 2),
+    "roll of two": lambda x: x.roll((-2, 3), (2, 3)),
+    "flip": lambda x: x.flip(2),
+    "pad before": lambda x: F.pad(x, (1, 0, 1, 0)),
+    "pad around": lambda x: F.pad(x, (1, 1, 1, 1), value=0.5),
+    "pad and cut": lambda x: F.pad(x, (-1, 2, 0, -1)),
+    "joined rows": lambda x: torch.cat([x, x + 1], 2),
+    "joined columns": lambda x: torch.cat([x[..., :3], x + 1], 3),
+    "repeated": lambda x: x.repeat_interleave(2, 2),
+}
+WINDOWS: dict[str, Step] = {
+    "3x3": lambda x: F.conv2d(x, THREE),
+    "3x3, padded": lambda x: F.conv2d(x, THREE, padding=1),
+    "2x2": lambda x: F.conv2d(x, TWO),
+    "2x2 of each channel": lambda x: F.conv2d(x, EACH, stride=2, groups=4),
+    "mean of 2": lambda x: F.avg_pool2d(x, 2, 1),
+    "mean of 2, apart": lambda x: F.avg_pool2d(x, 2),
+    "mean of 3": lambda x: F.avg_pool2d(x, 3, 1),
+    "mean of 2, padded": lambda x: F.avg_pool2d(x, 2, 1, 1),
+    "mean of 3, padded": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    "largest of 2": lambda x: F.max_pool2d(x, 2, 1),
+    "largest of 3": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "transposed": lambda x: F.conv_transpose2d(x, TWO, stride=2),
+    "resized": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "channels last": lambda x: x.permute(0, 2, 3, 1) + 1,
+}
+QUICK = ("rows", "columns", "part", "roll of two", "pad around", "joined rows", "repeated")
+SOME = ("3x3", "2x2 of each channel", "mean of 2", "mean of 2, apart", "mean of 2, padded", "largest of 2")
+
+
+class Behind(nn.Module):
+    """A convolution, what moves its pixels, and what looks at windows of them."""
+
+    def __init__(self, move: Step, window: Step) -> None:
+        super().__init__()
+        self.move, self.window = move, window
+
+    def forward(self, x: T) -> T:
+        return self.window(self.move(F.conv2d(x, MIX, BIAS)))
+
+
+def rare(names: Sequence[str], quick: Sequence[str]) -> list[object]:
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+def error(got: T, expected: T) -> float:
+    return float((got - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("backend", ["dsp", pytest.param("webgpu", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("window", rare(WINDOWS, SOME))
+@pytest.mark.parametrize("move", rare(MOVES, QUICK))
+def test_windows_behind_what_moves(move, window, backend):
+    require(backend)
+    module = Behind(MOVES[move], WINDOWS[window]).eval()
+    for x in (torch.randn(2, 4, 8, 6), torch.randn(1, 4, 19, 21)):
+        with torch.no_grad():
+            program = delegate.to_backend(torch.export.export(module, (x,)), backend)
+            assert error(program(x), module(x)) < 0.02
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16], ids=str)
+@pytest.mark.parametrize("window", rare(WINDOWS, ("mean of 2, apart", "mean of 3, padded")))
+@pytest.mark.parametrize("move", rare(MOVES, ("as it is", "rows", "rows, then relu", "pad around")))
+def test_in_integers(move, window, dtype):
+    require("dsp")
+    batches = [(torch.randn(2, 4, 8, 6),) for _ in range(2)]
+    module, exported = quantized(Behind(MOVES[move], WINDOWS[window]), batches, dtype, per_channel=False)
+    program = delegate.to_backend(exported, "dsp")
+    assert "dsp" in {n.backend for n in program.report.nodes}
+    with torch.no_grad():
+        assert error(program(*batches[0]), module(*batches[0])) < 0.04
