@@ -86,7 +86,7 @@ class EagerRegion:
     """A region run by torch."""
 
     def __init__(self, region: Region) -> None:
-        graph, copies = plain_graph(region)
+        graph, copies = plain_graph(region, any_number=True)
         self.region = region
         self._module = GraphModule({}, graph)
         self._constants = list(region.constants.values())

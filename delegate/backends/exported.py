@@ -20,12 +20,15 @@ from torch.export.graph_signature import (
     OutputSpec,
     TensorArgument,
 )
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule, Node, Proxy
 from torch.fx.node import map_aggregate
 from torch.utils._sympy import functions as F
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from delegate.backends.aot import Region, RegionRefused
 from delegate.edge.graphs import extracted
+from delegate.edge.node import SYMBOLIC
 from delegate.edge.program import META_VALUE
 
 _OPERATORS: Mapping[Any, Callable[..., Any]] = {
@@ -55,7 +58,8 @@ def exported_program(
             program, so that such a view may have to copy: torch itself may not run the program then.
 
     Raises:
-        RegionRefused: a size that a node is told is no sum, product or quotient of the sizes of its inputs.
+        RegionRefused: a size that a node is told is no sum, product or quotient of the sizes of its inputs, or it is
+            told a number of them that is no integer.
     """
     graph, copies = plain_graph(region, keep_views=keep_views)
     module, values = torch.nn.Module(), dict[str, torch.Tensor]()
@@ -77,18 +81,22 @@ def exported_program(
     )
 
 
-def plain_graph(region: Region, *, keep_views: bool = False) -> tuple[Graph, dict[Node, Node]]:
+def plain_graph(
+    region: Region, *, keep_views: bool = False, any_number: bool = False
+) -> tuple[Graph, dict[Node, Node]]:
     """A copy of a region's graph that torch can run, constants before inputs, and the copies of its nodes.
 
     Args:
         region: is not changed.
         keep_views: see `exported_program`.
+        any_number: whether the graph is for torch alone, which computes any number of sizes.
 
     Raises:
-        RegionRefused: a size that a node is told is no sum, product or quotient of the sizes of its inputs.
+        RegionRefused: a size that a node is told is no sum, product or quotient of the sizes of its inputs, or it is
+            told a number of them that is no integer; with `any_number`, one that does not follow from them at all.
     """
     graph, copies = extracted((*region.constants, *region.inputs), region.calls, region.outputs)
-    sizes = _Sizes(graph, {n: copies[n] for n in region.inputs})
+    sizes = _Sizes(graph, {n: copies[n] for n in region.inputs}, any_number)
     for node in region.calls:
         copied = copies[node]
         if not keep_views:
@@ -131,12 +139,11 @@ class _UnknownSize(Exception):
 
 
 class _Sizes:
-    """Symbolic sizes among arguments as nodes that compute them from the shapes of the inputs."""
+    """Symbolic numbers among arguments as nodes that compute them from the shapes of the inputs."""
 
-    def __init__(self, graph: Graph, inputs: Mapping[Node, Node]) -> None:
-        self._graph = graph
+    def __init__(self, graph: Graph, inputs: Mapping[Node, Node], any_number: bool) -> None:
+        self._graph, self._any_number = graph, any_number
         self._homes: dict[Any, tuple[Node, int]] = {}
-        self._nodes: dict[Any, Node] = {}
         self._multiples: dict[Any, tuple[Any, int]] = {}  # symbol -> a size that is so many times as much
         for node in inputs.values():
             for dim, size in enumerate(node.meta[META_VALUE].shape):
@@ -148,27 +155,39 @@ class _Sizes:
                         self._multiples.setdefault(symbol, (expr, int(factor)))
 
     def of(self, argument: Any) -> Any:
-        """A node for a symbolic size; anything else unchanged."""
-        if not isinstance(argument, torch.SymInt):
+        """A node for a symbolic number; anything else unchanged."""
+        if not isinstance(argument, SYMBOLIC):
             return argument
-        return self._of(argument.node.expr, argument)
+        if self._any_number:
+            return self._computed(argument)
+        if not isinstance(argument, torch.SymInt):
+            raise _UnknownSize(f"the number {argument.node.expr} is computed from sizes, and is none itself")
+        return self._of(argument.node.expr)
 
-    def _of(self, expr: Any, size: torch.SymInt) -> Any:
+    def _computed(self, number: Any) -> Any:
+        """What torch computes as it does in an export."""
+        expr = number.node.expr
+        sizes = {symbol: self._of(symbol) for symbol in expr.free_symbols}
+        proxies = {symbol: Proxy(node) for symbol, node in sizes.items()}
+        made = sympy_interp(PythonReferenceAnalysis, proxies, expr)
+        return made.node if isinstance(made, Proxy) else made
+
+    def _of(self, expr: Any) -> Any:
         if expr.is_Integer:
             return int(expr)
         if expr in self._homes:
-            return self._made(torch.ops.aten.sym_size.int, self._homes[expr], expr, size)
+            return self._made(torch.ops.aten.sym_size.int, self._homes[expr], home=True)
         if expr in self._multiples:
             whole, factor = self._multiples[expr]
-            return self._made(operator.floordiv, (self._of(whole, size), factor), None, size)
+            return self._made(operator.floordiv, (self._of(whole), factor))
         if type(expr) not in _OPERATORS:
             raise _UnknownSize(f"the size {expr} does not follow from the sizes of a partition's inputs")
         combine = _OPERATORS[type(expr)]
-        parts = [self._of(part, size) for part in expr.args]
-        return reduce(lambda left, right: self._made(combine, (left, right), None, size), parts)
+        parts = [self._of(part) for part in expr.args]
+        return reduce(lambda left, right: self._made(combine, (left, right)), parts)
 
-    def _made(self, target: Callable[..., Any], args: tuple[Any, ...], key: Any, size: torch.SymInt) -> Node:
+    def _made(self, target: Callable[..., Any], args: tuple[Any, ...], *, home: bool = False) -> Node:
         node = self._graph.call_function(target, args)
         given = [a.meta[META_VALUE] if isinstance(a, Node) else a for a in args]
-        node.meta[META_VALUE] = given[0].shape[args[1]] if key is not None else target(*given)
+        node.meta[META_VALUE] = given[0].shape[args[1]] if home else target(*given)
         return node

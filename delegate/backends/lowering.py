@@ -11,6 +11,7 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.aot import Backend, Claim
+from delegate.backends.numbers import known_numbers
 from delegate.edge.node import arguments, op_name, results_used, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -113,13 +114,14 @@ class LoweringTable(Generic[How]):
         row = self._rows.get(op_name(node))
         if row is None:
             return None
-        return row.check(node) if row.dtypes is None else of_dtypes(node, row.dtypes, taker) and row.check(node)
+        dtypes = YES if row.dtypes is None else of_dtypes(node, row.dtypes, taker)
+        return dtypes and known_numbers(node) and row.check(node)
 
     def claims(self, node: Node) -> list[Claim]:
         """The patterns around a node, those that almost fit among them."""
         found = ((p.name, p.match(node)) for p in self._around.get(op_name(node), ()))
         return [
-            Claim(name, (node,), match) if isinstance(match, Verdict) else Claim(name, tuple(match))
+            Claim(name, (node,), match) if isinstance(match, Verdict) else _claim(name, node, tuple(match))
             for name, match in found
             if match is not None
         ]
@@ -145,6 +147,12 @@ class LoweringTable(Generic[How]):
 
     def __len__(self) -> int:
         return len(self._rows)
+
+
+def _claim(name: str, node: Node, nodes: tuple[Node, ...]) -> Claim:
+    """A claim of nodes around one, which refuses where a number of theirs is not known."""
+    refused = next((verdict for n in nodes if not (verdict := known_numbers(n))), None)
+    return Claim(name, nodes) if refused is None else Claim(name, (node,), refused)
 
 
 def dtype_names(dtypes: Iterable[torch.dtype]) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.region import Region
-from delegate.edge.node import tensors
+from delegate.edge.node import SYMBOLIC, tensors
 from delegate.edge.program import META_VALUE
 
 
@@ -49,6 +49,6 @@ def _plain(value: Any, place: Mapping[Node, int]) -> Hashable:
         return ("node", place[value])
     if isinstance(value, list | tuple):
         return tuple(_plain(item, place) for item in value)
-    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+    if isinstance(value, SYMBOLIC):
         return ("size", str(value))
     return (type(value), repr(value))

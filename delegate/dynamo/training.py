@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 from torch.utils._python_dispatch import _disable_current_modes
 
+from delegate.edge.node import SYMBOLIC
 from delegate.edge.program import META_VALUE
 from delegate.edge.verifier import AUTOGRAD_SAFE
 
@@ -51,4 +52,4 @@ def autograd_safe(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
 
 
 def _number(value: Any) -> Any:
-    return value.node.hint if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) else value
+    return value.node.hint if isinstance(value, SYMBOLIC) else value

@@ -24,7 +24,7 @@ from delegate.edge.build import inherited
 from delegate.edge.corrected import corrected
 from delegate.edge.functional import functionalize
 from delegate.edge.graphs import CHECKS
-from delegate.edge.node import describe, results_used, shape_text
+from delegate.edge.node import SYMBOLIC, describe, results_used, shape_text, symbolic_numbers
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.edge.training import with_dropout
 from delegate.errors import LoweringError
@@ -227,7 +227,7 @@ def _symbols(values: Any) -> set[Any]:
     found: set[Any] = set()
     for value in given:
         for item in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(item, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
+            if isinstance(item, (torch.Tensor, *SYMBOLIC)):
                 found |= free_symbols(item)
     return found
 
@@ -286,18 +286,10 @@ def _rename_symbols(node: Node, results: Any) -> None:
     """Sizes that depend on data got new symbols when they were traced: everywhere the old ones take their place."""
     old = node.meta.get(META_VALUE)
     new = map_arg(results, lambda n: n.meta.get(META_VALUE))
-    for before, after in zip(_numbers(old), _numbers(new), strict=False):
+    for before, after in zip(symbolic_numbers(old), symbolic_numbers(new), strict=False):
         fresh, former = (list(n.node.expr.free_symbols) for n in (after, before))
         if len(fresh) == len(former) == 1 and free_unbacked_symbols(after) and fresh != former:
             after.node.shape_env._set_replacement(fresh[0], former[0], "traced anew by delegate")
-
-
-def _numbers(value: Any) -> list[Any]:
-    """The symbolic numbers in what a node gives: itself, or sizes."""
-    if isinstance(value, tuple | list):
-        return [n for v in value for n in _numbers(v)]
-    found = value.shape if isinstance(value, torch.Tensor) else (value,)
-    return [n for n in found if isinstance(n, torch.SymInt | torch.SymFloat | torch.SymBool)]
 
 
 def _replace_uses(node: Node, results: Any) -> None:

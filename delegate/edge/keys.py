@@ -16,11 +16,10 @@ from torch.utils._pytree import TreeSpec
 
 from delegate.edge.constants import raw_bytes
 from delegate.edge.graphs import KEPT_METADATA
-from delegate.edge.node import source_line
+from delegate.edge.node import SYMBOLIC, source_line
 from delegate.edge.program import META_VALUE
 from delegate.program.segments import checksums
 
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format)
 # Whose decompositions come with distributions whose versions are known; those of others may be anybody's code.
 _NAMESPACES = frozenset({"aten", "prims", "quantized_decomposed", "torchao"})
@@ -49,7 +48,7 @@ def known_of_sizes(sizes: Iterable[Any]) -> Iterator[str]:
     """What torch knows of the symbolic numbers among these: a compiler may make use of it."""
     environments = {}
     for size in sizes:
-        if isinstance(size, _SYMBOLIC):
+        if isinstance(size, SYMBOLIC):
             environment = size.node.shape_env
             environments[id(environment)] = environment
             for symbol in size.node.expr.free_symbols:
@@ -202,7 +201,7 @@ def _numbers(module: GraphModule) -> Iterator[Any]:
 
 def _names_of_sizes(sizes: Iterable[Any]) -> Iterator[str]:
     """What the user calls symbolic numbers, which messages say, and what torch has made of them."""
-    for environment in {id(s.node.shape_env): s.node.shape_env for s in sizes if isinstance(s, _SYMBOLIC)}.values():
+    for environment in {id(s.node.shape_env): s.node.shape_env for s in sizes if isinstance(s, SYMBOLIC)}.values():
         yield from (f"{source} is {name}" for source, name in environment.source_name_to_debug_name.items())
         for symbol, sources in environment.var_to_sources.items():
             yield from (f"{symbol} from {type(s).__name__} {s.name}" for s in sources)

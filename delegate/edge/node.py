@@ -24,6 +24,8 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep  # frames in here are not the 
 
 LONGEST_SIZE = 24  # characters of a size in messages
 
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)  # torch's numbers that depend on the inputs
+
 META_CONSTANT = "constant"  # node.meta key of placeholders: True where the value never changes
 
 
@@ -77,6 +79,14 @@ def tensors(node: Node) -> tuple[torch.Tensor, ...]:
     if isinstance(value, tuple | list):
         return tuple(v for v in value if isinstance(v, torch.Tensor))
     return ()
+
+
+def symbolic_numbers(value: Any) -> list[Any]:
+    """The symbolic numbers in what a node gives (its `meta["val"]`): itself, or sizes."""
+    if isinstance(value, tuple | list):
+        return [n for v in value for n in symbolic_numbers(v)]
+    found = value.shape if isinstance(value, torch.Tensor) else (value,)
+    return [n for n in found if isinstance(n, SYMBOLIC)]
 
 
 def results_used(node: Node) -> set[int]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from delegate.edge.node import describe
+from delegate.edge.node import SYMBOLIC, describe
 from delegate.emit.tables import Tables
 from delegate.errors import LoweringError
 from delegate.program.model import Arg, Instruction, Ref
@@ -97,7 +97,7 @@ class Emission(ABC):
         return tuple(made)
 
     def _number(self, value: Any, node: Node) -> Arg:
-        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        if isinstance(value, SYMBOLIC):
             return self.tables.symbols.number(value, describe(node))
         if value is None or isinstance(value, bool | int | float | complex | str):
             return value

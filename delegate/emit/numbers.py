@@ -13,7 +13,7 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 
-from delegate.edge.node import arguments, describe, op_name, tensor
+from delegate.edge.node import SYMBOLIC, arguments, describe, op_name, tensor
 from delegate.emit.emission import Emission
 from delegate.errors import LoweringError
 from delegate.program.dtypes import DType
@@ -21,7 +21,6 @@ from delegate.program.expr import Expr
 from delegate.program.model import Arg, Ref, Value
 from delegate.runtime.storage import UNPLANNED
 
-_SYMBOLIC = (torch.SymInt, torch.SymBool, torch.SymFloat)
 _DTYPES: dict[type, DType] = {
     bool: DType.bool,
     torch.SymBool: DType.bool,
@@ -58,7 +57,7 @@ _ITEM = frozenset({"aten.item.default", "aten._local_scalar_dense.default"})
 def is_computed(emitter: Emission, number: Any) -> bool:
     """Whether an argument is a number that no expression over the inputs' shapes gives."""
     value = number.meta.get("val") if isinstance(number, Node) else None
-    return isinstance(value, _SYMBOLIC) and not emitter.tables.symbols.knows(value)
+    return isinstance(value, SYMBOLIC) and not emitter.tables.symbols.knows(value)
 
 
 def number_value(emitter: Emission, number: Any, user: Node) -> int:
@@ -77,7 +76,7 @@ def number_value(emitter: Emission, number: Any, user: Node) -> int:
     value = number.meta["val"]
     if isinstance(value, torch.Tensor) or emitter.has_value(number):
         return emitter.value(number)
-    if not isinstance(value, _SYMBOLIC):
+    if not isinstance(value, SYMBOLIC):
         return _filled(emitter, value, _DTYPES[type(value)], user)
     if not is_computed(emitter, number):
         return _filled(emitter, emitter.tables.symbols.number(value, describe(user)), _DTYPES[type(value)], user)

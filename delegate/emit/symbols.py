@@ -11,6 +11,7 @@ import torch
 from torch.utils._sympy import functions as F
 from torch.utils._sympy.value_ranges import bound_sympy
 
+from delegate.edge.node import SYMBOLIC
 from delegate.emit.dim_names import dim_name
 from delegate.errors import LoweringError
 from delegate.program.expr import Dim, Expr, Op
@@ -117,7 +118,7 @@ class Symbols:
         """A number as torch has it (a Python number or a symbolic one) as the program has it; raises as `dim` does."""
         if isinstance(number, bool | int | float):
             return number
-        expr = sympy.sympify(number.node.expr if isinstance(number, _SYMBOLIC) else number)
+        expr = sympy.sympify(number.node.expr if isinstance(number, SYMBOLIC) else number)
         if expr in (sympy.true, sympy.false):
             return bool(expr)
         made = self._expr(expr, where)
@@ -142,7 +143,7 @@ class Symbols:
 
     def offer(self, number: Any, value: int) -> None:
         """Say that value `value`, of one element, holds a number: its symbol is added where an expression needs it."""
-        if not isinstance(number, _SYMBOLIC):
+        if not isinstance(number, SYMBOLIC):
             return
         expr = number.node.expr
         symbol = expr.args[0] if isinstance(expr, sympy.Eq) and expr.args[1] == 1 else expr  # Eq(u, 1): a truth value
@@ -220,9 +221,6 @@ class Symbols:
 
     def _chain(self, op: Op, args: Iterable[Any], where: str) -> Expr:
         return reduce(lambda left, right: Expr(op, 0, (left, right)), [self._expr(a, where) for a in args])
-
-
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def _least(dim: int) -> int:

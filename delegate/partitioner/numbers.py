@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch.fx import Node
 
-from delegate.edge.node import op_name, tensors
+from delegate.edge.node import SYMBOLIC, op_name, tensors
 from delegate.edge.program import META_VALUE
 
-_NUMBERS = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
+_NUMBERS = (int, float, *SYMBOLIC)
 _SIZE_OPERATORS = frozenset({"aten.sym_size.int", "aten.sym_stride.int", "aten.sym_numel.default"})
 
 
@@ -40,6 +39,6 @@ def unknown_number(node: Node) -> Node | None:
 
 def _symbols(number: Any) -> set[Any]:
     """The free symbols of a number."""
-    if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
+    if isinstance(number, SYMBOLIC):
         return set(number.node.expr.free_symbols)
     return set()

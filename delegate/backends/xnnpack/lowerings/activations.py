@@ -15,7 +15,7 @@ from delegate.backends.xnnpack.lowerings.elementwise import binary, extreme, una
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg, constant, floats
 from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.backends.xnnpack.quantized import SIGMOID
-from delegate.edge.node import arguments, op_name, results_used, tensor
+from delegate.edge.node import arguments, results_used, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 _LINEAR = 15  # where softplus is x to float32 precision
@@ -34,22 +34,14 @@ def clamp(builder: RegionBuilder, x: Operand, low: float, high: float) -> Operan
 # -- clamps ------------------------------------------------------------------------------------------------------------
 
 
-def _bounds(node: Node) -> Verdict:
-    """Bounds that are numbers are known now."""
-    low, high = arg(node, 1), arg(node, 2)
-    if any(isinstance(bound, Node) for bound in (low, high)) and "Tensor" not in op_name(node):
-        return no(Reason.DYNAMIC_SHAPE, "a bound is a symbolic number")
-    return YES
-
-
-@TABLE.lowers("aten.hardtanh.default", check=every(floats, _bounds))
+@TABLE.lowers("aten.hardtanh.default", check=floats)
 def hardtanh(builder: RegionBuilder, node: Node) -> None:
     """A clamp, of -1 and 1 where nothing is said."""
     low, high = (float(cast(float, v)) for v in (arg(node, 1, -1), arg(node, 2, 1)))
     builder.set(node, clamp(builder, builder.operand(node.args[0]), low, high))
 
 
-@TABLE.lowers("aten.clamp.default", check=every(floats, _bounds))
+@TABLE.lowers("aten.clamp.default", check=floats)
 def lower_clamp(builder: RegionBuilder, node: Node) -> None:
     """A clamp between numbers; None for none."""
     low, high = arg(node, 1, node.kwargs.get("min")), arg(node, 2, node.kwargs.get("max"))

@@ -83,10 +83,8 @@ def _varies(builder: RegionBuilder, value: Any) -> bool:
 
 
 def _numbers(node: Node) -> Verdict:
-    """Scalars are real numbers known now."""
+    """Scalars are real numbers."""
     for argument in (*node.args, *node.kwargs.values()):
-        if isinstance(argument, Node) and not hasattr(argument.meta.get("val"), "dtype"):
-            return no(Reason.DYNAMIC_SHAPE, f"argument {argument.name} is a symbolic number")
         if isinstance(argument, complex):
             return no(Reason.DTYPE, f"argument {argument} is complex")
     return YES
