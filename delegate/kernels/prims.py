@@ -19,13 +19,19 @@ from delegate.kernels.table import ANY, COMPLEX, FLOAT, INT, REAL
 _LIKE_ATEN = {  # the overload of ATen of the same arguments
     "default": "abs acos acosh asin asinh atan atanh ceil cos cosh digamma erf erfc exp exp2 expm1 floor lgamma log "
     "log10 log1p log2 neg reciprocal rsqrt sign signbit sin sinh sqrt tan tanh trunc bitwise_not isfinite atan2 fmax "
-    "fmin gcd hypot maximum minimum nextafter cat clone",
+    "fmin gcd hypot maximum minimum nextafter cat clone conj_physical real imag as_strided_scatter "
+    "scalar_tensor",
     "Tensor": "bitwise_and bitwise_or bitwise_xor eq ne lt le gt ge fmod mul remainder",
 }
 _RENAMED = {
     "pow": "pow.Tensor_Tensor", "where": "where.self", "transpose": "permute.default", "squeeze": "squeeze.dims",
     "rev": "flip.default", "view_of": "alias.default", "erf_inv": "erfinv.default", "reshape": "view.default",
-    "round": "round.default",
+    "round": "round.default", "bessel_i0": "i0.default", "bessel_i0e": "special_i0e.default",
+    "bessel_i1": "special_i1.default", "bessel_i1e": "special_i1e.default", "ndtri": "special_ndtri.default",
+    "spherical_bessel_j0": "special_spherical_bessel_j0.default", "zeta": "special_zeta.default",
+    "frexp": "frexp.Tensor", "fill": "fill.Scalar", "conj": "_conj.default", "copy_strided": "clone.default",
+    "device_put": "clone.default", "shift_left": "bitwise_left_shift.Tensor",
+    "shift_right_arithmetic": "bitwise_right_shift.Tensor",
 }  # fmt: skip
 
 

@@ -25,6 +25,11 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "sum": (FLOATS, [1]), "prod": (FLOATS, [0, 1]), "amax": (FLOATS, [0]), "amin": (FLOATS, [1]),
     "var": (FLOATS, [1], 1.0), "broadcast_in_dim": (FLOATS, [4, 2, 5, 3], [1, 3]),
     "split_dim": (FLOATS, 1, 3), "collapse_view": (FLOATS, 0, 1),
+    "shift_left": (INTS, FEW.abs()), "shift_right_arithmetic": (INTS, FEW.abs()), "ndtri": (UNIT.abs(),),
+    "as_strided_scatter": (FLOATS, MORE[:, :2], [2, 2], [1, 2], 1),
+    "copy_strided": (FLOATS, [1, 2]), "device_put": (FLOATS, torch.device("cpu")), "fill": (FLOATS, 2.5),
+    "zeta": (MORE.abs() + 1, FLOATS.abs()), "conj": (FLOATS + 1j,), "conj_physical": (FLOATS + 1j,),
+    "real": (FLOATS + 1j,), "imag": (FLOATS + 1j,),
     "collapse": (FLOATS, 0, 1), "full_like": (FLOATS, 2.5), "convert_element_type": (FLOATS, torch.int32),
 }  # fmt: skip
 BINARY = [
@@ -51,7 +56,9 @@ BINARY = [
 KEYWORDS: dict[str, dict[str, Any]] = {
     "full_like": {"dtype": torch.float32, "device": torch.device("cpu"), "requires_grad": False},
 }
-NAMES = sorted({kernel.op.split(".")[1] for kernel in TABLE if kernel.op.startswith("prims.")} - {"iota", "full"})
+NAMES = sorted(
+    {kernel.op.split(".")[1] for kernel in TABLE if kernel.op.startswith("prims.")} - {"iota", "full", "scalar_tensor"}
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -78,3 +85,4 @@ def test_creation() -> None:
     options = {"device": torch.device("cpu"), "requires_grad": False}
     check(prims.iota.default, 5, start=3, step=-2, dtype=torch.int64, **options)
     check(prims.full.default, [2, 3], 1.5, dtype=torch.float32, **options)
+    check(prims.scalar_tensor.default, 2.5, dtype=torch.float32, device=torch.device("cpu"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -57,9 +58,14 @@ class ConstantFolding:
             return False
         if target.overloadpacket in _UNDEFINED or not tensors(node) or not is_static(node) or not is_pure(node):
             return False
-        taken = sum(t.nbytes for n in node.all_input_nodes for t in tensors(n))
+        taken = sum(map(_nbytes, node.all_input_nodes))
         limit = 0 if _decodes(node) else self.limit
-        return sum(t.nbytes for t in tensors(node)) <= max(limit, self.growth * taken)
+        return _nbytes(node) <= max(limit, self.growth * taken)
+
+
+def _nbytes(node: Node) -> int:
+    """Bytes of the tensors of static sizes that a node gives; their strides may be symbolic, which `nbytes` refuses."""
+    return sum(math.prod(t.shape) * t.element_size() for t in tensors(node))
 
 
 def _decodes(node: Node) -> bool:
