@@ -117,7 +117,7 @@ class Decomposer:
         return body
 
     def _make(self, call: Callable[..., Any], values: list[Any], mode: contextlib.AbstractContextManager[Any]) -> Graph:
-        with without_mkldnn(), mode, torch.no_grad(), enable_python_dispatcher():
+        with without_mkldnn(), mode, _unguarded(mode), torch.no_grad(), enable_python_dispatcher():
             graph: Graph = make_fx(call, decomposition_table=dict(self.table))(*values).graph
         for node in graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided_.default):
             node.replace_all_uses_with(node.args[0])  # composites set strides with it, which mean nothing here
@@ -129,6 +129,12 @@ def _fake_mode(values: Iterable[Any]) -> contextlib.AbstractContextManager[Any]:
     """The fake mode of these values. Without it, an operator of sizes alone, such as arange, would fix them."""
     tensors = (v for value in values for v in (value if isinstance(value, list | tuple) else (value,)))
     return next((t.fake_mode for t in tensors if isinstance(t, FakeTensor)), contextlib.nullcontext())
+
+
+def _unguarded(mode: Any) -> contextlib.AbstractContextManager[None]:
+    """With it, what a composite compares (conv2d asks for 16 rows, to choose a library) is no fact of all calls."""
+    known = getattr(mode, "shape_env", None)
+    return contextlib.nullcontext() if known is None else known.suppress_guards()
 
 
 class _Call:

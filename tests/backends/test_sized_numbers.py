@@ -1,0 +1,37 @@
+"""Numbers that are computed from dynamic sizes are those of the call, whatever takes them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import delegate
+from delegate.verdict import Reason
+from tests.backends.onnx.test_rows import require
+from tests.backends.sized_numbers import CASES, compare
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("backend", ["xnnpack", "webgpu"])
+def test_calls_are_right_at_other_sizes(backend, case):
+    require(backend)
+    compare(case, {"backends": [backend], "partitioning": {"min_partition_size": 0}})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_are_right_at_other_sizes(case):
+    compare(case, {"backends": []})
+
+
+def test_the_report_says_why():
+    x = torch.rand(4, 6)
+
+    class Scaled(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.elu(x * 2, x.shape[0] * 0.1)
+
+    exported = torch.export.export(Scaled(), (x,), dynamic_shapes=({0: torch.export.Dim("n", min=2, max=8)},))
+    program = delegate.to_backend(exported, "xnnpack")
+    found = next(n for n in program.report.nodes if n.op == "aten.elu.default").verdicts["xnnpack"]
+    assert found.reason is Reason.DYNAMIC_SHAPE
+    assert found.message == "alpha is a number that is computed from the inputs' sizes"
