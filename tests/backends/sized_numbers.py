@@ -34,7 +34,7 @@ OF_NUMBERS: Mapping[str, Call] = {
     "fmod": lambda x, k: torch.fmod(10 * x, k),
     "power": lambda x, k: x**k,
     "power of a number": lambda x, k: k**x,
-    "xlogy": lambda x, k: torch.xlogy(x, k + 2),
+    "xlogy": lambda x, k: torch.xlogy(x, k * k + 1),
     "equal": lambda x, k: (x == k).float(),
     "not equal": lambda x, k: (x != k).float(),
     "less": lambda x, k: (3 * x < k).float(),
