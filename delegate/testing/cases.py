@@ -100,5 +100,9 @@ AWKWARD: Mapping[str, Case] = {
     "views of a dynamic size": _case(
         lambda x: torch.relu(x.reshape(x.shape[0] * 3) + 1).view(-1, 3).t()[:2], *(floats(n, 3) for n in (4, 1, 9))
     ),
+    "numbers of a dynamic size": _case(
+        lambda x: (x * (x.shape[0] * 0.25), x.clamp(max=x.shape[0] * 0.5), torch.celu(x, x.shape[0] / 4)),
+        *(floats(n, 3) for n in (4, 1, 9)),
+    ),
     "a dynamic size": _case(lambda x: torch.relu(x + x.sum(0)) * x.shape[0], *(floats(n, 3) for n in (4, 1, 9))),
 }
