@@ -33,8 +33,8 @@ def known_numbers(node: Node) -> Verdict:
 
 @cache
 def _sizes(target: OpOverload[..., Any]) -> Set[str]:
-    """The arguments that are sizes, by the operator's schema."""
-    return frozenset(a.name for a in target._schema.arguments if "SymInt" in str(a.real_type))
+    """The arguments that are sizes, by the operator's schema: its other integers take no symbolic number at all."""
+    return frozenset(a.name for a in target._schema.arguments if "int" in str(a.real_type))
 
 
 def _flat(argument: Any) -> Iterator[Any]:

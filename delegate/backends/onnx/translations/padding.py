@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import anything, every
+from delegate.backends.lowering import every
 from delegate.backends.onnx.translations.own import END, ints, ops, scalar, taken
 from delegate.backends.onnx.translations.own import constant as filled
 from delegate.backends.onnx.translations.row import Row, floating, row, static
@@ -17,6 +17,13 @@ from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 Pad = Sequence[int]  # before and behind, of the last dimension, then of the one before it, and so on
+
+
+def _known_widths(node: Node) -> Verdict:
+    """How much is added and cut is known before it runs."""
+    if all(isinstance(width, int) for width in _pad(node)):
+        return YES
+    return no(Reason.DYNAMIC_SHAPE, "how much is padded depends on the inputs")
 
 
 def _known_sizes(node: Node) -> Verdict:
@@ -116,14 +123,26 @@ def _by_axis(pad: Pad, rank: int) -> list[int]:
 def _rows(op: str, mode: str, onnx: str) -> tuple[Row, Row]:
     """By ONNX's own operator where a provider has its mode, else by look-ups."""
     return (
-        row(op, (onnx,), _known_cut, keep=True, translate=partial(padded, mode), between=("Gather",)),
-        row(op, ("Gather",), _known_sizes, keep=True, translate=partial(repeated, mode)),
+        row(
+            op,
+            (onnx,),
+            every(_known_widths, _known_cut),
+            keep=True,
+            translate=partial(padded, mode),
+            between=("Gather",),
+        ),
+        row(op, ("Gather",), every(_known_widths, _known_sizes), keep=True, translate=partial(repeated, mode)),
     )
 
 
 ROWS = (
-    row("aten.constant_pad_nd.default", ("Pad",), anything, translate=constant, between=("Slice",)),
-    row("aten.constant_pad_nd.default", ("Gather", "Where"), every(floating, static, _filled), translate=masked),
+    row("aten.constant_pad_nd.default", ("Pad",), _known_widths, translate=constant, between=("Slice",)),
+    row(
+        "aten.constant_pad_nd.default",
+        ("Gather", "Where"),
+        every(floating, static, _known_widths, _filled),
+        translate=masked,
+    ),
     *_rows("aten.reflection_pad1d.default", "reflect", "Pad(reflect)"),
     *_rows("aten.reflection_pad2d.default", "reflect", "Pad(reflect)"),
     *_rows("aten.reflection_pad3d.default", "reflect", "Pad(reflect 5-D)"),
