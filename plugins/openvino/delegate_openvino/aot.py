@@ -18,8 +18,9 @@ from delegate.backends.asking import AskingBackend
 from delegate.backends.nan import Nan, notes_on_nan, refused_for_nan
 from delegate.edge.node import arguments, is_static, op_name, tensors
 from delegate.verdict import YES, Reason, Verdict, no
-from delegate_openvino.convert import ELEMENTS, NotConverted, shape_of, to_openvino, whole_operators
+from delegate_openvino.convert import ELEMENTS, NotConverted, one_line, shape_of, to_openvino, whole_operators
 from delegate_openvino.nan import LOSING
+from delegate_openvino.settings import settings
 from delegate_openvino.weights import large_constants, without
 
 # OpenVINO's CPU plugin computes int64 in 32 bits and saturates where torch wraps around, so that integers are right
@@ -100,6 +101,7 @@ class OpenVinoBackend(AskingBackend):
             made = to_openvino(region)
         except NotConverted as refusal:
             raise RegionFailed(str(refusal)) from refusal
+        _try(made.model, region, self.options)
         with TemporaryDirectory() as folder:
             graph, weights = Path(folder, "model.xml"), Path(folder, "model.bin")
             openvino.serialize(made.model, graph, weights)
@@ -117,6 +119,23 @@ class OpenVinoBackend(AskingBackend):
         note = f"{len(made.model.get_ops())} OpenVINO operators, {options.device} in {options.precision}"
         notes = (note, *notes_on_nan(region, LOSING))
         return PreprocessResult(xml + without(whole, holes), specs, notes, data=data)
+
+
+def _try(model: openvino.Model, region: Region, options: OpenVinoOptions) -> None:
+    """Compile a model for the CPU as the runtime half does: some that the frontend makes OpenVINO does not open.
+
+    Raises:
+        RegionFailed: it does not, or gives something else.
+    """
+    if options.device != "CPU":
+        return  # of a machine that this one need not be
+    specs = {**options.model_dump(), "cache": ""}
+    try:
+        compiled = openvino.Core().compile_model(model, "CPU", settings(specs, model))
+    except Exception as error:  # whatever OpenVINO raises across its boundary
+        raise RegionFailed(f"OpenVINO does not open it: {one_line(error)}") from error
+    if not (same := _same_types(compiled, region)):
+        raise RegionFailed(same.message)
 
 
 def _integers(region: Region) -> Verdict | None:
@@ -162,7 +181,7 @@ def _is_integer(node: Node) -> bool:
     return dtype is not torch.bool and not dtype.is_floating_point
 
 
-def _same_types(model: openvino.Model, region: Region) -> Verdict:
+def _same_types(model: openvino.Model | openvino.CompiledModel, region: Region) -> Verdict:
     """Whether the model gives what torch gives: numbers, ranks and sizes that are known, element types."""
     if len(model.outputs) != len(region.outputs):
         return no(Reason.OPERATOR, f"OpenVINO gives {len(model.outputs)} results for {len(region.outputs)}")

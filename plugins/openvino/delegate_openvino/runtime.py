@@ -11,10 +11,10 @@ import openvino
 from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.program.raw import writable_bytes
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
+from delegate_openvino.settings import settings
 from delegate_openvino.shared_weights import part_uses
 from delegate_openvino.weights import fill_holes, with_holes
 
-_HALF = ("f16", "bf16")
 _DAMAGED = "the file is damaged: lower the program again"
 _IR = b"<?xml"  # how OpenVINO's own format begins
 
@@ -47,7 +47,7 @@ class OpenVinoRuntime(BackendRuntime):
             model = self._core.read_model(bytes(blob[:size]), tensor)
             fill_holes(model, weights.ctypes.data, starts, data)
             copies = part_uses(model)
-            compiled = self._core.compile_model(model, device, _settings(compile_specs, model))
+            compiled = self._core.compile_model(model, device, settings(compile_specs, model))
             kept = (weights, *data, *copies)
             return OpenVinoDelegate(compiled, kept, compile_specs["dtypes"], compile_specs["results"])
         except Exception as error:  # whatever OpenVINO raises across its boundary
@@ -56,23 +56,6 @@ class OpenVinoRuntime(BackendRuntime):
     def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
         """OpenVINO runs compiled kernels that it finds in the folder of `cache`, and writes there."""
         return bool(compile_specs["cache"])
-
-
-def _settings(specs: Mapping[str, Any], model: Any) -> dict[str, Any]:
-    """Properties of a compiled model, as OpenVINO names them.
-
-    Of two linear layers in 16 bits with a sum behind them OpenVINO 2026.4 makes one kernel on CPUs. It ends the process
-    while it does that (SIGSEGV, on a CPU without AVX-512).
-    """
-    in_16_bits = any(o.get_element_type().to_string() in _HALF for op in model.get_ops() for o in op.outputs())
-    given = {
-        "SNIPPETS_MODE": "DISABLE" if in_16_bits and specs["device"].startswith("CPU") else None,
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": specs["precision"],
-        "CACHE_DIR": specs["cache"] or None,
-        "INFERENCE_NUM_THREADS": specs["threads"] or None,
-    }
-    return {name: value for name, value in given.items() if value is not None}
 
 
 class OpenVinoDelegate(Delegate):
