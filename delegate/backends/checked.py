@@ -11,26 +11,30 @@ from torch.fx import Node
 
 from delegate.backends.aot import Backend, Claim, Options, PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.keys import plain
+from delegate.backends.numbers import SizeDecided, condition, sizes_open
 from delegate.backends.state import IN_PROCESS, BackendState
 from delegate.backends.untouched import Untouched
 from delegate.cache.environment import code_of, files_of, versions_of
 from delegate.edge.node import describe
 from delegate.errors import BackendBroken, DelegateError, LoweringError, PartitionError
 from delegate.plugins import AUTHOR, OWN, one_line
-from delegate.verdict import Verdict
+from delegate.verdict import Reason, Verdict, no
 
 
 def answered(backend: str, check: Callable[[Node], Verdict], node: Node) -> Verdict:
-    """The verdict of a backend's check on a node.
+    """The verdict of a backend's check on a node: no where it goes by a size that only calls tell.
 
     Raises:
         PartitionError: it raised, or answered something else.
         DelegateError: it raised that.
     """
     try:
-        verdict = check(node)
+        with sizes_open((node, *node.all_input_nodes)):
+            verdict = check(node)
     except DelegateError:
         raise
+    except SizeDecided as decided:
+        return no(Reason.DYNAMIC_SHAPE, f"{backend} goes by sizes of the export alone: {condition(decided)}")
     except (Exception, SystemExit) as error:  # a plugin may raise anything
         what = f"the support check of backend {backend} failed with {one_line(error)}"
         raise PartitionError(what, where=describe(node), remedy=AUTHOR) from error
@@ -44,9 +48,12 @@ def answered(backend: str, check: Callable[[Node], Verdict], node: Node) -> Verd
 def claimed(backend: str, claims: Callable[[Node], Sequence[Claim]], node: Node) -> tuple[Claim, ...]:
     """What a backend claims around a node; raises as `answered` does."""
     try:
-        made = tuple(claims(node))
+        with sizes_open((node, *node.all_input_nodes)):
+            made = tuple(claims(node))
     except DelegateError:
         raise
+    except SizeDecided:
+        return ()  # its check says so of the node itself
     except (Exception, SystemExit) as error:
         what = f"the claims of backend {backend} failed with {one_line(error)}"
         raise PartitionError(what, where=describe(node), remedy=AUTHOR) from error
@@ -129,9 +136,12 @@ class CheckedBackend:
         place = f"{region.name} of {self._name}"
         given = Untouched(region.graph, region.constants)
         try:
-            result = self._half.preprocess(region)
+            with sizes_open(region.graph.nodes):
+                result = self._half.preprocess(region)
         except RegionFailed:
             raise
+        except SizeDecided as decided:
+            raise RegionFailed(f"{self._name} goes by sizes of the export alone: {condition(decided)}") from decided
         except RegionRefused as refusal:
             if any(node.name in refusal.reasons for node in region.graph.nodes if node.op == "call_function"):
                 raise

@@ -1,8 +1,6 @@
 """What plugins are given and must leave as it is: graphs that others read after them, weights that are the model's own.
 
 A plugin that writes to one of them changes what everybody else computes, the user's own model too, without a word.
-So does one that makes a plain number of a dynamic size, or compares it: it goes by the size of the export, and torch
-takes the answer for a fact of all calls.
 """
 
 from __future__ import annotations
@@ -12,8 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Graph, Node
-
-from delegate.edge.node import symbolic_numbers
 
 _SAMPLED = 3  # places along each dimension of a weight that are compared: a weight is rescaled or turned as a whole
 
@@ -37,8 +33,6 @@ class Untouched:
         self._graph, self._weights = graph, weights or {}
         self._nodes = _nodes(graph)
         self._elements = {node: _sample(weight) for node, weight in self._weights.items()}
-        self._sizes = _environment(graph)
-        self._decided = 0 if self._sizes is None else len(self._sizes.guards)
 
     def change(self) -> str:
         """What has changed since, in words; empty where nothing has."""
@@ -48,20 +42,11 @@ class Untouched:
         now = _nodes(self._graph)
         if list(now) != list(self._nodes):
             return "added, removed or moved nodes of a graph that others read too"
-        if self._sizes is not None and len(self._sizes.guards) > self._decided:
-            decided = self._sizes.guards[self._decided].expr
-            return f"went by what sizes are in the export alone: {decided}"
         changed = (
             n.name for n, seen in now.items() if any(a is not b for a, b in zip(seen, self._nodes[n], strict=True))
         )
         name = next(changed, None)
         return "" if name is None else f"changed the node {name} of a graph that others read too"
-
-
-def _environment(graph: Graph) -> Any:
-    """Where torch keeps what is known of the graph's dynamic sizes; None where it has none."""
-    sizes = (size for n in graph.nodes for size in symbolic_numbers(n.meta.get("val")))
-    return next((size.node.shape_env for size in sizes), None)
 
 
 def _nodes(graph: Graph) -> dict[Node, _Seen]:

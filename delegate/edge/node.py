@@ -85,8 +85,9 @@ def symbolic_numbers(value: Any) -> list[Any]:
     """The symbolic numbers in what a node gives (its `meta["val"]`): itself, or sizes."""
     if isinstance(value, tuple | list):
         return [n for v in value for n in symbolic_numbers(v)]
-    found = value.shape if isinstance(value, torch.Tensor) else (value,)
-    return [n for n in found if isinstance(n, SYMBOLIC)]
+    if isinstance(value, torch.Tensor):
+        return [n for n in value.shape if isinstance(n, SYMBOLIC)] if value._has_symbolic_sizes_strides else []
+    return [value] if isinstance(value, SYMBOLIC) else []
 
 
 def results_used(node: Node) -> set[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -217,6 +218,35 @@ def test_what_others_read_is_left_as_it_is(name):
         delegate.to_backend(torch.export.export(Weighted(), ARGS), "faulty")
     assert words in str(caught.value)
     assert "backend faulty" in str(caught.value)
+
+
+class Scaled(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a + b * (a.shape[0] * 0.5)
+
+
+def rows_are_few(self: Any, node: torch.fx.Node) -> Verdict:
+    return Adder.check(self, node) if node.meta["val"].shape[0] < 5 else no(Reason.SIZE, "too many rows")
+
+
+def counts_rows(self: Any, region: Any) -> PreprocessResult:
+    return PreprocessResult(b"sum", {"rows": int(region.outputs[0].meta["val"].shape[0])})
+
+
+@pytest.mark.parametrize(
+    ("attributes", "asked"),
+    [({"check": rows_are_few}, r"s\d+ < 5 == True"), ({"preprocess": counts_rows}, r"s\d+ == 2")],
+    ids=["check", "compiler"],
+)
+def test_nobody_goes_by_sizes_of_the_export(attributes, asked, caplog):
+    MODULE.Aot, MODULE.Runtime = type("Faulty", (Adder,), attributes), Runtime
+    exported = torch.export.export(Scaled(), ARGS, dynamic_shapes=({0: torch.export.Dim("n", max=9)},) * 2)
+    program = delegate.to_backend(exported, "faulty")
+    found = {n.op: n for n in program.report.nodes}["aten.add.Tensor"].verdicts["faulty"]
+    assert re.fullmatch(f"faulty goes by sizes of the export alone: {asked}", found.message)
+    given = torch.rand(7, 3), torch.rand(7, 3)
+    torch.testing.assert_close(program(*given), Scaled()(*given))
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
 
 
 def test_specs_are_the_same_before_and_after_saving():
