@@ -6,6 +6,10 @@ import pytest
 import torch
 
 import delegate
+from delegate.accuracy.reference import EagerRegion
+from delegate.backends.aot import RegionRefused
+from delegate.backends.exported import exported_program
+from delegate.backends.region import one_node_region
 from delegate.verdict import Reason
 from tests.backends.onnx.test_rows import require
 from tests.backends.sized_numbers import CASES, compare
@@ -35,3 +39,19 @@ def test_the_report_says_why():
     found = next(n for n in program.report.nodes if n.op == "aten.elu.default").verdicts["xnnpack"]
     assert found.reason is Reason.DYNAMIC_SHAPE
     assert found.message == "alpha is a number that is computed from the inputs' sizes"
+
+
+class Celu(torch.nn.Module):
+    def forward(self, x):
+        return torch.celu(x - 1, max(x.shape[0] - 2, 1) / x.shape[0] ** 0.5)
+
+
+def test_references_and_importers():
+    """Torch computes any number of sizes again; a compiler that takes exported programs is given none but sizes."""
+    shapes = ({0: torch.export.Dim("n", min=3, max=8)},)
+    exported = torch.export.export(Celu(), (torch.rand(4, 6),), dynamic_shapes=shapes)
+    region = one_node_region(next(n for n in exported.graph.nodes if "celu" in n.name))
+    x = torch.rand(7, 6)
+    torch.testing.assert_close(EagerRegion(region).results([x - 1]), [Celu()(x)])
+    with pytest.raises(RegionRefused, match="is computed from sizes, and is none itself"):
+        exported_program(region)
