@@ -19,8 +19,7 @@ from delegate.kernels.table import ANY, COMPLEX, FLOAT, INT, REAL
 _LIKE_ATEN = {  # the overload of ATen of the same arguments
     "default": "abs acos acosh asin asinh atan atanh ceil cos cosh digamma erf erfc exp exp2 expm1 floor lgamma log "
     "log10 log1p log2 neg reciprocal rsqrt sign signbit sin sinh sqrt tan tanh trunc bitwise_not isfinite atan2 fmax "
-    "fmin gcd hypot maximum minimum nextafter cat clone conj_physical real imag as_strided_scatter "
-    "scalar_tensor",
+    "fmin gcd hypot maximum minimum nextafter cat clone conj_physical real imag scalar_tensor",
     "Tensor": "bitwise_and bitwise_or bitwise_xor eq ne lt le gt ge fmod mul remainder",
 }
 _RENAMED = {

@@ -26,7 +26,6 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "var": (FLOATS, [1], 1.0), "broadcast_in_dim": (FLOATS, [4, 2, 5, 3], [1, 3]),
     "split_dim": (FLOATS, 1, 3), "collapse_view": (FLOATS, 0, 1),
     "shift_left": (INTS, FEW.abs()), "shift_right_arithmetic": (INTS, FEW.abs()), "ndtri": (UNIT.abs(),),
-    "as_strided_scatter": (FLOATS, MORE[:, :2], [2, 2], [1, 2], 1),
     "copy_strided": (FLOATS, [1, 2]), "device_put": (FLOATS, torch.device("cpu")), "fill": (FLOATS, 2.5),
     "zeta": (MORE.abs() + 1, FLOATS.abs()), "conj": (FLOATS + 1j,), "conj_physical": (FLOATS + 1j,),
     "real": (FLOATS + 1j,), "imag": (FLOATS + 1j,),

@@ -85,12 +85,18 @@ def _finite(node: Node) -> Verdict:
 
 
 def _plain_pool(node: Node) -> Verdict:
-    """Over 2 dimensions, not dilated."""
-    source = node.all_input_nodes[0]
+    """Over 2 dimensions, not dilated, and no step skips pixels where windows have several: QNN 2.7 ends the process."""
+    source, given = node.all_input_nodes[0], arguments(node)
     if tensor(source).dim() != 4:
         return no(Reason.RANK, f"{source.name} has {tensor(source).dim()} dimensions, where QNN's pools have 4")
-    dilation = arguments(node).get("dilation") or [1]
-    return YES if all(d == 1 for d in dilation) else no(Reason.ATTRIBUTE, f"dilation={list(dilation)}")
+    dilation = given.get("dilation") or [1]
+    if any(d != 1 for d in dilation):
+        return no(Reason.ATTRIBUTE, f"dilation={list(dilation)}")
+    window = given.get("kernel_size") or [1]
+    step = given.get("stride") or window
+    if max(window) > 1 and any(s > w for s, w in zip(step, window, strict=False)):
+        return no(Reason.ATTRIBUTE, f"kernel_size={list(window)} with stride={list(step)}")
+    return YES
 
 
 def _no_infinity(node: Node) -> Verdict:

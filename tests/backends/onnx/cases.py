@@ -464,6 +464,7 @@ FAMILIES: dict[str, dict[str, Case]] = {
             (X,),
         ),
         "aten.max_pool2d_with_indices.default, dilated": (lambda x: F.max_pool2d(x, 2, 1, 0, 2), (X,)),
+        "aten.max_pool2d_with_indices.default, skipping": (lambda x: F.max_pool2d(x, (3, 1), 2), (X,)),
         "aten.max_pool2d_with_indices.default, 1-D": (lambda x: F.max_pool1d(x, 3, 2, 1), (LINE,)),
         "aten.max_pool3d_with_indices.default": (lambda x: F.max_pool3d(x, 2), (VOLUME,)),
         "aten.avg_pool2d.default, divisor": (lambda x: F.avg_pool2d(x, 3, 2, 1, divisor_override=5), (X,)),

@@ -57,8 +57,9 @@ PORTABLE: dict[str, dict[str, str]] = {
                 "aten.max_pool3d_with_indices.default",
                 "aten.adaptive_avg_pool3d.default, 2",
                 "aten.max_pool2d_with_indices.default, dilated",
+                "aten.max_pool2d_with_indices.default, skipping",
             ],
-            "QNN pools over 2 dimensions, not dilated",
+            "QNN pools over 2 dimensions, not dilated, and no step skips pixels",
         ),
         **dict.fromkeys(
             [f"aten.scatter_reduce.two, {how}{anew}" for how in ("amax", "amin") for anew in ("", " anew")],
