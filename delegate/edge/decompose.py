@@ -131,10 +131,22 @@ def _fake_mode(values: Iterable[Any]) -> contextlib.AbstractContextManager[Any]:
     return next((t.fake_mode for t in tensors if isinstance(t, FakeTensor)), contextlib.nullcontext())
 
 
-def _unguarded(mode: Any) -> contextlib.AbstractContextManager[None]:
-    """With it, what a composite compares (conv2d asks for 16 rows, to choose a library) is no fact of all calls."""
+@contextlib.contextmanager
+def _unguarded(mode: Any) -> Iterator[None]:
+    """With it, what a composite compares (conv2d asks for 16 rows, to choose a library) is no fact of all calls.
+
+    Nor is it an error where a backend decomposes while it is asked, see `delegate.backends.numbers.sizes_open`.
+    """
     known = getattr(mode, "shape_env", None)
-    return contextlib.nullcontext() if known is None else known.suppress_guards()
+    if known is None:
+        yield
+        return
+    strict, known._error_on_new_guards = known._error_on_new_guards, False
+    try:
+        with known.suppress_guards():
+            yield
+    finally:
+        known._error_on_new_guards = strict
 
 
 class _Call:

@@ -9,7 +9,9 @@ import delegate
 from delegate.accuracy.reference import EagerRegion
 from delegate.backends.aot import RegionRefused
 from delegate.backends.exported import exported_program
+from delegate.backends.numbers import sizes_open
 from delegate.backends.region import one_node_region
+from delegate.edge.decompose import Decomposer
 from delegate.verdict import Reason
 from tests.backends.onnx.test_rows import require
 from tests.backends.sized_numbers import CASES, compare
@@ -44,6 +46,17 @@ def test_the_report_says_why():
 class Celu(torch.nn.Module):
     def forward(self, x):
         return torch.celu(x - 1, max(x.shape[0] - 2, 1) / x.shape[0] ** 0.5)
+
+
+def test_a_backend_may_decompose_what_compares_sizes():
+    """conv2d asks whether there are 16 rows, which decides nothing."""
+    x, shapes = torch.rand(5, 3, 8, 8), ({0: torch.export.Dim("n", min=1, max=64)},)
+    exported = torch.export.export(torch.nn.Conv2d(3, 8, 3), (x,), dynamic_shapes=shapes)
+    node = next(n for n in exported.graph.nodes if "conv" in n.name and n.op == "call_function")
+    known = node.meta["val"].shape[0].node.shape_env
+    with sizes_open([node]):
+        assert [n.name for (n,) in Decomposer().expand([node])] == ["convolution"]
+    assert not known.guards
 
 
 def test_references_and_importers():
