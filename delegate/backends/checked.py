@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from delegate.backends.aot import Backend, Claim, Options, PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.keys import plain
-from delegate.backends.numbers import SizeDecided, condition, sizes_open
+from delegate.backends.numbers import SizeDecided, decided_by, sizes_open
 from delegate.backends.state import IN_PROCESS, BackendState
 from delegate.backends.untouched import Untouched
 from delegate.cache.environment import code_of, files_of, versions_of
@@ -34,7 +34,7 @@ def answered(backend: str, check: Callable[[Node], Verdict], node: Node) -> Verd
     except DelegateError:
         raise
     except SizeDecided as decided:
-        return no(Reason.DYNAMIC_SHAPE, f"{backend} goes by sizes of the export alone: {condition(decided)}")
+        return no(Reason.DYNAMIC_SHAPE, decided_by(backend, decided))
     except (Exception, SystemExit) as error:  # a plugin may raise anything
         what = f"the support check of backend {backend} failed with {one_line(error)}"
         raise PartitionError(what, where=describe(node), remedy=AUTHOR) from error
@@ -141,7 +141,7 @@ class CheckedBackend:
         except RegionFailed:
             raise
         except SizeDecided as decided:
-            raise RegionFailed(f"{self._name} goes by sizes of the export alone: {condition(decided)}") from decided
+            raise RegionFailed(decided_by(self._name, decided)) from decided
         except RegionRefused as refusal:
             if any(node.name in refusal.reasons for node in region.graph.nodes if node.op == "call_function"):
                 raise

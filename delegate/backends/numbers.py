@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from torch.fx import Node
 from torch.fx.experimental import symbolic_shapes
 
+from delegate.edge.build import leaves
 from delegate.edge.node import SYMBOLIC, arguments, overload, symbolic_numbers
 from delegate.edge.program import META_VALUE
 from delegate.verdict import YES, Reason, Verdict, no
@@ -49,20 +50,21 @@ def _says_more(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("failed during evaluate_expr")
 
 
-def condition(decided: SizeDecided) -> str:
-    """What was asked of sizes, in torch's words, e.g. "s77 > 4 == True"."""
-    return str(decided).rpartition(": ")[2]
+def decided_by(backend: str, error: SizeDecided) -> str:
+    """What a backend asked of sizes, in torch's words at the end, e.g. "s77 > 4 == True"."""
+    return f"{backend} goes by sizes of the export alone: {str(error).rpartition(': ')[2]}"
 
 
 def known_numbers(node: Node) -> Verdict:
     """Numbers that are no sizes are known now."""
     target = overload(node)
-    if target is None or not any(_is_symbolic(value) for value in _flat((*node.args, *node.kwargs.values()))):
+    given = map(_value, leaves([*node.args, *node.kwargs.values()]))
+    if target is None or not any(isinstance(value, SYMBOLIC) for value in given):
         return YES
     sizes = _sizes(target)
     for name, argument in arguments(node).items():
-        for value in _flat(argument):
-            if _is_symbolic(value) and not (name in sizes and _is_integer(value)):
+        for value in map(_value, leaves(argument)):
+            if isinstance(value, SYMBOLIC) and not (name in sizes and isinstance(value, torch.SymInt)):
                 return no(Reason.DYNAMIC_SHAPE, f"{name} is a number that is computed from the inputs' sizes")
     return YES
 
@@ -73,19 +75,6 @@ def _sizes(target: OpOverload[..., Any]) -> Set[str]:
     return frozenset(a.name for a in target._schema.arguments if "int" in str(a.real_type))
 
 
-def _flat(argument: Any) -> Iterator[Any]:
-    """An argument, or the elements of one that is a list."""
-    if isinstance(argument, list | tuple):
-        for item in argument:
-            yield from _flat(item)
-    else:
-        yield argument
-
-
-def _is_symbolic(argument: Any) -> bool:
-    """A node that gives a symbolic number, or such a number, which regions hold."""
-    return isinstance(argument.meta.get(META_VALUE) if isinstance(argument, Node) else argument, SYMBOLIC)
-
-
-def _is_integer(argument: Any) -> bool:
-    return isinstance(argument.meta[META_VALUE] if isinstance(argument, Node) else argument, torch.SymInt)
+def _value(argument: Any) -> Any:
+    """What a node gives; anything else as it is: regions hold symbolic numbers themselves."""
+    return argument.meta.get(META_VALUE) if isinstance(argument, Node) else argument

@@ -13,14 +13,14 @@ import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._export.utils import _special_op_to_preserve_cia
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export.exported_program import _override_composite_implicit_decomp
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
 from torch.fx.node import map_arg
 
-from delegate.edge.build import inherited
+from delegate.edge.build import fake_mode, inherited
 from delegate.edge.corrected import corrected
 from delegate.edge.functional import functionalize
 from delegate.edge.graphs import CHECKS
@@ -100,7 +100,7 @@ class Decomposer:
         values = [_own(leaf.meta[META_VALUE]) for leaf in leaves]
         call = _Call(node, leaves)
         try:
-            mode = _fake_mode([*values, node.meta.get(META_VALUE)])
+            mode = fake_mode([*leaves, node])  # without it, an operator of sizes alone, such as arange, would fix them
             body = self._make(call, values, mode)
             if _writes(body):
                 body = self._make(torch.func.functionalize(call), values, mode)
@@ -116,8 +116,9 @@ class Decomposer:
             self._traced[key] = body
         return body
 
-    def _make(self, call: Callable[..., Any], values: list[Any], mode: contextlib.AbstractContextManager[Any]) -> Graph:
-        with without_mkldnn(), mode, _unguarded(mode), torch.no_grad(), enable_python_dispatcher():
+    def _make(self, call: Callable[..., Any], values: list[Any], mode: FakeTensorMode | None) -> Graph:
+        fake = mode or contextlib.nullcontext()
+        with without_mkldnn(), fake, _unguarded(mode), torch.no_grad(), enable_python_dispatcher():
             graph: Graph = make_fx(call, decomposition_table=dict(self.table))(*values).graph
         for node in graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided_.default):
             node.replace_all_uses_with(node.args[0])  # composites set strides with it, which mean nothing here
@@ -125,19 +126,13 @@ class Decomposer:
         return graph
 
 
-def _fake_mode(values: Iterable[Any]) -> contextlib.AbstractContextManager[Any]:
-    """The fake mode of these values. Without it, an operator of sizes alone, such as arange, would fix them."""
-    tensors = (v for value in values for v in (value if isinstance(value, list | tuple) else (value,)))
-    return next((t.fake_mode for t in tensors if isinstance(t, FakeTensor)), contextlib.nullcontext())
-
-
 @contextlib.contextmanager
-def _unguarded(mode: Any) -> Iterator[None]:
+def _unguarded(mode: FakeTensorMode | None) -> Iterator[None]:
     """With it, what a composite compares (conv2d asks for 16 rows, to choose a library) is no fact of all calls.
 
     Nor is it an error where a backend decomposes while it is asked, see `delegate.backends.numbers.sizes_open`.
     """
-    known = getattr(mode, "shape_env", None)
+    known = None if mode is None else mode.shape_env
     if known is None:
         yield
         return

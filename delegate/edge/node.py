@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 from collections.abc import Mapping
@@ -110,6 +111,24 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 def is_static(node: Node) -> bool:
     """Whether all sizes that the node gives are plain integers."""
     return all(isinstance(s, int) for t in tensors(node) for s in t.shape)
+
+
+def size(number: Any) -> int:
+    """A size as a plain integer: of a symbolic one the value that it had while the model was exported, else 1."""
+    if isinstance(number, int):
+        return number
+    return int(number.node.hint) if number.node.has_hint() else 1
+
+
+def elements(value: torch.Tensor) -> int:
+    """The number of elements of a fake tensor."""
+    count = value.numel()
+    return count if type(count) is int else math.prod(size(s) for s in value.shape)
+
+
+def nbytes(node: Node) -> int:
+    """Bytes of all tensors that a node gives."""
+    return sum(elements(t) * t.element_size() for t in tensors(node))
 
 
 def is_empty(node: Node) -> bool:

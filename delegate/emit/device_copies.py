@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from delegate.backends.aot import Region
-from delegate.partitioner.cost import nbytes
+from delegate.edge.node import nbytes
 from delegate.partitioner.cut import LoweredProgram
 from delegate.program.blocks import walk
 from delegate.program.lifetimes import reads

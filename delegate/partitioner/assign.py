@@ -14,9 +14,9 @@ from typing import Any
 from torch.fx import Node
 
 from delegate.backends.aot import Claim
-from delegate.edge.node import is_compute, is_constant, tensors
+from delegate.edge.node import elements, is_compute, is_constant, tensors
 from delegate.partitioner.border import Border, views_at_the_border
-from delegate.partitioner.cost import Sizes, call_seconds, elements, is_layout, kernel_seconds, work
+from delegate.partitioner.cost import Sizes, call_seconds, is_layout, kernel_seconds, work
 from delegate.partitioner.numbers import is_number
 from delegate.partitioner.scheduling import schedule
 from delegate.partitioner.units import Dependencies, merged, ordered

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from torch.fx import Node
 
-from delegate.edge.node import is_constant, is_static, op_name
-from delegate.partitioner.cost import nbytes
+from delegate.edge.node import is_constant, is_static, nbytes, op_name
 
 # Permutations are not among them: a library may do them within what comes before or after.
 _FREE = frozenset(

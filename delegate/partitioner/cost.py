@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-import torch
 from torch._ops import HigherOrderOperator
 from torch.fx import Node
 
-from delegate.edge.node import arguments, op_name, tensor, tensors
+from delegate.edge.node import arguments, elements, nbytes, op_name, size, tensor, tensors
 
 _VIEW_OPERATORS = frozenset(
     f"aten.{name}"
@@ -33,24 +31,6 @@ def is_layout(node: Node) -> bool:
     """Whether the node only lays data out anew, so that a partition of such nodes does no work."""
     name = op_name(node)
     return name in _VIEW_OPERATORS or name in _COPY_OPERATORS
-
-
-def size(number: Any) -> int:
-    """A size as a plain integer: of a symbolic one the value that it had while the model was exported, else 1."""
-    if isinstance(number, int):
-        return number
-    return int(number.node.hint) if number.node.has_hint() else 1
-
-
-def elements(value: torch.Tensor) -> int:
-    """The number of elements of a fake tensor."""
-    count = value.numel()
-    return count if type(count) is int else math.prod(size(s) for s in value.shape)
-
-
-def nbytes(node: Node) -> int:
-    """Bytes of all tensors that a node gives."""
-    return sum(elements(t) * t.element_size() for t in tensors(node))
 
 
 def traffic(node: Node) -> int:

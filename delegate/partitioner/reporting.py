@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from torch.fx import Node
 
-from delegate.edge.node import is_compute, module_path, shape_text, source_line, tensors
-from delegate.partitioner.cost import nbytes, work
+from delegate.edge.node import is_compute, module_path, nbytes, shape_text, source_line, tensors
+from delegate.partitioner.cost import work
 from delegate.partitioner.cut import Cutter
 from delegate.partitioner.plan import NodePlan, Partition, Plan
 from delegate.plugins import PORTABLE

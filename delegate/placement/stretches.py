@@ -12,9 +12,9 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from delegate.edge.identity import identity
-from delegate.edge.node import is_compute, module_path, op_name, shape_text, tensors
+from delegate.edge.node import is_compute, module_path, nbytes, op_name, shape_text, tensors
 from delegate.edge.program import EdgeProgram
-from delegate.partitioner.cost import nbytes, work
+from delegate.partitioner.cost import work
 from delegate.partitioner.numbers import is_number
 from delegate.partitioner.submodules import subprograms
 from delegate.placement.costs import Stretch

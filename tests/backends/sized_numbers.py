@@ -11,7 +11,6 @@ from torch import nn
 
 import delegate
 
-aten = torch.ops.aten
 Call = Callable[[torch.Tensor, Any], torch.Tensor]
 
 EXPORTED, OTHERS = 5, (2, 3, 7)  # the sizes of dimension 0
@@ -73,7 +72,7 @@ OF_NUMBERS: Mapping[str, Call] = {
     "normalize": lambda x, k: F.normalize(x, eps=k),
     "norm": lambda x, k: torch.linalg.vector_norm(x, k, dim=1),
     "dist": lambda x, k: torch.dist(x, x.flip(1), k)[None],
-    "upsample": lambda x, k: F.interpolate(x[None, :, :4], size=8, mode="linear") * k,
+    "interpolate, multiplied": lambda x, k: F.interpolate(x[None, :, :4], size=8, mode="linear") * k,
     "arange": lambda x, k: x + torch.arange(6) * k,
     "linspace": lambda x, k: x + torch.linspace(0, k, 6),
 }
@@ -97,9 +96,9 @@ OF_INTEGERS: Mapping[str, Call] = {
     "zeros": lambda x, n: x[:1].sum() + torch.zeros(n, 2),
     "arange": lambda x, n: x[:, :1] + torch.arange(n),
     "one_hot": lambda x, n: F.one_hot((x > 1).long(), 20)[..., :n].float(),
-    "eye": lambda x, n: x[:, :1] * torch.eye(x.shape[0]),
+    "eye": lambda x, n: x[:1, :1] * torch.eye(n),
     "interpolate": lambda x, n: F.interpolate(x[None], size=n, mode="linear"),
-    "adaptive pooling": lambda x, n: F.avg_pool1d(x[None], 2) * n,
+    "pooling, multiplied": lambda x, n: F.avg_pool1d(x[None], 2) * n,
     "integers": lambda x, n: ((x * 8).long() + n).float(),
     "integers, multiplied": lambda x, n: ((x * 8).long() * n).float(),
     "integers, remainder": lambda x, n: ((x * 8).long() % n).float(),
@@ -110,7 +109,6 @@ OF_INTEGERS: Mapping[str, Call] = {
 }
 
 WEIGHT = torch.rand(6, 6, generator=torch.Generator().manual_seed(0)) - 0.5
-
 
 # Torch compares these with others in an export, which fixes the size where the answer depends on it.
 COMPARED = {"hardtanh", "celu", "softshrink", "addmm, beta", "addmv", "norm", "dist"}

@@ -43,11 +43,6 @@ def test_the_report_says_why():
     assert found.message == "alpha is a number that is computed from the inputs' sizes"
 
 
-class Celu(torch.nn.Module):
-    def forward(self, x):
-        return torch.celu(x - 1, max(x.shape[0] - 2, 1) / x.shape[0] ** 0.5)
-
-
 def test_a_backend_may_decompose_what_compares_sizes():
     """conv2d asks whether there are 16 rows, which decides nothing."""
     x, shapes = torch.rand(5, 3, 8, 8), ({0: torch.export.Dim("n", min=1, max=64)},)
@@ -57,6 +52,11 @@ def test_a_backend_may_decompose_what_compares_sizes():
     with sizes_open([node]):
         assert [n.name for (n,) in Decomposer().expand([node])] == ["convolution"]
     assert not known.guards
+
+
+class Celu(torch.nn.Module):
+    def forward(self, x):
+        return torch.celu(x - 1, max(x.shape[0] - 2, 1) / x.shape[0] ** 0.5)
 
 
 def test_references_and_importers():

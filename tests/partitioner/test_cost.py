@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.fx import Graph, Node
 
-from delegate.partitioner.cost import is_layout, nbytes, work
+from delegate.edge.node import nbytes
+from delegate.partitioner.cost import is_layout, work
 from tests.partitioner.graphs import edge
 
 aten = torch.ops.aten

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from torch.fx.node import map_arg
 
 from delegate.edge.build import Constants, is_pure
 from delegate.edge.graphs import call
-from delegate.edge.node import is_static, op_name, tensors
+from delegate.edge.node import is_static, nbytes, op_name, tensors
 from delegate.edge.passes.result import PassResult
 from delegate.edge.program import EdgeProgram
 
@@ -58,14 +57,9 @@ class ConstantFolding:
             return False
         if target.overloadpacket in _UNDEFINED or not tensors(node) or not is_static(node) or not is_pure(node):
             return False
-        taken = sum(map(_nbytes, node.all_input_nodes))
+        taken = sum(map(nbytes, node.all_input_nodes))
         limit = 0 if _decodes(node) else self.limit
-        return _nbytes(node) <= max(limit, self.growth * taken)
-
-
-def _nbytes(node: Node) -> int:
-    """Bytes of the tensors of static sizes that a node gives; their strides may be symbolic, which `nbytes` refuses."""
-    return sum(math.prod(t.shape) * t.element_size() for t in tensors(node))
+        return nbytes(node) <= max(limit, self.growth * taken)
 
 
 def _decodes(node: Node) -> bool:

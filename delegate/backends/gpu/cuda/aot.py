@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field, NonNegativeInt, field_validator
@@ -24,7 +24,7 @@ from delegate.backends.gpu.cuda.targets import ARCHITECTURES, HOST, Target
 from delegate.backends.gpu.cuda.tuning import Tuner
 from delegate.backends.lowering import TableBackend
 from delegate.edge.constants import raw_bytes
-from delegate.edge.node import dtype_of, tensor
+from delegate.edge.node import dtype_of, symbolic_numbers, tensor
 from delegate.errors import BackendUnavailable, LoweringError, did_you_mean
 from delegate.program.dtypes import DType
 from delegate.verdict import Reason, Verdict, no
@@ -138,8 +138,7 @@ def _require_tf32(target: Target) -> None:
 
 def _require_known_sizes(region: Region) -> None:
     """Every symbol is a size of an input by itself: TVM does not solve `4*s` for s."""
-    given: list[Any] = [size for n in region.inputs for size in tensor(n).shape]
-    sizes = [size.node.expr for size in given if isinstance(size, torch.SymInt)]
+    sizes = [size.node.expr for n in region.inputs for size in symbolic_numbers(tensor(n))]
     known = {expr for expr in sizes if expr.is_Symbol}
     lost = next((expr for expr in sizes if not expr.free_symbols <= known), None)
     if lost is not None:
