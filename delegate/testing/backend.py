@@ -36,6 +36,7 @@ from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.platform import Platform
 from delegate.selection import Selection, select
 from delegate.testing.cases import AWKWARD, Case
+from delegate.testing.comparison import assert_same
 from delegate.verdict import Verdict
 
 # In a process of its own: the info, then programs that are saved, then blobs that are spoiled.
@@ -288,12 +289,9 @@ class BackendTests:
 
     def _same(self, results: list[Any], case: Case, args: tuple[Any, ...]) -> None:
         with torch.no_grad():
-            expected = arrays_of(case.module(*args))
-        for got, wanted in zip(results, expected, strict=True):
-            assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
-            tolerance = self.tolerance if case.tolerance is None else case.tolerance
-            scale = np.abs(wanted[np.isfinite(wanted)]).max(initial=0) if wanted.dtype.kind in "fc" else 0
-            np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance * float(scale))
+            expected = case.module(*args)
+        leaves = [leaf.detach() for leaf in pytree.tree_leaves(expected) if isinstance(leaf, torch.Tensor)]
+        assert_same(results, leaves, self.tolerance if case.tolerance is None else case.tolerance)
 
 
 def _families() -> list[Any]:

@@ -12,8 +12,11 @@ from hypothesis import HealthCheck, Phase, given, reject, settings
 
 import delegate
 from delegate.errors import DelegateError, ExecutionError
+from delegate.testing.comparison import assert_same
 from delegate.testing.generated.families import FAMILIES
 from delegate.testing.generated.sample import Sample, vary
+
+_SMALLEST = 0.01  # sums of values that cancel each other have errors of the values' size
 
 
 def compared(
@@ -65,14 +68,14 @@ def check(sample: Sample, backends: Any, tolerance: float, *, taken_alone: bool 
     if taken_alone and not program.report.partitions:
         return taken
     again = exported.module()
-    same(program(*map(_by_columns, first)), module(*first), tolerance)
+    assert_same(program(*map(_by_columns, first)), module(*first), tolerance, at_least=_SMALLEST)
     for inputs in (first, *others):
         try:
             again(*inputs)
         except Exception:
             _refused(program, inputs)
         else:
-            same(program(*inputs), module(*inputs), tolerance)
+            assert_same(program(*inputs), module(*inputs), tolerance, at_least=_SMALLEST)
     return taken
 
 
@@ -94,14 +97,3 @@ def _refused(program: Any, inputs: Sequence[torch.Tensor]) -> None:
 
 def _shapes(tree: Any) -> list[list[int]]:
     return [list(x.shape) for x in pytree.tree_leaves(tree)]
-
-
-def same(actual: Any, expected: Any, tolerance: float) -> None:
-    """Equal structure, dtypes and shapes; equal infinities and NaN; the rest equal up to an error of the largest."""
-    assert pytree.tree_structure(actual) == pytree.tree_structure(expected)
-    for one, other in zip(pytree.tree_leaves(actual), pytree.tree_leaves(expected), strict=True):
-        assert (one.dtype, one.shape) == (other.dtype, other.shape)
-        got, wanted = one.double(), other.double()
-        finite = wanted[wanted.isfinite()].abs()
-        largest = float(finite.max()) if finite.numel() else 0.0
-        torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance * max(largest, 0.01), equal_nan=True)
