@@ -5,9 +5,10 @@ A plugin that writes to one of them changes what everybody else computes, the us
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import sympy
 import torch
 from torch.fx import Graph, Node
 
@@ -15,17 +16,22 @@ _SAMPLED = 3  # places along each dimension of a weight that are compared: a wei
 
 
 class _Seen(NamedTuple):
-    target: Any
+    """All of a node; arguments and metadata are flat, with the items of containers and the sizes of tensors."""
+
+    name: tuple[str]
+    op: tuple[str]
+    target: tuple[Any]
     args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    val: Any
+    kwargs: tuple[Any, ...]
+    users: tuple[Node, ...]
+    meta: tuple[Any, ...]
 
 
 class Untouched:
     """A graph and weights as they are now.
 
     Args:
-        graph: of which nodes and arguments are remembered.
+        graph: of which nodes are remembered, with names, arguments, users and metadata.
         weights: of which some elements are.
     """
 
@@ -42,15 +48,43 @@ class Untouched:
         now = _nodes(self._graph)
         if list(now) != list(self._nodes):
             return "added, removed or moved nodes of a graph that others read too"
-        changed = (
-            n.name for n, seen in now.items() if any(a is not b for a, b in zip(seen, self._nodes[n], strict=True))
-        )
-        name = next(changed, None)
-        return "" if name is None else f"changed the node {name} of a graph that others read too"
+        for node, seen in now.items():
+            before = self._nodes[node]
+            for field, old, new in zip(_Seen._fields, before, seen, strict=True):
+                if len(old) != len(new) or any(map(_differs, old, new)):
+                    return f"changed the node {before.name[0]} of a graph that others read too: its {field}"
+        return ""
 
 
 def _nodes(graph: Graph) -> dict[Node, _Seen]:
-    return {n: _Seen(n.target, n.args, n.kwargs, n.meta.get("val")) for n in graph.nodes}
+    return {n: _seen(n) for n in graph.nodes}
+
+
+def _seen(node: Node) -> _Seen:
+    args, kwargs, meta = (tuple(_flat(value)) for value in (node.args, node.kwargs, node.meta))
+    return _Seen((node.name,), (node.op,), (node.target,), args, kwargs, tuple(node.users), meta)
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    """The leaves of nested containers, whose kinds and lengths are leaves too, with the sizes and dtypes of tensors."""
+    if isinstance(value, dict):
+        yield from (dict, *value)
+        value = value.values()
+    else:
+        yield from (type(value), len(value))
+    for item in value:
+        if isinstance(item, dict | list | tuple):
+            yield from _flat(item)
+            continue
+        yield item
+        if isinstance(item, torch.Tensor):
+            yield item.dtype
+            yield from (size if isinstance(size, int) else size.node.expr for size in item.shape)
+
+
+def _differs(old: Any, new: Any) -> bool:
+    """The same object is the same; of plain data, which may be made anew, the value counts."""
+    return old is not new and not (isinstance(old, str | int | sympy.Expr) and type(old) is type(new) and old == new)
 
 
 def _sample(weight: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,7 @@ from delegate.backends.aot import Backend, PreprocessResult, RegionRefused
 from delegate.errors import BackendBroken, BackendFailed, ConfigError, LoweringError, PartitionError
 from delegate.program.file import serialize
 from delegate.runtime.backend import Delegate
+from delegate.testing import assert_same
 from delegate.verdict import YES, Reason, Verdict, no
 from tests.faulty import MODULE, Runtime, Sum, executes, registry  # noqa: F401 - a fixture among them
 
@@ -98,7 +99,7 @@ def run(program: delegate.LoadedProgram) -> np.ndarray:
 
 
 def test_without_a_fault():
-    np.testing.assert_allclose(run(lowered()), EXPECTED, rtol=1e-6)
+    assert_same(run(lowered()), EXPECTED)
 
 
 AOT_FAULTS = {
@@ -198,7 +199,50 @@ def turns(self: Any, region: Any) -> PreprocessResult:
     return PreprocessResult(b"sum")
 
 
+def sets(field: str, value: Callable[[torch.fx.Node], Any]) -> dict[str, Any]:
+    """A half whose check sets a field of the nodes that it is asked about."""
+
+    def check(self: Any, node: torch.fx.Node) -> Verdict:
+        setattr(node, field, value(node))
+        return Adder.check(self, node)
+
+    return {"check": check}
+
+
+def compiling(field: str, value: Callable[[torch.fx.Node], Any]) -> dict[str, Any]:
+    """A half whose preprocess sets a field of the nodes of its region."""
+
+    def preprocess(self: Any, region: Any) -> PreprocessResult:
+        for node in region.calls:
+            setattr(node, field, value(node))
+        return PreprocessResult(b"sum")
+
+    return {"preprocess": preprocess}
+
+
+def notes_inside(node: torch.fx.Node) -> dict[str, Any]:
+    """Its metadata, the same object, with more in a dict of it."""
+    node.meta["nn_module_stack"]["acme"] = ("acme", Net)
+    return node.meta
+
+
+def adds_a_user(self: Any, node: torch.fx.Node) -> Verdict:
+    node.users[node] = None
+    return Adder.check(self, node)
+
+
+FIELDS: dict[str, tuple[str, Callable[[torch.fx.Node], Any]]] = {
+    "name": ("name", lambda n: f"acme_{n.name}"),
+    "op": ("op", lambda n: "call_module"),
+    "target": ("target", lambda n: torch.ops.aten.sub.Tensor),
+    "kwargs": ("kwargs", lambda n: {"alpha": 2}),
+    "meta": ("meta", lambda n: {**n.meta, "acme": 1}),
+    "meta, inside": ("meta", notes_inside),
+}
 INTERFERING = {
+    "check adds a user": ({"check": adds_a_user}, PartitionError, "read too: its users"),
+    **{f"check sets {k}": (sets(*how), PartitionError, f"too: its {how[0]}") for k, how in FIELDS.items()},
+    **{f"compiler sets {k}": (compiling(*how), LoweringError, f"too: its {how[0]}") for k, how in FIELDS.items()},
     "check changes a node": ({"check": triples}, PartitionError, "changed the node mul of a graph"),
     "check changes what a node gives": ({"check": forgets}, PartitionError, "changed the node add of a graph"),
     "check adds a node": ({"check": adds_a_node}, PartitionError, "added, removed or moved nodes"),
@@ -245,7 +289,7 @@ def test_nobody_goes_by_sizes_of_the_export(attributes, asked, caplog):
     found = {n.op: n for n in program.report.nodes}["aten.add.Tensor"].verdicts["faulty"]
     assert re.fullmatch(f"faulty goes by sizes of the export alone: {asked}", found.message)
     given = torch.rand(7, 3), torch.rand(7, 3)
-    torch.testing.assert_close(program(*given), Scaled()(*given))
+    assert_same(program(*given), Scaled()(*given))
     assert not [r for r in caplog.records if r.levelname == "WARNING"]
 
 
@@ -291,7 +335,7 @@ def test_fallbacks_answer_instead(name):
     with pytest.warns(RuntimeWarning, match="faulty_0 runs on portable kernels") as caught:
         result = run(lowered(runtime=runtime, keep=True))
     assert words in str(caught[0].message)
-    np.testing.assert_allclose(result, EXPECTED, rtol=1e-6)
+    assert_same(result, EXPECTED)
 
 
 def test_all_are_closed_though_one_fails():
@@ -347,5 +391,5 @@ def test_memory_of_devices(name, keep):
         assert "partition faulty_0 of faulty" in str(caught.value)
         return
     program = delegate.load(data)
-    np.testing.assert_allclose(run(program), EXPECTED, rtol=1e-6)
+    assert_same(run(program), EXPECTED)
     assert [(e.when, words in e.reason) for e in program.events] == [("memory", True)]
