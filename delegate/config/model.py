@@ -155,6 +155,11 @@ class Quantization(_Model):
     modules: dict[str, str] = Field(
         default={}, description="Module path pattern, e.g. encoder.layer.*: the scheme of what is in them, or off."
     )
+    nodes: dict[str, str] = Field(
+        default={},
+        description="Pattern over names of the float program's nodes, e.g. linear_3: the scheme of these, or off. For "
+        "one call of a module that is called several times. Looked at first.",
+    )
     group_size: int | None = Field(
         default=None,
         ge=0,
@@ -165,14 +170,14 @@ class Quantization(_Model):
         default="histogram",
         description="How the range of activations is found: histogram leaves out what is rare, minmax nothing.",
     )
-    calibration: str | None = Field(
+    calibration: str | dict[str, str] | None = Field(
         default=None,
         description="Data that static schemes measure ranges on: a .npz file, a folder of them, or "
-        "package.module:function that yields inputs.",
+        "package.module:function that yields inputs. For a program of several methods a mapping: method: data.",
     )
     batches: int | None = Field(default=None, ge=1, description="How many batches to take. Key left out: all.")
 
-    @field_validator("scheme", "operators", "module_types", "modules", mode="before")
+    @field_validator("scheme", "operators", "module_types", "modules", "nodes", mode="before")
     @classmethod
     def _off(cls, value: Any) -> Any:
         if isinstance(value, Mapping):

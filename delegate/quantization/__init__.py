@@ -2,11 +2,11 @@
 
 from delegate.quantization import quiet  # noqa: F401 - before all that imports torchao
 from delegate.quantization.calibration import Batch, read_calibration
-from delegate.quantization.flow import Prepared, convert, prepare, quantize
+from delegate.quantization.flow import Prepared, convert, float_node, prepare, quantize, quantize_methods
 from delegate.quantization.quantizer import BackendQuantizer
-from delegate.quantization.settings import OFF, Settings, schemes
+from delegate.quantization.settings import OFF, Settings, keep_in_float, schemes
 
 __all__ = [
-    "OFF", "BackendQuantizer", "Batch", "Prepared", "Settings", "convert", "prepare", "quantize", "read_calibration",
-    "schemes",
+    "OFF", "BackendQuantizer", "Batch", "Prepared", "Settings", "convert", "float_node", "keep_in_float", "prepare",
+    "quantize", "quantize_methods", "read_calibration", "schemes",
 ]  # fmt: skip

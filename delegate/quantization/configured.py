@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from torch.export import ExportedProgram
 
 from delegate.config.model import Quantization
-from delegate.errors import ConfigError
+from delegate.errors import ConfigError, did_you_mean
 from delegate.quantization.calibration import input_names, read_calibration
-from delegate.quantization.flow import Progress, quantize
+from delegate.quantization.flow import Progress, quantize_methods
 from delegate.quantization.settings import Settings, schemes
 from delegate.registry import Registry
 
@@ -37,22 +37,26 @@ def quantized_as_configured(
         ExportError: torchao does not take the program.
     """
     settings = settings_of(section, _backend(section, backends, registry))
-    if section.calibration is not None and len(programs) > 1:
-        what = f"calibration data is for one method, and the program has {len(programs)}"
-        raise ConfigError(
-            what, where="quantization.calibration", remedy="quantize each by delegate.quantization.quantize"
-        )
-    return {
-        name: quantize(
-            program,
-            settings,
-            None if section.calibration is None else read_calibration(section.calibration, input_names(program)),
-            batches=section.batches,
-            progress=progress,
-            registry=registry,
-        )
-        for name, program in programs.items()
-    }
+    sources = _calibration(section, tuple(programs))
+    data = {name: read_calibration(source, input_names(programs[name])) for name, source in sources.items()}
+    return quantize_methods(programs, settings, data, batches=section.batches, progress=progress, registry=registry)
+
+
+def _calibration(section: Quantization, methods: Sequence[str]) -> Mapping[str, str]:
+    """Return the source of each method's calibration data; raises ConfigError if it is for no method or for which."""
+    given = section.calibration
+    if given is None:
+        return {}
+    where = "quantization.calibration"
+    if isinstance(given, str):
+        if len(methods) > 1:
+            what = f"one source of calibration data is for one method, and the program has {len(methods)}"
+            raise ConfigError(what, where=where, remedy=f"give each its own: {{{methods[0]}: DATA, ...}}")
+        return {methods[0]: given}
+    for name in given:
+        if name not in methods:
+            raise ConfigError(f"the program has no method {name!r}", where=where, remedy=did_you_mean(name, methods))
+    return given
 
 
 def settings_of(section: Quantization, backend: str) -> Settings:
@@ -63,6 +67,7 @@ def settings_of(section: Quantization, backend: str) -> Settings:
         section.operators,
         section.module_types,
         section.modules,
+        section.nodes,
         section.group_size,
         section.observer,
     )

@@ -21,7 +21,7 @@ from delegate.plugins import one_line
 from delegate.quantization.calibration import Batch, Checked
 from delegate.quantization.constants import fold
 from delegate.quantization.quantizer import BackendQuantizer
-from delegate.quantization.settings import OFF, Choice, Settings
+from delegate.quantization.settings import OFF, RULES, Choice, Settings
 from delegate.registry import Registry
 
 Progress = Callable[[int], None]  # told the number of each batch when it is done
@@ -62,14 +62,22 @@ def prepare(
         ConfigError: the settings do not fit the model or the backend.
         ExportError: torchao does not take the program.
     """
+    choice = Choice(settings, registry)
+    choice.require_matches([program.graph])
+    return _prepared(program, choice, qat=qat, registry=registry)
+
+
+def _prepared(program: ExportedProgram, choice: Choice, *, qat: bool, registry: Registry | None) -> Prepared:
+    """Prepare a program whose settings have been checked against the graphs of all methods."""
     from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e, prepare_qat_pt2e
 
-    quantizer = BackendQuantizer(settings, qat=qat, registry=registry)
+    settings = choice.settings
+    quantizer = BackendQuantizer(settings, qat=qat, registry=registry, choice=choice)
     with _quiet():
         module = program.module()
         if not qat:
             fold(module, lambda node: any(user.op == "call_function" for user in node.users))
-        needs = _needs_data(module, settings, registry)
+        needs = _needs_data(module, choice)
         try:
             made = (prepare_qat_pt2e if qat else prepare_pt2e)(module, quantizer)
         except DelegateError:
@@ -133,17 +141,68 @@ def quantize(
         InputError: the calibration data does not fit, or its range cannot be measured.
         ExportError: torchao does not take the program.
     """
-    prepared = prepare(program, settings, registry=registry)
+    given = {} if calibration is None else {"forward": calibration}
+    return quantize_methods(
+        {"forward": program}, settings, given, batches=batches, progress=progress, registry=registry
+    )["forward"]
+
+
+def quantize_methods(
+    programs: Mapping[str, ExportedProgram],
+    settings: Settings,
+    calibration: Mapping[str, Iterable[Batch]],
+    *,
+    batches: int | None = None,
+    progress: Progress | None = None,
+    registry: Registry | None = None,
+) -> dict[str, ExportedProgram]:
+    """Return the methods of a program, each quantized after training as by `quantize`.
+
+    Args:
+        programs: by the names of the methods; every pattern of the settings matches in one of them.
+        settings, batches, progress, registry: as of `quantize`.
+        calibration: batches of inputs by method; for those whose ranges of activations are measured.
+
+    Raises:
+        ConfigError, InputError, ExportError: as of `quantize`.
+    """
+    choice = Choice(settings, registry)
+    choice.require_matches(program.graph for program in programs.values())
+    return {
+        name: _quantized(
+            name, _prepared(program, choice, qat=False, registry=registry), calibration.get(name), batches, progress
+        )
+        for name, program in programs.items()
+    }
+
+
+def _quantized(
+    name: str,
+    prepared: Prepared,
+    calibration: Iterable[Batch] | None,
+    batches: int | None,
+    progress: Progress | None,
+) -> ExportedProgram:
+    """Calibrate a method, where its ranges are measured, and convert it."""
     if prepared.needs_data:
         if calibration is None:
-            what = "static quantization measures the range of activations, and there is no calibration data"
+            what = f"static quantization measures the range of activations, and {name!r} has no calibration data"
             raise ConfigError(what, where="quantization.calibration", remedy="give some, or a dynamic scheme")
         with torch.no_grad(), _quiet():
-            for number, (args, kwargs) in enumerate(Checked(calibration, program, batches), 1):
+            for number, (args, kwargs) in enumerate(Checked(calibration, prepared.program, batches), 1):
                 prepared.module(*args, **kwargs)
                 if progress is not None:
                     progress(number)
     return convert(prepared)
+
+
+def float_node(node: Node) -> str:
+    """Return the name that a node of a quantized program has in the float program, for rules of `nodes`; else ""."""
+    found = ""
+    sources = node.meta.get("from_node")
+    while sources:
+        found, sources = sources[-1].name, sources[-1].from_node
+    return found
 
 
 def _observers(module: GraphModule) -> Iterator[tuple[Node, Module]]:
@@ -164,8 +223,8 @@ def _observe_weights(module: GraphModule) -> None:
 
 
 def _warn_of_nothing(module: GraphModule, settings: Settings) -> None:
-    rules = (settings.operators, settings.module_types, settings.modules)
-    if {settings.scheme, *(s for rule in rules for s in rule.values())} == {OFF} or any(_observers(module)):
+    schemes = {settings.scheme, *(scheme for key in RULES for scheme in getattr(settings, key).values())}
+    if schemes == {OFF} or any(_observers(module)):
         return
     floats = {t.dtype for n in module.graph.nodes for t in tensors(n) if t.is_floating_point()} - {torch.float32}
     names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in floats))
@@ -183,9 +242,8 @@ def _require_ranges(prepared: Prepared) -> None:
             raise ConfigError(what, where=str(node.args[0]), remedy=remedy)
 
 
-def _needs_data(module: GraphModule, settings: Settings, registry: Registry | None) -> bool:
-    """Whether a node of a scheme that fixes the range of activations is there."""
-    choice = Choice(settings, module.graph, registry)
+def _needs_data(module: GraphModule, choice: Choice) -> bool:
+    """Return if a node has a scheme that fixes the range of activations."""
     found = (choice.scheme(n) for n in module.graph.nodes if n.op == "call_function")
     return any(s is not None and s.activations is not None and not s.dynamic for s in found)
 

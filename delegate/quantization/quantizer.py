@@ -28,21 +28,32 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         settings: for which backend, and how.
         qat: annotate for training with fake quantization.
         registry: where the backend is looked up; the default one if None.
+        choice: of the settings, if its patterns were checked already: torchao folds batch norms before it annotates, so
+            that a pattern of theirs matches nothing any more.
 
     Raises:
         ConfigError: by `annotate`: a pattern matches nothing, a scheme is unknown, a group size does not divide.
     """
 
-    def __init__(self, settings: Settings, *, qat: bool = False, registry: Registry | None = None) -> None:
-        self.settings, self.qat, self._registry = settings, qat, registry
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        qat: bool = False,
+        registry: Registry | None = None,
+        choice: Choice | None = None,
+    ) -> None:
+        self.settings, self.qat, self._registry, self._choice = settings, qat, registry, choice
         self._rows: dict[str, Mapping[str, QuantizedOperator]] = {}
 
     def annotate(self, model: GraphModule) -> GraphModule:
-        choice = Choice(self.settings, model.graph, self._registry)
+        if self._choice is None:
+            self._choice = Choice(self.settings, self._registry)
+            self._choice.require_matches([model.graph])
         self._coded: dict[Node, Node] = {}  # whose value will be integers -> the node whose parameters it has
         for node in model.graph.nodes:
             if node.op == "call_function" and _KEY not in node.meta:
-                scheme = choice.scheme(node)
+                scheme = self._choice.scheme(node)
                 row = None if scheme is None else self._row(scheme, node)
                 if scheme is not None and row is not None and _is_float(node):
                     self._annotate(scheme, row, node)
@@ -101,7 +112,7 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         norms: bool,
     ) -> None:
         """Annotate an operator, and what it takes over behind it, the last of which gives the result."""
-        chain = [node, *_behind(node, row, norms=norms)]
+        chain = [node, *self._behind(scheme, row, node, norms=norms)]
         for member in chain:
             member.meta[_KEY] = QuantizationAnnotation(_annotated=True)
         node.meta[_KEY].input_qspec_map = inputs
@@ -109,6 +120,19 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         fixed = None if row.result is None else fixed_spec(scheme.activations, row.result)
         chain[-1].meta[_KEY].output_qspec = self._spec(scheme, None) if fixed is None else fixed
         self._coded[chain[-1]] = chain[-1]
+
+    def _behind(self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node, *, norms: bool) -> Iterator[Node]:
+        """Yield what an operator takes over if nobody else reads its result: a batch norm that folds into it, and an
+        activation of the same scheme."""
+        assert self._choice is not None
+        user = _only_user(node)
+        if norms and user is not None and base_name(user) in _NORMS and user.args[0] is node:
+            yield user
+            user = _only_user(user)
+        fused = {op.rpartition(".")[0] for op in row.fuses}
+        is_fused = user is not None and not fused.isdisjoint(edge_names(base_name(user)))
+        if user is not None and is_fused and self._choice.scheme(user) is scheme:
+            yield user
 
     def _spec(self, scheme: QuantizationScheme, source: Node | None, *, symmetric: bool = False) -> Any:
         """The specification of an activation; one that was moved since has the parameters of where it came from."""
@@ -179,17 +203,6 @@ def _sources(node: Node, row: QuantizedOperator, positions: Sequence[int] | None
             if isinstance(item, Node) and item not in seen and _is_float(item):
                 seen.add(item)
                 yield item
-
-
-def _behind(node: Node, row: QuantizedOperator, *, norms: bool) -> Iterator[Node]:
-    """What an operator takes over: a batch norm that folds into it, and an activation, where nobody else reads."""
-    user = _only_user(node)
-    if norms and user is not None and base_name(user) in _NORMS and user.args[0] is node:
-        yield user
-        user = _only_user(user)
-    fused = {op.rpartition(".")[0] for op in row.fuses}
-    if user is not None and not fused.isdisjoint(edge_names(base_name(user))):
-        yield user
 
 
 def _only_user(node: Node) -> Node | None:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from glob import escape
+from typing import Any, TypeVar
 
 from torch.fx import Graph, Node
 
 from delegate.backends.quantizable import QuantizationScheme
+from delegate.config.model import Quantization
 from delegate.errors import ConfigError, did_you_mean
 from delegate.quantization.forms import base_name, edge_names
 from delegate.registry import Registry, default_registry
 
 OFF = "off"
+RULES = ("operators", "module_types", "modules", "nodes")  # the later goes before the earlier
 
 
 @dataclass(frozen=True)
 class Settings:
     """How to quantize for a backend.
 
-    Where several say something of a node, module paths go before module types, these before operators; of several
-    patterns the last that matches counts.
+    If several rules match a node, nodes go before module paths, these before module types, these before operators; of
+    several patterns of one kind the last that matches counts.
 
     Args:
         backend: its name.
@@ -30,6 +33,7 @@ class Settings:
         operators: pattern over names, e.g. "aten.add*" or "aten.convolution.default" -> scheme or "off".
         module_types: class, e.g. "Linear" or "torch.nn.modules.linear.Linear" -> the same.
         modules: pattern over module paths, e.g. "encoder.layer.*" -> the same; it counts for all within.
+        nodes: pattern over names of the float program's nodes, e.g. "linear_3" -> the same, for one call of a layer.
         group_size: how many inputs of a channel share a scale, where the scheme has groups; 0 for all, None for the
             scheme's own.
         observer: how the range of activations is found: "histogram" leaves out what is rare, "minmax" nothing.
@@ -40,8 +44,32 @@ class Settings:
     operators: Mapping[str, str] = field(default_factory=dict)
     module_types: Mapping[str, str] = field(default_factory=dict)
     modules: Mapping[str, str] = field(default_factory=dict)
+    nodes: Mapping[str, str] = field(default_factory=dict)
     group_size: int | None = None
     observer: str = "histogram"
+
+
+Rules = TypeVar("Rules", Settings, Quantization)
+
+
+def keep_in_float(settings: Rules, *, modules: Iterable[str] = (), nodes: Iterable[str] = ()) -> Rules:
+    """Return settings with more layers in floats.
+
+    Args:
+        settings: or the section of a configuration; its other rules stay.
+        modules: paths of modules, each with all within, e.g. "encoder.layer.3.up".
+        nodes: names of nodes of the float program, see `float_node`; for a call of a module that is called several
+            times, or for an operator that no module of its own calls.
+    """
+    rules = {"modules": _and_off(settings.modules, modules), "nodes": _and_off(settings.nodes, nodes)}
+    if isinstance(settings, Settings):
+        return replace(settings, **rules)
+    return settings.model_copy(update=rules)
+
+
+def _and_off(rules: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    patterns = dict.fromkeys(map(escape, names), OFF)
+    return {**{pattern: scheme for pattern, scheme in rules.items() if pattern not in patterns}, **patterns}
 
 
 def schemes(backend: str, registry: Registry | None = None) -> dict[str, QuantizationScheme]:
@@ -69,27 +97,33 @@ def _runs_integers(name: str, registry: Registry) -> bool:
 
 
 class Choice:
-    """Which scheme each node of a graph gets.
+    """The scheme of each node of a model.
 
     Args:
-        settings: checked here.
-        graph: as torch.export gives it.
+        settings: checked here, but for their patterns.
         registry: where the backend is looked up.
 
     Raises:
-        ConfigError: a scheme is unknown, or a pattern matches nothing.
+        ConfigError: a scheme is unknown.
     """
 
-    def __init__(self, settings: Settings, graph: Graph, registry: Registry | None = None) -> None:
+    def __init__(self, settings: Settings, registry: Registry | None = None) -> None:
         self.settings, self.known = settings, schemes(settings.backend, registry)
         self.default = settings.scheme or next(iter(self.known))
-        calls = [n for n in graph.nodes if n.op == "call_function"]
         self._rules = [
             _Rule(key, pattern, self._checked(scheme, key))
-            for key in ("operators", "module_types", "modules")
+            for key in RULES
             for pattern, scheme in getattr(settings, key).items()
         ]
         self._checked(self.default, "scheme")
+
+    def require_matches(self, graphs: Iterable[Graph]) -> None:
+        """Check that every pattern matches a node of one of the graphs, which are as torch.export gives them.
+
+        Raises:
+            ConfigError: a pattern matches nothing; names the nearest.
+        """
+        calls = [n for graph in graphs for n in graph.nodes if n.op == "call_function"]
         for rule in self._rules:
             rule.require_match(calls)
 
@@ -127,15 +161,19 @@ class _Rule:
 
 
 def _names(node: Node, key: str) -> Iterator[str]:
-    """What patterns of a key are compared with."""
-    if key == "operators":
+    """Yield what patterns of a key are compared with."""
+    if key == "nodes":
+        yield node.name
+    elif key == "operators":
         yield str(node.target)
         yield from edge_names(base_name(node))
-        return
-    for path, kind in stack(node):
-        if key == "modules":
-            yield path
-        else:
+    elif key == "modules":
+        # A module that is called from outside its parent has no parent in its stack, but in its path.
+        for path, _ in stack(node):
+            parts = path.split(".")
+            yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    else:
+        for _, kind in stack(node):
             yield kind
             yield kind.rpartition(".")[2]
 

@@ -1,0 +1,215 @@
+"""Rules for layers: what is off is computed in floats, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.config.model import Quantization
+from delegate.errors import ConfigError, InputError
+from tests import zoo
+
+pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
+with zoo.libraries():
+    from delegate.quantization import OFF, Settings, convert, float_node, keep_in_float, prepare, quantize
+
+
+class Block(nn.Module):
+    """Layers of its own, and one whose weight it holds itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down, self.weight = nn.Linear(16, 16), nn.Linear(16, 16), nn.Parameter(torch.randn(16, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(nn.functional.linear(self.up(x), self.weight).relu()) + x
+
+
+class Net(nn.Module):
+    """Blocks, of which the first and its first layer are called again, and layers without modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList(Block() for _ in range(2)), nn.Linear(16, 4)
+        self.scale, self.last = nn.Parameter(torch.rand(4, 1)), nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        x = self.blocks[0](self.blocks[0].up(x))
+        return nn.functional.linear(self.head(x), self.last * self.scale) * 2
+
+
+LAYERS = {  # of the float program: what it is
+    "linear": "blocks.0.up", "linear_1": "blocks.0", "linear_2": "blocks.0.down",
+    "linear_3": "blocks.1.up", "linear_4": "blocks.1", "linear_5": "blocks.1.down",
+    "linear_6": "blocks.0.up", "linear_7": "blocks.0.up", "linear_8": "blocks.0", "linear_9": "blocks.0.down",
+    "linear_10": "head", "linear_11": "",
+}  # fmt: skip
+# Modules, nodes -> the layers that stay in floats.
+CASES: Mapping[str, tuple[dict[str, list[str]], list[str]]] = {
+    "nothing": ({}, []),
+    "a nested path": ({"modules": ["blocks.1.down"]}, ["linear_5"]),
+    "a path that is called three times": ({"modules": ["blocks.0.up"]}, ["linear", "linear_6", "linear_7"]),
+    "one of its calls": ({"nodes": ["linear_6"]}, ["linear_6"]),
+    "a call in a module": ({"nodes": ["linear_4"]}, ["linear_4"]),
+    "one outside of modules": ({"nodes": ["linear_11"]}, ["linear_11"]),
+    "all within a path": ({"modules": ["blocks.1"]}, ["linear_3", "linear_4", "linear_5"]),
+    "also what is called from outside": (
+        {"modules": ["blocks.0"]},
+        ["linear", "linear_1", "linear_2", "linear_6", "linear_7", "linear_8", "linear_9"],
+    ),
+    "several": ({"modules": ["head"], "nodes": ["linear_2", "linear_8"]}, ["linear_2", "linear_8", "linear_10"]),
+}
+
+
+def _floats(program: torch.export.ExportedProgram) -> list[str]:
+    """The linear layers that read no decoded weight, by their names in the float program."""
+    layers = [n for n in program.graph.nodes if str(n.target) == "aten.linear.default"]
+    return [float_node(n) for n in layers if "dequantize" not in str(n.args[1].target)]
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [*((name, "static_int8") for name in CASES), ("several", "dynamic_int8"), ("several", "weight_only_int8")],
+)
+def test_exactly_these_layers_stay_in_floats(name: str, scheme: str) -> None:
+    off, expected = CASES[name]
+    torch.manual_seed(0)
+    module, batches = Net().eval(), [(torch.randn(4, 16),) for _ in range(3)]
+    exported = torch.export.export(module, batches[0])
+    found = {
+        n.name: list(n.meta["nn_module_stack"].values())[-1][0] for n in exported.graph.nodes if "linear" in n.name
+    }
+    assert found == LAYERS
+    program = quantize(exported, keep_in_float(Settings("xnnpack", scheme), **off), batches)
+    assert _floats(program) == expected
+    compiled = delegate.to_backend(program, "xnnpack")
+    reference = program.module()(*batches[0]).detach()
+    assert (compiled(*batches[0]) - reference).norm() <= 0.05 * reference.norm()
+
+
+def test_names_of_float_nodes_where_others_vanish() -> None:
+    """The product of the weight becomes a constant, so that the nodes of the quantized program are counted anew."""
+    exported = torch.export.export(Net().eval(), (torch.randn(4, 16),))
+    program = quantize(exported, Settings("xnnpack"), [(torch.randn(4, 16),) for _ in range(2)])
+    (product,) = (n for n in program.graph.nodes if str(n.target) == "aten.mul.Tensor")
+    assert (product.name, float_node(product)) == ("mul", "mul_1")
+
+
+@pytest.mark.parametrize("settings", [Settings("xnnpack"), Quantization()], ids=["settings", "section"])
+def test_what_is_kept_wins_over_other_rules(settings: Any) -> None:
+    rules = {"modules": {"a.b": "static_int8", "a.*": "dynamic_int8"}, "nodes": {"linear": "static_int8"}}
+    found = keep_in_float(type(settings)(**{"backend": "xnnpack", **rules}), modules=["a.b"], nodes=["linear", "add"])
+    assert list(found.modules.items()) == [("a.*", "dynamic_int8"), ("a.b", OFF)]
+    assert found.nodes == {"linear": OFF, "add": OFF}
+    assert keep_in_float(settings, modules=["a[0]"]).modules == {"a[[]0]": OFF}
+
+
+class Convolutions(nn.Module):
+    """A convolution with a norm and an activation, both by a path of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.act = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(self.norm(self.conv(x))).mean((2, 3))
+
+
+def _around(program: torch.export.ExportedProgram, target: str) -> tuple[bool, bool]:
+    """If an operator reads decoded activations, and if its result is made integers at once."""
+    (node,) = (n for n in program.graph.nodes if str(n.target) == target)
+    return "dequantize" in str(node.args[0].target), any("quantize_per" in str(u.target) for u in node.users)
+
+
+@pytest.mark.parametrize("qat", [False, True], ids=["", "qat"])
+def test_a_rule_for_what_would_be_fused(qat: bool) -> None:
+    """An activation that is off does not join its convolution; a norm goes with it; neither pattern is unknown."""
+    torch.manual_seed(0)
+    module, x = Convolutions().train(qat), torch.randn(2, 3, 8, 8)
+    exported = torch.export.export(module, (x,))
+    for rules, conv, act in (
+        ({}, (True, False), (False, True)),
+        ({"modules": {"norm": OFF}}, (True, False), (False, True)),
+        ({"modules": {"act": OFF}}, (True, True), (True, True)),  # the mean takes integers
+        ({"modules": {"act": OFF}, "operators": {"aten.mean*": OFF}}, (True, True), (True, False)),
+        ({"modules": {"conv": OFF}}, (False, not qat), (True, True)),  # in training the norm stays
+    ):
+        prepared = prepare(exported, Settings("xnnpack", **rules), qat=qat)
+        for _ in range(3):
+            prepared.module(torch.randn(2, 3, 8, 8))
+        program = convert(prepared)
+        assert (_around(program, "aten.conv2d.default"), _around(program, "aten.relu.default")) == (conv, act), rules
+
+
+def test_a_pattern_that_matches_no_node() -> None:
+    exported = torch.export.export(Net().eval(), (torch.randn(4, 16),))
+    with pytest.raises(ConfigError, match=r"'linear_12' matches nothing in the model \(quantization.nodes\).*linear_"):
+        quantize(exported, keep_in_float(Settings("xnnpack"), nodes=["linear_12"]), [torch.randn(4, 16)])
+
+
+class Head(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.only, self.size = nn.Linear(size, 4), size
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.only(x).relu()
+
+
+@pytest.fixture
+def methods(tmp_path: Path) -> dict[str, torch.export.ExportedProgram]:
+    """Methods of other inputs, with a file of calibration data for each."""
+    torch.manual_seed(0)
+    for name, size in (("a", 8), ("b", 16)):
+        np.savez(tmp_path / f"{name}.npz", np.random.default_rng(0).standard_normal((3, size)).astype(np.float32))
+    modules = {"a": Head(8).eval(), "b": nn.Sequential(Head(16), nn.Linear(4, 2)).eval()}
+    return {name: torch.export.export(m, (torch.randn(3, 8 if name == "a" else 16),)) for name, m in modules.items()}
+
+
+def _configuration(calibration: Any, **rules: Any) -> dict[str, Any]:
+    return {"backends": ["xnnpack"], "quantization": {"scheme": "static_int8", "calibration": calibration, **rules}}
+
+
+def test_each_method_has_calibration_data(methods: dict[str, torch.export.ExportedProgram], tmp_path: Path) -> None:
+    calibration = {name: str(tmp_path / f"{name}.npz") for name in methods}
+    # A rule need not match in every method.
+    program = delegate.to_backend(methods, config=_configuration(calibration, modules={"1": OFF}))
+    for name, exported in methods.items():
+        x = torch.from_numpy(np.load(tmp_path / f"{name}.npz")["arr_0"])
+        with torch.no_grad():
+            reference = exported.module()(x)
+        error = float((program.method(name)(x) - reference).norm() / reference.norm())
+        weights = [n for n in program.report.nodes if n.method == name and "dequantize_per_channel" in n.op]
+        assert 0 < error < 0.05
+        assert len(weights) == 1  # of two layers in the second
+
+
+@pytest.mark.parametrize(
+    ("calibration", "error", "words"),
+    [
+        ("a.npz", ConfigError, r"one source of calibration data.*2.*\{a: DATA"),
+        ({"a": "a.npz", "c": "b.npz"}, ConfigError, "no method 'c'"),
+        ({"a": "a.npz"}, ConfigError, "'b' has no calibration data"),
+        ({"a": "b.npz", "b": "a.npz"}, InputError, r"\[3, 16\]"),
+    ],
+)
+def test_calibration_that_does_not_fit_the_methods(
+    calibration: Any,
+    error: type[Exception],
+    words: str,
+    methods: dict[str, torch.export.ExportedProgram],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=words):
+        delegate.to_backend(methods, config=_configuration(calibration))
