@@ -11,11 +11,24 @@ from torch import Tensor
 
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
+_RRELU = torch.ops.aten.rrelu_with_noise_functional.default
+
 
 def corrected(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """Torch's table of decompositions, put right."""
     attention = table.get(_FLASH)
-    return {**table, _FLASH: _flash_attention(attention)} if attention is not None else dict(table)
+    found = {**table, _RRELU: _rrelu}
+    return {**found, _FLASH: _flash_attention(attention)} if attention is not None else found
+
+
+def _rrelu(
+    x: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: Any = None
+) -> tuple[Tensor, Tensor]:
+    """Torch's own decomposition is not among those to core ATen. The noise holds the slope of each element."""
+    if not training:
+        return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
+    slopes = torch.where(x > 0, torch.ones_like(x), torch.ops.aten.uniform(x, lower, upper))
+    return x * slopes, slopes
 
 
 def _flash_attention(attention: Callable[..., Any]) -> Callable[..., Any]:

@@ -103,5 +103,16 @@ def _erf_single(x: Array, out: Array) -> None:
 
 def _erfc_positive(x: Array, series: Array) -> Array:
     """erfc where x >= 0; NaN and infinity included."""
-    t = 6 / (3 + x) - 1
-    return np.asarray(polynomial(series, t) * np.exp(-x * x) * (t + 1) / 2)
+    return np.asarray(_scaled_positive(x, series) * np.exp(-x * x))
+
+
+def _scaled_positive(x: Array, series: Array) -> Array:
+    """erfc(x) * exp(x**2) where x >= 0."""
+    share = 6 / (3 + x)
+    return np.asarray(polynomial(series, share - 1) * share / 2)
+
+
+def erfcx(x: Array) -> Array:
+    """erfc(x) * exp(x**2), float64; infinite where that is too large."""
+    positive = _scaled_positive(np.abs(x), _OF_FAR)
+    return np.asarray(np.where(x < 0, 2 * np.exp(x * x) - positive, positive))

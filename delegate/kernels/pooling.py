@@ -158,7 +158,7 @@ def avg_pool(
     wide = _surround(x, kernel, stride, padding, dilation, count, 0)
     _fold(wide, np.add, kernel, stride, dilation, count, out)
     if divisor is not None:
-        np.divide(out, divisor, out=out)
+        _divide(out, np.asarray(divisor))
         return
     for axis in range(-rank, 0):
         start = stride[axis] * np.arange(count[axis]) - padding[axis]
@@ -166,7 +166,16 @@ def avg_pool(
         if not count_include_pad:
             start, end = np.maximum(start, 0), np.minimum(end, size[axis])
         inside = (end - start).astype(out.dtype)
-        np.divide(out, inside.reshape(-1, *[1] * (-axis - 1)), out=out)
+        _divide(out, inside.reshape(-1, *[1] * (-axis - 1)))
+
+
+def _divide(x: Array, by: Array) -> None:
+    """Divide in place; quotients of integers are cut towards 0."""
+    if x.dtype.kind == "f":
+        np.divide(x, by, out=x)
+        return
+    whole = x // by
+    np.copyto(x, whole + ((whole < 0) & (whole * by != x)))
 
 
 for _rank in (1, 2, 3):
@@ -174,4 +183,4 @@ for _rank in (1, 2, 3):
     TABLE.kernel(f"aten.max_pool{_rank}d_with_indices.default", dtypes=_FLOAT | INT)(
         partial(max_pool_with_indices, _rank)
     )
-    TABLE.kernel(f"aten.avg_pool{_rank}d.default", dtypes=_FLOAT)(partial(avg_pool, _rank))
+    TABLE.kernel(f"aten.avg_pool{_rank}d.default", dtypes=_FLOAT | {DType.int64})(partial(avg_pool, _rank))

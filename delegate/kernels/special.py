@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from delegate.kernels.erf import erfcx
 from delegate.kernels.halves import Array
 from delegate.kernels.operands import WIDE, Operand, blocked
 from delegate.kernels.polynomial import polynomial
@@ -30,13 +31,19 @@ _BESSEL_NODES = 32  # of the trapezoidal rule, which is exact to the last digit 
 _BESSEL_FAR = 20.0
 
 
-def _unary(function: Callable[[Array], Array], x: Array, *, out: Array) -> None:
+def in_float64(function: Callable[[Array], Array], x: Array, *, out: Array) -> None:
+    """Write a function of the array in float64 to `out`."""
     np.copyto(out, function(np.asarray(x, np.float64)), casting="same_kind")
 
 
 def _sin_pi(x: Array) -> Array:
     """sin(pi x), 0 exactly at whole numbers, up to the sign."""
     return np.asarray(np.sin(np.pi * (x - np.rint(x))))
+
+
+def stirling(x: Array) -> Array:
+    """The logarithm of gamma(x) less Stirling's formula for it, for x of 10 or more."""
+    return np.asarray(polynomial(_STIRLING, 1 / (x * x)) / x)
 
 
 def lgamma(x: Array) -> Array:
@@ -48,8 +55,9 @@ def lgamma(x: Array) -> Array:
     for k in range(1, _SHIFT):
         rising *= small + k
     rising = np.where(positive < _SHIFT, rising, 1)
-    correction = polynomial(_STIRLING, 1 / (shifted * shifted)) / shifted
-    found = (shifted - 0.5) * np.log(shifted) - shifted + 0.5 * math.log(2 * math.pi) + correction - np.log(rising)
+    found = (
+        (shifted - 0.5) * np.log(shifted) - shifted + 0.5 * math.log(2 * math.pi) + stirling(shifted) - np.log(rising)
+    )
     found = np.where(x < 0.5, np.log(np.pi / np.abs(_sin_pi(x))) - found, found)
     return np.asarray(np.where(np.isinf(x), np.inf, found))
 
@@ -163,6 +171,7 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
     "special_i0e": partial(bessel, 0, True), "special_i1": partial(bessel, 1, False),
     "special_i1e": partial(bessel, 1, True), "special_modified_bessel_i0": partial(bessel, 0, False),
     "special_modified_bessel_i1": partial(bessel, 1, False), "special_spherical_bessel_j0": spherical_bessel_j0,
+    "special_erfcx": erfcx,
 }  # fmt: skip
 for _name, _function in _UNARY.items():
-    TABLE.kernel(f"aten.{_name}.default", dtypes=_DTYPES)(blocked(partial(_unary, _function)))
+    TABLE.kernel(f"aten.{_name}.default", dtypes=_DTYPES)(blocked(partial(in_float64, _function)))

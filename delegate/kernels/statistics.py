@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
+from delegate.errors import KernelError
 from delegate.kernels.halves import Array
 from delegate.kernels.keys import elements, order_of, place_of
 from delegate.kernels.operands import WIDE, axis_of
@@ -89,6 +91,51 @@ def histc(x: Array, bins: int, low: float, high: float, *, out: Array) -> None:
     place = np.minimum(((inside - low) / (high - low) * bins).astype(np.int64), bins - 1)
     check_room((bins,), place.dtype, x, out)
     np.copyto(out, occurrences(place, None, bins), casting="unsafe")
+
+
+@TABLE.kernel("aten.histogram.bin_ct", dtypes=WIDE)
+def histogram(
+    x: Array,
+    bins: int,
+    limits: Sequence[float] | None,
+    weight: Array | None,
+    density: bool,
+    *,
+    out: tuple[Array, Array],
+) -> None:
+    """The weight in each of equal bins (bins) within the limits, or over the range of x, and their edges (bins + 1).
+
+    Raises:
+        KernelError: the range is not finite.
+    """
+    edges = out[1]
+    low, high = limits or ((x.min(), x.max()) if x.size else (0, 1))
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise KernelError(f"a histogram needs a finite range, not {low} to {high}", remedy="give its range")
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    first, last, index = edges.dtype.type(low), edges.dtype.type(high), np.arange(bins + 1)
+    step = (last - first) / edges.dtype.type(bins)
+    np.copyto(edges, np.where(index < (bins + 1) // 2, first + step * index, last - step * index[::-1]))
+    _fill_bins(x, edges, weight, density, out[0])
+
+
+@TABLE.kernel("aten.histogram.bins_tensor", dtypes=WIDE)
+def histogram_of_edges(x: Array, bins: Array, weight: Array | None, density: bool, *, out: tuple[Array, Array]) -> None:
+    """The weight in each of the bins between edges (bins + 1), and these."""
+    np.copyto(out[1], bins)
+    _fill_bins(x, bins, weight, density, out[0])
+
+
+def _fill_bins(x: Array, edges: Array, weight: Array | None, density: bool, out: Array) -> None:
+    """The weight of the elements in each bin; the last bin holds its upper edge too, and NaN is in none."""
+    flat = x.reshape(-1)
+    inside = (flat >= edges[0]) & (flat <= edges[-1])
+    place = np.minimum(np.searchsorted(edges, flat[inside], side="right"), len(out)) - 1
+    weights = None if weight is None else weight.reshape(-1)[inside]
+    np.copyto(out, np.bincount(place, weights, len(out)), casting="unsafe")
+    if density:
+        np.divide(out, np.diff(edges) * out.sum(), out=out)
 
 
 @TABLE.kernel("aten.bincount.default", dtypes=WIDE | INT)

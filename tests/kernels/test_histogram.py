@@ -1,0 +1,42 @@
+"""Histograms: edges, weights, densities, and what is outside of them."""
+
+import math
+
+import pytest
+import torch
+
+from delegate.errors import KernelError
+from tests.kernels.compare import check, sample
+
+aten = torch.ops.aten
+DTYPES = [torch.float32, torch.float64]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bins", [1, 4, 7, 100])
+def test_bins_of_equal_width(dtype, bins):
+    x, weight = sample(30, 9, dtype=dtype), sample(30, 9, dtype=dtype, seed=5).abs()
+    check(aten.histogram.bin_ct, x, bins)
+    check(aten.histogram.bin_ct, x, bins, range=[-1.5, 2.5], weight=weight)
+    check(aten.histogram.bin_ct, x, bins, range=[-1.5, 2.5], density=True)
+    check(aten.histogram.bin_ct, torch.full((3,), 2.0, dtype=dtype), bins)
+    check(aten.histogram.bin_ct, torch.empty(0, dtype=dtype), bins)
+    x[0, :3] = torch.tensor([math.nan, math.inf, -math.inf])
+    check(aten.histogram.bin_ct, x, bins, range=[-1.0, 1.0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_edges_that_are_given(dtype):
+    x = torch.tensor([-5, -1, 0, 0.25, 0.5, 1, 2, 3, 3.5, math.nan, math.inf], dtype=dtype)
+    edges = torch.tensor([-1, 0, 0.5, 3], dtype=dtype)  # an element on an edge is in the bin above, but for the last
+    check(aten.histogram.bins_tensor, x, edges)
+    check(aten.histogram.bins_tensor, x, edges, density=True)
+    check(aten.histogram.bins_tensor, x, edges, weight=torch.arange(11, dtype=dtype))
+
+
+def test_a_range_that_is_not_finite():
+    from delegate.kernels.statistics import histogram
+
+    x = torch.tensor([1.0, math.inf]).numpy()
+    with pytest.raises(KernelError, match="finite range"):
+        histogram(x, 2, None, None, False, out=(x.copy(), torch.zeros(3).numpy()))
