@@ -15,13 +15,13 @@ from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from delegate.compile import to_backend
-from delegate.config import load_config
 from delegate.dynamo.calls import Call, Run
 from delegate.dynamo.options import TORCH, CompileOptions
 from delegate.dynamo.programs import exported, results_of, with_known
 from delegate.dynamo.training import require_autograd_safe
 from delegate.edge.decompose import keeping_composites
 from delegate.edge.differentiable import is_without_formula
+from delegate.edge.node import SYMBOLIC
 from delegate.errors import ConfigError, DialectError, ExportError, LoweringError
 
 
@@ -54,9 +54,11 @@ def compile_graph(
 
         def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             traced.close()  # lowering takes composites apart
-            return _lowered(settings, graph, _never_written(constants) if len(inputs) == count else {})
+            same = len(inputs) == count
+            return _lowered(settings, graph, _never_written(constants) if same else {}, example_inputs if same else ())
 
         def lower(graph: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+            settings.require_no_samples()
             return _lowered(settings, graph, {})
 
         compiler = aot_autograd(fw_compiler=lower, bw_compiler=lower, inference_compiler=inference)
@@ -85,9 +87,19 @@ def _weights(module: GraphModule, inputs: Sequence[Any]) -> dict[int, torch.Tens
 
 
 def _lowered(
-    settings: CompileOptions, module: GraphModule, constants: Mapping[int, torch.Tensor]
+    settings: CompileOptions,
+    module: GraphModule,
+    constants: Mapping[int, torch.Tensor],
+    inputs: Sequence[Any] = (),
 ) -> Callable[..., Any]:
-    """What runs a graph of AOTAutograd, some of whose inputs are constants."""
+    """Return what runs a graph of AOTAutograd, some of whose inputs are constants.
+
+    Args:
+        settings: how it is lowered.
+        module: the graph.
+        constants: by their numbers among the inputs.
+        inputs: of its first call, to calibrate, verify and measure on; () if they are not known.
+    """
     results = tuple(results_of(module))
     computed = [r for r in results if isinstance(r, Node)]
 
@@ -95,16 +107,24 @@ def _lowered(
         with tracing(None), _disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "method forward was exported in training mode")  # it is meant so here
             options = {"config": settings.config, "kernels": _kernels(settings), "cache": settings.cache}
-            return to_backend(exported(module, held), settings.backends, **options)
+            samples = [_sample(value) for number, value in enumerate(inputs) if number not in held]
+            return to_backend(exported(module, held, samples if inputs else None), settings.backends, **options)
 
     if not computed:
         return _boxed(lambda args: list(results))
     try:
-        call = Call(lower, constants, computed)
+        call = Call(lower, constants, computed, settings.quantizes)
     except (DialectError, ExportError, LoweringError) as error:
         warnings.warn(f"torch runs a graph that cannot be lowered: {error}", RuntimeWarning, stacklevel=2)
         return _boxed(lambda args: module(*args))
     return _boxed(lambda args: with_known(results, call(args)))
+
+
+def _sample(value: Any) -> Any:
+    """Return a copy of an input, since a program may write to its inputs; of a dynamic size its number."""
+    if isinstance(value, SYMBOLIC):
+        return value.node.hint
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def _boxed(run: Callable[[list[Any]], Any]) -> Callable[..., Any]:
@@ -122,6 +142,6 @@ def _never_written(weights: Mapping[int, torch.Tensor]) -> dict[int, torch.Tenso
 
 
 def _kernels(settings: CompileOptions) -> Any:
-    if settings.kernels is not None or load_config(settings.config or {}).kernels is not None:
+    if settings.kernels is not None or settings.configuration.kernels is not None:
         return settings.kernels
     return TORCH

@@ -38,6 +38,7 @@ class Call:
         lower: gives what runs the graph, given its constants by their numbers among the inputs.
         constants: with which it is lowered first.
         results: the nodes that it gives, whose strides are those of eager.
+        always_hold: constants never become inputs, however often they change.
     """
 
     def __init__(
@@ -45,8 +46,9 @@ class Call:
         lower: Callable[[Mapping[int, torch.Tensor]], Run],
         constants: Mapping[int, torch.Tensor],
         results: Sequence[Node],
+        always_hold: bool = False,
     ) -> None:
-        self._lower, self._turns = lower, 0
+        self._lower, self._turns, self._always_hold = lower, 0, always_hold
         self._orders = [(i, order) for i, node in enumerate(results) if (order := _order(node))]
         self._compile(constants)
 
@@ -71,7 +73,7 @@ class Call:
 
     def _renew(self, args: Sequence[Any]) -> None:
         self._turns += 1
-        keep = self._turns <= _PATIENCE
+        keep = self._always_hold or self._turns <= _PATIENCE
         logger.info("weights have changed: the graph is compiled again, %s them", "with" if keep else "without")
         self._compile({number: args[number] for number in self._numbers} if keep else {})
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
+from delegate.config import Config, load_config
 from delegate.errors import ConfigError, did_you_mean
 from delegate.kernels.libraries import Wanted
 from delegate.selection import ConfigSource, Request
@@ -39,4 +41,31 @@ class CompileOptions:
             if name not in known:
                 where = "options of torch.compile"
                 raise ConfigError(f"there is no option {name!r}", where=where, remedy=did_you_mean(name, known))
-        return cls(**(given or {}))
+        made = cls(**(given or {}))
+        if made.quantizes and not made.freeze:
+            what = "quantization: weights that are inputs of a graph cannot be quantized"
+            raise ConfigError(what, where="options of torch.compile", remedy='leave "freeze" out, or "quantization"')
+        return made
+
+    @cached_property
+    def configuration(self) -> Config:
+        """The configuration, loaded."""
+        return load_config(self.config if self.config is not None else {})
+
+    @property
+    def quantizes(self) -> bool:
+        """If graphs are quantized before they are lowered."""
+        return self.configuration.quantization is not None
+
+    def require_no_samples(self) -> None:
+        """Raise ConfigError for what needs inputs of a graph, or its weights: graphs of gradients have neither."""
+        config = self.configuration
+        needing = {
+            "quantization": self.quantizes,
+            "verify": config.verify is not None,
+            "placement.policy": config.placement.policy == "measured",
+        }
+        for key in (key for key, is_set in needing.items() if is_set):
+            what = f"{key}: it is for graphs without gradients, and these are computed here"
+            remedy = "call the model under torch.no_grad(), or leave the key out"
+            raise ConfigError(what, where="options of torch.compile", remedy=remedy)

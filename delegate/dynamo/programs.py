@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from torch._export.verifier import SpecViolationError
 from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import (
@@ -21,14 +22,22 @@ from torch.export.graph_signature import (
 from torch.fx import Graph, GraphModule, Node
 
 from delegate.edge.program import META_VALUE
+from delegate.errors import ExportError
+from delegate.plugins import one_line
 
 
-def exported(module: GraphModule, constants: Mapping[int, torch.Tensor]) -> ExportedProgram:
+def exported(
+    module: GraphModule, constants: Mapping[int, torch.Tensor], samples: Sequence[Any] | None = None
+) -> ExportedProgram:
     """The program of a graph. Its results are those of the graph's that are nodes, in order.
 
     Args:
         module: whose nodes know what they give.
         constants: number of an input -> the tensor that it always is; it is no input of the program then.
+        samples: example inputs of the program, in order; None if none are known.
+
+    Raises:
+        ExportError: the graph has operators that exported programs do not have.
     """
     graph, state = Graph(), dict[str, torch.Tensor]()
     old = module.graph.find_nodes(op="placeholder")
@@ -55,14 +64,19 @@ def exported(module: GraphModule, constants: Mapping[int, torch.Tensor]) -> Expo
     _, in_spec = pytree.tree_flatten((tuple(range(len(given))), {}))
     _, out_spec = pytree.tree_flatten(tuple(range(len(results))))
     call = ModuleCallSignature([], [], in_spec, out_spec, [copies[n].name for n in given])
-    program = ExportedProgram(
-        root=GraphModule(module, graph),
-        graph=graph,
-        graph_signature=signature,
-        state_dict=state,
-        range_constraints=_ranges([copies[n] for n in given]),
-        module_call_graph=[ModuleCallEntry("", call)],
-    )
+    try:
+        program = ExportedProgram(
+            root=GraphModule(module, graph),
+            graph=graph,
+            graph_signature=signature,
+            state_dict=state,
+            range_constraints=_ranges([copies[n] for n in given]),
+            module_call_graph=[ModuleCallEntry("", call)],
+            example_inputs=None if samples is None else (tuple(samples), {}),
+        )
+    except SpecViolationError as error:  # e.g. of checkpoints that save the state of random numbers
+        remedy = "let torch run it, or change the model"
+        raise ExportError(f"the graph is no exported program: {one_line(error)}", remedy=remedy) from error
     program._guards_code = []  # torch's compiler checks before every call what it has assumed
     return program
 

@@ -270,6 +270,9 @@ def _named(program: ExportedProgram, args: list[Any], kwargs: Mapping[str, Any])
 
 
 def _sizes(value: Any, program: ExportedProgram, dims: dict[str, Any]) -> Any:
+    if isinstance(value, torch.SymInt):
+        dims.setdefault(str(value.node.expr), Dim.DYNAMIC)
+        return Dim.DYNAMIC
     if not isinstance(value, torch.Tensor):
         return None
     found: dict[int, Any] = {}
@@ -284,7 +287,7 @@ def _dim(expression: Any, program: ExportedProgram) -> Any:
     limits = program.range_constraints.get(expression)
     if limits is None or not expression.is_Symbol:
         return Dim.AUTO
-    bounds = {k: int(v) for k, v in (("min", limits.lower), ("max", limits.upper)) if v.is_finite and int(v) < 2**31}
+    bounds = {k: int(v) for k, v in (("min", limits.lower), ("max", limits.upper)) if v.is_Integer and v < 2**31}
     return Dim(f"q_{expression}", **bounds)
 
 

@@ -85,8 +85,9 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         if not (isinstance(held, Node) and held.op == "get_attr"):
             return
         axis = 1 if "transpose" in base_name(node) else row.axis
-        # torchao's fusion of batch norms for training goes by this order: activations, weight.
-        inputs = {} if scheme.activations is None else {s: self._spec(scheme, s) for s in _sources(node, row)}
+        # torchao's fusion of batch norms for training goes by this order: activations, also those in floats, weight.
+        coded = scheme.activations is not None
+        inputs = {s: self._spec(scheme, s) if coded else None for s in _sources(node, row)}
         group = self._group(scheme, node, held) if row.kind is None else row.kind.group
         inputs[held] = weight_spec(row.kind or scheme.weights, axis, group, qat=self.qat)
         if scheme.dynamic or scheme.activations is None or not row.inputs:

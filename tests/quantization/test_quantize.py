@@ -14,6 +14,7 @@ from torch import nn
 import delegate
 from delegate.backends.quantizable import TABLES
 from delegate.quantization.constants import fold
+from delegate.testing import assert_same
 from tests import zoo
 from tests.backends.xnnpack.test_integers import floats_within, require_whole
 from tests.backends.xnnpack.test_run_time import sqnr
@@ -103,7 +104,7 @@ def test_whole_and_as_exact_as_in_eager(name: str, scheme: str, tmp_path: Path) 
         x = torch.cat([inputs[0]] * 2)[:count]
         exact, reference = module(x).detach(), program.module()(x).detach()
         assert sqnr(exact, compiled(x)) >= max(CASES[name, scheme], sqnr(exact, reference) - 1.5)
-        torch.testing.assert_close(torch.from_numpy(loaded(x.numpy())), compiled(x))
+        assert_same(loaded(x.numpy()), compiled(x))
 
 
 def test_a_network_of_integers_has_no_floats_within() -> None:
@@ -197,6 +198,20 @@ def test_training() -> None:
     compiled = delegate.to_backend(program, "xnnpack")
     require_whole(compiled)
     assert sqnr(program.module()(x).detach(), compiled(x)) >= 20
+
+
+@pytest.mark.parametrize("scheme", ["dynamic_int8", "weight_only_int8"])
+def test_training_of_convolutions_with_norms_whose_activations_are_floats(scheme: str) -> None:
+    torch.manual_seed(0)
+    module, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).train(), torch.randn(2, 3, 8, 8)
+    prepared = prepare(torch.export.export(module, (x,)), Settings("xnnpack", scheme), qat=True)
+    for _ in range(3):
+        prepared.module(x).square().mean().backward()
+    program = convert(prepared)
+    assert any("dequantize_per_channel" in str(n.target) for n in program.graph.nodes)
+    compiled = delegate.to_backend(program, "xnnpack")
+    require_whole(compiled)
+    assert sqnr(program.module()(x).detach(), compiled(x)) >= 30
 
 
 class Words(nn.Module):
@@ -315,7 +330,7 @@ def test_constants_of_two_folds_are_apart() -> None:
     for wanted in (torch.ops.aten.exp.default, torch.ops.aten.neg.default):
         fold(module, lambda node, wanted=wanted: node.target is wanted)
         module.graph.lint()
-        torch.testing.assert_close(module(x), Net()(x))
+        assert_same(module(x), Net()(x))
     assert {"exp", "neg"}.isdisjoint(node.name for node in module.graph.nodes)
 
 

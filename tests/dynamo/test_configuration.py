@@ -1,0 +1,121 @@
+"""The configuration of torch.compile's option: each key has an effect, or is an error that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch._dynamo
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from tests import zoo
+from tests.dynamo.compiling import compiled
+
+T = torch.Tensor
+
+
+@pytest.fixture(autouse=True)
+def _libraries() -> Iterator[None]:
+    pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
+    with zoo.libraries():
+        yield
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).eval()
+
+
+def configured(module: nn.Module, **config: Any) -> Any:
+    return compiled(module, backends=None, config={"backends": ["xnnpack"], **config})
+
+
+def relative(got: T, expected: T) -> float:
+    return float((got - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("scheme", ["dynamic_int8", "static_int8"])
+def test_graphs_are_quantized(scheme: str, tmp_path: Path) -> None:
+    """At every batch size, and however often the weights change: errors are those of int8, neither 0 nor large."""
+    np.savez(tmp_path / "data.npz", np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32))
+    torch._dynamo.reset()
+    module, data = net(), {"calibration": str(tmp_path / "data.npz")} if scheme == "static_int8" else {}
+    run = configured(module, quantization={"scheme": scheme, **data})
+    with torch.no_grad():
+        for batch in (64,) if data else (4, 6, 3):
+            x = torch.randn(batch, 64)
+            assert 1e-4 < relative(run(x), module(x)) < 0.05
+        for _ in range(5):
+            module[0].weight.mul_(1.05)
+            assert 1e-4 < relative(run(x), module(x)) < 0.05
+
+
+def test_places_are_measured_on_the_first_inputs() -> None:
+    torch._dynamo.reset()
+    module, x = net(), torch.randn(4, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(configured(module, placement={"policy": "measured", "budget": "5s"})(x), module(x))
+
+
+def test_bounds_are_checked_on_the_first_inputs() -> None:
+    torch._dynamo.reset()
+    module, x = net(), torch.randn(4, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(configured(module, verify={"sqnr_db": 80})(x), module(x))
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match=r"AccuracyError.*400 dB"):
+            configured(module, verify={"sqnr_db": 400})(x)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("quantization", {"scheme": "dynamic_int8"}),
+        ("verify", {"sqnr_db": 20}),
+        ("placement", {"policy": "measured"}),
+    ],
+)
+def test_keys_that_graphs_of_gradients_cannot_have(key: str, value: Any) -> None:
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=f"ConfigError: {key}.*without gradients.*no_grad"):
+        configured(net(), **{key: value})(torch.randn(4, 64))
+
+
+def test_weights_that_are_inputs_are_not_quantized() -> None:
+    torch._dynamo.reset()
+    config = {"backends": ["xnnpack"], "quantization": {"scheme": "dynamic_int8"}}
+    run = compiled(net(), backends=None, config=config, freeze=False)
+    with torch.no_grad(), pytest.raises(Exception, match=r'ConfigError: quantization.*"freeze"'):
+        run(torch.randn(4, 64))
+
+
+class Dropping(nn.Module):
+    """A block with dropout that is computed again for gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.drop = nn.Linear(8, 8), nn.Dropout(0.5)
+
+    def forward(self, x: T) -> T:
+        return checkpoint(lambda y: self.drop(self.layer(y)).relu(), x, use_reentrant=False).sum()
+
+
+def test_checkpoints_with_random_numbers_run_by_torch() -> None:
+    torch.manual_seed(0)
+    module, x, found = Dropping().train(), torch.randn(16, 8), []
+    for run in (torch.compile(module, backend="aot_eager"), compiled(module)):
+        torch._dynamo.reset()
+        torch.manual_seed(1)
+        module.zero_grad()
+        expected = pytest.warns(RuntimeWarning, match=r"torch runs a graph.*run_\w+_rng_state")
+        with expected if found else nullcontext():  # of both graphs, forward and backward
+            loss = run(x)
+            loss.backward()
+        found.append((loss.detach(), module.layer.weight.grad))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
