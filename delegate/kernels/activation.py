@@ -8,9 +8,9 @@ import numpy as np
 
 from delegate.kernels.erf import erf
 from delegate.kernels.halves import Array, from_bfloat16, to_bfloat16
-from delegate.kernels.operands import WIDE, axis_of, blocked, blocks, level, put
+from delegate.kernels.operands import WIDE, WIDE_COMPLEX, axis_of, blocked, blocks, level, put
 from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT, REAL
+from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT, REAL, UNSIGNED
 from delegate.program.dtypes import DType
 
 _FLOATS = WIDE | INT | BOOL  # integers and bools give floats
@@ -33,7 +33,7 @@ def hardtanh(x: Array, low: float, high: float, *, out: Array) -> None:
     np.minimum(np.maximum(x, level(low, out), out=out), level(high, out), out=out)
 
 
-@TABLE.kernel("aten.sigmoid.default", "aten.special_expit.default", dtypes=_FLOATS | COMPLEX)
+@TABLE.kernel("aten.sigmoid.default", "aten.special_expit.default", dtypes=_FLOATS | COMPLEX | UNSIGNED)
 @blocked
 def sigmoid(x: Array, *, out: Array) -> None:
     """1 / (1 + exp(-x))."""
@@ -265,7 +265,7 @@ def glu(x: Array, dim: int, *, out: Array) -> None:
     np.multiply(out, first, out=out)
 
 
-@TABLE.kernel("aten.native_dropout.default", dtypes=WIDE | BOOL, random=True)
+@TABLE.kernel("aten.native_dropout.default", dtypes=WIDE_COMPLEX | BOOL, random=True)
 def native_dropout(x: Array, p: float, train: bool | None, *, out: tuple[Array, Array]) -> None:
     """The kept elements scaled by 1 / (1 - p), and the mask of what is kept; all is kept outside training."""
     result, mask = out

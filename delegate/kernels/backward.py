@@ -11,10 +11,11 @@ from delegate.kernels.adaptive_pooling import spans
 from delegate.kernels.convolution import convolution
 from delegate.kernels.halves import Array
 from delegate.kernels.indexing import checked
-from delegate.kernels.operands import WIDE, along
+from delegate.kernels.operands import WIDE, WIDE_COMPLEX, along
 from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import INT
+from delegate.kernels.table import BOOL, INT
 from delegate.kernels.windows import last, padded, spread, taps
+from delegate.program.dtypes import DType
 from delegate.program.raw import combine_at, occurrences
 
 Maybe = Array | None
@@ -154,7 +155,7 @@ def adaptive_avg_pool2d_backward(grad: Array, x: Array, *, out: Array) -> None:
     np.matmul(rows.T @ (grad / counts), columns, out=out)
 
 
-@TABLE.kernel("aten.avg_pool2d_backward.default", dtypes=WIDE)
+@TABLE.kernel("aten.avg_pool2d_backward.default", dtypes=WIDE | {DType.int64})
 def avg_pool2d_backward(
     grad: Array,
     x: Array,
@@ -204,7 +205,7 @@ def max_pool2d_with_indices_backward(
     combine_at(np.add, out.reshape(planes, pixels), places, grad.reshape(planes, -1))
 
 
-@TABLE.kernel("aten.embedding_dense_backward.default", dtypes=WIDE | INT)
+@TABLE.kernel("aten.embedding_dense_backward.default", dtypes=WIDE_COMPLEX | INT | BOOL)
 def embedding_dense_backward(
     grad: Array, indices: Array, rows: int, padding_idx: int, scale_grad_by_freq: bool, *, out: Array
 ) -> None:

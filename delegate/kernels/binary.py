@@ -111,13 +111,13 @@ TABLE.kernel("aten.logaddexp.default", dtypes=WIDE, in_place=True)(partial(_add_
 TABLE.kernel("aten.logaddexp2.default", dtypes=WIDE, in_place=True)(partial(_add_logarithms, np.exp2, 1 / math.log(2)))
 
 
-@TABLE.kernel("aten.add.Tensor", "aten.add.Scalar", dtypes=REAL | COMPLEX, in_place=True)
+@TABLE.kernel("aten.add.Tensor", "aten.add.Scalar", dtypes=REAL | COMPLEX | UNSIGNED, in_place=True)
 def add(a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) -> None:
     """a + alpha * b."""
     _multiply_add(np.add, a, b, alpha, out=out)
 
 
-@TABLE.kernel("aten.sub.Tensor", "aten.sub.Scalar", dtypes=REAL | COMPLEX, in_place=True)
+@TABLE.kernel("aten.sub.Tensor", "aten.sub.Scalar", dtypes=REAL | COMPLEX | UNSIGNED, in_place=True)
 def sub(a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) -> None:
     """a - alpha * b."""
     _multiply_add(np.subtract, a, b, alpha, out=out)
@@ -153,7 +153,7 @@ def div_mode(a: Operand, b: Operand, rounding_mode: str | None, *, out: Array) -
 _POWERS: dict[float, np.ufunc] = {0.5: np.sqrt, 1: np.positive, 2: np.square, -1: np.reciprocal}
 
 
-@TABLE.kernel("aten.pow.Tensor_Scalar", dtypes=WIDE_COMPLEX | INT | BOOL)
+@TABLE.kernel("aten.pow.Tensor_Scalar", dtypes=WIDE_COMPLEX | INT | BOOL | UNSIGNED)
 def pow_scalar(base: Array, exponent: int | float | complex, *, out: Array) -> None:
     x = cast(base, out.dtype)
     ufunc = _POWERS.get(exponent) if not isinstance(exponent, complex) else None
@@ -170,7 +170,7 @@ def pow_scalar(base: Array, exponent: int | float | complex, *, out: Array) -> N
 @TABLE.kernel(
     "aten.pow.Tensor_Tensor", "aten.pow.Scalar",
     "aten.float_power.Tensor_Tensor", "aten.float_power.Scalar", "aten.float_power.Tensor_Scalar",
-    dtypes=WIDE_COMPLEX | INT | BOOL,
+    dtypes=WIDE_COMPLEX | INT | BOOL | UNSIGNED,
 )  # fmt: skip
 def power(base: Operand, exponent: Operand, *, out: Array) -> None:
     """base ** exponent; of integers, a negative exponent gives the truncated quotient 1 / base ** -exponent."""
@@ -232,7 +232,14 @@ def lerp(start: Array, end: Array, weight: float | Array, *, out: Array) -> None
         np.copyto(out, end - difference * (1 - weight), where=far)
 
 
-@TABLE.kernel("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor", in_place=True)
+@TABLE.kernel(
+    "aten.clamp.default",
+    "aten.clamp.Tensor",
+    "aten.clip.default",
+    "aten.clip.Tensor",
+    dtypes=REAL | UNSIGNED,
+    in_place=True,
+)
 def clamp(x: Array, low: Operand | None, high: Operand | None, *, out: Array) -> None:
     """min(max(x, low), high), either bound may be absent; NaN in x or in a bound stays."""
     if low is None and high is None:
@@ -255,11 +262,11 @@ def _clamp_numbers(x: Array, low: float | None, high: float | None, *, out: Arra
         np.minimum(x, level(high, out), out=out)
 
 
-@TABLE.kernel("aten.clamp_min.default", "aten.clamp_min.Tensor", in_place=True)
+@TABLE.kernel("aten.clamp_min.default", "aten.clamp_min.Tensor", dtypes=REAL | UNSIGNED, in_place=True)
 def clamp_min(x: Array, low: Operand, *, out: Array) -> None:
     clamp(x, low, None, out=out)
 
 
-@TABLE.kernel("aten.clamp_max.default", "aten.clamp_max.Tensor", in_place=True)
+@TABLE.kernel("aten.clamp_max.default", "aten.clamp_max.Tensor", dtypes=REAL | UNSIGNED, in_place=True)
 def clamp_max(x: Array, high: Operand, *, out: Array) -> None:
     clamp(x, None, high, out=out)

@@ -8,7 +8,7 @@ import numpy as np
 
 from delegate.kernels.halves import Array
 from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import ANY, COMPLEX, FLOAT, REAL
+from delegate.kernels.table import ANY, BOOL, COMPLEX, FLOAT, REAL
 from delegate.kernels.windows import last, padded, spread, taps
 from delegate.program.dtypes import DType
 from delegate.program.raw import check_room, windows
@@ -39,7 +39,7 @@ def im2col(
     out.reshape(view.shape, copy=False)[...] = view
 
 
-@TABLE.kernel("aten.col2im.default", dtypes=(FLOAT | COMPLEX) - {DType.float16})
+@TABLE.kernel("aten.col2im.default", dtypes=(FLOAT | COMPLEX | BOOL) - {DType.float16})
 def col2im(
     x: Array,
     size: Sequence[int],

@@ -24,6 +24,12 @@ def rand(*_args: Any, out: Array) -> None:
     TABLE.generator.random(dtype=out.dtype, out=out)
 
 
+@_kernel("aten.rand.default", "aten.rand.generator", "aten.rand_like.default", dtypes=COMPLEX)
+def rand_complex(*_args: Any, out: Array) -> None:
+    """Both parts are uniform in [0, 1)."""
+    out.real, out.imag = TABLE.generator.random((2, *out.shape), dtype=out.real.dtype)
+
+
 @_kernel("aten.rand.default", "aten.rand.generator", "aten.rand_like.default", dtypes={DType.float16})
 def rand_float16(*_args: Any, out: Array) -> None:
     """As many bits as the type has: a float32 close to 1 would be rounded to 1."""

@@ -12,7 +12,7 @@ from delegate.kernels.erf import erf, erfc
 from delegate.kernels.halves import LARGEST_BFLOAT16, Array, from_bfloat16, to_bfloat16
 from delegate.kernels.operands import WIDE, blocked, blocks, cast, put
 from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT, REAL
+from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT, REAL, UNSIGNED
 from delegate.program.dtypes import DType
 
 _MOST_DECIMALS = 308  # of a float
@@ -43,10 +43,10 @@ def _direct(ufunc: np.ufunc, x: Array, *, out: Array) -> None:
 
 for _names, _apply in ((_TO_FLOAT, _convert), (_SAME, _convert), (_TO_BOOL, _direct)):
     for _name, _ufunc in _names.items():
-        TABLE.kernel(f"aten.{_name}.default", dtypes=REAL | COMPLEX, in_place=True)(partial(_apply, _ufunc))
+        TABLE.kernel(f"aten.{_name}.default", dtypes=REAL | COMPLEX | UNSIGNED, in_place=True)(partial(_apply, _ufunc))
 TABLE.kernel("aten.abs.default", dtypes=REAL | COMPLEX, in_place=True)(partial(_direct, np.absolute))
-TABLE.kernel("aten.erf.default", dtypes=WIDE | INT | BOOL)(blocked(erf))
-TABLE.kernel("aten.erfc.default", dtypes=WIDE | INT | BOOL)(blocked(erfc))
+TABLE.kernel("aten.erf.default", dtypes=WIDE | INT | BOOL | UNSIGNED)(blocked(erf))
+TABLE.kernel("aten.erfc.default", dtypes=WIDE | INT | BOOL | UNSIGNED)(blocked(erfc))
 
 
 @TABLE.kernel("aten.signbit.default")
@@ -79,13 +79,13 @@ def sign(x: Array, *, out: Array) -> None:
 TABLE.kernel("aten.sgn.default", dtypes=COMPLEX)(partial(_direct, np.sign))
 
 
-@TABLE.kernel("aten.rsqrt.default", dtypes=REAL | COMPLEX)
+@TABLE.kernel("aten.rsqrt.default", dtypes=REAL | COMPLEX | UNSIGNED)
 def rsqrt(x: Array, *, out: Array) -> None:
     np.sqrt(cast(x, out.dtype), out=out)
     np.reciprocal(out, out=out)
 
 
-@TABLE.kernel("aten.round.default")
+@TABLE.kernel("aten.round.default", dtypes=REAL | UNSIGNED)
 def round_(x: Array, *, out: Array) -> None:
     """To the nearest integer, halves to even."""
     np.rint(x, out=out) if x.dtype.kind == "f" else np.copyto(out, x)
