@@ -76,7 +76,7 @@ def exported_program(
         graph=graph,
         graph_signature=_signature(region, copies, parameters),
         state_dict=values,
-        range_constraints={},
+        range_constraints=dict(region.range_constraints),
         module_call_graph=[_call(region, copies)],
     )
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from delegate.edge.graphs import extracted
-from delegate.edge.node import is_constant, tensors
+from delegate.edge.node import is_constant, symbolic_numbers, tensors
+from delegate.edge.program import META_VALUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,8 @@ class Region:
         constants: placeholder -> its tensor, contiguous or not.
         outputs: the nodes whose values leave, in the order of the delegate's outputs; each gives one tensor.
         patterns: what was claimed as one.
+        range_constraints: symbol of a size -> the least and greatest value that calls give it, for each symbol of the
+            graph. It holds more than the sizes' own shape environment, where torch assumes that no size is 0 or 1.
     """
 
     name: str
@@ -47,6 +53,7 @@ class Region:
     constants: Mapping[Node, torch.Tensor]
     outputs: tuple[Node, ...]
     patterns: tuple[ClaimedPattern, ...] = ()
+    range_constraints: Mapping[Any, ValueRanges[Any]] = field(default_factory=dict)
 
     @property
     def calls(self) -> tuple[Node, ...]:
@@ -104,4 +111,23 @@ def one_node_region(node: Node) -> Region:
         inputs=tuple(copies[n] for n in inputs),
         constants={copies[n]: torch.zeros(n.meta["val"].shape, dtype=n.meta["val"].dtype) for n in held},
         outputs=tuple(copies[n] for n in results),
+        range_constraints=ranges_of_sizes((*sources, *results), {}),
     )
+
+
+def ranges_of_sizes(nodes: Iterable[Node], known: Mapping[Any, Any]) -> dict[Any, ValueRanges[Any]]:
+    """The range of every symbol in what nodes give.
+
+    Args:
+        nodes: of an edge graph.
+        known: the range constraints of its program. Of a symbol that it lacks, the shape environment tells the range,
+            from 0 on if torch may only have assumed that the size is neither 0 nor 1.
+    """
+    found: dict[Any, ValueRanges[Any]] = {}
+    for number in symbolic_numbers([node.meta.get(META_VALUE) for node in nodes]):
+        for symbol in sorted(number.node.expr.free_symbols - found.keys(), key=str):
+            assumed = number.node.shape_env.var_to_range[symbol]
+            if symbol not in known and assumed.lower == 2 and not free_unbacked_symbols(symbol):
+                assumed = ValueRanges(0, assumed.upper)
+            found[symbol] = known.get(symbol, assumed)
+    return found

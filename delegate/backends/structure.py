@@ -21,7 +21,7 @@ def the_very(constant: torch.Tensor) -> Hashable:
 def structure(
     region: Region, constant: Callable[[torch.Tensor], Hashable] = the_very, *, names: bool = True
 ) -> Hashable:
-    """Operators, arguments, shapes, dtypes, borders, patterns and constants of a region. Not its own name.
+    """Operators, arguments, shapes, dtypes, ranges of sizes, borders, patterns and constants of a region; not its name.
 
     Args:
         region: to tell from others.
@@ -37,7 +37,9 @@ def structure(
         flat.append((_plain(node.args, place), _plain(tuple(sorted(node.kwargs.items())), place)))
         flat.append(_shapes(node) if value is None else constant(value))
     patterns = tuple((p.name, tuple(place[n] for n in p.nodes)) for p in region.patterns)
-    return (tuple(flat), tuple(place[n] for n in region.inputs), tuple(place[n] for n in region.outputs), patterns)
+    borders = (tuple(place[n] for n in nodes) for nodes in (region.inputs, region.outputs))
+    ranges = tuple(sorted((str(symbol), str(known)) for symbol, known in region.range_constraints.items()))
+    return (tuple(flat), *borders, patterns, ranges)
 
 
 def _shapes(node: Node) -> Hashable:

@@ -12,6 +12,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from delegate.backends.aot import ClaimedPattern, PreprocessResult, Region
+from delegate.backends.region import ranges_of_sizes
 from delegate.edge.graphs import copy_node, extracted
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import LoweringError
@@ -125,7 +126,7 @@ class Cutter:
         if not partition.in_parts or forms is None:
             values = {n: n.meta[META_VALUE] for n in numbers}
             graph, copies = extracted((*border.inputs, *constants), partition.nodes, border.outputs, values)
-            return _region(partition, graph, copies, (border.inputs, constants), copies)
+            return _region(self.plan.program, partition, graph, copies, (border.inputs, constants), copies)
         graph, copies = extracted((*border.inputs, *constants, *numbers), partition.nodes, border.outputs)
         inside = {copies[n]: value for n, value in constants.items()}
         made = formed(graph, inside, [copies[n] for n in partition.in_parts], forms)
@@ -136,7 +137,7 @@ class Cutter:
         results: Any = made.graph.output_node().args[0]
         graph, lasting = extracted((*given, *held), calls, results)
         members = {node: lasting[copied] for node, copied in copies.items() if copied in lasting}
-        return _region(partition, graph, lasting, (given, held), members)
+        return _region(self.plan.program, partition, graph, lasting, (given, held), members)
 
     def replace(self, delegates: Mapping[str, LoweredDelegate]) -> tuple[Graph, dict[str, torch.Tensor]]:
         """The graph with calls in place of the partitions, and the constants that it still uses.
@@ -186,6 +187,7 @@ def regions(plan: Plan, forms: Mapping[str, Forms] | None = None) -> dict[str, R
 
 
 def _region(
+    program: EdgeProgram,
     partition: Partition,
     graph: Graph,
     copies: Mapping[Node, Node],
@@ -195,6 +197,7 @@ def _region(
     """The region of a graph.
 
     Args:
+        program: that it is cut out of.
         partition: that it is of.
         graph: of the region.
         copies: nodes that were copied -> their copies in the graph.
@@ -210,6 +213,7 @@ def _region(
         constants={copies[n]: value for n, value in constants.items()},
         outputs=outputs,
         patterns=_patterns(partition, members),
+        range_constraints=ranges_of_sizes(graph.nodes, program.range_constraints),
     )
 
 

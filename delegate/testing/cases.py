@@ -59,7 +59,7 @@ class _Module(torch.nn.Module):
 
 
 def _case(function: Callable[[Any], Any], x: Tensor, *others: Tensor) -> Case:
-    dynamic = {"x": {0: Dim("n", min=1, max=64)}} if others else None
+    dynamic = {"x": {0: Dim("n", min=0, max=64)}} if others else None
     return Case(_Module(function), (x,), dynamic, tuple((other,) for other in others))
 
 
@@ -69,6 +69,8 @@ def floats(*shape: int) -> Tensor:
     return torch.linspace(-2, 3, count).reshape(shape) if count else torch.empty(shape)
 
 
+SIZES = (4, 1, 0, 9)  # of a dynamic dimension: torch reasons as if none were 0 or 1
+WEIGHT, KERNEL = floats(3, 5), floats(2, 3, 3, 3)
 AWKWARD: Mapping[str, Case] = {
     "numbers of no dimension": _case(lambda x: (torch.relu(x + 1), x * x), torch.tensor(1.5)),
     "nothing in a dimension": _case(lambda x: (torch.relu(x + 1), x.sum(), x @ torch.ones(3, 2)), floats(0, 3)),
@@ -89,7 +91,7 @@ AWKWARD: Mapping[str, Case] = {
     "copies of an input": _case(lambda x: (torch.relu(x.t()), x.clone(), x * 2, x.clone()), floats(2, 3)),
     "copies of truth values": _case(lambda x: (x.logical_not(), x.clone()), floats(2, 3) > 0),
     "copies of a dynamic size": _case(
-        lambda x: (torch.relu(x.t()), x.clone(), x.sum(0)), *(floats(n, 3) for n in (4, 1, 9))
+        lambda x: (torch.relu(x.t()), x.clone(), x.sum(0)), *(floats(n, 3) for n in SIZES)
     ),
     "one result twice": _case(lambda x: [torch.relu(x + 1)] * 2, floats(2, 3)),
     "views as results": _case(lambda x: (torch.relu(x).t(), torch.relu(x)[:, ::2]), floats(4, 6)),
@@ -98,11 +100,19 @@ AWKWARD: Mapping[str, Case] = {
     "an input that is not used": Case(_Second(), (floats(5), floats(2, 3))),
     "quantized values": _case(_quantized, floats(4, 6)),
     "views of a dynamic size": _case(
-        lambda x: torch.relu(x.reshape(x.shape[0] * 3) + 1).view(-1, 3).t()[:2], *(floats(n, 3) for n in (4, 1, 9))
+        lambda x: torch.relu(x.reshape(x.shape[0] * 3) + 1).view(-1, 3).t()[:2], *(floats(n, 3) for n in SIZES)
     ),
     "numbers of a dynamic size": _case(
-        lambda x: (x * (x.shape[0] * 0.25), x.clamp(max=x.shape[0] * 0.5), torch.celu(x, x.shape[0] / 4)),
-        *(floats(n, 3) for n in (4, 1, 9)),
+        lambda x: (x * (x.shape[0] * 0.25), x.clamp(max=x.shape[0] * 0.5), torch.celu(x, (x.shape[0] + 1) / 4)),
+        *(floats(n, 3) for n in SIZES),
     ),
-    "a dynamic size": _case(lambda x: torch.relu(x + x.sum(0)) * x.shape[0], *(floats(n, 3) for n in (4, 1, 9))),
+    "a dynamic size": _case(lambda x: torch.relu(x + x.sum(0)) * x.shape[0], *(floats(n, 3) for n in SIZES)),
+    "layers on a dynamic size": _case(
+        lambda x: (torch.softmax(x @ WEIGHT, 1), torch.cat([x, x * 2], 1), x.mean(1), torch.max(x, 1)[0]),
+        *(floats(n, 3) for n in SIZES),
+    ),
+    "images of a dynamic number": _case(
+        lambda x: torch.max_pool2d(torch.relu(torch.conv2d(x, KERNEL)), 2).flatten(1),
+        *(floats(n, 3, 6, 6) for n in SIZES),
+    ),
 }

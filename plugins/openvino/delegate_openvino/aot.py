@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import openvino
 import torch
@@ -136,6 +136,32 @@ def _try(model: openvino.Model, region: Region, options: OpenVinoOptions) -> Non
         raise RegionFailed(f"OpenVINO does not open it: {one_line(error)}") from error
     if not (same := _same_types(compiled, region)):
         raise RegionFailed(same.message)
+    for symbol, known in region.range_constraints.items():
+        if known.lower <= 0:
+            _run_on_nothing(compiled, region, symbol)
+
+
+def _run_on_nothing(compiled: openvino.CompiledModel, region: Region, symbol: Any) -> None:
+    """Run a model with one dynamic size of 0, which some operators of OpenVINO refuse at a call.
+
+    Raises:
+        RegionFailed: it does not run, or gives other sizes than torch.
+    """
+    sizes = {s: 0 if s is symbol else int(max(known.lower, 2)) for s, known in region.range_constraints.items()}
+
+    def shape(node: Node) -> list[int]:
+        return [s if isinstance(s, int) else int(s.node.expr.subs(sizes)) for s in node.meta["val"].shape]
+
+    request = compiled.create_infer_request()
+    try:
+        for index, node in enumerate(region.inputs):
+            request.set_input_tensor(index, openvino.Tensor(ELEMENTS[node.meta["val"].dtype], shape(node)))
+        request.infer()
+    except Exception as error:  # whatever OpenVINO raises across its boundary
+        raise RegionFailed(f"OpenVINO does not run it where the size {symbol} is 0: {one_line(error)}") from error
+    for index, node in enumerate(region.outputs):
+        if list(request.get_output_tensor(index).shape) != shape(node):
+            raise RegionFailed(f"OpenVINO gives other sizes than torch where the size {symbol} is 0")
 
 
 def _integers(region: Region) -> Verdict | None:
