@@ -8,8 +8,9 @@ import torch
 
 import delegate
 from delegate.compiled import CompiledProgram
-from delegate.testing import assert_same as assert_same
-from delegate.testing import relative_error as relative_error
+from delegate.testing import assert_same, relative_error
+
+__all__ = ["assert_same", "compiled", "relative_error"]
 
 
 def compiled(

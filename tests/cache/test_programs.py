@@ -26,6 +26,7 @@ from delegate.lowering.kept import KeptPrograms
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.registry import default_registry
 from delegate.selection import Selection, kept_artifacts, select
+from delegate.testing import assert_same
 
 
 class Net(nn.Module):
@@ -395,8 +396,8 @@ def test_what_is_taken_is_the_same(
         assert memoryview(segment).nbytes == 0 or np.frombuffer(segment, np.uint8).ctypes.data % 64 == 0
     for method, ep in (model if isinstance(model, dict) else {"forward": model}).items():
         results = [program.method(method)(*ep.example_inputs[0]) for program, _ in made]
-        torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
-        torch.testing.assert_close(results[1], ep.module()(*ep.example_inputs[0]), rtol=2e-3, atol=2e-3)
+        assert_same(results[1], results[0], tolerance=0)
+        assert_same(results[1], ep.module()(*ep.example_inputs[0]), 0.002)
 
 
 def test_a_plan_counts(taken: Callable[..., tuple[delegate.CompiledProgram, bool]]) -> None:
@@ -460,7 +461,7 @@ def test_an_entry_without_its_blobs_is_a_miss(
                 file.write_bytes(data[:-1] + b"?" if damage == "alter" else data[: len(data) // 2])
         program, hit = taken(ep, config=config)
         assert not hit
-        torch.testing.assert_close(program(*ep.example_inputs[0]), ep.module()(*ep.example_inputs[0]))
+        assert_same(program(*ep.example_inputs[0]), ep.module()(*ep.example_inputs[0]))
 
 
 def test_blobs_of_another_compilation_are_not_mixed_in(

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import delegate
 from delegate.cli import demo
 from delegate.cli.app import app
+from delegate.testing import assert_same
 
 MODELS = """
 import torch
@@ -56,7 +57,7 @@ def test_lower(folder: Path, model: str, flags: tuple[str, ...]) -> None:
     assert f"saved net.dlg, {Path('net.dlg').stat().st_size:,} bytes" in stdout
     x = torch.randn(2, 8)
     with delegate.load("net.dlg") as program:
-        np.testing.assert_allclose(program(x.numpy()), reference()(x).detach().numpy(), atol=1e-5)
+        assert_same(program(x.numpy()), reference()(x))
 
 
 @pytest.mark.usefixtures("folder")

@@ -11,6 +11,7 @@ from torch import nn
 
 from delegate.dynamo.training import autograd_safe
 from delegate.edge.verifier import AUTOGRAD_SAFE
+from delegate.testing import assert_same
 from tests.dynamo.compiling import Lowered, compiled
 
 T = torch.Tensor
@@ -62,9 +63,9 @@ def test_gradients(make: Callable[[], nn.Module], shape: tuple[int, ...], backen
     for _ in range(2):
         x = torch.randn(shape)
         for mine, theirs in zip(gradients(net, fast, x), gradients(other, other, x), strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+            assert_same(mine, theirs, at_least=1.0)  # gradients before a batch norm are sums that cancel
     for mine, theirs in zip(net.buffers(), other.buffers(), strict=True):
-        torch.testing.assert_close(mine, theirs)
+        assert_same(mine, theirs)
     assert len(lowered) == 2  # forward and backward
 
 
@@ -75,7 +76,7 @@ def test_dynamic_batches(lowered: Lowered) -> None:
     for rows in (2, 5, 3, 8):
         x = torch.randn(rows, 6)
         for mine, theirs in zip(gradients(net, fast, x), gradients(net, net, x), strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+            assert_same(mine, theirs)
     assert len(lowered) <= 2
 
 
@@ -89,7 +90,7 @@ def test_some_parameters_are_frozen() -> None:
     mine = net[2].weight.grad.clone()
     net.zero_grad()
     net(x).sum().backward()
-    torch.testing.assert_close(mine, net[2].weight.grad)
+    assert_same(mine, net[2].weight.grad)
     assert net[0].weight.grad is None
 
 
@@ -104,7 +105,7 @@ def test_the_same_module_trains_and_infers() -> None:
         optimizer.step()
         optimizer.zero_grad()
         with torch.no_grad():
-            torch.testing.assert_close(fast(x), net(x))
+            assert_same(fast(x), net(x))
 
 
 def test_dropout_keeps_its_mask() -> None:
@@ -113,7 +114,7 @@ def test_dropout_keeps_its_mask() -> None:
     x = torch.ones(1000, requires_grad=True)
     y = compiled(net)(x)
     y.sum().backward()
-    torch.testing.assert_close(x.grad, y.detach())
+    assert_same(x.grad, y)
     assert 300 < int((y == 0).sum()) < 700
 
 
@@ -143,7 +144,7 @@ def test_the_digits_network_learns_as_in_eager(monkeypatch: pytest.MonkeyPatch, 
     net = copy.deepcopy(eager)
     mine = learned(net, compiled(net), images, labels)
     theirs = learned(eager, eager, images, labels)
-    torch.testing.assert_close(mine, theirs, rtol=0.05, atol=0.05)
+    assert_same(mine, theirs, 1e-2, at_least=1.0)  # 3.3e-3 is measured: the steps of training enlarge differences
     right = [(m.eval()(held_out).argmax(1) == held_out_labels).float().mean().item() for m in (net, eager)]
     assert right[0] > 0.9
     assert right[0] > right[1] - 0.03
@@ -160,7 +161,7 @@ def test_such_an_operator_on_what_needs_no_gradients() -> None:
     x, weight = torch.rand(4), torch.rand(4, requires_grad=True)
     y = compiled(lambda x, w: torch.heaviside(x, x) * w)(x, weight)
     y.sum().backward()
-    torch.testing.assert_close(weight.grad, torch.heaviside(x, x))
+    assert_same(weight.grad, torch.heaviside(x, x))
 
 
 def test_what_is_differentiated_is_verified() -> None:

@@ -22,6 +22,7 @@ from delegate.errors import (
     InputError,
     ProgramError,
 )
+from delegate.testing import assert_same
 from tests.e2e.processes import run
 
 CLI = "from delegate.cli.main import main; main()"
@@ -206,7 +207,7 @@ def test_matrices_are_arrays(backends):
     program = delegate.to_backend(torch.export.export(Rows(), (given,)), backends)
     for result, expected in zip(program.loaded(np.matrix(given.numpy())), Rows()(given), strict=True):
         assert type(result) is np.ndarray
-        np.testing.assert_allclose(result, expected.numpy())
+        assert_same(result, expected)
 
 
 def _altered(data: bytes, position: int) -> bytes:

@@ -11,6 +11,7 @@ from torch.export import Dim
 
 import delegate
 from delegate.errors import ExecutionError, InputError
+from delegate.testing import assert_same
 from tests.e2e.test_dynamic import Function, checked_item, counts, numbers
 
 BATCH = Dim("batch", min=2, max=8)
@@ -139,7 +140,7 @@ def test_a_number_may_be_any_integer():
     exported = torch.export.export(Function(torch.mul).eval(), (X, 3), dynamic_shapes=(None, Dim.DYNAMIC))
     program = delegate.to_backend(exported, []).loaded
     for number in (5, np.int32(5), np.array(5), torch.tensor(5)):
-        np.testing.assert_allclose(program(X.numpy(), number), X.numpy() * 5, rtol=1e-6)
+        assert_same(program(X.numpy(), number), X.numpy() * 5)
     with pytest.raises(InputError, match="at most 64 bits"):
         program(X.numpy(), 2**70)
 
@@ -159,7 +160,7 @@ def test_a_partition_of_nothing(name):
     some, none = (X, torch.tensor([True, False, True, True])), (X, torch.zeros(4, dtype=torch.bool))
     program = delegate.to_backend(torch.export.export(Function(EMPTY[name]).eval(), some), "xnnpack")
     for given in (some, none, some):
-        torch.testing.assert_close(program(*given), EMPTY[name](*given), rtol=1e-5, atol=1e-5)
+        assert_same(program(*given), EMPTY[name](*given))
 
 
 def test_partitions_behind_a_size_from_data():
@@ -179,4 +180,4 @@ def test_partitions_behind_a_size_from_data():
     assert [p.backend for p in program.report.partitions] == ["xnnpack"] * 2
     for kept in ((1, 0, 1, 1), (0, 0, 0, 0), (1, 1, 1, 1), (0, 1, 0, 0)):
         mask = torch.tensor(kept, dtype=torch.bool)
-        torch.testing.assert_close(program(X, mask), module(X, mask), rtol=1e-5, atol=1e-5)
+        assert_same(program(X, mask), module(X, mask))

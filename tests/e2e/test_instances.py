@@ -11,6 +11,7 @@ from delegate.backends.info import BackendAlias
 from delegate.config import load_config
 from delegate.errors import BackendNotFound, ConfigError
 from delegate.registry import Registry
+from delegate.testing import assert_same
 from tests.e2e.vector_backend import INFO
 
 MODEL = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Softmax(-1)).eval()
@@ -37,7 +38,7 @@ def test_each_has_its_own_name_in_reports_and_plans(program):
         "xnnpack_0", "xnnpack_one_0", "xnnpack_one_1", "xnnpack_two_0",
     ]  # fmt: skip
     assert [p.backend for p in program.plan.partitions] == NAMES
-    torch.testing.assert_close(program(X), MODEL(X))
+    assert_same(program(X), MODEL(X))
 
 
 def test_each_has_its_own_options(program):
@@ -57,7 +58,7 @@ def test_options_at_load_are_of_one_instance(program, tmp_path, isolate):
     with delegate.load(tmp_path / "model.dlg", options={"xnnpack:one": {"threads": 3}}, isolate=isolate) as loaded:
         threads = {(s.backend, s.compile_specs["threads"]) for s in loaded.program.delegates}
         assert threads == {("xnnpack:one", 3), ("xnnpack:two", 2), ("xnnpack", None)}
-        torch.testing.assert_close(torch.from_numpy(loaded(X.numpy())), MODEL(X))
+        assert_same(loaded(X.numpy()), MODEL(X))
     with pytest.raises(ConfigError, match="'xnnpack:three', and the program has no partition of it"):
         delegate.load(tmp_path / "model.dlg", options={"xnnpack:three": {"threads": 3}})
 

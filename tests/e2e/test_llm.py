@@ -15,6 +15,7 @@ import delegate
 from delegate.errors import ConfigError, ExportError, InputError, ProgramError
 from delegate.program.lifetimes import refs
 from delegate.program.model import Home, KernelCall
+from delegate.testing import assert_same
 from examples.llm.batch import Batch
 from examples.llm.model import Model
 from examples.llm.sampling import Sampler
@@ -285,7 +286,7 @@ def test_sampling_follows_the_probabilities():
     sampler = Sampler(temperature=2.0, seed=1)
     counts = np.bincount([sampler.pick(LOGITS) for _ in range(4000)], minlength=5) / 4000
     chances = np.exp(LOGITS / 2) / np.exp(LOGITS / 2).sum()
-    np.testing.assert_allclose(counts, chances, atol=0.03)
+    assert_same(counts, chances.astype(np.float64), 0.03, at_least=1.0)  # 4000 draws: a deviation of 0.008
 
 
 def test_a_seed_draws_the_same_tokens(qwen):

@@ -6,7 +6,6 @@ import copy
 import time
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.utils._pytree as pytree
@@ -303,4 +302,4 @@ def test_noncontiguous_and_numpy_inputs_agree():
     given = x(2, 3, 16, 16).permute(0, 1, 3, 2)
     expected = run(CONVNET, (given,))
     assert_same(program(given), expected)
-    np.testing.assert_allclose(program.loaded(given.numpy()), expected.numpy(), rtol=1e-4, atol=1e-6)
+    assert_same(program.loaded(given.numpy()), expected)

@@ -19,6 +19,7 @@ from delegate.backends.xnnpack.aot import XnnpackBackend
 from delegate.edge.identity import identity
 from delegate.edge.node import is_compute, op_name
 from delegate.registry import default_registry
+from delegate.testing import assert_same
 from delegate.verdict import Reason, Verdict, no
 from tests import zoo
 
@@ -157,4 +158,4 @@ def test_what_later_backends_refuse_compiles_nothing_again(monkeypatch: pytest.M
     mine = [where for name, where in Counted.compiled if name == "parts"]
     assert mine
     assert len(mine) == len({n.partition for n in program.report.nodes if n.backend == "parts"})
-    assert torch.allclose(program(x), module(x), atol=1e-5)
+    assert_same(program(x), module(x))

@@ -14,6 +14,7 @@ from delegate.edge.node import op_name
 from delegate.edge.passes.pipeline import DEFAULT_PASSES, optimize
 from delegate.edge.passes.result import Pass, PassResult
 from delegate.edge.program import EdgeProgram
+from delegate.testing import assert_same
 
 
 def edge(module, args, kwargs=None, *, preserve_ops=frozenset(), dynamic_shapes=None) -> EdgeProgram:
@@ -33,18 +34,12 @@ def run(program: EdgeProgram, args, kwargs=None, states=None):
     return pytree.tree_unflatten(list(results[:users]), program.out_spec), new
 
 
-def assert_same(module, program: EdgeProgram, args, kwargs=None, rtol=1e-5) -> None:
-    """The program gives what the module gives, relative to the largest value of each result."""
+def assert_as_module(module, program: EdgeProgram, args, kwargs=None, tolerance=1e-5) -> None:
+    """Assert that the program gives the results of the module."""
     with torch.no_grad():
         expected = pytree.tree_leaves(module(*args, **(kwargs or {})))
     got = pytree.tree_leaves(run(program, args, kwargs)[0])
-    assert len(got) == len(expected)
-    for a, b in zip(got, expected, strict=True):
-        if isinstance(b, torch.Tensor):
-            scale = float(b.abs().max()) if b.is_floating_point() and b.numel() else 0.0
-            torch.testing.assert_close(a, b, rtol=0, atol=rtol * max(scale, 1e-3))
-        else:
-            assert a == b
+    assert_same(got, expected, tolerance, at_least=1e-3)
 
 
 def ops(program: EdgeProgram) -> Counter[str]:
@@ -79,7 +74,7 @@ def both(module, args, kwargs=None, **options) -> tuple[EdgeProgram, Counter[str
     """The optimised program, checked against eager, and the operators before and after."""
     program = edge(module, args, kwargs, **options)
     before = ops(program)
-    assert_same(module, program, args, kwargs)
+    assert_as_module(module, program, args, kwargs)
     program = optimize(program, HONEST)
-    assert_same(module, program, args, kwargs)
+    assert_as_module(module, program, args, kwargs)
     return program, before, ops(program)

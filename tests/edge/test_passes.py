@@ -18,7 +18,7 @@ from delegate.edge.passes.result import PassResult
 from delegate.edge.passes.sink_merges import SinkMerges
 from delegate.edge.program import EdgeProgram
 from delegate.errors import DialectError
-from tests.edge.helpers import Honest, assert_same, both, edge, ops
+from tests.edge.helpers import Honest, assert_as_module, both, edge, ops
 from tests.edge.test_export import Function
 
 X = torch.randn(2, 4, 6, generator=torch.manual_seed(0))
@@ -159,7 +159,7 @@ def test_states_do_not_fold():
     count = ops(program)
     assert count["sin"] == 1  # of the state; that of the table is folded
     assert count["cos"] == 0
-    assert_same(WithState(), program, (X,))
+    assert_as_module(WithState(), program, (X,))
 
 
 def test_random_numbers_neither_fold_nor_merge():
@@ -169,7 +169,7 @@ def test_random_numbers_neither_fold_nor_merge():
 def test_large_results_are_left():
     program = ConstantFolding(limit=1000, growth=2)(edge(Large(), (X,))).program
     assert sum(c.nbytes for c in program.constants.values()) <= 1000
-    assert_same(Large(), program, (X,))
+    assert_as_module(Large(), program, (X,))
 
 
 def nothing(x):
@@ -265,7 +265,7 @@ def test_dynamic_views_cancel():
 
     program, _, after = both(Function(function), (X,), dynamic_shapes=(({0: Dim("n", max=64)},),))
     assert after == {"exp": 2}
-    assert_same(Function(function), program, (torch.randn(9, 4, 6),))
+    assert_as_module(Function(function), program, (torch.randn(9, 4, 6),))
 
 
 def test_dead_code_takes_unused_constants_along():
@@ -286,8 +286,8 @@ def test_bodies_of_control_flow_are_rewritten():
     bodies = [m for _, m in program.graph_module.named_children()]
     counts = [sum(op_name(n) == "aten.exp.default" for n in m.graph.nodes) for m in bodies]
     assert sorted(counts) == [0, 1]
-    assert_same(Branch(), program, (X,))
-    assert_same(Branch(), program, (-X.abs(),))
+    assert_as_module(Branch(), program, (X,))
+    assert_as_module(Branch(), program, (-X.abs(),))
 
 
 MERGED = {  # of x (n, 4, m, 6), by a view that joins n or m
@@ -320,7 +320,7 @@ def test_views_that_join_dynamic_sizes_move(case):
         program = edge(module, (torch.randn(3, 4, 5, 6),), preserve_ops=keep, dynamic_shapes=sizes)
         program = optimize(program, [*DEFAULT_PASSES, Honest(SinkMerges())])
         for n, m in ((3, 5), (1, 2), (6, 7)):
-            assert_same(module, program, (torch.randn(n, 4, m, 6),))
+            assert_as_module(module, program, (torch.randn(n, 4, m, 6),))
     joined = [n for n in program.graph.nodes if op_name(n) == "aten.view.default" and "*" in str(tensor(n).shape)]
     readers = {op_name(user) for view in joined for user in view.users} - {"output", "aten.add.Tensor"}
     stays = {
@@ -337,7 +337,7 @@ def test_passes_keep_metadata_and_values(rewrite):
     module = nn.Sequential(nn.Conv2d(3, 4, 1), _calibrated(nn.BatchNorm2d(4)), nn.Flatten(), nn.Linear(64, 5))
     x = torch.randn(2, 3, 4, 4)
     program = Honest(rewrite)(edge(module, (x,))).program
-    assert_same(module, program, (x,))
+    assert_as_module(module, program, (x,))
     for node in program.graph.nodes:
         assert node.op == "output" or "val" in node.meta, describe(node)
         assert node.op != "call_function" or node.meta["nn_module_stack"], describe(node)

@@ -6,7 +6,7 @@ import torch
 from delegate.edge.export import to_edge
 from delegate.edge.passes.pipeline import optimize
 from tests import zoo
-from tests.edge.helpers import HONEST, assert_same
+from tests.edge.helpers import HONEST, assert_as_module
 
 WHOLE = frozenset(f"aten.{op}.default" for op in ("linear", "layer_norm", "gelu", "scaled_dot_product_attention"))
 
@@ -26,11 +26,11 @@ KEPT = {"core": frozenset(), "whole": WHOLE}
 def test_architecture(name, kept):
     module, inputs = zoo.make(name)
     program = to_edge(zoo.export(name), preserve_ops=KEPT[kept])
-    assert_same(module, program, inputs)
+    assert_as_module(module, program, inputs)
     before = len(program.graph.nodes)
     program = optimize(program, HONEST)
     assert len(program.graph.nodes) <= before
-    assert_same(module, program, inputs, rtol=5e-5)  # folding BatchNorm rounds once more
+    assert_as_module(module, program, inputs, tolerance=5e-5)  # folding BatchNorm rounds once more
     assert all(n.meta.get("nn_module_stack") for n in program.graph.nodes if n.op == "call_function")
 
 

@@ -13,6 +13,7 @@ from torch import nn
 import delegate
 from delegate.program.blocks import walk
 from delegate.program.model import KernelCall
+from delegate.testing import assert_same
 
 Q: Any = torch.ops.quantized_decomposed
 INT8: Any = (-128, 127, torch.int8)
@@ -106,7 +107,7 @@ def test_rounding(name: str) -> None:
     assert [op.split(".")[1] for op in found if op.startswith("joined.")] == expected
     assert sum(".quantize_per" in op for op in found) == apart
     for given in (x, x[2:], -x):
-        torch.testing.assert_close(program(given), module(given), rtol=0, atol=0)
+        assert_same(program(given), module(given), tolerance=0)
 
 
 class Looked(nn.Module):

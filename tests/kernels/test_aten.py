@@ -17,7 +17,7 @@ from delegate.program.dtypes import DType
 from delegate.runtime.steps import ConvertedStep, CopiedViewStep
 from tests.kernels.compare import garbage, is_list, sample, schema_arguments, tensors_in, to_runtime
 from tests.kernels.compare import to_torch as back
-from tests.lowering import compiled
+from tests.lowering import assert_same, compiled
 
 aten = torch.ops.aten
 X, Y = sample(3, 4), sample(3, 4, seed=1)
@@ -71,7 +71,7 @@ def test_the_same_bits_as_eager(op, args, kwargs):
     for out, wanted in zip(outs, expected, strict=True):
         found = back(out, wanted.dtype)
         assert found.dtype == wanted.dtype
-        torch.testing.assert_close(found, wanted.resolve_conj().contiguous(), rtol=0, atol=0, equal_nan=True)
+        assert_same(found, wanted.resolve_conj().contiguous(), tolerance=0)
 
 
 def test_every_core_operator_that_is_no_view_has_an_out_variant():
@@ -145,7 +145,7 @@ INPUTS = IMAGE, torch.full((4, 1, 1), 0.5)
 
 def assert_near(found, expected):
     for f, e in zip(found, expected, strict=True):
-        torch.testing.assert_close(f, e, rtol=2e-5, atol=2e-5)  # the program adds up attention in another order
+        assert_same(f, e)  # the program adds up attention in another order
 
 
 def test_a_program(net, tmp_path):
@@ -160,7 +160,7 @@ def test_a_program(net, tmp_path):
         assert_near([torch.from_numpy(r.copy()) for r in there(*arrays)], expected)
     with delegate.load(tmp_path / "net.dlg") as portable:  # saved, it runs without torch's kernels
         for f, e in zip(portable(*arrays), expected, strict=True):
-            np.testing.assert_allclose(f, e.numpy(), rtol=1e-4, atol=1e-5)
+            assert_same(f, e)
 
 
 def test_the_callers_arrays_are_not_kept(net):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from delegate.testing import assert_same
 from tests.kernels.compare import check, run, sample
 
 aten = torch.ops.aten
@@ -11,7 +12,7 @@ SHAPES = [(4, 4), (2, 3, 5), (5, 3), (0, 3, 3), (2, 0, 0)]
 
 
 def close(found, expected):
-    assert torch.allclose(found, expected, atol=1e-4, rtol=1e-4)
+    assert_same(found, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

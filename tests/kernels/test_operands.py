@@ -13,6 +13,7 @@ from delegate.kernels.halves import LARGEST_BFLOAT16, from_bfloat16, from_float1
 from delegate.kernels.operands import BLOCK, axes_of, cast, level, promote_types, result_type
 from delegate.kernels.table import REAL, KernelTable
 from delegate.program.dtypes import DType
+from delegate.testing import assert_same
 
 DTYPES = [
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32,
@@ -62,7 +63,7 @@ def test_float32_is_rounded_to_bfloat16_as_torch_does():
     for x in (values, ties, np.array([np.inf, -np.inf, 0.0, -0.0, 3.4e38], np.float32), values[:6].reshape(2, 3).T):
         expected = torch.from_numpy(x.copy()).bfloat16()
         found = torch.from_numpy(to_bfloat16(x)).view(torch.bfloat16)
-        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+        assert_same(found, expected, tolerance=0)
     strided = np.zeros((3, 4), np.uint16)
     to_bfloat16(np.ones((4, 3), np.float32), strided.T)
     assert (strided == 0x3F80).all()

@@ -8,6 +8,7 @@ import torch
 import delegate
 from delegate.kernels.portable import TABLE
 from delegate.program.dtypes import DType
+from delegate.testing import assert_same
 from tests.kernels.compare import check, sample, to_runtime
 
 RNN = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn_tanh": torch.nn.RNN, "rnn_relu": torch.nn.RNN}
@@ -110,7 +111,7 @@ def test_programs_keep_layers_whole(op, backends):
     assert [n.backend for n in program.report.nodes if n.op == f"aten.{op}.input"] == ["portable"]
     for batch in (3, 1, 5):
         x = sample(batch, 20, 5)
-        torch.testing.assert_close(program(x), module(x), rtol=1e-5, atol=1e-6)
+        assert_same(program(x), module(x))
 
 
 def test_dropout_between_layers():
@@ -125,4 +126,4 @@ def test_dropout_between_layers():
     kernel.function(*arguments, True, 2, 0.5, True, False, False, out=out)
     found = torch.from_numpy(out[0])
     assert found.std(1).min() > 0
-    torch.testing.assert_close(found.mean(1), expected[0].mean(1), rtol=0.05, atol=0)
+    assert_same(found.mean(1), expected[0].mean(1), 0.05)

@@ -35,6 +35,7 @@ from delegate.placement.trials import Seat, Trial, TrialFailed, Turn
 from delegate.placement.visiting import measure
 from delegate.program.model import Structure, StructuredCall
 from delegate.report import Report
+from delegate.testing import assert_same
 from tests.placement.test_stretches import Block
 from tests.plugins import Site, site  # noqa: F401 - a fixture
 
@@ -103,7 +104,7 @@ def test_a_bundle_is_measured_without_torch_and_planned_with(tmp_path: Path, mon
     with delegate.load("net.dlg") as loaded:
         (placement,) = loaded.report.placements
         assert Report.from_json(planned.stdout).placements == (placement,)
-        np.testing.assert_allclose(loaded(X.numpy()), MODEL(X).detach(), rtol=1e-4, atol=1e-5)
+        assert_same(loaded(X.numpy()), MODEL(X))
     found = {p.name: p for p in placement.plans}
     assert {n: (p.cost, p.rounds, p.sqnr_db) for n, p in found.items()} == {
         n: (p.record.cost, len(p.record.rounds), p.sqnr_db) for n, p in whole.items()
@@ -174,7 +175,7 @@ def test_plans_of_several_parts_take_two_visits(tmp_path: Path) -> None:
         assert (placement.chosen == mixed) == wins
         assert len({p.backend for p in program.plan.partitions}) == 1 + wins
         assert (placement.machine, placement.spent) == ("an abacus", 3.0)
-        torch.testing.assert_close(program(X), module(X), rtol=1e-4, atol=1e-5)
+        assert_same(program(X), module(X))
 
 
 @pytest.mark.parametrize("wins", [True, False])
@@ -198,11 +199,11 @@ def test_what_runs_at_the_same_time_is_chosen_too(tmp_path: Path, wins: bool) ->
     assert len(program.plan.together[0]) == 2
     assert [s.candidate for s in placement.stretches] == [NAMES[1]] * 2
     assert sum(i.kind is Structure.PARALLEL for i in calls(program)) == 1
-    torch.testing.assert_close(program(X), module(X), rtol=1e-4, atol=1e-5)
+    assert_same(program(X), module(X))
     for again in (lowered(exported, locked=tmp_path / "lock"), lowered(exported, plan=program.plan)):
         assert not again.plan.differences(program.plan)
         assert sum(i.kind is Structure.PARALLEL for i in calls(again)) == 1
-        torch.testing.assert_close(again(X), program(X), rtol=0, atol=0)
+        assert_same(again(X), program(X), tolerance=0)
 
 
 def calls(program: delegate.CompiledProgram) -> list[StructuredCall]:
@@ -230,7 +231,7 @@ def test_the_cheapest_there_is_taken_here(exported: Any, costs: Costs, tmp_path:
     assert (placement.chosen, placement.machine, placement.spent) == (NAMES[number], "an abacus", 1.5)
     assert {p.backend for p in program.plan.partitions} == {NAMES[number]}
     assert any("plans of several parts" in what for what in placement.not_tried)
-    torch.testing.assert_close(program(X), MODEL(X), rtol=1e-4, atol=1e-5)
+    assert_same(program(X), MODEL(X))
     again = lowered(exported, locked=tmp_path / "delegate.lock")
     assert again.report.placements[0].machine == "an abacus"
     assert again.plan == program.plan
@@ -357,7 +358,7 @@ def test_every_method_and_other_objectives(exported: Any, tmp_path: Path) -> Non
     program = lowered(methods, config=config, costs=tmp_path / "c")
     assert [p.method for p in program.report.placements] == ["a", "b"]
     assert all(p.cost > 1000 for placement in program.report.placements for p in placement.plans)
-    torch.testing.assert_close(program.method("a")(X), MODEL(X), rtol=1e-4, atol=1e-5)
+    assert_same(program.method("a")(X), MODEL(X))
 
 
 def test_too_few_rounds_decide_nothing_and_that_is_said(exported: Any, costs: Costs, tmp_path: Path) -> None:

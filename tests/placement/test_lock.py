@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -20,6 +19,7 @@ from delegate.errors import ConfigError, PartitionError
 from delegate.lowering.locking import check_locked
 from delegate.measured import Interval, Placement, PlanCost, StretchCost
 from delegate.placement.lock import Lock
+from delegate.testing import assert_same
 from tests.backends.onnx.test_rows import require
 from tests.e2e.processes import run
 
@@ -258,7 +258,7 @@ def test_a_node_that_a_lock_lacks_is_portable(path):
     (node,) = (n for n in kept.report.nodes if n.module == "first")
     assert node.backend == "portable"
     assert "by the plan" in str(node.verdicts["xnnpack"])
-    torch.testing.assert_close(kept(X), delegate.to_backend(export(), [])(X))
+    assert_same(kept(X), delegate.to_backend(export(), [])(X))
     with pytest.raises(PartitionError, match="linear"):
         delegate.to_backend(export(), config={"backends": ["xnnpack"], "policy": {"portable": "error"}}, locked=path)
 
@@ -361,4 +361,4 @@ def test_a_device_that_is_not_here_is_compiled_for(named, tmp_path, monkeypatch)
         elsewhere.setenv("VK_DRIVER_FILES", str(tmp_path / "none"))
         done = run(WITHOUT_GPU, *files[:2], repr(named), *files[2:])
     assert done.returncode == 0, done.stderr
-    assert np.allclose(delegate.load(files[3])(X.numpy()), here(X), atol=1e-6)
+    assert_same(delegate.load(files[3])(X.numpy()), here(X))

@@ -24,6 +24,7 @@ from delegate.placement.examining import Examination, arrays_of
 from delegate.placement.racing import measured, rounds
 from delegate.placement.trials import ProcessBench, Trial
 from delegate.report import Report
+from delegate.testing import assert_same
 from tests.backends.onnx.test_rows import require
 from tests.placement.killing import killed_midway
 from tests.placement.test_stretches import Block, Looping
@@ -50,7 +51,7 @@ def exported() -> torch.export.ExportedProgram:
 def test_answers_and_report(exported, tmp_path) -> None:
     said: list[str] = []
     program = delegate.to_backend(exported, config=measuring(budget=12), progress=said.append)
-    torch.testing.assert_close(program(X), MODEL(X), rtol=1e-4, atol=1e-5)
+    assert_same(program(X), MODEL(X))
     (placement,) = program.report.placements
     rows = {p.name: p for p in placement.plans}
     assert {"xnnpack:one", "xnnpack:two"} <= set(rows)
@@ -85,7 +86,7 @@ def test_what_was_measured_is_kept(exported, tmp_path, monkeypatch) -> None:
     assert second.report.placements[0].spent == 0
     assert second.report.placements[0].plans == first.report.placements[0].plans
     assert second.plan.places() == first.plan.places()
-    torch.testing.assert_close(second(X), MODEL(X), rtol=1e-4, atol=1e-5)
+    assert_same(second(X), MODEL(X))
     other = torch.export.export(nn.Sequential(*(Block() for _ in range(2))).eval(), (X,))
     assert delegate.to_backend(other, config=measuring(**SIZES)).report.placements[0].spent > 0
     assert delegate.to_backend(exported, config=measuring(objective="memory")).report.placements[0].spent > 0
@@ -122,7 +123,7 @@ def test_control_flow_several_methods_and_states() -> None:
         program = delegate.to_backend(methods, config=measuring(**SIZES))
         assert [p.method for p in program.report.placements] == ["run", "plain"]
         for count in (1, 2):
-            torch.testing.assert_close(program.method("run")(x), module.inner(x) + count, rtol=1e-4, atol=1e-5)
+            assert_same(program.method("run")(x), module.inner(x) + count)
     assert program.method("plain")(X).shape == X.shape
 
 
@@ -206,7 +207,7 @@ def test_sizes_that_differ_and_numbers_among_the_inputs() -> None:
     program = delegate.to_backend(exported, config=measuring(**SIZES))
     assert program.report.placements[0].plans[0].cost is not None
     more = (torch.randn(9, 16), *given[1:])
-    torch.testing.assert_close(program(*more)["y"], module(*more)["y"], rtol=1e-4, atol=1e-5)
+    assert_same(program(*more)["y"], module(*more)["y"])
 
 
 def test_explaining_measures_nothing_and_says_so(exported) -> None:
@@ -281,7 +282,7 @@ def test_a_candidate_that_fails_is_out(site: Site, does: str, why: str) -> None:
     (placement,) = program.report.placements
     assert placement.chosen == "good"
     assert why in {p.name: p for p in placement.plans}["bad"].why
-    torch.testing.assert_close(program(a, b), Sum()(a, b))
+    assert_same(program(a, b), Sum()(a, b))
 
 
 def test_a_candidate_that_is_right_on_the_first_sample_alone_is_out(site: Site) -> None:  # noqa: F811
@@ -340,7 +341,7 @@ def test_a_bound_lets_less_precision_in(exported) -> None:
     row = {p.name: p for p in placement.plans}["xnnpack:two dynamic_int8"]
     assert row.cost is not None  # the front has it all the same
     assert "where 90 dB is asked" in row.why
-    torch.testing.assert_close(strict(X), MODEL(X), rtol=1e-4, atol=1e-5)
+    assert_same(strict(X), MODEL(X))
 
 
 def test_accuracy_is_measured_on_data_that_is_named(exported, tmp_path) -> None:
@@ -422,7 +423,7 @@ def test_what_a_backend_refuses_may_run_on_kernels() -> None:
     model, tokens = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 16), nn.ReLU()).eval(), torch.arange(12)[None]
     config = {"backends": ["xnnpack", "dsp"], "placement": {"budget": 60}, "cache": {"enabled": False}}
     program = delegate.to_backend(torch.export.export(model, (tokens,)), config=config, place="measured")
-    torch.testing.assert_close(program(tokens), model(tokens))
+    assert_same(program(tokens), model(tokens))
     (placement,) = program.report.placements
     assert placement.chosen == "xnnpack and kernels"
     assert {p.name for p in placement.plans} >= {"xnnpack and kernels", "xnnpack", "dsp"}

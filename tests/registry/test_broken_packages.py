@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -25,6 +24,7 @@ from delegate.plugins import State
 from delegate.probing import process
 from delegate.program.file import serialize
 from delegate.registry import Registry, default_registry
+from delegate.testing import assert_same
 from tests.packages import HERE, install
 
 OWN = ("cuda", "dsp", "gpu", "webgpu", "openvino", "onnxruntime")  # of no matter here, and slow to ask
@@ -174,7 +174,7 @@ def exported() -> torch.export.ExportedProgram:
 
 
 def assert_right(program: Any) -> None:
-    np.testing.assert_allclose(program(*(a.numpy() for a in ARGS)), Net()(*ARGS).numpy(), rtol=1e-6)
+    assert_same(program(*(a.numpy() for a in ARGS)), Net()(*ARGS))
 
 
 # What of the net each runs after all, and the reason that stands in the report.

@@ -16,6 +16,7 @@ import delegate
 from delegate.compiled import CompiledProgram
 from delegate.errors import KernelError
 from delegate.program.file import serialize
+from delegate.testing import assert_same
 
 torch.manual_seed(0)
 WEIGHT = torch.randint(-128, 127, (6, 4), dtype=torch.int8)
@@ -77,16 +78,16 @@ def test_results_stay_right_from_call_to_call(name):
         for scale in (1, -2, 0.5):
             wanted = module(X * scale)
             for got, expected in zip(*map(torch.utils._pytree.tree_leaves, (run(X * scale), wanted)), strict=True):
-                torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+                assert_same(got, expected)
 
 
 def test_control_flow_and_sizes():
-    torch.testing.assert_close(delegate.to_backend(export(Tuple(), (X,)), [])(-X), Tuple()(-X))
+    assert_same(delegate.to_backend(export(Tuple(), (X,)), [])(-X), Tuple()(-X))
     layer, rows = Layer(CASES["a layer"]), Dim("rows", min=1, max=64)
     program = delegate.to_backend(export(layer, (X,), dynamic_shapes=({0: rows},)), [])
     for count in (3, 1, 64, 7, 3):
         x = torch.randn(count, 4)
-        torch.testing.assert_close(program(x), layer(x))
+        assert_same(program(x), layer(x))
 
 
 def calls_of(program: Any, *x: Any, times: int) -> dict[str, int]:
@@ -130,7 +131,7 @@ def test_contexts_begin_at_the_same_time():
     for thread in threads:
         thread.join()
     for result in results:
-        torch.testing.assert_close(result, layer(X))
+        assert_same(result, layer(X))
 
 
 def test_what_takes_far_more_memory_than_constants_is_computed_in_every_call():
@@ -146,7 +147,7 @@ def test_what_takes_far_more_memory_than_constants_is_computed_in_every_call():
     program = delegate.to_backend(export(Grown(), (X,)), [])
     counts = calls_of(program, X, times=3)
     assert counts["dequantize_per_tensor.default"] == 3
-    torch.testing.assert_close(program(X), Grown()(X))
+    assert_same(program(X), Grown()(X))
 
 
 def test_a_kernel_of_somebody_else_runs_in_every_call():
@@ -161,7 +162,7 @@ def test_a_kernel_of_somebody_else_runs_in_every_call():
     layer = Layer(CASES["a layer"])
     loaded = delegate.load(serialize(delegate.to_backend(export(layer, (X,)), []).program), kernels=[table])
     for _ in range(3):
-        np.testing.assert_allclose(loaded(X.numpy()), layer(X).numpy(), rtol=1e-5)
+        assert_same(loaded(X.numpy()), layer(X))
     assert len(ran) == 3
 
 
@@ -176,4 +177,4 @@ def test_a_failure_is_told_in_every_call(monkeypatch):
         with pytest.raises(KernelError, match=r"dequantize_per_channel"):
             program(X)
     monkeypatch.undo()
-    torch.testing.assert_close(program(X), Layer(CASES["a layer"])(X))
+    assert_same(program(X), Layer(CASES["a layer"])(X))

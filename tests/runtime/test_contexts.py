@@ -247,7 +247,7 @@ def test_one_program_without_state_in_threads(backend):
 
     def work(number: int) -> None:
         for _ in range(100):
-            np.testing.assert_allclose(program(given[number].numpy()), expected[number], rtol=1e-4, atol=1e-6)
+            assert_same(program(given[number].numpy()), expected[number])
 
     in_threads(work)
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import delegate
+from delegate.testing import assert_same
 from tests.backends.nan import CASES
 from tests.e2e.test_dynamic import Function
 
@@ -18,7 +19,7 @@ def lowered(name: str, nan: str) -> delegate.DelegatedProgram:
 
 def same(name: str, program: delegate.DelegatedProgram) -> None:
     function, x = CASES[name]
-    torch.testing.assert_close(program(x), function(x), rtol=1e-4, atol=1e-5, equal_nan=True)
+    assert_same(program(x), function(x))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -22,6 +22,7 @@ from delegate.backends.onnx.provider import CPU
 from delegate.backends.onnx.translations import table_of
 from delegate.config import load_config
 from delegate.errors import BackendFailed, BackendUnavailable
+from delegate.testing import assert_same
 
 MODEL = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Sigmoid()).eval()
 X = torch.randn(1, 3, 8, 8)
@@ -69,7 +70,7 @@ def test_instances_with_threads_of_their_own(tmp_path: Path) -> None:
     with delegate.load(tmp_path / "model.dlg", options={"onnxruntime:two": {"threads": 1}}) as loaded:
         given = {(s.backend, s.compile_specs["threads"]) for s in loaded.program.delegates}
         assert given == {("onnxruntime:one", 1), ("onnxruntime:two", 1)}
-        torch.testing.assert_close(torch.from_numpy(loaded(X.numpy())), MODEL(X).detach(), rtol=0, atol=1e-5)
+        assert_same(loaded(X.numpy()), MODEL(X))
 
 
 def test_a_provider_of_a_wheel_beside_the_cpu(tmp_path: Path) -> None:
@@ -81,12 +82,12 @@ def test_a_provider_of_a_wheel_beside_the_cpu(tmp_path: Path) -> None:
         partitioning={"pins": {"0": "onnxruntime:dsp", "2": "onnxruntime:cpu"}},
     )
     assert {p.backend for p in program.report.partitions} == {"onnxruntime:dsp", "onnxruntime:cpu"}
-    torch.testing.assert_close(program(X), MODEL(X), rtol=0, atol=5e-3)
+    assert_same(program(X), MODEL(X), 0.005)
     program.save(tmp_path / "model.dlg")
     with pytest.raises(BackendFailed, match="trust_code=True"):
         delegate.load(tmp_path / "model.dlg")
     with delegate.load(tmp_path / "model.dlg", trust_code=True) as loaded:
-        torch.testing.assert_close(torch.from_numpy(loaded(X.numpy())), MODEL(X).detach(), rtol=0, atol=5e-3)
+        assert_same(loaded(X.numpy()), MODEL(X), 0.005)
 
 
 @pytest.mark.skipif("VK_DRIVER_FILES" not in os.environ, reason="no software GPU is here")
@@ -96,7 +97,7 @@ def test_what_a_provider_has_no_kernel_for_is_composed_of_others() -> None:
     program = delegate.to_backend(torch.export.export(module, (x,)), config={"backends": [webgpu, "onnxruntime"]})
     assert "Round" not in operators_of("WebGpuExecutionProvider")
     assert {n.backend for n in program.report.nodes} == {"onnxruntime:gpu"}
-    torch.testing.assert_close(program(x), module(x), rtol=0, atol=1e-4)
+    assert_same(program(x), module(x))
 
 
 def test_what_a_provider_leaves_to_the_cpu_is_planned_elsewhere() -> None:
@@ -106,7 +107,7 @@ def test_what_a_provider_leaves_to_the_cpu_is_planned_elsewhere() -> None:
     program = delegate.to_backend(torch.export.export(module, (x,)), config={"backends": [DSP, "onnxruntime"]})
     assert [n.backend for n in program.report.nodes] == ["onnxruntime:dsp", "onnxruntime"]
     assert "does not take ReduceProd" in program.report.nodes[-1].verdicts["onnxruntime:dsp"].message
-    torch.testing.assert_close(program(x), module(x), rtol=0, atol=2e-2)
+    assert_same(program(x), module(x), 0.02)
 
 
 def test_a_provider_that_is_not_here() -> None:
@@ -149,4 +150,4 @@ def test_the_configurations_of_the_readme_run() -> None:
         assert load_config(config)
         program = delegate.to_backend(torch.export.export(MODEL, (X,)), config=config)
         assert all(p.backend.startswith("onnxruntime") for p in program.report.partitions)
-        torch.testing.assert_close(program(X), MODEL(X), rtol=0, atol=1e-5)
+        assert_same(program(X), MODEL(X))

@@ -14,6 +14,7 @@ from delegate.errors import DelegateError
 from delegate.program.file import serialize
 from delegate.program.memory_plan import align
 from delegate.program.model import Program
+from delegate.testing import assert_same
 
 X = torch.randn(3, 64)
 
@@ -42,8 +43,8 @@ def test_two_methods_share_them(tmp_path: Path) -> None:
     weights = sum(p.nbytes for p in module.parameters())
     assert (tmp_path / "two.dlg").stat().st_size - (tmp_path / "one.dlg").stat().st_size < weights / 4
     with delegate.load(tmp_path / "two.dlg") as loaded, torch.no_grad():
-        torch.testing.assert_close(torch.from_numpy(loaded.method("one")(X.numpy())), module(X))
-        torch.testing.assert_close(torch.from_numpy(loaded.method("two")(X[:1].numpy())), module(X[:1]).tanh())
+        assert_same(loaded.method("one")(X.numpy()), module(X))
+        assert_same(loaded.method("two")(X[:1].numpy()), module(X[:1]).tanh())
 
 
 def test_a_file_with_weights_in_the_blob() -> None:
@@ -62,7 +63,7 @@ def test_a_file_with_weights_in_the_blob() -> None:
     segments = tuple(bytes(blob) if i == spec.segment else s for i, s in enumerate(program.segments))
     old = program._replace(segments=segments, delegates=(program.delegates[0]._replace(data=()),))
     with delegate.load(serialize(old)) as loaded, torch.no_grad():
-        torch.testing.assert_close(torch.from_numpy(loaded(X.numpy())), module(X))
+        assert_same(loaded(X.numpy()), module(X))
 
 
 @pytest.mark.parametrize("place", [-1, 99, 1.5, "0", None, [0]])

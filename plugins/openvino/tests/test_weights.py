@@ -14,6 +14,7 @@ import delegate
 from delegate.errors import BackendFailed
 from delegate.program.file import serialize
 from delegate.program.model import Program
+from delegate.testing import assert_same
 from tests.backends.equal_weights import CASES, Each
 
 X = torch.randn(3, 64)
@@ -48,8 +49,8 @@ def test_two_methods_share_them(tmp_path: Path) -> None:
     weights = sum(p.nbytes for p in module.parameters())
     assert (tmp_path / "two.dlg").stat().st_size - (tmp_path / "one.dlg").stat().st_size < weights / 4
     with delegate.load(tmp_path / "two.dlg") as loaded, torch.no_grad():
-        torch.testing.assert_close(torch.from_numpy(loaded.method("one")(X.numpy())), module(X))
-        torch.testing.assert_close(torch.from_numpy(loaded.method("two")(X[:1].numpy())), module(X[:1]).tanh())
+        assert_same(loaded.method("one")(X.numpy()), module(X))
+        assert_same(loaded.method("two")(X[:1].numpy()), module(X[:1]).tanh())
 
 
 def test_a_file_with_all_in_the_blob() -> None:
@@ -65,7 +66,7 @@ def test_a_file_with_all_in_the_blob() -> None:
     specs = {name: value for name, value in spec.compile_specs.items() if name != "weights"}
     old = program._replace(segments=segments, delegates=(spec._replace(data=(), compile_specs=specs),))
     with torch.no_grad():
-        torch.testing.assert_close(answer(old), module(X))
+        assert_same(answer(old), module(X))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from delegate.backends.gpu.cuda.targets import Target
 from delegate.errors import LoweringError
 from tests.backends.gpu.cases import frozen
 from tests.backends.onnx.cases import Constant
-from tests.lowering import compiled, relative_error
+from tests.lowering import assert_same, compiled, relative_error
 
 pytest.importorskip("tvm", reason="TVM is not installed: pip install 'delegate[cuda]'")
 import tvm_ffi
@@ -145,7 +145,7 @@ def test_numbers_at_the_borders_of_tf32():
     expected = [0.0, 1 + step, 1.0, -1 - 2 * step, 0.0, inf, -inf, nan]
     x, one = torch.tensor([given]).T, torch.ones(1, 1)
     for made in (lowered(torch.mm, (x, one), "tf32")(x, one), rounding.constant(x, "tf32")):
-        torch.testing.assert_close(made, torch.tensor([expected]).T, rtol=0, atol=0, equal_nan=True)
+        assert_same(made, torch.tensor([expected]).T, tolerance=0)
 
 
 def test_weights_are_rounded_to_tf32_when_compiled(monkeypatch):

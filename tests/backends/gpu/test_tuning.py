@@ -15,7 +15,7 @@ from delegate.backends.gpu.cuda import library, tuning
 from delegate.backends.gpu.cuda.database import Database, Record
 from delegate.backends.gpu.cuda.targets import Target
 from delegate.errors import ConfigError, LoweringError
-from tests.lowering import compiled
+from tests.lowering import assert_same, compiled
 
 pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
 
@@ -91,7 +91,7 @@ def test_a_dynamic_batch_has_the_default_schedules(tmp_path):
         MODULE, (images,), config={"backends": [{"name": "cuda", "options": options}]}, dynamic_shapes=batch
     )
     assert "0 schedules measured" in note(program)
-    torch.testing.assert_close(program(images[:2]), MODULE(images[:2]), rtol=1e-5, atol=1e-5)
+    assert_same(program(images[:2]), MODULE(images[:2]))
 
 
 @no_gpu

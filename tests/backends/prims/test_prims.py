@@ -17,6 +17,7 @@ from delegate.backends.prims import PrimsBackend
 from delegate.edge.node import op_name
 from delegate.edge.verifier import PRIMS
 from delegate.errors import DialectError
+from delegate.testing import assert_same
 from delegate.verdict import YES, Reason, Verdict, no
 from tests.plugins import Site, site
 
@@ -105,7 +106,7 @@ def test_a_region_in_prims(module: nn.Module, seen: type[Seen]) -> None:
             found = graph(*given)
         wanted = module(x)
         for mine, theirs in zip(found, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+            assert_same(mine, theirs)
 
 
 def test_verdicts_are_on_prims(seen: type[Seen]) -> None:
@@ -165,7 +166,7 @@ def test_the_example(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     for found in (program(x), loaded(x.numpy())):
         pairs = zip(*(v if isinstance(v, tuple) else (v,) for v in (found, wanted)), strict=True)
         for mine, theirs in pairs:
-            torch.testing.assert_close(torch.as_tensor(mine), theirs, rtol=1e-4, atol=1e-5)
+            assert_same(torch.as_tensor(mine), theirs)
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated:FutureWarning")  # of torch, by torch
@@ -186,4 +187,4 @@ def test_portable_kernels_run_programs_in_prims(module: nn.Module) -> None:
     with torch.no_grad():
         found, wanted = program(x), module(x)
     for mine, theirs in zip(*(v if isinstance(v, tuple) else (v,) for v in (found, wanted)), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+        assert_same(mine, theirs)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import delegate
+from delegate.testing import assert_same
 from delegate.verdict import Reason
 from tests.backends.xnnpack.harness import Call, refusal
 
@@ -84,7 +85,7 @@ def test_limits(dtype):
     module = Call(lambda x: (x + x, x * 0.5))
     found = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")(x)
     for ours, theirs in zip(found, module(x), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+        assert_same(ours, theirs, tolerance=0)
 
 
 def test_a_number_without_dimensions():
@@ -92,7 +93,7 @@ def test_a_number_without_dimensions():
     module = Call(lambda x, y: ((x * y).sigmoid().sum(), x * 2))
     found = delegate.to_backend(torch.export.export(module, (x, y)), "xnnpack")(x, y)
     for ours, theirs in zip(found, module(x, y), strict=True):
-        torch.testing.assert_close(ours, theirs)
+        assert_same(ours, theirs)
 
 
 @pytest.mark.parametrize("op", ["floor", "ceil", "round"])
@@ -106,7 +107,7 @@ def test_a_float32_program_keeps_its_roundings(dtype):
     module = Call(lambda x: (x * 3).to(dtype).float().exp())
     x = torch.randn(40, 50)
     found = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")(x)
-    torch.testing.assert_close(found, module(x), rtol=1e-5, atol=1e-6)
+    assert_same(found, module(x))
 
 
 def test_rounded_after_every_operator():
@@ -115,4 +116,4 @@ def test_rounded_after_every_operator():
     config = {"backends": [{"name": "xnnpack", "options": {"half": "every"}}]}
     program = delegate.to_backend(torch.export.export(module, (x,)), config=config)
     assert not program.report.partitions
-    torch.testing.assert_close(program(x), module(x))
+    assert_same(program(x), module(x))

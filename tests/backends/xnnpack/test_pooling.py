@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import Call, assert_same, lower, refusal, run
+from tests.backends.xnnpack.harness import Call, assert_as_eager, lower, refusal, run
 
 MAX = {
     "plain": (2,),
@@ -89,7 +89,7 @@ def test_dynamic_batch():
     module = nn.MaxPool2d(3, 2, 1)
     lowered = lower(module, (torch.randn(2, 4, 9, 9),), ({0: torch.export.Dim("n", min=1, max=16)},))
     for n in (2, 5, 1):
-        assert_same(module, (torch.randn(n, 4, 9, 9),), lowered, 0, 0)
+        assert_as_eager(module, (torch.randn(n, 4, 9, 9),), lowered, 0, 0)
 
 
 X = torch.randn(1, 4, 9, 9)
@@ -129,4 +129,4 @@ def test_max_pool_over_dynamic_sizes(stride, ceil, padding):
         return
     lowered = lower(module, (x,), (dims,))
     for height, width in ((9, 10), (7, 8), (12, 11)):
-        assert_same(module, (torch.randn(1, 2, height, width) - 3,), lowered, 0, 0)
+        assert_as_eager(module, (torch.randn(1, 2, height, width) - 3,), lowered, 0, 0)

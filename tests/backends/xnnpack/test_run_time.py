@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import delegate
+from delegate.testing import assert_same
 from tests import zoo
 from tests.backends.xnnpack.qdq import QD, Weights
 from tests.backends.xnnpack.test_integers import floats_within, require_whole
@@ -194,7 +195,7 @@ def test_weights_that_xnnpack_has_not_are_decoded_and_say_so(name: str) -> None:
     layer = PerRow(unfit).eval()
     for module in (RunTime(layer).eval(), layer):
         program = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")
-        torch.testing.assert_close(program(x), module(x).detach(), rtol=1e-4, atol=1e-4)
+        assert_same(program(x), module(x))
         said = " ".join(str(v) for n in program.report.nodes for v in n.verdicts.values())
         assert module is layer or unfit.said in said
 
@@ -240,4 +241,4 @@ def test_others_that_read_what_a_layer_is_given_get_it_right() -> None:
     module = Both().eval()
     program = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")
     for got, expected in zip(program(x), module(x), strict=True):
-        torch.testing.assert_close(got, expected.detach(), rtol=1e-4, atol=1e-4)
+        assert_same(got, expected)

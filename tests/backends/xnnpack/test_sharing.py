@@ -19,6 +19,7 @@ from torch import nn
 
 import delegate
 from delegate.backends.xnnpack import litert, packed, sharing
+from delegate.testing import assert_same
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
 WIDTH, MIDDLE = 1024, 2200  # 18 MB of weights in two layers
@@ -214,7 +215,7 @@ def test_weights_of_others_are_not_shared(module: nn.Module, program: Path, tmp_
         assert len(packed._OPEN) == 2
         assert keys < set(packed._OPEN.keys())
         with torch.no_grad():
-            torch.testing.assert_close(torch.from_numpy(second(x)), module(x), rtol=1e-4, atol=1e-5)
+            assert_same(second(x), module(x))
     finally:
         with torch.no_grad():
             module[0].bias[0] -= 1
@@ -255,7 +256,7 @@ def test_threads_and_models_of_any_size_share_memory_for_what_goes_in_and_out(
             for number, x in enumerate(inputs):
                 for name in names:
                     got = context.method(name)(x.numpy())
-                    np.testing.assert_allclose(got, expected[name][number], rtol=1e-4, atol=1e-5)
+                    assert_same(got, expected[name][number])
 
     with ThreadPoolExecutor(2) as pool:
         for found in [pool.submit(work, names) for names in (("one", "two"), ("two", "one"))]:

@@ -11,6 +11,7 @@ from delegate.backends.xnnpack.runtime import XnnpackRuntime
 from delegate.backends.xnnpack.weights import LEAST, pieces, put_together, take_apart
 from delegate.errors import BackendFailed, ProgramError
 from delegate.program.verifier import verify
+from delegate.testing import assert_same
 from tests.backends.xnnpack.harness import lower
 
 N = LEAST // 4
@@ -99,7 +100,7 @@ def test_two_methods_store_their_weights_once(tmp_path, isolate):
     with delegate.load(tmp_path / "both.dlg", isolate=isolate) as program, torch.no_grad():
         for name, shape in shapes.items():
             x = torch.randn(shape)
-            torch.testing.assert_close(torch.from_numpy(program.method(name)(x)), module(x), rtol=1e-5, atol=1e-5)
+            assert_same(program.method(name)(x), module(x))
 
 
 @pytest.mark.parametrize(
