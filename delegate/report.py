@@ -11,6 +11,7 @@ from typing import Any
 
 from delegate.errors import ProgramError
 from delegate.measured import Placement
+from delegate.option_rules import Rule
 from delegate.plugins import PORTABLE
 from delegate.verdict import Reason, Verdict
 
@@ -142,6 +143,7 @@ class Report:
         notes: for people, e.g. patterns of the configuration that matched nothing.
         accuracy: of whole methods on the inputs of `verify`.
         placements: of methods whose places were measured.
+        load_rules: backend -> option -> the values that it accepts, when a program is loaded too.
     """
 
     methods: tuple[str, ...] = ()
@@ -150,6 +152,7 @@ class Report:
     notes: tuple[str, ...] = ()
     accuracy: tuple[MethodAccuracy, ...] = ()
     placements: tuple[Placement, ...] = ()
+    load_rules: Mapping[str, Mapping[str, Rule]] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:
@@ -175,6 +178,10 @@ class Report:
                 notes=tuple(map(str, data["notes"])),
                 accuracy=tuple(map(_method_accuracy, data.get("accuracy", ()))),
                 placements=tuple(map(Placement.from_data, data.get("placements", ()))),
+                load_rules={
+                    str(backend): {str(name): Rule.from_data(rule) for name, rule in rules.items()}
+                    for backend, rules in data.get("load_rules", {}).items()
+                },
             )
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             remedy = "lower the model again"

@@ -7,6 +7,7 @@ import reprlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
+from pydantic.errors import PydanticInvalidForJsonSchema
 from torch.fx import Node
 
 from delegate.backends.aot import Backend, Claim, Options, PreprocessResult, Region, RegionFailed, RegionRefused
@@ -17,6 +18,7 @@ from delegate.backends.untouched import Untouched
 from delegate.cache.environment import code_of, files_of, versions_of
 from delegate.edge.node import describe
 from delegate.errors import BackendBroken, DelegateError, LoweringError, PartitionError
+from delegate.option_rules import Rule
 from delegate.plugins import AUTHOR, OWN, one_line
 from delegate.verdict import Reason, Verdict, no
 
@@ -96,6 +98,10 @@ class CheckedBackend:
             what = f"the AOT half of backend {name!r} fails when it is made: {one_line(error)}"
             raise BackendBroken(what, where=f"{half.__module__}.{half.__qualname__}", remedy=AUTHOR) from error
 
+    def option_rules(self) -> dict[str, Rule]:
+        """The values that each of its options accepts."""
+        return rules_of(type(self._half))
+
     def identity(self, state: BackendState) -> str | None:
         """What the blobs of this backend depend on besides their regions, as text; None where they are not to be kept.
 
@@ -159,6 +165,16 @@ class CheckedBackend:
             remedy = f"it should work on region.copy() and on copies of weights; load the model anew: {AUTHOR}"
             raise LoweringError(f"backend {self._name} {change}", where=region.name, remedy=remedy)
         return result
+
+
+def rules_of(half: type[Backend]) -> dict[str, Rule]:
+    """The values that each option of an AOT half accepts, of those whose model states plain ones; for loads."""
+    try:
+        schema = half.Options.model_json_schema()
+    except PydanticInvalidForJsonSchema:  # a type of its own
+        return {}
+    found = {name: Rule.of_schema(of_option) for name, of_option in schema.get("properties", {}).items()}
+    return {name: rule for name, rule in found.items() if rule is not None}
 
 
 def _names_it(name: str, where: str) -> bool:

@@ -17,11 +17,12 @@ from delegate.backends.aot import (
     RegionGivenUp,
     RegionRefused,
 )
-from delegate.backends.checked import CheckedBackend, answered, claimed
+from delegate.backends.checked import CheckedBackend, answered, claimed, rules_of
 from delegate.backends.forked import Said, in_fork
 from delegate.backends.state import BackendState
 from delegate.edge.node import is_compute
 from delegate.errors import BackendBroken, DelegateError
+from delegate.option_rules import Rule
 from delegate.plugins import AUTHOR
 from delegate.verdict import Reason, Verdict, no
 
@@ -68,6 +69,10 @@ class IsolatedBackend:
             self._answer(node, self._verdicts, lambda backend, n: answered(self._name, backend.check, n), _refusal)
         verdict: Verdict = _value(self._verdicts[_key(node)])
         return verdict
+
+    def option_rules(self) -> dict[str, Rule]:
+        """The values that each of its options accepts."""
+        return rules_of(self._half)
 
     def identity(self, state: BackendState) -> str | None:
         """As the backend's own, and that its compiler has a process of its own; not kept where that ends early."""

@@ -8,6 +8,7 @@ from delegate.backends.aot import PreprocessResult, Region, RegionFailed, Region
 from delegate.backends.checked import CheckedBackend
 from delegate.backends.state import BackendState
 from delegate.errors import DelegateError
+from delegate.option_rules import Rule
 
 
 class UnaskedBackend:
@@ -33,6 +34,10 @@ class UnaskedBackend:
         """Told of a fault in its answers, see `Capability`."""
         self.has_failed = True
         self._tell(fault)
+
+    def option_rules(self) -> dict[str, Rule]:
+        """The values that each of its options accepts."""
+        return self._backend.option_rules()
 
     def identity(self, state: BackendState) -> str | None:
         """As the backend's own, but what it fails at is not kept."""

@@ -159,7 +159,9 @@ class Compiler:
 
     def report(self) -> Report:
         """Who runs what, and why not elsewhere."""
-        return make_report(self.plans, self.notes, self.selection.notes)
+        report = make_report(self.plans, self.notes, self.selection.notes)
+        backends = {name: self.selection.backends[name] for name in dict.fromkeys(p.backend for p in report.partitions)}
+        return replace(report, load_rules={name: backend.option_rules() for name, backend in backends.items()})
 
     def _lower(self, method: _Method) -> LoweredProgram:
         """Plan a method and compile its partitions, planning again without the nodes that a library turns down."""

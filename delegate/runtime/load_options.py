@@ -6,11 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from delegate.errors import ConfigError, did_you_mean
+from delegate.option_rules import Alternative, Rule
 from delegate.program.model import Program
 from delegate.registry import Registry
+from delegate.report import Report
 
 LoadOptions = Mapping[str, Mapping[str, Any]]  # backend -> option -> value
-_WORDS = {int: "a whole number of 0 or more", bool: "true or false", str: "text", float: "a number"}
+# Of an option that is no option at lowering, the runtime half's type is all that is known.
+_BY_TYPE: Mapping[type, Rule] = {
+    int: Rule((Alternative("integer", minimum=0),)),
+    bool: Rule((Alternative("boolean"),)),
+    str: Rule((Alternative("string"),)),
+    float: Rule((Alternative("number"),)),
+}
 
 
 def with_load_options(program: Program, options: LoadOptions, registry: Registry) -> Program:
@@ -18,17 +26,20 @@ def with_load_options(program: Program, options: LoadOptions, registry: Registry
 
     Raises:
         ConfigError: the program has no partition of a backend, or an option is unknown, fixed since the program was
-            lowered, or of another type.
+            lowered, or has a value that the lowering would not accept either.
+        ProgramError: the report cannot be read, which holds the rules for values.
         BackendError: the backend cannot be used here.
     """
     if not options:
         return program
+    rules = Report.from_json(program.report).load_rules if program.report else {}
     used = {spec.backend for spec in program.delegates}
     for backend, given in options.items():
         if backend not in used:
             what = f"options are given for backend {backend!r}, and the program has no partition of it"
             raise ConfigError(what, remedy=did_you_mean(backend, used) if used else "give none")
-        known = registry.runtime(backend).load_options
+        known = {name: _BY_TYPE[kind] for name, kind in registry.runtime(backend).load_options.items()}
+        known |= {name: rule for name, rule in rules.get(backend, {}).items() if name in known}
         fixed = {key for spec in program.delegates if spec.backend == backend for key in spec.compile_specs}
         for key, value in given.items():
             _check(backend, key, value, known, fixed)
@@ -36,12 +47,11 @@ def with_load_options(program: Program, options: LoadOptions, registry: Registry
     return program._replace(delegates=tuple(changed))
 
 
-def _check(backend: str, key: str, value: Any, known: Mapping[str, type], fixed: set[str]) -> None:
+def _check(backend: str, key: str, value: Any, known: Mapping[str, Rule], fixed: set[str]) -> None:
     where = f"options of {backend}"
     if key in known:
-        wanted = known[key]
-        if type(value) is not wanted or (isinstance(value, int) and value < 0):
-            raise ConfigError(f"{key} should be {_WORDS[wanted]}, not {value!r}", where=where)
+        if not known[key].accepts(value):
+            raise ConfigError(f"{key} should be {known[key]}, not {value!r}", where=where)
         return
     if key in fixed:
         raise ConfigError(f"{key} is fixed: the blob was compiled with it", where=where, remedy="lower the model anew")

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar, Literal
+
 import pytest
 import torch
+from pydantic import Field, ValidationError
 from torch import nn
 
 import delegate
+from delegate.backends import aot
 from delegate.errors import ConfigError
+from delegate.option_rules import Alternative, Rule
+from delegate.program.file import serialize
+from delegate.report import Report
 from tests.cli.test_run import CliRunner, app
+from tests.faulty import MODULE, Runtime, registry  # noqa: F401 - a fixture among them
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +44,15 @@ def test_a_blob_is_opened_with_them(saved, isolate):
         ({"dsp": {"threads": 1}}, "backend 'dsp', and the program has no partition of it"),
         ({"xnnpack": {"thread": 1}}, "no option 'thread' at load .*did you mean 'threads'"),
         ({"xnnpack": {"dynamic": False}}, "dynamic is fixed: .*lower the model anew"),
-        ({"xnnpack": {"threads": "two"}}, "threads should be a whole number of 0 or more, not 'two'"),
+        (
+            {"xnnpack": {"threads": "two"}},
+            "threads should be a whole number above 0 and up to 1024, or null, not 'two'",
+        ),
         ({"xnnpack": {"threads": -1}}, "threads should be a whole number"),
         ({"xnnpack": {"threads": True}}, "threads should be a whole number"),
+        ({"xnnpack": {"threads": 0}}, "threads should be a whole number"),
+        ({"xnnpack": {"threads": 1025}}, "threads should be a whole number"),
+        ({"xnnpack": {"weight_cache": 1}}, "weight_cache should be true or false, not 1"),
     ],
 )
 def test_what_is_refused(saved, options, message):
@@ -58,3 +72,68 @@ def test_on_the_command_line(saved, option, code, said):
     done = CliRunner().invoke(app, ["run", str(saved), "--option", option])
     assert done.exit_code == code
     assert said in " ".join(done.output.split())
+
+
+class Options(aot.Options):
+    """Options of every plain kind."""
+
+    level: int = Field(default=-1, ge=-1, le=64)
+    share: float | None = Field(default=None, gt=0, lt=1)
+    mode: Literal["fast", "slow"] = "fast"
+    quiet: bool = False
+    path: str = Field(default="", max_length=5)
+
+
+KINDS = {"level": int, "share": float, "mode": str, "quiet": bool, "path": str}
+VALUES: dict[str, list[Any]] = {
+    "level": [-2, -1, 0, 64, 65, 77, "high", None, 1.5],
+    "share": [0.0, 0.5, 1.0, None, -0.5, "half", float("nan")],
+    "mode": ["fast", "slow", "other", 3, None],
+    "quiet": [True, False, None],
+    "path": ["", "12345", "123456", None, 5],
+}
+
+
+@pytest.mark.parametrize(("option", "value"), [(name, value) for name, values in VALUES.items() for value in values])
+def test_what_a_lowering_accepts_is_accepted_at_load_and_nothing_else(registry, option, value):  # noqa: F811
+    class Adder(aot.Backend):
+        name = "faulty"
+        Options: ClassVar[type[aot.Options]] = Options
+
+        def check(self, node):
+            from delegate.verdict import YES, Reason, no
+
+            return YES if str(node.target) == "aten.add.Tensor" else no(Reason.OPERATOR, "it only adds")
+
+        def preprocess(self, region):
+            return aot.PreprocessResult(b"sum", self.options.model_dump())
+
+    class Adding(nn.Module):
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            return torch.relu(a + a)
+
+    MODULE.Aot, MODULE.Runtime = Adder, type("Loaded", (Runtime,), {"load_options": KINDS})
+    data = serialize(delegate.to_backend(torch.export.export(Adding(), (torch.ones(3),)), "faulty").program)
+    try:
+        Options(**{option: value})
+        accepted = True
+    except ValidationError:
+        accepted = False
+    if accepted:
+        with delegate.load(data, options={"faulty": {option: value}}) as program:
+            assert program.program.delegates[0].compile_specs[option] == value
+    else:
+        with pytest.raises(ConfigError, match=f"{option} should be"):
+            delegate.load(data, options={"faulty": {option: value}})
+
+
+def test_rules_survive_the_report_and_those_that_are_none_do_not():
+    rules = {"level": Rule.of_schema(Options.model_json_schema()["properties"]["level"])}
+    assert rules["level"] == Rule((Alternative("integer", minimum=-1, maximum=64),))
+    report = Report(load_rules={"acme": rules})
+    assert Report.from_json(report.to_json()).load_rules == {"acme": rules}
+    assert Rule.of_schema({"$ref": "#/$defs/Tuning"}) is None
+    assert Rule.of_schema({"type": "string", "pattern": "a+"}) is None
+    for wrong in ({"type": "whole"}, {"type": "integer", "minimum": "one"}, {"type": "integer", "most": 3}):
+        with pytest.raises((ValueError, TypeError)):
+            Rule.from_data({"alternatives": [{"enum": [], **wrong}]})
