@@ -168,7 +168,15 @@ class Quantization(_Model):
     )
     observer: Literal["histogram", "minmax"] = Field(
         default="histogram",
-        description="How the range of activations is found: histogram leaves out what is rare, minmax nothing.",
+        description="How the range of activations is found: histogram by the least square error and without outliers, "
+        "minmax of all values.",
+    )
+    outliers: float = Field(
+        default=1e-4,
+        ge=0,
+        le=0.01,
+        description="Share of an activation's values that histogram may leave out at each end, if they are more than "
+        "four times as large as all others: one of a thousand or more always may be. Zeros do not count. 0: none.",
     )
     calibration: str | dict[str, str] | None = Field(
         default=None,

@@ -70,6 +70,7 @@ def settings_of(section: Quantization, backend: str) -> Settings:
         section.nodes,
         section.group_size,
         section.observer,
+        section.outliers,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -20,10 +20,12 @@ from delegate.errors import ConfigError, DelegateError, ExportError
 from delegate.plugins import one_line
 from delegate.quantization.calibration import Batch, Checked
 from delegate.quantization.constants import fold
+from delegate.quantization.observers import FittingHistogram, FittingMinMax
 from delegate.quantization.quantizer import BackendQuantizer
-from delegate.quantization.settings import OFF, RULES, Choice, Settings
+from delegate.quantization.settings import OFF, RULES, Choice, Settings, stack
 from delegate.registry import Registry
 
+_MOST_VANISH = 0.5  # share of the values that become 0; of usual ones 2 % do
 Progress = Callable[[int], None]  # told the number of each batch when it is done
 
 
@@ -101,6 +103,8 @@ def convert(prepared: Prepared) -> ExportedProgram:
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
     _require_ranges(prepared)
+    _warn_of_outliers(prepared.module)
+    _warn_of_vanishing(prepared.module)
     with _quiet(), torch.no_grad():
         try:
             for name, held in prepared.states.items():
@@ -230,6 +234,65 @@ def _warn_of_nothing(module: GraphModule, settings: Settings) -> None:
     names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in floats))
     why = f"it computes in {names}: quantize it in float32" if floats else f"{settings.backend} has no operator of it"
     warnings.warn(f"nothing of the model is quantized: {why}", RuntimeWarning, stacklevel=4)
+
+
+def _warn_of_outliers(module: GraphModule) -> None:
+    """Warn of the values that ranges leave out."""
+    observers = {node: observer for node, observer in _observers(module) if isinstance(observer, FittingHistogram)}
+    found = [f"{_place(node)}: up to {o.largest:.3g}, others within {o.range[0]:.3g} and {o.range[1]:.3g}"
+             for node, observer in observers.items() if (o := observer.outliers()) is not None]  # fmt: skip
+    if found:
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        what = f"rare values are left out of ranges: {'; '.join(dict.fromkeys(found[:3]))}{more}"
+        remedy = "if they matter, set quantization.outliers: 0, or keep these layers in floats"
+        warnings.warn(f"{what}: {remedy}", RuntimeWarning, stacklevel=4)
+
+
+def _warn_of_vanishing(module: GraphModule) -> None:
+    """Warn of values that are too small for the integers that stand for them."""
+    found = list(
+        dict.fromkeys(_place(node) for node, observer in _observers(module) if _vanishes(module, node, observer))
+    )
+    if found:
+        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        what = f"values are too small for a scale, so that most become 0 or few numbers: {', '.join(found[:5])}{more}"
+        remedy = "keep these layers in floats, e.g. quantization.modules: {PATH: off}"
+        warnings.warn(f"{what}: {remedy}", RuntimeWarning, stacklevel=4)
+
+
+def _vanishes(module: GraphModule, node: Node, observer: Any) -> bool:
+    """Return if most values become 0, or if the range uses less than a quarter of the integers."""
+    source = node.args[0]
+    if isinstance(source, Node) and source.op == "get_attr":
+        weight = operator.attrgetter(str(source.target))(module).detach()
+        steps = _spread(observer.calculate_qparams()[0], weight.shape, getattr(observer, "ch_axis", 0))
+        nonzero = (weight.abs() / steps)[weight != 0]
+        if not nonzero.numel():
+            return False
+        return bool((nonzero < 0.5).float().mean() > _MOST_VANISH or nonzero.max() < observer.quant_max / 4)
+    if not isinstance(observer, FittingHistogram | FittingMinMax):
+        return False
+    size = max(float(observer.max_val), 0.0) - min(float(observer.min_val), 0.0)
+    levels = size / float(observer.calculate_qparams()[0])
+    few = 0 < levels < (observer.quant_max - observer.quant_min) / 4
+    return few or (isinstance(observer, FittingHistogram) and observer.vanishing() > _MOST_VANISH)
+
+
+def _spread(scale: torch.Tensor, sizes: Sequence[int], axis: int) -> torch.Tensor:
+    """Return the scale of each value of a weight, which has one, one for each place on an axis, or for each group."""
+    if scale.dim() == len(sizes) > 1:
+        return scale.repeat_interleave(sizes[-1] // scale.shape[-1], -1)
+    return scale.reshape([-1 if place == axis else 1 for place in range(len(sizes))])
+
+
+def _place(observer: Node) -> str:
+    """Return where the value of an observer is: the module that makes it, or that reads a weight."""
+    source = observer.args[0]
+    assert isinstance(source, Node)
+    if source.op == "get_attr":
+        return f"weight {source.target}"
+    paths = stack(source)
+    return f"{source.name} of {paths[-1][0]}" if paths else source.name
 
 
 def _require_ranges(prepared: Prepared) -> None:

@@ -89,8 +89,9 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         coded = scheme.activations is not None
         inputs = {s: self._spec(scheme, s) if coded else None for s in _sources(node, row)}
         group = self._group(scheme, node, held) if row.kind is None else row.kind.group
-        inputs[held] = weight_spec(row.kind or scheme.weights, axis, group, qat=self.qat)
-        if scheme.dynamic or scheme.activations is None or not row.inputs:
+        static = not scheme.dynamic and coded and bool(row.inputs)
+        inputs[held] = weight_spec(row.kind or scheme.weights, axis, group, static=static, qat=self.qat)
+        if not static:
             node.meta[_KEY] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
         else:
             self._with_result(scheme, row, node, inputs, norms=True)
@@ -144,6 +145,7 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         return activation_spec(
             scheme.activations,
             observer=self.settings.observer,
+            outliers=self.settings.outliers,
             dynamic=scheme.dynamic,
             qat=self.qat,
             symmetric=symmetric,

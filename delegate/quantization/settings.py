@@ -36,7 +36,10 @@ class Settings:
         nodes: pattern over names of the float program's nodes, e.g. "linear_3" -> the same, for one call of a layer.
         group_size: how many inputs of a channel share a scale, where the scheme has groups; 0 for all, None for the
             scheme's own.
-        observer: how the range of activations is found: "histogram" leaves out what is rare, "minmax" nothing.
+        observer: how the range of activations is found: "histogram" by the least square error and without outliers,
+            "minmax" of all values.
+        outliers: the share of an activation's values that "histogram" may leave out at each end, if they are more than
+            four times as large as all others; 0 for none.
     """
 
     backend: str
@@ -47,6 +50,7 @@ class Settings:
     nodes: Mapping[str, str] = field(default_factory=dict)
     group_size: int | None = None
     observer: str = "histogram"
+    outliers: float = 1e-4
 
 
 Rules = TypeVar("Rules", Settings, Quantization)

@@ -8,11 +8,8 @@ import torch
 from torchao.quantization.granularity import PerGroup
 from torchao.quantization.pt2e import (
     FusedMovingAvgObsFakeQuantize,
-    HistogramObserver,
-    MinMaxObserver,
     MovingAverageMinMaxObserver,
     MovingAveragePerChannelMinMaxObserver,
-    PerChannelMinMaxObserver,
     PlaceholderObserver,
 )
 from torchao.quantization.pt2e._affine_quantization import AffineQuantizedMinMaxObserver
@@ -20,40 +17,48 @@ from torchao.quantization.pt2e.quantizer import FixedQParamsQuantizationSpec, Qu
 from torchao.quantization.quant_primitives import MappingType
 
 from delegate.backends.quantizable import IntegerType
+from delegate.quantization.observers import LEAST_SCALE, FittingHistogram, FittingMinMax, FittingPerChannel
 
-_RANGE = 255 * 2.0**-12  # least range of activations: what is the same everywhere has none
-_LEAST = float(torch.finfo(torch.float32).eps)
+_RANGE = 255 * 2.0**-12  # least range of activations in training, whose fake quantization has a floor of its own
+_LEAST = float(torch.finfo(torch.float32).eps)  # scale of weights in training, and of groups, which lie in float16
+_SMALLEST = 2.0**-20  # of a channel's scale in integers, over the largest: kernels multiply by both and divide
 
 
-def activation_spec(kind: IntegerType, *, observer: str, dynamic: bool, qat: bool, symmetric: bool = False) -> Any:
+def activation_spec(
+    kind: IntegerType, *, observer: str, outliers: float, dynamic: bool, qat: bool, symmetric: bool = False
+) -> Any:
     """The specification of activations.
 
     Args:
         kind: of integers.
         observer: "histogram" or "minmax"; training takes moving averages.
+        outliers: the share of the values that a histogram may leave out.
         dynamic: parameters are chosen at run time.
         qat: fake quantization for training.
         symmetric: the zero point is the middle.
     """
     scheme = torch.per_tensor_symmetric if symmetric or kind.symmetric else torch.per_tensor_affine
-    least = _RANGE / (kind.high - kind.low)
     found: Any
     if dynamic:
-        found = PlaceholderObserver.with_args(eps=_LEAST)
+        found = PlaceholderObserver.with_args(eps=LEAST_SCALE)
     elif qat:
+        least = _RANGE / (kind.high - kind.low)
         found = FusedMovingAvgObsFakeQuantize.with_args(observer=MovingAverageMinMaxObserver, eps=least)
+    elif observer == "histogram":
+        found = FittingHistogram.with_args(outliers=outliers)
     else:
-        found = (HistogramObserver if observer == "histogram" else MinMaxObserver).with_args(eps=least)
+        found = FittingMinMax.with_args()
     return QuantizationSpec(kind.dtype, found, kind.low, kind.high, scheme, is_dynamic=dynamic)
 
 
-def weight_spec(kind: IntegerType, axis: int, group: int, *, qat: bool) -> Any:
+def weight_spec(kind: IntegerType, axis: int, group: int, *, static: bool, qat: bool) -> Any:
     """The specification of a layer's weight.
 
     Args:
         kind: of integers.
         axis: of the output channels.
         group: how many inputs share a scale; 0 for all of a channel.
+        static: results are integers too, with scales that are known before.
         qat: fake quantization for training.
     """
     if group:
@@ -65,12 +70,13 @@ def weight_spec(kind: IntegerType, axis: int, group: int, *, qat: bool) -> Any:
         return QuantizationSpec(kind.dtype, found, kind.low, kind.high)
     per = kind.per_channel
     scheme = torch.per_channel_symmetric if per else torch.per_tensor_symmetric
-    observer: Any = PerChannelMinMaxObserver if per else MinMaxObserver
+    observer: Any
     if qat:
         inner = MovingAveragePerChannelMinMaxObserver if per else MovingAverageMinMaxObserver
         observer = FusedMovingAvgObsFakeQuantize.with_args(observer=inner, eps=_LEAST)
     else:
-        observer = observer.with_args(eps=_LEAST)
+        smallest = _SMALLEST if static else 0.0
+        observer = (FittingPerChannel if per else FittingMinMax).with_args(smallest=smallest)
     return QuantizationSpec(kind.dtype, observer, kind.low, kind.high, scheme, ch_axis=axis if per else None)
 
 

@@ -1,0 +1,155 @@
+"""Ranges of calibration: small values get small scales, rare ones beyond all others are left out, with a warning."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from tests import zoo
+from tests.backends.xnnpack.test_integers import require_whole
+from tests.backends.xnnpack.test_run_time import sqnr
+
+pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
+with zoo.libraries():
+    from torchao.quantization.pt2e import HistogramObserver
+
+    from delegate.quantization import Settings, quantize
+    from delegate.quantization.observers import FittingHistogram
+
+INT8 = {"dtype": torch.int8, "quant_min": -128, "quant_max": 127, "qscheme": torch.per_tensor_affine}
+
+
+def net(weights: float = 1.0) -> nn.Module:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(64, 64, bias=False), nn.ReLU(), nn.Linear(64, 8, bias=False)).eval()
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.mul_(weights)
+        module[0].weight[3] = 0  # a channel without a range
+        module[0].weight[5] *= 1e-30  # one that is as good as 0
+    return module
+
+
+def errors(module: nn.Module, settings: Settings, batches: list[torch.Tensor], x: torch.Tensor) -> float:
+    """The ratio in dB of a quantized module, which is whole in integers on XNNPACK."""
+    program = quantize(torch.export.export(module, (x,)), settings, batches)
+    compiled = delegate.to_backend(program, settings.backend)
+    require_whole(compiled)
+    expected = module(x).detach().double()
+    size = expected.abs().max()  # squares of values of 1e-20 have no float32
+    return sqnr(expected / size, compiled(x).double() / size)
+
+
+@pytest.mark.parametrize("scheme", ["static_int8", "dynamic_int8", "weight_only_int8"])
+@pytest.mark.parametrize(
+    ("inputs", "weights"), [(1.0, 1.0), (1e-6, 1.0), (1.0, 1e-6), (1e-6, 1e-3), (1e-14, 1.0), (1e6, 1e6)]
+)
+def test_any_size_is_quantized_well(inputs: float, weights: float, scheme: str) -> None:
+    module = net(weights)
+    batches = [torch.randn(32, 64) * inputs for _ in range(3)]
+    assert errors(module, Settings("xnnpack", scheme), batches, batches[0]) >= 33
+
+
+@pytest.mark.parametrize("observer", ["histogram", "minmax"])
+def test_one_range_serves_small_images_too(observer: str) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1)).eval()
+    batches = [torch.rand(2, 3, 12, 12) * 1e-6 for _ in range(3)]
+    with torch.no_grad():
+        module[0].bias.zero_()
+        module[3].bias.zero_()
+    assert errors(module, Settings("xnnpack", observer=observer), batches, batches[0]) >= 33
+
+
+@pytest.mark.parametrize(
+    ("scheme", "inputs", "weights", "where"),
+    [
+        ("static_int8", 1e-6, 1e-6, "linear_1 of 2"),
+        ("static_int8", 1e-25, 1.0, "input_1"),
+        ("dynamic_int4", 1.0, 1e-6, "weight 0.weight, weight 2.weight"),
+    ],
+)
+def test_what_is_too_small_is_warned_of(scheme: str, inputs: float, weights: float, where: str) -> None:
+    batches = [torch.randn(32, 64) * inputs]
+    exported = torch.export.export(net(weights), (batches[0],))
+    with pytest.warns(RuntimeWarning, match=f"too small for a scale.*{where}.*keep these layers in floats"):
+        quantize(exported, Settings("xnnpack", scheme), batches)
+
+
+@pytest.mark.parametrize(("batch", "batches"), [(512, 1), (32, 4), (16, 1)])
+@pytest.mark.parametrize("value", [1000.0, -1000.0])
+def test_an_outlier_is_left_out(value: float, batch: int, batches: int) -> None:
+    """Also in what is computed of it: whole rows, which are not rare."""
+    module, good = net(), [torch.randn(batch, 64) for _ in range(batches)]
+    bad = [x.clone() for x in good]
+    bad[-1][batch // 2, 5] = value
+    with pytest.warns(RuntimeWarning, match=r"rare values are left out.*input_1: up to 1e\+03.*outliers: 0"):
+        assert errors(module, Settings("xnnpack"), bad, good[0]) >= 33
+    with pytest.warns(RuntimeWarning, match="too small for a scale.*input_1"):
+        assert errors(module, Settings("xnnpack", outliers=0), bad, good[0]) < 10
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert errors(module, Settings("xnnpack", observer="minmax"), bad, good[0]) < 10
+
+
+# Values of usual activations.
+USUAL: Mapping[str, Callable[[], torch.Tensor]] = {
+    "normal": lambda: torch.randn(64, 512),
+    "positive": lambda: torch.randn(64, 512).relu(),
+    "sparse": lambda: (torch.rand(64, 512) < 0.0005) * torch.rand(64, 512) * 100,
+    "uniform": lambda: torch.rand(64, 512),
+    "exponential tails": lambda: torch.distributions.Laplace(0, 1).sample((64, 512)),
+    "GELU": lambda: nn.functional.gelu(torch.randn(64, 512)),
+    "a channel of large values": lambda: torch.randn(64, 512) * torch.cat([torch.ones(511), torch.tensor([60.0])]),
+    "constant": lambda: torch.full((64, 512), 3.0),
+    "few": lambda: torch.cat([torch.randn(500), torch.tensor([1000.0])]),
+}
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_ranges_of_usual_values_are_those_of_the_least_square_error(name: str) -> None:
+    torch.manual_seed(0)
+    ours, theirs = FittingHistogram(outliers=1e-4, **INT8), HistogramObserver(**INT8)
+    for _ in range(3):
+        values = USUAL[name]()
+        assert ours(values) is values
+        theirs(values)
+    assert ours.outliers() is None
+    for got, expected in zip(ours.calculate_qparams(), theirs.calculate_qparams(), strict=True):
+        torch.testing.assert_close(got, expected.to(got.dtype), rtol=1e-3, atol=1)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1000.0), (-1000.0, 0), (-3000.0, 1000.0)])
+def test_ends_without_outliers(low: float, high: float) -> None:
+    torch.manual_seed(0)
+    values = torch.randn(32768)
+    values[:2] = torch.tensor([low, high])
+    observer: Any = FittingHistogram(outliers=1e-4, **INT8)
+    passed = observer(values)
+    found = observer.outliers()
+    rest = values[values.abs() < 100]
+    for end, expected, outlier in zip(found.range, (rest.min(), rest.max()), (low, high), strict=True):
+        quantile = torch.quantile(rest, 1e-4 if expected < 0 else 1 - 1e-4)
+        assert abs(end - (quantile if outlier else expected)) <= 0.15 * abs(expected)
+    assert (passed.min(), passed.max()) == found.range
+    assert found.largest == max(abs(low), abs(high))
+
+
+def test_usual_models_are_as_exact_and_without_warnings() -> None:
+    from tests.quantization.test_quantize import Encoder, Residual, made
+
+    for build, shape in ((Residual, (2, 3, 24, 20)), (Encoder, (2, 6, 64))):
+        module, batches = made(build, *shape)
+        exported, found = torch.export.export(module, batches[0]), []
+        for outliers in (0.0, 1e-4):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", RuntimeWarning)
+                program = quantize(exported, Settings("xnnpack", outliers=outliers), batches)
+            found.append(sqnr(module(*batches[0]).detach(), program.module()(*batches[0]).detach()))
+        assert found[1] == found[0]
