@@ -7,7 +7,6 @@ import json
 import math
 import queue
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -18,14 +17,13 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from delegate.probing.process import Clock, end, ended, search_path
+from delegate.probing.process import Child, Clock, ended
 from delegate.program import file
 from delegate.program.model import Program
 
 TURN = 0.04  # seconds of calls in a turn
 SHORTEST = 10.0  # seconds that a program gets for an answer, whatever the budget
 LATE = "the budget was over before it ran"
-_START = "import sys; sys.path[:] = {path!r}; from delegate.placement.worker import main; main()"
 _MOST_WORDS = 200  # characters of what a process that failed had to say
 
 
@@ -162,19 +160,18 @@ class Process:
     ) -> None:
         self._trial, self._path, self._limit, self._left = trial, path, limit, left
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
-        code = _START.format(path=search_path())
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code],
+            self._child = Child.start(
+                "delegate.placement.worker:main",
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._words,
                 text=True,
-                start_new_session=True,  # with what it starts itself it is ended as one
             )
         except OSError as error:
             self._words.close()
             raise TrialFailed(f"no process can be started: {error}") from error
+        self._process = self._child.process
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
         self._say("open", **request)
@@ -205,7 +202,7 @@ class Process:
 
     def close(self) -> None:
         """End the process, and what it has started."""
-        end(self._process)
+        self._child.end()
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError, ValueError):  # what was written and not read
                 if pipe is not None:

@@ -1,4 +1,4 @@
-"""The side that asks: a process per question, ended when its time is up."""
+"""Processes of Python that end with this one, and questions to plugins: a process each, ended when its time is up."""
 
 from __future__ import annotations
 
@@ -10,18 +10,26 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from delegate.plugins import Plugin
+from delegate.probing.lifeline import Lifeline
+
+T = TypeVar("T")
 
 LIMITS = {"probe": 10.0, "aot": 60.0, "runtime": 10.0}  # seconds for each question: the AOT half imports torch
 _DOING = {"probe": "while probed", "aot": "while its AOT half was imported", "runtime": "while its runtime half was"}
+# `-P` keeps the working directory out of the path. The child is bound to its parent before it imports anything else.
 _START = (
-    "import sys; sys.path[:] = {path!r}; from delegate.probing.worker import main; "
-    "main({question!r}, {limit}, *{plugin!r})"
+    "import sys; sys.path[:] = {path!r}; from delegate.probing.lifeline import end_with_parent; {bind}"
+    "from {module} import {function}; {function}(*{arguments!r})"
 )
 PATIENCE = 6  # times the limit, where the machine is so busy that a process waits for a core
 _MOST_WORDS = 10_000  # characters of what a process that failed had to say
@@ -44,6 +52,100 @@ class Failed:
     words: str
 
 
+class Child:
+    """A process of Python that calls one function. It ends with this object, and with this process.
+
+    Attributes:
+        process: leads a session of its own.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self, main: str, arguments: Sequence[Any], pass_fds: Sequence[int], popen: dict[str, Any]) -> None:
+        if not sys.executable:
+            raise OSError("Python does not know its own program")
+        module, _, function = main.partition(":")
+        life = Lifeline() if os.name == "posix" else None
+        bind = f"end_with_parent({life.child_end}); " if life else ""
+        code = _START.format(
+            path=search_path(), bind=bind, module=module, function=function, arguments=tuple(arguments)
+        )
+        try:
+            self.process: subprocess.Popen[Any] = subprocess.Popen(
+                [sys.executable, "-P", "-c", code],
+                pass_fds=(*pass_fds, *((life.child_end,) if life else ())),
+                start_new_session=True,  # interrupts at the terminal are not for it; what it starts ends with it
+                **popen,
+            )
+        except BaseException:
+            if life:
+                life.close()
+            raise
+        finally:
+            if life:
+                life.handed_over()
+        self._finalizer = weakref.finalize(self, _end_child, self.process, life, os.getpid())
+
+    @classmethod
+    def start(cls, main: str, *arguments: Any, pass_fds: Sequence[int] = (), **popen: Any) -> Child:
+        """Start a process.
+
+        Args:
+            main: "module:function" that it calls.
+            arguments: of the function; their `repr` is Python for them.
+            pass_fds: descriptors that it inherits.
+            popen: further arguments of `subprocess.Popen`.
+        """
+        return uninterrupted(partial(cls, main, arguments, pass_fds, popen))
+
+    def end(self) -> None:
+        """Kill it, and what it has started."""
+        uninterrupted(self._finalizer)
+
+    def abandon(self) -> None:
+        """Forget it, in a process forked from the one whose it is."""
+        self._finalizer.detach()
+        self.process.returncode = 0  # not this process's child
+
+
+def uninterrupted(work: Callable[[], T]) -> T:
+    """Do work in a thread, for interrupts are raised in the main one: never between a resource and its owner.
+
+    An interrupt meanwhile is raised when the work is done. Its result is then dropped, so it has to clean up itself.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    results: list[T] = []
+    errors: list[BaseException] = []
+    done = threading.Lock()
+    done.acquire()
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.release()
+
+    try:
+        threading.Thread(target=run, name="delegate-uninterrupted", daemon=True).start()
+    except RuntimeError:  # no more threads, or the interpreter is ending
+        return work()
+    interrupt: BaseException | None = None
+    while not results and not errors:  # a wait that a signal ends is begun again
+        try:
+            done.acquire()
+        except BaseException as error:
+            interrupt = interrupt or error
+    if interrupt is not None:
+        raise interrupt
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
 def ask(plugin: Plugin, question: str) -> dict[str, Any] | Failed:
     """Put a question to a plugin in a process of its own; gives what `worker.main` answers.
 
@@ -51,24 +153,23 @@ def ask(plugin: Plugin, question: str) -> dict[str, Any] | Failed:
         CannotAsk: no process can be started here.
     """
     limit = LIMITS[question]
-    code = _START.format(path=search_path(), question=question, limit=limit, plugin=tuple(plugin))
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as said:
-        if not sys.executable:
-            raise CannotAsk("Python does not know its own program")
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code],
+            child = Child.start(
+                "delegate.probing.worker:main",
+                question,
+                limit,
+                *plugin,
                 stdin=subprocess.DEVNULL,
                 stdout=answer,
                 stderr=said,
-                start_new_session=True,  # with what it starts itself it is ended as one
             )
         except OSError as error:
             raise CannotAsk(str(error)) from error
         try:
-            status = exit_code(process, limit)
+            status = exit_code(child.process, limit)
         finally:
-            end(process)
+            child.end()
         ending = f"gave no answer in {limit:g} s" if status is None else ended(status)
         with contextlib.suppress(ValueError):
             made = json.loads(_read(answer))
@@ -130,14 +231,17 @@ def ended(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def end(process: subprocess.Popen[Any]) -> None:
-    """Kill a process, which leads a session of its own, and what it has started."""
+def _end_child(process: subprocess.Popen[Any], life: Lifeline | None, owner: int) -> None:
+    if os.getpid() != owner:
+        return
     if hasattr(os, "killpg"):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
     else:
         process.kill()
     process.wait()
+    if life:
+        life.close()
 
 
 def _read(file: IO[bytes]) -> str:

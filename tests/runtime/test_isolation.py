@@ -30,6 +30,7 @@ from delegate.runtime.isolation import process
 from delegate.runtime.isolation.channel import Channel, shared_file
 from delegate.runtime.isolation.process import Worker
 from delegate.runtime.loaded import LoadedProgram
+from delegate.testing import assert_same
 from tests.runtime import stranger
 from tests.runtime.stranger import EXIT, HANG, PID, RAISE, SEGV, SLOW
 
@@ -336,6 +337,80 @@ def test_an_interrupt_ends_a_call_that_hangs():
         np.testing.assert_array_equal(program(x(1), x()), x(1) + x())
 
 
+@pytest.mark.parametrize("waits", [0.0, 0.2])
+@pytest.mark.parametrize("what", ["the same sizes", "other sizes", "a new context"])
+def test_a_process_that_was_killed_while_idle_is_started_again(what, waits):
+    with load(stranger.program({}, {}, dynamic=True)) as program:
+        os.kill(pid(program), signal.SIGKILL)
+        time.sleep(waits)
+        runs = program.context() if what == "a new context" else program
+        rows = 5 if what == "other sizes" else 2
+        np.testing.assert_array_equal(runs(x(1, rows), x(2, rows)), x(1, rows) + 2 * x(2, rows))
+
+
+def test_pythons_start_does_not_count_as_time_of_the_library(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(2.5)")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    with delegate.load(stranger.program(), isolate=2.0) as program:
+        np.testing.assert_array_equal(program(x(1), x()), x(1) + x())
+
+
+def test_a_process_that_cannot_start_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("import os; os._exit(5)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(BackendUnavailable, match="ended with exit code 5"):
+        load(stranger.program())
+
+
+INTERRUPTS = """
+import gc, os, random, signal, sys, time
+sys.path.insert(0, {root!r})
+import numpy as np
+import delegate
+from delegate.registry import default_registry
+from tests.runtime import stranger
+default_registry().register(stranger.INFO)
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+random.seed(0)
+def children():
+    return open(f"/proc/self/task/{{os.getpid()}}/children").read().split()
+def value(first):
+    made = np.zeros((2, 3), np.float32)
+    made[0, 0] = first
+    return made
+program = delegate.load({data!r}, isolate=True)
+program(value(1), value(0))
+before, interrupted = len(os.listdir("/proc/self/fd")), 0
+for number in range({count}):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0005, 0.3))
+        while True:
+            try:
+                program(value(stranger.SEGV), value(0))
+            except delegate.errors.BackendFailed:
+                pass
+    except KeyboardInterrupt:
+        interrupted += 1
+    for first in (number, number + 1):
+        assert (program(value(first), value(2)) == value(first) + value(2)).all(), "a wrong result"
+gc.collect()
+print(interrupted, len(os.listdir("/proc/self/fd")) - before, len(children()))
+program.close()
+gc.collect()
+print(len(children()))
+"""
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(250, marks=pytest.mark.slow)])
+def test_interrupts_of_restarts_leave_nothing(count, tmp_path):
+    path = tmp_path / "main.py"
+    path.write_text(INTERRUPTS.format(root=str(ROOT), data=stranger.program(), count=count))
+    done = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, check=False, text=True, timeout=30 + 2 * count
+    )
+    assert done.stdout.splitlines() == [f"{count} 0 1", "0"], done.stderr
+
+
 def test_closing_waits_for_a_call():
     program = load(stranger.program({}, {}))
     with ThreadPoolExecutor(1) as pool:
@@ -422,4 +497,4 @@ def test_xnnpack_with_dynamic_shapes():
     with load(serialize(delegate.to_backend(exported, "xnnpack").program)) as program:
         for n in (1, 8, 3, 1):
             b = torch.randn(n, 3, 8, 8)
-            np.testing.assert_allclose(program(b.numpy()), module(b).detach().numpy(), atol=1e-5)
+            assert_same(program(b.numpy()), module(b))

@@ -37,11 +37,13 @@ class Channel:
 
     Attributes:
         limit: seconds after which what is received is late; None: never.
+        awaited: answers that have not come, counted by who asks; more than 0 after an interrupt.
     """
 
     def __init__(self, end: socket.socket, largest: int | None = None) -> None:
         self._end, self._largest = end, largest
         self.limit: float | None = None
+        self.awaited = 0
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
@@ -61,7 +63,13 @@ class Channel:
             self._end.sendall(head + body)
 
     def receive(self) -> Any:
-        """The next message; raises OSError where the other end is gone, ValueError where it makes no sense."""
+        """The next message.
+
+        Raises:
+            ConnectionResetError: the other end was closed with what was sent to it unread.
+            EOFError: the other end was closed.
+            ValueError: the message makes no sense.
+        """
         return self._body(self._exactly(_LENGTH.size, self._received(_LENGTH.size)))
 
     def receive_with_files(self) -> tuple[Any, list[int]]:
@@ -98,7 +106,7 @@ class Channel:
         while missing:
             part = self._received(min(missing, 1 << 20))
             if not part:
-                raise ConnectionResetError("the other end is gone")
+                raise EOFError("the other end is gone")
             parts.append(part)
             missing -= len(part)
         return b"".join(parts)

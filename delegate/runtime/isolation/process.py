@@ -9,32 +9,35 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
 from delegate import errors
 from delegate.errors import BackendError, BackendFailed, BackendUnavailable, DelegateError, Stopped
 from delegate.plugins import one_line
-from delegate.probing.process import search_path
+from delegate.probing.process import Child, uninterrupted
 from delegate.program.model import DelegateSpec, Program
 from delegate.program.segments import align
 from delegate.registry import Registry
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
 from delegate.runtime.isolation.channel import CLOSE, Channel, Tensors, shared_file
 
-# `-P` keeps the working directory out of the path; the program's own path has the same plugins.
-_START = (
-    "import sys; sys.path[:] = {path!r}; from delegate.runtime.isolation.worker import main; main({control}, {life})"
-)
+T = TypeVar("T")
+
+_STARTS = 60.0  # seconds that Python gets to start, of which nothing counts as the library's time
+_OPENING = 2  # answers to the request for a delegate
 _PATIENCE = 5.0  # seconds that a worker gets to close a delegate, or to end once it has closed its connections
 _SUSPECT = "the blob may be damaged or made to do harm, or the library has a fault"
 _KINDS = {
     kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BackendError)
 }
+
+
+class NotTaken(BackendFailed):
+    """The process had ended before it took the request, so that another one can be given it."""
 
 
 class Isolated:
@@ -54,7 +57,7 @@ class Isolated:
         self.runtimes: dict[str, BackendRuntime] = {}
         self._limit = limit
         self._program, self._registry, self._trust_code = program, registry, trust_code
-        self._lock = Lock()
+        self._opening, self._lock = Lock(), Lock()
         self._worker: Worker | None = None
 
     def __call__(self, spec: DelegateSpec) -> Delegate:
@@ -77,11 +80,36 @@ class Isolated:
                 self._worker.end()
 
     def _open(self, request: Any, parts: Sequence[memoryview]) -> tuple[Worker, Channel]:
-        """A delegate in the process; one that has ended is started again."""
+        """Make a delegate in the process. One that has ended is started again.
+
+        Delegates are made one after another, so that the time of one does not count for the next.
+        """
+        with self._opening:
+            return _once_more(partial(self._open_once, request, parts))
+
+    def _open_once(self, request: Any, parts: Sequence[memoryview]) -> tuple[Worker, Channel]:
+        worker, channel = uninterrupted(partial(self._request, request, parts))
+        try:
+            worker.receive(channel)  # that it was taken
+            worker.receive(channel)
+        except BaseException:
+            channel.close()
+            raise
+        return worker, channel
+
+    def _request(self, request: Any, parts: Sequence[memoryview]) -> tuple[Worker, Channel]:
         with self._lock:
             if self._worker is None or self._worker.ended:
                 self._worker = Worker(self._limit)
             return self._worker, self._worker.open(request, parts)
+
+
+def _once_more(work: Callable[[], T]) -> T:
+    """Do work again if the process had ended before it took the request: it was killed while it was idle."""
+    try:
+        return work()
+    except NotTaken:
+        return work()
 
 
 class Worker:
@@ -98,25 +126,23 @@ class Worker:
     """
 
     def __init__(self, limit: float | None = None) -> None:
-        if not hasattr(socket, "send_fds") or not sys.executable:
+        if not hasattr(socket, "send_fds"):
             remedy = "load without isolate, a file that you trust"
-            raise BackendUnavailable(
-                "delegates in a process of their own need POSIX, and a Python to start", remedy=remedy
-            )
+            raise BackendUnavailable("delegates in a process of their own need POSIX", remedy=remedy)
         self.ended = self._interrupted = False
         self._limit = limit
         try:
-            self._process, self._life, self._control = _started()
-        except OSError as error:  # no descriptors are left, or no processes
+            self._child, self._control = uninterrupted(_started)
+        except (OSError, ValueError) as error:  # no descriptors are left, or no processes
             raise BackendUnavailable("no process for delegates can be started", where=one_line(error)) from error
-        self._control.wait_at_most(limit)
-        self._finalizer = weakref.finalize(self, _kill, self._process, self._life, self._control, os.getpid())
+        weakref.finalize(self, self._control.close)
         _WORKERS.add(self)
 
     def open(self, request: Any, parts: Sequence[memoryview]) -> Channel:
-        """Make a delegate of a blob and its data, in memory that is shared with the process.
+        """Request a delegate of a blob and its data, in memory that is shared with the process.
 
-        Gives the channel over which it runs. Raises BackendFailed, or what the backend did.
+        Gives the channel over which it runs, and over which two answers come first: that the request was taken, and
+        that the delegate was made. Raises BackendUnavailable, NotTaken or BackendFailed.
         """
         starts = [0, *itertools.accumulate(align(part.nbytes) for part in parts)]
         request = {**request, "parts": [(at, at + part.nbytes) for at, part in zip(starts, parts, strict=False)]}
@@ -134,26 +160,48 @@ class Worker:
             except OSError as error:  # no descriptors are left, or no memory
                 raise BackendUnavailable("it cannot be given its blob", where=one_line(error)) from error
             channel.wait_at_most(self._limit)
-            self.ask(self._control, request, (file, end.fileno()))
+            channel.awaited = _OPENING
+            self.send(self._control, request, (file, end.fileno()))
             failed.pop_all()
         return channel
 
     def ask(self, channel: Channel, message: Any = None, files: Sequence[int] = ()) -> None:
-        """Send a request and wait for the answer.
+        """Send a request and wait for the answer; see `send` and `receive`."""
+        channel.awaited = 1
+        try:
+            self.send(channel, message, files)
+        except DelegateError:
+            raise
+        except BaseException:
+            self.interrupt()
+            raise
+        self.receive(channel)
+
+    def send(self, channel: Channel, message: Any = None, files: Sequence[int] = ()) -> None:
+        """Send a request; raises NotTaken or BackendFailed, if the process has ended."""
+        try:
+            channel.send(message, files)
+        except (OSError, ValueError) as error:
+            raise self._failed(error, channel) from error
+
+    def receive(self, channel: Channel) -> None:
+        """Wait for the answer to a request.
 
         Raises:
+            NotTaken: the process had ended before it took the request.
             BackendFailed: the process has ended, or says what makes no sense.
             DelegateError: what the backend raised.
         """
         try:
-            channel.send(message, files)
             answer = channel.receive()
-        except (OSError, ValueError, RecursionError) as error:
-            raise self._failed(error, channel.limit) from error
+        except (OSError, EOFError, ValueError, RecursionError) as error:
+            raise self._failed(error, channel) from error
         except BaseException:  # an interrupt: nobody waits for the answer any more
             self.interrupt()
             raise
+        channel.awaited -= 1
         if answer is not None:
+            channel.awaited = 0
             raise _told(answer)
 
     def interrupt(self) -> None:
@@ -164,28 +212,30 @@ class Worker:
     def end(self) -> None:
         """Kill it."""
         self.ended = True
-        self._finalizer()
+        self._child.end()
+        self._control.close()
 
     def abandon(self) -> None:
         """Forget it, in a process forked from the one whose it is."""
         self.ended = True
-        self._finalizer.detach()
-        self._process.returncode = 0  # not this process's child
-        os.close(self._life)
+        self._child.abandon()
         self._control.close()
 
-    def _failed(self, error: Exception, limit: float | None) -> BackendFailed:
+    def _failed(self, error: Exception, channel: Channel) -> BackendFailed:
         """End it; the error that says how it ended."""
         if self._interrupted:
             return Stopped("the process that runs it was ended, because a call of another partition was interrupted")
+        if _was_not_taken(error, channel):
+            self.end()
+            return NotTaken("the process that runs it had ended before the call", remedy=_SUSPECT)
         if self.ended:
             return BackendFailed("the process that runs it was ended because of another partition", remedy=_SUSPECT)
         if isinstance(error, TimeoutError):
             self.end()
-            return BackendFailed(f"the process that runs it gave no answer in {limit:g} s", remedy=_SUSPECT)
+            return BackendFailed(f"the process that runs it gave no answer in {channel.limit:g} s", remedy=_SUSPECT)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0 if isinstance(error, ValueError | RecursionError) else _PATIENCE)
-        code = self._process.returncode
+            self._child.process.wait(0 if isinstance(error, ValueError | RecursionError) else _PATIENCE)
+        code = self._child.process.returncode
         self.end()
         return BackendFailed(f"the process that runs it {_ending(code)}", remedy=_SUSPECT)
 
@@ -207,30 +257,39 @@ class IsolatedDelegate(Delegate):
 
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
         """Have both sides see such tensors in shared memory, and the delegate check them."""
+        _once_more(partial(self._prepare, inputs, outputs))
+
+    def _prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
+        self._shapes = None
+        if self._channel.awaited:  # an interrupted call may still run there, and its answer is not that of the next
+            self._worker.interrupt()
         if self._worker.ended:
             self._channel.close()
             self._worker, self._channel = self._open()
             self._memory = None
-        self._shapes = None
-        tensors, files = Tensors([*inputs, *outputs]), list[int]()
+        tensors = Tensors([*inputs, *outputs])
+        layout = {"inputs": len(inputs), "tensors": tensors.to_json()}
         try:
             if self._memory is None or len(self._memory) < tensors.size:
-                files.append(shared_file(tensors.size))
-                self._memory = mmap.mmap(files[0], tensors.size)
-            self._worker.ask(self._channel, {"inputs": len(inputs), "tensors": tensors.to_json()}, files)
+                file, self._memory = uninterrupted(partial(_shared_memory, tensors.size))
+                with file:
+                    self._worker.ask(self._channel, layout, (file.fileno(),))
+            else:
+                self._worker.ask(self._channel, layout)
         except BaseException:
             self._memory = None
             raise
-        finally:
-            for file in files:
-                os.close(file)
         arrays = tensors.arrays(self._memory)
         self._inputs, self._outputs = arrays[: len(inputs)], arrays[len(inputs) :]
         self._shapes = [shape for shape, _ in tensors.types]
 
     def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        if self._worker.ended or [a.shape for a in (*inputs, *outputs)] != self._shapes:
-            self.prepare(*([TensorType(a.shape, a.dtype) for a in arrays] for arrays in (inputs, outputs)))
+        _once_more(partial(self._execute, inputs, outputs))
+
+    def _execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        is_ready = not self._worker.ended and not self._channel.awaited
+        if not is_ready or [a.shape for a in (*inputs, *outputs)] != self._shapes:
+            self._prepare(*([TensorType(a.shape, a.dtype) for a in arrays] for arrays in (inputs, outputs)))
         for own, given in zip(self._inputs, inputs, strict=True):
             own[...] = given
         self._worker.ask(self._channel)
@@ -250,24 +309,45 @@ class IsolatedDelegate(Delegate):
             self._inputs, self._outputs, self._memory = [], [], None
 
 
-def _started() -> tuple[subprocess.Popen[bytes], int, Channel]:
-    """A process that runs delegates, the pipe whose end ends it, and the connection to it; raises OSError."""
-    with contextlib.ExitStack() as opened, contextlib.ExitStack() as theirs:
-        control, end = Channel.pair()
-        opened.callback(control.close)
-        theirs.callback(end.close)
-        read, life = os.pipe()
-        opened.callback(os.close, life)
-        theirs.callback(os.close, read)
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _START.format(path=search_path(), control=end.fileno(), life=read)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,  # results are printed by this process alone
-            pass_fds=(end.fileno(), read),
-            start_new_session=True,  # an interrupt at the terminal is the program's to handle
-        )
-        opened.pop_all()
-    return process, life, control
+def _started() -> tuple[Child, Channel]:
+    """A process that runs delegates and is ready, and the connection to it; raises OSError or ValueError."""
+    control, end = Channel.pair()
+    try:
+        with end:
+            child = Child.start(
+                "delegate.runtime.isolation.worker:main",
+                end.fileno(),
+                pass_fds=(end.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # results are printed by this process alone
+            )
+        control.wait_at_most(_STARTS)
+        control.receive()
+        control.wait_at_most(None)
+    except EOFError as error:
+        control.close()
+        raise OSError(f"Python {_ending(child.process.wait())}") from error
+    except BaseException:
+        control.close()
+        raise
+    return child, control
+
+
+def _shared_memory(size: int) -> tuple[BinaryIO, mmap.mmap]:
+    """Memory to share, and the file that it is of."""
+    file = open(shared_file(size), "r+b", buffering=0)  # noqa: SIM115 - it owns the descriptor
+    return file, mmap.mmap(file.fileno(), size)
+
+
+def _was_not_taken(error: Exception, channel: Channel) -> bool:
+    """Return if the other end had closed before it read the request.
+
+    A socket says so: nothing can be sent, or what was sent is lost (ECONNRESET). Of one that was read, what follows is
+    the end of the stream. A request for a delegate goes another way, so its receipt is the first of two answers.
+    """
+    if isinstance(error, BrokenPipeError | ConnectionResetError):
+        return True
+    return isinstance(error, EOFError) and channel.awaited == _OPENING
 
 
 def _told(answer: Any) -> DelegateError:
@@ -289,14 +369,6 @@ def _ending(code: int | None) -> str:
         return f"was ended by {signal.Signals(-code).name}"
     except ValueError:
         return f"was ended by signal {-code}"
-
-
-def _kill(process: subprocess.Popen[bytes], life: int, control: Channel, owner: int) -> None:
-    if os.getpid() == owner:
-        process.kill()
-        process.wait()
-        os.close(life)
-        control.close()
 
 
 _WORKERS = weakref.WeakSet[Worker]()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
 import os
-import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -23,35 +21,33 @@ from delegate.runtime.steps import unfilled
 _LONGEST = 4000  # characters of each part of an error
 
 
-def main(control: int, life: int) -> None:
+def main(control: int) -> None:
     """Serve until the program is gone.
 
     Args:
-        control: descriptor of the socket over which delegates are asked for.
-        life: descriptor of a pipe whose other end the program holds until its end.
+        control: descriptor of the socket over which delegates are requested.
     """
-    _end_with(life)
-    requests, runtimes = Channel(socket.socket(fileno=control)), dict[str, BackendRuntime]()
-    with contextlib.suppress(OSError):
-        while True:
-            message, (blob, end) = requests.receive_with_files()
-            requests.send(_answer(partial(_open, runtimes, message, blob, end)))
-    os._exit(0)  # libraries that a file has confused get no chance to hang in their own ends
-
-
-def _end_with(life: int) -> None:
-    """Have the system kill this process when the other end of a pipe is closed, also while a library hangs."""
-    if hasattr(fcntl, "F_SETSIG"):  # Linux; elsewhere the process ends where it next waits for its program
-        fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is expected here, and its core is of no use
+    requests, runtimes = Channel(socket.socket(fileno=control)), dict[str, BackendRuntime]()
+    with contextlib.suppress(OSError, EOFError):
+        requests.send()
+        while True:
+            message, (blob, end) = requests.receive_with_files()
+            _take(runtimes, message, blob, Channel(socket.socket(fileno=end)))
+    os._exit(0)  # libraries that a file has confused get no chance to hang in their own ends
 
 
-def _open(runtimes: dict[str, BackendRuntime], message: Mapping[str, Any], blob: int, end: int) -> None:
+def _take(runtimes: dict[str, BackendRuntime], message: Mapping[str, Any], blob: int, channel: Channel) -> None:
+    """Answer a request for a delegate: that it was taken, then that the delegate was made."""
+    with contextlib.suppress(OSError):  # nobody waits for it any more
+        channel.send()
+        channel.send(_answer(partial(_open, runtimes, message, blob, channel)))
+
+
+def _open(runtimes: dict[str, BackendRuntime], message: Mapping[str, Any], blob: int, channel: Channel) -> None:
     """Make a delegate and serve it in a thread of its own."""
     half = message["runtime"]
     if half not in runtimes:
@@ -61,7 +57,7 @@ def _open(runtimes: dict[str, BackendRuntime], message: Mapping[str, Any], blob:
     os.close(blob)
     first, *data = (whole[start:end] for start, end in message["parts"])
     made = open_blob(runtimes[half], first, data, message["compile_specs"], trust_code=message["trust_code"])
-    threading.Thread(target=_Server(made, Channel(socket.socket(fileno=end))).serve, daemon=True).start()
+    threading.Thread(target=_Server(made, channel).serve, daemon=True).start()
 
 
 class _Server:
@@ -75,7 +71,7 @@ class _Server:
 
     def serve(self) -> None:
         """Answer until the program closes the channel."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, EOFError):
             while True:
                 message, files = self._channel.receive_with_files()
                 self._channel.send(_answer(partial(self._do, message, files)))

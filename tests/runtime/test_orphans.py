@@ -1,0 +1,110 @@
+"""No process of ours outlives the one that started it, whenever and however that ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.runtime import stranger
+
+ROOT = Path(__file__).parents[2]
+
+# Each parent is a fork of the script, so that it starts its worker at once; the script kills it after its delay.
+SCRIPT = """
+import os, signal, sys, time
+sys.path.insert(0, {root!r})
+from pathlib import Path
+import numpy as np
+from delegate.placement.trials import ProcessBench, Trial
+from delegate.plugins import Plugin
+from delegate.probing.process import Child, ask
+from delegate.program import file
+from delegate.runtime.isolation.process import Worker
+
+def isolated():
+    return Worker()
+
+def measuring():
+    folder = Path({folder!r}) / str(os.getpid())
+    folder.mkdir()
+    bench = ProcessBench(folder, [np.ones((2, 3), np.float32)] * 2, None, 60.0)
+    return bench.seat(Trial("a", file.load({path!r}), "forward"))
+
+def probing():
+    return ask(Plugin("holder", "", "", "tests.runtime.holder:INFO"), "probe")
+
+def measuring_that_holds_the_lock():
+    return Child.start("tests.runtime.holder:nothing")
+
+def children(process):
+    return Path(f"/proc/{{process}}/task/{{process}}/children").read_text().split()
+
+started = 0
+for delay in {delays!r}:
+    parent = os.fork()
+    if not parent:
+        worker = {kind}()
+        time.sleep(100)
+    time.sleep(delay)
+    started += len(children(parent))
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+print(started)
+"""
+LATE = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+from delegate.probing.lifeline import Lifeline
+life = Lifeline()
+os.set_inheritable(life.child_end, True)
+code = f"import time; from delegate.probing.lifeline import end_with_parent; time.sleep(0.5); "
+code += f"end_with_parent({{life.child_end}}); time.sleep(100)"
+os.spawnl(os.P_NOWAIT, sys.executable, sys.executable, "-c", code)
+"""
+KINDS = ("isolated", "measuring", "probing", "measuring_that_holds_the_lock")
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that have it in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (process / "environ").read_bytes():
+                found.append(int(process.name))
+        except OSError:  # it has ended, or is another user's
+            continue
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@pytest.mark.parametrize("times", [10, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_worker_ends_with_a_parent_that_is_killed(kind, times, tmp_path):
+    delays = [0.5 * number / times for number in range(times)]
+    path = tmp_path / "program.dlg"
+    path.write_bytes(stranger.program())
+    code = SCRIPT.format(root=str(ROOT), folder=str(tmp_path), path=str(path), delays=delays, kind=kind)
+    mark = f"ORPHAN={uuid.uuid4().hex}"
+    environment = os.environ | dict([mark.split("=")])
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, check=False, text=True, timeout=60 + times)
+    assert int(done.stdout) >= times // 2, done.stderr
+    deadline = time.monotonic() + 10  # one that has just been started finds out when Python is there
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+
+
+def test_a_worker_notices_a_parent_that_ended_before_it_could_be_bound():
+    mark = f"ORPHAN={uuid.uuid4().hex}"
+    environment = os.environ | dict([mark.split("=")])
+    subprocess.run([sys.executable, "-c", LATE.format(root=str(ROOT))], env=environment, check=True, cwd=ROOT)
+    assert marked(mark)
+    time.sleep(1)
+    assert not marked(mark)
