@@ -31,8 +31,8 @@ def replacing(target: str) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        with contextlib.suppress(OSError):  # who may read the old file may read the new one, and nobody else
-            os.chmod(temporary, stat.S_IMODE(os.stat(target).st_mode))
+            with contextlib.suppress(OSError):  # who may read the old file may read the new one, and nobody else
+                os.chmod(_by_descriptor(file, temporary), stat.S_IMODE(os.stat(target).st_mode))
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -58,9 +58,19 @@ def _remove_stale(directory: str) -> None:
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             if _TEMPORARY.fullmatch(entry.name):
-                with contextlib.suppress(OSError), open(entry.path, "rb") as file:
-                    if _lock(file):
+                with contextlib.suppress(OSError), open(entry.path, "rb", opener=_without_waiting) as file:
+                    if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and _lock(file):
                         os.unlink(entry.path)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file that anybody may have put there: no link is followed, and no writer of a pipe is waited for."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
+
+
+def _by_descriptor(file: BinaryIO, path: str) -> int | str:
+    """The open file where the system takes it, for another may have its path by now."""
+    return file.fileno() if os.chmod in os.supports_fd else path
 
 
 def _lock(file: BinaryIO) -> bool | None:

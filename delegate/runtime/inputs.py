@@ -53,7 +53,11 @@ class InputChecker:
             raise InputError(
                 f"method {self._method.name} takes {len(inputs)} inputs, not {len(leaves)}", remedy=f"missing: {names}"
             )
-        return [self._checked(*row) for row in zip(inputs, self._values, leaves, strict=True)]
+        arrays = [self._checked(*row) for row in zip(inputs, self._values, leaves, strict=True)]
+        if all(array is None or array.flags.c_contiguous for array in arrays):
+            return arrays
+        check_guards(self._method, self.symbols(arrays))  # a view of few bytes may be a copy of many
+        return [None if array is None else np.asarray(array, order="C") for array in arrays]
 
     def symbols(self, arrays: Sequence[Array | None]) -> Symbols:
         """The number of each symbol that these inputs tell, checked against the ranges and all other sizes."""
@@ -101,7 +105,7 @@ class InputChecker:
                 f"input {given.name!r} has the shape {list(array.shape)}, but the program takes {self._shape(value)}",
                 remedy="give that shape, or export with dynamic shapes",
             )
-        return array if array.flags.c_contiguous else array.copy(order="C")
+        return array
 
     def _shape(self, value: Value) -> str:
         return "[" + ", ".join(str(d) if isinstance(d, int) else d.text(self._names) for d in value.shape) + "]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,11 @@ import torch
 from torch import nn
 from torch.export import Dim
 
+import delegate
+from delegate.errors import InputError
 from tests.lowering import compiled
+from tests.runtime import stranger
+from tests.runtime.test_isolation import registry  # noqa: F401
 
 
 class Step(nn.Module):
@@ -55,3 +60,15 @@ def test_a_hundred_thousand_runs_leave_memory_flat(backend, dynamic):
     runs(80_000)
     gc.collect()
     assert resident() - before < 2 << 20
+
+
+def test_sizes_are_checked_before_anything_is_copied():
+    rows = np.broadcast_to(np.zeros((1, 3), np.float32), (2**24, 3))  # 12 bytes, and 200 MB as a copy
+    with delegate.load(stranger.program(dynamic=True)) as program:
+        tracemalloc.start()
+        try:
+            with pytest.raises(InputError, match="rows must be 1 to 8"):
+                program(rows, rows)
+            assert tracemalloc.get_traced_memory()[1] < 2**20
+        finally:
+            tracemalloc.stop()

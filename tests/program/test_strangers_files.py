@@ -1,0 +1,51 @@
+"""Saving in a folder that others write to: nothing that lies there holds it up, or is written to."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+
+import pytest
+
+from delegate.text_files import write_text
+from delegate.whole_files import replacing
+
+STALE = ".delegate-0123456789abcdef.tmp"
+
+
+def saved(tmp_path):
+    """Save in a thread of its own, and give up after a while."""
+    target = tmp_path / "file"
+    thread = threading.Thread(target=write_text, args=(target, "text", "it"), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    return target.read_text()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with a name")
+def test_a_pipe_with_the_name_of_a_stale_file_holds_nothing_up(tmp_path):
+    os.mkfifo(tmp_path / STALE)
+    assert saved(tmp_path) == "text"
+
+
+def test_no_link_with_the_name_of_a_stale_file_is_followed(tmp_path):
+    (tmp_path / "other").write_text("of somebody")
+    (tmp_path / STALE).symlink_to(tmp_path / "other")
+    assert saved(tmp_path) == "text"
+    assert (tmp_path / "other").read_text() == "of somebody"
+
+
+def test_the_mode_is_given_to_the_file_itself(tmp_path):
+    target, other = tmp_path / "file", tmp_path / "other"
+    for path in (target, other):
+        path.write_text("old")
+        path.chmod(0o600)
+    target.chmod(0o640)
+    with replacing(str(target)) as file:
+        file.write(b"new")
+        (temporary,) = (path for path in tmp_path.iterdir() if path.suffix == ".tmp")
+        temporary.unlink()
+        temporary.symlink_to(other)  # as somebody may, who may write to the folder
+    assert stat.S_IMODE(other.stat().st_mode) == 0o600
