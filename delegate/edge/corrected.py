@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
+import torch.ao.quantization.fx._decomposed  # whose import registers the operators of quantized_decomposed
 from torch import Tensor
 
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -17,7 +19,7 @@ _RRELU = torch.ops.aten.rrelu_with_noise_functional.default
 def corrected(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """Torch's table of decompositions, put right."""
     attention = table.get(_FLASH)
-    found = {**table, _RRELU: _rrelu}
+    found = {**table, _RRELU: _rrelu, **_FAKE_QUANTIZATION}
     return {**found, _FLASH: _flash_attention(attention)} if attention is not None else found
 
 
@@ -29,6 +31,64 @@ def _rrelu(
         return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
     slopes = torch.where(x > 0, torch.ones_like(x), torch.ops.aten.uniform(x, lower, upper))
     return x * slopes, slopes
+
+
+def _fake_quantize_tensor(x: Tensor, scale: Any, zero_point: Any, low: int, high: int) -> tuple[Tensor, Tensor]:
+    """Quantize and decode, so that backends of integers take it, and the mask of the values within the range."""
+    dtype = _integers(x, low, high)
+    if dtype is None or isinstance(scale, Tensor):
+        return _fake_quantized(x, scale, zero_point, low, high)
+    decomposed = torch.ops.quantized_decomposed
+    coded = decomposed.quantize_per_tensor(x, scale, zero_point, low, high, dtype)
+    decoded = decomposed.dequantize_per_tensor(coded, scale, zero_point, low, high, dtype)
+    return decoded, _fake_quantized(x, scale, zero_point, low, high)[1]
+
+
+def _fake_quantize_by_tensors(
+    x: Tensor, scale: Tensor, zero_point: Tensor, enabled: Tensor, low: int, high: int
+) -> tuple[Tensor, Tensor]:
+    found, mask = _fake_quantized(x, scale, zero_point, low, high)
+    return torch.where(enabled != 0, found, x), mask | (enabled == 0)
+
+
+def _fake_quantize_channels(
+    x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, low: int, high: int
+) -> tuple[Tensor, Tensor]:
+    if zero_point.is_floating_point():
+        return NotImplemented  # torch rounds after these are added
+    sizes = [-1 if place == axis % x.dim() else 1 for place in range(x.dim())]
+    found, mask = _fake_quantized(x, scale.reshape(sizes), zero_point.reshape(sizes), low, high)
+    dtype = _integers(x, low, high)
+    if dtype is None:
+        return found, mask
+    decomposed = torch.ops.quantized_decomposed
+    coded = decomposed.quantize_per_channel(x, scale, zero_point, axis, low, high, dtype)
+    return decomposed.dequantize_per_channel(coded, scale, zero_point, axis, low, high, dtype), mask
+
+
+def _integers(x: Tensor, low: int, high: int) -> torch.dtype | None:
+    """Return the type of 8 bits that a range fits; None if there is none, or for inputs that are not float32."""
+    fits = (t for t in (torch.int8, torch.uint8) if torch.iinfo(t).min <= low and high <= torch.iinfo(t).max)
+    return next(fits, None) if x.dtype is torch.float32 else None
+
+
+def _fake_quantized(x: Tensor, scale: Any, zero_point: Any, low: int, high: int) -> tuple[Tensor, Tensor]:
+    """Return the values that integers stand for, in floats, and the mask of those within the range."""
+    wide = x.double() if x.dtype is torch.float64 else x.float()  # of 16 bits, as torch does
+    if isinstance(scale, Tensor):
+        scale, zero_point = scale.float(), zero_point.to(wide.dtype)
+        step, per_step = scale.to(wide.dtype), (1 / scale).to(wide.dtype)
+    else:
+        step, per_step = float(np.float32(scale)), float(np.float32(1) / np.float32(scale))
+    steps = torch.round(wide * per_step) + zero_point
+    return ((steps.clamp(low, high) - zero_point) * step).to(x.dtype), (steps >= low) & (steps <= high)
+
+
+_FAKE_QUANTIZATION: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize_tensor,
+    torch.ops.aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _fake_quantize_by_tensors,
+    torch.ops.aten.fake_quantize_per_channel_affine_cachemask.default: _fake_quantize_channels,
+}
 
 
 def _flash_attention(attention: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,83 @@
+"""Fake quantization, which models that were trained with it bring: as torch computes it, and in integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+from torch import nn
+
+import delegate
+
+T = torch.Tensor
+SCALES = torch.tensor([0.1, 0.25, 0.3])
+
+
+def _zeros(zero_point: int, count: int) -> T:
+    return torch.full((count,), zero_point, dtype=torch.int32)
+
+
+# Name -> fake quantization with a zero point within a range.
+FORMS: Mapping[str, Callable[[T, int, int, int], T]] = {
+    "numbers": lambda x, zero, low, high: torch.fake_quantize_per_tensor_affine(x, 0.1, zero, low, high),
+    "tensors": lambda x, zero, low, high: torch.fake_quantize_per_tensor_affine(
+        x, SCALES[:1].to(x.device), _zeros(zero, 1), low, high
+    ),
+    "channels": lambda x, zero, low, high: torch.fake_quantize_per_channel_affine(
+        x, SCALES, _zeros(zero, 3), 1, low, high
+    ),
+}
+RANGES = {"int8": (3, -128, 127), "uint8": (128, 0, 255), "4 bits": (5, 0, 15), "int16": (0, -32768, 32767)}
+
+
+class Faking(nn.Module):
+    def __init__(self, form: str, name: str) -> None:
+        super().__init__()
+        self.form, self.range = FORMS[form], RANGES[name]
+
+    def forward(self, x: T) -> T:
+        return self.form(x, *self.range)
+
+
+@pytest.mark.parametrize("backends", [[], "xnnpack"], ids=["portable", "xnnpack"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("name", RANGES)
+@pytest.mark.parametrize("form", FORMS)
+def test_results_are_those_of_torch(form: str, name: str, dtype: torch.dtype, backends: object) -> None:
+    torch.manual_seed(0)
+    module = Faking(form, name).eval()
+    x = torch.cat([torch.randn(40, 3) * 15, torch.tensor([[0.0, -0.0, 3e4], [-1e4, 0.05, 0.15]])]).to(dtype)
+    try:
+        expected = module(x)
+    except RuntimeError:  # torch has this form for other types alone
+        assert dtype in (torch.float16, torch.bfloat16, torch.float64)
+        assert form != "numbers" or dtype is torch.bfloat16
+        return
+    program = delegate.to_backend(torch.export.export(module, (x,)), backends)
+    if backends == "xnnpack" and dtype is torch.float32 and form == "numbers":
+        assert "xnnpack" in {node.backend for node in program.report.nodes}
+    got = program(x)
+    assert got.dtype == expected.dtype
+    rtol = 1e-6 if dtype in (torch.float32, torch.float64) else torch.finfo(dtype).eps
+    torch.testing.assert_close(got, expected, rtol=rtol, atol=1e-6)
+
+
+class Trained(nn.Module):
+    """A layer between fake quantization, as training with it leaves them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 8)
+
+    def forward(self, x: T) -> T:
+        x = torch.fake_quantize_per_tensor_affine(x, 0.03, 0, -128, 127)
+        return torch.fake_quantize_per_tensor_affine(self.layer(x), 0.02, 0, -128, 127)
+
+
+def test_layers_between_run_on_xnnpack() -> None:
+    torch.manual_seed(0)
+    module, x = Trained().eval(), torch.randn(5, 16)
+    program = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")
+    assert [n.backend for n in program.report.nodes if n.op == "aten.linear.default"] == ["xnnpack"]
+    assert (program(x) - module(x)).abs().max() <= 0.0201  # a step: ties are rounded otherwise
