@@ -17,6 +17,7 @@ from delegate.program.raw import check_room
 _FLOAT = FLOAT - {DType.float16}
 _FEW = 4  # times as long as the places that are read of it: of such axes nothing else is looked at
 _LONG = 8  # taps from which a product with the weights is faster than a sum over taps
+_MOST_BITS = 22  # of the fraction of a whole weight
 Taps = tuple[Array, Array]  # (size, taps) places in the input and their weights, for every place of the output
 
 
@@ -202,6 +203,70 @@ def interpolate(
     resample(taps, x, _scales(rank, scales), align, out)
 
 
+def interpolate_bytes(
+    support: int,
+    kernel: Callable[[Array], Array],
+    antialias: bool,
+    x: Array,
+    size: Any,
+    align: bool,
+    *scales: Any,
+    out: Array,
+) -> None:
+    """x (N, C, H, W) in uint8: weights are whole numbers, and the result of each axis is rounded to uint8, as in torch.
+
+    Args:
+        support: half the width of the kernel.
+        kernel: weights at distances of 0 or more.
+        antialias: whether the kernel is stretched where the image shrinks.
+        x, out: images.
+        size, align, scales: as the operator has them.
+    """
+    for axis, scale in zip((-1, -2), reversed(_scales(2, scales)), strict=True):
+        count = out.shape[axis]
+        places, weights, bits = _whole_weights(support, kernel, antialias, x.shape[axis], count, scale, align)
+        shape = (-1, *[1] * (-axis - 1))
+        total = np.full((*x.shape[:axis], count, *x.shape[axis:][1:]), 1 << (bits - 1), np.int64)
+        for near, weight in zip(places.T, weights.T, strict=True):
+            total += x.take(near, axis=axis) * weight.reshape(shape)
+        x = (total >> bits).clip(0, 255).astype(np.uint8)
+    np.copyto(out, x)
+
+
+def _whole_weights(
+    support: int,
+    kernel: Callable[[Array], Array],
+    antialias: bool,
+    size: int,
+    count: int,
+    scale: float | None,
+    align_corners: bool,
+) -> tuple[Array, Array, int]:
+    """The places and weights (count, taps) along one axis, and how many bits of a weight are its fraction.
+
+    There are as many as the greatest weight leaves of 15.
+    """
+    free = 1 / scale if scale else size / count
+    ratio = (size - 1) / max(count - 1, 1) * (count > 1) if align_corners else free
+    stretch, shift = max(ratio, 1.0) if antialias else 1.0, 0.5 if align_corners and not antialias else 0.0
+    center, reach = ratio * (np.arange(count) + 0.5 - shift), support * stretch
+    first = np.maximum((center - reach + 0.5 + shift).astype(np.int64), 0)
+    last = np.minimum((center + reach + 0.5 + shift).astype(np.int64), size)
+    if not antialias:
+        last = np.minimum(last, first + 2 * support)
+    width = max(int((last - first).max(initial=1)), 1)
+    check_room((count, width), center.dtype)
+    places = first[:, None] + np.arange(width)
+    weights = kernel(np.abs((places - center[:, None] + 0.5 - shift) / stretch))
+    weights[places >= last[:, None]] = 0
+    total = weights.sum(axis=1, keepdims=True)
+    np.divide(weights, total, out=weights, where=total != 0)
+    greatest = float(weights.max(initial=0))
+    bits = next((b for b in range(_MOST_BITS) if int(0.5 + greatest * (1 << (b + 1))) >= 1 << 15), _MOST_BITS)
+    whole = np.trunc(weights * (1 << bits) + np.copysign(0.5, weights)).astype(np.int64)
+    return places.clip(0, size - 1), whole, bits
+
+
 def _scales(rank: int, scales: Sequence[Any]) -> Sequence[float | None]:
     """Scale factors per axis: single ones, or of a `.vec` overload one list or None."""
     if rank == len(scales) and not isinstance(scales[0], Sequence):
@@ -218,7 +283,14 @@ _INTERPOLATED: dict[str, tuple[int, Callable[..., Taps]]] = {
     "_upsample_bilinear2d_aa": (2, partial(_antialiased, 1.0, _triangle)),
     "_upsample_bicubic2d_aa": (2, partial(_antialiased, 2.0, partial(keys, a=-0.5))),
 }
+_BYTES: dict[str, tuple[int, Callable[[Array], Array], bool]] = {
+    "upsample_bilinear2d": (1, _triangle, False),
+    "_upsample_bilinear2d_aa": (1, _triangle, True),
+    "_upsample_bicubic2d_aa": (2, partial(keys, a=-0.5), True),
+}
 for _overload in ("default", "vec"):
+    for _op, _how in _BYTES.items():
+        TABLE.kernel(f"aten.{_op}.{_overload}", dtypes={DType.uint8}, whole=True)(partial(interpolate_bytes, *_how))
     for _op, _place in _NEAREST.items():
         for _rank in (1, 2, 3):
             TABLE.kernel(f"aten.{_op}{_rank}d.{_overload}", dtypes=ANY, whole=True)(partial(nearest, _place, _rank))

@@ -82,7 +82,7 @@ def test_interpolate(name, rank, align, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [[26, 12], [13, 36], [52, 24], [39, 60], [26, 3]], ids=str)
-@pytest.mark.parametrize("name", ["upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa"])
+@pytest.mark.parametrize("name", ["upsample_bilinear2d", "_upsample_bilinear2d_aa"])
 def test_growth_by_whole_factors(name, size, dtype):
     x = sample(2, 3, 13, 12, dtype=dtype)
     check(getattr(aten, name).default, x, size, False, atol=2e-5)
@@ -126,3 +126,19 @@ def test_grid_sampler(mode, padding, align):
     check(aten.grid_sampler_2d.default, sample(9000, 2, 3, 2, dtype=batch.dtype), batch, mode, padding, align)
     wide = sample(2, 4, 6, 2, scale=1.0, dtype=torch.float64)
     check(aten.grid_sampler_2d.default, sample(2, 3, 7, 5, dtype=torch.float64), wide, mode, padding, align)
+
+
+@pytest.mark.parametrize("name", ["upsample_bilinear2d", "_upsample_bilinear2d_aa",
+                                  "_upsample_bicubic2d_aa"])  # fmt: skip
+@pytest.mark.parametrize("shape", [(1, 3, 20, 30), (2, 1, 7, 9), (1, 6, 33, 17), (1, 3, 2, 5)], ids=str)
+def test_bytes_are_those_of_torch(name, shape):
+    """Torch computes them in whole numbers: every one is the same."""
+    op = getattr(torch.ops.aten, name)
+    x = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    x[0, 0] = torch.where(x[0, 0] > 127, 255, 0)  # cubic weights go beyond both ends
+    for size in ((40, 60), (7, 9), (13, 5), (3, 4), shape[2:]):
+        for align in (False, True):
+            check(op.vec, x, list(size), align, None)
+            check(op.default, x, list(size), align)
+    for factors in ((1.7, 2.3), (0.6, 0.4)):
+        check(op.vec, x, None, False, list(factors))
