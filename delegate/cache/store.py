@@ -13,14 +13,16 @@ import logging
 import mmap
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from delegate.cache.bounded import BoundedFolder
 from delegate.plain_data import count, mapping
 from delegate.program.segments import align, checksums
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +65,23 @@ class Store(BoundedFolder):
         with suppress(OSError):
             os.utime(path)
         return entry
+
+    def read(self, key: str, make: Callable[[Entry], T]) -> T | None:
+        """Return what an entry means. One that makes no sense is a miss, and is removed.
+
+        Args:
+            key: of the entry.
+            make: checks an entry and turns it into a value; whatever it raises says that the entry makes no sense.
+        """
+        entry = self.get(key)
+        if entry is None:
+            return None
+        try:
+            return make(entry)
+        except Exception:  # a checksum says nothing of who wrote it, and impossible contents fail in many ways
+            logger.info("%s makes no sense, and is removed", self._path(key))
+            self.remove(key)
+            return None
 
     def put(self, key: str, about: Mapping[str, Any], parts: Sequence[bytes | memoryview]) -> tuple[str, ...] | None:
         """Keep this under a key. Where that cannot be, there is one warning in a process for each folder.

@@ -21,6 +21,7 @@ from delegate.backends.isolated import IsolatedBackend
 from delegate.backends.keys import plain
 from delegate.backends.unasked import UnaskedBackend
 from delegate.cache.environment import code_of, host_features, versions_of
+from delegate.cache.store import Entry
 from delegate.config import Placing
 from delegate.edge.keys import NoKey, exported_key
 from delegate.errors import DelegateError
@@ -29,10 +30,12 @@ from delegate.partitioner.kept import KeptArtifacts
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock
+from delegate.plain_data import count, text, texts
 from delegate.program.decode import decode
 from delegate.program.encode import encode
 from delegate.program.model import Program
 from delegate.program.segments import Directory, flat
+from delegate.program.verifier import verify
 from delegate.registry import Registry
 from delegate.report import Report
 from delegate.selection import Selection
@@ -104,20 +107,19 @@ class KeptPrograms:
 
     def find(self, key: str) -> Made | None:
         """What is kept under a key, if all of it is still there."""
-        entry = self._artifacts.store.get(key)
-        if entry is None:
-            return None
-        try:
-            tables, *own = entry.parts
-            program, _ = decode(tables)
-            segments = self._segments(entry.about["segments"], iter(own))
-            plan = SavedPlan.from_json(entry.about["plan"])
-            told = tuple(entry.about["told"])
-        except (DelegateError, LookupError, TypeError, ValueError, StopIteration):
-            self._artifacts.store.remove(key)
-            return None
-        logger.info("the program is taken from the compile cache")
-        return Made(program._replace(segments=tuple(segments)), plan, told)
+        made = self._artifacts.store.read(key, self._made)
+        if made is not None:
+            logger.info("the program is taken from the compile cache")
+        return made
+
+    def _made(self, entry: Entry) -> Made:
+        """The program of an entry; raises an error if any of it is missing or makes no sense."""
+        tables, *own = entry.parts
+        program, _ = decode(tables)
+        program = program._replace(segments=tuple(self._segments(entry.about["segments"], iter(own))))
+        verify(program)
+        Report.from_json(program.report)
+        return Made(program, SavedPlan.from_json(text(entry.about, "plan")), texts(entry.about, "told"))
 
     def keep(self, key: str, made: Made, lowered: Sequence[LoweredProgram]) -> None:
         """Have this found under a key, where all of its delegates' blobs are kept and no backend has failed."""
@@ -150,6 +152,7 @@ class KeptPrograms:
                 found.append(next(own))
                 continue
             key, number, digest = place
+            count({"part": number}, "part")
             entry = entries[key]
             if entry is None or entry.digests[number] != digest:
                 raise LookupError(key)

@@ -57,14 +57,11 @@ class KeptArtifacts:
 
     def find(self, key: str) -> Made | None:
         """What is kept under a key, if anything is."""
-        entry = self.store.get(key)
-        try:
-            made = None if entry is None else _made(entry)
-        except (KeyError, TypeError, ValueError):  # whole, and not what this version writes
-            self.store.remove(key)
+        found = self.store.read(key, lambda entry: (_made(entry), entry.digests))
+        if found is None:
             return None
-        if entry is not None and made is not None:
-            self._places[id(made)] = (Place(key, entry.digests), made)
+        made, digests = found
+        self._places[id(made)] = (Place(key, digests), made)
         return made
 
     def keep(self, key: str, made: Made) -> None:

@@ -8,14 +8,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from delegate.cache.environment import host_features
-from delegate.cache.store import Store
+from delegate.cache.store import Entry, Store
 from delegate.edge.constants import raw_bytes
 from delegate.edge.graphs import described
 from delegate.edge.program import EdgeProgram
-from delegate.errors import PartitionError
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.plans import Options, Placed
+from delegate.plain_data import amount, flag, mapping, text
 from delegate.program.segments import checksums
 
 FORMAT = 1  # of what an entry holds
@@ -37,18 +37,10 @@ class KeptChoices:
 
         None where there are none, or where they were cut short by a smaller budget.
         """
-        entry = self._store.get(key)
-        if entry is None:
+        found = self._store.read(key, _choice)
+        if found is None:
             return None
-        try:
-            about = entry.about
-            placement = Placement.from_data(about["placement"])
-            plan = SavedPlan.from_json(about["plan"])
-            candidate, options = str(about["candidate"]), dict(about["options"])
-            cut_short = bool(about["cut_short"])
-        except (KeyError, TypeError, ValueError, PartitionError):  # whole, and not what this version writes
-            self._store.remove(key)
-            return None
+        candidate, plan, options, placement, cut_short = found
         if cut_short and placement.budget < budget:
             return None
         return candidate, plan, options, replace(placement, spent=0.0)
@@ -78,11 +70,7 @@ class KeptCosts:
 
     def find(self, candidates: Sequence[str], what: str) -> list[float] | None:
         """The seconds of rounds, where they are known."""
-        entry = self._store.get(self._key(candidates, what))
-        try:
-            return None if entry is None else [float(s) for s in entry.about["seconds"]] or None
-        except (KeyError, TypeError, ValueError):  # whole, and not what this version writes
-            return None
+        return self._store.read(self._key(candidates, what), _seconds)
 
     def keep(self, candidates: Sequence[str], what: str, seconds: Sequence[float]) -> None:
         """Have them found."""
@@ -91,6 +79,25 @@ class KeptCosts:
     def _key(self, candidates: Sequence[str], what: str) -> str:
         parts = (FORMAT, host_features(), [self._identities[name] for name in candidates], what)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _choice(entry: Entry) -> tuple[str, SavedPlan, Options, Placement, bool]:
+    about = entry.about
+    options = mapping(about, "options")
+    return (
+        text(about, "candidate"),
+        SavedPlan.from_json(text(about, "plan")),
+        {name: dict(mapping(options, name)) for name in options},
+        Placement.from_data(mapping(about, "placement")),
+        flag(about, "cut_short"),
+    )
+
+
+def _seconds(entry: Entry) -> list[float]:
+    given = entry.about["seconds"]
+    if not isinstance(given, list) or not given:
+        raise ValueError("seconds should be a list of numbers")
+    return [amount({"seconds": each}, "seconds") for each in given]
 
 
 def choice_key(edges: Iterable[EdgeProgram], depends_on: Iterable[Any], *, by_weights: bool) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 from delegate.cache.folder import VARIABLE, cache_folder
 from delegate.entry_points import distributions
+from delegate.plain_data import amount, mapping
 from delegate.plugins import BLOCK_VARIABLE, Plugin
 
 LASTS = 24 * 3600.0  # seconds: devices and drivers come and go without a new version of any distribution
@@ -56,9 +57,15 @@ class Kept:
         if self._file is None:
             return _HERE.get(self._name)
         try:
-            data = json.loads(self._file.read_text(encoding="utf-8"))
-            return data["answer"] if abs(time.time() - data["time"]) < LASTS else None
-        except (OSError, ValueError, LookupError, TypeError):
+            with open(self._file, "rb", opener=_without_waiting) as file:
+                data = json.loads(file.read())
+            answer = dict(mapping(data, "answer"))
+            return answer if abs(time.time() - amount(data, "time")) < LASTS else None
+        except FileNotFoundError:
+            return None
+        except Exception:  # an entry that makes no sense, in whatever way
+            with contextlib.suppress(OSError):
+                self._file.unlink()
             return None
 
     def put(self, answer: dict[str, Any]) -> None:
@@ -78,6 +85,11 @@ class Kept:
             except BaseException:
                 os.unlink(name)
                 raise
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a pipe in its place has nobody who writes to it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _bound(folder: Path) -> None:
