@@ -14,7 +14,7 @@ from delegate.accuracy.samples import Sample, input_names, sample_of
 from delegate.cli.arrays import read_array, read_inputs
 from delegate.cli.importing import import_module
 from delegate.edge.modules import export_module
-from delegate.edge.sources import exported_programs
+from delegate.edge.sources import exported_programs, require_no_program
 from delegate.edge.torchscript import is_torchscript
 from delegate.errors import ExportError, did_you_mean
 from delegate.plugins import one_line
@@ -35,6 +35,7 @@ def load_model(text: str, inputs: Sequence[str] = ()) -> ExportedProgram | Path:
         InputError: a file of inputs cannot be read.
     """
     path = Path(text)
+    require_no_program(path)
     if (path.exists() or ":" not in text) and is_torchscript(path):
         return _convert(path, inputs)
     if inputs:

@@ -89,7 +89,15 @@ def _exported_program(model: Any, name: str) -> ExportedProgram:
     )
 
 
+def require_no_program(path: Path) -> None:
+    """Raise ExportError for the name of a saved program, whatever is in the file: to read a model runs code of it."""
+    if path.suffix.lower() == ".dlg":
+        what = f"{path} has the name of a saved program, which is no model"
+        raise ExportError(what, remedy="give the .pt2 file that it was lowered from")
+
+
 def _existing(path: Path) -> Path:
+    require_no_program(path)
     if not path.is_file():
         raise ExportError(f"there is no file {path}", remedy="give the path that torch.export.save wrote")
     return path
@@ -98,6 +106,9 @@ def _existing(path: Path) -> Path:
 def _load(path: Path) -> ExportedProgram:
     if torchscript.is_torchscript(path):
         raise ExportError(f"{path} is TorchScript and needs example inputs", remedy=_EXPORT)
+    if path.suffix.lower() != ".pt2":  # torch unpickles what is in it, and has no way to read it without
+        what = f"{path} is opened as a model only under a name that ends in .pt2, since a model is code"
+        raise ExportError(what, remedy="rename it if you trust it")
     try:
         return torch.export.load(path)
     except Exception as error:
