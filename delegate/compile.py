@@ -17,7 +17,7 @@ from delegate.edge.sources import Model, exported_programs
 from delegate.edge.training import warn_of_training
 from delegate.edge.undisturbed import undisturbed
 from delegate.emit.device_copies import with_device_copies
-from delegate.errors import PartitionError
+from delegate.errors import DelegateError, PartitionError
 from delegate.kernels.libraries import Wanted
 from delegate.lowering.compiler import Compiler, portable_message
 from delegate.lowering.kept import KeptPrograms, Made
@@ -178,16 +178,43 @@ def _result(
 def explain(
     model: Model, backends: Request = None, *, config: ConfigSource = None, kernels: Wanted | None = None
 ) -> Report:
-    """The report of `to_backend` without lowering: what each backend says it can run. Raises as `to_backend` does."""
+    """Return the report of `to_backend` without compiling: the operators that each backend supports.
+
+    Raises the errors of `to_backend`, except those of the backends' compilers and of results that are less accurate
+    than requested.
+    """
+    report, refusal = plan_and_check(model, backends, config=config, kernels=kernels)
+    if refusal is not None:
+        raise refusal
+    return report
+
+
+@undisturbed()
+def plan_and_check(
+    model: Model, backends: Request = None, *, config: ConfigSource = None, kernels: Wanted | None = None
+) -> tuple[Report, DelegateError | None]:
+    """Return the report of `explain`, and the error of `to_backend` if lowering refuses the planned program.
+
+    Raises the errors that leave no plan to report.
+    """
     registry = default_registry()
     selection = select(backends, config, registry, kernels)
+    placing = to_measure(None, selection, None, {})
     compiler = Compiler(selection, kernels_of(registry, selection.kernels))
-    compiler.take(quantized(exported_programs(model), selection, registry))
+    exported = quantized(exported_programs(model), selection, registry)
+    compiler.take(exported)
     compiler.plan()
+    refusal = None
+    try:
+        verification(None, exported, selection, registry, {})
+        compiler.check()
+    except DelegateError as error:
+        refusal = error
     report = compiler.report()
-    if selection.placement.policy == "preference":
-        return report
-    return replace(report, notes=("places are by preference here: they are measured when it is lowered", *report.notes))
+    if placing is not None:
+        note = "places are by preference here: they are measured when it is lowered"
+        report = replace(report, notes=(note, *report.notes))
+    return report, refusal
 
 
 def _warn_of_portable(report: Report, selection: Selection) -> None:

@@ -10,6 +10,7 @@ import typer
 from delegate.cli import output
 from delegate.cli.importing import Imports, import_modules
 from delegate.cli.lower import Backends, ConfigFile, Inputs
+from delegate.errors import DelegateError
 from delegate.program import file
 from delegate.program.source import MAGIC
 from delegate.report import Report
@@ -23,26 +24,30 @@ def explain(
     imports: Imports = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
-    """Say which backend runs each node and why the others do not, without lowering."""
+    """Report the backend of each node and why others refuse it, without compiling. Exit code 1 if `lower` would refuse."""
     if _is_program(Path(model)):
         if config or backend or inputs or imports:
             raise typer.BadParameter("a saved program has been planned already: -c, -b, -i and --import are for models")
-        report = Report.from_json(file.load(model).report)
+        report, refusal = Report.from_json(file.load(model).report), None
     else:
         import_modules(imports)
-        report = _plan(model, config, backend, inputs or [])
+        report, refusal = _plan(model, config, backend, inputs or [])
     if as_json:
         output.print_json_text(report.to_json())
     else:
         print(report)
+    if refusal is not None:
+        raise refusal
 
 
-def _plan(model: str, config: Path | None, backends: list[str] | None, inputs: list[str]) -> Report:
+def _plan(
+    model: str, config: Path | None, backends: list[str] | None, inputs: list[str]
+) -> tuple[Report, DelegateError | None]:
     with output.working("importing torch"):
         from delegate import compile
         from delegate.cli.models import load_model
     with output.working(f"planning {model}"):
-        return compile.explain(load_model(model, inputs), backends or None, config=config)
+        return compile.plan_and_check(load_model(model, inputs), backends or None, config=config)
 
 
 def _is_program(path: Path) -> bool:

@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from delegate.accuracy.verification import Moved
-from delegate.backends.aot import RegionRefused
+from delegate.backends.aot import PreprocessResult, Region, RegionRefused
 from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.export import to_edge
 from delegate.edge.identity import identify
@@ -148,6 +148,12 @@ class Compiler:
         self.notes = {d.name: (*results[d.name].notes, *_of_unasked(d, keep)) for d in program.delegates}
         return program, lowered
 
+    def check(self) -> None:
+        """Raise the errors of `emitted` that need no compiled partition: artifacts are empty."""
+        empty = dict.fromkeys(self.selection.backends, _compile_nothing)
+        self.artifacts = Artifacts(empty)
+        self.emitted()
+
     def move(self, moved: Mapping[str, Moved]) -> None:
         """Have nodes of partitions run elsewhere, when the program is next emitted."""
         for method in self.methods.values():
@@ -230,6 +236,10 @@ class Compiler:
                         reasons = dict.fromkeys(partition.nodes, str(refusal)) | reasons
             refused.setdefault(partition.backend, {}).update(reasons)
         return delegates, refused
+
+
+def _compile_nothing(region: Region) -> PreprocessResult:
+    return PreprocessResult(b"")
 
 
 def _of_unasked(spec: DelegateSpec, keep: Mapping[str, bool]) -> tuple[str, ...]:
