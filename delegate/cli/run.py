@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import typer
@@ -20,9 +20,12 @@ from delegate.cli import destinations, output
 from delegate.cli.arrays import Array, input_names, leaves, random_inputs, read_inputs
 from delegate.cli.importing import Imports, import_modules
 from delegate.errors import BackendFailed, InputError
-from delegate.program.model import Tree
+from delegate.program.dtypes import DType
+from delegate.program.model import Ref, Tree
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method
+
+_NOT_FINITE = {"nan": "NaN", "infinite": "infinite"}  # key of the JSON -> word of the table
 
 
 def run(
@@ -83,6 +86,10 @@ def run(
                 seconds.append(time.perf_counter() - start)
         named = dict(zip(_paths(chosen.definition.out_tree, ""), results, strict=True))
         files = _save(named, out) if out else {}
+        outputs = [
+            _Output(name, chosen.definition.values[ref.index].dtype if isinstance(ref, Ref) else None, result)
+            for ref, (name, result) in zip(chosen.definition.outputs, named.items(), strict=True)
+        ]
         fallbacks = program.events
     given = "files" if inputs else "random, seed 0"
     if as_json:
@@ -92,15 +99,15 @@ def run(
                 "method": chosen.name,
                 "inputs": [{"name": n, "dtype": str(a.dtype), "shape": list(a.shape)} for n, a in arrays.items()],
                 "inputs_from": given,
-                "outputs": [{"name": n, **_describe(a), "file": files.get(n)} for n, a in named.items()],
+                "outputs": [{"name": o.name, **o.describe(), "file": files.get(o.name)} for o in outputs],
                 "seconds": seconds,
                 "fallbacks": [asdict(event) for event in fallbacks],
-                "profile": [asdict(t) for t in watching.timings] if watching else None,
+                "profile": [{**asdict(t), "per_run": t.per_run} for t in watching.timings] if watching else None,
             }
         )
         return
     rows = [(f"in  {name} ({given})", _type(array), "") for name, array in arrays.items()]
-    rows += [(f"out {name}", _type(result), files.get(name) or _range(result)) for name, result in named.items()]
+    rows += [(f"out {o.name}", o.type, "; ".join(filter(None, (o.values(), files.get(o.name))))) for o in outputs]
     output.table(("tensor", "type", ""), rows)
     if watching:
         print(watching.table())
@@ -158,36 +165,62 @@ def _file_name(name: str) -> str:
     return "".join(c if c.isalnum() or c in "._-" else "_" for c in name).lstrip(".") or "output"
 
 
-def _describe(result: Any) -> dict[str, Any]:
-    if not isinstance(result, np.ndarray):
-        return {"value": result}
-    data: dict[str, Any] = {"dtype": str(result.dtype), "shape": list(result.shape)}
-    if result.size and result.dtype.kind in "fiub":
-        data |= {
-            "min": _plain(result.min()),
-            "max": _plain(result.max()),
-            "mean": _plain(result.mean(dtype=np.float64)),
-        }
-    return data
+class _Output(NamedTuple):
+    """An output of a call.
+
+    Args:
+        name: its path in the result, e.g. "logits" or "cache.0.1".
+        dtype: the element type in the program; None of a number.
+        result: an array (of bfloat16: its bits, as uint16), or a number.
+    """
+
+    name: str
+    dtype: DType | None
+    result: Any
+
+    @property
+    def type(self) -> str:
+        """The element type and shape, e.g. "float32[1, 8]"."""
+        if not isinstance(self.result, np.ndarray):
+            return type(self.result).__name__
+        is_bfloat16 = self.dtype is DType.bfloat16
+        return f"{'bfloat16' if is_bfloat16 else self.result.dtype}[{', '.join(map(str, self.result.shape))}]"
+
+    def describe(self) -> dict[str, Any]:
+        """Return the type, the range of the finite values, and counts of NaN and infinities if any, for JSON."""
+        result = self.result
+        if not isinstance(result, np.ndarray):
+            return {"value": result}
+        data: dict[str, Any] = {"dtype": self.type.partition("[")[0], "shape": list(result.shape)}
+        if self.dtype is DType.bfloat16:
+            result = (result.astype(np.uint32) << 16).view(np.float32)
+        if result.dtype.kind in "fc":
+            counts = {"nan": int(np.isnan(result).sum()), "infinite": int(np.isinf(result).sum())}
+            data |= {key: count for key, count in counts.items() if count}
+            result = result[np.isfinite(result)]
+        if result.size and result.dtype.kind in "fiub":
+            data |= {"min": result.min().item(), "max": result.max().item()}
+            data["mean"] = _number(result.mean(dtype=np.float64))
+        return data
+
+    def values(self) -> str:
+        """Return one line on the values, e.g. "-1 to 2.5; 3 NaN and 1 infinite of 12"."""
+        if not isinstance(self.result, np.ndarray):
+            return repr(self.result)
+        found = self.describe()
+        parts = [f"{found['min']:.6g} to {found['max']:.6g}"] if "min" in found else []
+        if counts := [f"{found[key]} {text}" for key, text in _NOT_FINITE.items() if found.get(key)]:
+            parts.append(f"{' and '.join(counts)} of {self.result.size}")
+        return "; ".join(parts)
 
 
-def _plain(number: Any) -> Any:
-    """A number as JSON has it: NaN and infinities become text."""
-    value = number.item()
-    return value if np.isfinite(value) else str(value)
+def _number(number: np.floating[Any]) -> float | str:
+    """Return a number as JSON holds it: a mean that overflows becomes text."""
+    return number.item() if np.isfinite(number) else str(number)
 
 
-def _type(result: Array | Any) -> str:
-    if not isinstance(result, np.ndarray):
-        return type(result).__name__
-    return f"{result.dtype}[{', '.join(map(str, result.shape))}]"
-
-
-def _range(result: Any) -> str:
-    if not isinstance(result, np.ndarray):
-        return repr(result)
-    found = _describe(result)
-    return f"{found['min']:.6g} to {found['max']:.6g}" if isinstance(found.get("min"), int | float) else ""
+def _type(array: Array) -> str:
+    return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
 
 
 def _times(seconds: Sequence[float]) -> str:

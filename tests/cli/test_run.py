@@ -128,6 +128,24 @@ def test_numbers(folder: Path) -> None:
     assert json.loads(call("run", "number.dlg", "-i", "n=n.npy", "--json")[0])["outputs"][0]["value"] == 21
 
 
+def test_outputs_that_are_not_finite_are_counted(folder: Path) -> None:
+    """The range is of the finite values, and NaN and infinities are counted in the same line."""
+    np.save("x.npy", np.array([[np.nan, 1, np.inf], [2, np.nan, -3]], dtype=np.float32))
+    np.save("y.npy", np.zeros((2, 3), dtype=np.float32))
+    flags = ("run", "sum.dlg", "-i", "x.npy", "-i", "y.npy")
+    assert "-3 to 2; 2 NaN and 1 infinite of 6" in call(*flags)[0]
+    (output,) = json.loads(call(*flags, "--json")[0])["outputs"]
+    assert {k: output[k] for k in ("nan", "infinite", "min", "max", "mean")} == {
+        "nan": 2, "infinite": 1, "min": -3.0, "max": 2.0, "mean": 0.0
+    }  # fmt: skip
+    np.save("x.npy", np.full((2, 3), np.nan, dtype=np.float32))
+    line = next(line for line in call(*flags)[0].splitlines() if line.startswith("out"))
+    assert line.endswith("6 NaN of 6")
+    (output,) = json.loads(call(*flags, "--json")[0])["outputs"]
+    assert output["nan"] == 6
+    assert "min" not in output
+
+
 def test_profile(folder: Path) -> None:
     text = call("run", "sum.dlg", "--repeat", "3", "--profile")[0]
     row = next(line for line in text.splitlines() if "partition adder_0" in line)

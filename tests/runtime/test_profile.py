@@ -11,6 +11,7 @@ from torch import nn
 from torch.export import Dim
 
 from delegate.errors import InputError
+from delegate.runtime.profile import Timing
 from tests.lowering import assert_same, compiled, relative_error
 
 
@@ -54,9 +55,31 @@ def test_every_instruction_is_counted(backends, dynamic):
     assert any("partition xnnpack_0" in what for _, _, what in found) == bool(backends)
     assert all(t.nanoseconds > 0 for t in profile.timings)
     table = profile.table().splitlines()
-    assert table[0].split() == ["method", "value", "what", "runs", "total", "us", "us", "a", "run", "source"]
+    assert table[0].split() == [
+        "method",
+        "value",
+        "what",
+        "runs",
+        "total",
+        "us",
+        "first",
+        "us",
+        "us",
+        "a",
+        "run",
+        "source",
+    ]
     assert len(table) == 1 + len(profile.timings)
     assert "test_profile.py" in profile.table()
+
+
+def test_the_first_run_is_shown_apart():
+    timing = Timing("forward", "y", "aten.add.Tensor")
+    timing.add(9000)
+    assert (timing.count, timing.first, timing.per_run) == (1, 9000, 9000)
+    timing.add(100)
+    timing.add(300)
+    assert (timing.count, timing.nanoseconds, timing.first, timing.per_run) == (3, 9400, 9000, 200)
 
 
 def test_control_flow_holds_its_blocks():
