@@ -272,6 +272,34 @@ def test_a_weight_that_is_decoded_elsewhere() -> None:
             assert sqnr(wanted.detach(), got) >= 35
 
 
+class Twice(nn.Module):
+    """A layer that is called twice, with something in between."""
+
+    def __init__(self, between: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.out, self.between = nn.Linear(64, 64), nn.Linear(64, 64), between
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.layer(self.between(self.layer(x))))
+
+
+@pytest.mark.parametrize("scheme", list(schemes("xnnpack")))
+@pytest.mark.parametrize("between", [torch.relu, torch.erfinv], ids=["delegated", "portable"])
+def test_a_layer_that_is_called_twice(between: Callable[[torch.Tensor], torch.Tensor], scheme: str) -> None:
+    torch.manual_seed(0)
+    module, x = Twice(lambda x: between(torch.sigmoid(x))).eval(), torch.randn(4, 64)
+    program = quantize(
+        torch.export.export(module, (x,)), Settings("xnnpack", scheme), [torch.randn(4, 64) for _ in range(16)]
+    )
+    compiled = delegate.to_backend(program, "xnnpack")
+    if between is torch.relu:
+        require_whole(compiled)
+    portable = {n.op.split(".")[1] for n in compiled.report.nodes if n.backend == "portable"}
+    assert not {"linear", "choose_qparams"} & portable
+    exact, reference = module(x).detach(), program.module()(x).detach()
+    assert sqnr(exact, compiled(x)) >= sqnr(exact, reference) - 3  # ranges of rows, not of all, are others
+
+
 def test_files_are_small(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).eval()
     exported = torch.export.export(module, (torch.randn(4, 512),))

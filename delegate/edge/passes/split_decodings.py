@@ -1,6 +1,7 @@
-"""Constants that are decoded for layers and for others: the others get a node of their own.
+"""Constants that are decoded for a layer and for others: each layer gets a node of its own, and the others one.
 
 A table of embeddings that is the last layer's weight, too, would else have to leave the backend that takes the layer.
+And a layer that is called twice would be one pattern of a backend, with what lies between its calls outside of it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _DECODES = ("quantized_decomposed.dequantize_per_", "torchao.dequantize_affine."
 
 @dataclass(frozen=True, slots=True)
 class SplitDecodings:
-    """Gives a second node to those of the users of a decoded constant that are no layers, where others are."""
+    """Give each layer that reads a decoded constant a node of its own, if there are other users."""
 
     def __call__(self, program: EdgeProgram) -> PassResult:
         modified = False
@@ -42,14 +43,13 @@ def _decodes_constant(node: Node) -> bool:
 
 
 def _split(graph: Graph, node: Node) -> bool:
-    others = [user for user in node.users if not _is_layer(user)]
-    if not others or len(others) == len(node.users):
-        return False
-    with graph.inserting_after(node):
-        own = make_like(node, node.target, node.args, node.kwargs)
-    for user in others:
-        user.replace_input_with(node, own)
-    return True
+    layers = [user for user in node.users if _is_layer(user)]
+    keeps_own = len(layers) == len(node.users)
+    for layer in layers[keeps_own:]:
+        with graph.inserting_after(node):
+            own = make_like(node, node.target, node.args, node.kwargs)
+        layer.replace_input_with(node, own)
+    return len(layers) > keeps_own
 
 
 def _is_layer(user: Node) -> bool:
