@@ -24,7 +24,7 @@ def explain(
     imports: Imports = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
-    """Report the backend of each node and why others refuse it, without compiling. Exit code 1 if `lower` would refuse."""
+    """Report the backend of each node and why others refuse it, without compiling; fail if `lower` would refuse."""
     if _is_program(Path(model)):
         if config or backend or inputs or imports:
             raise typer.BadParameter("a saved program has been planned already: -c, -b, -i and --import are for models")
