@@ -51,10 +51,23 @@ def load_config(
     try:
         config = Config.model_validate(written.data)
     except ValidationError as error:
-        raise_all(problems(error, Config, written))
+        found = problems(error, Config, written)
+        raise_all([*found, *_option_problems(written, registry)])
         raise AssertionError("pydantic refused the configuration without a reason") from error
     raise_all(_semantics(config, written, registry))
     return _resolved(config, registry)
+
+
+def _option_problems(source: Source, registry: Registry) -> Iterator[ConfigError]:
+    """Errors in options of the backends that can be read, of a configuration whose keys have errors too."""
+    entries = source.data.get("backends")
+    for i, entry in enumerate(entries if isinstance(entries, list | tuple) else ()):
+        try:
+            (choice,) = Config.model_validate({"version": 1, "backends": [entry]}).backends or ()
+        except ValidationError:
+            continue  # its own errors are known
+        if backend_of(choice.name) in registry.names():
+            yield from _backend(choice, ("backends", i), source, registry)
 
 
 def _resolved(config: Config, registry: Registry) -> Config:

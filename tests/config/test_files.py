@@ -174,6 +174,15 @@ def test_options_that_are_no_plain_values(registry: Registry) -> None:
         backend_options(choice, registry)
 
 
+def test_options_are_checked_beside_unknown_keys() -> None:
+    """An error in a key does not hide errors in the options of backends."""
+    wrong = {"version": 1, "polcy": {}, "backends": [{"name": "xnnpack", "options": {"nonsense": 1}}, {"nam": 1}]}
+    with pytest.raises(ConfigError) as found:
+        load_config(wrong)
+    for key in ("polcy", "backends[0].options.nonsense", "backends[1].nam"):
+        assert key in str(found.value)
+
+
 def test_byte_order_mark(tmp_path: Path, registry: Registry) -> None:
     file = tmp_path / "c.yaml"
     file.write_bytes(b"\xef\xbb\xbfversion: 1\nbackends: [adder]\n")
