@@ -55,7 +55,7 @@ def _fake_quantize_channels(
     x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, low: int, high: int
 ) -> tuple[Tensor, Tensor]:
     if zero_point.is_floating_point():
-        return NotImplemented  # torch rounds after these are added
+        return NotImplemented  # type: ignore[no-any-return]  # torch rounds after these are added
     sizes = [-1 if place == axis % x.dim() else 1 for place in range(x.dim())]
     found, mask = _fake_quantized(x, scale.reshape(sizes), zero_point.reshape(sizes), low, high)
     dtype = _integers(x, low, high)

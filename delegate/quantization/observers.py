@@ -41,7 +41,7 @@ class _FittingScale:
     """
 
     def __init__(self, *, smallest: float = 0.0, **options: Any) -> None:
-        super().__init__(eps=LEAST_SCALE, **options)
+        super().__init__(eps=LEAST_SCALE, **options)  # type: ignore[call-arg]
         self._smallest = smallest
 
     def _calculate_qparams(self, min_val: torch.Tensor, max_val: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -71,6 +71,8 @@ class FittingHistogram(_FittingScale, HistogramObserver):  # type: ignore[misc]
     """
 
     counts: torch.Tensor
+    min_val: torch.Tensor
+    max_val: torch.Tensor
 
     def __init__(self, *, outliers: float, **options: Any) -> None:
         super().__init__(**options)

@@ -65,10 +65,10 @@ def keep_in_float(settings: Rules, *, modules: Iterable[str] = (), nodes: Iterab
         nodes: names of nodes of the float program, see `float_node`; for a call of a module that is called several
             times, or for an operator that no module of its own calls.
     """
-    rules = {"modules": _and_off(settings.modules, modules), "nodes": _and_off(settings.nodes, nodes)}
+    kept_modules, kept_nodes = _and_off(settings.modules, modules), _and_off(settings.nodes, nodes)
     if isinstance(settings, Settings):
-        return replace(settings, **rules)
-    return settings.model_copy(update=rules)
+        return replace(settings, modules=kept_modules, nodes=kept_nodes)
+    return settings.model_copy(update={"modules": kept_modules, "nodes": kept_nodes})
 
 
 def _and_off(rules: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
