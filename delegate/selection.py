@@ -14,7 +14,7 @@ from typing import Any
 from delegate.backends.checked import CheckedBackend
 from delegate.backends.isolated import IsolatedBackend
 from delegate.backends.unasked import UnaskedBackend
-from delegate.cache.folder import ARTIFACTS, cache_folder
+from delegate.cache.folder import ARTIFACTS, cache_folder, private
 from delegate.cache.store import Store
 from delegate.config import (
     BackendChoice,
@@ -176,7 +176,7 @@ def kept_folder(selection: Selection, wanted: bool | None = None) -> Path | None
     settings = selection.cache
     enabled = settings.enabled if wanted is None else wanted
     folder = cache_folder() if settings.folder is None else Path(settings.folder).expanduser()
-    return folder if enabled else None
+    return private(folder) if enabled else None
 
 
 def _made(partitioner: Partitioner, registry: Registry, asked: bool, absent_ok: bool) -> Half:

@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, ClassVar, NamedTuple
 
+from delegate.cache.folder import make_private
+
 _UNFINISHED = ".part"
 _ABANDONED = 3600  # seconds after which a file that is still unfinished has no writer any more
 
@@ -55,7 +57,7 @@ class BoundedFolder:
     @contextmanager
     def writing(self) -> Iterator[tuple[BinaryIO, Path]]:
         """A new file beside the others, to be renamed to its place; it is gone behind this where that is not done."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(self.folder)
         handle, name = tempfile.mkstemp(_UNFINISHED, dir=self.folder)
         try:
             with open(handle, "wb") as file:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from delegate.cache.folder import VARIABLE, cache_folder
+from delegate.cache.folder import PLUGINS, VARIABLE, cache_folder, make_private, private
 from delegate.entry_points import distributions
 from delegate.plain_data import amount, mapping
 from delegate.plugins import BLOCK_VARIABLE, Plugin
@@ -48,9 +48,9 @@ class Kept:
     def __init__(self, plugin: Plugin, question: str, module: str, surroundings: tuple[Any, ...]) -> None:
         key = (_FORM, question, tuple(plugin), surroundings, tuple(_sources(module)))
         name = hashlib.sha256(repr(key).encode(errors="surrogatepass")).hexdigest()
-        folder = cache_folder()
+        folder = private(cache_folder())
         self._name = name[:40]
-        self._file = None if folder is None else folder / "plugins" / f"{self._name}.json"
+        self._file = None if folder is None else folder / PLUGINS / f"{self._name}.json"
 
     def get(self) -> dict[str, Any] | None:
         """The answer; None where there is none, or it is too old."""
@@ -75,7 +75,7 @@ class Kept:
             return
         folder = self._file.parent
         with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(folder)
             _bound(folder)
             descriptor, name = tempfile.mkstemp(dir=folder, suffix=".new")
             try:

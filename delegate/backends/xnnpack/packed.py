@@ -7,7 +7,7 @@ from contextlib import suppress
 from weakref import WeakValueDictionary
 
 from delegate.cache.files import MappedFiles
-from delegate.cache.folder import PACKED, cache_folder
+from delegate.cache.folder import PACKED, cache_folder, private
 
 MOST_BYTES = 4 << 30  # of all files in the cache
 _HEADER, _LIST = 1 << 12, 1 << 20  # bytes that XNNPACK's header and its list of weights have at most
@@ -89,5 +89,5 @@ def forget(key: str, on_disk: bool) -> None:
 
 
 def _files() -> MappedFiles | None:
-    folder = cache_folder()
+    folder = private(cache_folder())
     return None if folder is None else MappedFiles(folder / PACKED, MOST_BYTES)

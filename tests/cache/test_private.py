@@ -1,0 +1,61 @@
+"""A cache that others may write to is not used, and that is said."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import pytest
+import torch
+
+import delegate
+from delegate.cache import folder as module
+from delegate.cache.folder import make_private, private
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "getuid"), reason="permissions of POSIX")
+
+
+@pytest.fixture(autouse=True)
+def anew(monkeypatch):
+    monkeypatch.setattr(module, "_warned", set())
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o720, 0o702, 0o777, 0o1777])
+@pytest.mark.parametrize("part", ["", "artifacts", "packed", "plugins", "choices"])
+def test_one_that_others_may_write_to(tmp_path, mode, part):
+    make_private(tmp_path / "cache" / part)
+    (tmp_path / "cache" / part).chmod(mode)
+    with pytest.warns(RuntimeWarning, match=r"may be written by others.*chmod go-w"):
+        assert private(tmp_path / "cache") is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert private(tmp_path / "cache") is None  # said once
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root gives folders away")
+def test_one_of_another_user(tmp_path):
+    os.chown(tmp_path, 12345, 12345)
+    with pytest.warns(RuntimeWarning, match="belongs to the user 12345"):
+        assert private(tmp_path) is None
+
+
+def test_ones_that_are_used(tmp_path):
+    old = os.umask(0)
+    try:
+        make_private(tmp_path / "a" / "b" / "artifacts")
+    finally:
+        os.umask(old)
+    (tmp_path / "read").mkdir(mode=0o755)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for path in (tmp_path / "a" / "b", tmp_path / "a", tmp_path / "absent", tmp_path / "read"):
+            assert private(path) == path
+
+
+def test_lowering_uses_none_of_it(tmp_path, monkeypatch):
+    tmp_path.chmod(0o777)
+    monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path))
+    exported = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
+    with pytest.warns(RuntimeWarning, match="the cache is not used"):
+        delegate.to_backend(exported, "xnnpack")
+    assert not list(tmp_path.iterdir())
