@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
-from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from yaml.nodes import ScalarNode
 
 from delegate.plugins import one_line
 
@@ -54,10 +55,9 @@ class Parsed:
 def parse(text: str) -> Parsed | None:
     """Read a text; None where nothing is in it. Raises NotPlain."""
     try:
-        loader = _Loader(text)
+        loader = _LOADER(text)
         try:
-            root = loader.get_single_node()
-            return None if root is None else _Reader(loader).parsed(root)
+            return _Reader(loader).parsed()
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
@@ -81,76 +81,96 @@ def cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-_PLAIN = frozenset({"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C it is ten times as fast; it may not be built in
+_PLAIN = frozenset({None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
 
 
-class _Loader(yaml.SafeLoader):
-    """SafeLoader without aliases: nothing here has a use for them, and a few lines of them can fill the memory.
+@dataclass(slots=True)
+class _Reader:
+    """Turns the events of a parser into values and notes where they stand.
 
-    Nor is it nested deeply.
+    There are no aliases: nothing here has a use for them, and a few lines of them can fill the memory. Nor is anything
+    nested deeply.
     """
 
-    depth = 0
-
-    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        self.depth += 1
-        try:
-            if self.depth > _DEEPEST:
-                mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-                raise yaml.MarkedYAMLError(problem="too deeply nested", problem_mark=mark)
-            return self._compose(parent, index)
-        finally:
-            self.depth -= 1
-
-    def _compose(self, parent: Node | None, index: Any) -> Node | None:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(problem="aliases (*name) are not supported", problem_mark=mark)
-        return super().compose_node(parent, index)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """Turns nodes into values and notes where they stand."""
-
-    loader: _Loader
+    loader: Any
     values: dict[Path, Place] = field(default_factory=dict)
     keys: dict[Path, Place] = field(default_factory=dict)
+    scalars: dict[tuple[Any, ...], Any] = field(default_factory=dict)  # each text is read once
 
-    def parsed(self, root: Node) -> Parsed:
-        return Parsed(self._read(root, ()), self.values, self.keys)
+    def parsed(self) -> Parsed | None:
+        self.loader.get_event()  # that the stream begins
+        if self.loader.check_event(yaml.StreamEndEvent):
+            return None
+        self.loader.get_event()  # that a document begins
+        data = self._read((), self.loader.get_event())
+        self.loader.get_event()
+        if not self.loader.check_event(yaml.StreamEndEvent):
+            mark = self.loader.peek_event().start_mark
+            raise yaml.MarkedYAMLError(
+                problem="expected a single document in the stream but found another document", problem_mark=mark
+            )
+        return Parsed(data, self.values, self.keys)
 
-    def _read(self, node: Node, path: Path) -> Any:
-        self.values[path] = _place(node)
-        if not isinstance(node, ScalarNode) and node.tag not in _PLAIN:
-            raise yaml.MarkedYAMLError(problem=f"the tag {node.tag!r} is not supported", problem_mark=node.start_mark)
-        if isinstance(node, SequenceNode):
-            return [self._read(child, (*path, i)) for i, child in enumerate(node.value)]
-        if isinstance(node, MappingNode):
-            return dict(self._entries(node, path))
+    def _read(self, path: Path, event: Any) -> Any:
+        self.values[path] = _place(event)
+        if isinstance(event, yaml.AliasEvent):
+            raise _wrong("aliases (*name) are not supported", event)
+        if isinstance(event, yaml.ScalarEvent):
+            return self._scalar(event)
+        if len(path) >= _DEEPEST:
+            raise _wrong("too deeply nested", event)
+        if event.tag not in _PLAIN:
+            raise _wrong(f"the tag {event.tag!r} is not supported", event)
+        if isinstance(event, yaml.SequenceStartEvent):
+            items = iter(self.loader.get_event, None)
+            return [self._read((*path, i), item) for i, item in enumerate(_until(items, yaml.SequenceEndEvent))]
+        return dict(self._entries(path))
+
+    def _scalar(self, event: Any) -> Any:
+        key = (event.tag, event.value, event.implicit)
+        if key not in self.scalars:
+            self.scalars[key] = self._constructed(event)
+        return self.scalars[key]
+
+    def _constructed(self, event: Any) -> Any:
+        tag = event.tag if event.tag not in (None, "!") else None
+        tag = tag or self.loader.resolve(ScalarNode, event.value, event.implicit)
         try:
-            value = self.loader.construct_object(node)
+            value = self.loader.construct_object(ScalarNode(tag, event.value, event.start_mark, event.end_mark))
             str(value)  # a number of very many digits has no text, which every message about it needs
         except yaml.MarkedYAMLError:
             raise
         except Exception as error:  # of a scalar, such as the date 2026-13-01
             problem = f"this is no value: {one_line(error)}"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark) from None
+        self.loader.constructed_objects.clear()  # which would keep every node
         return value
 
-    def _entries(self, node: MappingNode, path: Path) -> Iterator[tuple[str, Any]]:
+    def _entries(self, path: Path) -> Iterator[tuple[str, Any]]:
         seen: dict[str, Place] = {}
-        for key_node, value_node in node.value:
-            place = _place(key_node)
-            if not isinstance(key_node, ScalarNode):
+        for event in _until(iter(self.loader.get_event, None), yaml.MappingEndEvent):
+            place = _place(event)
+            if isinstance(event, yaml.AliasEvent):
+                raise _wrong("aliases (*name) are not supported", event)
+            if not isinstance(event, yaml.ScalarEvent):
                 raise NotPlain(f"{dotted(path) or 'the top level'}: a key must be text", place)
-            key = str(key_node.value)
+            key = str(event.value)
             if key in seen:
                 remedy = f"the first is in line {seen[key][0]}; take one away"
                 raise NotPlain(f"{dotted((*path, key))}: the key stands twice", place, remedy)
             seen[key] = self.keys[(*path, key)] = place
-            yield key, self._read(value_node, (*path, key))
+            yield key, self._read((*path, key), self.loader.get_event())
 
 
-def _place(node: Node) -> Place:
-    return node.start_mark.line + 1, node.start_mark.column + 1
+def _until(events: Iterator[Any], end: type) -> Iterator[Any]:
+    """The events that begin the items of a collection; what is in them is read meanwhile."""
+    return itertools.takewhile(lambda event: not isinstance(event, end), events)
+
+
+def _wrong(problem: str, event: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+
+
+def _place(event: Any) -> Place:
+    return event.start_mark.line + 1, event.start_mark.column + 1

@@ -243,10 +243,11 @@ def _groups(data: Any, names: Set[str]) -> tuple[Group, ...]:
     for group in data:
         if len(group) < 2 or not all(group):
             raise ValueError("a group of together has at least two branches, and each branch a partition")
-    given = [name for group in data for branch in group for name in branch]
-    for name in given:
-        if name not in names or given.count(name) > 1:
+    seen: set[str] = set()
+    for name in (name for group in data for branch in group for name in branch):
+        if name not in names or name in seen:
             raise ValueError(f"together names {name!r}, {'twice' if name in names else 'which is no partition'}")
+        seen.add(name)
     return tuple(tuple(map(tuple, group)) for group in data)
 
 

@@ -29,7 +29,7 @@ from delegate.text_files import read_text, write_text
 FORMAT = 1
 _DIGITS = 4  # of measured numbers: more are noise in a diff
 _KEYS = frozenset({"format", "machine", "measured", "model", "options", "plan", "quantization", "versions"})
-_MOST_BYTES = 2**24
+_MOST_BYTES = 2**22  # some ten thousand nodes; a file of that size is read in some ten seconds
 AGAIN = "measure again, and lock that: `delegate lower --measure --lock FILE`"
 
 
