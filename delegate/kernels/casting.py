@@ -19,7 +19,9 @@ from delegate.program.dtypes import DType
 )  # fmt: skip
 def convert(x: Array, *_: Any, out: Array) -> None:
     """Copy into out's dtype as C casts do: floats to integers towards zero, integers wrap, complex drops its imaginary
-    part."""
+    part. float64 is rounded to float32 before float16, as in torch."""
     if x.dtype.kind == "c" and out.dtype.kind not in "cb":
         x = x.real
+    if x.dtype == np.float64 and out.dtype == np.float16:
+        x = x.astype(np.float32)
     np.copyto(out, x, casting="unsafe")

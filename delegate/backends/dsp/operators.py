@@ -19,6 +19,7 @@ from torch.fx import Node
 from delegate.backends.lowering import every
 from delegate.backends.onnx.translations import Operators
 from delegate.backends.onnx.translations.row import plain
+from delegate.backends.rounding import returns_to_half
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -129,12 +130,22 @@ def _no_gathered_images(node: Node) -> Verdict:
     return YES
 
 
+def _kept_cast(node: Node) -> Verdict:
+    """Not from floats to integers, which QNN 2.7 drops in front of a cast back; and as `returns_to_half`, since its
+    float16 has no infinity and rounds ties away from zero."""
+    made, given = tensor(node).dtype, tensor(node.all_input_nodes[0]).dtype
+    if given.is_floating_point and not made.is_floating_point and made is not torch.bool:
+        return no(Reason.INACCURATE, "QNN drops casts from floats to integers in front of casts back to floats")
+    return returns_to_half(node)
+
+
 _POOLS = (
     "avg_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_avg_pool1d", "adaptive_avg_pool3d",
     "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d",
 )  # fmt: skip
 LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
     "aten.convolution.default": every(_plain_transposed, _no_long_steps),
+    "aten._to_copy.default": _kept_cast,
     "aten.constant_pad_nd.default": _finite,
     "aten.addmm.default": plain(beta=1, alpha=1),
     "aten.grid_sampler_2d.default": _no_cubic,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+from torch.fx import Node
+
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
 from delegate.backends.exported import exported_program
 from delegate.backends.lowering import LoweringTable, TableBackend
@@ -14,6 +16,7 @@ from delegate.backends.onnx.provider import Provider
 from delegate.backends.onnx.translations import TRANSLATIONS, Operators
 from delegate.backends.onnx.translations.row import Translation
 from delegate.backends.onnx.zero_points import cut_off
+from delegate.backends.zeros import constants_of_zero, keeps_zero
 from delegate.verdict import Reason, Verdict, no
 
 
@@ -42,8 +45,11 @@ class OnnxBackend(TableBackend):
         missing = sorted(TRANSLATIONS[op][0].lower.needs - self.operators.keys())
         return no(Reason.OPERATOR, f"{self.library} does not run ONNX's {', '.join(missing)}")
 
+    def check(self, node: Node) -> Verdict:
+        return super().check(node) and keeps_zero(node)
+
     def preprocess(self, region: Region) -> PreprocessResult:
-        if refused := too_large(region) | cut_off(region):
+        if refused := too_large(region) | cut_off(region) | constants_of_zero(region):
             raise RegionRefused(refused)
         return self.compile(to_onnx(exported_program(region), self.table), region)
 

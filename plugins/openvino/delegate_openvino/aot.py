@@ -13,9 +13,11 @@ from pydantic import Field, NonNegativeInt
 from torch.fx import Node
 
 from delegate.backends import aot
-from delegate.backends.aot import PreprocessResult, Region, RegionFailed
+from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.asking import AskingBackend
 from delegate.backends.nan import Nan, notes_on_nan, refused_for_nan
+from delegate.backends.rounding import returns_to_half
+from delegate.backends.zeros import constants_of_zero, keeps_zero
 from delegate.edge.node import arguments, is_static, op_name, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.convert import ELEMENTS, NotConverted, one_line, shape_of, to_openvino, whole_operators
@@ -81,11 +83,16 @@ class OpenVinoBackend(AskingBackend):
     def preserve_ops(self) -> Set[str]:
         return whole_operators()
 
+    def check(self, node: Node) -> Verdict:
+        return returns_to_half(node) and keeps_zero(node) and super().check(node)
+
     def ask(self, region: Region) -> Verdict:
         for node in region.graph.nodes:
             for tensor in tensors(node):
                 if tensor.dtype not in ELEMENTS:
                     return no(Reason.DTYPE, f"{node.name} is {str(tensor.dtype).removeprefix('torch.')}")
+                if tensor.dtype is torch.float64:
+                    return no(Reason.DTYPE, f"{node.name} is float64, which OpenVINO computes in float32")
         lost = refused_for_nan(region.calls[0], LOSING, self.options.nan)
         for refused in (_integers(region), _otherwise(region), _not_compiled(region), lost):
             if refused is not None:
@@ -97,6 +104,8 @@ class OpenVinoBackend(AskingBackend):
         return _same_types(made.model, region)
 
     def preprocess(self, region: Region) -> PreprocessResult:
+        if refused := constants_of_zero(region):
+            raise RegionRefused(refused)
         try:
             made = to_openvino(region)
         except NotConverted as refusal:

@@ -17,9 +17,10 @@ from torch.fx import Graph, GraphModule, Node
 
 from delegate.backends.aot import Region
 from delegate.backends.exported import exported_program
-from delegate.edge.node import arguments
+from delegate.edge.node import arguments, op_name, tensor
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
+_VIEWS = frozenset(f"aten.{name}.default" for name in ("view", "reshape", "_unsafe_view"))
 ELEMENTS = {
     torch.float32: openvino.Type.f32,
     torch.float16: openvino.Type.f16,
@@ -109,10 +110,17 @@ def _module(region: Region) -> GraphModule:
             copies[node].meta = dict(node.meta)
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
+            _squeeze_to_scalar(copies[node])
             mask = masks.get(node)
             if mask is not None:
                 copies[node] = _zero_where_nothing_is_seen(graph, copies[node], copies[mask])
     return GraphModule(root, graph)
+
+
+def _squeeze_to_scalar(node: Node) -> None:
+    """Have a view of no dimensions squeeze all of them: behind a product OpenVINO 2026.4 compiles it to a SIGSEGV."""
+    if op_name(node) in _VIEWS and tensor(node).dim() == 0 and (rank := tensor(node.all_input_nodes[0]).dim()):
+        node.target, node.args, node.kwargs = torch.ops.aten.squeeze.dims, (node.args[0], list(range(rank))), {}
 
 
 def _zero_where_nothing_is_seen(graph: Graph, attended: Node, mask: Node) -> Node:

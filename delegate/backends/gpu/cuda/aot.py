@@ -23,6 +23,7 @@ from delegate.backends.gpu.cuda.runtime import host
 from delegate.backends.gpu.cuda.targets import ARCHITECTURES, HOST, Target
 from delegate.backends.gpu.cuda.tuning import Tuner
 from delegate.backends.lowering import TableBackend
+from delegate.backends.zeros import constants_of_zero, keeps_zero
 from delegate.edge.constants import raw_bytes
 from delegate.edge.node import dtype_of, symbolic_numbers, tensor
 from delegate.errors import BackendUnavailable, LoweringError, did_you_mean
@@ -82,6 +83,9 @@ class CudaBackend(TableBackend):
     def no_row(self, op: str) -> Verdict:
         return no(Reason.OPERATOR, f"TVM's importer has no right conversion of {op}")
 
+    def check(self, node: Node) -> Verdict:
+        return super().check(node) and keeps_zero(node)
+
     def cache_key(self) -> str | None:
         """None with a tuner: schedules come out of its database, which measurements change."""
         return super().cache_key() if self.options.tuning is None else None
@@ -91,6 +95,8 @@ class CudaBackend(TableBackend):
         target = replace(target, tf32=self.options.precision == rounding.TF32)
         _require_tf32(target)
         _require_known_sizes(region)
+        if refused := constants_of_zero(region):
+            raise RegionRefused(refused)
         precision, region = self.options.precision, with_transposed_weights(region)
         region = replace(region, constants={n: _rounded(n, v, precision) for n, v in region.constants.items()})
         parameters = {n: value for n, value in region.constants.items() if value.nbytes >= _INLINE}

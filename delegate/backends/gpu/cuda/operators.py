@@ -13,6 +13,7 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import Check, Lowering, LoweringTable, anything, first_result_only, one_index
+from delegate.backends.rounding import returns_to_half
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -60,6 +61,11 @@ def _fills(node: Node) -> Verdict:
         if not known:
             return no(Reason.DYNAMIC_SHAPE, f"{other} is written to a part of {size} in dimension {dim}")
     return YES
+
+
+def _no_dropped_rounding(node: Node) -> Verdict:
+    """No values of other dtypes rounded to bfloat16: TVM computes it in float32 and drops casts in between."""
+    return returns_to_half(node) if tensor(node).dtype is torch.bfloat16 else YES
 
 
 def _attention(node: Node) -> Verdict:
@@ -165,12 +171,13 @@ _ROWS = (
     *_rows(
         *_named(
             "default", "view", "expand", "permute", "unsqueeze", "cat", "split_with_sizes", "constant_pad_nd",
-            "embedding", "index_select", "flip", "repeat", "clone", "_to_copy",
+            "embedding", "index_select", "flip", "repeat", "clone",
         ),
         "squeeze.dims", "slice.Tensor", "select.int", "where.self",
         dtypes=_ANY,
         moves=True,
     ),
+    *_rows("_to_copy.default", dtypes=_ANY, check=_no_dropped_rounding, moves=True),
     *_rows("index.Tensor", dtypes=_ANY, check=one_index, moves=True),
     *_rows("slice_scatter.default", dtypes=_ANY, check=_fills, moves=True),
     *_rows("tril.default", "triu.default", dtypes=_FLOATS | _INTS, keep=True, moves=True),

@@ -16,12 +16,13 @@ from torch.fx import Node
 
 from delegate.backends.aot import RegionRefused
 from delegate.backends.lowering import every
+from delegate.backends.rounding import returns_to_half
 from delegate.backends.xnnpack import layout
 from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.layout import Order, Size
-from delegate.backends.xnnpack.lowerings.table import HALVES, MAX_RANK, TABLE, floats
+from delegate.backends.xnnpack.lowerings.table import MAX_RANK, TABLE, floats
 from delegate.backends.xnnpack.operand import Operand, shape_of
-from delegate.edge.node import arguments, is_constant, op_name, tensor
+from delegate.edge.node import arguments, op_name
 from delegate.verdict import YES, Reason, Verdict, no
 
 SQUEEZES = ("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.unsqueeze.default")
@@ -157,27 +158,7 @@ def _permutation(node: Node) -> list[int]:
     return dims
 
 
-_NEAR = 64  # operators of a stretch of float32 in a half-precision program
-
-
-def _back_to_half(node: Node) -> Verdict:
-    """To float16 or bfloat16 it converts what was made of these: values are rounded at the border alone."""
-    if tensor(node).dtype not in HALVES or tensor(source(node)).dtype in HALVES:
-        return YES
-    stack, seen = [source(node)], set[Node]()
-    while stack:
-        value = stack.pop()
-        given = value.meta.get("val")
-        if value in seen or is_constant(value) or not isinstance(given, torch.Tensor) or given.dtype in HALVES:
-            continue
-        seen.add(value)
-        if value.op != "call_function" or len(seen) > _NEAR:
-            return no(Reason.INACCURATE, f"it rounds {source(node).name}, which is float32 by itself")
-        stack += value.all_input_nodes
-    return YES
-
-
-@TABLE.lowers("aten._to_copy.default", check=every(floats, _back_to_half))
+@TABLE.lowers("aten._to_copy.default", check=every(floats, returns_to_half))
 @TABLE.lowers(*ALIASES, check=floats)
 def lower_alias(builder: RegionBuilder, node: Node) -> None:
     """Nothing: values have no memory of their own here."""

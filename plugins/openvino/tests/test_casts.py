@@ -1,0 +1,34 @@
+"""Casts and signs as eager has them, and views of no dimensions, on which the compiler crashed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.backends.casts import DTYPES, SIGNS, check_signs, lowered, names, ran, taken
+
+TAKEN = {torch.bool: "bfloat16 float16 float32"}  # with `nan: exact` no cast of floats
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_casts(dtype: torch.dtype) -> None:
+    assert taken("openvino", dtype, {"nan": "exact"}) == names(TAKEN.get(dtype, ""))
+
+
+@pytest.mark.parametrize("to", [torch.float16, torch.bfloat16], ids=str)
+def test_the_default_drops_no_rounding(to: torch.dtype) -> None:
+    x = torch.tensor([0.1, 7.6, 1 + 2**-11, 1 + 3 * 2**-8, 1e5, -0.0, 3.39e38])
+    assert torch.equal(lowered(lambda v: v.to(to).float(), x, "openvino")(x), x.to(to).float())
+
+
+@pytest.mark.parametrize("name", [*SIGNS, "all"])
+def test_signs(name: str) -> None:
+    check_signs("openvino", name)
+
+
+@pytest.mark.parametrize("equation", ["i,i->", "ij,ij->"])
+def test_products_to_a_scalar(equation: str) -> None:
+    x = torch.rand(*range(3, 2 + len(equation.partition(",")[0]) + 1))
+    program = lowered(lambda a: torch.einsum(equation, a, a), x, "openvino")
+    assert ran(program) == {"openvino"}
+    torch.testing.assert_close(program(x), torch.einsum(equation, x, x))

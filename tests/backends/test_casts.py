@@ -1,0 +1,55 @@
+"""Casts and signs of the built-in backends, with the casts that each is expected to refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from delegate.backends.state import State
+from delegate.registry import default_registry
+from tests.backends.casts import DTYPES, SIGNS, check_signs, lowered, names, taken
+
+# Backend -> dtype -> the dtypes that the backend casts it to itself; all other casts are refused.
+TAKEN = {
+    "xnnpack": {torch.float16: "float32", torch.bfloat16: "float32"},
+    "cuda": {
+        torch.float32: "bool float16 int32 int64",
+        torch.float16: "bool float32 int32 int64",
+        torch.bfloat16: "bool float16 float32 int32 int64",
+        torch.int64: "bool float16 float32 int32",
+        torch.int32: "bool float16 float32 int64",
+        torch.bool: "bfloat16 float16 float32 int32 int64",
+    },
+    "portable": {d: " ".join(str(o).removeprefix("torch.") for o in DTYPES if o is not d) for d in DTYPES},
+}
+
+
+def require(backend: str) -> None:
+    """Skip if the backend is not available; an emulated device counts."""
+    if backend != "portable" and default_registry().state(backend).state is not State.OK:
+        pytest.skip(f"{backend} is not available here")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("backend", TAKEN)
+def test_casts(backend, dtype):
+    require(backend)
+    assert taken(backend, dtype) == names(TAKEN[backend].get(dtype, ""))
+
+
+@pytest.mark.parametrize("name", [*SIGNS, "all"])
+@pytest.mark.parametrize("backend", ["xnnpack", "cuda", "webgpu", "portable"])
+def test_signs(backend, name):
+    require(backend)
+    check_signs(backend, name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int32], ids=str)
+def test_the_dsp_drops_no_cast(dtype):
+    """In float16 arithmetic, whose largest number is finite: rounding and truncation stay what they are."""
+    require("dsp")
+    x = torch.tensor([1.5, -1.5, 2.25, 1 + 2**-11, 0.0]).to(dtype)
+    for to in (torch.float16, torch.bfloat16, torch.int32, torch.bool):
+        if to is not dtype:
+            program = lowered(lambda v, to=to: v.to(to).to(v.dtype), x, "dsp")
+            torch.testing.assert_close(program(x), x.to(to).to(dtype), rtol=1e-6, atol=0)
