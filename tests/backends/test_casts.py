@@ -53,3 +53,13 @@ def test_the_dsp_drops_no_cast(dtype):
         if to is not dtype:
             program = lowered(lambda v, to=to: v.to(to).to(v.dtype), x, "dsp")
             torch.testing.assert_close(program(x), x.to(to).to(dtype), rtol=1e-6, atol=0)
+
+
+def test_the_dsp_says_what_it_loses():
+    require("dsp")
+    x = torch.tensor([[1.0, float("nan"), 2.0]])
+    program = lowered(lambda v: v.amax(1), x, "dsp")
+    assert any(note.startswith("nan: fast") for p in program.report.partitions for note in p.notes)
+    exact = lowered(lambda v: v.amax(1), x, "dsp", {"nan": "exact"})
+    assert "loses NaN" in str([n.verdicts for n in exact.report.nodes])
+    assert exact(x).isnan().all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
@@ -71,6 +71,12 @@ class DspOptions(aot.Options):
         default=False, description="The HTP gives float16's largest number where a result is beyond it, not infinity."
     )
 
+    nan: Literal["exact", "fast"] = Field(
+        default="fast",
+        description="The HTP has neither NaN, infinity nor the sign of 0: float arithmetic is left to other backends "
+        "(exact), or taken, and these become numbers (fast).",
+    )
+
     @model_validator(mode="after")
     def _known_target(self) -> Self:
         if (self.htp_arch is None) != (self.soc_model is None):
@@ -108,6 +114,8 @@ class DspBackend(OnnxBackend):
             if rank > _MAX_RANK:
                 return no(Reason.RANK, f"{other.name} has {rank} dimensions, and the HTP takes {_MAX_RANK} at most")
         verdict = super().check(node)
+        if verdict and self.options.nan == "exact" and not in_integers(node):
+            return no(Reason.INACCURATE, "the HTP loses NaN and infinity, and nan: exact is asked")
         return in_integers(node) if verdict and self.options.precision == "integer" else verdict
 
     def provider(self) -> Provider:
@@ -132,7 +140,9 @@ class DspBackend(OnnxBackend):
         blob, specs, _ = pack(model)
         notes = [f"for {self.options.target}", f"context binary of {len(context) / 2**20:.1f} MiB"]
         return PreprocessResult(
-            blob, {**specs, **self._specs(), "versions": versions()}, tuple(itertools.chain(notes, self._where()))
+            blob,
+            {**specs, **self._specs(), "versions": versions()},
+            tuple(itertools.chain(notes, _note_on_nan(region), self._where())),
         )
 
     def _require_target(self) -> None:
@@ -156,6 +166,12 @@ class DspBackend(OnnxBackend):
             "target": [target.soc, target.htp_arch, target.soc_model],
             **{name: getattr(options, name) for name in OPTIONS},
         }
+
+
+def _note_on_nan(region: Region) -> Iterator[str]:
+    """Yield what the report says of a region in which NaN, infinity or the sign of 0 may be lost."""
+    if not all(in_integers(n) for n in region.calls):
+        yield "nan: fast, NaN, infinity and the sign of 0 may become other numbers in float16"
 
 
 def _context_binary(given: OnnxModel, settings: Any) -> bytes:
