@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,8 +11,9 @@ import torch
 import delegate
 from delegate.compiled import CompiledProgram
 from delegate.testing import assert_same, relative_error
+from delegate.verdict import Reason
 
-__all__ = ["assert_same", "compiled", "relative_error"]
+__all__ = ["answers", "assert_runs", "assert_same", "compiled", "refused", "relative_error"]
 
 
 def compiled(
@@ -26,3 +29,27 @@ def compiled(
     """The module exported and lowered; portable kernels alone unless backends are given."""
     exported = torch.export.export(module.eval(), args, kwargs, dynamic_shapes=dynamic_shapes)
     return delegate.to_backend(exported, backends if config is None else None, config=config, kernels=kernels)
+
+
+def refused(program: CompiledProgram, backend: str) -> dict[str, int]:
+    """Return how many nodes of each operator a backend left to others, apart from free views at its border."""
+    nodes = (n for n in program.report.nodes if n.backend != backend)
+    return dict(Counter(n.op for n in nodes if n.verdicts[backend].reason is not Reason.BORDER))
+
+
+def answers(program: CompiledProgram, backend: str) -> dict[str, int]:
+    """Return how many nodes a backend runs ("runs"), and how many it refused for each reason."""
+    nodes = program.report.nodes
+    return dict(Counter("runs" if n.backend == backend else n.verdicts[backend].reason.name.lower() for n in nodes))
+
+
+def assert_runs(program: CompiledProgram, backend: str, expected: Mapping[str, int] | None = None) -> None:
+    """Assert that a backend runs every node of a program but the expected refusals.
+
+    Args:
+        program: that was lowered for the backend.
+        backend: its name.
+        expected: operators with the number of their nodes that the backend refuses; a refusal that is gone fails too.
+    """
+    assert any(n.backend == backend for n in program.report.nodes), f"{backend} runs nothing:\n{program.report}"
+    assert refused(program, backend) == dict(expected or {})

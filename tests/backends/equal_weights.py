@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import delegate
+from tests.lowering import assert_runs, assert_same
 
 Use = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -61,13 +62,19 @@ CASES: Mapping[str, tuple[Mapping[str, Use], torch.Tensor, torch.Tensor]] = {
 }
 
 
-def compare(case: str, config: object, tolerance: float) -> None:
-    """Assert that each use has its own numbers, up to a part of the largest one."""
+def compare(case: str, backend: str, tolerance: float, refused: Mapping[str, int]) -> None:
+    """Assert that each use has its own numbers, up to a part of the largest one, and that a backend computes them.
+
+    Args:
+        case: one of `CASES`.
+        backend: that runs every node but the refused ones.
+        tolerance: see `assert_same`.
+        refused: operators with the number of their nodes that the backend refuses.
+    """
+    config = {"backends": [backend], "partitioning": {"min_partition_size": 0}}
     uses, weight, x = CASES[case]
     module = Each(list(uses.values()), weight).eval()
     with torch.no_grad():
         program = delegate.to_backend(torch.export.export(module, (x,)), config=config)
-        eager, answers = module(x), program(x)
-    for name, got, expected in zip(uses, answers, eager, strict=True):
-        error = float((got - expected).abs().max() / expected.abs().max())
-        assert error < tolerance, f"{name}: {error}"
+        assert_runs(program, backend, refused)
+        assert_same(dict(zip(uses, program(x), strict=True)), dict(zip(uses, module(x), strict=True)), tolerance)

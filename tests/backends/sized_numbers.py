@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import delegate
+from tests.lowering import answers, assert_same
 
 Call = Callable[[torch.Tensor, Any], torch.Tensor]
 
@@ -134,16 +135,23 @@ class Calls(nn.Module):
         return tuple(call(x, self.kind(x.shape[0])) for call in self.calls)
 
 
-def compare(case: str, config: object, tolerance: float = 1e-4) -> None:
-    """Assert that each call is right at several sizes, up to a part of the largest number."""
+def compare(case: str, backend: str, expected: Mapping[str, int], tolerance: float = 2e-6) -> None:
+    """Assert that each call is right at several sizes, up to a part of the largest number.
+
+    Args:
+        case: one of `CASES`.
+        backend: that runs what it can; empty for kernels alone.
+        expected: how many nodes the backend runs ("runs"), and how many it refuses for each reason.
+        tolerance: see `assert_same`.
+    """
+    config = {"backends": [backend] if backend else [], "partitioning": {"min_partition_size": 0}}
     kind, calls = CASES[case]
     module, sizes = Calls(calls, kind).eval(), ({0: torch.export.Dim("n", min=2, max=8)},)
     with torch.no_grad():
         exported = torch.export.export(module, (2 * torch.rand(EXPORTED, 6),), dynamic_shapes=sizes)
         program = delegate.to_backend(exported, config=config)
+        if backend:
+            assert answers(program, backend) == dict(expected)
         for size in (EXPORTED, *OTHERS):
             x = 2 * torch.rand(size, 6)
-            for name, got, expected in zip(calls, program(x), module(x), strict=True):
-                largest = max((float(v) for v in expected.abs().flatten() if v.isfinite()), default=0.0)
-                near = {"rtol": 0.0, "atol": tolerance * largest, "equal_nan": True}
-                torch.testing.assert_close(got, expected, **near, msg=lambda why, at=(name, size): f"{at}: {why}")
+            assert_same(dict(zip(calls, program(x), strict=True)), dict(zip(calls, module(x), strict=True)), tolerance)

@@ -12,18 +12,25 @@ import delegate
 from tests.backends.equal_weights import CASES, FILTERS, compare
 from tests.backends.onnx.quantizer import last_step, quantized
 from tests.backends.onnx.test_rows import require
-from tests.lowering import relative_error
+from tests.lowering import assert_runs, assert_same
 
 decomposed = torch.ops.quantized_decomposed
 STEP = 0.3
-TOLERANCE = {"xnnpack": 1e-5, "webgpu": 1e-5, "dsp": 2e-3}
+TOLERANCE = {"xnnpack": 1e-6, "webgpu": 1e-6, "dsp": 2e-3}  # the HTP computes in float16: 6.8e-4 is measured
+# (backend, weight) -> operators that the backend refuses, with the number of their nodes.
+REFUSED = {
+    ("xnnpack", "matrix"): {"aten.gt.Scalar": 1, "aten._to_copy.default": 1, "aten.index.Tensor": 1},
+    ("webgpu", "matrix"): {"aten._to_copy.default": 1},
+    ("dsp", "matrix"): {"aten._to_copy.default": 1},
+    ("dsp", "filters"): {"aten.convolution.default": 2},  # transposed in groups
+}
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("backend", TOLERANCE)
 def test_each_use_has_its_numbers(backend, case):
     require(backend)
-    compare(case, {"backends": [backend], "partitioning": {"min_partition_size": 0}}, TOLERANCE[backend])
+    compare(case, backend, TOLERANCE[backend], REFUSED.get((backend, case.split()[0]), {}))
 
 
 class Tied(nn.Module):
@@ -43,7 +50,8 @@ def test_tied_weights(backend):
     module, x = Tied().eval(), torch.randn(2, 8, 9, 9)
     with torch.no_grad():
         program = delegate.to_backend(torch.export.export(module, (x,)), backend)
-        assert relative_error(program(x), module(x)) < TOLERANCE[backend]
+        assert_runs(program, backend)
+        assert_same(program(x), module(x), TOLERANCE[backend])
 
 
 @pytest.mark.parametrize("backend", ["xnnpack", "dsp"])
@@ -85,5 +93,5 @@ def test_a_weight_that_is_decoded_once(backend):
     module, x = Decoded().eval(), torch.randn(2, 8, 9, 9)
     program = delegate.to_backend(torch.export.export(module, (x,)), backend)
     assert backend in {n.backend for n in program.report.nodes}
-    for got, expected in zip(program(x), module(x), strict=True):
-        assert (got - expected).abs().max() <= 1.01 * STEP
+    for got, expected in zip(program(x), module(x), strict=True):  # one step, or two neighbours of a tie
+        assert_same((got / STEP).round().int(), (expected / STEP).round().int(), steps=1)

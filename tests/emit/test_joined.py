@@ -136,4 +136,4 @@ def test_tables(kind: Any, zeros: bool, tied: bool) -> None:
     found = operators(program)
     assert "joined.embedding.default" in found
     assert any("dequantize_per_channel" in op for op in found) is tied
-    torch.testing.assert_close(program(ids), module(ids), rtol=0, atol=1e-5 if tied else 0)
+    assert_same(program(ids), module(ids), 1e-5 if tied else 0)

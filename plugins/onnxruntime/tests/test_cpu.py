@@ -11,6 +11,7 @@ import torch.ao.quantization.fx._decomposed  # registers quantized_decomposed
 from torch import nn
 
 import delegate
+from delegate.testing import assert_same
 from tests.backends.onnx.cases import FAMILIES
 from tests.backends.onnx.test_rows import IN_ORDER, All
 
@@ -41,13 +42,10 @@ def test_what_it_takes_is_right(family: str, cast: Callable[[torch.Tensor], torc
         }
     wrong: dict[str, Any] = {}
     for name, results, expected in zip(cases, answers, eager, strict=True):
-        for got, wanted in zip(results, expected, strict=True):
-            finite = wanted[wanted.isfinite()] if wanted.is_floating_point() else wanted
-            scale = float(finite.abs().max()) if wanted.is_floating_point() and finite.numel() else 0.0
-            try:
-                torch.testing.assert_close(got, wanted, rtol=0, atol=COARSE * scale, equal_nan=True)
-            except AssertionError as error:
-                wrong[name] = str(error)
+        try:
+            assert_same(results, expected, COARSE)
+        except AssertionError as error:
+            wrong[name] = str(error)
     assert not wrong
 
 
@@ -63,7 +61,7 @@ def test_what_is_left_of_large_numbers(of: Callable[..., torch.Tensor]) -> None:
     y = torch.tensor([0.1, 0.3, -0.7, 0.1, 3.0, 3.0, torch.inf, 2.0])
     program = delegate.to_backend(torch.export.export(Left(), (x, y)), "onnxruntime")
     assert {n.backend for n in program.report.nodes} == {"onnxruntime"}
-    torch.testing.assert_close(program(x, y), Left()(x, y), rtol=0, atol=0, equal_nan=True)
+    assert_same(program(x, y), Left()(x, y), tolerance=0)
 
 
 class Quantized(nn.Module):
@@ -94,4 +92,4 @@ def test_sums_of_bytes_do_not_saturate(dtype: torch.dtype, conv: bool) -> None:
     with torch.no_grad():
         program = delegate.to_backend(torch.export.export(module, (x,)), "onnxruntime")
         assert {n.backend for n in program.report.nodes} == {"onnxruntime"}
-        assert (program(x).int() - module(x).int()).abs().max() <= 1
+        assert_same(program(x), module(x), steps=1)

@@ -9,4 +9,4 @@ from tests.backends.equal_weights import CASES, compare
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_use_has_its_numbers(case: str) -> None:
-    compare(case, {"backends": ["onnxruntime"]}, 1e-5)
+    compare(case, "onnxruntime", 2e-6, {})

@@ -6,7 +6,15 @@ import pytest
 
 from tests.backends.sized_numbers import CASES, compare
 
+# Case -> how many nodes ONNX Runtime runs, and how many it refuses for each reason.
+ANSWERS = {
+    "part": {"runs": 41, "dynamic_shape": 60, "inaccurate": 1},
+    "root": {"runs": 39, "dynamic_shape": 53, "inaccurate": 1},
+    "twice": {"runs": 77, "dynamic_shape": 75, "dtype": 1, "inaccurate": 1, "refused": 1, "operator": 1},
+    "none": {"runs": 38, "dynamic_shape": 53, "dtype": 1, "inaccurate": 1},
+}
+
 
 @pytest.mark.parametrize("case", CASES)
 def test_calls_are_right_at_other_sizes(case: str) -> None:
-    compare(case, {"backends": ["onnxruntime"], "partitioning": {"min_partition_size": 0}})
+    compare(case, "onnxruntime", ANSWERS[case])

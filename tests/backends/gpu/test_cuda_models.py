@@ -15,6 +15,12 @@ from tests.lowering import relative_error
 
 pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
 
+QUICK = ("mobilenet_v3_small", "bert_mini")
+
+
+def slow(name: str) -> object:
+    return pytest.param(name, marks=pytest.mark.slow)
+
 
 def lowered(name: str, arch: str) -> CompiledProgram:
     options = {"arch": arch}
@@ -24,8 +30,7 @@ def lowered(name: str, arch: str) -> CompiledProgram:
     return program
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["mobilenet_v2", "mobilenet_v3_small", "resnet18", "vit_tiny", "bert_mini"])
+@pytest.mark.parametrize("name", [*QUICK, *map(slow, ["mobilenet_v2", "resnet18", "vit_tiny"])])
 def test_model_on_the_host(name, tmp_path):
     module, inputs = zoo.make(name)
     lowered(name, "llvm").save(tmp_path / "model.dlg")

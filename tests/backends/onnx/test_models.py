@@ -29,10 +29,14 @@ GPU = {
     "bert_mini": (1, 1e-3),
 }
 CONFIG = Path(__file__).parents[3] / "configs/dsp.yaml"
-ROWS = [("dsp", name, *row) for name, row in DSP.items()] + [("webgpu", name, *row) for name, row in GPU.items()]
+QUICK = ("mobilenet_v3_small", "bert_mini")
+ROWS = [
+    pytest.param(backend, name, *row, marks=[] if name in QUICK else pytest.mark.slow)
+    for backend, models in (("dsp", DSP), ("webgpu", GPU))
+    for name, row in models.items()
+]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "name", "partitions", "tolerance"), ROWS)
 def test_model(backend, name, partitions, tolerance, tmp_path):
     require(backend)

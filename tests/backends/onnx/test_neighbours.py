@@ -12,6 +12,7 @@ from torch import nn
 import delegate
 from tests.backends.onnx.quantizer import quantized
 from tests.backends.onnx.test_rows import require
+from tests.lowering import assert_runs, assert_same
 
 T = torch.Tensor
 Step = Callable[[T], T]
@@ -62,6 +63,8 @@ WINDOWS: dict[str, Step] = {
     "resized": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
     "channels last": lambda x: x.permute(0, 2, 3, 1) + 1,
 }
+TOLERANCE = {"dsp": 3e-3, "webgpu": 8e-7}  # 7.8e-4 and 2e-7 are measured
+IN_INTEGERS = {torch.int8: 4e-2, torch.int16: 2.8e-3}  # 1.6e-2 and 7.2e-4 are measured: one step of the result
 QUICK = ("rows", "columns", "part", "roll of two", "pad around", "joined rows", "repeated")
 SOME = ("3x3", "2x2 of each channel", "mean of 2", "mean of 2, apart", "mean of 2, padded", "largest of 2")
 
@@ -81,10 +84,6 @@ def rare(names: Sequence[str], quick: Sequence[str]) -> list[object]:
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
-def error(got: T, expected: T) -> float:
-    return float((got - expected).abs().max() / expected.abs().max())
-
-
 @pytest.mark.parametrize("backend", ["dsp", pytest.param("webgpu", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("window", rare(WINDOWS, SOME))
 @pytest.mark.parametrize("move", rare(MOVES, QUICK))
@@ -94,7 +93,8 @@ def test_windows_behind_what_moves(move, window, backend):
     for x in (torch.randn(2, 4, 8, 6), torch.randn(1, 4, 19, 21)):
         with torch.no_grad():
             program = delegate.to_backend(torch.export.export(module, (x,)), backend)
-            assert error(program(x), module(x)) < 0.02
+            assert_runs(program, backend)
+            assert_same(program(x), module(x), TOLERANCE[backend])
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16], ids=str)
@@ -105,6 +105,6 @@ def test_in_integers(move, window, dtype):
     batches = [(torch.randn(2, 4, 8, 6),) for _ in range(2)]
     module, exported = quantized(Behind(MOVES[move], WINDOWS[window]), batches, dtype, per_channel=False)
     program = delegate.to_backend(exported, "dsp")
-    assert "dsp" in {n.backend for n in program.report.nodes}
+    assert_runs(program, "dsp")
     with torch.no_grad():
-        assert error(program(*batches[0]), module(*batches[0])) < 0.04
+        assert_same(program(*batches[0]), module(*batches[0]), IN_INTEGERS[dtype])

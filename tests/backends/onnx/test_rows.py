@@ -5,6 +5,8 @@ All cases of a family go through the compiler as one program, so that few sessio
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import nn
@@ -12,6 +14,7 @@ from torch import nn
 import delegate
 from delegate.backends.onnx.translations import TRANSLATIONS
 from delegate.registry import default_registry
+from delegate.testing import assert_same
 from tests.backends.onnx.cases import CASES, FAMILIES, Case
 
 
@@ -93,11 +96,25 @@ PORTABLE: dict[str, dict[str, str]] = {
         **dict.fromkeys(IN_ORDER, "the exporter drops sums into constant places that are all in order"),
     },
 }
-TOLERANCE = {"dsp": 5e-3, "webgpu": 1e-4}
-COARSE = {"aten.sin.default": 5e-4, "aten.cos.default": 5e-4, "aten.tan.default": 5e-4}  # WGSL promises 2**-11
-# float16 on the HTP: what jumps at whole numbers may jump elsewhere, and what grows the errors of others grows them.
+# Largest error, of all cases ("") and of some. The HTP computes in float16, which has no 1e-6 to be relative to.
+TOLERANCE = {
+    "dsp": {
+        "": 5e-3,
+        "aten.div.Tensor_mode, brinks": 6e-2,
+        "aten.expm1.default, relative": 0.2,
+        "aten.erfc.default, relative": 0.3,
+        "aten.log1p.default, relative": 0.6,
+    },
+    "webgpu": {
+        "": 2e-6,
+        **dict.fromkeys(["aten.sin.default", "aten.cos.default"], 5e-4),  # WGSL promises 2**-11
+        **dict.fromkeys(["aten.acos.default", "aten.tan.default"], 6e-5),
+    },
+}
+# float16 on the HTP: a value that is rounded across a whole number jumps by 1.
 JUMPS = {"aten.ceil.default", "aten.floor.default", "aten.round.default"}
-FLOAT32_ONLY = ("relative", "brinks")  # how names of cases end that no float16 computes
+# Backend -> case -> why its results are wrong.
+WRONG = {"dsp": {"aten.constant_pad_nd.default, infinite": "the HTP makes -131008 of -infinity"}, "webgpu": {}}
 
 
 class All(nn.Module):
@@ -152,22 +169,23 @@ def test_every_row_runs_on_the_library_and_is_right(backend, family):
         node = nodes.get((f"case{number}", operator(case))) or in_parts.get(f"case{number}")
         if node is None or node.backend != backend:
             portable.add(case)
-        error = max(_error(g, w) for g, w in zip(got, wanted, strict=True))
-        is_free = backend == "dsp" and (operator(case) in JUMPS or case.endswith(FLOAT32_ONLY))
-        if error > max(TOLERANCE[backend], COARSE.get(case, 0)) and not is_free:
-            wrong[case] = error
-    assert not wrong
+        try:
+            _compare(backend, case, got, wanted)
+        except AssertionError as error:
+            wrong[case] = str(error)
+    assert wrong.keys() == WRONG[backend].keys() & cases.keys(), wrong
     assert portable == {case for case in cases if case in PORTABLE[backend]}
 
 
-def _error(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest difference over the largest expected value; of integers and truth values 1 for any difference."""
-    assert actual.dtype == expected.dtype
-    assert actual.shape == expected.shape
-    if not expected.dtype.is_floating_point:
-        return float(not torch.equal(actual, expected))
-    difference = torch.where(actual == expected, 0, (actual - expected).abs())
-    return float(difference.nan_to_num(torch.inf).max() / expected.abs().max())
+def _compare(backend: str, case: str, actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
+    """Assert that a backend's results are right, on the HTP to the precision of float16."""
+    if backend == "dsp" and operator(case) in JUMPS:
+        (got,), (wanted,) = actual, expected
+        assert_same(got, got.round(), TOLERANCE[backend][""])
+        assert_same(got.round().int(), wanted.int(), steps=1)
+        assert (got.round() != wanted).float().mean() < 0.01
+        return
+    assert_same(tuple(actual), tuple(expected), TOLERANCE[backend].get(case, TOLERANCE[backend][""]))
 
 
 def test_every_row_has_a_case():

@@ -1,0 +1,96 @@
+"""Tests compare numbers by `delegate.testing.assert_same` alone: other functions miss NaN, dtypes or shapes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CLOSE = {
+    "allclose", "isclose", "assert_close", "assert_allclose", "assert_almost_equal", "assert_array_almost_equal",
+}  # fmt: skip
+ABSOLUTE = {"abs", "absolute", "fabs"}
+# Modules that still compare in their own way, with the number of places; none may be added.
+OWN = {
+    "plugins/openvino/tests/test_casts.py": 1,
+    "plugins/openvino/tests/test_half.py": 1,
+    "plugins/openvino/tests/test_rows.py": 3,
+    "plugins/openvino/tests/test_weights.py": 1,
+    "tests/accuracy/test_verify.py": 1,
+    "tests/backends/gpu/test_lost_device.py": 1,
+    "tests/backends/onnx/test_biases.py": 1,
+    "tests/backends/onnx/test_quantized.py": 1,
+    "tests/backends/test_casts.py": 1,
+    "tests/backends/test_ranges.py": 1,
+    "tests/backends/xnnpack/test_half.py": 1,
+    "tests/backends/xnnpack/test_integers.py": 1,
+    "tests/cache/test_impossible.py": 1,
+    "tests/config/test_configs.py": 1,
+    "tests/dynamo/test_configuration.py": 3,
+    "tests/e2e/test_quantized.py": 1,
+    "tests/e2e/test_three_backends.py": 1,
+    "tests/edge/test_fake_quantization.py": 2,
+    "tests/edge/test_subclasses.py": 2,
+    "tests/quantization/test_ranges.py": 1,
+}
+
+
+def modules() -> list[Path]:
+    return sorted(path for tests in (ROOT / "tests", *ROOT.glob("plugins/*/tests")) for path in tests.rglob("*.py"))
+
+
+def own_comparisons(source: str) -> list[int]:
+    """Return the lines of a module that compare numbers by something else."""
+    return sorted({node.lineno for node in ast.walk(ast.parse(source)) if _compares(node)})
+
+
+def _compares(node: ast.AST) -> bool:
+    if isinstance(node, ast.FunctionDef):
+        return node.name in {"assert_same", "relative_error", *CLOSE}
+    return isinstance(node, ast.Call) and (_name(node) in CLOSE or (_name(node) == "max" and _has_difference(node)))
+
+
+def _has_difference(call: ast.Call) -> bool:
+    """Return true for the absolute value of a difference within what a call reduces."""
+    inner = [n for n in ast.walk(call) if isinstance(n, ast.Call) and _name(n) in ABSOLUTE]
+    return any(isinstance(operand, ast.BinOp) and isinstance(operand.op, ast.Sub) for n in inner for operand in _of(n))
+
+
+def _of(call: ast.Call) -> Iterator[ast.expr]:
+    yield from call.args
+    if isinstance(call.func, ast.Attribute):
+        yield call.func.value
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def test_no_test_brings_its_own() -> None:
+    found = {str(p.relative_to(ROOT)): own_comparisons(p.read_text("utf-8")) for p in modules()}
+    assert {name: len(lines) for name, lines in found.items() if lines} == OWN, found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "assert torch.allclose(a, b)",
+        "assert np.isclose(a, b).all()",
+        "torch.testing.assert_close(a, b, rtol=1e-3, atol=0)",
+        "np.testing.assert_allclose(a, b)",
+        "assert np.abs(a - b).max() < 1e-3",
+        "assert (a - b).abs().max() / b.abs().max() < 1e-3",
+        "assert torch.max(torch.abs(a - b)) < 1e-3",
+        "error = max(abs(x - y) for x, y in zip(a, b))",
+        "def relative_error(a, b): ...",
+    ],
+)
+def test_own_comparisons_are_seen(line: str) -> None:
+    assert own_comparisons(f"x = 1\n{line}\n") == [2]
+
+
+def test_others_are_not() -> None:
+    assert own_comparisons("assert_same(a, b)\nassert torch.equal(a, b)\nassert x.abs().max() > 1\n") == []
