@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, cast
 
 from torch.export import ExportedProgram
@@ -23,7 +24,7 @@ from delegate.lowering.compiler import Compiler, portable_message
 from delegate.lowering.kept import KeptPrograms, Made
 from delegate.lowering.locking import as_locked, lock_of, lock_to_keep, of_lock, require_kept, with_lock
 from delegate.lowering.measuring import RAY, measured_places, to_measure
-from delegate.lowering.quantized import quantized
+from delegate.lowering.quantized import blamed, quantized
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.placing import MEASURED
 from delegate.placement.plans import of_partitions
@@ -76,8 +77,9 @@ def to_backend(
             several methods a dict of these by method. The report says how far partitions and results are from torch's,
             and `verify` of the configuration what happens where that is too far; see docs/accuracy.md. Without it the
             example inputs of the export are taken where the configuration asks for anything.
-        original: what `model` was made of, e.g. the program in float of a quantized one, in a form that `model` may
-            have: the report compares results with its, too.
+        original: the float reference of `model`, in a form that `model` may have, e.g. the program that a quantized one
+            was made of: the bounds of `verify` are then for results against this reference. A model that is quantized
+            here has its own float program as reference.
         cache: whether compiled partitions are taken from the cache on disk and kept there; without it, as the
             configuration says, which is yes by default. See docs/compile-cache.md.
         progress: is told in a few words what is being done, while places are measured.
@@ -110,7 +112,6 @@ def to_backend(
     saved = _saved_plan(plan) if keeping is None else keeping.plan
     placing = to_measure(place, selection, saved, elsewhere) if keeping is None else None
     kept = kept_artifacts(selection, registry, cache)
-    compiler = Compiler(selection, kernels_of(registry, selection.kernels), saved, kept)
     has_say = any(x is not None for x in (verify, original, lock, *elsewhere.values()))
     programs = None if kept is None or has_say else KeptPrograms(kept, selection, registry)
     key = None if programs is None else programs.key(given, saved, keeping, placing)
@@ -118,8 +119,10 @@ def to_backend(
         for name, ep in given.items():
             warn_of_training(ep.graph, name)
         return _result(found, Report.from_json(found.program.report), given, selection, registry)
-    exported = as_locked(quantized(given, selection, registry), keeping, locked, selection, registry)
+    exported, selection = quantized(given, selection, registry, verify, progress)
+    exported = as_locked(exported, keeping, locked, selection, registry)
     source = exported_programs(original) if original is not None else given
+    compiler = Compiler(selection, kernels_of(registry, selection.kernels), saved, kept)
     compiler.take(exported)
     outcome = None
     if placing is not None:
@@ -127,8 +130,8 @@ def to_backend(
         compiler, exported = cast(Compiler, outcome.base.compiler), dict(outcome.base.exported)
         compiler.partitioners = outcome.plan.partitioners(compiler.partitioners, MEASURED)
         compiler.beside = outcome.plan
-    originals = {} if source is exported else source
-    verifying = verification(verify, exported, selection, registry, originals)
+    floats = {name: ep for name, ep in source.items() if ep is not exported.get(name)}
+    verifying = verification(verify, exported, selection, registry, floats, partial(blamed, exported, floats, verify))
     program, lowered = compiler.emitted()
     measured = None
     while verifying is not None:
@@ -200,8 +203,8 @@ def plan_and_check(
     registry = default_registry()
     selection = select(backends, config, registry, kernels)
     placing = to_measure(None, selection, None, {})
+    exported, selection = quantized(exported_programs(model), selection, registry)
     compiler = Compiler(selection, kernels_of(registry, selection.kernels))
-    exported = quantized(exported_programs(model), selection, registry)
     compiler.take(exported)
     compiler.plan()
     refusal = None

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
+from torch.export._tree_utils import reorder_kwargs
 from torch.fx import GraphModule, Interpreter, Node
 
 from delegate.backends.aot import Region
 from delegate.backends.exported import plain_graph
 from delegate.edge.graphs import call, graph_modules
-from delegate.edge.node import draws
+from delegate.edge.node import draws, op_name, source_line
 from delegate.errors import AccuracyError
 from delegate.partitioner.cut import LoweredProgram
 from delegate.plugins import one_line
@@ -80,6 +81,55 @@ def is_random(method: LoweredProgram) -> bool:
     graphs = [module.graph for module in graph_modules(method.program.graph_module)]
     graphs += [delegate.region.graph for delegate in method.delegates.values()]
     return any(draws(node) for graph in graphs for node in graph.nodes)
+
+
+def flat_arguments(ep: ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the leaves of a call in the order of the program's inputs; tensors are copies."""
+    named = reorder_kwargs(dict(kwargs), ep.call_spec.in_spec)
+    leaves = pytree.tree_leaves((tuple(args), named))
+    return [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+
+
+class NodeRunner(Interpreter):
+    """Runs an exported program node by node.
+
+    Args:
+        ep: the program.
+        changed: gets each node of a call and its result; returns the value that the nodes after it read.
+    """
+
+    def __init__(self, ep: ExportedProgram, changed: Callable[[Node, Any], Any]) -> None:
+        super().__init__(ep.module())
+        self._changed = changed
+
+    def run_node(self, n: Node) -> Any:
+        """Run one node."""
+        result = super().run_node(n)
+        return self._changed(n, result) if n.op == "call_function" else result
+
+    def results(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
+        """Return the tensors of the results; raises AccuracyError if torch cannot run the program."""
+        try:
+            with torch.no_grad():
+                return tensors(self.run(*leaves, enable_io_processing=False))
+        except Exception as error:  # an operator may raise anything
+            raise _no_reference("the program", error) from error
+
+
+def first_nan(ep: ExportedProgram, leaves: Sequence[Any]) -> str:
+    """Describe the first node whose result has NaN in torch: operator, name, the user's source line. Empty if none."""
+    found: list[Node] = []
+
+    def look(node: Node, result: Any) -> Any:
+        if not found and any(t.is_floating_point() and bool(t.isnan().any()) for t in tensors(result)):
+            found.append(node)
+        return result
+
+    NodeRunner(ep, look).results(leaves)
+    if not found:
+        return ""
+    line = source_line(found[0])
+    return f"{op_name(found[0])} ({found[0].name}){f' at {line}' if line else ''}"
 
 
 class EagerRegion:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -12,10 +13,10 @@ import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
-from delegate.accuracy.bounds import Bounds
+from delegate.accuracy.bounds import DEFAULTS, Bounds, is_quantized, precision_of
 from delegate.accuracy.figures import Differences
 from delegate.accuracy.narrowing import Trial, inaccurate_units
-from delegate.accuracy.reference import EagerMethods, is_random, tensors
+from delegate.accuracy.reference import EagerMethods, first_nan, flat_arguments, is_random, tensors
 from delegate.accuracy.samples import Sample, example_samples, samples_of
 from delegate.accuracy.watching import WatchedPartition, Watcher
 from delegate.backends.aot import PreprocessResult
@@ -27,7 +28,7 @@ from delegate.partitioner.candidates import Artifacts
 from delegate.partitioner.cut import LoweredDelegate, LoweredProgram
 from delegate.program.model import Program
 from delegate.registry import Registry
-from delegate.report import MethodAccuracy, Report
+from delegate.report import Accuracy, MethodAccuracy, Report
 from delegate.runtime.backend import Delegate
 from delegate.runtime.delegates import open_blob
 from delegate.runtime.loaded import LoadedProgram
@@ -37,20 +38,28 @@ _ROUNDS = 4  # of halving the noise of partitions that keep the bounds, where th
 
 OnFailure = Literal["error", "warn", "move"]
 
+FLOAT = "the float reference"
+QUANTIZED = "the quantized reference"
+MODEL = "the model that was given"  # a second reference that is not quantized
+
+Blame = Callable[[Sequence[str], Bounds], tuple[str, str]]  # -> the noisiest layers of methods in words, the remedy
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What a run of a program has shown.
 
     Args:
-        methods: of whole methods, by name.
+        methods: of whole methods against the reference that bounds are for, by name.
         partitions: by name; those that no call has reached too.
-        originals: of methods against those that they were made of, by name.
+        second: of methods with a float reference against the program that was lowered, by name.
+        between: of these programs against their float references, both run by torch.
     """
 
     methods: Mapping[str, MethodAccuracy]
     partitions: Mapping[str, WatchedPartition]
-    originals: Mapping[str, MethodAccuracy]
+    second: Mapping[str, MethodAccuracy]
+    between: Mapping[str, Accuracy | None]
 
     def stated(self, report: Report) -> Report:
         """A report with the figures."""
@@ -58,7 +67,7 @@ class Measured:
             replace(p, accuracy=self.partitions[p.name].differences.accuracy()) if p.name in self.partitions else p
             for p in report.partitions
         )
-        accuracy = (*self.methods.values(), *self.originals.values())
+        accuracy = (*self.methods.values(), *self.second.values())
         return replace(report, partitions=tuple(partitions), accuracy=accuracy)
 
 
@@ -80,7 +89,8 @@ def verification(
     exported: Mapping[str, ExportedProgram],
     selection: Selection,
     registry: Registry,
-    originals: Mapping[str, ExportedProgram],
+    floats: Mapping[str, ExportedProgram],
+    blame: Blame | None = None,
 ) -> Verification | None:
     """The verification that inputs or the configuration ask for; None where neither does.
 
@@ -89,21 +99,62 @@ def verification(
         exported: the methods.
         selection: of backends, with the policy.
         registry: where backends and kernels are looked up.
-        originals: what methods were made of, where that is another program.
+        floats: the float references of methods that are other programs, e.g. quantized ones.
+        blame: describes the layers to blame if the quantization misses the bounds.
 
     Raises:
-        InputError: the inputs are not such, or there are none; or an original is of no method.
+        InputError: the inputs are not such, or there are none; or a reference is of no method.
     """
-    if unknown := [name for name in originals if name not in exported]:
+    if unknown := [name for name in floats if name not in exported]:
         raise InputError(
-            f"there is no method {unknown[0]!r} for its original", remedy=did_you_mean(unknown[0], exported)
+            f"there is no method {unknown[0]!r} for its reference", remedy=did_you_mean(unknown[0], exported)
         )
     policy = selection.verify
     if given is None and policy is None:
         return None
-    samples = example_samples(exported) if given is None else samples_of(given, exported)
-    on_failure = "error" if policy is None else policy.on_failure
-    return Verification(exported, samples, Bounds.of(policy), on_failure, registry, selection.kernels, originals)
+    samples = samples_to_verify(given, exported)
+    on_failure = None if policy is None else policy.on_failure
+    return Verification(exported, samples, Bounds.of(policy), on_failure, registry, selection.kernels, floats, blame)
+
+
+def samples_to_verify(given: Any, exported: Mapping[str, ExportedProgram]) -> dict[str, list[Sample]]:
+    """Return the calls by method: those given, else the example inputs of the export; raises InputError."""
+    return example_samples(exported) if given is None else samples_of(given, exported)
+
+
+def reference_figures(
+    actual: Mapping[str, ExportedProgram],
+    expected: Mapping[str, ExportedProgram],
+    samples: Mapping[str, Sequence[Sample]],
+) -> dict[str, Accuracy | None]:
+    """Return how far the results of programs are from those of others, both run by torch, by method.
+
+    Raises:
+        AccuracyError: torch cannot run one of them, or they have other numbers of outputs.
+    """
+    run, other = (_eager({name: programs[name] for name in samples}) for programs in (actual, expected))
+    found = {}
+    for name, calls in samples.items():
+        differences = Differences()
+        for call in calls:
+            results, wanted = (
+                methods.run(name, flat_arguments(programs[name], call.args, call.kwargs))
+                for methods, programs in ((run, actual), (other, expected))
+            )
+            _require_as_many(name, results, wanted)
+            differences.add(results, wanted)
+        found[name] = differences.accuracy()
+    return found
+
+
+def _eager(programs: Mapping[str, ExportedProgram]) -> EagerMethods:
+    return EagerMethods(programs, {n: [*ep.graph_signature.buffers_to_mutate.values()] for n, ep in programs.items()})
+
+
+def _require_as_many(method: str, actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
+    if len(actual) != len(expected):
+        what = f"the program gives {len(actual)} outputs and its reference {len(expected)}"
+        raise AccuracyError(what, where=f"method {method}", remedy="give the model that the program was made of")
 
 
 @dataclass(slots=True)
@@ -114,18 +165,20 @@ class Verification:
         exported: the methods.
         samples: the calls to run, by method, in the order in which methods run.
         bounds: that are to be kept.
-        on_failure: what happens where they are not.
+        on_failure: what happens where they are not; None: the default bounds of each precision, with a warning.
         registry, kernels: that the program runs on.
-        originals: programs that results are compared with too, e.g. those in float of quantized methods.
+        floats: the float references of methods that are other programs. Bounds are on the results against these.
+        blame: describes the layers to blame if the quantization misses the bounds.
     """
 
     exported: Mapping[str, ExportedProgram]
     samples: Mapping[str, Sequence[Sample]]
     bounds: Bounds
-    on_failure: OnFailure
+    on_failure: OnFailure | None
     registry: Registry
     kernels: Wanted | None
-    originals: Mapping[str, ExportedProgram]
+    floats: Mapping[str, ExportedProgram]
+    blame: Blame | None = None
     _rounds: int = 0
 
     def measure(self, program: Program, lowered: Sequence[LoweredProgram]) -> Measured:
@@ -144,18 +197,47 @@ class Verification:
         partitions = {name: WatchedPartition(region) for name, region in regions.items()}
         states = {method.program.name: tuple(method.program.states.values()) for method in lowered}
         eager = EagerMethods({name: self.exported[name] for name in self.samples}, states)
-        originals = {name: ep for name, ep in self.originals.items() if name in self.samples}
-        eager_originals = EagerMethods(originals, states)
+        floats = {name: ep for name, ep in self.floats.items() if name in self.samples}
+        eager_floats = EagerMethods(floats, states)
         specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in self.exported.items()}
         with LoadedProgram(program, self.registry, self.kernels, fallback="error", trust_code=True) as loaded:
             for name in loaded.methods:
                 loaded.method(name).watch(Watcher(partitions))
             context = LoadedContext(loaded, specs)
             own = {method.program.name: method for method in lowered}
-            methods = {name: self._method(own[name], context, eager, "eager") for name in self.samples}
+            names = {name: self._reference(name) for name in self.samples}
+            methods = {name: self._method(own[name], context, eager, names[name]) for name in self.samples}
             context = LoadedContext(loaded.context(), specs)
-            compared = {name: self._method(own[name], context, eager_originals, "its original") for name in originals}
-        return Measured(methods, partitions, compared)
+            against = {name: self._method(own[name], context, eager_floats, FLOAT) for name in floats}
+        methods = {name: self._with_nan(m, self.exported[name], own[name], partitions) for name, m in methods.items()}
+        against = {name: self._with_nan(m, floats[name], own[name], partitions) for name, m in against.items()}
+        second = {name: methods[name] for name in floats}
+        compared = {name: self.samples[name] for name in floats if against[name].figures is not None}
+        return Measured(methods | against, partitions, second, reference_figures(self.exported, self.floats, compared))
+
+    def _reference(self, name: str) -> str:
+        """Return the name of the program that is lowered, as a reference."""
+        if is_quantized(self.exported[name]):
+            return QUANTIZED
+        return MODEL if name in self.floats else FLOAT
+
+    def _with_nan(
+        self,
+        accuracy: MethodAccuracy,
+        ep: ExportedProgram,
+        method: LoweredProgram,
+        partitions: Mapping[str, WatchedPartition],
+    ) -> MethodAccuracy:
+        """Add where NaN comes from, in the reference and in the program, if the figures suffer from it."""
+        figures, name = accuracy.figures, accuracy.method
+        if figures is None or math.isfinite(figures.max_error):
+            return accuracy
+        nodes = (first_nan(ep, flat_arguments(ep, call.args, call.kwargs)) for call in self.samples[name])
+        in_torch = next(filter(None, nodes), "")
+        here = next((n for n in method.delegates if partitions[n].gives_nan), "")
+        found = [f"the reference gives NaN too, first in {in_torch}"] * bool(in_torch)
+        found += [f"partition {here} is the first to give NaN where torch gives none"] * bool(here)
+        return replace(accuracy, why="; ".join(filter(None, (accuracy.why, *found))))
 
     def _method(
         self, method: LoweredProgram, context: LoadedContext, eager: EagerMethods, reference: str
@@ -180,12 +262,18 @@ class Verification:
         Raises:
             AccuracyError: the bounds are not kept, and the policy says so, or nothing is left to move.
         """
-        missed = {name: e for name, p in measured.partitions.items() if (e := self._excess(p)) > 1}
+        if self.on_failure is None:
+            self._warn_by_default(measured, lowered)
+            return {}
+        own = {name for method in lowered if method.program.name not in self.floats for name in method.delegates}
+        missed = {name: e for name in own if (e := self._excess(measured.partitions[name])) > 1}
         methods = [m for m in measured.methods.values() if self.bounds.excess(m.figures) > 1]
         if not missed and not methods:
             return {}
-        if self.on_failure != "move":
-            self._tell([*(self._text(measured, name) for name in missed), *map(self._method_text, methods)])
+        quantized = [m.method for m in methods if self.bounds.excess(measured.between.get(m.method)) > 1]
+        if quantized or self.on_failure != "move":
+            texts = [*(self._text(measured, name) for name in missed), *map(self._method_text, methods)]
+            self._tell(texts, *self._blamed(measured, quantized))
             return {}
         allowed = 1.0
         if not missed:
@@ -246,18 +334,68 @@ class Verification:
         units = inaccurate_units(partition.region, excess, measure)
         return frozenset(node.name for unit in units for node in unit)
 
-    def _tell(self, texts: Sequence[str]) -> None:
-        what = "; ".join(texts)
-        if self.on_failure == "error":
+    def _blamed(self, measured: Measured, methods: Sequence[str]) -> tuple[str, str]:
+        """Return what is said of methods whose quantization is at fault, in words, and the remedy."""
+        if not methods:
             remedy = "set verify.on_failure to move, which has the nodes that cause it run elsewhere, or ask for less"
+            return "", remedy
+        name = methods[0]
+        if not is_quantized(self.exported[name]) or self.blame is None:
+            what = f"the model itself, run by torch, is as far from the float reference: {measured.between[name]}"
+            return f"; {what}", "lower a model that is nearer to its reference, or ask for less"
+        figures = ", ".join(f"{measured.between[name]} in method {name}" for name in methods)
+        layers, remedy = self.blame(methods, self.bounds)
+        return f"; the quantization is at fault, not a backend: in torch it gives {figures}{layers}", remedy
+
+    def _warn_by_default(self, measured: Measured, lowered: Sequence[LoweredProgram]) -> None:
+        """Warn of methods that miss the default bound of their precision."""
+        for method in lowered:
+            name = method.program.name
+            accuracy = measured.methods.get(name)
+            if accuracy is None or accuracy.figures is None:
+                continue
+            precision = precision_of(self.exported[name])
+            least = DEFAULTS[precision]
+            if accuracy.figures.sqnr_db >= least:
+                continue
+            if math.isnan(accuracy.figures.sqnr_db):
+                what = f"method {name} gives no finite numbers that could be compared with {accuracy.reference}"
+                warnings.warn(f"{what}; {accuracy.why}", RuntimeWarning, stacklevel=5)
+                continue
+            between = measured.between.get(name)
+            noise = {n: a for n in method.delegates if (a := measured.partitions[n].differences.accuracy()) is not None}
+            worst = min(noise, key=lambda n: noise[n].sqnr_db, default="")
+            if between is not None and between.sqnr_db < least:
+                fault = "the quantization is" if is_quantized(self.exported[name]) else "the model itself is"
+                cause = f"{fault} at fault: in torch it gives {between}"
+            elif worst:
+                cause = f"the worst partition is {worst}: {noise[worst]}"
+            else:
+                cause = "no partition was reached: the portable kernels are at fault"
+            cause += f"; {accuracy.why}" if accuracy.why else ""
+            what = f"{accuracy.figures} in method {name} against {accuracy.reference}"
+            remedy = (
+                f"lower it again with `verify: {{sqnr_db: {least:g}, on_failure: move}}` in the configuration "
+                "(`delegate lower --config FILE --verify INPUTS`), or set verify.sqnr_db to what is enough"
+            )
+            warnings.warn(
+                f"{what}, where {least:g} dB or more is usual of {precision}; {cause}: {remedy}",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+
+    def _tell(self, texts: Sequence[str], cause: str, remedy: str) -> None:
+        what = "; ".join(texts) + cause
+        if self.on_failure != "warn":
             raise AccuracyError(what, where="verify", remedy=remedy)
-        warnings.warn(what, RuntimeWarning, stacklevel=5)
+        warnings.warn(f"{what}: {remedy}" if cause else what, RuntimeWarning, stacklevel=5)
 
     def _text(self, measured: Measured, name: str) -> str:
         return f"{measured.partitions[name].differences.accuracy()} in partition {name}, where {self.bounds} is asked"
 
     def _method_text(self, method: MethodAccuracy) -> str:
-        return f"{method.figures} in method {method.method}, where {self.bounds} is asked"
+        against = f" against {method.reference}" if method.method in self.floats else ""
+        return f"{method.figures} in method {method.method}{against}, where {self.bounds} is asked"
 
 
 def _called(
@@ -273,6 +411,7 @@ def _called(
     except InputError as error:
         raise error.at("verify") from error
     expected = eager.run(name, others)
+    _require_as_many(name, actual, expected)
     for found, arguments in ((actual, mine), (expected, others)):
         found.extend(arguments[number] for number in method.written)
     states = context.snapshot()

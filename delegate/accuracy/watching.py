@@ -29,12 +29,14 @@ class WatchedPartition:
     Args:
         region: that it is.
         worst: of the calls: the inputs of the one with the greatest noise, to look for its cause.
+        gives_nan: a result had NaN, and torch gave none.
     """
 
     region: Region
     eager: EagerRegion = field(init=False)
     differences: Differences = field(default_factory=Differences)
     worst: tuple[torch.Tensor, ...] = ()
+    gives_nan: bool = False
     _noise: float = -1.0
 
     def __post_init__(self) -> None:
@@ -48,6 +50,7 @@ class WatchedPartition:
         expected = self.eager.results(given)
         call.add(made, expected)
         self.differences.add(made, expected)
+        self.gives_nan |= any(map(_has_nan, made)) and not any(map(_has_nan, expected))
         noise = max((o.relative_error for o in call.outputs), default=0.0)
         if not noise <= self._noise:  # NaN is worse than all
             self._noise, self.worst = noise, tuple(t.clone() for t in given)
@@ -90,6 +93,10 @@ class _WatchedStep:
     def failed(self, error: BaseException) -> DelegateError:
         """The error that tells the user what failed."""
         return self.step.failed(error)
+
+
+def _has_nan(value: torch.Tensor) -> bool:
+    return value.is_floating_point() and bool(value.isnan().any())
 
 
 def _tensor(given: Any, node: Node) -> torch.Tensor:

@@ -102,20 +102,25 @@ def lower(
     with output.working("importing torch"):
         import delegate
         from delegate.cli.models import load_model, read_sample
-        from delegate.cli.quantizing import quantized
+        from delegate.config import load_config
+        from delegate.errors import ConfigError
     import_modules(imports)
     with output.working(f"exporting {model}"):
         given = load_model(model, inputs or ())
         given, sample = read_sample(given, verify) if verify else (given, None)
-    exported, settings = quantized(given, backend or None, config, calibration)
-    original = given if sample is not None and exported is not given else None
+    settings = None if config is None else load_config(config)
+    if calibration is not None:
+        if settings is None or settings.quantization is None:
+            remedy = "add a `quantization` section to the configuration, and give it by --config"
+            raise ConfigError("--calibration is for models that are to be quantized", remedy=remedy)
+        section = settings.quantization.model_copy(update={"calibration": calibration})
+        settings = settings.model_copy(update={"quantization": section})
     with output.telling(f"lowering {model}") as progress:
         program = delegate.to_backend(
-            exported,
+            given,
             backend or None,
             config=settings,
             verify=sample,
-            original=original,
             cache=None if cache else False,
             place="measured" if measure else None,
             progress=progress,

@@ -136,19 +136,6 @@ def telling(text: str) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def counting(text: str, unit: str) -> Iterator[Callable[[int], None]]:
-    """Gives a function that says how far long work has come, on stderr where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda number: None
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    with Console(file=_own(sys.stderr)).status(Text(printable(text))) as status:
-        yield lambda number: status.update(Text(printable(f"{text}: {number} {unit}")))
-
-
-@contextmanager
 def advancing(text: str) -> Iterator[Callable[[int, int], None]]:
     """Gives a function that takes how much of how much is done: a bar on stderr where that is a terminal, else a line
     for each tenth."""

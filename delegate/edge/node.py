@@ -155,6 +155,15 @@ def arguments(node: Node) -> dict[str, Any]:
     return found
 
 
+def float_node(node: Node) -> str:
+    """Return the name that a node of a quantized program has in the float program, for rules of `nodes`; else ""."""
+    found = ""
+    sources = node.meta.get("from_node")
+    while sources:
+        found, sources = sources[-1].name, sources[-1].from_node
+    return found
+
+
 def draws(node: Node) -> bool:
     """Whether the node draws random numbers: torch marks operators with dropout, these draw where it is not 0."""
     target = node.target

@@ -126,7 +126,7 @@ def check_locked(
     keeping = Lock.load(locked)
     selection = select(backends, config, registry, compiled_for=keeping.plan.backends)
     given = of_lock(exported_programs(model), keeping, locked, selection)
-    exported = as_locked(quantized(given, selection, registry), keeping, locked, selection, registry)
+    exported = as_locked(quantized(given, selection, registry)[0], keeping, locked, selection, registry)
     compiler = Compiler(selection, kernels_of(registry, selection.kernels), keeping.plan)
     compiler.take(exported)
     compiler.plan()

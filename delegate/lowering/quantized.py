@@ -1,27 +1,116 @@
-"""Programs quantized as the configuration says, before they are lowered."""
+"""Programs quantized as the configuration says, before they are lowered; layers stay in float where a bound asks it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from torch.export import ExportedProgram
 
+from delegate.accuracy.bounds import Bounds
+from delegate.accuracy.verification import reference_figures, samples_to_verify
+from delegate.edge.node import draws
 from delegate.errors import ConfigError
+from delegate.lowering.layer_noise import LayerNoise, blame, layer_noises, noisiest
 from delegate.registry import Registry
 from delegate.selection import Selection
 
+_ROUNDS = 6  # of quantizing again; each allows half the noise of the one before
+_MARGIN = 0.8  # of the noise that the bounds allow: libraries round in other places than the quantized reference
+
+Progress = Callable[[str], None]
+
 
 def quantized(
-    programs: dict[str, ExportedProgram], selection: Selection, registry: Registry
-) -> dict[str, ExportedProgram]:
-    """The programs, quantized where the configuration says so."""
-    if selection.quantization is None:
-        return programs
-    return configured()(programs, selection.quantization, tuple(selection.backends), registry)
+    programs: dict[str, ExportedProgram],
+    selection: Selection,
+    registry: Registry,
+    verify: Any = None,
+    progress: Progress | None = None,
+) -> tuple[dict[str, ExportedProgram], Selection]:
+    """Return the programs, quantized where the configuration says so, and the selection with what was done.
+
+    If `verify.on_failure` is "move" and the quantized programs miss the bounds in torch, the layers with the most noise
+    stay in float, until the bounds hold. The notes of the selection name them.
+
+    Args:
+        programs: the float programs by method.
+        selection: of backends, with the policy.
+        registry: where backends are looked up.
+        verify: the inputs to verify on, see `samples_of`.
+        progress: called with a few words.
+
+    Raises:
+        ConfigError, InputError, ExportError: as of `quantized_as_configured`.
+        AccuracyError: torch cannot run a program.
+    """
+    section, policy = selection.quantization, selection.verify
+    if section is None:
+        return programs, selection
+    quantize, backends = configured(), tuple(selection.backends)
+
+    def count(number: int) -> None:
+        if progress is not None:
+            progress(f"calibrating: batch {number}")
+
+    with warnings.catch_warnings(record=True) as of_last:  # those of earlier rounds are about other programs
+        warnings.simplefilter("always")
+        found = quantize(programs, section, backends, registry, count)
+    bounds = Bounds.of(policy)
+    if policy is None or policy.on_failure != "move" or not bounds:
+        _warn(of_last)
+        return found, selection
+    from delegate.quantization.settings import keep_in_float
+
+    samples = samples_to_verify(verify, programs)
+    samples = {name: calls for name, calls in samples.items() if not any(map(draws, programs[name].graph.nodes))}
+    kept: dict[str, LayerNoise] = {}
+    for number in range(_ROUNDS):
+        figures = reference_figures(found, programs, samples)
+        missed = [name for name, accuracy in figures.items() if bounds.excess(accuracy) > _MARGIN]
+        if not missed:
+            break
+        for name in missed:
+            noises = layer_noises(programs[name], found[name], samples[name][0], bounds)
+            allowed = _MARGIN / 2**number if number < _ROUNDS - 1 else 0.0
+            kept.update((noise.nodes[0], noise) for noise in noisiest(noises, allowed))
+        if progress is not None:
+            progress(f"quantizing again with {len(kept)} layers in float")
+        section = keep_in_float(section, nodes=[node for noise in kept.values() for node in noise.nodes])
+        with warnings.catch_warnings(record=True) as of_last:
+            warnings.simplefilter("always")
+            found = quantize(programs, section, backends, registry, count)
+    _warn(of_last)
+    if not kept:
+        return found, selection
+    names = ", ".join(map(str, kept.values()))
+    count_text = "1 layer stays" if len(kept) == 1 else f"{len(kept)} layers stay"
+    note = f"{count_text} in float, so that {bounds} holds against the float reference: {names}"
+    return found, replace(selection, quantization=section, notes=(*selection.notes, note))
+
+
+def _warn(records: Sequence[warnings.WarningMessage]) -> None:
+    for record in records:
+        warnings.warn(record.message, record.category, stacklevel=5)
+
+
+def blamed(
+    quantized: Mapping[str, ExportedProgram],
+    floats: Mapping[str, ExportedProgram],
+    verify: Any,
+    methods: Sequence[str],
+    bounds: Bounds,
+) -> tuple[str, str]:
+    """Return the layers of methods whose quantization misses bounds in words, and the remedy."""
+    samples = samples_to_verify(verify, quantized)
+    noises = {name: layer_noises(floats[name], quantized[name], samples[name][0], bounds) for name in methods}
+    return blame([noise for found in noises.values() for noise in noisiest(found, _MARGIN)])
 
 
 def configured() -> Callable[..., dict[str, ExportedProgram]]:
-    """What carries out the `quantization` section; raises ConfigError where torchao is absent."""
+    """Return the function that carries out the `quantization` section; raises ConfigError if torchao is absent."""
     try:
         from delegate.quantization.configured import quantized_as_configured
     except ModuleNotFoundError as error:

@@ -1,8 +1,9 @@
 """Quantizers for the backends that run integers, on torchao's PT2E flow, made of what each backend says it takes."""
 
+from delegate.edge.node import float_node
 from delegate.quantization import quiet  # noqa: F401 - before all that imports torchao
 from delegate.quantization.calibration import Batch, read_calibration
-from delegate.quantization.flow import Prepared, convert, float_node, prepare, quantize, quantize_methods
+from delegate.quantization.flow import Prepared, convert, prepare, quantize, quantize_methods
 from delegate.quantization.quantizer import BackendQuantizer
 from delegate.quantization.settings import OFF, Settings, keep_in_float, schemes
 

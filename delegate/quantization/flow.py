@@ -200,15 +200,6 @@ def _quantized(
     return convert(prepared)
 
 
-def float_node(node: Node) -> str:
-    """Return the name that a node of a quantized program has in the float program, for rules of `nodes`; else ""."""
-    found = ""
-    sources = node.meta.get("from_node")
-    while sources:
-        found, sources = sources[-1].name, sources[-1].from_node
-    return found
-
-
 def _observers(module: GraphModule) -> Iterator[tuple[Node, Module]]:
     """The nodes that call observers or fake quantization, and these."""
     for node in module.graph.find_nodes(op="call_module"):
@@ -233,6 +224,7 @@ def _warn_of_nothing(module: GraphModule, settings: Settings) -> None:
     floats = {t.dtype for n in module.graph.nodes for t in tensors(n) if t.is_floating_point()} - {torch.float32}
     names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in floats))
     why = f"it computes in {names}: quantize it in float32" if floats else f"{settings.backend} has no operator of it"
+    why = "the rules keep its layers in float" if OFF in schemes else why
     warnings.warn(f"nothing of the model is quantized: {why}", RuntimeWarning, stacklevel=4)
 
 

@@ -14,7 +14,7 @@ def test_the_documented_code(capsys):
     (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     exec(code, {})
     printed = capsys.readouterr().out.splitlines()
-    assert [line.partition(": ")[0] for line in printed[:2]] == ["forward against eager", "  xnnpack_0"]
+    assert [line.partition(": ")[0] for line in printed[:2]] == ["forward against the float reference", "  xnnpack_0"]
     assert len(printed[2].split()) == 4
 
 

@@ -77,7 +77,7 @@ def test_verify(model: str) -> None:
     np.save("x.npy", x)
     for file in ("x.npz", "x.npy", "input=x.npy"):
         stdout = call("lower", model, "-b", "xnnpack", "-o", "net.dlg", "--verify", file)[0]
-        assert "forward against eager: " in stdout
+        assert "forward against the float reference: " in stdout
         assert "\n  xnnpack_0: " in stdout
         assert "top-1 1" in stdout
     data = json.loads(call("lower", model, "-b", "xnnpack", "-o", "net.dlg", "--verify", "x.npz", "--json")[0])

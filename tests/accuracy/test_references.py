@@ -1,0 +1,182 @@
+"""The float reference: bounds are on results against it. A partition or the quantization is named if it misses them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.export import export
+
+import delegate
+from delegate.errors import AccuracyError
+
+pytest.importorskip("torchao")
+
+# Some models of these tests end in float as a whole, and one has a layer that no scale fits.
+pytestmark = pytest.mark.filterwarnings("ignore:nothing of the model is quantized", "ignore:values are too small")
+
+
+class Convolutions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16)
+        self.body, self.head = nn.Conv2d(16, 16, 3, padding=1), nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norm(self.stem(x)))
+        x = torch.relu(self.body(x)) + x
+        return self.head(x.mean((2, 3)))
+
+
+class Separable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 12, 1),
+            nn.ReLU6(),
+            nn.Conv2d(12, 12, 3, groups=12, padding=1),
+            nn.Hardswish(),
+            nn.Conv2d(12, 4, 1),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).flatten(1)
+
+
+class Perceptron(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1)[:, :16]
+        return x + self.down(nn.functional.relu(self.up(x)))
+
+
+class OneBadLayer(nn.Module):
+    """A layer whose outputs differ by ten thousand in size, which one scale cannot hold, and its reader."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.good, self.bad, self.last = nn.Linear(16, 32), nn.Linear(32, 32), nn.Linear(32, 8)
+        with torch.no_grad():
+            self.bad.weight[0] *= 1e4
+            self.last.weight[:, 0] *= 1e-4
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.good(x.flatten(1)[:, :16]))
+        return self.last(self.bad(x))
+
+
+MODELS = {cls.__name__: cls for cls in (Convolutions, Separable, Perceptron, OneBadLayer)}
+BACKENDS = {"xnnpack": 60.0, "dsp": 45.0}  # a bound that int8 misses and that the backend's floats keep
+
+
+def calibration() -> list[tuple[torch.Tensor]]:
+    return [(torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0)),)]
+
+
+def exported(name: str) -> torch.export.ExportedProgram:
+    torch.manual_seed(1)
+    model = MODELS[name]().eval()
+    return export(model, calibration()[0])
+
+
+def config(backend: str, **verify: object) -> dict[str, object]:
+    data = f"{__name__}:calibration"
+    section = {"scheme": "static_int8", "calibration": data}
+    return {"backends": [backend], "quantization": section, "verify": verify}
+
+
+def sqnr_db(program: delegate.CompiledProgram, ep: torch.export.ExportedProgram) -> float:
+    """Return the figure against the float program, computed here."""
+    (x,) = calibration()[0]
+    expected = ep.module()(x).detach()
+    return float(10 * torch.log10(expected.square().sum() / (program(x) - expected).square().sum()))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_quantized_model_that_misses_its_bound(name: str, backend: str) -> None:
+    """It is an error that names the layers; with `move`, layers go back to float until the bound holds."""
+    bound, ep = BACKENDS[backend], exported(name)
+    with pytest.raises(AccuracyError) as caught:
+        delegate.to_backend(ep, config=config(backend, sqnr_db=bound, on_failure="error"))
+    text = str(caught.value)
+    assert "against the float reference" in text
+    assert "the quantization is at fault, not a backend" in text
+    assert "keep these layers in float:\nquantization:\n  nodes:\n" in text
+    program = delegate.to_backend(ep, config=config(backend, sqnr_db=bound, on_failure="move"))
+    assert sqnr_db(program, ep) >= bound
+    against_floats, against_quantized = program.report.accuracy
+    assert against_floats.reference == "the float reference"
+    assert against_floats.figures.sqnr_db == pytest.approx(sqnr_db(program, ep), abs=0.1)
+    assert against_quantized.reference in ("the quantized reference", "the model that was given")
+    assert [note for note in program.report.notes if "in float, so that" in note]
+    assert any(n.backend == backend for n in program.report.nodes)
+
+
+def test_only_the_bad_layers_go_back_to_float() -> None:
+    ep = exported("OneBadLayer")
+    program = delegate.to_backend(ep, config=config("xnnpack", sqnr_db=30, on_failure="move"))
+    (note,) = (note for note in program.report.notes if "in float, so that" in note)
+    assert "2 layers stay in float" in note
+    assert "(bad, aten.linear.default" in note
+    assert "(last, aten.linear.default" in note
+    assert "(good, " not in note
+
+
+def test_the_pasted_lines_keep_the_bound() -> None:
+    yaml = pytest.importorskip("yaml")
+    ep = exported("Convolutions")
+    with pytest.raises(AccuracyError) as caught:
+        delegate.to_backend(ep, config=config("xnnpack", sqnr_db=60, on_failure="error"))
+    lines = caught.value.remedy.split("\n")
+    pasted = yaml.safe_load("\n".join(lines[1:-1]))
+    settings = config("xnnpack", sqnr_db=55, on_failure="error")
+    settings["quantization"] = settings["quantization"] | pasted["quantization"]
+    assert sqnr_db(delegate.to_backend(ep, config=settings), ep) > 55
+
+
+def test_nothing_is_moved_where_the_bound_against_floats_holds() -> None:
+    """A partition may differ from the quantized reference by a step; that is no reason to move its nodes."""
+    ep = exported("Convolutions")
+    program = delegate.to_backend(ep, config=config("xnnpack", sqnr_db=40, on_failure="move"))
+    assert {n.backend for n in program.report.nodes} == {"xnnpack"}
+    assert not [note for note in program.report.notes if "in float, so that" in note]
+
+
+def test_measured_placement_of_a_quantized_model_has_the_float_reference() -> None:
+    ep = exported("Perceptron")
+    settings = config("xnnpack", sqnr_db=20) | {"placement": {"policy": "measured", "budget": 5}}
+    program = delegate.to_backend(ep, config=settings, verify=calibration())
+    assert [a.reference for a in program.report.accuracy] == ["the float reference", "the quantized reference"]
+    assert program.report.accuracy[0].figures.sqnr_db == pytest.approx(sqnr_db(program, ep), abs=0.1)
+
+
+class Halves(nn.Module):
+    """What float16 cannot hold: a small difference of great values."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x + 3000) - 3000
+
+
+def test_without_a_bound_there_is_a_warning_by_precision() -> None:
+    ep = export(Halves(), (torch.randn(2, 64),))
+    with pytest.warns(
+        RuntimeWarning, match=r"40 dB or more is usual of float32; the worst partition is dsp_0: .*--verify"
+    ):
+        delegate.to_backend(ep, "dsp", verify=(torch.randn(2, 64),))
+
+
+class Logarithm(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).log() + 1
+
+
+def test_nan_has_its_first_node() -> None:
+    x = torch.linspace(-1, 1, 8).reshape(2, 4)
+    with pytest.warns(RuntimeWarning, match="no finite numbers .* first in aten.log.default"):
+        program = delegate.to_backend(export(Logarithm(), (x,)), [], verify=[(x - 5,)])
+    (accuracy,) = program.report.accuracy
+    assert "the reference gives NaN too, first in aten.log.default (log) at" in str(accuracy)
