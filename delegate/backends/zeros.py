@@ -6,6 +6,8 @@ the sign of zeros, which `signbit`, `copysign`, `atan2` and quotients read, and 
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from torch.fx import Node
 
 from delegate.backends.region import Region
@@ -26,8 +28,13 @@ def keeps_zero(node: Node) -> Verdict:
 def constants_of_zero(region: Region) -> dict[str, str]:
     """The nodes of a region of which an operand is a constant of one element that is 0: name -> why, for a refusal."""
     zeros = {n for n, value in region.constants.items() if value.numel() == 1 and not value.any()}
-    return {n.name: _WHY for n in region.calls if _is_folded(n) and zeros.intersection(n.args[:2])}
+    return {n.name: _WHY for n in region.calls if _is_folded(n) and any(_is_one_of(zeros, a) for a in n.args[:2])}
 
 
 def _is_folded(node: Node) -> bool:
     return op_name(node) in _FOLDED and tensor(node).dtype.is_floating_point
+
+
+def _is_one_of(nodes: Set[Node], operand: object) -> bool:
+    """Return true for an operand that is one of some nodes; a symbolic number is none, and has no hash."""
+    return isinstance(operand, Node) and operand in nodes

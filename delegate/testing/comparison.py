@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,7 +123,11 @@ def _integers(name: str, got: Tensor, want: Tensor, steps: int) -> _Error:
 def _floats(name: str, got: Tensor, want: Tensor, each: bool, at_least: float, signed_zeros: bool) -> _Error:
     sizes = want.abs().double()
     got, want = _doubles(got), _doubles(want)
-    places = [("NaN", torch.isnan), ("infinity", torch.isposinf), ("-infinity", torch.isneginf)]
+    places: list[tuple[str, Callable[[Tensor], Tensor]]] = [
+        ("NaN", torch.isnan),
+        ("infinity", torch.isposinf),
+        ("-infinity", torch.isneginf),
+    ]
     if signed_zeros:
         places.append(("-0.0", lambda x: x.signbit() & (got == 0) & (want == 0)))
     for what, is_there in places:
