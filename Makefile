@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 BACKENDS := openvino onnxruntime
 BLOCKED := openvino,onnxruntime
 
-.PHONY: demo test fuzz wild test-slow test-models gpu-software plugins lint format bench bench-peers schema docs-ops clean
+.PHONY: demo test fuzz wild mutation test-slow test-models gpu-software plugins lint format bench bench-peers schema docs-ops clean
 
 demo: $(READY)
 	$(PYTHON) -m delegate demo
@@ -29,6 +29,10 @@ fuzz: $(READY)
 PLACES := portable,xnnpack
 wild: $(READY)
 	OMP_NUM_THREADS=1 $(PYTHON) -W ignore -m tests.wild.run $(PLACES) $(MINUTES)
+
+# Product code broken on purpose, in a copy, one line at a time; an error if the tests miss more than a few.
+mutation: $(READY)
+	OMP_NUM_THREADS=1 $(PYTHON) -m tests.mutation.run
 
 # Every model, with errors, arenas and partitions as they come; an hour or so on two cores.
 test-models: $(READY)

@@ -1,0 +1,199 @@
+"""The mutations: one wrong line each, and the tests that are expected to fail with it.
+
+A row must change results or promises that users see. Rows that survive stay in the table until a test catches them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One change of product code.
+
+    Args:
+        source: module, relative to delegate/.
+        old: text that occurs once in it.
+        new: text in its place.
+        breaks: effect of the change.
+        wanted: test files, folders or tests that are to fail, relative to tests/.
+    """
+
+    source: str
+    old: str
+    new: str
+    breaks: str
+    wanted: tuple[str, ...]
+
+    @property
+    def file(self) -> str:
+        """Path of the module from the root of the repository."""
+        return f"delegate/{self.source}"
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """Paths of the tests from the root of the repository."""
+        return tuple(f"tests/{name}" for name in self.wanted)
+
+    def applied(self, text: str) -> str:
+        """Return the module's text with the mutation; raise ValueError unless the old text occurs once."""
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.file}: {text.count(self.old)} occurrences of {self.old!r}")
+        return text.replace(self.old, self.new)
+
+
+_ELEMENTWISE = ("kernels/test_elementwise.py",)
+_INDEXING = ("kernels/test_indexing.py",)
+_POOLING = ("kernels/test_pooling.py",)
+_DSP = "backends/onnx/test_rows.py::test_every_row_runs_on_the_library_and_is_right[dsp-{}]"
+
+_ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
+    # -- portable kernels
+    ("kernels/binary.py", "np.subtract, b, a, alpha", "np.subtract, a, b, alpha", "rsub: swapped operands",
+     _ELEMENTWISE),
+    ("kernels/binary.py", "at_zero, where=x == 0", "at_zero, where=x >= 0", "heaviside: comparison", _ELEMENTWISE),
+    ("kernels/reduction.py", "axis=() if dim == []", "axis=None if dim == []", "any: axes of an empty list",
+     ("kernels/test_reductions.py",)),
+    ("kernels/activation.py", "np.copyto(out, x, where=linear)", "np.copyto(out, x, where=~linear)",
+     "softplus: side of the threshold", _ELEMENTWISE),
+    ("kernels/activation.py", "np.clip(x, -lambd, lambd", "np.clip(x, 0, lambd", "softshrink: lower bound",
+     _ELEMENTWISE),
+    ("kernels/quantization.py", "np.minimum(values, level(_number(high), values), out=values)", "pass",
+     "quantize: dropped clamp", ("kernels/test_quantization.py",)),
+    ("kernels/creation.py", "out.shape[1] + 1] = 1", "out.shape[1]] = 1", "eye: step of the diagonal",
+     ("kernels/test_creation.py",)),
+    ("kernels/creation.py", "max(steps - 1, 1)", "max(steps, 1)", "linspace: off by one",
+     ("kernels/test_creation.py",)),
+
+        ("kernels/attention.py", "math.sqrt(query.shape[-1]) if", "math.sqrt(query.shape[-2]) if", "attention: axis of scale",
+     ("kernels/test_attention.py",)),
+    ("kernels/adaptive_pooling.py", "-(-(j + 1) * size // count)", "(j + 1) * size // count",
+     "adaptive pool: end of a window rounded down", _POOLING),
+    ("kernels/pooling.py", "np.maximum(start, 0), np.minimum(end, size[axis])", "np.maximum(start, 0), end",
+     "average pool: divisor at the far edge", _POOLING),
+    ("kernels/columns.py", "images, (-4, -2), (-2, -1)", "images, (-2, -4), (-2, -1)", "pixel_shuffle: axes",
+     ("kernels/test_convolution.py",)),
+    ("kernels/convolution.py", "[t // 2 for t in total], [t - t // 2 for t in total]",
+     "[t - t // 2 for t in total], [t // 2 for t in total]", "padding 'same': odd element in front",
+     ("kernels/test_convolution.py",)),
+    ("kernels/normalization.py", "shift = -mean * scale if bias", "shift = mean * scale if bias", "batch norm: sign",
+     ("kernels/test_normalization.py",)),
+    ("kernels/padding.py", "2 * (size - 1) - index", "2 * size - 1 - index", "reflection: edge repeated",
+     ("kernels/test_resize.py",)),
+    ("kernels/scatter.py", "np.full(out.shape, int(include_self), np.int64)", "np.zeros(out.shape, np.int64)",
+     "scatter mean: count without the place itself", _INDEXING),
+    ("kernels/sorting.py", "place_of(line, k - 1)", "place_of(line, k)", "kthvalue: off by one",
+     ("kernels/test_sorting.py",)),
+    ("kernels/distance.py", "np.power(out, 1 / p, out=out)", "np.power(out, p, out=out)", "cdist: root",
+     ("kernels/test_attention.py",)),
+    ("kernels/indexing.py", 'return "right" if right else "left"', 'return "left" if right else "right"',
+     "bucketize: side", _INDEXING),
+    ("kernels/statistics.py", "middle = (x.size - 1) // 2", "middle = x.size // 2", "median: the upper one",
+     ("kernels/test_sorting.py",)),
+    ("kernels/grid_sample.py", "((position + 1) * size - 1) * half", "((position + 1) * size) * half",
+     "grid_sample: half a pixel off", ("kernels/test_resize.py",)),
+    ("kernels/comparison.py", "np.isin(elements, tests, invert=invert)", "np.isin(elements, tests)",
+     "isin: invert ignored", (*_INDEXING, *_ELEMENTWISE)),
+    # -- XNNPACK
+    ("backends/xnnpack/lowerings/reduction.py", "count / (count - correction)", "count / (count + correction)",
+     "variance: sign of the correction", ("backends/xnnpack/test_reduction.py",)),
+    ("backends/xnnpack/lowerings/pooling.py", "and low >= 0", "and low >= -1", "max pool: zeros win over negatives",
+     ("backends/xnnpack/test_pooling.py",)),
+    ("backends/xnnpack/lowerings/pooling.py", "windows.kernel[d], given + padding)", "windows.kernel[d], given)",
+     "average pool: divisor at the edge", ("backends/xnnpack/test_pooling.py",)),
+    ("backends/xnnpack/lowerings/activations.py", "shift = -builder.array(mean)", "shift = builder.array(mean)",
+     "batch norm: sign", ("backends/xnnpack/test_normalization.py", "backends/xnnpack/test_activations.py")),
+    ("backends/xnnpack/lowerings/activations.py", "alpha, 1.0, 1 / alpha", "alpha, 1.0, alpha", "celu: slope",
+     ("backends/xnnpack/test_activations.py",)),
+    ("backends/xnnpack/lowerings/indexing.py", "np.cumsum([0, *sizes])", "np.cumsum([1, *sizes])", "split: starts",
+     ("backends/xnnpack/test_indexing.py",)),
+    ("backends/xnnpack/lowerings/elementwise.py", 'if "rsub" in name:', 'if "sub" in name:', "sub: swapped operands",
+     ("backends/xnnpack/test_elementwise.py",)),
+    ("backends/xnnpack/lowerings/elementwise.py", "if exponent % 2 else square", "if exponent % 3 else square",
+     "pow: parity", ("backends/xnnpack/test_elementwise.py",)),
+    ("backends/xnnpack/lowerings/resize.py", "positions.clip(0, size - 1)", "positions.clip(0, size - 2)",
+     "replication pad: off by one", ("backends/xnnpack/test_resize.py",)),
+    ("backends/xnnpack/lowerings/resize.py", "halfPixelCenters=not aligned", "halfPixelCenters=False",
+     "bilinear: half a pixel off", ("backends/xnnpack/test_resize.py",)),
+    ("backends/xnnpack/lowerings/convolution.py", "kernels = weight.transpose(0, 2, 3, 1)",
+     "kernels = weight.transpose(0, 3, 2, 1)", "convolution: height and width of the kernel",
+     ("backends/xnnpack/test_convolution.py",)),
+    ("backends/xnnpack/layout.py", "order.index(d) for d in wanted)", "wanted.index(d) for d in order)",
+     "transpose: the inverse permutation", ("backends/xnnpack/test_layout.py",)),
+    ("backends/xnnpack/weights.py", "(bits >> np.uint32(16))", "(bits >> np.uint32(15))", "stored bfloat16: shift",
+     ("backends/xnnpack/test_weights.py",)),
+    # -- ONNX
+    ("backends/onnx/translations/reductions.py", "less = float(unbiased) if correction is None", "less = 0.0 if True",
+     "variance: correction ignored", (_DSP.format("reductions"),)),
+    ("backends/onnx/translations/sorting.py", "largest=int(largest)", "largest=1", "topk: always the largest",
+     (_DSP.format("sorting"),)),
+    ("backends/onnx/translations/activations.py", "op.Elu(op.Div(x, scalar(alpha, x)))",
+     "op.Elu(op.Mul(x, scalar(alpha, x)))", "celu: argument", (_DSP.format("activations"),)),
+    ("backends/onnx/attention.py", ".tril().bool()", ".triu().bool()", "attention: causal mask",
+     ("backends/onnx/test_attention.py",)),
+    ("backends/onnx/biases.py", "_MOST = 2**31 - 1", "_MOST = 2**60", "bias that exceeds 32 bits is taken",
+     ("backends/onnx/test_biases.py",)),
+    # -- emitter
+    ("emit/guards.py", "ast.Gt: Op.LT, ast.GtE: Op.LE", "ast.Gt: Op.LE, ast.GtE: Op.LT", "guard: comparison",
+     ("e2e/test_guards.py",)),
+    ("emit/symbols.py", "Expr(Op.CONST, -offset)", "Expr(Op.CONST, offset)", "solved size: sign of the offset",
+     ("runtime/test_run.py",)),
+    ("emit/joined.py", 'given["axis"] == 0', 'given["axis"] != 0', "table of embeddings: axis",
+     ("emit/test_joined.py",)),
+    ("emit/shared.py", "if value.numel():", "if not value.numel():", "tied weights stored twice",
+     ("emit/test_emit.py",)),
+    ("emit/numbers.py", '("aten.div.Tensor_mode", ("floor",))', '("aten.div.Tensor_mode", ("trunc",))',
+     "number from data: rounding", ("runtime/test_run.py", "emit")),
+    # -- runtime
+    ("runtime/inputs.py", "symbol.minimum <= number and", "symbol.minimum < number and", "least size refused",
+     ("runtime/test_run.py",)),
+    ("runtime/states.py", "if not is_zeros(content):", "if is_zeros(content):", "states do not start as saved",
+     ("runtime/test_states.py",)),
+    ("runtime/written.py", "any(end > start for", "any(end < start for", "written inputs that share memory are taken",
+     ("runtime/test_written_inputs.py",)),
+    ("runtime/computed.py", "kernel.library == PORTABLE and not kernel.random", "kernel.library == PORTABLE",
+     "random numbers computed once", ("runtime/test_computed.py",)),
+    ("runtime/bounds.py", "(count or 0) * v.dtype.itemsize", "(count or 0)", "arena: elements for bytes",
+     ("runtime/test_bounds.py",)),
+    ("runtime/given.py", "code.value = _UNSIGNED", "code.value = 0", "bfloat16 by DLPack: dtype",
+     ("runtime/test_bfloat16.py",)),
+    # -- programs
+    ("program/memory_plan.py", "self.start <= other.end and other.start <= self.end",
+     "self.start < other.end and other.start < self.end", "blocks that meet at one step overlap",
+     ("program/test_memory.py",)),
+    ("program/memory_plan.py", "changes[block.end + 1] -=", "changes[block.end] -=", "live memory: off by one",
+     ("program/test_memory.py",)),
+    ("program/bounds.py", "return max(a[0], b[0]), max(a[1], b[1])", "return max(a[0], b[0]), min(a[1], b[1])",
+     "bound of a maximum", ("program/test_expr.py",)),
+    ("program/gaps.py", "self._add(begin + size, end)", "self._add(begin, end)", "rest of a gap",
+     ("program/test_memory.py",)),
+    ("program/expr.py", "Op.CEIL: math.ceil", "Op.CEIL: math.floor", "ceil of a size", ("program/test_expr.py",)),
+    ("program/segments.py", "places[digest, segment.nbytes] = align(end)", "places[digest, segment.nbytes] = end",
+     "segments not aligned", ("program/test_file.py",)),
+    # -- partitioner
+    ("partitioner/cost.py", "return 2 * found(node)", "return found(node)", "work of a product",
+     ("partitioner/test_cost.py",)),
+    ("partitioner/cut.py", "enumerate(border.outputs)", "enumerate(reversed(border.outputs))",
+     "results of a partition swapped", ("partitioner/test_cut.py",)),
+
+        ("partitioner/border.py", "nbytes(node) < nbytes(source) and not any(", "nbytes(node) > nbytes(source) and not any(",
+     "views at the border: comparison", ("backends/xnnpack/test_indexing.py", "backends/xnnpack/test_shape.py")),
+    # -- quantization
+    ("quantization/observers.py", "middle - 1 - sizes", "middle + sizes", "histogram: sign",
+     ("quantization/test_ranges.py",)),
+
+        ("quantization/observers.py", "_APART * max(-low, high)", "_APART * max(low, high)", "outliers: sign of the low end",
+     ("quantization/test_ranges.py",)),
+    ("quantization/calibration.py", "bool((leaf != first).any())", "True", "constant data taken for calibration",
+     ("quantization/test_bad_input.py",)),
+    # -- accuracy
+    ("accuracy/figures.py", "self.noise += float(off.square().sum())", "self.noise += float(off.sum())", "SQNR: power",
+     ("accuracy/test_figures.py",)),
+    ("accuracy/figures.py", "sqnr_db=-_worst(-o.sqnr_db", "sqnr_db=_worst(o.sqnr_db", "the best output is reported",
+     ("accuracy/test_figures.py",)),
+    ("accuracy/bounds.py", "yield _squared(_ratio(figures.max_error, self.max_error))",
+     "yield _ratio(figures.max_error, self.max_error)", "excess: ratio of powers", ("accuracy/test_figures.py",)),
+)  # fmt: skip
+
+MUTATIONS = tuple(Mutation(*row) for row in _ROWS)
