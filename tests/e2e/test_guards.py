@@ -75,7 +75,17 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], Any, list[tuple[tuple[Any, ...], st
         either,
         (numbers(5, 3), numbers(4, 3)),
         (AUTO, AUTO),
-        [((numbers(9, 7), numbers(4, 7)), ""), ((numbers(3, 7), numbers(4, 7)), r"y\.shape\[0\]")],
+        [
+            ((numbers(9, 7), numbers(4, 7)), ""),
+            ((numbers(3, 7), numbers(4, 7)), r"y\.shape\[0\]"),
+            ((numbers(4, 7), numbers(4, 7)), r"y\.shape\[0\]"),
+        ],
+    ),
+    "equal sizes are enough": (
+        lambda x, y: x + 1 if x.shape[0] >= y.shape[0] else y * 2,
+        (numbers(5, 3), numbers(4, 3)),
+        ({0: Dim.AUTO}, {0: Dim.AUTO}),
+        [((numbers(4, 3), numbers(4, 3)), ""), ((numbers(3, 3), numbers(4, 3)), r"y\.shape\[0\]")],
     ),
 }  # fmt: skip
 

@@ -26,3 +26,10 @@ def test_what_was_added_behind_a_mark_is_forgotten():
     tables.cut_back(mark)
     assert vars(tables) == before
     assert tables.operator("aten.new") == len(before["operators"])
+
+
+def test_a_tensor_of_two_methods_is_one_constant_unless_it_is_empty():
+    tables, weight = SharedTables(), torch.ones(3)
+    assert tables.constant("first", weight) == tables.constant("second", weight)
+    assert tables.constant("empty", torch.empty(0)) != tables.constant("another", torch.empty(0))
+    assert len(tables.constants) == 3

@@ -69,6 +69,7 @@ FUNCTIONS = {
     "nested": (lambda a: {"x": [a, (a + 1,)], "y": {"z": a * 2}}, (x(3),)),
     "namedtuple": (lambda a: Pair(a * 2, [a]), (x(3),)),
     "integers": (lambda a: (a // 2, a % 3, a.float() / 2), (torch.arange(-5, 5),)),
+    "number of data rounded down": (lambda a, b: b * (a.max().item() // 2), (torch.tensor([-7, -5]), x(3))),
     "bool": (lambda a: (a > 0, torch.where(a > 0, a, -a)), (x(9),)),
     "float64": (lambda a: a.double().cumsum(0), (x(9),)),
     "bfloat16": (lambda a: (a.bfloat16() * 3).relu(), (x(9),)),
@@ -155,6 +156,13 @@ DYNAMIC = compiled(MODULE, (x(4, 6),), dynamic_shapes=({0: Dim("batch", min=1, m
 def test_more_shapes_than_are_kept():
     for batch in [*range(1, 15), *range(1, 15)]:
         assert_same(DYNAMIC(x(batch, 6)), MODULE(x(batch, 6)))
+
+
+def test_a_size_with_an_offset():
+    half, function = Dim("half", min=1, max=8), Function(lambda a: a[1:].reshape(-1, 2).sum(1))
+    program = compiled(function, (x(9),), dynamic_shapes=(({0: 2 * half + 1},),))
+    for size in (9, 5, 17):
+        assert_same(program(x(size)), function(x(size)))
 
 
 def test_derived_sizes():
