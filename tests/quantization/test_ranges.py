@@ -98,6 +98,19 @@ def test_an_outlier_is_left_out(value: float, batch: int, batches: int) -> None:
         assert errors(module, Settings("xnnpack", observer="minmax"), bad, good[0]) < 10
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_an_outlier_of_values_of_one_sign(sign: float) -> None:
+    """Values of 0 to 1 or of -1 to 0, and one of 1000 times their size."""
+    values = sign * torch.linspace(0.001, 1.0, 2000)
+    values[1000] = 1000 * sign
+    observer = FittingHistogram(outliers=0.001, **INT8)
+    observer(values)
+    found = observer.outliers()
+    assert found is not None
+    assert found.largest == 1000
+    assert max(map(abs, found.range)) < 2
+
+
 # Values of usual activations.
 USUAL: Mapping[str, Callable[[], torch.Tensor]] = {
     "normal": lambda: torch.randn(64, 512),
