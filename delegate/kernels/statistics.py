@@ -133,7 +133,7 @@ def _fill_bins(x: Array, edges: Array, weight: Array | None, density: bool, out:
     inside = (flat >= edges[0]) & (flat <= edges[-1])
     place = np.minimum(np.searchsorted(edges, flat[inside], side="right"), len(out)) - 1
     weights = None if weight is None else weight.reshape(-1)[inside]
-    np.copyto(out, np.bincount(place, weights, len(out)), casting="unsafe")
+    np.copyto(out, occurrences(place, weights, len(out)), casting="unsafe")
     if density:
         np.divide(out, np.diff(edges) * out.sum(), out=out)
 

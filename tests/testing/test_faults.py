@@ -77,7 +77,7 @@ FAULTS: dict[str, tuple[dict[str, Any], type[BackendRuntime], str, str]] = {
     ),
     "changes the graph": ({"check": renames}, Runtime, CHECKS, "changed the graph"),
     "changes its region": ({"preprocess": alters}, Runtime, "a_region_is_left_as_it_is", "changed the node add"),
-    "renames in its region": ({"preprocess": renumbers}, Runtime, "a_region_is_left_as_it_is", "changed its region"),
+    "renames in its region": ({"preprocess": renumbers}, Runtime, "a_region_is_left_as_it_is", "its name"),
     "takes any option": ({"Options": Anything}, Runtime, "its_options_have_a_schema", "unknown options"),
     "adds wrongly": ({}, executes(lambda i, o: np.copyto(o[0], i[0] - i[1])), ANSWERS, ""),
     "fills nothing": ({}, executes(lambda i, o: None), OUTPUTS, "not filled whole"),
