@@ -18,7 +18,7 @@ from delegate.verdict import Reason, Verdict
 _FORMAT = 1  # of the JSON
 _Row = tuple[str, str, str, str, str, str, str]
 
-_SMALL = 0.01  # partitions with less of the work are told in one line, where there are several
+_SMALL = 0.01  # partitions with less of the operations are told in one line, where there are several
 _LONGEST = 300  # characters of a refusal, which may hold sizes that are long expressions
 _NAMED = 2  # so many nodes of a group are named with their source line
 
@@ -37,7 +37,9 @@ class NodeReport:
         result: dtype and shape of what it gives, e.g. "float32[1, 8]".
         source: the user's own line; empty where unknown.
         module: path of the user's module; empty where unknown.
-        work: its share of the method's estimated work, 0 to 1.
+        work: its share of the method's estimated operations, 0 to 1.
+        time: its share of the method's estimated time, 0 to 1, if every partition ran on one CPU core too; 0 in reports
+            of earlier versions.
     """
 
     method: str
@@ -50,6 +52,7 @@ class NodeReport:
     source: str = ""
     module: str = ""
     work: float = 0.0
+    time: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """One line per method: partitions and shares of work by backend, and what stays portable."""
+        """One line per method: partitions and operations by backend, and the portable nodes with their time."""
         return "\n".join(self._summary(method) for method in self.methods)
 
     def to_json(self) -> str:
@@ -217,11 +220,14 @@ class Report:
     def _summary(self, method: str) -> str:
         counts = Counter(p.backend for p in self.partitions if p.method == method)
         shares = [
-            f"{_count(count, 'partition')} on {backend}, {_percent(self._share(method, backend))} of the work"
+            f"{_count(count, 'partition')} on {backend}, {_percent(self._share(method, backend))} of the operations"
             for backend, count in counts.items()
         ]
-        left = sum(n.backend == PORTABLE for n in self.nodes if n.method == method)
-        return f"{method}: {'; '.join([*(shares or ['no partitions']), _count(left, 'node') + ' portable'])}"
+        left = [n for n in self.nodes if n.method == method and n.backend == PORTABLE]
+        time = math.fsum(n.time for n in left)
+        estimate = f", about {_percent(time)} of the time on one CPU core, estimated" if time else ""
+        portable = f"{_count(len(left), 'node')} portable{estimate}"
+        return f"{method}: {'; '.join([*(shares or ['no partitions']), portable])}"
 
     def _share(self, method: str, backend: str) -> float:
         return sum(p.work for p in self.partitions if (p.method, p.backend) == (method, backend))
@@ -254,7 +260,7 @@ def _refusals(backend: str, method: str, nodes: Sequence[NodeReport]) -> list[st
     for (op, reason), members in ordered:
         verdicts = {_clip(str(n.verdicts[backend])) for n in members}
         why = verdicts.pop() if len(verdicts) == 1 else ""
-        lines.append(f"  {op} ({len(members)}, {_percent(_work(members))} of the work): {why or reason}")
+        lines.append(f"  {op} ({len(members)}, {_percent(_work(members))} of the operations): {why or reason}")
         for node in members[:_NAMED]:
             own = "" if why else f": {_clip(str(node.verdicts[backend]))}"
             lines.append(f"    {node.name} -> {node.result}{' at ' + node.source if node.source else ''}{own}")
@@ -277,12 +283,12 @@ def _table(partitions: Sequence[PartitionReport]) -> list[str]:
     small = [p for p in partitions if p.work < _SMALL]
     counts = Counter(p.backend for p in small)
     folded = {id(p) for p in small if counts[p.backend] > 1}
-    rows: list[_Row] = [("partition", "backend", "nodes", "work", "in", "out", "notes")]
+    rows: list[_Row] = [("partition", "backend", "nodes", "operations", "in", "out", "notes")]
     rows += (_partition_row(p.name, [p], "; ".join(p.notes)) for p in partitions if id(p) not in folded)
     for backend, count in counts.items():
         if count > 1:
             members = [p for p in small if p.backend == backend]
-            rows.append(_partition_row(f"{count} small ones", members, f"under {_SMALL:.0%} of the work each"))
+            rows.append(_partition_row(f"{count} small ones", members, f"under {_SMALL:.0%} of the operations each"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [_row(row, widths) for row in rows]
 
@@ -366,7 +372,7 @@ def _node(data: Mapping[str, Any]) -> NodeReport:
     texts = {
         key: str(data[key]) for key in ("method", "name", "op", "backend", "partition", "result", "source", "module")
     }
-    return NodeReport(**texts, verdicts=verdicts, work=float(data["work"]))
+    return NodeReport(**texts, verdicts=verdicts, work=float(data["work"]), time=float(data.get("time", 0.0)))
 
 
 def _verdict(data: Mapping[str, Any]) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from functools import cache
@@ -131,24 +132,24 @@ REPORT = Report(
 )  # fmt: skip
 
 TEXT = """\
-prefill: 1 partition on a, 90% of the work; 1 partition on b, 4% of the work; 3 nodes portable
-decode: 1 partition on a, 100% of the work; 0 nodes portable
+prefill: 1 partition on a, 90% of the operations; 1 partition on b, 4% of the operations; 3 nodes portable
+decode: 1 partition on a, 100% of the operations; 0 nodes portable
 
-partition  backend  nodes  work     in      out  notes
-a_0        a            1   90%  100 B  2.0 KiB  3 transposes
-b_0        b            2    4%    8 B  3.0 MiB
-a_1        a            1  100%    8 B      8 B
+partition  backend  nodes  operations     in      out  notes
+a_0        a            1         90%  100 B  2.0 KiB  3 transposes
+b_0        b            2          4%    8 B  3.0 MiB
+a_1        a            1        100%    8 B      8 B
 
 5 nodes of prefill not on a, most costly first:
-  aten.embedding.default (3, 6% of the work): unsupported operator: a has no lowering of aten.embedding.default
+  aten.embedding.default (3, 6% of the operations): unsupported operator: a has no lowering of aten.embedding.default
     embedding_0 -> float32[2] at model.py:0, in forward
     embedding_1 -> float32[2] at model.py:1, in forward
     and 1 more
-  aten.convolution.default (2, 4% of the work): unsupported rank
+  aten.convolution.default (2, 4% of the operations): unsupported rank
     conv_1 -> float32[2]: unsupported rank: rank 5; remedy: use conv2d
     conv_2 -> float32[2]: unsupported rank: rank 6
 3 nodes of prefill not on b, most costly first:
-  aten.embedding.default (3, 6% of the work): unsupported operator: a has no lowering of aten.embedding.default
+  aten.embedding.default (3, 6% of the operations): unsupported operator: a has no lowering of aten.embedding.default
     embedding_0 -> float32[2] at model.py:0, in forward
     embedding_1 -> float32[2] at model.py:1, in forward
     and 1 more
@@ -164,9 +165,9 @@ def test_the_text() -> None:
 @pytest.mark.parametrize(
     ("checks", "summary"),
     [
-        ({"a": without()}, "forward: 1 partition on a, 100% of the work; 0 nodes portable"),
-        ({"a": only()}, "forward: no partitions; 1 node portable"),
-        ({}, "forward: no partitions; 1 node portable"),
+        ({"a": without()}, "forward: 1 partition on a, 100% of the operations; 0 nodes portable"),
+        ({"a": only()}, "forward: no partitions; 1 node portable, about 100% of the time on one CPU core, estimated"),
+        ({}, "forward: no partitions; 1 node portable, about 100% of the time on one CPU core, estimated"),
     ],
 )
 def test_summaries(checks, summary: str) -> None:
@@ -178,3 +179,35 @@ def test_summaries(checks, summary: str) -> None:
 def test_the_report_needs_no_torch() -> None:
     code = "import sys, delegate.report; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("slow", "least"),
+    [(lambda x: torch.sort(x)[0], 0.2), (lambda x: x.cumsum(-1), 0.08), (lambda x: x.erfinv(), 0.15)],
+    ids=["sort", "cumsum", "erfinv"],
+)
+def test_the_time_of_slow_kernels_is_estimated(slow, least: float) -> None:
+    """The bounds are half of the shares that a profile of the same layers on XNNPACK gave, rounded."""
+
+    class Layers(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = torch.nn.Linear(512, 512), torch.nn.Linear(512, 512)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(slow(self.first(x)))
+
+    report = make_report(
+        [planned(edge(Layers(), torch.ones(256, 512)), {"a": without("aten.sort", "aten.cumsum", "aten.erfinv")})]
+    )
+    portable = [n for n in report.nodes if n.backend == "portable"]
+    assert sum(n.work for n in portable) < 0.01
+    assert least < sum(n.time for n in portable) < 4 * least
+    assert "of the time on one CPU core, estimated" in report.summary
+
+
+def test_reports_without_estimated_times_load() -> None:
+    data = json.loads(classifier_report().to_json())
+    for node in data["nodes"]:
+        del node["time"]
+    assert {n.time for n in Report.from_json(json.dumps(data)).nodes} == {0.0}

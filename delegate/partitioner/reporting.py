@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch.fx import Node
 
 from delegate.edge.node import is_compute, module_path, nbytes, shape_text, source_line, tensors
-from delegate.partitioner.cost import work
+from delegate.partitioner.cost import call_seconds, one_core_seconds, work
 from delegate.partitioner.cut import Cutter
 from delegate.partitioner.plan import NodePlan, Partition, Plan
 from delegate.plugins import PORTABLE
@@ -38,9 +38,11 @@ def make_report(
     all_notes = list(notes)
     for plan in plans:
         total = sum(work(n.node) for part in plan.walk() for n in part.nodes)
+        cutters = {part: Cutter(part) for part in plan.walk()}
+        seconds = sum(_seconds(part, cutters[part]) for part in cutters)
         methods.append(plan.program.name)
         for part in plan.walk():
-            scribe = _Scribe(plan.program.name, _prefix(plan, part), total, Cutter(part))
+            scribe = _Scribe(plan.program.name, _prefix(plan, part), total, seconds, cutters[part])
             nodes += [scribe.node(n) for n in part.nodes]
             partitions += [scribe.partition(p, (partition_notes or {}).get(p.name, ())) for p in part.partitions]
             all_notes += part.notes
@@ -62,7 +64,18 @@ def _lacking(method: str, backends: Iterable[str], nodes: Iterable[NodeReport]) 
             if share >= _MOST:
                 costliest = max(members, key=lambda n: n.work).verdicts[backend]
                 said = "; ".join(part for part in (costliest.message, costliest.remedy) if part)
-                yield f"{method}: {share:.0%} of the work, on {dtype}, is not on {backend}: {reason}: {said}"
+                yield f"{method}: {share:.0%} of the operations, on {dtype}, is not on {backend}: {reason}: {said}"
+
+
+def _seconds(part: Plan, cutter: Cutter) -> float:
+    """Return the estimated seconds of one graph on one CPU core, with the calls of its partitions."""
+    borders = map(cutter.boundary, part.partitions)
+    calls = (call_seconds(sum(map(nbytes, (*border.inputs, *border.outputs)))) for border in borders)
+    return math.fsum((*map(_node_seconds, part.nodes), *calls))
+
+
+def _node_seconds(planned: NodePlan) -> float:
+    return one_core_seconds(planned.node, portable=planned.backend is None)
 
 
 def _prefix(method: Plan, part: Plan) -> str:
@@ -78,6 +91,7 @@ class _Scribe:
     method: str
     prefix: str
     total: int  # work of the whole method
+    seconds: float  # of the whole method on one CPU core, estimated
     cutter: Cutter
 
     def node(self, planned: NodePlan) -> NodeReport:
@@ -93,6 +107,7 @@ class _Scribe:
             source=source_line(node),
             module=module_path(node),
             work=self._share(node),
+            time=_node_seconds(planned) / self.seconds if self.seconds else 0.0,
         )
 
     def partition(self, partition: Partition, notes: tuple[str, ...]) -> PartitionReport:

@@ -53,7 +53,7 @@ def call(*args: str, code: int = 0) -> tuple[str, str]:
 def test_lower(folder: Path, model: str, flags: tuple[str, ...]) -> None:
     Path("c.yaml").write_text("version: 1\nbackends: [xnnpack]\n")
     stdout, _ = call("lower", model, *flags, "-o", "net.dlg")
-    assert "1 partition on xnnpack, 100% of the work" in stdout
+    assert "1 partition on xnnpack, 100% of the operations" in stdout
     assert f"saved net.dlg, {Path('net.dlg').stat().st_size:,} bytes" in stdout
     x = torch.randn(2, 8)
     with delegate.load("net.dlg") as program:

@@ -57,7 +57,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("data", ["data", "data/0.npz", "quantized_models:data"])
 def test_the_whole_flow(data: str) -> None:
     stdout, _ = call("lower", "quantized_models:net", "-c", "c.yaml", "--calibration", data, "-o", "net.dlg")
-    assert "1 partition on xnnpack, 100% of the work" in stdout
+    assert "1 partition on xnnpack, 100% of the operations" in stdout
     call("lower", "quantized_models:net", "-b", "xnnpack", "-o", "floats.dlg")
     x = np.random.default_rng(9).standard_normal((2, 64)).astype(np.float32)
     with delegate.load("net.dlg") as program, delegate.load("floats.dlg") as floats:

@@ -23,7 +23,7 @@ def test_the_documented_code(capsys: pytest.CaptureFixture[str]) -> None:
     with zoo.libraries():
         for code in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
             exec(code, names)
-    assert "1 partition on xnnpack, 100% of the work" in capsys.readouterr().out
+    assert "1 partition on xnnpack, 100% of the operations" in capsys.readouterr().out
     assert names["program"].report.partitions
 
 
