@@ -10,7 +10,7 @@ from tests.backends.sized_numbers import CASES, compare
 ANSWERS = {
     "part": {"runs": 39, "refused": 43, "operator": 3, "dynamic_shape": 8, "dtype": 3},
     "root": {"runs": 37, "refused": 36, "operator": 3, "dynamic_shape": 8, "dtype": 3},
-    "twice": {"runs": 100, "operator": 14, "dynamic_shape": 11, "dtype": 22, "attribute": 1},
+    "twice": {"runs": 99, "operator": 14, "dynamic_shape": 11, "dtype": 22, "attribute": 1, "inaccurate": 1},
     "none": {"runs": 65, "operator": 10, "dynamic_shape": 8, "dtype": 4},
 }
 
