@@ -63,7 +63,7 @@ def kernel_seconds(node: Node, sizes: Sizes) -> float:
 
 
 # Nanoseconds per element of the largest input or result, for portable kernels that do not stream. Rounded from timings
-# of 128 Ki float32 elements on one busy core: right within a factor of two. Kernels that are not listed count as streams.
+# of 128 Ki float32 elements on one busy core: right within a factor of two. All other kernels count as streams.
 _SLOW_KERNELS = {
     "aten.sort.default": 15, "aten.sort.stable": 15, "aten.argsort.default": 17, "aten.topk.default": 35,
     "aten.median.dim": 23, "aten.kthvalue.default": 14, "aten.cummax.default": 13, "aten.cumsum.default": 4,
