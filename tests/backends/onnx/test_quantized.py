@@ -257,7 +257,7 @@ def test_what_the_quantizer_makes_is_one_partition(build, scheme):
     assert {n.backend for n in program.report.nodes} == {"dsp"}
     assert len(program.report.partitions) == 1
     steps, least = SCHEMES[scheme]
-    reference, original = program.report.accuracy
+    original, reference = program.report.accuracy  # against the float reference, against the quantized one
     assert reference.figures.max_error <= (steps + 0.01) * last_step(exported)
     assert original.figures.sqnr_db >= least
 
