@@ -92,6 +92,7 @@ SIGNS: Mapping[str, Callable[[Tensor], Any]] = {
     "product": lambda x: x * (x * 0.0),
     "constant of zero": lambda x: 1 / (x * torch.tensor(-0.0)),
     "difference": lambda x: 1 / (0.0 - x),
+    "negative": lambda x: 1 / -x,
     "chosen": lambda x: torch.where(torch.signbit(x * -0.0), 1.0, 2.0),
 }
 

@@ -22,7 +22,6 @@ UNARY = {
     "aten.cos.default": "COS",
     "aten.exp.default": "EXP",
     "aten.log.default": "LOG",
-    "aten.neg.default": "NEG",
     "aten.sigmoid.default": "LOGISTIC",
     "aten.sin.default": "SIN",
     "aten.sqrt.default": "SQRT",
@@ -99,6 +98,12 @@ def lower_unary(builder: RegionBuilder, node: Node) -> None:
     name, x = UNARY[op_name(node)], builder.operand(node.args[0])
     y = unary(builder, name, _BEFORE[name](builder, x) if name in _BEFORE else x)
     builder.set(node, _KEEP[name](builder, y, x) if name in _KEEP else y)
+
+
+@TABLE.lowers("aten.neg.default", check=floats)
+def lower_neg(builder: RegionBuilder, node: Node) -> None:
+    """A product with -1: NEG subtracts from 0, which gives 0.0 for 0.0 instead of -0.0."""
+    builder.set(node, binary(builder, "MUL", builder.operand(node.args[0]), -1.0))
 
 
 @TABLE.lowers(*BINARY, check=simple)
