@@ -177,7 +177,6 @@ def _result(
     return CompiledProgram(made.program, specs, report, registry, selection.kernels, plan=made.plan)
 
 
-@undisturbed()
 def explain(
     model: Model, backends: Request = None, *, config: ConfigSource = None, kernels: Wanted | None = None
 ) -> Report:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch.export import ExportedProgram
 
 from delegate.config import Verify
-from delegate.edge.node import arguments, tensors
+from delegate.edge.node import arguments, decodes, tensors
 from delegate.report import Accuracy
 
 
@@ -88,8 +88,7 @@ def precision_of(ep: ExportedProgram) -> str:
 
 def _bits(ep: ExportedProgram) -> int | None:
     """Return the fewest bits of the program's quantized values; None if there are none."""
-    decoded = [n for n in ep.graph.nodes if n.op == "call_function" and "dequantize" in str(n.target)]
-    most = [arguments(n).get("quant_max") for n in decoded]
+    most = (arguments(n).get("quant_max") for n in ep.graph.nodes if n.op == "call_function" and decodes(n))
     return min((8 if m is None else int(m).bit_length() + 1 for m in most), default=None)
 
 

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from delegate.backends.aot import Region
 from delegate.backends.exported import plain_graph
-from delegate.edge.graphs import call, graph_modules
+from delegate.edge.graphs import call, is_random
 from delegate.edge.node import draws, op_name, source_line
 from delegate.errors import AccuracyError
 from delegate.partitioner.cut import LoweredProgram
@@ -76,17 +76,20 @@ def tensors(result: Any) -> list[torch.Tensor]:
     return [torch.as_tensor(leaf) for leaf in found]
 
 
-def is_random(method: LoweredProgram) -> bool:
+def is_random_method(method: LoweredProgram) -> bool:
     """Whether a method draws random numbers, which are others in another program."""
-    graphs = [module.graph for module in graph_modules(method.program.graph_module)]
-    graphs += [delegate.region.graph for delegate in method.delegates.values()]
-    return any(draws(node) for graph in graphs for node in graph.nodes)
+    delegated = (node for delegate in method.delegates.values() for node in delegate.region.graph.nodes)
+    return is_random(method.program.graph_module) or any(map(draws, delegated))
 
 
 def flat_arguments(ep: ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """Return the leaves of a call in the order of the program's inputs; tensors are copies."""
     named = reorder_kwargs(dict(kwargs), ep.call_spec.in_spec)
-    leaves = pytree.tree_leaves((tuple(args), named))
+    return copies(pytree.tree_leaves((tuple(args), named)))
+
+
+def copies(leaves: Sequence[Any]) -> list[Any]:
+    """Return the leaves of a call, the tensors copied: a method may write to its inputs."""
     return [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
 

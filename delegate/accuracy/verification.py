@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from delegate.accuracy.bounds import DEFAULTS, Bounds, is_quantized, precision_of
 from delegate.accuracy.figures import Differences
 from delegate.accuracy.narrowing import Trial, inaccurate_units
-from delegate.accuracy.reference import EagerMethods, first_nan, flat_arguments, is_random, tensors
+from delegate.accuracy.reference import EagerMethods, copies, first_nan, flat_arguments, is_random_method, tensors
 from delegate.accuracy.samples import Sample, example_samples, samples_of
 from delegate.accuracy.watching import WatchedPartition, Watcher
 from delegate.backends.aot import PreprocessResult
@@ -196,24 +196,32 @@ class Verification:
         regions = {name: d.region for method in lowered for name, d in method.delegates.items()}
         partitions = {name: WatchedPartition(region) for name, region in regions.items()}
         states = {method.program.name: tuple(method.program.states.values()) for method in lowered}
-        eager = EagerMethods({name: self.exported[name] for name in self.samples}, states)
         floats = {name: ep for name, ep in self.floats.items() if name in self.samples}
+        eager = EagerMethods({name: self.exported[name] for name in self.samples}, states)
         eager_floats = EagerMethods(floats, states)
         specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in self.exported.items()}
+        own = {method.program.name: method for method in lowered}
+        methods: dict[str, MethodAccuracy] = {}
+        second: dict[str, MethodAccuracy] = {}
+        between: dict[str, Accuracy | None] = {}
         with LoadedProgram(program, self.registry, self.kernels, fallback="error", trust_code=True) as loaded:
             for name in loaded.methods:
                 loaded.method(name).watch(Watcher(partitions))
             context = LoadedContext(loaded, specs)
-            own = {method.program.name: method for method in lowered}
-            names = {name: self._reference(name) for name in self.samples}
-            methods = {name: self._method(own[name], context, eager, names[name]) for name in self.samples}
-            context = LoadedContext(loaded.context(), specs)
-            against = {name: self._method(own[name], context, eager_floats, FLOAT) for name in floats}
-        methods = {name: self._with_nan(m, self.exported[name], own[name], partitions) for name, m in methods.items()}
-        against = {name: self._with_nan(m, floats[name], own[name], partitions) for name, m in against.items()}
-        second = {name: methods[name] for name in floats}
-        compared = {name: self.samples[name] for name in floats if against[name].figures is not None}
-        return Measured(methods | against, partitions, second, reference_figures(self.exported, self.floats, compared))
+            for name, calls in self.samples.items():
+                references = (eager, eager_floats) if name in floats else (eager,)
+                differences, between_them = _compared(name, context, references, calls)
+                stated = _stated(own[name], differences[0], eager, self._reference(name))
+                methods[name] = stated
+                if name in floats:
+                    second[name], methods[name] = stated, _stated(own[name], differences[1], eager_floats, FLOAT)
+                    if methods[name].figures is not None:
+                        between[name] = between_them.accuracy()
+        methods = {
+            n: self._with_nan(m, floats.get(n, self.exported[n]), own[n], partitions) for n, m in methods.items()
+        }
+        second = {n: self._with_nan(m, self.exported[n], own[n], partitions) for n, m in second.items()}
+        return Measured(methods, partitions, second, between)
 
     def _reference(self, name: str) -> str:
         """Return the name of the program that is lowered, as a reference."""
@@ -238,21 +246,6 @@ class Verification:
         found = [f"the reference gives NaN too, first in {in_torch}"] * bool(in_torch)
         found += [f"partition {here} is the first to give NaN where torch gives none"] * bool(here)
         return replace(accuracy, why="; ".join(filter(None, (accuracy.why, *found))))
-
-    def _method(
-        self, method: LoweredProgram, context: LoadedContext, eager: EagerMethods, reference: str
-    ) -> MethodAccuracy:
-        found, name = Differences(), method.program.name
-        for sample in self.samples[name]:
-            found.add(*_called(name, context, eager, sample))
-        if is_random(method):
-            return MethodAccuracy(name, reference, why="it draws random numbers, so its results are never the same")
-        if len(found.empty) == len(found.outputs):
-            return MethodAccuracy(name, reference, why="it gives no numbers")
-        states = set(method.program.states.values()).difference(eager.names(name))
-        left = [f"number {number} of what it gives is empty" for number in found.empty]
-        left += [f"the reference has no state {state}" for state in sorted(states)]
-        return MethodAccuracy(name, reference, found.accuracy(), "; ".join(left))
 
     def to_move(self, measured: Measured, lowered: Sequence[LoweredProgram], artifacts: Artifacts) -> dict[str, Moved]:
         """What has to leave its backend so that the bounds are kept: partition -> nodes of its region.
@@ -398,24 +391,48 @@ class Verification:
         return f"{method.figures} in method {method.method}{against}, where {self.bounds} is asked"
 
 
-def _called(
-    name: str, context: LoadedContext, eager: EagerMethods, sample: Sample
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """What one call gives, here and in torch: results, then the inputs that it writes to, then its states."""
+def _compared(
+    name: str, context: LoadedContext, references: Sequence[EagerMethods], samples: Sequence[Sample]
+) -> tuple[list[Differences], Differences]:
+    """Run a method and its references on samples.
+
+    Returns:
+        the differences of the program from each reference: of results, of the inputs that it writes to, and of its
+        states. Then the differences of the results of the first reference from those of the last.
+    """
     method = context.loaded.method(name)
-    try:
-        given = method.leaves(sample.args, dict(sample.kwargs))
-        mine, others = (pytree.tree_map_only(torch.Tensor, torch.clone, given) for _ in range(2))
-        args, kwargs = pytree.tree_unflatten(mine, eager.in_spec(name))
-        actual = tensors(context.method(name)(*args, **kwargs))
-    except InputError as error:
-        raise error.at("verify") from error
-    expected = eager.run(name, others)
-    _require_as_many(name, actual, expected)
-    for found, arguments in ((actual, mine), (expected, others)):
-        found.extend(arguments[number] for number in method.written)
-    states = context.snapshot()
-    for state in eager.names(name):
-        actual.append(states[state])
-        expected.append(eager.states[state])
-    return actual, expected
+    found, between = [Differences() for _ in references], Differences()
+    for sample in samples:
+        try:
+            given = method.leaves(sample.args, dict(sample.kwargs))
+            mine = copies(given)
+            args, kwargs = pytree.tree_unflatten(mine, references[0].in_spec(name))
+            actual = tensors(context.method(name)(*args, **kwargs))
+        except InputError as error:
+            raise error.at("verify") from error
+        states = context.snapshot()
+        results = []
+        for eager, differences in zip(references, found, strict=True):
+            others = copies(given)
+            expected = eager.run(name, others)
+            _require_as_many(name, actual, expected)
+            results.append(expected)
+            differences.add(
+                [*actual, *(mine[n] for n in method.written), *(states[s] for s in eager.names(name))],
+                [*expected, *(others[n] for n in method.written), *(eager.states[s] for s in eager.names(name))],
+            )
+        between.add(results[0], results[-1])
+    return found, between
+
+
+def _stated(method: LoweredProgram, found: Differences, eager: EagerMethods, reference: str) -> MethodAccuracy:
+    """Return the figures of a method against a reference, and what was not compared."""
+    name = method.program.name
+    if is_random_method(method):
+        return MethodAccuracy(name, reference, why="it draws random numbers, so its results are never the same")
+    if len(found.empty) == len(found.outputs):
+        return MethodAccuracy(name, reference, why="it gives no numbers")
+    states = set(method.program.states.values()).difference(eager.names(name))
+    left = [f"number {number} of what it gives is empty" for number in found.empty]
+    left += [f"the reference has no state {state}" for state in sorted(states)]
+    return MethodAccuracy(name, reference, found.accuracy(), "; ".join(left))

@@ -20,6 +20,7 @@ from delegate.cli import destinations, output
 from delegate.cli.arrays import Array, input_names, leaves, random_inputs, read_inputs
 from delegate.cli.importing import Imports, import_modules
 from delegate.errors import BackendFailed, InputError
+from delegate.kernels.halves import from_bfloat16
 from delegate.program.dtypes import DType
 from delegate.program.model import Ref, Tree
 from delegate.runtime.loaded import LoadedProgram
@@ -183,8 +184,7 @@ class _Output(NamedTuple):
         """The element type and shape, e.g. "float32[1, 8]"."""
         if not isinstance(self.result, np.ndarray):
             return type(self.result).__name__
-        is_bfloat16 = self.dtype is DType.bfloat16
-        return f"{'bfloat16' if is_bfloat16 else self.result.dtype}[{', '.join(map(str, self.result.shape))}]"
+        return _type(self.result, "bfloat16" if self.dtype is DType.bfloat16 else "")
 
     def describe(self) -> dict[str, Any]:
         """Return the type, the range of the finite values, and counts of NaN and infinities if any, for JSON."""
@@ -193,7 +193,7 @@ class _Output(NamedTuple):
             return {"value": result}
         data: dict[str, Any] = {"dtype": self.type.partition("[")[0], "shape": list(result.shape)}
         if self.dtype is DType.bfloat16:
-            result = (result.astype(np.uint32) << 16).view(np.float32)
+            result = from_bfloat16(result)
         if result.dtype.kind in "fc":
             counts = {"nan": int(np.isnan(result).sum()), "infinite": int(np.isinf(result).sum())}
             data |= {key: count for key, count in counts.items() if count}
@@ -219,8 +219,8 @@ def _number(number: np.floating[Any]) -> float | str:
     return number.item() if np.isfinite(number) else str(number)
 
 
-def _type(array: Array) -> str:
-    return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+def _type(array: Array, dtype: str = "") -> str:
+    return f"{dtype or array.dtype}[{', '.join(map(str, array.shape))}]"
 
 
 def _times(seconds: Sequence[float]) -> str:

@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from delegate.edge.node import shape_text, tensors
+from delegate.edge.node import draws, shape_text, tensors
 from delegate.edge.program import META_VALUE
 
 # Operators that only check, at run time, what export has assumed; the runtime checks its inputs itself.
@@ -43,6 +43,11 @@ def graph_modules(root: GraphModule) -> Iterator[GraphModule]:
         body = getattr(root, str(node.target), None)
         if isinstance(body, GraphModule):
             yield from graph_modules(body)
+
+
+def is_random(root: GraphModule) -> bool:
+    """Return if a module or a body of its control flow draws random numbers."""
+    return any(draws(node) for module in graph_modules(root) for node in module.graph.nodes)
 
 
 def described(root: GraphModule) -> bytes:

@@ -155,6 +155,11 @@ def arguments(node: Node) -> dict[str, Any]:
     return found
 
 
+def decodes(node: Node) -> bool:
+    """Return if a node of an exported program makes floats of quantized integers."""
+    return "dequantize" in str(node.target)
+
+
 def float_node(node: Node) -> str:
     """Return the name that a node of a quantized program has in the float program, for rules of `nodes`; else ""."""
     found = ""

@@ -14,7 +14,7 @@ from delegate.accuracy.bounds import Bounds
 from delegate.accuracy.figures import difference
 from delegate.accuracy.reference import NodeRunner, flat_arguments
 from delegate.accuracy.samples import Sample
-from delegate.edge.node import float_node, module_path, op_name
+from delegate.edge.node import decodes, float_node, module_path, op_name
 from delegate.report import Accuracy
 
 _MOST = 64  # layers whose effect on the results is measured: the least accurate by themselves
@@ -74,11 +74,11 @@ def layer_noises(
 
     def continue_in_float(node: Node, result: Any) -> Any:
         layer = layers.get(node.name)
-        ends = () if layer is None else [e for e in layer.starts if e in values and values[e].shape == result.shape]
-        if not ends:
+        nearest = None if layer is None else _nearest(result, layer.starts, values)
+        if nearest is None:
             return result
         alone[node.name] = result
-        return values[max(ends, key=lambda end: _figures(result, values[end]).sqnr_db)].clone()
+        return values[nearest[0]].clone()
 
     NodeRunner(quantized, continue_in_float).results(flat_arguments(quantized, sample.args, sample.kwargs))
     decoded: dict[str, torch.Tensor] = {}  # the same, after the operator that is fused and the layer's own rounding
@@ -91,13 +91,8 @@ def layer_noises(
         return result
 
     NodeRunner(quantized, continue_alone).results(flat_arguments(quantized, sample.args, sample.kwargs))
-    own: dict[str, tuple[str, Accuracy]] = {}  # by layer: the float node that its result replaces
-    for name, result in decoded.items():
-        same = [end for end in layers[name].ends if end in values and values[end].shape == result.shape]
-        figures = {end: _figures(result, values[end]) for end in same}
-        if figures:
-            end = max(figures, key=lambda end: figures[end].sqnr_db)
-            own[name] = end, figures[end]
+    nearest_of = {name: _nearest(result, layers[name].ends, values) for name, result in decoded.items()}
+    own = {name: nearest for name, nearest in nearest_of.items() if nearest is not None}
     found = []
     for name in sorted(own, key=lambda name: own[name][1].sqnr_db)[:_MOST]:
         end, accuracy = own[name]
@@ -142,9 +137,7 @@ def blame(noises: Sequence[LayerNoise]) -> tuple[str, str]:
 
 def _is_layer(node: Node) -> bool:
     """Return if a node computes on decoded integers."""
-    if node.op != "call_function" or "quantize" in str(node.target):
-        return False
-    return any("dequantize" in str(source.target) for source in node.all_input_nodes)
+    return node.op == "call_function" and not _is_rounding(node) and any(map(decodes, node.all_input_nodes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +167,24 @@ def _layer(node: Node, floats: Mapping[str, Node]) -> _Layer:
     after = users[0] if fused and all(map(_is_rounding, users[0].users)) and float_node(users[0]) in floats else node
     ends = starts if after is node else (float_node(after),)
     rounded = [decoded for user in after.users if _is_rounding(user) for decoded in user.users]
-    last = next((d for d in rounded if "dequantize" in str(d.target)), after)
+    last = next(filter(decodes, rounded), after)
     return _Layer((own.name,) if after is node else (own.name, *ends), starts, ends, last.name)
 
 
 def _is_rounding(node: Node) -> bool:
+    """Return if a node makes integers of floats, or floats of integers."""
     return "quantize" in str(node.target)
 
 
-def _figures(actual: torch.Tensor, expected: torch.Tensor) -> Accuracy:
-    figures = difference([actual], [expected])
-    assert figures is not None
-    return figures
+def _nearest(
+    result: torch.Tensor, names: Sequence[str], values: Mapping[str, torch.Tensor]
+) -> tuple[str, Accuracy] | None:
+    """Return the name and figures of the value of the same shape that is nearest to a result; None if there is none."""
+    figures = {
+        name: accuracy
+        for name in names
+        if name in values
+        and values[name].shape == result.shape
+        and (accuracy := difference([result], [values[name]])) is not None
+    }
+    return max(figures.items(), key=lambda item: item[1].sqnr_db, default=None)

@@ -10,8 +10,10 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Bounds
+from delegate.accuracy.samples import Sample
 from delegate.accuracy.verification import reference_figures, samples_to_verify
-from delegate.edge.node import draws
+from delegate.config import Quantization
+from delegate.edge.graphs import is_random
 from delegate.errors import ConfigError
 from delegate.lowering.layer_noise import LayerNoise, blame, layer_noises, noisiest
 from delegate.registry import Registry
@@ -49,23 +51,20 @@ def quantized(
     section, policy = selection.quantization, selection.verify
     if section is None:
         return programs, selection
-    quantize, backends = configured(), tuple(selection.backends)
+    quantize, tell = configured(), progress or (lambda text: None)
 
-    def count(number: int) -> None:
-        if progress is not None:
-            progress(f"calibrating: batch {number}")
+    def quantize_by(section: Quantization) -> tuple[dict[str, ExportedProgram], list[warnings.WarningMessage]]:
+        with warnings.catch_warnings(record=True) as records:  # of earlier rounds, they are about other programs
+            warnings.simplefilter("always")
+            count = "calibrating: batch {}".format
+            return quantize(programs, section, tuple(selection.backends), registry, lambda n: tell(count(n))), records
 
-    with warnings.catch_warnings(record=True) as of_last:  # those of earlier rounds are about other programs
-        warnings.simplefilter("always")
-        found = quantize(programs, section, backends, registry, count)
+    found, records = quantize_by(section)
     bounds = Bounds.of(policy)
-    if policy is None or policy.on_failure != "move" or not bounds:
-        _warn(of_last)
-        return found, selection
-    from delegate.quantization.settings import keep_in_float
-
-    samples = samples_to_verify(verify, programs)
-    samples = {name: calls for name, calls in samples.items() if not any(map(draws, programs[name].graph.nodes))}
+    samples: Mapping[str, Sequence[Sample]] = {}
+    if policy is not None and policy.on_failure == "move" and bounds:
+        samples = samples_to_verify(verify, programs)
+        samples = {name: calls for name, calls in samples.items() if not is_random(programs[name].graph_module)}
     kept: dict[str, LayerNoise] = {}
     for number in range(_ROUNDS):
         figures = reference_figures(found, programs, samples)
@@ -76,24 +75,19 @@ def quantized(
             noises = layer_noises(programs[name], found[name], samples[name][0], bounds)
             allowed = _MARGIN / 2**number if number < _ROUNDS - 1 else 0.0
             kept.update((noise.nodes[0], noise) for noise in noisiest(noises, allowed))
-        if progress is not None:
-            progress(f"quantizing again with {len(kept)} layers in float")
+        from delegate.quantization.settings import keep_in_float
+
+        tell(f"quantizing again with {len(kept)} layers in float")
         section = keep_in_float(section, nodes=[node for noise in kept.values() for node in noise.nodes])
-        with warnings.catch_warnings(record=True) as of_last:
-            warnings.simplefilter("always")
-            found = quantize(programs, section, backends, registry, count)
-    _warn(of_last)
+        found, records = quantize_by(section)
+    for record in records:
+        warnings.warn(record.message, record.category, stacklevel=4)
     if not kept:
         return found, selection
     names = ", ".join(map(str, kept.values()))
     count_text = "1 layer stays" if len(kept) == 1 else f"{len(kept)} layers stay"
     note = f"{count_text} in float, so that {bounds} holds against the float reference: {names}"
     return found, replace(selection, quantization=section, notes=(*selection.notes, note))
-
-
-def _warn(records: Sequence[warnings.WarningMessage]) -> None:
-    for record in records:
-        warnings.warn(record.message, record.category, stacklevel=5)
 
 
 def blamed(

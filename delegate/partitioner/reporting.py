@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from delegate.edge.node import is_compute, module_path, nbytes, shape_text, source_line, tensors
 from delegate.partitioner.cost import call_seconds, one_core_seconds, work
-from delegate.partitioner.cut import Cutter
+from delegate.partitioner.cut import Boundary, Cutter
 from delegate.partitioner.plan import NodePlan, Partition, Plan
 from delegate.plugins import PORTABLE
 from delegate.report import NodeReport, PartitionReport, Report
@@ -38,11 +38,11 @@ def make_report(
     all_notes = list(notes)
     for plan in plans:
         total = sum(work(n.node) for part in plan.walk() for n in part.nodes)
-        cutters = {part: Cutter(part) for part in plan.walk()}
-        seconds = sum(_seconds(part, cutters[part]) for part in cutters)
+        borders = {p.name: cutter.boundary(p) for cutter in map(Cutter, plan.walk()) for p in cutter.plan.partitions}
+        seconds = _seconds(plan, borders.values())
         methods.append(plan.program.name)
         for part in plan.walk():
-            scribe = _Scribe(plan.program.name, _prefix(plan, part), total, seconds, cutters[part])
+            scribe = _Scribe(plan.program.name, _prefix(plan, part), total, seconds, borders)
             nodes += [scribe.node(n) for n in part.nodes]
             partitions += [scribe.partition(p, (partition_notes or {}).get(p.name, ())) for p in part.partitions]
             all_notes += part.notes
@@ -67,11 +67,10 @@ def _lacking(method: str, backends: Iterable[str], nodes: Iterable[NodeReport]) 
                 yield f"{method}: {share:.0%} of the operations, on {dtype}, is not on {backend}: {reason}: {said}"
 
 
-def _seconds(part: Plan, cutter: Cutter) -> float:
-    """Return the estimated seconds of one graph on one CPU core, with the calls of its partitions."""
-    borders = map(cutter.boundary, part.partitions)
+def _seconds(plan: Plan, borders: Iterable[Boundary]) -> float:
+    """Return the estimated seconds of a method on one CPU core, with the calls of its partitions."""
     calls = (call_seconds(sum(map(nbytes, (*border.inputs, *border.outputs)))) for border in borders)
-    return math.fsum((*map(_node_seconds, part.nodes), *calls))
+    return math.fsum((*(_node_seconds(n) for part in plan.walk() for n in part.nodes), *calls))
 
 
 def _node_seconds(planned: NodePlan) -> float:
@@ -92,7 +91,7 @@ class _Scribe:
     prefix: str
     total: int  # work of the whole method
     seconds: float  # of the whole method on one CPU core, estimated
-    cutter: Cutter
+    borders: Mapping[str, Boundary]  # by partition
 
     def node(self, planned: NodePlan) -> NodeReport:
         node = planned.node
@@ -111,7 +110,7 @@ class _Scribe:
         )
 
     def partition(self, partition: Partition, notes: tuple[str, ...]) -> PartitionReport:
-        border = self.cutter.boundary(partition)
+        border = self.borders[partition.name]
         computing = [n for n in partition.nodes if is_compute(n)]
         return PartitionReport(
             method=self.method,

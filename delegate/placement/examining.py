@@ -11,7 +11,7 @@ import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
 from delegate.accuracy.figures import Differences
-from delegate.accuracy.reference import EagerMethods, tensors
+from delegate.accuracy.reference import EagerMethods, copies, tensors
 from delegate.accuracy.samples import Sample
 from delegate.compiled import to_array, to_tensor
 from delegate.edge.program import EdgeProgram
@@ -75,7 +75,7 @@ class Examination:
         found = []
         for call in self.calls:
             eager.states = {state: value.clone() for state, value in start.items()}
-            given = pytree.tree_map_only(torch.Tensor, torch.clone, call)
+            given = copies(call)
             made = eager.run(name, given)
             made += [given[number] for number in written]
             found.append(made + [eager.states[state] for state in sorted(eager.names(name))])

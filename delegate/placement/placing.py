@@ -16,9 +16,7 @@ from torch.export import ExportedProgram
 from delegate.accuracy.samples import Sample
 from delegate.cache.store import Store
 from delegate.config import Placing
-from delegate.edge.graphs import graph_modules
-from delegate.edge.node import draws
-from delegate.edge.program import EdgeProgram
+from delegate.edge.graphs import is_random
 from delegate.errors import BackendError, ConfigError, did_you_mean
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
@@ -160,7 +158,7 @@ def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: floa
         return found
     ep, edge = bases[0].exported[name], candidates[0].lowering.edge()
     bound = None if settings.accuracy is None else settings.accuracy.sqnr_db
-    examine = Examination(ep, edge, given.samples[name], bound, is_random=_is_random(edge))
+    examine = Examination(ep, edge, given.samples[name], bound, is_random=is_random(edge.graph_module))
 
     def progress(text: str) -> None:
         given.progress(f"{name}: {text}")
@@ -261,11 +259,6 @@ def _digest(samples: Sequence[Sample]) -> str:
         for leaf in arrays_of(call):
             known.update(leaf.tobytes() if hasattr(leaf, "tobytes") else repr(leaf).encode())
     return known.hexdigest()
-
-
-def _is_random(edge: EdgeProgram) -> bool:
-    """Whether a method draws random numbers."""
-    return any(draws(n) for module in graph_modules(edge.graph_module) for n in module.graph.nodes)
 
 
 def named_candidates(settings: Placing, backends: Sequence[str]) -> dict[str, str]:
