@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 from pathlib import Path
@@ -22,10 +21,3 @@ _DRIVER = Path(__file__).parents[1] / ".gpu-software/usr/lib/chromium/vk_swiftsh
 if _DRIVER.exists() and "VK_DRIVER_FILES" not in os.environ:
     os.environ.update(ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER="1", VK_DRIVER_FILES=str(_DRIVER))
     os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")  # where libwayland is installed it complains of its absence
-
-
-def pytest_collection_finish() -> None:
-    """Leave out of garbage collections what imports hold: these were a quarter of the suite's time."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 100)
