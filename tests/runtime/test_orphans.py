@@ -42,20 +42,31 @@ def probing():
 def measuring_that_holds_the_lock():
     return Child.start("tests.runtime.holder:nothing")
 
-def children(process):
-    return Path(f"/proc/{{process}}/task/{{process}}/children").read_text().split()
+def children(process):  # of all its threads, one of which may have started them
+    return [Path("/proc", c) for f in Path(f"/proc/{{process}}/task").glob("*/children") for c in f.read_text().split()]
 
-started = 0
+def lives(process):
+    try:
+        return "Z" not in (process / "stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+
+started, longest = 0, 0.0
 for delay in {delays!r}:
     parent = os.fork()
     if not parent:
         worker = {kind}()
         time.sleep(100)
     time.sleep(delay)
-    started += len(children(parent))
+    orphans = children(parent)
+    started += len(orphans)
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-print(started)
+    killed = time.monotonic()
+    while any(map(lives, orphans)) and time.monotonic() < killed + 20:
+        time.sleep(0.01)
+    longest = max(longest, time.monotonic() - killed)
+print(started, longest)
 """
 LATE = """
 import os, sys, time
@@ -67,6 +78,7 @@ code = f"import time; from delegate.probing.lifeline import end_with_parent; tim
 code += f"end_with_parent({{life.child_end}}); time.sleep(100)"
 os.spawnl(os.P_NOWAIT, sys.executable, sys.executable, "-c", code)
 """
+LONGEST = 2.0  # seconds; Python needs some of them to start, before it learns that its parent has ended
 KINDS = ("isolated", "measuring", "probing", "measuring_that_holds_the_lock")
 
 
@@ -93,9 +105,12 @@ def test_a_worker_ends_with_a_parent_that_is_killed(kind, times, tmp_path):
     mark = f"ORPHAN={uuid.uuid4().hex}"
     environment = os.environ | dict([mark.split("=")])
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, check=False, text=True, timeout=60 + times)
-    assert int(done.stdout) >= times // 2, done.stderr
-    deadline = time.monotonic() + 10  # one that has just been started finds out when Python is there
+    done = subprocess.run(command, env=environment, capture_output=True, check=False, text=True, timeout=60 + 3 * times)
+    assert done.returncode == 0, done.stderr
+    started, longest = done.stdout.split()
+    assert int(started) >= times // 2
+    assert float(longest) < LONGEST
+    deadline = time.monotonic() + LONGEST  # of one that was started between the count and the kill
     while (left := marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left
