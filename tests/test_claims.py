@@ -1,7 +1,8 @@
-"""The README and the pages in docs/ claim nothing stale that can be read: links, anchors, paths, commands, options."""
+"""The README and the pages in docs/ claim nothing stale that can be read: links, paths, commands, options, names."""
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ import typer.main
 from delegate.cli.app import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WRITTEN_BY_READERS = {"tests/test_acme.py"}  # the tutorial has its reader write it
 
 _LINK = re.compile(r"\]\(([\w./#:-]+)\)")
-_PATH = re.compile(r"`((?:tests|docs|configs|examples|benchmarks|plugins|tools)/[\w./-]+)`")
+_PATH = re.compile(r"`((?:delegate|tests|docs|configs|examples|benchmarks|plugins|tools)/[\w./-]+)`")
 _COMMAND = re.compile(r"(?:^    |`)delegate ([a-z][^`\n]*)", re.MULTILINE)
 _OPTION = re.compile(r"(?<!\S)--[a-z][a-z-]*")
 
@@ -58,10 +59,30 @@ def unknown_commands(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_paths_and_commands_are_there(page: Path) -> None:
     text = page.read_text()
     assert (broken_links(page), missing_paths(text), unknown_commands(text)) == ([], [], [])
+
+
+def missing_names(glossary: str) -> list[str]:
+    """Return the modules, and the names "in" modules, of a glossary's last column that do not exist."""
+    missing = []
+    for cell in re.findall(r"\| ([^|]*) \|$", glossary, re.MULTILINE):
+        for names, module in re.findall(r"((?:`\w+`(?:, | in ))*)`\.([\w.]+)`", cell):
+            try:
+                found = importlib.import_module(f"delegate.{module}")
+            except ModuleNotFoundError:
+                missing.append(module)
+                continue
+            missing += [f"{module}.{name}" for name in re.findall(r"\w+(?=`)", names) if not hasattr(found, name)]
+    return missing
+
+
+def test_the_glossary_names_what_exists() -> None:
+    assert missing_names((ROOT / "docs" / "glossary.md").read_text()) == []
+    rows = "| a | b | `Plan`, `Gone` in `.partitioner.plan` |\n| a | b | `.gone` |\n| a | b | |\n"
+    assert missing_names(rows) == ["partitioner.plan.Gone", "gone"]
 
 
 def test_stale_claims_are_found(tmp_path: Path) -> None:
