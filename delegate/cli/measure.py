@@ -35,7 +35,9 @@ def measure(
     ] = None,
     trust_code: Annotated[
         bool,
-        typer.Option("--trust-code", help="Open partitions that are machine code, as TVM's: they run as you do."),
+        typer.Option(
+            "--trust-code", help="Open partitions that are machine code, as TVM's and QNN's: they run as you do."
+        ),
     ] = False,
     imports: Imports = None,
 ) -> None:

@@ -51,7 +51,9 @@ def run(
     ] = None,
     trust_code: Annotated[
         bool,
-        typer.Option("--trust-code", help="Open partitions that are machine code, as TVM's: they run as this process."),
+        typer.Option(
+            "--trust-code", help="Open partitions that are machine code, as TVM's and QNN's: they run as this process."
+        ),
     ] = False,
     isolate: Annotated[
         bool, typer.Option("--isolate", help="Run delegates in a process of their own, for a file from a stranger.")

@@ -174,7 +174,8 @@ class BackendRuntime(ABC):
     def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
         """Whether a blob with these specs is machine code, which `init` has this process run.
 
-        Program files are untrusted: such a blob is opened only where the caller of `load` trusts its origin.
+        Program files are untrusted: such a blob is opened only where the caller of `load` trusts its origin. The specs
+        come with the file: they may require trust, and none may waive it.
         """
         return False
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from delegate.errors import BackendFailed, DelegateError
 from delegate.plugins import AUTHOR, one_line
-from delegate.program.model import DelegateSpec, Program
+from delegate.program.blocks import walk
+from delegate.program.model import DelegateCall, DelegateSpec, Program
 from delegate.registry import Registry
 from delegate.runtime.backend import BackendRuntime, Delegate
 from delegate.runtime.steps import failed
@@ -34,11 +36,11 @@ def make_delegates(program: Program, init: Init, fallbacks: Fallbacks | None) ->
     """
     made: list[Delegate] = []
     try:
-        for spec in program.delegates:
+        for number, spec in enumerate(program.delegates):
             if fallbacks is not None and spec.fallback >= 0:
                 made.append(_with_fallback(init, spec, fallbacks))
             else:
-                made.append(_alone(init, spec))
+                made.append(_alone(init, spec, partial(_callers, program, number)))
     except BaseException:
         with suppress(BackendFailed):  # what stopped the load is the one to tell
             close_delegates(program, made)
@@ -68,11 +70,21 @@ def close_delegates(program: Program, delegates: Iterable[Delegate]) -> None:
         raise failure
 
 
-def _alone(init: Init, spec: DelegateSpec) -> Delegate:
+def _alone(init: Init, spec: DelegateSpec, callers: Callable[[], str]) -> Delegate:
     try:
         return init(spec)
     except (Exception, SystemExit) as error:  # a plugin may raise anything
-        raise failed(spec, error) from error
+        raise failed(spec, error, callers()) from error
+
+
+def _callers(program: Program, number: int) -> str:
+    """Return the methods that call a delegate, e.g. "method forward"."""
+    names = [
+        method.name
+        for method in program.methods
+        if any(isinstance(c, DelegateCall) and c.delegate == number for c in walk(method.instructions))
+    ]
+    return f"method{'s' * (len(names) > 1)} {', '.join(names)}" if names else ""
 
 
 def _with_fallback(init: Init, spec: DelegateSpec, fallbacks: Fallbacks) -> Delegate:

@@ -63,8 +63,8 @@ def load(
             "portable".
         fallback: see `LoadedProgram`.
         platform: where memory, time and messages come from and go to.
-        trust_code: open partitions that are machine code too, such as those of TVM: it runs in this process, so give
-            True only for a file that comes from where you would take a library.
+        trust_code: open partitions that are machine code too, such as those of TVM and QNN: it runs in this process,
+            so give True only for a file that comes from where you would take a library.
         isolate: run the delegates in a process of their own, for a file from a stranger: vendor libraries parse what it
             holds, and where one of them crashes, that is a BackendFailed, or the partition falls back. A number:
             seconds after which one that gives no answer has failed. See docs/security.md.

@@ -164,11 +164,18 @@ class DelegateStep:
         return failed(self.spec, error)
 
 
-def failed(spec: DelegateSpec, error: BaseException) -> DelegateError:
-    """The error that names the partition; of the error's own class where it is one of this project's."""
+def failed(spec: DelegateSpec, error: BaseException, callers: str = "") -> DelegateError:
+    """Return the error that names the partition; of the error's own class if it is one of this project's.
+
+    Args:
+        spec: of the partition's delegate.
+        error: that the backend raised.
+        callers: the methods that run the partition, e.g. "method forward", if they are known.
+    """
     if not isinstance(error, DelegateError):
         error = BackendFailed(one_line(error), remedy=AUTHOR)
-    return error.at(f"partition {spec.name} of {spec.backend}", _fallback_remedy(spec, error))
+    place = f"partition {spec.name} of {spec.backend}{f' in {callers}' if callers else ''}"
+    return error.at(place, _fallback_remedy(spec, error))
 
 
 def _fallback_remedy(spec: DelegateSpec, error: DelegateError) -> str:

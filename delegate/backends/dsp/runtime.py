@@ -52,6 +52,10 @@ class DspRuntime(BackendRuntime):
     load_options: ClassVar = {"rpc_control_latency": int}
     fork_safe = False  # QNN keeps its device for the process that opened it
 
+    def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
+        """Return true: a context binary is code of the DSP, or of the CPU in the emulator. No spec can deny it."""
+        return True
+
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
         if not provider().devices:
             raise BackendUnavailable(f"{PROVIDER} finds no device that it runs on", remedy=INSTALL)
@@ -76,7 +80,7 @@ class DspRuntime(BackendRuntime):
 
 
 def _open(model: OnnxModel, specs: Mapping[str, Any]) -> Any:
-    return open_session(model, settings(specs), provider())
+    return open_session(model, settings(specs), provider(), is_code=True)
 
 
 def _named(libraries: Mapping[str, str]) -> str:

@@ -23,21 +23,37 @@ _DTYPES: Mapping[int, type[np.generic]] = {
 }  # fmt: skip
 _DAMAGED = "the file is damaged: lower the program again"
 _HOST = "cpu"  # the host's memory, as ONNX Runtime names it
+# The operator whose node holds what a provider has compiled: machine code, which a provider loads as it is.
+# https://onnxruntime.ai/docs/execution-providers/EP-Context-Design.html
+_COMPILED = b"EPContext"
 _FATAL = 4  # ONNX Runtime's level of logging: warnings are for its own developers, and errors are raised
 
 
-def open_session(model: OnnxModel, settings: Any, provider: Provider) -> Any:
-    """An InferenceSession that runs the whole model on a provider, or fails.
+def may_hold_code(graph: bytes) -> bool:
+    """Return true if a serialized graph may hold machine code: no graph that has a node of it lacks this name.
+
+    A graph in which something else has the name counts too. Its bytes are searched and not parsed, as two parsers may
+    read one forged file in two ways.
+    """
+    return _COMPILED in graph
+
+
+def open_session(model: OnnxModel, settings: Any, provider: Provider, *, is_code: bool = False) -> Any:
+    """Return an InferenceSession that runs the whole model on a provider.
 
     Args:
         model: its weights are read where they lie, and must outlive the session.
         settings: from `session_options`, on the provider.
         provider: that one.
+        is_code: the graph may hold machine code, and the runtime part of the backend says so (`runs_code`).
 
     Raises:
-        BackendFailed: the provider does not take the model, or not all of it.
+        BackendFailed: the provider does not take the model, or not all of it; or the graph holds machine code.
     """
     import onnxruntime
+
+    if not is_code and may_hold_code(model.graph):
+        raise BackendFailed("its graph holds machine code, which this backend never writes", remedy=_DAMAGED)
 
     # What the report says runs on a device runs there: nothing falls back to ONNX Runtime's own CPU kernels.
     if provider.name != CPU:

@@ -1,4 +1,4 @@
-"""Forged blobs: a graph of ONNX may name files, and none is read."""
+"""Forged blobs: a graph of ONNX may name files and hold machine code. No file is read, and no code runs."""
 
 from __future__ import annotations
 
@@ -63,3 +63,42 @@ def test_no_file_is_read(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BackendFailed, match=re.escape(os.devnull)):
         delegate.load(serialize(forged(made())))
+
+
+def compiled() -> tuple[list[Any], list[Any]]:
+    """A node that holds what QNN compiled, in the place of the weight."""
+    node = onnx.helper.make_node("EPContext", ["x"], ["w"], domain="com.microsoft", embed_mode=1, source="QNN")
+    return [node], []
+
+
+@pytest.mark.parametrize("provider", ["CPUExecutionProvider", "QNNExecutionProvider"])
+@pytest.mark.parametrize("trust", [False, True])
+def test_no_machine_code_is_opened(provider: str, trust: bool) -> None:
+    program = forged(compiled())
+    (spec,) = program.delegates
+    spec = spec._replace(compile_specs={**spec.compile_specs, "provider": provider, "provider_options": {}})
+    if provider != "CPUExecutionProvider":
+        pytest.importorskip("onnxruntime_qnn")
+    with pytest.raises(BackendFailed, match="its graph holds machine code, which this backend never writes"):
+        delegate.load(serialize(program._replace(delegates=(spec,))), trust_code=trust)
+
+
+class Named(nn.Module):
+    """A model with a weight that has the name of the operator that holds machine code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.EPContext = nn.Parameter(torch.linspace(0, 1, 16).reshape(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.EPContext
+
+
+def test_a_model_that_has_the_name_is_refused_before_it_is_saved() -> None:
+    """What was lowered can be loaded."""
+    program = delegate.to_backend(torch.export.export(Named(), (X,)), "onnxruntime")
+    (node,) = program.report.nodes
+    assert node.backend == "portable"
+    assert "EPContext" in node.verdicts["onnxruntime"].message
+    with delegate.load(serialize(program.program)) as loaded:
+        assert np.allclose(loaded(X.numpy()), Named()(X).detach().numpy())

@@ -50,7 +50,7 @@ def test_three_backends_and_kernels_in_one_program(tmp_path):
     assert {p.backend for p in program.report.partitions} == {"webgpu", "dsp", "xnnpack"}
     assert "portable" in {n.backend for n in program.report.nodes}
     program.save(tmp_path / "all.dlg")
-    with delegate.load(tmp_path / "all.dlg") as loaded:
+    with delegate.load(tmp_path / "all.dlg", trust_code=True) as loaded:
         assert relative_error(loaded(x.numpy()), module(x)) < 1e-2
 
 
@@ -69,7 +69,7 @@ def test_calls_do_not_disturb_each_other(backend):
 def test_a_session_that_has_failed_is_made_anew(backend):
     require(backend)
     module, x = nn.Linear(6, 5), torch.ones(2, 6)
-    program = LoadedProgram(compiled(module, (x,), backends=backend).program)
+    program = LoadedProgram(compiled(module, (x,), backends=backend).program, trust_code=backend == "dsp")
     (opened,) = program._shared.delegates
     first, result = opened._session, np.empty((2, 5), np.float32)
     with pytest.raises(BackendFailed, match="failed at a partition"):
@@ -244,7 +244,7 @@ def test_options_reach_the_library_and_run(options, heard, monkeypatch, capfd):
     x = torch.ones(2, 6)
     program = compiled(nn.ReLU(), (x,), config={"backends": [{"name": "dsp", "options": options}]})
     compiling = "".join(capfd.readouterr())
-    with LoadedProgram(program.program) as loaded:
+    with LoadedProgram(program.program, trust_code=True) as loaded:
         assert relative_error(loaded(x.numpy()), x) < 1e-3
     assert heard in compiling
     assert heard in "".join(capfd.readouterr())
@@ -269,7 +269,7 @@ def test_a_blob_for_another_chip(monkeypatch, tmp_path):
     program.save(tmp_path / "dsp.dlg")
     monkeypatch.setattr(runtime, "local_target", lambda: TARGETS["SM8750"])
     with pytest.raises(BackendFailed, match=r"compiled for SM8550, and this machine is a SM8750.*soc: SM8750"):
-        delegate.load(tmp_path / "dsp.dlg")
+        delegate.load(tmp_path / "dsp.dlg", trust_code=True)
 
 
 def test_a_blob_of_another_library_version():
