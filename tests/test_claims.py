@@ -19,6 +19,7 @@ WRITTEN_BY_READERS = {"tests/test_acme.py"}  # the tutorial has its reader write
 _LINK = re.compile(r"\]\(([\w./#:-]+)\)")
 _PATH = re.compile(r"`((?:delegate|tests|docs|configs|examples|benchmarks|plugins|tools)/[\w./-]+)`")
 _COMMAND = re.compile(r"(?:^    |`)delegate ([a-z][^`\n]*)", re.MULTILINE)
+_FENCED = re.compile(r"^( *)```(?:sh|text)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _OPTION = re.compile(r"(?<!\S)--[a-z][a-z-]*")
 
 
@@ -45,7 +46,8 @@ def missing_paths(text: str) -> list[str]:
 def unknown_commands(text: str) -> list[str]:
     """Return the `delegate ...` lines whose command or options the command line does not have."""
     found = []
-    for line in _COMMAND.findall(text):
+    indented = _FENCED.sub(lambda block: re.sub(rf"^{block[1]}", "    ", block[2], flags=re.MULTILINE), text)
+    for line in _COMMAND.findall(indented):
         words = line.split("  ")[0].split()
         command: Any = typer.main.get_command(app)
         while words and hasattr(command, "commands") and words[0] in command.commands:
@@ -92,6 +94,7 @@ def test_stale_claims_are_found(tmp_path: Path) -> None:
     assert missing_paths("`tests/gone.py` `tests/test_claims.py`") == ["tests/gone.py"]
     lines = "    delegate vanish x\n    delegate run FILE --vanish\n    delegate run FILE --profile"
     assert unknown_commands(lines) == ["vanish x", "run FILE --vanish"]
+    assert unknown_commands("  ```sh\n  delegate vanish\n  ```\n") == ["vanish"]
 
 
 def test_no_page_installs_the_project_from_an_index() -> None:
