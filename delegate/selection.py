@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -187,7 +188,8 @@ def _made(partitioner: Partitioner, registry: Registry, asked: bool, absent_ok: 
     half = registry.aot(name, absent_ok=absent_ok)
     options = backend_options(BackendChoice(name=name, options=dict(partitioner.options)), registry)
     if partitioner.isolate:
-        return IsolatedBackend(name, half, options, partitioner.time_limit)
+        given = json.dumps(dict(partitioner.options), default=str)  # the text that `backend_options` has accepted
+        return IsolatedBackend(name, half, registry.info(name).aot, given, partitioner.time_limit)
     made = CheckedBackend(name, half, options)
     if asked:
         return made

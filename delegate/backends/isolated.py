@@ -1,186 +1,149 @@
-"""A backend whose AOT half runs in forks of this process: where it crashes or hangs, it refuses nodes for that."""
+"""A backend whose AOT part runs in a process of its own: nodes at which it crashes or hangs are refused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from torch.fx import Graph, Node
 
-from delegate.backends.aot import (
-    Backend,
-    Claim,
-    Options,
-    PreprocessResult,
-    Region,
-    RegionFailed,
-    RegionGivenUp,
-    RegionRefused,
-)
-from delegate.backends.checked import CheckedBackend, answered, claimed, rules_of
-from delegate.backends.forked import Said, in_fork
+from delegate.backends.aot import Backend, Claim, PreprocessResult, Region, RegionFailed, RegionGivenUp
+from delegate.backends.checked import rules_of
+from delegate.backends.compiler_process import MAKE, AotPart, CannotSend, Replies, query
 from delegate.backends.state import BackendState
 from delegate.edge.node import is_compute
-from delegate.errors import BackendBroken, DelegateError
+from delegate.errors import BackendBroken
 from delegate.option_rules import Rule
 from delegate.plugins import AUTHOR
 from delegate.verdict import Reason, Verdict, no
 
-_MOST_ENDS = 3  # processes that may end amid the questions about one graph, before it gets no more
+_MOST_ENDS = 3  # processes that may end during the support checks of one graph, before the rest of it is refused
 
-Answers = dict[tuple[Node, str], Any]  # a node, and how it stood in its graph when it was asked about
+Answers = dict[tuple[Node, str], Any]  # a node, and its form in the graph when it was checked
 
 
 class IsolatedBackend:
-    """The AOT half of a backend, made anew in a fork for every graph that it is asked about, and every region.
+    """The AOT part of a backend in a process of its own, which is started again if it has ended.
 
-    This process never makes it, so that its library is not loaded here.
+    This process never makes the AOT part, so that its library is not used here.
 
     Args:
         name: of the backend.
         half: its class.
-        options: checked.
-        limit: seconds for each fork.
+        path: of the class, "module:Class".
+        options: as JSON.
+        limit: seconds for the support checks of a graph, and for each region.
 
     Attributes:
         check, claims, preserve_ops, most_constants: as of `CheckedBackend`.
 
     Raises:
-        BackendBroken: it cannot be made, or says nonsense of itself, or crashes or hangs at that.
-        BackendUnavailable: this system has no fork.
+        BackendBroken: it cannot be made, or crashes or hangs while it is made.
+        BackendUnavailable: this system has no such processes, or they cannot import the class.
     """
 
-    def __init__(self, name: str, half: type[Backend], options: Options, limit: float) -> None:
-        self._name, self._half, self._options, self._limit = name, half, options, limit
+    def __init__(self, name: str, half: type[Backend], path: str, options: str, limit: float) -> None:
+        self._name, self._half, self._limit = name, half, limit
+        self._part = AotPart.of(name, path, options)
         self._verdicts: Answers = {}
         self._claimed: Answers = {}
-        said = self._ask(lambda backend: (backend.preserve_ops, backend.most_constants))
-        if said.ending:
-            what = f"the AOT half of backend {name!r} {said.ending} when it was made"
+        replies = self._query(MAKE)
+        if replies.ending:
+            what = f"the AOT half of backend {name!r} {replies.ending} when it was made"
             raise BackendBroken(what, where=f"{half.__module__}.{half.__qualname__}", remedy=AUTHOR)
         self.preserve_ops: frozenset[str]
         self.most_constants: int | None
-        self.preserve_ops, self.most_constants = _value(said.items[0])
+        self.preserve_ops, self.most_constants = _value(replies.items[0])
         self.claims = None if half.claims is Backend.claims else self._claims
 
     def check(self, node: Node) -> Verdict:
-        """The backend's verdict; raises DelegateError for a fault."""
+        """Return the backend's verdict; raises DelegateError for a fault."""
         if _key(node) not in self._verdicts:
-            self._answer(node, self._verdicts, lambda backend, n: answered(self._name, backend.check, n), _refusal)
+            self._answer(node, self._verdicts, "check", _refuse)
         verdict: Verdict = _value(self._verdicts[_key(node)])
         return verdict
 
     def option_rules(self) -> dict[str, Rule]:
-        """The values that each of its options accepts."""
+        """Return the values that each of its options accepts."""
         return rules_of(self._half)
 
     def identity(self, state: BackendState) -> str | None:
-        """As the backend's own, and that its compiler has a process of its own; not kept where that ends early."""
-        said = self._ask(lambda backend: backend.identity(state))
-        own = None if said.ending else _value(said.items[0])
+        """Return the backend's identity, marked as isolated; None if its process ends at that."""
+        replies = self._query("identity", (state.owner, state.availability))
+        own = None if replies.ending else _value(replies.items[0])
         return None if own is None else f"isolated: {own}"
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        """What the backend makes of a region.
+        """Return the compiled region.
 
         Raises:
-            RegionRefused: it turns down nodes.
+            RegionRefused: it refuses nodes.
             RegionGivenUp: it took too long.
             RegionFailed: it crashed, or failed and does not say why.
             DelegateError: it failed.
         """
-        said = self._ask(lambda backend: backend.preprocess(region))
-        if said.late:
-            raise RegionGivenUp(dict.fromkeys((n.name for n in region.calls), f"its compiler {said.ending}"))
-        if said.ending:
-            raise RegionFailed(f"its compiler {said.ending}")
-        result: PreprocessResult = _value(said.items[0])
+        replies = self._query("preprocess", region)
+        if replies.ending:
+            raise_ending(region, replies.ending, is_late=replies.is_late)
+        result: PreprocessResult = _value(replies.items[0])
         return result
 
-    def _claims(self, node: Node) -> Sequence[Claim]:
-        def names(backend: CheckedBackend, n: Node) -> list[tuple[str, list[str], Verdict]]:
-            assert backend.claims is not None
-            found = claimed(self._name, backend.claims, n)
-            return [(c.name, [m.name for m in c.nodes], c.verdict) for c in found]
+    def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
+        """Raise an exception if a cached artifact of a region is impossible."""
+        replies = self._query("check_artifact", (region, artifact))
+        if replies.ending or not _value(replies.items[0]):
+            raise ValueError(f"the artifact of {region.name} is impossible")
 
+    def _claims(self, node: Node) -> Sequence[Claim]:
         if _key(node) not in self._claimed:
-            self._answer(node, self._claimed, names, lambda why: [])
+            self._answer(node, self._claimed, "claims", lambda why: [])
         by_name = {n.name: n for n in node.graph.nodes}
         found = _value(self._claimed[_key(node)])
         return [Claim(name, tuple(by_name[n] for n in nodes), verdict) for name, nodes, verdict in found]
 
-    def _answer(
-        self,
-        node: Node,
-        known: Answers,
-        ask: Callable[[CheckedBackend, Node], Any],
-        unanswered: Callable[[str], Any],
-    ) -> None:
-        """Ask about a node and all others of its graph; of one at which the process ends, say why."""
-        waiting = [n for n in _asked_about(node.graph, node) if _key(n) not in known]
+    def _answer(self, node: Node, known: Answers, question: str, unanswered: Callable[[str], Any]) -> None:
+        """Query a node and all others of its graph; a node at which the process ends gets the reason as its answer."""
+        waiting = [n for n in _nodes_of(node.graph, node) if _key(n) not in known]
         ends = 0
         while waiting:
-            said = self._ask(*(_bound(ask, n) for n in waiting))
-            known.update((_key(n), answer) for n, answer in zip(waiting, said.items, strict=False))
-            waiting = waiting[len(said.items) :]
+            replies = self._query(question, node.graph, [n.name for n in waiting])
+            known.update((_key(n), answer) for n, answer in zip(waiting, replies.items, strict=False))
+            waiting = waiting[len(replies.items) :]
             if waiting:
                 ends += 1
-                why = f"it {said.ending} when it was asked about it"
+                why = f"it {replies.ending} when it was asked about it"
                 refused, waiting = (waiting, []) if ends == _MOST_ENDS else (waiting[:1], waiting[1:])
-                known.update((_key(n), (unanswered(why), None)) for n in refused)
+                known.update((_key(n), unanswered(why)) for n in refused)
 
-    def _ask(self, *questions: Callable[[CheckedBackend], Any]) -> Said:
-        """Put questions to the backend in a fork; each answer is a value, or an error."""
-
-        def work(say: Callable[[Any], None]) -> None:
-            try:
-                backend = CheckedBackend(self._name, self._half, self._options)
-            except DelegateError as error:
-                for _ in questions:
-                    say((None, error))
-                return
-            for question in questions:
-                try:
-                    say((question(backend), None))
-                except (DelegateError, RegionRefused, RegionFailed) as error:
-                    say((None, _plain(error)))
-
-        return in_fork(work, self._limit)
+    def _query(self, question: str, subject: Any = None, names: Sequence[str] = ("",)) -> Replies:
+        try:
+            return query(self._part, question, subject, names, self._limit)
+        except CannotSend as error:
+            what = f"a graph cannot be sent to the process of backend {self._name!r}: {error}"
+            raise BackendBroken(what, remedy=f"leave out `isolate` of {self._name}") from error
 
 
-def _asked_about(graph: Graph, node: Node) -> Iterable[Node]:
-    return dict.fromkeys((node, *(n for n in graph.nodes if is_compute(n))))
+def raise_ending(region: Region, ending: str, *, is_late: bool) -> NoReturn:
+    """Raise the refusal of a region at which the process of a compiler ended."""
+    if is_late:
+        raise RegionGivenUp(dict.fromkeys((n.name for n in region.calls), f"its compiler {ending}"))
+    raise RegionFailed(f"its compiler {ending}")
 
 
-def _bound(ask: Callable[[CheckedBackend, Node], Any], node: Node) -> Callable[[CheckedBackend], Any]:
-    return lambda backend: ask(backend, node)
+def _nodes_of(graph: Graph, first: Node) -> Iterable[Node]:
+    return dict.fromkeys((first, *(n for n in graph.nodes if is_compute(n))))
 
 
 def _key(node: Node) -> tuple[Node, str]:
     return node, str(node.format_node())
 
 
-def _refusal(why: str) -> Verdict:
+def _refuse(why: str) -> Verdict:
     return no(Reason.REFUSED, why)
 
 
-def _plain(error: Exception) -> Any:
-    """An error as what it takes to make it again: exceptions with arguments of their own do not pickle."""
-    match error:
-        case RegionRefused():
-            return RegionRefused, error.reasons
-        case RegionFailed():
-            return RegionFailed, error.reason
-        case _:
-            return error
-
-
-def _value(answer: tuple[Any, Any]) -> Any:
-    """The value of an answer, or its error raised."""
-    value, error = answer
-    if isinstance(error, tuple):
-        kind, given = error
-        raise kind(given)
-    if error is not None:
-        raise error
-    return value
+def _value(answer: Any) -> Any:
+    """Return an answer, or raise it if it is an error."""
+    if isinstance(answer, Exception):
+        raise answer
+    return answer

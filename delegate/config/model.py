@@ -35,8 +35,8 @@ class BackendChoice(_Model):
     exclude: Patterns = Field(default=(), description="Operator patterns that this backend never takes.")
     isolate: Literal["compile"] | None = Field(
         default=None,
-        description="compile: its checks and its compiler run in processes of their own; where one crashes or hangs, "
-        "nodes are refused with that reason, and this process goes on. Needs a system with fork. Key left out: here.",
+        description="compile: its checks and its compiler run in a separate process; if that crashes or hangs, nodes "
+        "are refused with that reason, and this process goes on. Needs POSIX. Key left out: here.",
     )
     time_limit: float = Field(
         default=600.0,

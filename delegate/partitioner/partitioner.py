@@ -20,8 +20,8 @@ class Partitioner(ABC):
     Args:
         backend: name of the backend that runs the nodes.
         options: options of that backend, as in the configuration.
-        isolate: "compile": run its AOT half in processes of their own, so that a crash refuses nodes, and no more.
-        time_limit: seconds that such a process gets, for the questions about a graph or for compiling a region.
+        isolate: "compile": run its AOT part in a separate process, so that a crash refuses nodes, and no more.
+        time_limit: seconds of that process for the support checks of a graph, and for each region.
     """
 
     isolate: Literal["compile"] | None = None

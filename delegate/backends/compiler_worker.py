@@ -1,0 +1,187 @@
+"""The process of a compiler: makes AOT parts, and answers queries about them until its parent is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import itertools
+import mmap
+import os
+import pickle
+import socket
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from delegate.backends.checked import CheckedBackend, answered, claimed
+from delegate.backends.replies import SENT_ERRORS, encode_claims, encode_error, encode_result, encode_verdict
+from delegate.backends.state import BackendState
+from delegate.backends.transfer import unpack_artifact, unpack_graph, unpack_region
+from delegate.errors import BackendBroken
+from delegate.plugins import AUTHOR, State, load_object, one_line
+from delegate.program.segments import align
+from delegate.runtime.isolation.channel import Channel
+
+_MOST_BACKENDS = 8  # AOT parts that are kept; one that is queried later is made again
+
+Send = Callable[[Any], None]
+
+
+def main(control: int, *paths: str) -> None:
+    """Serve AOT parts.
+
+    Args:
+        control: descriptor of the socket of requests and replies.
+        paths: AOT parts to import first, since the parent has other work meanwhile.
+    """
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the parent reports a crash, and nobody reads its core
+    faulthandler.disable()
+    channel = Channel(socket.socket(fileno=control))
+    for path in paths:
+        with contextlib.suppress(Exception, SystemExit):  # the query reports it
+            load_object(path)
+    backends = _Backends()
+    with contextlib.suppress(OSError, EOFError):
+        channel.send({})
+        while True:
+            request, (subject, out) = channel.receive_with_files()
+            try:
+                _answer(backends, request, subject, out, channel.send)
+            finally:
+                os.close(out)
+    os._exit(0)  # libraries get no chance to hang or crash at their end
+
+
+class _Backends:
+    """The AOT parts that were queried last."""
+
+    def __init__(self) -> None:
+        self._made: OrderedDict[int, CheckedBackend] = OrderedDict()
+
+    def get(self, number: int, name: str, path: str, options: str) -> CheckedBackend:
+        """Return an AOT part, which is made if need be; raises DelegateError for a fault of it."""
+        if number not in self._made:
+            try:
+                half: Any = load_object(path)
+                given = half.Options.model_validate_json(options, strict=True)
+            except (Exception, SystemExit) as error:
+                what = f"the AOT part of backend {name!r} cannot be imported by another process: {one_line(error)}"
+                raise BackendBroken(what, where=path, remedy=AUTHOR) from error
+            self._made[number] = CheckedBackend(name, half, given)
+        self._made.move_to_end(number)
+        if len(self._made) > _MOST_BACKENDS:
+            self._made.popitem(last=False)
+        return self._made[number]
+
+
+def _answer(backends: _Backends, request: Mapping[str, Any], subject: int, out: int, send: Send) -> None:
+    """Answer one query: first that the AOT part is made, then about each name."""
+    _enter(request)
+    table, *buffers = _mapped(subject, request["sizes"])
+    try:
+        backend = backends.get(*request["part"])
+    except SENT_ERRORS as error:
+        send(encode_error(error))
+        return
+    question, name = request["question"], request["part"][1]
+    try:
+        work = _QUESTIONS[question](backend, name, table, buffers, out)
+    except Exception as error:  # a graph with an operator, or an object, that only the parent has
+        send({"unreadable": one_line(error)})
+        return
+    send({"value": {"preserve_ops": sorted(backend.preserve_ops), "most_constants": backend.most_constants}})
+    for node in () if question == "make" else request["names"]:
+        try:
+            reply = {"value": work(node)}
+        except SENT_ERRORS as error:
+            reply = encode_error(error)
+        send(reply)
+
+
+def _enter(request: Mapping[str, Any]) -> None:
+    """Have the surroundings of the parent as they are at the time of the query."""
+    environment = request["environment"]
+    for variable in os.environ.keys() - environment.keys():
+        del os.environ[variable]
+    for variable, value in environment.items():
+        if os.environ.get(variable) != value:
+            os.environ[variable] = value
+    if sys.path != request["search_path"]:
+        sys.path[:] = request["search_path"]
+        importlib.invalidate_caches()
+    with contextlib.suppress(OSError, TypeError):
+        os.chdir(request["folder"])
+
+
+def _mapped(file: int, sizes: Sequence[int]) -> list[memoryview]:
+    """Return the parts of a file, which is closed. A write to them stays in this process."""
+    try:
+        if not sum(sizes):
+            return [memoryview(b"") for _ in sizes]
+        content = memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_COPY))
+    finally:
+        os.close(file)
+    starts = [0, *itertools.accumulate(map(align, sizes))]
+    return [content[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+
+
+def _check(backend: CheckedBackend, name: str, table: memoryview, buffers: Any, out: int) -> Callable[[str], Any]:
+    nodes = {n.name: n for n in unpack_graph(table, buffers).nodes}
+    return lambda node: encode_verdict(answered(name, backend.check, nodes[node]))
+
+
+def _claims(backend: CheckedBackend, name: str, table: memoryview, buffers: Any, out: int) -> Callable[[str], Any]:
+    nodes = {n.name: n for n in unpack_graph(table, buffers).nodes}
+    claims = backend.claims
+    assert claims is not None
+    return lambda node: encode_claims(claimed(name, claims, nodes[node]))
+
+
+def _identity(backend: CheckedBackend, name: str, table: memoryview, buffers: Any, out: int) -> Callable[[str], Any]:
+    owner, availability = pickle.loads(table)
+    state = BackendState(name, State.OK, owner, "", availability=availability)
+    return lambda _: {"text": backend.identity(state)}
+
+
+def _check_artifact(
+    backend: CheckedBackend, name: str, table: memoryview, buffers: Any, out: int
+) -> Callable[[str], Any]:
+    region, artifact = unpack_artifact(table, buffers)
+
+    def is_sound(_: str) -> dict[str, bool]:
+        try:
+            backend.check_artifact(region, artifact)
+        except Exception:  # impossible contents fail in many ways
+            return {"sound": False}
+        return {"sound": True}
+
+    return is_sound
+
+
+def _preprocess(backend: CheckedBackend, name: str, table: memoryview, buffers: Any, out: int) -> Callable[[str], Any]:
+    region = unpack_region(table, buffers)
+
+    def compile_region(_: str) -> dict[str, Any]:
+        data, segments = encode_result(backend.preprocess(region))
+        with open(out, "r+b", closefd=False) as file:
+            for segment in segments:
+                file.write(segment)
+        return data
+
+    return compile_region
+
+
+# Each reads its subject, and returns what answers about a node by its name.
+_QUESTIONS: Mapping[str, Callable[[CheckedBackend, str, memoryview, Any, int], Callable[[str], Any]]] = {
+    "make": lambda *_: lambda _: None,
+    "identity": _identity,
+    "check": _check,
+    "claims": _claims,
+    "check_artifact": _check_artifact,
+    "preprocess": _preprocess,
+}

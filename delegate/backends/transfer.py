@@ -1,0 +1,280 @@
+"""Graphs and regions as bytes for another process of this machine, with their weights and symbolic sizes.
+
+They are pickled, because the reader trusts the writer: the process of a compiler is a child of this one. The answers of
+that process are never unpickled.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.sym_node import SymNode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._mode_utils import no_dispatch
+
+from delegate.backends.aot import PreprocessResult
+from delegate.backends.region import ClaimedPattern, Region
+from delegate.edge.program import META_VALUE
+
+# What a shape environment knows of its symbols. The places where it learnt that are tracebacks, and stay here.
+_SYMBOLS = (
+    "axioms", "backed_var_to_val", "divisible", "replacements", "settings", "size_like", "unbacked_inputs",
+    "unbacked_renamings", "unbacked_symfloat_counter", "unbacked_symint_counter", "val_to_var", "var_to_hint_override",
+    "var_to_range",
+)  # fmt: skip
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_DEFINED: list[torch.library.Library] = []  # operators of the other process that no module here defines
+
+
+class Packed(NamedTuple):
+    """A value for another process.
+
+    Args:
+        table: the value as a pickle, without the content of tensors.
+        buffers: the content of tensors, which is not copied.
+    """
+
+    table: bytes
+    buffers: tuple[memoryview, ...]
+
+
+def pack(value: Any) -> Packed:
+    """Return a value for another process.
+
+    Args:
+        value: a graph, which goes without its constants; a region; a region with its artifact; or what pickles itself.
+
+    Raises:
+        pickle.PicklingError, TypeError, AttributeError, NotImplementedError: a part of it cannot be sent.
+    """
+    writer = _Writer()
+    match value:
+        case Graph():
+            writer.write_graph(value)
+        case Region():
+            writer.write_region(value)
+        case (Region() as region, PreprocessResult() as artifact):
+            writer.write_region(region)
+            segments = [pickle.PickleBuffer(memoryview(part).cast("B")) for part in (artifact.blob, *artifact.data)]
+            writer.dump((artifact.compile_specs, artifact.notes, artifact.space, segments))
+        case _:
+            writer.dump(value)
+    return writer.packed()
+
+
+def unpack_graph(table: bytes | memoryview, buffers: Iterable[memoryview]) -> Graph:
+    """Return the graph that was packed."""
+    return _Reader(table, buffers).read_graph()
+
+
+def unpack_region(table: bytes | memoryview, buffers: Iterable[memoryview]) -> Region:
+    """Return the region that was packed; its weights lie in the buffers."""
+    return _Reader(table, buffers).read_region()
+
+
+def unpack_artifact(table: bytes | memoryview, buffers: Iterable[memoryview]) -> tuple[Region, PreprocessResult]:
+    """Return the region and its artifact that were packed."""
+    reader = _Reader(table, buffers)
+    region = reader.read_region()
+    specs, notes, space, (blob, *data) = reader.load()
+    return region, PreprocessResult(memoryview(blob), specs, notes, space, tuple(map(memoryview, data)))
+
+
+class _Writer(pickle.Pickler):
+    """Writes graphs as rows, one for each node, and refers to nodes by number."""
+
+    def __init__(self) -> None:
+        self._file, self._buffers = io.BytesIO(), list[pickle.PickleBuffer]()
+        super().__init__(self._file, protocol=5, buffer_callback=self._buffers.append)
+        self._numbers: dict[Node, int] = {}
+
+    def packed(self) -> Packed:
+        """Return what was written."""
+        return Packed(self._file.getvalue(), tuple(b.raw() for b in self._buffers))
+
+    def write_graph(self, graph: Graph) -> None:
+        """Write a graph after the bodies of its control flow."""
+        bodies = {n.target: getattr(graph.owning_module, n.target) for n in graph.find_nodes(op="get_attr")}
+        bodies = {name: body for name, body in bodies.items() if isinstance(body, GraphModule)}
+        self.dump(list(bodies))
+        for body in bodies.values():
+            self.write_graph(body.graph)
+        self.dump(len(graph.nodes))
+        for node in graph.nodes:
+            self.dump((node.name, node.op, node.target, node.args, node.kwargs, _meta(node)))
+            self._numbers[node] = len(self._numbers)
+
+    def write_region(self, region: Region) -> None:
+        """Write a region after its graph."""
+        others = {f.name: getattr(region, f.name) for f in fields(Region) if f.name not in ("graph", "patterns")}
+        self.write_graph(region.graph)
+        self.dump({**others, "constants": list(region.constants.items())})
+        self.dump([(p.name, p.nodes) for p in region.patterns])
+
+    def persistent_id(self, value: Any) -> int | None:
+        """Return the number of a node, None for anything else."""
+        return self._numbers[value] if isinstance(value, Node) else None
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return a constructor and its arguments for those objects of torch that do not pickle by themselves."""
+        for kinds, reduce in _REDUCERS:
+            if isinstance(value, kinds):
+                return reduce(value)
+        return NotImplemented
+
+
+class _Reader(pickle.Unpickler):
+    """Reads what `_Writer` wrote, in its order."""
+
+    def __init__(self, table: bytes | memoryview, buffers: Iterable[memoryview]) -> None:
+        super().__init__(io.BytesIO(table), buffers=buffers)
+        self._nodes = list[Node]()
+
+    def read_graph(self) -> Graph:
+        """Return the next graph. It owns a module with the bodies of its control flow."""
+        graph = Graph()
+        module = GraphModule({}, graph)
+        for name in self.load():
+            setattr(module, name, self.read_graph().owning_module)
+        for _ in range(self.load()):
+            name, op, target, args, kwargs, meta = self.load()
+            node = graph.output(*args) if op == "output" else graph.create_node(op, target, args, kwargs, name=name)
+            node.meta = meta
+            self._nodes.append(node)
+        return graph
+
+    def read_region(self) -> Region:
+        """Return the next region."""
+        graph, others, patterns = self.read_graph(), self.load(), self.load()
+        others["constants"] = dict(others["constants"])
+        return Region(graph=graph, patterns=tuple(ClaimedPattern(name, nodes) for name, nodes in patterns), **others)
+
+    def persistent_load(self, number: int) -> Node:
+        """Return a node by its number."""
+        return self._nodes[number]
+
+
+def _meta(node: Node) -> dict[str, Any]:
+    """Return the value of a node, and of its other metadata the plain part."""
+    plain = {key: _plain(value) for key, value in node.meta.items() if key != META_VALUE}
+    plain = {key: value for key, value in plain.items() if value is not None}
+    return {META_VALUE: node.meta[META_VALUE], **plain} if META_VALUE in node.meta else plain
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of texts and numbers, with names in place of classes; None for another value."""
+    match value:
+        case bool() | int() | float() | str() | bytes():
+            return value
+        case type():
+            return f"{value.__module__}.{value.__qualname__}"
+        case list():
+            return [_plain(item) for item in value]
+        case tuple():
+            return tuple(_plain(item) for item in value)
+        case dict():
+            return {key: _plain(item) for key, item in value.items() if isinstance(key, str | int)}
+        case _:
+            return None
+
+
+def _reduce_overload(op: OpOverload) -> Any:
+    name = op._schema.name.rpartition("::")[2]
+    return _overload, (op.namespace, name, op._overloadname, str(op._schema))
+
+
+def _overload(namespace: str, name: str, overload: str, schema: str) -> Any:
+    """Return an operator, which is defined here if only the other process has its library."""
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    except AttributeError:
+        library = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
+        library.define(schema.partition("::")[2])  # type: ignore[no-untyped-call]
+        _DEFINED.append(library)  # the definition goes with it
+        return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+
+
+def _higher_order(name: str) -> Any:
+    return getattr(torch.ops.higher_order, name)
+
+
+def _mode(environment: ShapeEnv | None) -> FakeTensorMode:
+    return FakeTensorMode(shape_env=environment)
+
+
+def _reduce_fake(fake: FakeTensor) -> Any:
+    if fake.layout != torch.strided or fake.is_quantized:
+        return NotImplemented
+    sizes = tuple(fake.shape), fake.stride()
+    return _fake, (fake.fake_mode, fake.dtype, fake.fake_device, *sizes, fake.requires_grad)
+
+
+def _fake(
+    mode: FakeTensorMode, dtype: torch.dtype, device: torch.device, shape: Any, stride: Any, requires_grad: bool
+) -> FakeTensor:
+    with no_dispatch():
+        empty = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        empty.requires_grad_(requires_grad)
+        return FakeTensor(mode, empty, device)
+
+
+def _number(kind: type, expression: Any, environment: ShapeEnv, plain: type, hint: Any) -> Any:
+    return kind(SymNode(expression, environment, plain, hint))
+
+
+def _reduce_tensor(value: torch.Tensor) -> Any:
+    """Return a tensor as a view of its storage, which several tensors may share; other kinds pickle by themselves."""
+    in_memory = value.layout == torch.strided and value.device.type == "cpu" and not value.is_quantized
+    if type(value) is not torch.Tensor or not in_memory:
+        return NotImplemented
+    plain = value.detach().resolve_conj().resolve_neg()
+    if plain.untyped_storage().nbytes() > plain.numel() * plain.itemsize:
+        plain = plain.clone()  # the rest of its storage is not sent
+    place = plain.untyped_storage(), plain.storage_offset(), tuple(plain.shape), plain.stride()
+    return _tensor, (value.dtype, *place, value.requires_grad)
+
+
+def _tensor(
+    dtype: torch.dtype,
+    storage: torch.UntypedStorage,
+    offset: int,
+    shape: Sequence[int],
+    stride: Sequence[int],
+    requires_grad: bool,
+) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride).requires_grad_(requires_grad)
+
+
+def _reduce_storage(storage: torch.UntypedStorage) -> Any:
+    if storage.device.type != "cpu":
+        return NotImplemented
+    content = torch.empty(0, dtype=torch.uint8).set_(storage)
+    return _storage, (pickle.PickleBuffer(content.numpy().data),)
+
+
+def _storage(content: Any) -> torch.UntypedStorage:
+    if not memoryview(content).nbytes:
+        return torch.empty(0, dtype=torch.uint8).untyped_storage()
+    return torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
+
+
+# The first row that fits a value reduces it.
+_REDUCERS: tuple[tuple[Any, Any], ...] = (
+    (OpOverload, _reduce_overload),
+    (HigherOrderOperator, lambda op: (_higher_order, (op.__name__,))),
+    (FakeTensor, _reduce_fake),
+    (FakeTensorMode, lambda mode: (_mode, (mode.shape_env,))),
+    (ShapeEnv, lambda known: (ShapeEnv, (), {name: getattr(known, name) for name in _SYMBOLS})),
+    (_SYMBOLIC, lambda n: (_number, (type(n), n.node.expr, n.node.shape_env, n.node.pytype, n.node._hint))),
+    (torch.nn.Parameter, lambda _: NotImplemented),
+    (torch.Tensor, _reduce_tensor),
+    (torch.UntypedStorage, _reduce_storage),
+)

@@ -1,0 +1,320 @@
+"""AOT parts in a process of their own: what the process gets, how it ends, and what is left of it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import signal
+import sys
+import threading
+import time
+import types
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+import delegate
+from delegate.backends import compiler_process
+from delegate.backends.checked import CheckedBackend
+from delegate.backends.info import Availability, BackendInfo
+from delegate.backends.structure import structure
+from delegate.backends.transfer import pack, unpack_region
+from delegate.errors import BackendUnavailable, LoweringError
+from delegate.partitioner.partitioner import CapabilityPartitioner
+from delegate.program.file import serialize
+from delegate.registry import default_registry
+from delegate.testing import assert_same
+from tests.plugins import Site, site
+
+__all__ = ["site"]
+
+# Adds in the process of the compiler, and ends it in a way of its own at what else it takes.
+ENDS = """
+import ctypes, os, socket, time
+from delegate.backends.aot import Backend, PreprocessResult
+from delegate.verdict import YES, Reason, no
+
+def chatter():
+    for fd in range(3, 64):
+        try:
+            end = socket.socket(fileno=os.dup(fd))
+        except OSError:
+            continue
+        with end:
+            end.sendall((9).to_bytes(8, "little") + b"{'nothing")
+
+ENDS = {
+    "aten.mul.Tensor": lambda: ctypes.string_at(0),
+    "aten.sub.Tensor": lambda: os._exit(7),
+    "aten.neg.default": lambda: time.sleep(600),
+    "aten.sin.default": chatter,
+    "aten.cos.default": lambda: (_ for _ in ()).throw(RuntimeError("bang")),
+}
+
+class Aot(Backend):
+    name = "ends"
+
+    def check(self, node):
+        taken = str(node.target) in ("aten.add.Tensor", *ENDS) and len(node.all_input_nodes) > 0
+        return YES if taken else no(Reason.OPERATOR, "it has others")
+
+    def preprocess(self, region):
+        for node in region.calls:
+            ENDS.get(str(node.target), lambda: None)()
+        return PreprocessResult(str(os.getpid()).encode())
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """No process, zombie or descriptor is left after all tests, once the idle process has been ended."""
+    before = _descriptors()
+    yield
+    gc.collect()
+    for process in list(compiler_process._PROCESSES):
+        process.end()
+    assert _descriptors() <= before
+    children = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
+    assert not [c for c in children if "compiler_worker" in Path(f"/proc/{c}/cmdline").read_text()]
+    assert not [c for c in children if "State:\tZ" in Path(f"/proc/{c}/status").read_text()]
+
+
+def _descriptors() -> set[str]:
+    """The sockets and files in memory of this process."""
+    links = set()
+    for file in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            links.add(os.readlink(file))
+    return {link for link in links if link.startswith(("socket", "/memfd:delegate"))}
+
+
+def running() -> compiler_process.CompilerProcess:
+    """The one process of a compiler."""
+    (process,) = [p for p in compiler_process._PROCESSES if p.is_running]
+    return process
+
+
+@pytest.fixture
+def ends(site: Site) -> Site:
+    site.backend("ends")
+    site.module("ends_halves", ENDS + "\n\n" + RUNTIME)
+    return site
+
+
+RUNTIME = """
+import numpy as np
+from delegate.runtime.backend import BackendRuntime, Delegate
+
+class Sum(Delegate):
+    def execute(self, inputs, outputs):
+        np.add(*inputs, out=outputs[0])
+
+class Runtime(BackendRuntime):
+    def init(self, blob, compile_specs):
+        return Sum()
+"""
+
+
+def lower(function: Any, *args: torch.Tensor, limit: float = 60.0) -> Any:
+    class Net(nn.Module):
+        def forward(self, *a: torch.Tensor) -> Any:
+            return function(*a)
+
+    ep = torch.export.export(Net(), args)
+    return delegate.to_backend(ep, CapabilityPartitioner("ends", isolate="compile", time_limit=limit))
+
+
+A, B = torch.arange(6.0).reshape(2, 3), torch.full((2, 3), 0.5)
+
+WAYS = {
+    "signal": (lambda a, b: (a + b) * b, "its compiler was killed by SIGSEGV"),
+    "exit": (lambda a, b: (a + b) - b, "its compiler ended with exit code 7"),
+    "hang": (lambda a, b: -(a + b), "its compiler gave no answer in 3 s"),
+    "nonsense": (lambda a, b: (a + b).sin(), "its compiler gave an answer that makes no sense"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_process_that_ends(ends: Site, way: str) -> None:
+    function, words = WAYS[way]
+    program = lower(function, A, B, limit=3.0 if way == "hang" else 60.0)
+    taken = {n for p in program.report.partitions for n in p.nodes}
+    assert taken == (set() if way == "hang" else {"add"})
+    assert words in str(program.report)
+    with delegate.load(serialize(program.program)) as loaded:
+        assert_same(loaded(A.numpy(), B.numpy()), function(A, B))
+
+
+def test_an_exception_is_the_backend_s(ends: Site) -> None:
+    with pytest.raises(LoweringError, match="ends failed to compile a partition: RuntimeError: bang"):
+        lower(lambda a, b: (a + b).cos(), A, B)
+
+
+def test_one_process_serves_many_regions_and_lowerings(ends: Site) -> None:
+    def deep(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        for _ in range(12):
+            a = torch.erf(a + b)
+        return a
+
+    pids = set()
+    for _ in range(2):
+        program = lower(deep, A, B)
+        assert len(program.report.partitions) == 12
+        pids |= {bytes(program.program.segments[d.segment]) for d in program.program.delegates}
+    assert len(pids) == 1
+    assert pids != {str(os.getpid()).encode()}
+
+
+def test_a_process_that_was_killed_while_idle_is_started_again(ends: Site) -> None:
+    lower(torch.add, A, B)
+    process = running()
+    os.kill(process._child.process.pid, signal.SIGKILL)
+    assert lower(torch.add, A, B).report.partitions
+
+
+def test_an_idle_process_ends(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler_process, "_IDLE_LIMIT", 0.2)
+    monkeypatch.setattr(compiler_process, "_POOL", compiler_process._Pool())
+    lower(torch.add, A, B)
+    process = running()
+    end = time.monotonic() + 20
+    while process.is_running and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not process.is_running
+
+
+def test_an_interrupt_ends_the_process(ends: Site) -> None:
+    main = threading.main_thread().ident
+    for delay in (0.0, 0.05, 3.0):
+        timer = threading.Timer(delay, signal.pthread_kill, (main, signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the interrupt may come at once
+            timer.start()
+            lower(lambda a, b: -(a + b), A, B)
+        timer.join()
+    assert lower(torch.add, A, B).report.partitions  # the answer is of this query
+
+
+def test_a_fork_leaves_the_process_to_its_parent(ends: Site) -> None:
+    lower(torch.add, A, B)
+    process = running()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the thread that ends idle processes
+        child = os.fork()
+    if not child:
+        os._exit(int(process.is_running))
+    assert os.waitpid(child, 0)[1] == 0
+    assert process.is_running
+    assert lower(torch.add, A, B).report.partitions
+
+
+def test_a_class_without_a_file_is_refused(ends: Site) -> None:
+    ends_halves = importlib.import_module("ends_halves")
+    module = sys.modules["typed_in"] = types.ModuleType("typed_in")
+    module.Aot = type("Aot", (ends_halves.Aot,), {"name": "typed"})  # type: ignore[attr-defined]
+    try:
+        info = BackendInfo("typed", "", "typed_in:Aot", "ends_halves:Runtime", lambda: Availability(True), "")
+        default_registry().register(info)
+        with pytest.raises(BackendUnavailable, match=r"cannot be imported by another process.*module that has a file"):
+            delegate.to_backend(torch.export.export(nn.ReLU(), (A,)), CapabilityPartitioner("typed", isolate="compile"))
+    finally:
+        del sys.modules["typed_in"]
+
+
+def test_the_process_follows_the_environment_and_the_code(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ENDS.replace("str(os.getpid()).encode()", "(os.environ.get('ENDS', '') + os.getcwd()).encode()")
+    ends.module("ends_halves", source + RUNTIME)
+
+    def blob() -> str:
+        program = lower(torch.add, A, B)
+        return bytes(program.program.segments[program.program.delegates[0].segment]).decode()
+
+    monkeypatch.setenv("ENDS", "one")
+    assert blob() == "one" + os.getcwd()
+    monkeypatch.setenv("ENDS", "two")
+    monkeypatch.chdir(ends.root)
+    assert blob() == "two" + os.getcwd()
+    ends.module("ends_halves", source.replace("os.getcwd()", "'edited'") + RUNTIME)
+    assert blob() == "twoedited"
+
+
+def test_a_library_that_was_used_here_before() -> None:
+    """It has started threads here, for which a fork of this process would wait for ever."""
+    linear = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).eval()
+    x = torch.randn(16, 64)
+    ep = torch.export.export(linear, (x,))
+    program = delegate.to_backend(ep, "xnnpack")
+    with delegate.load(serialize(program.program), options={"xnnpack": {"threads": 2}}) as loaded:
+        expected = loaded(x.numpy())
+    begun = time.monotonic()
+    isolated = delegate.to_backend(ep, CapabilityPartitioner("xnnpack", isolate="compile"))
+    assert time.monotonic() - begun < 40
+    assert isolated.report.partitions
+    with delegate.load(serialize(isolated.program), options={"xnnpack": {"threads": 2}}) as loaded:
+        assert_same(loaded(x.numpy()), torch.from_numpy(expected))
+
+
+class Shared(nn.Module):
+    """Weights of several kinds, two of which share memory, and a dynamic size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        whole = torch.randn(8, 4)
+        self.turned = nn.Parameter(whole.t())
+        self.part = nn.Parameter(torch.randn(100, 8)[3:7])
+        self.half = nn.Parameter(torch.randn(8).to(torch.bfloat16))
+        self.register_buffer("none", torch.empty(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (
+            torch.cat([x @ self.turned.t() @ self.part, x[:, :2] * 2], 1).flatten(0, 1)[: x.shape[0] * 2] + x.shape[0]
+        )
+
+
+def test_a_region_arrives_as_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+    preprocess = CheckedBackend.preprocess
+
+    def record(self: CheckedBackend, region: Any) -> Any:
+        packed = pack(region)
+        found.append((region, unpack_region(packed.table, [memoryview(bytearray(b)) for b in packed.buffers])))
+        return preprocess(self, found[-1][1])
+
+    monkeypatch.setattr(CheckedBackend, "preprocess", record)
+    x = torch.randn(3, 4)
+    ep = torch.export.export(Shared().eval(), (x,), dynamic_shapes=({0: Dim("n", min=2, max=9)},))
+    program = delegate.to_backend(ep, "xnnpack")
+    assert found
+    for sent, received in found:
+        assert structure(sent, _content) == structure(received, _content)
+        assert [n.meta.keys() >= {"val"} for n in received.calls] == [True] * len(sent.calls)
+    assert_same(program(x), ep.module()(x))
+
+
+def _content(constant: torch.Tensor) -> Any:
+    return constant.dtype, constant.shape, constant.stride(), constant.float().tolist()
+
+
+def test_an_operator_that_only_this_process_has() -> None:
+    name = "isolated_test::twice"
+    torch.library.define(name, "(Tensor x) -> Tensor")
+    torch.library.impl(name, "cpu", lambda x: x * 2)
+    torch.library.register_fake(name, torch.empty_like)
+
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(torch.ops.isolated_test.twice(x) + 1)
+
+    ep = torch.export.export(Net(), (A,))
+    report = delegate.explain(
+        ep, config={"backends": [{"name": "xnnpack", "isolate": "compile"}], "kernels": ["aten", "portable"]}
+    )
+    assert {n.op: n.backend for n in report.nodes if "twice" in n.op} == {"isolated_test.twice.default": "portable"}
+    assert any(n.backend == "xnnpack" for n in report.nodes)
