@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -28,7 +29,10 @@ _FORMAT = 3  # 1 did not say which operators were whole, 2 not what runs at the 
 _AFTER = (str(Reason.TOO_SMALL), str(Reason.SLOWER))  # reasons that others of the partition may be the cause of
 BY_THE_PLAN = no(Reason.PINNED, "by the plan")
 _EDIT = "save a plan again, of this model with these backends and options, or edit this one"
+_NO_GROUP = (-1, -1)  # the group and branch of a partition that is in none
 _NAMED = 3  # so many nodes are named in a message that speaks of several
+
+_Groups = Sequence[Sequence[Sequence[str]]]  # of branches of partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +119,11 @@ class SavedPlan:
         return {(p.graph, node): p.backend for p in self.partitions for node in p.nodes}
 
     def differences(self, other: SavedPlan) -> tuple[str, ...]:
-        """What moved from this plan to another, a line per node. Names of partitions do not count.
+        """Return the nodes that moved from this plan to another, a line per node. Names of partitions do not count.
 
-        Where the plans hold other operators whole, the first line says so: the nodes are not the same then.
+        Then the partitions that no longer run at the same time, and those that do now, a line per partition at most.
+        If the plans hold other operators whole, the first line says so: the nodes are not the same then. The work and
+        the text are linear in the plans.
         """
         mine, others = self.places(), other.places()
         apart = sorted({*(self.whole or ())} ^ {*(other.whole or ())})
@@ -126,18 +132,16 @@ class SavedPlan:
             for graph, node in dict.fromkeys((*mine, *others))
             if mine.get((graph, node)) != others.get((graph, node))
         ]
-        beside, now = self._beside(), other._beside()
-        moved += [f"{a} no longer runs at the same time as {b}" for a, b in sorted(beside - now)]
-        moved += [f"{a} now runs at the same time as {b}" for a, b in sorted(now - beside)]
+        for word, before, after in (("no longer", other, self), ("now", self, other)):
+            moved += sorted(_concurrent(word, before._concurrency(), after._concurrency()))
         note = f"operators that only one of the plans holds whole, so that nodes differ: {', '.join(apart)}"
         return (note, *moved) if apart and None not in (self.whole, other.whole) else tuple(moved)
 
-    def _beside(self) -> set[tuple[str, str]]:
-        """Pairs of partitions that run at the same time, each told by its first node: names do not count."""
+    def _concurrency(self) -> list[list[list[str]]]:
+        """Return the groups as sorted branches of partitions, each named by its first node: names do not count."""
         first = {p.name: f"{p.graph}: {p.nodes[0]}" for p in self.partitions if p.nodes}
-        branches = [[{first[n] for n in names if n in first} for names in group] for group in self.together]
-        pairs = (itertools.product(a, b) for group in branches for a, b in itertools.combinations(group, 2))
-        return {(min(pair), max(pair)) for product in pairs for pair in product}
+        groups = ([sorted(first[n] for n in names if n in first) for names in group] for group in self.together)
+        return [sorted(filter(None, group)) for group in groups]
 
     def grouped(self, plan: Plan) -> Plan:
         """A plan that its partitioners made, whose partitions run at the same time as this plan has it.
@@ -221,6 +225,53 @@ class AsPlanned(Partitioner):
         if home is None:
             return self.elsewhere if verdict else verdict
         return Verdict(tag=f"{verdict.tag}{home}", in_parts=verdict.in_parts) if verdict else verdict
+
+
+def _concurrent(word: str, before: _Groups, after: _Groups) -> Iterator[str]:
+    """Yield lines on the pairs of partitions that run at the same time in the groups `after` and not in `before`.
+
+    Two partitions do if they are in different branches of one group. A line is on partitions of one branch, against all
+    in later branches, and only counts most of them, as the number of pairs is quadratic.
+
+    Args:
+        word: "now" or "no longer".
+        before, after: see `SavedPlan._concurrency`.
+    """
+    places = {name: (g, b) for g, group in enumerate(before) for b, branch in enumerate(group) for name in branch}
+    for group in after:
+        total = 0  # partitions of later branches
+        counts: Counter[int | tuple[int, int]] = Counter()  # of them, by group in `before` and by place
+        same: dict[tuple[int, int], list[str]] = {}  # the first of them by place
+        others: dict[int, list[str]] = {}  # the first of them of two groups: one at least is not that of a partition
+        for branch in reversed(group):
+            own: dict[tuple[int, int], list[str]] = {}
+            for name in branch:
+                own.setdefault(places.get(name, _NO_GROUP), []).append(name)
+            for place, names in own.items():
+                count = total - counts[place[0]] + counts[place]
+                found = next((o for g, o in others.items() if g != place[0]), [])
+                if count:
+                    verb = "runs" if len(names) == 1 else "run"
+                    partners = _few([*same.get(place, []), *found], count)
+                    yield f"{_few(names, len(names))} {word} {verb} at the same time as {partners}"
+            total += len(branch)
+            for place, names in own.items():
+                counts.update({place[0]: len(names), place: len(names)})
+                _extend(same.setdefault(place, []), names)
+                if len(others) < 2 or place[0] in others:
+                    _extend(others.setdefault(place[0], []), names)
+
+
+def _few(names: Sequence[str], count: int) -> str:
+    """Return the first of so many names, and the number of the others."""
+    named = names[:_NAMED]
+    more = f" and {count - len(named)} more" if count > len(named) else ""
+    return ", ".join(named) + more
+
+
+def _extend(known: list[str], names: Iterable[str]) -> None:
+    """Add names to a list that holds no more than a line does."""
+    known += itertools.islice(names, _NAMED - len(known))
 
 
 def _saved(graph: str, partition: Partition) -> SavedPartition:
