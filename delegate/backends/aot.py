@@ -182,6 +182,13 @@ class Backend(ABC):
         """
         return host_features()
 
+    def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:  # noqa: B027 - most need none
+        """Raise an exception if a cached artifact of a region is impossible, so that the region is compiled again.
+
+        Its checksums are right, and its fields have the right types. An override checks `compile_specs`. The default
+        accepts every artifact.
+        """
+
     @abstractmethod
     def preprocess(self, region: Region) -> PreprocessResult:
         """Compile a region; raises RegionRefused for nodes that the library turns down, RegionFailed where it does not

@@ -166,6 +166,10 @@ class CheckedBackend:
             raise LoweringError(f"backend {self._name} {change}", where=region.name, remedy=remedy)
         return result
 
+    def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
+        """Raise an exception if a cached artifact of a region is impossible."""
+        self._half.check_artifact(region, artifact)
+
 
 def rules_of(half: type[Backend]) -> dict[str, Rule]:
     """The values that each option of an AOT half accepts, of those whose model states plain ones; for loads."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
+from delegate.backends.aot import PreprocessResult
 from delegate.backends.region import Region
 from delegate.backends.structure import structure
 from delegate.edge.keys import NoKey, digests_of, known_of_sizes
@@ -25,6 +27,13 @@ def region_key(region: Region) -> str | None:
         return None
     made = structure(region, lambda constant: digests[id(constant)])
     return hashlib.sha256(repr((made, sorted(set(known_of_sizes(_sizes(region)))))).encode()).hexdigest()
+
+
+def require_specs(artifact: PreprocessResult, expected: Mapping[str, Any]) -> None:
+    """Raise ValueError or KeyError unless the compile specs of an artifact have these values, of the same types."""
+    found = {name: artifact.compile_specs[name] for name in expected}
+    if json.dumps(found, sort_keys=True) != json.dumps(dict(expected), sort_keys=True):
+        raise ValueError("its compile specs are not those of its region and its options")
 
 
 def plain(options: Any) -> Any:

@@ -47,6 +47,10 @@ class UnaskedBackend:
             self.on_fault(fault)
             return None
 
+    def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
+        """Raise an exception if a cached artifact of a region is impossible."""
+        self.backend.check_artifact(region, artifact)
+
     def preprocess(self, region: Region) -> PreprocessResult:
         """As the backend's own, but a region that it fails at it refuses, whole."""
         try:

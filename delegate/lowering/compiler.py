@@ -88,7 +88,9 @@ class Compiler:
         given = self.selection.partitioners
         self.beside = self.saved
         self.partitioners = given if self.saved is None else self.saved.partitioners(given)
-        self.artifacts = Artifacts({name: b.preprocess for name, b in self.selection.backends.items()}, self.kept)
+        backends = self.selection.backends.items()
+        compilers = {name: backend.preprocess for name, backend in backends}
+        self.artifacts = Artifacts(compilers, self.kept, {name: backend.check_artifact for name, backend in backends})
 
     @property
     def preserve_ops(self) -> frozenset[str]:
@@ -108,6 +110,7 @@ class Compiler:
 
     def take(self, exported: Mapping[str, ExportedProgram]) -> None:
         """Begin with these methods: bring them to edge dialect."""
+        self.selection.warm_up(ep.graph for ep in exported.values())
         for name, ep in exported.items():
             self.methods[name] = _Method(identify(optimize(to_edge(ep, name=name, preserve_ops=self.preserve_ops))))
 

@@ -116,7 +116,12 @@ class KeptPrograms:
         """The program of an entry; raises an error if any of it is missing or makes no sense."""
         tables, *own = entry.parts
         program, _ = decode(tables)
-        program = program._replace(segments=tuple(self._segments(entry.about["segments"], iter(own))))
+        places = entry.about["segments"]
+        program = program._replace(segments=tuple(self._segments(places, iter(own))))
+        for spec in program.delegates:
+            made = self._artifacts.store.get(places[spec.segment][0])
+            if made is None or dict(spec.compile_specs) != made.about["compile_specs"]:
+                raise ValueError(f"the specs of {spec.name} are not those of its artifact")
         verify(program)
         Report.from_json(program.report)
         return Made(program, SavedPlan.from_json(text(entry.about, "plan")), texts(entry.about, "told"))

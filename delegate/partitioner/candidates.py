@@ -115,12 +115,14 @@ class Artifacts:
     Args:
         compilers: backend -> what compiles a region, with its options.
         kept: what other lowerings made; None where nothing is kept.
+        checks: backend -> the check of a cached artifact of a region, which raises if that is impossible.
     """
 
     # Regions are kept with what was made of them: `structure` tells constants by where they lie.
 
     compilers: Mapping[str, Compile]
     kept: KeptArtifacts | None = None
+    checks: Mapping[str, Callable[[Region, PreprocessResult], None]] = field(default_factory=dict)
     _made: dict[Hashable, tuple[Made | RegionFailed, Region]] = field(default_factory=dict)
 
     def compile(self, backend: str, region: Region) -> PreprocessResult:
@@ -154,7 +156,9 @@ class Artifacts:
     def _make(self, backend: str, region: Region) -> Made | RegionFailed:
         """What was kept, else what the backend makes of a region, which is kept then."""
         key = None if self.kept is None else self.kept.key(backend, region)
-        found = self.kept.find(key) if self.kept is not None and key is not None else None
+        found = None
+        if self.kept is not None and key is not None:
+            found = self.kept.find(key, partial(self._check, backend, region))
         if found is not None:
             logger.info("%s is taken from the compile cache", region.name)
             return found
@@ -168,6 +172,13 @@ class Artifacts:
         if self.kept is not None and key is not None:
             self.kept.keep(key, made)
         return made
+
+    def _check(self, backend: str, region: Region, made: Made) -> None:
+        """Raise an exception if a cached result of a region is impossible."""
+        if not isinstance(made, RegionRefused):
+            self.checks[backend](region, made)
+        elif not made.reasons.keys() & {node.name for node in region.calls}:
+            raise ValueError(f"it refuses nodes that {region.name} does not have")
 
     def delegate(self, candidate: Candidate) -> LoweredDelegate:
         """A candidate with its artifact; raises as `compile` does."""

@@ -55,9 +55,15 @@ class KeptArtifacts:
         """Where an artifact was found or kept; None where it is not kept."""
         return self._places.get(id(made), (None, made))[0]
 
-    def find(self, key: str) -> Made | None:
-        """What is kept under a key, if anything is."""
-        found = self.store.read(key, lambda entry: (_made(entry), entry.digests))
+    def find(self, key: str, check: Callable[[Made], None] = lambda made: None) -> Made | None:
+        """Return the result under a key; None if there is none, or `check` raises an exception for it."""
+
+        def sound(entry: Entry) -> tuple[Made, tuple[str, ...]]:
+            made = _made(entry)
+            check(made)
+            return made, entry.digests
+
+        found = self.store.read(key, sound)
         if found is None:
             return None
         made, digests = found

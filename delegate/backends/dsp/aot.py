@@ -18,6 +18,7 @@ from delegate.backends.dsp.rewrite import rewritten
 from delegate.backends.dsp.runtime import OPTIONS, settings
 from delegate.backends.dsp.schemes import SCHEMES
 from delegate.backends.dsp.targets import DEFAULT, TARGETS, Target
+from delegate.backends.keys import require_specs
 from delegate.backends.onnx.aot import OnnxBackend
 from delegate.backends.onnx.blob import OnnxModel, pack
 from delegate.backends.onnx.model import ExportedModel
@@ -144,6 +145,10 @@ class DspBackend(OnnxBackend):
             {**specs, **self._specs(), "versions": versions()},
             tuple(itertools.chain(notes, _note_on_nan(region), self._where())),
         )
+
+    def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
+        super().check_artifact(region, artifact)
+        require_specs(artifact, {"versions": versions()})
 
     def _require_target(self) -> None:
         """Raises LoweringError if QNN compiles nothing at all for the target with these options."""

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any, ClassVar
 
 from torch.fx import Node
 
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
 from delegate.backends.exported import exported_program
+from delegate.backends.keys import require_specs
 from delegate.backends.lowering import LoweringTable, TableBackend
 from delegate.backends.onnx.assignment import left_to_cpu
 from delegate.backends.onnx.biases import too_large
-from delegate.backends.onnx.model import ExportedModel, to_onnx
+from delegate.backends.onnx.blob import unpack
+from delegate.backends.onnx.model import ExportedModel, require_graph, to_onnx
 from delegate.backends.onnx.provider import Provider
 from delegate.backends.onnx.translations import TRANSLATIONS, Operators
 from delegate.backends.onnx.translations.row import Translation
 from delegate.backends.onnx.zero_points import cut_off
 from delegate.backends.zeros import constants_of_zero, keeps_zero
+from delegate.edge.node import tensor
 from delegate.verdict import Reason, Verdict, no
 
 
@@ -30,6 +34,7 @@ class OnnxBackend(TableBackend):
 
     operators: Operators
     table: LoweringTable[Translation]
+    space: ClassVar[str] = ""  # of `PreprocessResult`
 
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:
@@ -53,6 +58,19 @@ class OnnxBackend(TableBackend):
             raise RegionRefused(refused)
         return self.compile(to_onnx(exported_program(region), self.table), region)
 
+    def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
+        """Raise an exception if the specs of a cached artifact are not those of its region and of the options."""
+        require_specs(artifact, self._specs())
+        if artifact.space != self.space:
+            raise ValueError(f"{artifact.space!r} is not its device's memory")
+        model = unpack(memoryview(artifact.blob), [memoryview(part) for part in artifact.data], artifact.compile_specs)
+        require_graph(model)
+        if (len(model.inputs) - len(model.shapes), len(model.outputs)) != (len(region.inputs), len(region.outputs)):
+            raise ValueError(f"its model has other inputs or outputs than {region.name}")
+        for index, dim in (size for shape in model.shapes for size in shape if not isinstance(size, int)):
+            if not (0 <= index < len(region.inputs) and 0 <= dim < tensor(region.inputs[index]).dim()):
+                raise ValueError(f"its model needs dimension {dim} of input {index}")
+
     def refuse_left_to_cpu(self, exported: ExportedModel) -> None:
         """Ask the library what it would leave to the CPU; raises RegionRefused if that is anything."""
         left = left_to_cpu(exported, self.settings(), self.provider())
@@ -66,6 +84,10 @@ class OnnxBackend(TableBackend):
     @abstractmethod
     def settings(self) -> object:
         """SessionOptions on the provider, as the options of the backend want it."""
+
+    @abstractmethod
+    def _specs(self) -> dict[str, Any]:
+        """Return the compile specs that follow from the options alone."""
 
     @abstractmethod
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:

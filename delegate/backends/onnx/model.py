@@ -10,6 +10,7 @@ import contextlib
 import copy
 import functools
 import logging
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Set
@@ -83,6 +84,25 @@ def to_onnx(program: ExportedProgram, table: LoweringTable[Translation]) -> Expo
         operators={str(node.name): str(node.op_type) for node in model.graph},
         sources=dict(_sources(model, program, own)),
     )
+
+
+def require_graph(model: OnnxModel) -> None:
+    """Raise an exception if the tensors that a model names are not those of its serialized graph."""
+    import onnx
+
+    graph = onnx.ModelProto.FromString(model.graph).graph
+    own = tuple([(v.name, v.type.tensor_type.elem_type) for v in values] for values in (graph.input, graph.output))
+    if own != tuple([(t.name, t.dtype) for t in tensors] for tensors in (model.inputs, model.outputs)):
+        raise ValueError("its graph has other inputs or outputs")
+    outside = [i for i in graph.initializer if i.data_location == onnx.TensorProto.EXTERNAL]
+    weights = {weight.name: weight for weight in model.weights}
+    if weights.keys() != {i.name for i in outside} or len(weights) < len(model.weights):
+        raise ValueError("its graph has other weights")
+    for initializer in outside:
+        weight, dims = weights[initializer.name], tuple(initializer.dims)
+        size = math.prod(dims) * onnx.helper.tensor_dtype_to_np_dtype(initializer.data_type).itemsize
+        if (weight.dtype, weight.shape, len(weight.data)) != (initializer.data_type, dims, size):
+            raise ValueError(f"its weight {weight.name} is another one")
 
 
 def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:

@@ -14,6 +14,7 @@ from torch.fx import Node
 
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
+from delegate.backends.keys import require_specs
 from delegate.backends.lowering import LoweringTable, TableBackend
 from delegate.backends.quantizable import QuantizationScheme
 from delegate.backends.xnnpack.builder import RegionBuilder
@@ -27,7 +28,7 @@ from delegate.backends.xnnpack.quantized import Coded
 from delegate.backends.xnnpack.rewrite import rewrite
 from delegate.backends.xnnpack.schemes import SCHEMES
 from delegate.backends.xnnpack.tflite import ModelTooLarge
-from delegate.backends.xnnpack.weights import take_apart
+from delegate.backends.xnnpack.weights import pieces, take_apart, verify_apart
 from delegate.edge.graphs import call
 from delegate.edge.node import arguments, describe, is_static, op_name, tensor, tensors
 from delegate.errors import LoweringError
@@ -88,17 +89,30 @@ class XnnpackBackend(TableBackend):
         reasons = refused(builder.model, blob, inputs, outputs)
         if reasons:
             raise RegionRefused(reasons)
+        specs = {**self._specs(region), "inputs": inputs, "outputs": outputs, "weights": places}
+        notes = (*_notes(builder), *_rounding(itertools.chain(region.inputs, region.outputs)))
+        return PreprocessResult(rest, specs, notes, data=tuple(data))
+
+    def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
+        """Raise an exception if the model of a cached artifact, or its specs, are not those of a region."""
+        require_specs(artifact, self._specs(region))
+        inputs, outputs, places = (artifact.compile_specs[name] for name in ("inputs", "outputs", "weights"))
+        if artifact.space or not all(type(number) is int for number in (*inputs, *outputs)):
+            raise TypeError("its inputs and outputs are numbers of tensors in the host's memory")
+        model = memoryview(artifact.blob)
+        constants = pieces(model, places, [memoryview(part) for part in artifact.data])
+        graph = verify_apart(model, constants, inputs, outputs)
+        if (len(graph.inputs), len(graph.outputs)) != (len(region.inputs), len(region.outputs)):
+            raise ValueError(f"its model has other inputs or outputs than {region.name}")
+
+    def _specs(self, region: Region) -> dict[str, Any]:
+        """Return the compile specs that do not depend on the model."""
         borders = (region.inputs, region.outputs)
-        specs = {
+        return {
             "threads": self.options.threads,
-            "inputs": inputs,
-            "outputs": outputs,
             "dynamic": not all(is_static(node) for node in region.inputs),
             "types": [[str(tensor(n).dtype).removeprefix("torch.") for n in nodes] for nodes in borders],
-            "weights": places,
         }
-        notes = (*_notes(builder), *_rounding(itertools.chain(*borders)))
-        return PreprocessResult(rest, specs, notes, data=tuple(data))
 
     def _lower(self, builder: RegionBuilder, node: Node) -> None:
         row = self.table.get(op_name(node))

@@ -6,12 +6,15 @@ makes of integers, run by run with a scale of each run, these are stored.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from delegate.backends.xnnpack.verified import Graph
+from delegate.backends.xnnpack.verifier import verify
 from delegate.program.raw import array_over
 from delegate.program.small_integers import is_small, packed, unpacked
 
@@ -93,8 +96,6 @@ def _runs(coded: Coded) -> tuple[Place, Array]:
 
 
 def _from_runs(stored: memoryview, count: int, bits: int, size: int, with_zeros: bool) -> Array:
-    if bits not in (4, 8) or size <= 0 or count <= 0 or count % size or (bits == 4 and count % 2):
-        raise ValueError(f"{count} integers of {bits} bits in runs of {size}")
     scales = array_over(stored, np.dtype("<f4"), (count // size, 1))
     at = scales.nbytes
     raw = array_over(stored, np.dtype("u1" if bits == 4 else "i1"), (count * bits // 8,), at)
@@ -147,10 +148,16 @@ def pieces(model: memoryview, places: Sequence[Place], data: Sequence[memoryview
 
 def _whole_size(stored: int, kind: str, *how: Any) -> int:
     if kind == _RUNS:
-        count = how[0]
-        if type(count) is not int or not 0 <= count <= 2 * stored:
-            raise ValueError(f"{count} integers in {stored} bytes")
-        return 4 * count
+        count, bits, size, with_zeros = how
+        if [type(each) for each in how] != [int, int, int, bool]:
+            raise TypeError(f"runs of {how}")
+        if bits not in (4, 8) or size <= 0 or count <= 0 or count % size or (bits == 4 and count % 2):
+            raise ValueError(f"{count} integers of {bits} bits in runs of {size}")
+        if count // size * (5 if with_zeros else 4) + count * bits // 8 != stored:
+            raise ValueError(f"{count} integers of {bits} bits in {stored} bytes")
+        return 4 * int(count)
+    if how:
+        raise ValueError(f"{kind!r} takes no {how}")
     return stored * _WIDER[kind]
 
 
@@ -159,6 +166,21 @@ def put_together(model: memoryview, found: Sequence[Piece]) -> bytes:
     first, *others = (rest for _, rest in between(model, found))
     behind = ((piece.content(), rest) for piece, rest in zip(found, others, strict=True))
     return b"".join((first, *chain.from_iterable(behind)))
+
+
+def verify_apart(model: memoryview, found: Sequence[Piece], inputs: Sequence[int], outputs: Sequence[int]) -> Graph:
+    """Return what a model without its constants takes and gives; raises Malformed as `verifier.verify` does.
+
+    Args:
+        model: without the constants.
+        found: these.
+        inputs, outputs: the tensors that the compile specs name.
+    """
+    size = model.nbytes + sum(piece.size for piece in found)
+    whole = memoryview(mmap.mmap(-1, max(1, size)))[:size]  # pages of the constants are never touched
+    for start, rest in between(model, found):
+        whole[start : start + rest.nbytes] = rest
+    return verify(whole.toreadonly(), inputs, outputs, [(piece.start, piece.size) for piece in found])
 
 
 def between(model: memoryview, found: Sequence[Piece]) -> Iterator[tuple[int, memoryview]]:

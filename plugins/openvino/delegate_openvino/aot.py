@@ -15,6 +15,7 @@ from torch.fx import Node
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.asking import AskingBackend
+from delegate.backends.keys import require_specs
 from delegate.backends.nan import Nan, notes_on_nan, refused_for_nan
 from delegate.backends.rounding import returns_to_half
 from delegate.backends.zeros import constants_of_zero, keeps_zero
@@ -118,16 +119,24 @@ class OpenVinoBackend(AskingBackend):
         holes = large_constants(xml)
         data = tuple(memoryview(whole)[start : start + size] for start, size in holes)
         options = self.options
-        specs = {
-            **options.model_dump(),
-            "graph": len(xml),
-            "weights": [start for start, _ in holes],
-            "dtypes": _names(region.inputs),
-            "results": _names(region.outputs),
-        }
+        specs = {**self._specs(region), "graph": len(xml), "weights": [start for start, _ in holes]}
         note = f"{len(made.model.get_ops())} OpenVINO operators, {options.device} in {options.precision}"
         notes = (note, *notes_on_nan(region, LOSING))
         return PreprocessResult(xml + without(whole, holes), specs, notes, data=data)
+
+    def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
+        """Raise an exception if the specs of a cached artifact are not those of its region, options and graph."""
+        require_specs(artifact, self._specs(region))
+        size = artifact.compile_specs["graph"]
+        holes = large_constants(bytes(artifact.blob[:size]))
+        require_specs(artifact, {"graph": size, "weights": [start for start, _ in holes]})
+        if [length for _, length in holes] != [len(part) for part in artifact.data] or artifact.space:
+            raise ValueError("its weights are not those of its graph")
+
+    def _specs(self, region: Region) -> dict[str, Any]:
+        """Return the compile specs that do not depend on the model."""
+        types = {"dtypes": _names(region.inputs), "results": _names(region.outputs)}
+        return {**self.options.model_dump(), **types}
 
 
 def _try(model: openvino.Model, region: Region, options: OpenVinoOptions) -> None:

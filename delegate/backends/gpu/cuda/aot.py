@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, NonNegativeInt, field_validator
@@ -14,7 +14,7 @@ from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
 from delegate.backends.exported import exported_program
 from delegate.backends.gpu.cuda import library, rounding
-from delegate.backends.gpu.cuda.blob import Weight, pack
+from delegate.backends.gpu.cuda.blob import Weight, pack, unpack
 from delegate.backends.gpu.cuda.compiling import compile_library
 from delegate.backends.gpu.cuda.importing import factors, to_relax
 from delegate.backends.gpu.cuda.layout import with_transposed_weights
@@ -22,6 +22,7 @@ from delegate.backends.gpu.cuda.operators import TABLE
 from delegate.backends.gpu.cuda.runtime import host
 from delegate.backends.gpu.cuda.targets import ARCHITECTURES, HOST, Target
 from delegate.backends.gpu.cuda.tuning import Tuner
+from delegate.backends.keys import require_specs
 from delegate.backends.lowering import TableBackend
 from delegate.backends.zeros import constants_of_zero, keeps_zero
 from delegate.edge.constants import raw_bytes
@@ -104,12 +105,7 @@ class CudaBackend(TableBackend):
         tuner = self._tuner_for(target)
         code = compile_library(module, target, None if tuner is None else tuner.schedule)
         blob, specs = pack(code, [_weight(value) for value in parameters.values()])
-        about = {
-            "target": target.arch,
-            "tvm": library.version(),
-            "host": host(),
-            "inputs": [_dtype(tensor(n)).name for n in region.inputs],
-        }
+        about = _about(target, region)
         notes = [
             *([] if precision == "float32" else [f"products of {precision}, summed up in float32"]),
             f"for {library.STAND_IN if target.is_host else target}, {why}",
@@ -118,6 +114,13 @@ class CudaBackend(TableBackend):
         if tuner is not None:
             notes.append(f"tuned by {tuner.path}, {tuner.measured} schedules measured so far")
         return PreprocessResult(blob, {**specs, **about}, tuple(notes), "stand-in" if target.is_host else "cuda")
+
+    def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
+        target, _ = self._target()
+        require_specs(artifact, _about(target, region))
+        unpack(memoryview(artifact.blob), artifact.compile_specs)
+        if artifact.space != ("stand-in" if target.is_host else "cuda"):
+            raise ValueError(f"{artifact.space!r} is no memory of a GPU")
 
     def _tuner_for(self, target: Target) -> Tuner | None:
         """One for all partitions: they share the trials."""
@@ -168,3 +171,9 @@ def _dtype(value: torch.Tensor) -> DType:
 def _weight(value: torch.Tensor) -> Weight:
     dtype = _dtype(value)
     return Weight(dtype, raw_bytes(value).view(dtype.numpy).reshape(value.shape))
+
+
+def _about(target: Target, region: Region) -> dict[str, Any]:
+    """Return the compile specs that do not depend on the library."""
+    inputs = [_dtype(tensor(n)).name for n in region.inputs]
+    return {"target": target.arch, "tvm": library.version(), "host": host(), "inputs": inputs}

@@ -13,6 +13,7 @@ from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.gpu.webgpu import provider
 from delegate.backends.gpu.webgpu.operators import LIMITS, OPERATORS
+from delegate.backends.keys import require_specs
 from delegate.backends.onnx.aot import OnnxBackend
 from delegate.backends.onnx.blob import pack
 from delegate.backends.onnx.model import ExportedModel
@@ -52,6 +53,7 @@ class WebGpuBackend(OnnxBackend):
     library = provider.PROVIDER
     operators = OPERATORS
     table = table_of(OPERATORS, LIMITS)
+    space = provider.SPACE
 
     @cached_property
     def _here(self) -> Provider | None:
@@ -83,7 +85,6 @@ class WebGpuBackend(OnnxBackend):
         if self._here is not None:
             self.refuse_left_to_cpu(exported)
         blob, specs, data = pack(exported.model)
-        float16 = any(t.dtype is torch.float16 for n in region.graph.nodes if n.op != "output" for t in tensors(n))
         notes = [
             f"{len(exported.operators)} ONNX operators",
             "compiled without a look at a GPU: none is here"
@@ -91,8 +92,12 @@ class WebGpuBackend(OnnxBackend):
             else f"checked on {provider.describe(self._here)}",
         ]
         return PreprocessResult(
-            blob, {**specs, **self._specs(), "float16": float16}, tuple(notes), provider.SPACE, data
+            blob, {**specs, **self._specs(), "float16": _has_float16(region)}, tuple(notes), self.space, data
         )
+
+    def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
+        super().check_artifact(region, artifact)
+        require_specs(artifact, {"float16": _has_float16(region)})
 
     def _specs(self) -> dict[str, Any]:
         options = self.options
@@ -104,3 +109,8 @@ class WebGpuBackend(OnnxBackend):
             "powerPreference": options.power,
             "validationMode": options.validation,
         }
+
+
+def _has_float16(region: Region) -> bool:
+    nodes = (node for node in region.graph.nodes if node.op != "output")
+    return any(t.dtype is torch.float16 for node in nodes for t in tensors(node))
