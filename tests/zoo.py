@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -124,7 +125,6 @@ LARGE = {  # for machines with a GPU
     "vit_b_16": Architecture(_torchvision, _image, 224),
     "bert_base": Architecture(lambda _: _bert(), _tokens, 128),
 }
-QUICK = ("mobilenet_v3_small", "vit_tiny", "bert_mini", "llama_mini", "swin_t")  # for the default test run
 
 
 def calibrate(module: torch.nn.Module, inputs: Inputs, samples: int = 2) -> torch.nn.Module:
@@ -165,8 +165,9 @@ def make(name: str) -> tuple[torch.nn.Module, Inputs]:
         return calibrate(module, inputs), inputs
 
 
+@functools.lru_cache(maxsize=4)
 def export(name: str) -> torch.export.ExportedProgram:
-    """The exported program of `make(name)`."""
+    """Return the exported program of `make(name)`, which callers share and must not change."""
     module, inputs = make(name)
     with libraries():
         return torch.export.export(module, inputs)

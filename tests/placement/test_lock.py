@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import re
 from dataclasses import asdict
@@ -35,16 +36,25 @@ class Net(nn.Module):
         return self.second(torch.cumsum(torch.tanh(self.first(x)), 1))
 
 
+@functools.cache
 def export(width: int = 8, seed: int = 0) -> torch.export.ExportedProgram:
     torch.manual_seed(seed)
     with torch.no_grad():
         return torch.export.export(Net(width).eval(), (X,))
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    made = tmp_path / "delegate.lock"
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The text of a lock."""
+    made = tmp_path_factory.mktemp("lock") / "delegate.lock"
     delegate.to_backend(export(), "xnnpack", lock=made)
+    return made.read_text()
+
+
+@pytest.fixture
+def path(locked: str, tmp_path: Path) -> Path:
+    made = tmp_path / "delegate.lock"
+    made.write_text(locked)
     return made
 
 

@@ -330,7 +330,7 @@ def test_results_that_say_nothing_put_nobody_out(name: str) -> None:
 
 def test_a_bound_lets_less_precision_in(exported) -> None:
     quantized = {"name": "xnnpack:two", "quantization": {"scheme": "dynamic_int8"}}
-    given = {"policy": "measured", "budget": 60, "candidates": ["xnnpack:one", quantized]}
+    given = {**SIZES, "policy": "measured", "budget": 60, "candidates": ["xnnpack:one", quantized]}
     loose = delegate.to_backend(exported, config={**TWO, "placement": {**given, "accuracy": {"sqnr_db": 10}}}, verify=X)
     rows = {p.name: p for p in loose.report.placements[0].plans}
     assert set(rows) == {"xnnpack:one", "xnnpack:two dynamic_int8"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -43,15 +45,18 @@ class Looping(nn.Module):
 
 def edge(module: nn.Module, *inputs: torch.Tensor) -> EdgeProgram:
     with torch.no_grad():
-        exported = torch.export.export(module.eval(), inputs)
+        return identified(torch.export.export(module.eval(), inputs))
+
+
+def identified(exported: torch.export.ExportedProgram) -> EdgeProgram:
     return identify(optimize(to_edge(exported, name="forward")))
 
 
 MODELS = {
     "blocks": lambda: edge(nn.Sequential(*(Block() for _ in range(5))), torch.randn(4, 16)),
     "looping": lambda: edge(Looping(), torch.randn(2, 8)),
-    "mobilenet_v3_small": lambda: identify(optimize(to_edge(zoo.export("mobilenet_v3_small"), name="forward"))),
-    "bert_mini": lambda: identify(optimize(to_edge(zoo.export("bert_mini"), name="forward"))),
+    "mobilenet_v3_small": functools.cache(lambda: identified(zoo.export("mobilenet_v3_small"))),
+    "bert_mini": functools.cache(lambda: identified(zoo.export("bert_mini"))),
     "one operator": lambda: edge(nn.ReLU(), torch.randn(3)),
 }
 

@@ -200,7 +200,7 @@ def test_training() -> None:
     assert sqnr(program.module()(x).detach(), compiled(x)) >= 20
 
 
-@pytest.mark.parametrize("scheme", ["dynamic_int8", "weight_only_int8"])
+@pytest.mark.parametrize("scheme", ["weight_only_int8", pytest.param("dynamic_int8", marks=pytest.mark.slow)])
 def test_training_of_convolutions_with_norms_whose_activations_are_floats(scheme: str) -> None:
     torch.manual_seed(0)
     module, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).train(), torch.randn(2, 3, 8, 8)
