@@ -126,7 +126,7 @@ def to_backend(
     compiler.take(exported)
     outcome = None
     if placing is not None:
-        outcome = measured_places(compiler, exported, verify, registry, cache, progress, asked, ray)
+        outcome = measured_places(compiler, exported, source, verify, registry, cache, progress, asked, ray)
         compiler, exported = cast(Compiler, outcome.base.compiler), dict(outcome.base.exported)
         compiler.partitioners = outcome.plan.partitioners(compiler.partitioners, MEASURED)
         compiler.beside = outcome.plan

@@ -62,6 +62,7 @@ def to_measure(
 def measured_places(
     compiler: Compiler,
     exported: Mapping[str, ExportedProgram],
+    floats: Mapping[str, ExportedProgram],
     verify: Any,
     registry: Registry,
     cache: bool | None,
@@ -69,7 +70,14 @@ def measured_places(
     elsewhere: Elsewhere | None,
     ray: str | None,
 ) -> Outcome:
-    """What measuring has chosen, for a compiler that has taken the methods."""
+    """Return the choice of measuring, for a compiler that has taken the methods.
+
+    Args:
+        compiler: that has taken the methods.
+        exported: the methods.
+        floats: the float references of methods that are other programs, e.g. quantized ones.
+        verify, registry, cache, progress, elsewhere, ray: see `to_backend`.
+    """
     selection = compiler.selection
     settings = selection.placement
     begun, not_tried = time.monotonic(), list[str]()
@@ -97,6 +105,7 @@ def measured_places(
         circumstances = Circumstances(
             settings=settings,
             samples=samples_to_place(settings, verify, exported, compiler),
+            floats=floats,
             registry=registry,
             kernels=_names(selection.kernels),
             identities={name: text for name, text in identities.items() if text is not None},

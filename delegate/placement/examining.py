@@ -15,9 +15,11 @@ from delegate.accuracy.reference import EagerMethods, copies, tensors
 from delegate.accuracy.samples import Sample
 from delegate.compiled import to_array, to_tensor
 from delegate.edge.program import EdgeProgram
+from delegate.errors import AccuracyError
 from delegate.placement.judging import Examined, compared_inputs, examined, farthest, results
 from delegate.placement.trials import Seat
-from delegate.program.model import Program
+from delegate.program.expr import Expr
+from delegate.program.model import Program, Ref
 
 MOST_SAMPLES = 8  # that are compared
 
@@ -26,7 +28,7 @@ class Examination:
     """Compares programs of one method with torch.
 
     Args:
-        ep: the method.
+        ep: the reference: the method itself, or the float program that it was quantized from.
         edge: the same in edge dialect.
         samples: calls of it.
         bound: the least SQNR in dB; None: that of the program's own precision.
@@ -63,10 +65,25 @@ class Examination:
 
         Args:
             program: of the method, by any plan; it knows which inputs are written to.
+
+        Raises:
+            AccuracyError: torch cannot run the reference, or it has other outputs or states than the program.
         """
         if self._expected is None:
             self._expected = self._run(compared_inputs(program, self._edge.name))
+            self._require_as_many(program, len(self._expected[0]))
         return self._expected
+
+    def _require_as_many(self, program: Program, expected: int) -> None:
+        """Raise AccuracyError if the reference has another number of results than a program."""
+        name = self._edge.name
+        outputs = next(m for m in program.methods if m.name == name).outputs
+        count = sum(isinstance(output, Ref | Expr | bool | int | float) for output in outputs)
+        count += len(compared_inputs(program, name)) + len(program.states)
+        if count != expected:
+            what = f"the program gives {count} results, with written inputs and states, and its reference {expected}"
+            remedy = "give the model that the program was made of, or leave accuracy out"
+            raise AccuracyError(what, where=f"method {name}", remedy=remedy)
 
     def _run(self, written: Sequence[int]) -> list[list[torch.Tensor]]:
         name = self._edge.name

@@ -17,6 +17,7 @@ from delegate.accuracy.samples import Sample
 from delegate.cache.store import Store
 from delegate.config import Placing
 from delegate.edge.graphs import is_random
+from delegate.edge.keys import NoKey, exported_key
 from delegate.errors import BackendError, ConfigError, did_you_mean
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
@@ -58,6 +59,8 @@ class Circumstances:
     Args:
         settings: of the configuration.
         samples: method -> calls that results are compared on; the first is measured.
+        floats: method -> its float reference, of methods that have one. A bound is on the results against this, as that
+            of `verify` is; without a bound, results are compared with the program that is lowered.
         registry: where backends are looked up.
         kernels: names of the libraries to run on.
         identities: backend -> versions and options as text; what is not there has nothing kept.
@@ -72,6 +75,7 @@ class Circumstances:
 
     settings: Placing
     samples: Mapping[str, Sequence[Sample]]
+    floats: Mapping[str, ExportedProgram]
     registry: Registry
     kernels: Sequence[str] | None
     identities: Mapping[str, str]
@@ -82,6 +86,15 @@ class Circumstances:
     not_tried: Sequence[str] = ()
     elsewhere: Elsewhere | None = None
     cluster: Cluster | None = None
+
+    def reference(self, method: str, own: ExportedProgram) -> ExportedProgram:
+        """Return the program that results of a method are compared with.
+
+        Args:
+            method: its name.
+            own: the program that is lowered.
+        """
+        return own if self.settings.accuracy is None else self.floats.get(method, own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +169,7 @@ def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: floa
     found = kept.choice(candidates, budget)
     if found is not None:
         return found
-    ep, edge = bases[0].exported[name], candidates[0].lowering.edge()
+    ep, edge = given.reference(name, bases[0].exported[name]), candidates[0].lowering.edge()
     bound = None if settings.accuracy is None else settings.accuracy.sqnr_db
     examine = Examination(ep, edge, given.samples[name], bound, is_random=is_random(edge.graph_module))
 
@@ -191,7 +204,11 @@ class _Kept:
         if given.store is None or not given.identities.keys() >= {c.backend for c in candidates}:
             return cls()
         own = {c.name: repr((given.identities[c.backend], c.options, given.kernels)) for c in candidates}
-        return cls(KeptChoices(given.store), _key(name, bases, candidates, given), KeptCosts(given.store, own))
+        costs = KeptCosts(given.store, own)
+        try:
+            return cls(KeptChoices(given.store), _key(name, bases, candidates, given), costs)
+        except NoKey:  # the reference holds what nobody can compare
+            return cls(costs=costs)
 
     def choice(self, candidates: Sequence[Candidate], budget: float) -> Placed | None:
         found = None if self.choices is None else self.choices.find(self.key, budget)
@@ -249,7 +266,8 @@ def _key(name: str, bases: Sequence[Base], candidates: Sequence[Candidate], give
         [(c.name, c.backend) for c in candidates],
     ]
     if settings.accuracy is not None:
-        depends_on += [_digest(given.samples[name])]
+        reference = given.reference(name, bases[0].exported[name])
+        depends_on += [_digest(given.samples[name]), exported_key({name: reference})]
     return choice_key(edges, depends_on, by_weights=settings.accuracy is not None)
 
 
