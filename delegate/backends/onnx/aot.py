@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch.fx import Node
 
-from delegate.backends.aot import PreprocessResult, Region, RegionRefused
+from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.exported import exported_program
 from delegate.backends.keys import require_specs
 from delegate.backends.lowering import LoweringTable, TableBackend
@@ -16,6 +16,7 @@ from delegate.backends.onnx.biases import too_large
 from delegate.backends.onnx.blob import unpack
 from delegate.backends.onnx.model import ExportedModel, require_graph, to_onnx
 from delegate.backends.onnx.provider import Provider
+from delegate.backends.onnx.session import may_hold_code
 from delegate.backends.onnx.translations import TRANSLATIONS, Operators
 from delegate.backends.onnx.translations.row import Translation
 from delegate.backends.onnx.zero_points import cut_off
@@ -56,7 +57,10 @@ class OnnxBackend(TableBackend):
     def preprocess(self, region: Region) -> PreprocessResult:
         if refused := too_large(region) | cut_off(region) | constants_of_zero(region):
             raise RegionRefused(refused)
-        return self.compile(to_onnx(exported_program(region), self.table), region)
+        exported = to_onnx(exported_program(region), self.table)
+        if may_hold_code(exported.model.graph):  # the runtime part would refuse it
+            raise RegionFailed("a name in it contains EPContext, by which ONNX marks machine code: rename the module")
+        return self.compile(exported, region)
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
         """Raise an exception if the specs of a cached artifact are not those of its region and of the options."""
