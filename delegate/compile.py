@@ -107,7 +107,7 @@ def to_backend(
     elsewhere = {"a bundle": bundle, "costs": costs, RAY: ray}
     keeping = lock_to_keep(locked, lock, {"a plan": plan, **elsewhere})
     asked = elsewhere_of(bundle, costs)
-    selection = select(backends, config, registry, kernels, () if keeping is None else keeping.plan.backends)
+    selection = select(backends, config, registry, kernels, () if keeping is None else keeping.plan.backends, cache)
     given = of_lock(exported_programs(model, example_inputs), keeping, locked, selection)
     saved = _saved_plan(plan) if keeping is None else keeping.plan
     placing = to_measure(place, selection, saved, elsewhere) if keeping is None else None

@@ -154,7 +154,7 @@ class Registry:
             BackendNotFound, BackendBroken, BackendIncompatible, BackendUnavailable: as their names say.
         """
         info = self._require(name, absent_ok=True)
-        if not self._is_foreign(info.name):
+        if not self.is_plugin(info.name):
             made = self.aot(name, absent_ok=True) if half == "aot" else self.runtime(name)
             return {"options": schema_of(made)} if half == "aot" else {}
         (plugin,) = self._plugins[info.name]
@@ -194,7 +194,7 @@ class Registry:
         library anyway: a program starts the sooner.
         """
         name = backend_of(name)
-        if name not in self._states and name in self._plugins and not self._is_foreign(name):
+        if name not in self._states and name in self._plugins and not self.is_plugin(name):
             self._states[name] = self._find(name, self._here)
         return cast("type[BackendRuntime]", self._half(name, "runtime", absent_ok=False))
 
@@ -202,6 +202,11 @@ class Registry:
         """Whether a backend is this project's own, and neither a plugin nor registered in this process alone."""
         plugins = self._plugins.get(backend_of(name))
         return plugins is not None and plugins[0].owner == OWN
+
+    def is_plugin(self, name: str) -> bool:
+        """Return whether another distribution declares a backend."""
+        plugins = self._plugins.get(backend_of(name))
+        return plugins is not None and plugins[0].owner != OWN
 
     def register(self, info: BackendInfo | BackendAlias) -> None:
         """Add a backend, or a name for the best of several, for this process, without packaging it.
@@ -290,6 +295,8 @@ class Registry:
         except (LookupError, TypeError, ValueError, AttributeError):
             return broken(plugin, "answers nonsense when it is probed")
         state = self._state_of(said, plugin)
+        if answer.kept and state.state is State.BROKEN and isinstance(said, BackendAlias):
+            return self._asked(plugin, anew=True)  # the cached names are of no backend
         return replace(state, kept=answer.kept)
 
     def _state_of(self, said: BackendState | BackendAlias, plugin: Plugin) -> BackendState:
@@ -297,10 +304,6 @@ class Registry:
             return said
         self._aliases[said.name] = said
         return self._best(said, plugin)
-
-    def _is_foreign(self, name: str) -> bool:
-        """Whether a backend is a plugin of somebody else."""
-        return name in self._plugins and self._plugins[name][0].owner != OWN
 
     def _compiles(self, name: str) -> bool:
         """Whether the AOT half of a backend that nobody asked for can be used; warns, once, where not."""

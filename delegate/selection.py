@@ -8,11 +8,14 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from torch.fx import Graph
+
 from delegate.backends.checked import CheckedBackend
+from delegate.backends.guarded import GuardedBackend, Outcomes, warm_up
 from delegate.backends.isolated import IsolatedBackend
 from delegate.backends.unasked import UnaskedBackend
 from delegate.cache.folder import ARTIFACTS, cache_folder, private
@@ -39,7 +42,7 @@ from delegate.plugins import INSTANCE, PORTABLE, backend_of
 from delegate.registry import Registry
 
 Request = str | Partitioner | Sequence[str | Partitioner] | None
-Half = CheckedBackend | IsolatedBackend | UnaskedBackend
+Half = CheckedBackend | GuardedBackend | IsolatedBackend | UnaskedBackend
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | None
 
 
@@ -73,6 +76,15 @@ class Selection:
     cache: Cache = field(default_factory=Cache)
     placement: Placing = field(default_factory=Placing)
 
+    def warm_up(self, graphs: Iterable[Graph]) -> None:
+        """Have the separate process of compilers start while this process has other work, if it may be needed.
+
+        Args:
+            graphs: of all methods.
+        """
+        backends = [b.backend if isinstance(b, UnaskedBackend) else b for b in self.backends.values()]
+        warm_up([b for b in backends if isinstance(b, GuardedBackend)], graphs)
+
     @cached_property
     def capabilities(self) -> Mapping[str, Capability]:
         """What each of the backends can do."""
@@ -97,12 +109,14 @@ def select(
     registry: Registry,
     kernels: Wanted | None = None,
     compiled_for: Collection[str] = (),
+    cache: bool | None = None,
 ) -> Selection:
     """Resolve the arguments of `to_backend`.
 
     Args:
         request, config, registry, kernels: see there.
         compiled_for: backends that are used though their device is absent here, also where none is named.
+        cache: whether to use the cache; None: as the configuration has it.
 
     Raises:
         ConfigError: the configuration or an option is wrong, or backends or kernels are named in both places.
@@ -119,6 +133,7 @@ def select(
             "kernel libraries are named twice, in the call and in the configuration", remedy="name them in one place"
         )
     partitioners, notes = [], []
+    store = _store(settings.cache, cache)
     backends: dict[str, Half] = {}
     asked = request is not None or settings.backends is not None
     for partitioner in _partitioners(request, settings, registry, compiled_for):
@@ -129,7 +144,7 @@ def select(
                 remedy=f"give one a name of its own, e.g. {backend_of(name)}{INSTANCE}second",
             )
         try:
-            backends[name] = _made(partitioner, registry, asked, name in compiled_for)
+            backends[name] = _made(partitioner, registry, asked, name in compiled_for, store)
         except BackendError as error:
             if not asked:
                 if settings.policy.unavailable != "skip":
@@ -164,33 +179,43 @@ def kept_artifacts(selection: Selection, registry: Registry, wanted: bool | None
         registry: that knows the states of the backends.
         wanted: whether to use it, in place of what the configuration says.
     """
-    folder = kept_folder(selection, wanted)
-    if folder is None:
+    store = _store(selection.cache, wanted)
+    if store is None:
         return None
-    store = Store(folder / ARTIFACTS, selection.cache.max_mb * 2**20)
     identities = {name: partial(b.identity, registry.state(name)) for name, b in selection.backends.items()}
     return KeptArtifacts(store, identities)
 
 
-def kept_folder(selection: Selection, wanted: bool | None = None) -> Path | None:
-    """Where lowerings keep things; None where nothing is kept. `wanted` as in `kept_artifacts`."""
-    settings = selection.cache
+def kept_folder(settings: Cache, wanted: bool | None = None) -> Path | None:
+    """Return the folder of the cache; None if nothing is kept. `wanted` as in `kept_artifacts`."""
     enabled = settings.enabled if wanted is None else wanted
     folder = cache_folder() if settings.folder is None else Path(settings.folder).expanduser()
     return private(folder) if enabled else None
 
 
-def _made(partitioner: Partitioner, registry: Registry, asked: bool, absent_ok: bool) -> Half:
+def _store(settings: Cache, wanted: bool | None) -> Store | None:
+    folder = kept_folder(settings, wanted)
+    return None if folder is None else Store(folder / ARTIFACTS, settings.max_mb * 2**20)
+
+
+def _made(partitioner: Partitioner, registry: Registry, asked: bool, absent_ok: bool, store: Store | None) -> Half:
     """The AOT half that a partitioner chooses nodes for; raises BackendError."""
     name = partitioner.backend
-    if partitioner.isolate:
+    if partitioner.isolate == "compile":
         registry.half(name, "aot")  # it may crash or hang when it is imported, too
     half = registry.aot(name, absent_ok=absent_ok)
     options = backend_options(BackendChoice(name=name, options=dict(partitioner.options)), registry)
-    if partitioner.isolate:
-        given = json.dumps(dict(partitioner.options), default=str)  # the text that `backend_options` has accepted
-        return IsolatedBackend(name, half, registry.info(name).aot, given, partitioner.time_limit)
-    made = CheckedBackend(name, half, options)
+    # The text is the one that `backend_options` has accepted.
+    text = json.dumps(dict(partitioner.options), default=str)
+    path = registry.info(name).aot
+    isolate = partial(IsolatedBackend, name, half, path, text, partitioner.time_limit)
+    if partitioner.isolate == "compile":
+        return isolate()
+    checked = CheckedBackend(name, half, options)
+    made: CheckedBackend | GuardedBackend = checked
+    if partitioner.isolate == "auto" and registry.is_plugin(name):
+        outcomes = Outcomes(cache(partial(checked.identity, registry.state(name))), store)
+        made = GuardedBackend(checked, path, isolate, outcomes, partitioner.time_limit)
     if asked:
         return made
     return UnaskedBackend(made, lambda fault: registry.warn(name, str(fault)), foreign=not registry.is_own(name))

@@ -130,6 +130,7 @@ class Backend(ABC):
     Options: ClassVar[type[Options]] = Options
     name: ClassVar[str]
     most_constants: ClassVar[int | None] = None  # elements that one partition may hold: what has more is cut
+    check_uses_library: ClassVar[bool] = True  # `check` may crash or hang: see "A compile that crashes" in the docs
 
     def __init__(self, options: Any) -> None:
         self.options = options

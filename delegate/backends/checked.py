@@ -91,6 +91,7 @@ class CheckedBackend:
             self.preserve_ops = _names(self._half.preserve_ops)
             self.check = self._half.check
             self.most_constants = self._half.most_constants
+            self.check_uses_library = self._half.check_uses_library
             self.claims = None if type(self._half).claims is Backend.claims else self._half.claims
         except DelegateError:
             raise

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from delegate.backends.replies import Decode, decode_claims, decode_error, decode_result, decode_verdict
 from delegate.backends.transfer import Packed, pack
-from delegate.errors import BackendBroken, BackendUnavailable
+from delegate.errors import BackendUnavailable
 from delegate.plain_data import count, flag, text, texts
 from delegate.plugins import one_line
 from delegate.probing.process import LIMITS, Child, Clock, ended, search_path, uninterrupted
@@ -44,8 +44,11 @@ _NUMBERS = itertools.count()
 _FAULTS = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # of a reply that makes no sense
 
 
-class CannotSend(Exception):
-    """A graph cannot be sent to another process."""
+class CannotIsolate(BackendUnavailable):
+    """A compiler cannot work in a process of its own, or not on this graph."""
+
+    def __init__(self, what: str, where: str = "", remedy: str = "set `isolate: none` for the backend") -> None:
+        super().__init__(what, where=where, remedy=remedy)
 
 
 class Replies(NamedTuple):
@@ -84,14 +87,13 @@ class AotPart(NamedTuple):
         """Return one with a number of its own.
 
         Raises:
-            BackendUnavailable: this system has no such processes, or they cannot import the class.
+            CannotIsolate: this system has no such processes, or they cannot import the class.
         """
-        remedy = f"leave out `isolate` of {name}"
         if not HAS_PROCESSES:
-            raise BackendUnavailable("a compiler in a process of its own needs POSIX", remedy=remedy)
+            raise CannotIsolate("a compiler in a process of its own needs POSIX")
         if not _stamp(path):
             what = f"the AOT part of backend {name!r} cannot be imported by another process"
-            raise BackendUnavailable(what, where=path, remedy=f"define it in a module that has a file, or {remedy}")
+            raise CannotIsolate(what, path, "define it in a module that has a file, or set `isolate: none`")
         return cls(next(_NUMBERS), name, path, options)
 
 
@@ -106,13 +108,13 @@ def query(part: AotPart, question: str, subject: Any, names: Sequence[str], limi
         limit: seconds for all answers.
 
     Raises:
-        BackendBroken: no process can be started.
-        CannotSend: the subject cannot be sent.
+        CannotIsolate: no process can be started, or the subject cannot be sent.
     """
     try:
         packed = pack(subject)
     except (pickle.PicklingError, TypeError, AttributeError, NotImplementedError) as error:
-        raise CannotSend(one_line(error)) from error
+        what = f"a graph cannot be sent to the process of backend {part.name!r}: {one_line(error)}"
+        raise CannotIsolate(what) from error
     while True:
         process = _POOL.take(part)
         was_used = bool(process.stamps)
@@ -144,14 +146,14 @@ class CompilerProcess:
         used: the time of the last query.
 
     Raises:
-        BackendBroken: it cannot be started.
+        CannotIsolate: it cannot be started.
     """
 
     def __init__(self, paths: Sequence[str] = ()) -> None:
         try:
             self._child, self._channel, self._socket = uninterrupted(partial(_start, paths))
         except OSError as error:
-            raise BackendBroken(f"no process can be started for a compiler: {one_line(error)}") from error
+            raise CannotIsolate(f"no process can be started for a compiler: {one_line(error)}") from error
         self.stamps: dict[str, str] = {}
         self.used = time.monotonic()
         self._is_ready = self._has_ended = False
@@ -164,7 +166,7 @@ class CompilerProcess:
         return not self._has_ended and self._child.process.poll() is None
 
     def query(self, part: AotPart, question: str, packed: Packed, names: Sequence[str], limit: float) -> Replies:
-        """Return the answers; raises CannotSend if it cannot read what it got."""
+        """Return the answers; raises CannotIsolate if it cannot read what it got."""
         request = {
             "question": question, "names": list(names), "part": list(part), "environment": dict(os.environ),
             "folder": _folder(), "search_path": search_path(),
@@ -324,7 +326,7 @@ def _shared(parts: Sequence[bytes | memoryview] = ()) -> BinaryIO:
 def _decoded(decode: Decode, reply: Any) -> Any:
     """Return an answer, or the exception that stands for it; raises one of `_FAULTS` if it makes no sense."""
     if "unreadable" in reply:
-        raise CannotSend(text(reply, "unreadable"))
+        raise CannotIsolate(f"the process of a compiler cannot read its graph: {text(reply, 'unreadable')}")
     return decode(reply["value"]) if "value" in reply else decode_error(reply)
 
 

@@ -9,7 +9,7 @@ from torch.fx import Graph, Node
 
 from delegate.backends.aot import Backend, Claim, PreprocessResult, Region, RegionFailed, RegionGivenUp
 from delegate.backends.checked import rules_of
-from delegate.backends.compiler_process import MAKE, AotPart, CannotSend, Replies, query
+from delegate.backends.compiler_process import MAKE, AotPart, Replies, query
 from delegate.backends.state import BackendState
 from delegate.edge.node import is_compute
 from delegate.errors import BackendBroken
@@ -39,11 +39,11 @@ class IsolatedBackend:
 
     Raises:
         BackendBroken: it cannot be made, or crashes or hangs while it is made.
-        BackendUnavailable: this system has no such processes, or they cannot import the class.
+        CannotIsolate: this system has no such processes, or they cannot import the class.
     """
 
     def __init__(self, name: str, half: type[Backend], path: str, options: str, limit: float) -> None:
-        self._name, self._half, self._limit = name, half, limit
+        self._half, self._limit = half, limit
         self._part = AotPart.of(name, path, options)
         self._verdicts: Answers = {}
         self._claimed: Answers = {}
@@ -53,15 +53,19 @@ class IsolatedBackend:
             raise BackendBroken(what, where=f"{half.__module__}.{half.__qualname__}", remedy=AUTHOR)
         self.preserve_ops: frozenset[str]
         self.most_constants: int | None
-        self.preserve_ops, self.most_constants = _value(replies.items[0])
+        self.preserve_ops, self.most_constants = value_of(replies.items[0])
         self.claims = None if half.claims is Backend.claims else self._claims
 
     def check(self, node: Node) -> Verdict:
         """Return the backend's verdict; raises DelegateError for a fault."""
         if _key(node) not in self._verdicts:
-            self._answer(node, self._verdicts, "check", _refuse)
-        verdict: Verdict = _value(self._verdicts[_key(node)])
+            self.check_all(nodes_of(node.graph, node))
+        verdict: Verdict = value_of(self._verdicts[_key(node)])
         return verdict
+
+    def check_all(self, nodes: Iterable[Node]) -> dict[Node, Replies]:
+        """Have verdicts of nodes of one graph ready; return the replies about each that was checked now."""
+        return self._answer(nodes, self._verdicts, "check", refuse)
 
     def option_rules(self) -> dict[str, Rule]:
         """Return the values that each of its options accepts."""
@@ -70,7 +74,7 @@ class IsolatedBackend:
     def identity(self, state: BackendState) -> str | None:
         """Return the backend's identity, marked as isolated; None if its process ends at that."""
         replies = self._query("identity", (state.owner, state.availability))
-        own = None if replies.ending else _value(replies.items[0])
+        own = None if replies.ending else value_of(replies.items[0])
         return None if own is None else f"isolated: {own}"
 
     def preprocess(self, region: Region) -> PreprocessResult:
@@ -82,45 +86,54 @@ class IsolatedBackend:
             RegionFailed: it crashed, or failed and does not say why.
             DelegateError: it failed.
         """
-        replies = self._query("preprocess", region)
+        replies = self.compile(region)
         if replies.ending:
             raise_ending(region, replies.ending, is_late=replies.is_late)
-        result: PreprocessResult = _value(replies.items[0])
+        result: PreprocessResult = value_of(replies.items[0])
         return result
+
+    def compile(self, region: Region) -> Replies:
+        """Return the replies about a region."""
+        return self._query("preprocess", region)
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
         """Raise an exception if a cached artifact of a region is impossible."""
         replies = self._query("check_artifact", (region, artifact))
-        if replies.ending or not _value(replies.items[0]):
+        if replies.ending or not value_of(replies.items[0]):
             raise ValueError(f"the artifact of {region.name} is impossible")
 
     def _claims(self, node: Node) -> Sequence[Claim]:
         if _key(node) not in self._claimed:
-            self._answer(node, self._claimed, "claims", lambda why: [])
+            self._answer(nodes_of(node.graph, node), self._claimed, "claims", lambda why: [])
         by_name = {n.name: n for n in node.graph.nodes}
-        found = _value(self._claimed[_key(node)])
+        found = value_of(self._claimed[_key(node)])
         return [Claim(name, tuple(by_name[n] for n in nodes), verdict) for name, nodes, verdict in found]
 
-    def _answer(self, node: Node, known: Answers, question: str, unanswered: Callable[[str], Any]) -> None:
-        """Query a node and all others of its graph; a node at which the process ends gets the reason as its answer."""
-        waiting = [n for n in _nodes_of(node.graph, node) if _key(n) not in known]
+    def _answer(
+        self, nodes: Iterable[Node], known: Answers, question: str, unanswered: Callable[[str], Any]
+    ) -> dict[Node, Replies]:
+        """Query nodes of one graph; a node at which the process ends gets the reason as its answer.
+
+        Returns the replies about each node, but not of the rest that is refused after several ends.
+        """
+        waiting = [n for n in nodes if _key(n) not in known]
+        found: dict[Node, Replies] = {}
         ends = 0
         while waiting:
-            replies = self._query(question, node.graph, [n.name for n in waiting])
+            replies = self._query(question, waiting[0].graph, [n.name for n in waiting])
             known.update((_key(n), answer) for n, answer in zip(waiting, replies.items, strict=False))
+            found.update((n, Replies([answer])) for n, answer in zip(waiting, replies.items, strict=False))
             waiting = waiting[len(replies.items) :]
             if waiting:
                 ends += 1
+                found[waiting[0]] = replies
                 why = f"it {replies.ending} when it was asked about it"
                 refused, waiting = (waiting, []) if ends == _MOST_ENDS else (waiting[:1], waiting[1:])
                 known.update((_key(n), unanswered(why)) for n in refused)
+        return found
 
     def _query(self, question: str, subject: Any = None, names: Sequence[str] = ("",)) -> Replies:
-        try:
-            return query(self._part, question, subject, names, self._limit)
-        except CannotSend as error:
-            what = f"a graph cannot be sent to the process of backend {self._name!r}: {error}"
-            raise BackendBroken(what, remedy=f"leave out `isolate` of {self._name}") from error
+        return query(self._part, question, subject, names, self._limit)
 
 
 def raise_ending(region: Region, ending: str, *, is_late: bool) -> NoReturn:
@@ -130,7 +143,8 @@ def raise_ending(region: Region, ending: str, *, is_late: bool) -> NoReturn:
     raise RegionFailed(f"its compiler {ending}")
 
 
-def _nodes_of(graph: Graph, first: Node) -> Iterable[Node]:
+def nodes_of(graph: Graph, first: Node) -> Iterable[Node]:
+    """Return the nodes of a graph that compute, a given one first."""
     return dict.fromkeys((first, *(n for n in graph.nodes if is_compute(n))))
 
 
@@ -138,11 +152,12 @@ def _key(node: Node) -> tuple[Node, str]:
     return node, str(node.format_node())
 
 
-def _refuse(why: str) -> Verdict:
+def refuse(why: str) -> Verdict:
+    """Return the verdict on a node at which a library ended."""
     return no(Reason.REFUSED, why)
 
 
-def _value(answer: Any) -> Any:
+def value_of(answer: Any) -> Any:
     """Return an answer, or raise it if it is an error."""
     if isinstance(answer, Exception):
         raise answer

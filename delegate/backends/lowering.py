@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch.fx import Node
@@ -230,6 +230,7 @@ def _used(node: Node) -> Iterator[torch.Tensor]:
 class TableBackend(Backend):
     """A backend whose support checks and lowerings are rows of `table`."""
 
+    check_uses_library: ClassVar[bool] = False  # rows are Python
     table: LoweringTable[Any]  # of the class, or of one object where its options decide
     library: str = ""  # what takes or refuses a tensor's dtype, for messages; empty for the backend's name
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionGivenUp, RegionRefused
 from delegate.backends.checked import CheckedBackend
+from delegate.backends.guarded import GuardedBackend
 from delegate.backends.state import BackendState
 from delegate.errors import DelegateError
 from delegate.option_rules import Rule
@@ -20,29 +21,36 @@ class UnaskedBackend:
         foreign: whether it is a plugin of somebody else.
 
     Attributes:
+        backend: the argument.
         check, claims, preserve_ops, most_constants: the backend's own.
-        has_failed: whether there was any fault.
     """
 
-    def __init__(self, backend: CheckedBackend, tell: Callable[[DelegateError], None], *, foreign: bool) -> None:
+    def __init__(
+        self, backend: CheckedBackend | GuardedBackend, tell: Callable[[DelegateError], None], *, foreign: bool
+    ) -> None:
         self.check, self.claims = backend.check, backend.claims
         self.preserve_ops, self.most_constants = backend.preserve_ops, backend.most_constants
-        self._backend, self._tell = backend, tell
-        self.foreign, self.has_failed = foreign, False
+        self.backend, self._tell = backend, tell
+        self.foreign, self._has_failed = foreign, False
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether there was any fault."""
+        return self._has_failed or (isinstance(self.backend, GuardedBackend) and self.backend.has_failed)
 
     def on_fault(self, fault: DelegateError) -> None:
         """Told of a fault in its answers, see `Capability`."""
-        self.has_failed = True
+        self._has_failed = True
         self._tell(fault)
 
     def option_rules(self) -> dict[str, Rule]:
         """The values that each of its options accepts."""
-        return self._backend.option_rules()
+        return self.backend.option_rules()
 
     def identity(self, state: BackendState) -> str | None:
         """As the backend's own, but what it fails at is not kept."""
         try:
-            return self._backend.identity(state)
+            return self.backend.identity(state)
         except DelegateError as fault:
             self.on_fault(fault)
             return None
@@ -54,7 +62,7 @@ class UnaskedBackend:
     def preprocess(self, region: Region) -> PreprocessResult:
         """As the backend's own, but a region that it fails at it refuses, whole."""
         try:
-            return self._backend.preprocess(region)
+            return self.backend.preprocess(region)
         except (RegionRefused, RegionFailed):
             raise
         except DelegateError as fault:

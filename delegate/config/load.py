@@ -156,7 +156,7 @@ def _backend(choice: BackendChoice, path: Path, source: Source, registry: Regist
             return
         if state.state is State.BLOCKED:
             return  # its options stay unread; `policy.unavailable` says what happens
-        if choice.isolate:
+        if choice.isolate == "compile":
             registry.half(choice.name, "aot")  # where it crashes when it is imported
         model = registry.aot(choice.name, absent_ok=True).Options
     except BackendError as error:

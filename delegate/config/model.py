@@ -33,15 +33,17 @@ class BackendChoice(_Model):
         default=(), description="Operator patterns, e.g. aten.conv*: this backend takes nothing else. Empty: no limit."
     )
     exclude: Patterns = Field(default=(), description="Operator patterns that this backend never takes.")
-    isolate: Literal["compile"] | None = Field(
-        default=None,
-        description="compile: its checks and its compiler run in a separate process; if that crashes or hangs, nodes "
-        "are refused with that reason, and this process goes on. Needs POSIX. Key left out: here.",
+    isolate: Literal["auto", "compile", "none"] = Field(
+        default="auto",
+        description="Where its compiler runs. auto: a plugin's runs in a separate process on each structure of a "
+        "partition that is new to it, and else in this process; compile: its checks and its compiler always run in a "
+        "separate process; none: always in this process. If the separate process crashes or hangs, nodes are refused "
+        "with that reason, and this process goes on. Needs POSIX.",
     )
     time_limit: float = Field(
         default=600.0,
         gt=0,
-        description="With isolate: seconds that the backend gets to answer about a graph, and to compile a partition.",
+        description="Seconds of a separate process for the support checks of a graph, and to compile each partition.",
     )
 
     @model_validator(mode="before")

@@ -17,6 +17,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
+from delegate.backends.guarded import GuardedBackend
 from delegate.backends.isolated import IsolatedBackend
 from delegate.backends.keys import plain
 from delegate.backends.unasked import UnaskedBackend
@@ -43,6 +44,7 @@ from delegate.selection import Selection
 logger = logging.getLogger(__name__)
 
 FORMAT = 1  # of what an entry holds
+_MAY_FAIL = (GuardedBackend, UnaskedBackend)  # their faults are no errors
 
 
 class Made(NamedTuple):
@@ -128,7 +130,7 @@ class KeptPrograms:
 
     def keep(self, key: str, made: Made, lowered: Sequence[LoweredProgram]) -> None:
         """Have this found under a key, where all of its delegates' blobs are kept and no backend has failed."""
-        if any(isinstance(b, UnaskedBackend) and b.has_failed for b in self._selection.backends.values()):
+        if any(isinstance(b, _MAY_FAIL) and b.has_failed for b in self._selection.backends.values()):
             return
         program = made.program
         results = {name: d.result for part in lowered for name, d in part.delegates.items()}

@@ -99,7 +99,7 @@ def measured_places(
     begun = max(begun, time.monotonic() - _QUANTIZED * settings.budget)  # what is left is for measuring
     kept = compiler.kept
     identities = {} if kept is None else {name: kept.identity(name) for name in selection.backends}
-    folder = kept_folder(selection, cache)
+    folder = kept_folder(selection.cache, cache)
     is_here = elsewhere is None and ray is None
     with contextlib.ExitStack() as stack:
         circumstances = Circumstances(

@@ -20,11 +20,11 @@ class Partitioner(ABC):
     Args:
         backend: name of the backend that runs the nodes.
         options: options of that backend, as in the configuration.
-        isolate: "compile": run its AOT part in a separate process, so that a crash refuses nodes, and no more.
+        isolate: a key of the configuration: "auto", "compile" or "none".
         time_limit: seconds of that process for the support checks of a graph, and for each region.
     """
 
-    isolate: Literal["compile"] | None = None
+    isolate: Literal["auto", "compile", "none"] = "auto"
     time_limit: float = 600.0
 
     def __init__(
@@ -32,7 +32,7 @@ class Partitioner(ABC):
         backend: str,
         options: Mapping[str, Any] | None = None,
         *,
-        isolate: Literal["compile"] | None = None,
+        isolate: Literal["auto", "compile", "none"] = "auto",
         time_limit: float = 600.0,
     ) -> None:
         self.backend = backend

@@ -27,6 +27,7 @@ from delegate.backends.checked import CheckedBackend
 from delegate.backends.info import Availability, BackendInfo
 from delegate.backends.structure import structure
 from delegate.backends.transfer import pack, unpack_region
+from delegate.compile import explain
 from delegate.errors import BackendUnavailable, LoweringError
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.program.file import serialize
@@ -269,7 +270,7 @@ class Shared(nn.Module):
         whole = torch.randn(8, 4)
         self.turned = nn.Parameter(whole.t())
         self.part = nn.Parameter(torch.randn(100, 8)[3:7])
-        self.half = nn.Parameter(torch.randn(8).to(torch.bfloat16))
+        self.narrow = nn.Parameter(torch.randn(8).to(torch.bfloat16))
         self.register_buffer("none", torch.empty(0))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -313,7 +314,7 @@ def test_an_operator_that_only_this_process_has() -> None:
             return torch.relu(torch.ops.isolated_test.twice(x) + 1)
 
     ep = torch.export.export(Net(), (A,))
-    report = delegate.explain(
+    report = explain(
         ep, config={"backends": [{"name": "xnnpack", "isolate": "compile"}], "kernels": ["aten", "portable"]}
     )
     assert {n.op: n.backend for n in report.nodes if "twice" in n.op} == {"isolated_test.twice.default": "portable"}

@@ -1,0 +1,246 @@
+"""A backend whose library may crash: a structure that is new to it is compiled in a separate process first."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import signal
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple
+
+from torch._ops import OpOverload
+from torch.fx import Graph, Node
+
+from delegate.backends import compiler_process
+from delegate.backends.aot import PreprocessResult, Region
+from delegate.backends.checked import CheckedBackend
+from delegate.backends.compiler_process import CannotIsolate, Replies
+from delegate.backends.isolated import IsolatedBackend, nodes_of, raise_ending, refuse, value_of
+from delegate.backends.region import one_node_region
+from delegate.backends.structure import structure
+from delegate.cache.store import Entry, Store
+from delegate.errors import BackendError, DelegateError
+from delegate.plain_data import amount, mapping, text
+from delegate.probing.process import ended
+from delegate.verdict import Verdict
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1  # of the entry that holds outcomes
+_MOST = 20_000  # outcomes of a backend in the cache; the first ones go
+_BY_OTHERS = tuple(ended(-signal.Signals[name]) for name in ("SIGKILL", "SIGTERM", "SIGINT") if hasattr(signal, name))
+_AGAIN = "in an earlier lowering; `delegate cache clear` has it tried again"
+
+
+class Outcome(NamedTuple):
+    """The end of a compiler's process at a structure.
+
+    Args:
+        ending: e.g. "was killed by SIGSEGV"; empty if it did not end.
+        limit: seconds after which it was ended; 0 if it ended by itself.
+    """
+
+    ending: str = ""
+    limit: float = 0.0
+
+
+SAFE = Outcome()
+
+
+class Outcomes:
+    """Structures that the library of a backend has checked or compiled in a separate process, with the outcomes.
+
+    They last as long as this process, and in the cache if there is one.
+
+    Args:
+        identity: all that outcomes depend on besides the structure; None if that is unknown, and nothing is recorded.
+        store: the cache; None if there is none.
+    """
+
+    _RECORDED: dict[tuple[str, str], dict[str, Outcome]] = {}  # noqa: RUF012 - of this process: folder, key -> outcomes
+
+    def __init__(self, identity: Callable[[], str | None], store: Store | None) -> None:
+        self._identity, self._store = identity, store
+        self._key: str | None = None
+        self._known: dict[str, Outcome] | None = None
+
+    def get(self, structure: str, limit: float) -> Outcome | None:
+        """Return the outcome at a structure; None if it is unknown, or was late under a lower limit in seconds."""
+        found = self._outcomes().get(structure)
+        return None if found is None or 0 < found.limit < limit else found
+
+    def put(self, outcomes: dict[str, Outcome]) -> None:
+        """Record outcomes, but not those that may be no fault of the library, such as a lack of memory."""
+        lasting = {name: outcome for name, outcome in outcomes.items() if outcome.ending not in _BY_OTHERS}
+        known = self._outcomes()
+        if not lasting or self._key is None:
+            return
+        known |= self._read() | lasting  # other processes write, too
+        for name in list(known)[:-_MOST]:
+            del known[name]
+        if self._store is not None:
+            self._store.put(self._key, {"outcomes": known}, [])
+
+    def _outcomes(self) -> dict[str, Outcome]:
+        if self._known is None:
+            try:
+                identity = self._identity()
+            except DelegateError:  # who uses the identity for more reports it
+                identity = None
+            if identity is None:
+                self._known = {}
+                return self._known
+            self._key = hashlib.sha256(repr(("outcomes", FORMAT, identity)).encode()).hexdigest()
+            folder = "" if self._store is None else str(self._store.folder)
+            self._known = self._RECORDED.setdefault((folder, self._key), {})
+            self._known |= self._read()
+        return self._known
+
+    def _read(self) -> dict[str, Outcome]:
+        if self._store is None or self._key is None:
+            return {}
+        return self._store.read(self._key, _outcomes_of) or {}
+
+
+class GuardedBackend:
+    """The AOT part of a plugin in this process, but for structures that are new to it.
+
+    A structure is the operators, arguments, shapes and dtypes of a region, without the content of its constants. The
+    first time that it is compiled, and checked if checks use the library, this is done in a separate process. If the
+    process ends at that, the backend refuses the structure from then on.
+
+    Args:
+        backend: the AOT part in this process.
+        path: of its class, "module:Class".
+        isolate: makes the AOT part in a separate process.
+        outcomes: what is known of structures.
+        limit: seconds for the support checks of a graph, and for each region.
+
+    Attributes:
+        path: the argument.
+        has_failed: whether the separate process has ended at a support check.
+        claims, preserve_ops, most_constants, option_rules, identity, check_artifact: the AOT part's own.
+    """
+
+    def __init__(
+        self,
+        backend: CheckedBackend,
+        path: str,
+        isolate: Callable[[], IsolatedBackend],
+        outcomes: Outcomes,
+        limit: float,
+    ) -> None:
+        self.path, self._backend, self._isolate, self._outcomes, self._limit = path, backend, isolate, outcomes, limit
+        self.claims, self.check_artifact = backend.claims, backend.check_artifact
+        self.preserve_ops, self.most_constants = backend.preserve_ops, backend.most_constants
+        self.option_rules, self.identity = backend.option_rules, backend.identity
+        self.has_failed = False
+        self._isolated: IsolatedBackend | CannotIsolate | None = None
+        self._new: set[str] = set()  # structures of nodes that were unknown before this lowering
+
+    def check(self, node: Node) -> Verdict:
+        """Return the backend's verdict; raises DelegateError for a fault."""
+        if not self._backend.check_uses_library:
+            return self._backend.check(node)
+        outcome = self._known(_structure_of(node))
+        if outcome is None:
+            try:
+                return self._check_isolated(node)
+            except CannotIsolate:
+                return self._backend.check(node)
+        if outcome.ending:
+            self.has_failed = True
+            return refuse(f"it {outcome.ending} when it was asked about it, {_AGAIN}")
+        return self._backend.check(node)
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        """Return the compiled region; raises as `IsolatedBackend.preprocess` does."""
+        name = _digest(("compile", _form(region)))
+        outcome = self._outcomes.get(name, self._limit)
+        if outcome is None:
+            try:
+                replies = self._separate().compile(region)
+            except CannotIsolate:
+                return self._backend.preprocess(region)
+            if replies.is_made:
+                self._outcomes.put({name: self._outcome(replies)})
+            if replies.ending:
+                raise_ending(region, replies.ending, is_late=replies.is_late)
+            result: PreprocessResult = value_of(replies.items[0])
+            return result
+        if outcome.ending:
+            raise_ending(region, f"{outcome.ending} {_AGAIN}", is_late=outcome.limit > 0)
+        return self._backend.preprocess(region)
+
+    def is_new(self, program: str) -> bool:
+        """Return whether a program is lowered here for the first time, by a digest of it."""
+        if self._outcomes.get(program, 0.0) is not None:
+            return False
+        self._outcomes.put({program: SAFE})
+        return True
+
+    def _check_isolated(self, node: Node) -> Verdict:
+        """Check a node in the separate process, with all others of its graph that are new."""
+        isolated = self._separate()
+        structures = {n: _structure_of(n) for n in nodes_of(node.graph, node)}
+        replies = isolated.check_all([n for n, name in structures.items() if self._known(name) is None])
+        found = {name: self._outcome(replies[n]) for n, name in structures.items() if name and n in replies}
+        self._outcomes.put(found)
+        self.has_failed |= any(outcome.ending for outcome in found.values())
+        self._new |= found.keys()
+        return isolated.check(node)
+
+    def _known(self, name: str) -> Outcome | None:
+        """Return the outcome at a structure in earlier lowerings; the verdicts of this one are in the process."""
+        return None if not name or name in self._new else self._outcomes.get(name, self._limit)
+
+    def _outcome(self, replies: Replies) -> Outcome:
+        return Outcome(replies.ending, self._limit if replies.is_late else 0.0)
+
+    def _separate(self) -> IsolatedBackend:
+        """Return the AOT part in the separate process; raises CannotIsolate if that is not possible."""
+        if self._isolated is None:
+            try:
+                self._isolated = self._isolate()
+            except BackendError as error:
+                logger.info("it is not compiled in a separate process: %s", error)
+                self._isolated = CannotIsolate(str(error))
+        if isinstance(self._isolated, CannotIsolate):
+            raise self._isolated
+        return self._isolated
+
+
+def warm_up(backends: Sequence[GuardedBackend], graphs: Iterable[Graph]) -> None:
+    """Have the separate process start if a program is new to any backend, since it may need the process then."""
+    if backends:
+        operators = [[str(node.target) for node in graph.nodes] for graph in graphs]
+        program = _digest(("program", operators))
+        if new := [b.path for b in backends if b.is_new(program)]:
+            compiler_process.warm_up(new)
+
+
+def _structure_of(node: Node) -> str:
+    """Return the structure of a node as text; empty if it has none, as control flow."""
+    return _digest(("check", _form(one_node_region(node)))) if isinstance(node.target, OpOverload) else ""
+
+
+def _form(region: Region) -> Hashable:
+    """Return the structure of a region, whatever the content of its constants and the names of its nodes."""
+    return structure(region, lambda constant: (constant.dtype, tuple(constant.shape)), names=False)
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def _outcomes_of(entry: Entry) -> dict[str, Outcome]:
+    """Return the outcomes of an entry of the cache; raises an exception if it makes no sense."""
+    rows = mapping(entry.about, "outcomes")
+    return {name: _outcome_of(row) for name, row in rows.items()}
+
+
+def _outcome_of(row: object) -> Outcome:
+    if not isinstance(row, list):
+        raise TypeError("an outcome should be a list")
+    given = dict(zip(Outcome._fields, row, strict=True))
+    return Outcome(text(given, "ending"), amount(given, "limit"))

@@ -1,0 +1,204 @@
+"""Plugins whose library crashes, exits or hangs, with no configuration: a separate process bears it, once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.backends import compiler_process
+from delegate.backends.guarded import Outcome, Outcomes
+from delegate.cache.store import Store
+from delegate.partitioner.partitioner import CapabilityPartitioner
+from delegate.program.file import serialize
+from delegate.registry import default_registry
+from delegate.testing import assert_same
+from tests.plugins import Site, site
+
+__all__ = ["site"]
+
+# Adds, and ends its process at other operators. Its blob is the process in which it was compiled.
+HALVES = """
+import ctypes, os, time
+import numpy as np
+from delegate.backends.aot import Backend, PreprocessResult
+from delegate.runtime.backend import BackendRuntime, Delegate
+from delegate.verdict import YES, Reason, no
+
+ENDS = {
+    "aten.mul.Tensor": lambda: ctypes.string_at(0),
+    "aten.sub.Tensor": lambda: os._exit(7),
+    "aten.div.Tensor": lambda: time.sleep(600),
+}
+
+class Aot(Backend):
+    name = "ends"
+
+    def check(self, node):
+        if str(node.target) == "aten.maximum.default":
+            ctypes.string_at(0)
+        taken = str(node.target) in ("aten.add.Tensor", *ENDS)
+        return YES if taken else no(Reason.OPERATOR, "it has others")
+
+    def preprocess(self, region):
+        for node in region.calls:
+            ENDS.get(str(node.target), lambda: None)()
+        constants = [c.tolist() for c in region.constants.values()]
+        return PreprocessResult(str(os.getpid()).encode(), {"constants": constants})
+
+class Sum(Delegate):
+    def __init__(self, constants):
+        self.constants = constants
+
+    def execute(self, inputs, outputs):
+        np.add(*inputs, *self.constants, out=outputs[0])
+
+class Runtime(BackendRuntime):
+    def init(self, blob, compile_specs):
+        return Sum([np.array(c, np.float32) for c in compile_specs["constants"]])
+"""
+A, B = torch.arange(6.0).reshape(2, 3), torch.full((2, 3), 0.5)
+
+
+@pytest.fixture
+def ends(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """The plugin, the one backend that is installed; and an empty cache."""
+    site.backend("ends")
+    site.module("ends_halves", HALVES)
+    registry = default_registry()
+    monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", ",".join({*registry.names()} - {"ends"}))
+    default_registry.cache_clear()
+    return site
+
+
+def lower(function: Any, request: Any = None) -> Any:
+    class Net(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> Any:
+            return function(a, b)
+
+    return delegate.to_backend(torch.export.export(Net(), (A, B)), request)
+
+
+def without_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this process forget all outcomes, and start no other."""
+
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("a process is started")
+
+    Outcomes._RECORDED.clear()
+    default_registry.cache_clear()
+    monkeypatch.setattr(compiler_process._POOL, "take", refuse)
+    monkeypatch.setattr(compiler_process._POOL, "warm_up", refuse)
+
+
+def backends_of(program: Any) -> dict[str, str]:
+    return {n.name: n.backend for n in program.report.nodes}
+
+
+WAYS = {
+    "signal": (lambda a, b: (a + b) * b, "mul", "was killed by SIGSEGV"),
+    "exit": (lambda a, b: (a + b) - b, "sub", "ended with exit code 7"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_compiler_that_ends_its_process(ends: Site, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    function, node, ending = WAYS[way]
+    program = lower(function)
+    assert backends_of(program) == {"add": "ends", node: "portable"}
+    assert f"its compiler {ending}" in str(program.report)
+    with delegate.load(serialize(program.program)) as loaded:
+        assert_same(loaded(A.numpy(), B.numpy()), function(A, B))
+    without_a_process(monkeypatch)
+    program = lower(function)
+    assert backends_of(program) == {"add": "ends", node: "portable"}
+    assert f"its compiler {ending} in an earlier lowering; `delegate cache clear`" in str(program.report)
+
+
+def test_a_compiler_that_hangs(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a / b
+
+    program = lower(function, CapabilityPartitioner("ends", time_limit=2))
+    assert backends_of(program) == {"div": "portable"}
+    assert "its compiler gave no answer in 2 s" in str(program.report)
+    without_a_process(monkeypatch)
+    program = lower(function, CapabilityPartitioner("ends", time_limit=2))
+    assert "gave no answer in 2 s in an earlier lowering" in str(program.report)
+    with pytest.raises(AssertionError, match="a process is started"):
+        lower(function, CapabilityPartitioner("ends", time_limit=3))  # more time than it had
+
+
+def test_a_check_that_ends_its_process(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.maximum(a + b, b)
+
+    program = lower(function)
+    assert backends_of(program) == {"add": "ends", "maximum": "portable"}
+    assert "it was killed by SIGSEGV when it was asked about it" in str(program.report)
+    without_a_process(monkeypatch)
+    assert "it was killed by SIGSEGV when it was asked about it, in an earlier" in str(lower(function).report)
+
+
+class Biased(nn.Module):
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.register_buffer("bias", torch.full((2, 3), value))
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        return a + self.bias
+
+
+def compiled_in(value: float, request: Any = None, **options: Any) -> int:
+    """The process in which a region with this constant was compiled."""
+    program = delegate.to_backend(torch.export.export(Biased(value), (A,)), request, **options)
+    assert_same(program(A), A + value)
+    (spec,) = program.program.delegates
+    return int(bytes(program.program.segments[spec.segment]))
+
+
+def test_a_known_structure_is_compiled_here(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = compiled_in(1.0)
+    assert first != os.getpid()
+    without_a_process(monkeypatch)
+    assert compiled_in(2.0) == os.getpid()
+    assert compiled_in(1.0) == first  # the artifact of then
+
+
+def test_without_a_cache_this_process_remembers(ends: Site) -> None:
+    assert compiled_in(1.0, cache=False) != os.getpid()
+    assert compiled_in(1.0, cache=False) == os.getpid()
+    assert not list((Path(os.environ["DELEGATE_CACHE"])).rglob("artifacts/*"))
+
+
+def test_it_can_be_switched_off(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_a_process(monkeypatch)
+    assert compiled_in(1.0, CapabilityPartitioner("ends", isolate="none")) == os.getpid()
+
+
+def test_an_unreadable_entry_is_a_miss(tmp_path: Path) -> None:
+    known = {"a": ["was killed by SIGSEGV", 0.0]}
+    store = Store(tmp_path)
+    for rows in ({"a": 3}, {"a": ["x"]}, {"a": [1, 0.0]}, {"a": ["x", -1.0]}, {"a": ["x", 10**400]}, [1], known):
+        outcomes = Outcomes(lambda: "identity", store)
+        assert outcomes.get("a", 1.0) is None
+        assert outcomes._key is not None
+        store.put(outcomes._key, {"outcomes": rows}, [])
+        Outcomes._RECORDED.clear()
+        found = Outcomes(lambda: "identity", store).get("a", 1.0)
+        assert (found is not None) == (rows is known)
+        Outcomes._RECORDED.clear()
+        store.remove(outcomes._key)
+
+
+def test_what_others_ended_is_not_recorded() -> None:
+    outcomes = Outcomes(lambda: "another", None)
+    outcomes.put({"killed": Outcome("was killed by SIGKILL"), "crashed": Outcome("was killed by SIGSEGV")})
+    assert outcomes.get("killed", 1.0) is None
+    assert outcomes.get("crashed", 1.0) is not None
