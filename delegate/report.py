@@ -147,6 +147,8 @@ class Report:
         accuracy: of whole methods on the inputs of `verify`.
         placements: of methods whose places were measured.
         load_rules: backend -> option -> the values that it accepts, when a program is loaded too.
+        portable_shares: method -> the share of portable kernels in the time of its instructions, 0 to 1, as the last
+            profile measured it; of methods that were profiled.
     """
 
     methods: tuple[str, ...] = ()
@@ -156,6 +158,7 @@ class Report:
     accuracy: tuple[MethodAccuracy, ...] = ()
     placements: tuple[Placement, ...] = ()
     load_rules: Mapping[str, Mapping[str, Rule]] = field(default_factory=dict)
+    portable_shares: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:
@@ -185,6 +188,7 @@ class Report:
                     str(backend): {str(name): Rule.from_data(rule) for name, rule in rules.items()}
                     for backend, rules in data.get("load_rules", {}).items()
                 },
+                portable_shares={str(name): float(s) for name, s in data.get("portable_shares", {}).items()},
             )
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             remedy = "lower the model again"
@@ -224,10 +228,15 @@ class Report:
             for backend, count in counts.items()
         ]
         left = [n for n in self.nodes if n.method == method and n.backend == PORTABLE]
-        time = math.fsum(n.time for n in left)
-        estimate = f", about {_percent(time)} of the time on one CPU core, estimated" if time else ""
-        portable = f"{_count(len(left), 'node')} portable{estimate}"
+        portable = f"{_count(len(left), 'node')} portable{self._portable_time(method, left)}"
         return f"{method}: {'; '.join([*(shares or ['no partitions']), portable])}"
+
+    def _portable_time(self, method: str, left: Sequence[NodeReport]) -> str:
+        """Return the share of portable nodes in the time of a method in words: as measured, else as estimated."""
+        if (measured := self.portable_shares.get(method, 0.0)) or (left and method in self.portable_shares):
+            return f", {_percent(measured)} of the time, measured"
+        time = math.fsum(n.time for n in left)
+        return f", about {_percent(time)} of the time on one CPU core, estimated" if time else ""
 
     def _share(self, method: str, backend: str) -> float:
         return sum(p.work for p in self.partitions if (p.method, p.backend) == (method, backend))

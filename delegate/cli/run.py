@@ -106,6 +106,7 @@ def run(
                 "seconds": seconds,
                 "fallbacks": [asdict(event) for event in fallbacks],
                 "profile": [{**asdict(t), "per_run": t.per_run} for t in watching.timings] if watching else None,
+                "portable_share": watching.portable_shares().get(chosen.name) if watching else None,
             }
         )
         return
@@ -114,6 +115,8 @@ def run(
     output.table(("tensor", "type", ""), rows)
     if watching:
         print(watching.table())
+        for name, share in watching.portable_shares().items():
+            print(f"{name}: portable kernels took {share:.1%} of the time, measured")
     for event in fallbacks:
         print(f"note: {event}")
     print(f"ran {chosen.name} {_times(seconds)}")

@@ -140,6 +140,7 @@ class LoadedProgram(Context):
             computed=ComputedValues(),
             lock=Lock(),
             workers=Workers(),
+            portable_shares={},
         )
         self._fallbacks = _fallbacks(self._shared, program.on_fallback if fallback is None else fallback)
         self._contexts: WeakSet[Context] = WeakSet()
@@ -221,8 +222,16 @@ class LoadedProgram(Context):
 
     @property
     def report(self) -> Report:
-        """Who runs what, and why not elsewhere, as it was planned ahead of time; its notes end with the `events`."""
-        return replace(self._planned, notes=(*self._planned.notes, *map(str, self.events)))
+        """Who runs what, and why not elsewhere, as it was planned ahead of time; its notes end with the `events`.
+
+        Methods that were profiled have the measured share of their portable kernels in place of the estimated one.
+        """
+        return self.observed(self._planned)
+
+    def observed(self, planned: Report) -> Report:
+        """Return a report with what was observed here: the measured shares of profiles, and the `events`."""
+        notes = (*planned.notes, *map(str, self.events))
+        return replace(planned, notes=notes, portable_shares=dict(self._shared.portable_shares))
 
     @cached_property
     def _planned(self) -> Report:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-from delegate.program.model import DelegateCall, Instruction, KernelCall, Method, Program
+from delegate.program.model import DelegateCall, Home, Instruction, KernelCall, Method, Program, Ref
 from delegate.runtime.steps import CompactStep, Step
 
 T = TypeVar("T")
+
+Kind = Literal["kernel", "partition", "copy", "control flow"]  # of an instruction; a copy is between devices
 
 
 @dataclass(slots=True)
@@ -24,6 +27,7 @@ class Timing:
         count: how often it ran to its end.
         nanoseconds: of all these runs together.
         first: nanoseconds of the first run, which fills caches and may prepare what later runs reuse.
+        kind: of the instruction.
     """
 
     method: str
@@ -33,6 +37,7 @@ class Timing:
     count: int = 0
     nanoseconds: int = 0
     first: int = 0
+    kind: Kind = "kernel"
 
     @property
     def per_run(self) -> float:
@@ -79,6 +84,20 @@ class Profile:
         ran = (t for t in self._timings.values() if t.count)
         return tuple(sorted(ran, key=lambda t: -t.nanoseconds))
 
+    def portable_shares(self) -> dict[str, float]:
+        """Return the share of portable kernels in the time of all instructions, 0 to 1, by method that ran.
+
+        Each instruction counts its runs times `per_run`: the first run is left out if there are others. The time of
+        control flow is that of its instructions.
+        """
+        spent: dict[str, dict[Kind, float]] = {}
+        for t in self.timings:
+            if t.kind != "control flow":
+                own = spent.setdefault(t.method, {})
+                own[t.kind] = own.get(t.kind, 0.0) + t.count * t.per_run
+        totals = {method: math.fsum(own.values()) for method, own in spent.items()}
+        return {method: spent[method].get("kernel", 0.0) / total for method, total in totals.items() if total}
+
     def table(self) -> str:
         """The timings for people; `us a run` leaves the first run out if there are others."""
         rows = [("method", "value", "what", "runs", "total us", "first us", "us a run", "source")]
@@ -94,7 +113,7 @@ class Profile:
         if is_copy:
             what = f"copy for {what}"
         name = method.values[call.outputs[0]].name if call.outputs else ""
-        made = Timing(method.name, name, what, source)
+        made = Timing(method.name, name, what, source, kind=_kind(method, call))
         return self._timings.setdefault((method.name, name, call.outputs, what), made)
 
 
@@ -138,6 +157,16 @@ class Stopwatch(NamedTuple):
         for profile in self.profiles:
             profile.timing(program, method, call).add(spent)
         return made
+
+
+def _kind(method: Method, call: Instruction) -> Kind:
+    """Return the kind of an instruction, which is also that of the copies that it needs."""
+    if isinstance(call, KernelCall):
+        values = (*call.outputs, *(arg.index for arg in call.args if isinstance(arg, Ref)))
+        stored = (method.values[i].storage for i in values)
+        is_across = any(storage.home is Home.ARENA and storage.index > 0 for storage in stored)
+        return "copy" if is_across else "kernel"
+    return "partition" if isinstance(call, DelegateCall) else "control flow"
 
 
 def _described(program: Program, method: Method, call: Instruction) -> tuple[str, str]:

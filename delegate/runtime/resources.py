@@ -36,6 +36,7 @@ class Resources(NamedTuple):
         workers: threads for branches that may run at the same time.
         watch: of the instructions; None where nobody watches.
         spaces: memory of devices, as `Program.spaces`.
+        portable_shares: method -> the share of portable kernels in its time, by the last profile of it that has ended.
     """
 
     program: Program
@@ -48,6 +49,7 @@ class Resources(NamedTuple):
     computed: ComputedValues
     lock: Lock
     workers: Workers
+    portable_shares: dict[str, float]
     watch: Watch | None = None
     spaces: tuple[Space, ...] = ()
 

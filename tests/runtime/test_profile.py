@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from torch import nn
 from torch.export import Dim
 
 from delegate.errors import InputError
-from delegate.runtime.profile import Timing
+from delegate.report import Report
+from delegate.runtime.profile import Kind, Profile, Timing
 from tests.lowering import assert_same, compiled, relative_error
 
 
@@ -82,6 +84,57 @@ def test_the_first_run_is_shown_apart():
     assert (timing.count, timing.nanoseconds, timing.first, timing.per_run) == (3, 9400, 9000, 200)
 
 
+def test_the_share_of_portable_kernels():
+    """The mean of later runs counts, for each run; control flow is its instructions."""
+    profile = Profile()
+    rows: list[tuple[str, str, Kind, list[int]]] = [
+        ("a", "x", "kernel", [9000, 10, 30]),
+        ("a", "y", "partition", [50, 60, 60]),
+        ("a", "z", "copy", [0, 20, 20]),
+        ("a", "w", "control flow", [10**9]),
+        ("b", "x", "partition", [5]),
+        ("c", "x", "kernel", [0]),
+    ]
+    for method, name, kind, runs in rows:
+        timing = Timing(method, name, name, kind=kind)
+        for spent in runs:
+            timing.add(spent)
+        profile._timings[method, name, (), name] = timing
+    assert profile.portable_shares() == {"a": pytest.approx(20 / (20 + 60 + 20)), "b": 0.0}
+
+
+def test_the_report_has_the_measured_share_once_a_profile_ended():
+    module = Net().eval()
+    program = compiled(module, (x(3),), backends=["xnnpack"])
+    portable = {n.name for n in program.report.nodes if n.backend == "portable"}
+    assert portable
+    assert "estimated" in program.report.summary
+    program(x(3))
+    assert not program.report.portable_shares
+    with program.profile() as profile:
+        for _ in range(3):
+            program(x(3))
+        assert not program.report.portable_shares
+    assert {t.kind for t in profile.timings} == {"kernel", "partition"}
+    spent = {kind: sum(t.per_run for t in profile.timings if t.kind == kind) for kind in ("kernel", "partition")}
+    share = spent["kernel"] / sum(spent.values())
+    assert program.report.portable_shares == program.loaded.report.portable_shares == {"forward": pytest.approx(share)}
+    assert re.search(rf"; {len(portable)} nodes? portable, [<\d.]+% of the time, measured$", program.report.summary)
+    assert "estimated" not in str(program.report)
+    assert Report.from_json(program.report.to_json()) == program.report
+    with program.context().profile():  # of another context, in which nothing ran
+        pass
+    assert program.report.portable_shares == {"forward": pytest.approx(share)}
+
+
+def test_the_share_is_that_of_the_last_profile_of_any_context():
+    program = compiled(Net().eval(), (x(3),), backends=["xnnpack"]).loaded
+    for context in (program, program.context(), program):
+        with context.profile() as profile:
+            context(x(3).numpy())
+        assert program.report.portable_shares == profile.portable_shares()
+
+
 def test_control_flow_holds_its_blocks():
     class Loop(nn.Module):
         def forward(self, a: torch.Tensor) -> torch.Tensor:
@@ -94,6 +147,7 @@ def test_control_flow_holds_its_blocks():
     assert (counts["while"], counts["aten.sin.default"]) == (1, 5)
     spent = {t.what: t.nanoseconds for t in profile.timings}
     assert spent["while"] > spent["aten.sin.default"]
+    assert program.report.portable_shares == {"forward": 1.0}
 
 
 def test_sizes_that_depend_on_data():
