@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any
 
 from delegate.backends.info import API_VERSION, Availability, BackendAlias, BackendInfo
 from delegate.errors import BackendUnavailable
+from delegate.plain_data import count, mapping, text, texts
 from delegate.plugins import Plugin, State, full_traceback, load_object, misnamed, one_line
 
 IN_PROCESS = "this process"
@@ -15,6 +18,7 @@ IN_PROCESS = "this process"
 # The base class of each half by name: naming it keeps torch out of this module.
 _BASES = {"aot": ("delegate.backends.aot", "Backend"), "runtime": ("delegate.runtime.backend", "BackendRuntime")}
 _OPTIONS = ("delegate.backends.aot", "Options")
+_HALF = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 _AOT_NEEDS = frozenset({"torch", "pydantic", "yaml"})
 
 
@@ -174,27 +178,73 @@ def to_json(answer: BackendState | BackendAlias) -> dict[str, Any]:
     return data
 
 
-def from_json(data: dict[str, Any], plugin: Plugin) -> BackendState | BackendAlias:
+def from_json(data: Mapping[str, Any], plugin: Plugin) -> BackendState | BackendAlias:
     """What `to_json` made of the answer about a plugin; raises KeyError, TypeError or ValueError for anything else."""
     if "alias" in data:
-        return BackendAlias(**{**data["alias"], "stands_for": tuple(data["alias"]["stands_for"])})
-    info, availability = data.get("info"), data.get("availability")
-    if info is not None:
-        given = {**info, "api_version": tuple(info["api_version"])}
-        info = BackendInfo(**given, probe=partial(_probe_of, plugin.value))
-    if availability is not None:
-        availability = Availability(**{**availability, "devices": tuple(availability["devices"])})
-    return BackendState(
-        plugin.name,
-        State(data["state"]),
-        plugin.owner,
-        plugin.version,
-        info,
-        availability,
-        data["detail"],
-        data["remedy"],
-        data["traceback"],
-    )
+        (given,) = (mapping(data, key) for key in data)  # it is alone
+        alias = BackendAlias(**{**given, "stands_for": texts(given, "stands_for")})
+        _require_name(alias.name, plugin)
+        return alias
+    info = availability = None
+    state = State(text(data, "state"))
+    expected = {"state", "detail", "remedy", "traceback"}
+    if state is not State.BROKEN:
+        given = mapping(data, "info")
+        _require_keys(given, {f.name for f in fields(BackendInfo)} - {"probe"})
+        version = tuple(given["api_version"])
+        info = BackendInfo(**{**given, "api_version": version}, probe=partial(_probe_of, plugin.value))
+        _require_name(info.name, plugin)
+        expected.add("info")
+    if state in (State.OK, State.UNAVAILABLE):
+        found = mapping(data, "availability")
+        _require_keys(found, {f.name for f in fields(Availability)})
+        versions = {library: text(mapping(found, "versions"), library) for library in found["versions"]}
+        availability = Availability(**{**found, "versions": versions, "devices": texts(found, "devices")})
+        if availability.ok != (state is State.OK):
+            raise ValueError(f"it is {state}, and its probe says otherwise")
+        expected.add("availability")
+    _require_keys(data, expected)
+    detail, remedy, traceback = (text(data, key) for key in ("detail", "remedy", "traceback"))
+    place = (plugin.name, state, plugin.owner, plugin.version)
+    return BackendState(*place, info, availability, detail, remedy, traceback)
+
+
+def check_answer(data: Mapping[str, Any], question: str, plugin: Plugin) -> None:
+    """Raise KeyError, TypeError or ValueError if no plugin can have given an answer.
+
+    Args:
+        data: the answer to a question of `probing.worker.main`, or the problem of a process that gave none.
+        question: "probe", "aot" or "runtime".
+        plugin: that it is about.
+    """
+    alone = {"problem": "traceback", "absent": "remedy"}
+    if refused := alone.keys() & data.keys():
+        (key,) = refused
+        _require_keys(data, {key, alone[key]})
+        texts({"answer": [*data.values()]}, "answer")
+    elif question == "probe":
+        said = from_json(data, plugin)
+        if isinstance(said, BackendState) and said.info is not None:
+            count({"preference": abs(said.info.preference)}, "preference")
+            if not all(_HALF.fullmatch(half) for half in (said.info.aot, said.info.runtime)):
+                raise ValueError("a half is named by module:Class")
+    elif question == "aot":
+        _require_keys(data, {"options"})
+        properties = mapping({"properties": {}, **mapping(data, "options")}, "properties")
+        for name in properties:
+            mapping(properties, name)
+    else:
+        _require_keys(data, set())
+
+
+def _require_keys(data: Mapping[str, Any], expected: Set[str]) -> None:
+    if data.keys() != expected:
+        raise KeyError(f"keys {sorted(data)}, where {sorted(expected)} are expected")
+
+
+def _require_name(name: str, plugin: Plugin) -> None:
+    if name != plugin.name:
+        raise ValueError(f"it is about {name!r}")
 
 
 def _probe_of(value: str) -> Availability:

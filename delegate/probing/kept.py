@@ -11,7 +11,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +52,15 @@ class Kept:
         self._name = name[:40]
         self._file = None if folder is None else folder / PLUGINS / f"{self._name}.json"
 
-    def get(self) -> dict[str, Any] | None:
-        """The answer; None where there is none, or it is too old."""
+    def get(self, check: Callable[[dict[str, Any]], object]) -> dict[str, Any] | None:
+        """Return the answer; None if there is none, it is too old, or `check` raises an exception for it."""
         if self._file is None:
             return _HERE.get(self._name)
         try:
             with open(self._file, "rb", opener=_without_waiting) as file:
                 data = json.loads(file.read())
             answer = dict(mapping(data, "answer"))
+            check(answer)
             return answer if abs(time.time() - amount(data, "time")) < LASTS else None
         except FileNotFoundError:
             return None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
+from delegate.backends.state import check_answer
 from delegate.plugins import Plugin
 from delegate.probing.kept import Kept, surroundings
 from delegate.probing.process import Failed, ask
@@ -47,7 +48,7 @@ class Prober:
             CannotAsk: no process can be started here.
         """
         place = Kept(plugin, question, module, self._surroundings)
-        data = None if anew or self._refresh else place.get()
+        data = None if anew or self._refresh else place.get(partial(check_answer, question=question, plugin=plugin))
         if data is not None:
             return Answer(data, kept=True)
         said = ask(plugin, question)

@@ -43,16 +43,16 @@ def test_choices_and_artifacts(tmp_path):
             KeptArtifacts(store, {}).find("key")  # a value or a miss, and no error
 
 
-def _changed(value, rng):
+def changed(value, rng):
     """The value with something in it gone, doubled, or replaced by nonsense."""
     if isinstance(value, dict) and value and rng.random() < 0.9:
         name, how = rng.choice(sorted(value)), rng.random()
         if how < 0.1:
             return {other: value[other] for other in value if other != name}
-        return {**value, name: _changed(value[name], rng)}
+        return {**value, name: changed(value[name], rng)}
     if isinstance(value, list) and value and rng.random() < 0.9:
         at, how = rng.randrange(len(value)), rng.random()
-        return [*value[:at], *([] if how < 0.1 else [_changed(value[at], rng)]), *value[at + (how < 0.9) :]]
+        return [*value[:at], *([] if how < 0.1 else [changed(value[at], rng)]), *value[at + (how < 0.9) :]]
     return rng.choice(NONSENSE)
 
 
@@ -125,7 +125,7 @@ def test_whatever_an_entry_says_the_program_is_right(cached, kind, count):
     rng = random.Random(0)
     _, about, parts = cached.entries[kind]
     for _ in range(count):
-        other, others = _changed(about, rng), list(parts)
+        other, others = changed(about, rng), list(parts)
         if kind == "program" and rng.random() < 0.2:  # of an artifact they are a blob, which its library judges
             others[rng.randrange(len(others))] = rng.randbytes(rng.randrange(64))
         if isinstance(other, dict):

@@ -1,0 +1,78 @@
+"""A cached answer of a plugin that the plugin cannot have given is a miss, and is removed."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from delegate.backends.info import BackendAlias
+from delegate.backends.state import check_answer, from_json
+from delegate.plain_data import mapping
+from delegate.plugins import Plugin
+from delegate.registry import Registry
+from tests.cache.test_impossible import NONSENSE, changed
+
+NAMES = ("xnnpack", "gpu")  # a backend, and a name for the best of several
+
+
+@pytest.fixture
+def answers(tmp_path, monkeypatch):
+    """The files of answers by the name that they are about, and the states that they tell."""
+    monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path))
+    states = {state.name: state for state in Registry().states()}
+    found = {}
+    for file in (tmp_path / "plugins").iterdir():
+        answer = json.loads(file.read_text())["answer"]
+        found[(answer.get("info") or answer.get("alias") or {}).get("name")] = file
+    return {name: (found[name], states[name]) for name in NAMES}
+
+
+def states():
+    return {state.name: state for state in Registry().states()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_cannot_be_is_asked_anew(answers, name):
+    file, state = answers[name]
+    text, kind = file.read_text(), "alias" if name == "gpu" else "info"
+    for change in ({"answer": None}, {"time": "now"}, {"answer": {kind: {"name": name}}}, {"answer": {"state": "ok"}}):
+        file.write_text(json.dumps({**json.loads(text), **change}))
+        found = states()[name]
+        assert (found.state, found.detail, found.kept) == (state.state, "", False)
+        assert states()[name].kept
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_a_file_holds_the_state_has_the_types_of_one(answers, name):
+    file, _ = answers[name]
+    data, rng = json.loads(file.read_text())["answer"], random.Random(0)
+    plugin, accepted = Plugin(name, "", "", ""), 0
+    for _ in range(2000):
+        answer = changed(data, rng)
+        try:
+            check_answer(mapping({"": answer}, ""), "probe", plugin)
+        except (LookupError, TypeError, ValueError):
+            continue
+        accepted += 1
+        found = from_json(answer, plugin)
+        if isinstance(found, BackendAlias):
+            told = (found.name, found.description, *found.stands_for)
+        else:
+            assert found.info is not None and found.availability is not None  # noqa: PT018 - for mypy
+            assert type(found.info.preference) is int
+            told = (found.detail, found.remedy, found.traceback, found.info.aot, *found.availability.versions.values())
+        assert all(isinstance(text, str) for text in told)
+    assert accepted < 500  # others of the same types
+
+
+@pytest.mark.parametrize("question", ["aot", "runtime"])
+@pytest.mark.parametrize(
+    "answer", [{"a": 1}, *({name: v} for name in ("problem", "absent", "options") for v in NONSENSE)]
+)
+def test_answers_about_halves(question, answer):
+    if question == "aot" and answer in ({"options": {}}, {"options": {"a": 1}}, {"options": {"a": []}}):
+        return  # a schema may be of nothing
+    with pytest.raises((LookupError, TypeError, ValueError)):
+        check_answer(answer, question, None)
