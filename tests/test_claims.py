@@ -1,16 +1,24 @@
-"""The README and the pages in docs/ claim nothing stale that can be read: links, paths, commands, options, names."""
+"""The README and the pages in docs/ claim nothing stale that can be read: links, paths, commands, names, code."""
 
 from __future__ import annotations
 
+import ast
+import builtins
 import importlib
+import inspect
 import re
+import tomllib
+import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 
+from delegate import errors
 from delegate.cli.app import app
+from delegate.config import load_config
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -99,3 +107,146 @@ def test_stale_claims_are_found(tmp_path: Path) -> None:
 
 def test_no_page_installs_the_project_from_an_index() -> None:
     assert [p.name for p in PAGES if re.search(r"pip install '?delegate\b", p.read_text())] == []
+
+
+_BLOCK = re.compile(r"^( *)```(python|yaml|toml)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r"`([^`\n]+)`")
+_ERROR = re.compile(r"`([A-Z]\w*(?:Error|Failed|Unavailable|Broken|Incompatible|NotFound|Refused|Stopped))`")
+_VARIABLE = re.compile(r"\bDELEGATE_[A-Z_]+")
+FILES = {"delegate.lock", "delegate.schema.json"}  # names of files in commands
+UNKNOWN = object()  # of an attribute whose class nothing states
+MADE = {"to_backend": "delegate.compiled.CompiledProgram", "load": "delegate.runtime.loaded.LoadedProgram"}
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """Return the fenced blocks of one language, without their indentation."""
+    found = ((indent, body) for indent, kind, body in _BLOCK.findall(text) if kind == language)
+    return [re.sub(rf"^{indent}", "", body, flags=re.MULTILINE) for indent, body in found]
+
+
+def resolve(dotted: str) -> Any:
+    """Return what a dotted name means, or UNKNOWN; raises AttributeError or ImportError if it means nothing."""
+    first, *names = dotted.split(".")
+    found: Any = importlib.import_module(first)
+    for name in names:
+        if found is UNKNOWN:
+            return UNKNOWN
+        if not hasattr(found, name) and inspect.ismodule(found):
+            importlib.import_module(f"{found.__name__}.{name}")
+        found = _of_instances(found, name) if isinstance(found, type) else getattr(found, name)
+    return found
+
+
+def _of_instances(owner: type, name: str) -> Any:
+    """Return an attribute of a class, or the class of an attribute that its instances have."""
+    found = inspect.getattr_static(owner, name, None)
+    getter = getattr(found, "fget", getattr(found, "func", None))  # of a property, cached or not
+    annotated = any(name in vars(c).get("__annotations__", {}) for c in owner.__mro__)
+    if getter is None and not annotated:
+        return UNKNOWN if f"self.{name}" in inspect.getsource(owner) else getattr(owner, name)
+    try:
+        hint = typing.get_type_hints(getter)["return"] if getter else typing.get_type_hints(owner)[name]
+    except (KeyError, NameError):
+        return UNKNOWN
+    return hint if isinstance(hint, type) else UNKNOWN
+
+
+def stale_code(code: str) -> list[str]:
+    """Return the imports, attributes and keyword arguments of `delegate` that Python code has and the project lacks."""
+    names, stale = {"delegate": "delegate", "to_backend": "delegate.to_backend"}, []
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "delegate":
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Name):
+            made = ast.unparse(node.value.func).removeprefix("delegate.")
+            names |= {node.targets[0].id: MADE[made]} if made in MADE else {}
+    stale += [name for name in names.values() if not _exists(name)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name) and (dotted := _dotted(node, names)) and not _exists(dotted):
+            stale.append(dotted)
+        elif isinstance(node, ast.Call) and (dotted := _dotted(node.func, names)) and _exists(dotted):
+            stale += [f"{dotted}({word})" for word in _unknown_keywords(resolve(dotted), node)]
+    return stale
+
+
+def _dotted(node: ast.expr, names: dict[str, str]) -> str:
+    """Return the full name of an attribute of something that is known; empty for anything else."""
+    first, *rest = (ast.unparse(node) if isinstance(node, ast.Attribute | ast.Name) else "").split(".")
+    return ".".join((names[first], *rest)) if first in names and all(map(str.isidentifier, rest)) else ""
+
+
+def _exists(dotted: str) -> bool:
+    try:
+        resolve(dotted)
+    except (AttributeError, ImportError):
+        return False
+    return True
+
+
+def _unknown_keywords(function: Any, call: ast.Call) -> Iterator[str]:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        yield from (word.arg for word in call.keywords if word.arg is not None and word.arg not in parameters)
+
+
+def inline_code(text: str) -> Iterator[str]:
+    """Yield the code within sentences that calls the project's functions, or names its modules and attributes."""
+    for code in _INLINE.findall(_BLOCK.sub("", text)):
+        if (
+            code not in FILES
+            and not code.endswith(".default")
+            and re.fullmatch(r"(?:delegate(?:\.\w+)+|to_backend)(?:\(.*\))?", code)
+        ):
+            yield code
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_names_what_exists(page: Path) -> None:
+    text = page.read_text()
+    own = {code.split("\n")[0].removeprefix("# ") for code in blocks(text, "python")}  # modules that the page writes
+    found = [stale for code in (*blocks(text, "python"), *inline_code(text)) for stale in stale_code(code)]
+    assert [name for name in found if name not in own] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_yaml_is_a_configuration(page: Path, tmp_path: Path) -> None:
+    for text in blocks(page.read_text(), "yaml"):
+        (tmp_path / "page.yaml").write_text(text.replace("acme", "xnnpack"))  # which readers write
+        load_config(tmp_path / "page.yaml")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_errors_and_entry_points_exist(page: Path) -> None:
+    from delegate.backends import aot
+
+    text = page.read_text()
+    assert [name for name in _ERROR.findall(text) if not any(hasattr(m, name) for m in (errors, aot, builtins))] == []
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    declared = [tomllib.loads(block)["project"].get("entry-points", {}) for block in blocks(text, "toml")]
+    assert {group for given in declared for group in given} <= groups.keys()
+
+
+def test_environment_variables_are_read_and_documented() -> None:
+    read = {name for file in (ROOT / "delegate").rglob("*.py") for name in _VARIABLE.findall(file.read_text())}
+    documented = {name for page in PAGES for name in _VARIABLE.findall(page.read_text())}
+    assert documented == read
+
+
+def test_stale_code_is_found() -> None:
+    assert stale_code("import delegate\ndelegate.vanish(1)") == ["delegate.vanish"]
+    assert stale_code("from delegate.gone import x") == ["delegate.gone.x"]
+    assert stale_code("from delegate.errors import Gone") == ["delegate.errors.Gone"]
+    assert stale_code("to_backend(..., vanish=1, cache=False)") == ["delegate.to_backend(vanish)"]
+    gone = ["delegate.compiled.CompiledProgram.vanish", "delegate.runtime.loaded.LoadedProgram.context(vanish)"]
+    assert stale_code("p = delegate.to_backend(x)\np.report.summary\np.vanish") == gone[:1]
+    assert stale_code("p = delegate.to_backend(x)\np.report.vanish") == [
+        "delegate.compiled.CompiledProgram.report.vanish"
+    ]
+    assert stale_code("p = delegate.load(x)\np.context(vanish=1)") == gone[1:]
+    assert list(inline_code("`delegate.load(..., isolate=True)` `delegate.lock` `load`")) == [
+        "delegate.load(..., isolate=True)"
+    ]
