@@ -13,7 +13,7 @@ from delegate.compiled import CompiledProgram
 from delegate.testing import assert_same, relative_error
 from delegate.verdict import Reason
 
-__all__ = ["answers", "assert_runs", "assert_same", "compiled", "refused", "relative_error"]
+__all__ = ["answers", "assert_runs", "assert_same", "compiled", "refused", "relative_error", "steps_of"]
 
 
 def compiled(
@@ -29,6 +29,21 @@ def compiled(
     """The module exported and lowered; portable kernels alone unless backends are given."""
     exported = torch.export.export(module.eval(), args, kwargs, dynamic_shapes=dynamic_shapes)
     return delegate.to_backend(exported, backends if config is None else None, config=config, kernels=kernels)
+
+
+def steps_of(values: torch.Tensor, step: float) -> torch.Tensor:
+    """Return values on the grid of a quantization as numbers of its steps.
+
+    Args:
+        values: dequantized values of any shape.
+        step: the scale of the quantization.
+
+    Raises:
+        AssertionError: if a value is not on the grid.
+    """
+    steps = values.double() / step
+    assert_same(steps, steps.round(), 1e-6, each=True, at_least=1.0)
+    return steps.round().long()
 
 
 def refused(program: CompiledProgram, backend: str) -> dict[str, int]:
@@ -52,4 +67,5 @@ def assert_runs(program: CompiledProgram, backend: str, expected: Mapping[str, i
         expected: operators with the number of their nodes that the backend refuses; a refusal that is gone fails too.
     """
     assert any(n.backend == backend for n in program.report.nodes), f"{backend} runs nothing:\n{program.report}"
-    assert refused(program, backend) == dict(expected or {})
+    found = refused(program, backend)
+    assert found == dict(expected or {}), f"{backend} refuses {found}, expected {expected}"

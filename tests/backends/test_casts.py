@@ -7,6 +7,7 @@ import torch
 
 from delegate.backends.state import State
 from delegate.registry import default_registry
+from delegate.testing import assert_same
 from tests.backends.casts import DTYPES, SIGNS, check_signs, lowered, names, taken
 
 # Backend -> dtype -> the dtypes that the backend casts it to itself; all other casts are refused.
@@ -52,7 +53,7 @@ def test_the_dsp_drops_no_cast(dtype):
     for to in (torch.float16, torch.bfloat16, torch.int32, torch.bool):
         if to is not dtype:
             program = lowered(lambda v, to=to: v.to(to).to(v.dtype), x, "dsp")
-            torch.testing.assert_close(program(x), x.to(to).to(dtype), rtol=1e-6, atol=0)
+            assert_same(program(x), x.to(to).to(dtype), 1e-6, each=True)
 
 
 def test_the_dsp_says_what_it_loses():

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from delegate.config import load_config
+from delegate.testing import assert_same
 
 DEVICES = {"preference", "everywhere", "dsp"}  # backends that may be absent here, and one that computes in float16
 KEPT = {"fallback", "everywhere", "cuda"}
@@ -46,7 +47,7 @@ def test_file_lowers_a_model(file: Path) -> None:
         if file.stem in DEVICES:  # they ask for a warning where one is absent
             warnings.simplefilter("ignore", RuntimeWarning)
         program = delegate.to_backend(torch.export.export(model, (x,)), config=file)
-    torch.testing.assert_close(program(x), model(x), atol=5e-3 if file.stem in DEVICES else 1e-5, rtol=1e-4)
+    assert_same(program(x), model(x), 2e-3 if file.stem in DEVICES else 1e-6)
     used = {n.backend for n in program.report.nodes}
     if file.stem == "portable":
         assert used == {"portable"}

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import delegate
+from delegate.testing import assert_same
 from tests import zoo
 from tests.backends.xnnpack.test_integers import require_whole
 from tests.backends.xnnpack.test_run_time import sqnr
@@ -19,7 +20,7 @@ pytest.importorskip("torchao", reason="torchao quantizes the models of these tes
 with zoo.libraries():
     from torchao.quantization.pt2e import HistogramObserver
 
-    from delegate.quantization import Settings, quantize
+    from delegate.quantization import Settings, convert, prepare, quantize
     from delegate.quantization.observers import FittingHistogram
 
 INT8 = {"dtype": torch.int8, "quant_min": -128, "quant_max": 127, "qscheme": torch.per_tensor_affine}
@@ -134,8 +135,9 @@ def test_ranges_of_usual_values_are_those_of_the_least_square_error(name: str) -
         assert ours(values) is values
         theirs(values)
     assert ours.outliers() is None
-    for got, expected in zip(ours.calculate_qparams(), theirs.calculate_qparams(), strict=True):
-        torch.testing.assert_close(got, expected.to(got.dtype), rtol=1e-3, atol=1)
+    (scale, zero_point), (expected_scale, expected_zero_point) = ours.calculate_qparams(), theirs.calculate_qparams()
+    assert_same(scale, expected_scale.to(scale.dtype), 4e-7)
+    assert_same(zero_point, expected_zero_point.to(zero_point.dtype), steps=1)
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1000.0), (-1000.0, 0), (-3000.0, 1000.0)])
@@ -166,3 +168,25 @@ def test_usual_models_are_as_exact_and_without_warnings() -> None:
                 program = quantize(exported, Settings("xnnpack", outliers=outliers), batches)
             found.append(sqnr(module(*batches[0]).detach(), program.module()(*batches[0]).detach()))
         assert found[1] == found[0]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "inputs", "weights", "where"),
+    [
+        ("static_int8", 1e-6, 1.0, "linear of 0"),
+        ("static_int8", 1.0, 1e-6, "weight 0.weight"),
+        ("dynamic_int8", 1.0, 1e-6, "weight 0.weight"),
+        ("dynamic_int4", 1.0, 1e-6, "weight 0.weight"),
+        ("weight_only_int4", 1.0, 1e-6, "weight 0.weight"),
+    ],
+)
+def test_what_is_too_small_in_training_is_warned_of(scheme: str, inputs: float, weights: float, where: str) -> None:
+    """Fake quantization has scales of a least size."""
+    x = torch.randn(32, 64, generator=torch.manual_seed(0)) * inputs
+    group = 0 if "int4" in scheme else None
+    settings = Settings("xnnpack", scheme, group_size=group)
+    prepared = prepare(torch.export.export(net(weights).train(), (x,)), settings, qat=True)
+    for _ in range(3):
+        prepared.module(x)
+    with pytest.warns(RuntimeWarning, match=f"too small for a scale.*{where}.*keep these layers in floats"):
+        convert(prepared)

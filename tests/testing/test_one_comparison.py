@@ -13,29 +13,6 @@ CLOSE = {
     "allclose", "isclose", "assert_close", "assert_allclose", "assert_almost_equal", "assert_array_almost_equal",
 }  # fmt: skip
 ABSOLUTE = {"abs", "absolute", "fabs"}
-# Modules that still compare in their own way, with the number of places; none may be added.
-OWN = {
-    "plugins/openvino/tests/test_casts.py": 1,
-    "plugins/openvino/tests/test_half.py": 1,
-    "plugins/openvino/tests/test_rows.py": 3,
-    "plugins/openvino/tests/test_weights.py": 1,
-    "tests/accuracy/test_verify.py": 1,
-    "tests/backends/gpu/test_lost_device.py": 1,
-    "tests/backends/onnx/test_biases.py": 1,
-    "tests/backends/onnx/test_quantized.py": 1,
-    "tests/backends/test_casts.py": 1,
-    "tests/backends/test_ranges.py": 1,
-    "tests/backends/xnnpack/test_half.py": 1,
-    "tests/backends/xnnpack/test_integers.py": 1,
-    "tests/cache/test_impossible.py": 1,
-    "tests/config/test_configs.py": 1,
-    "tests/dynamo/test_configuration.py": 3,
-    "tests/e2e/test_quantized.py": 1,
-    "tests/e2e/test_three_backends.py": 1,
-    "tests/edge/test_fake_quantization.py": 2,
-    "tests/edge/test_subclasses.py": 2,
-    "tests/quantization/test_ranges.py": 1,
-}
 
 
 def modules() -> list[Path]:
@@ -71,7 +48,8 @@ def _name(call: ast.Call) -> str:
 
 def test_no_test_brings_its_own() -> None:
     found = {str(p.relative_to(ROOT)): own_comparisons(p.read_text("utf-8")) for p in modules()}
-    assert {name: len(lines) for name, lines in found.items() if lines} == OWN, found
+    assert {name: lines for name, lines in found.items() if lines} == {}
+    assert len(found) > 300
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import delegate
+from delegate.testing import assert_same
 
 
 class Net(nn.Module):
@@ -42,6 +43,4 @@ def test_nets(name: str, rows: int, dtype: torch.dtype) -> None:
     assert {n.backend for n in program.report.nodes} == {"openvino"}
     with torch.no_grad():
         result, expected = program(x), net(x)
-    assert result.dtype is dtype
-    room = 8 * torch.finfo(dtype).eps * float(expected.abs().max())
-    torch.testing.assert_close(result.float(), expected.float(), rtol=0, atol=room)
+    assert_same(result, expected, 8 * torch.finfo(dtype).eps)

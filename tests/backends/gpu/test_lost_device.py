@@ -18,7 +18,7 @@ from torch import nn
 from delegate.backends.gpu.webgpu import provider
 from tests.backends.onnx.test_devices import Residual
 from tests.backends.onnx.test_rows import require
-from tests.lowering import compiled
+from tests.lowering import compiled, relative_error
 
 # Runs two programs of one file while the GPU is there, twice without it, and when it is there again. A line of JSON per
 # run: the result, or the error's class and message.
@@ -87,7 +87,7 @@ def lost_and_back(module: nn.Module, layer: Path, folder: Path, keep: bool) -> l
     expected = module(x).detach().numpy()
     for line in lines:
         if not isinstance(line["made"], str):
-            line["made"] = np.abs(np.array(line["made"]) - expected).max() / np.abs(expected).max()
+            line["made"] = relative_error(np.array(line["made"], np.float32), expected)
     return lines
 
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 import delegate
 from tests.backends.xnnpack.qdq import Coded, Parameters, Weights, drawn, fitted
+from tests.lowering import assert_same, steps_of
 
 Draw = Callable[[torch.Generator], Any]
 
@@ -187,9 +188,7 @@ def require_whole(program: delegate.CompiledProgram) -> None:
 
 def require_near(got: torch.Tensor, expected: torch.Tensor, scale: float, steps: int) -> None:
     """Results on the grid of their scale, no more than so many steps apart."""
-    off = ((got - expected) / scale).abs()
-    assert off.max() <= steps + 1e-3, f"{off.max():.3f} steps"
-    assert ((got / scale) - (got / scale).round()).abs().max() < 1e-2
+    assert_same(steps_of(got, scale), steps_of(expected, scale), steps=steps)
 
 
 @pytest.mark.parametrize("seed", range(6))
