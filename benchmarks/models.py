@@ -1,6 +1,6 @@
 """Latency and lowering time of real models on this project and on its peers, interleaved in one run.
 
-python -m benchmarks.models [--models NAME ...] [--engines NAME ...] [--rounds N] [--seconds S]
+python -m benchmarks.models [--models NAME ...] [--engines NAME ...] [--rounds N] [--seconds S] [--json FILE]
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ import numpy as np
 import torch
 
 from benchmarks.engines import ENGINES, THREADS, Engine
+from benchmarks.results import Results, Table
 from tests import zoo
 
 CNNS = ("mobilenet_v2", "mobilenet_v3_small", "resnet18", "resnet50", "efficientnet_b0", "convnext_tiny")
 TRANSFORMERS = ("vit_tiny", "swin_t", "mobilevit_xxs", "bert_mini", "llama_mini")
+LATENCY = f"Latency, ms (median of the rounds; {THREADS} threads, batch 1)"
+RATIOS = "Latency of delegate over that of each peer (less than 1: faster)"
+LOWERING = "Lowering after torch.export, seconds"
 VERSIONS = ("torch", "ai-edge-litert", "onnxruntime", "openvino", "numpy")
 
 
@@ -76,33 +80,35 @@ def ratio(row: Row, of: str, to: str) -> float:
     return statistics.median(a / b for a, b in zip(row.rounds[of], row.rounds[to], strict=True))
 
 
-def print_tables(rows: Sequence[Row], names: Sequence[str]) -> None:
-    print(f"\nLatency, ms (median of the rounds; {THREADS} threads, batch 1)\n")
-    print("| model | " + " | ".join(names) + " | partitions | rel. error |")
-    print("|---" * (len(names) + 3) + "|")
-    for row in rows:
-        cells = [f"{statistics.median(row.rounds[n]) * 1e3:.2f}" for n in names]
-        notes = " / ".join(row.notes.get(n, "-") for n in ("delegate", "executorch") if n in names)
-        print(f"| {row.model} | {' | '.join(cells)} | {notes} | {row.errors.get('delegate', 0):.0e} |")
+def tables(rows: Sequence[Row], names: Sequence[str]) -> dict[str, Table]:
+    """Return the tables of these engines by title; ratios only if this project is among them."""
+    latency = [
+        [
+            row.model,
+            *(f"{statistics.median(row.rounds[n]) * 1e3:.2f}" for n in names),
+            " / ".join(row.notes.get(n, "-") for n in ("delegate", "executorch") if n in names),
+            f"{row.errors.get('delegate', 0):.0e}",
+        ]
+        for row in rows
+    ]
+    made = {LATENCY: Table(["model", *names, "partitions", "rel. error"], latency)}
     if "delegate" not in names:
-        return
+        return made
     others = [n for n in names if n != "delegate"]
-    print("\nLatency of delegate over that of each peer (less than 1: faster)\n")
-    print("| model | " + " | ".join(others) + " |")
-    print("|---" * (len(others) + 1) + "|")
-    for row in rows:
-        print(f"| {row.model} | " + " | ".join(f"{ratio(row, 'delegate', n):.2f}" for n in others) + " |")
+    ratios = [[row.model, *(f"{ratio(row, 'delegate', n):.2f}" for n in others)] for row in rows]
     for title, group in (("CNNs", CNNS), ("transformers", TRANSFORMERS)):
         members = [r for r in rows if r.model in group]
         if members:
             means = [statistics.geometric_mean(ratio(r, "delegate", n) for r in members) for n in others]
-            print(f"| geometric mean, {title} | " + " | ".join(f"{m:.2f}" for m in means) + " |")
-    print("\nLowering after torch.export, seconds\n")
+            ratios.append([f"geometric mean, {title}", *(f"{m:.2f}" for m in means)])
     lowered = [n for n in names if n != "eager"]
-    print("| model | " + " | ".join(lowered) + " |")
-    print("|---" * (len(lowered) + 1) + "|")
-    for row in rows:
-        print(f"| {row.model} | " + " | ".join(f"{row.lowering.get(n, float('nan')):.2f}" for n in lowered) + " |")
+    times = [[row.model, *(f"{row.lowering.get(n, float('nan')):.2f}" for n in lowered)] for row in rows]
+    return made | {RATIOS: Table(["model", *others], ratios), LOWERING: Table(["model", *lowered], times)}
+
+
+def print_tables(rows: Sequence[Row], names: Sequence[str]) -> None:
+    for title, table in tables(rows, names).items():
+        print(f"\n{title}\n\n{table.markdown()}")
 
 
 def main() -> None:
@@ -111,6 +117,7 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=list(ENGINES))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5, help="of each engine in each round")
+    parser.add_argument("--json", help="a file for the tables, e.g. benchmarks/results/models.json")
     chosen = parser.parse_args()
     torch.set_num_threads(THREADS)
     rows = []
@@ -121,6 +128,8 @@ def main() -> None:
         print_tables(rows[-1:], chosen.engines)
     print(f"\n{time.strftime('%Y-%m-%d')}; " + ", ".join(f"{n} {version(n)}" for n in VERSIONS))
     print_tables(rows, chosen.engines)
+    if chosen.json:
+        Results.of_this_run(VERSIONS, tables(rows, chosen.engines)).save(chosen.json)
 
 
 if __name__ == "__main__":

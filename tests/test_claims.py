@@ -7,6 +7,7 @@ import builtins
 import importlib
 import inspect
 import re
+import statistics
 import tomllib
 import typing
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from typing import Any
 import pytest
 import typer.main
 
+from benchmarks import models
+from benchmarks.results import Results
 from delegate import errors
 from delegate.cli.app import app
 from delegate.config import load_config
@@ -250,3 +253,22 @@ def test_stale_code_is_found() -> None:
     assert list(inline_code("`delegate.load(..., isolate=True)` `delegate.lock` `load`")) == [
         "delegate.load(..., isolate=True)"
     ]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks" / "results").glob("*.json")), ids=lambda path: path.name)
+def test_tables_are_those_that_a_benchmark_wrote(path: Path) -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    results = Results.load(path)
+    stated = (f"benchmarks/results/{path.name}", results.date, *results.machine.split(", "), *results.versions.values())
+    assert [words for words in (*stated, results.command) if words not in page.replace("\n", " ")] == []
+    assert [title for title, table in results.tables.items() if table.markdown() not in page] == []
+
+
+def test_means_are_of_their_rows() -> None:
+    """Each ratio is rounded to two digits, so the mean is known to 4 %."""
+    results = Results.load(ROOT / "benchmarks" / "results" / "models.json")
+    ratios = {title: cells for title, *cells in results.tables[models.RATIOS].rows}
+    for title, group in (("CNNs", models.CNNS), ("transformers", models.TRANSFORMERS)):
+        for column, mean in enumerate(ratios[f"geometric mean, {title}"]):
+            found = statistics.geometric_mean(float(ratios[model][column]) for model in group)
+            assert found == pytest.approx(float(mean), rel=0.04)
