@@ -65,11 +65,16 @@ class Difference:
         self.agreed += int((chosen == expected.amax(1))[ordered].sum())
 
     @property
+    def is_nowhere_finite(self) -> bool:
+        """Return if all elements are NaN or infinite, and the same as in the reference."""
+        return bool(self.count) and not self.compared and not self.broken
+
+    @property
     def sqnr_db(self) -> float:
         """Of integers the signal is what differs from their mean: a quantized tensor has its zero anywhere."""
         if self.broken:
             return -math.inf
-        if self.count and not self.compared:
+        if self.is_nowhere_finite:
             return math.nan
         if not self.noise:
             return math.inf
@@ -81,7 +86,7 @@ class Difference:
         """The greatest difference."""
         if self.broken:
             return math.inf
-        return math.nan if self.count and not self.compared else self.greatest
+        return math.nan if self.is_nowhere_finite else self.greatest
 
     @property
     def relative_error(self) -> float:
@@ -117,15 +122,24 @@ class Differences:
         """The numbers of the outputs that had no elements in any call, so that nothing was compared."""
         return [number for number, output in enumerate(self.outputs) if not output.count and not output.broken]
 
+    @property
+    def nowhere_finite(self) -> list[int]:
+        """The numbers of the outputs that have no finite element, as in the reference."""
+        return [number for number, output in enumerate(self.outputs) if output.is_nowhere_finite]
+
     def accuracy(self) -> Accuracy | None:
-        """The figures of the output that is farthest off, figure by figure; None where nothing was compared."""
+        """The figures of the output that is farthest off, figure by figure; None where nothing was compared.
+
+        An output that is nowhere finite, e.g. a mask, has no figures. They are NaN if there is no other output.
+        """
         if not self.outputs:
             return None
-        top1 = [o.top1 for o in self.outputs if o.top1 is not None]
+        outputs = [o for o in self.outputs if o.count and not o.is_nowhere_finite] or self.outputs
+        top1 = [o.top1 for o in outputs if o.top1 is not None]
         return Accuracy(
-            sqnr_db=-_worst(-o.sqnr_db for o in self.outputs),
-            max_error=_worst(o.max_error for o in self.outputs),
-            relative_error=_worst(o.relative_error for o in self.outputs),
+            sqnr_db=-_worst(-o.sqnr_db for o in outputs),
+            max_error=_worst(o.max_error for o in outputs),
+            relative_error=_worst(o.relative_error for o in outputs),
             top1=min(top1) if top1 else None,
             calls=self.calls,
         )

@@ -22,6 +22,7 @@ from delegate.accuracy.watching import WatchedPartition, Watcher
 from delegate.backends.aot import PreprocessResult
 from delegate.backends.bisection import Unit
 from delegate.compiled import LoadedContext
+from delegate.edge.node import shape_text
 from delegate.errors import AccuracyError, InputError, did_you_mean
 from delegate.kernels.libraries import Wanted
 from delegate.partitioner.candidates import Artifacts
@@ -109,6 +110,8 @@ def verification(
         raise InputError(
             f"there is no method {unknown[0]!r} for its reference", remedy=did_you_mean(unknown[0], exported)
         )
+    for name, reference in floats.items():
+        _require_same_inputs(name, exported[name], reference)
     policy = selection.verify
     if given is None and policy is None:
         return None
@@ -122,26 +125,26 @@ def samples_to_verify(given: Any, exported: Mapping[str, ExportedProgram]) -> di
     return example_samples(exported) if given is None else samples_of(given, exported)
 
 
-def reference_figures(
-    actual: Mapping[str, ExportedProgram],
-    expected: Mapping[str, ExportedProgram],
-    samples: Mapping[str, Sequence[Sample]],
-) -> dict[str, Accuracy | None]:
-    """Return how far the results of programs are from those of others, both run by torch, by method.
+Results = Mapping[str, Sequence[Sequence[torch.Tensor]]]  # of each call, by method
 
-    Raises:
-        AccuracyError: torch cannot run one of them, or they have other numbers of outputs.
-    """
-    run, other = (_eager({name: programs[name] for name in samples}) for programs in (actual, expected))
+
+def torch_results(programs: Mapping[str, ExportedProgram], samples: Mapping[str, Sequence[Sample]]) -> Results:
+    """Return the results of programs, run by torch, by method; raises AccuracyError if torch cannot run one."""
+    methods = _eager({name: programs[name] for name in samples})
+    return {
+        name: [methods.run(name, flat_arguments(programs[name], call.args, call.kwargs)) for call in calls]
+        for name, calls in samples.items()
+    }
+
+
+def reference_figures(actual: Results, expected: Results) -> dict[str, Accuracy | None]:
+    """Return how far results are from others, by method; raises AccuracyError if their numbers or shapes differ."""
     found = {}
-    for name, calls in samples.items():
+    for name, calls in actual.items():
         differences = Differences()
-        for call in calls:
-            results, wanted = (
-                methods.run(name, flat_arguments(programs[name], call.args, call.kwargs))
-                for methods, programs in ((run, actual), (other, expected))
-            )
+        for results, wanted in zip(calls, expected[name], strict=True):
             _require_as_many(name, results, wanted)
+            _require_shapes(name, results, wanted)
             differences.add(results, wanted)
         found[name] = differences.accuracy()
     return found
@@ -155,6 +158,22 @@ def _require_as_many(method: str, actual: Sequence[torch.Tensor], expected: Sequ
     if len(actual) != len(expected):
         what = f"the program gives {len(actual)} outputs and its reference {len(expected)}"
         raise AccuracyError(what, where=f"method {method}", remedy="give the model that the program was made of")
+
+
+def _require_shapes(method: str, model: Sequence[torch.Tensor], reference: Sequence[torch.Tensor]) -> None:
+    """Check that two models that torch runs give the same shapes."""
+    for number, (given, wanted) in enumerate(zip(model, reference, strict=True)):
+        if given.shape != wanted.shape:
+            what = f"output {number} of the program is {shape_text(given)}, and of its reference {shape_text(wanted)}"
+            raise AccuracyError(what, where=f"method {method}", remedy="give the model that the program was made of")
+
+
+def _require_same_inputs(method: str, model: ExportedProgram, reference: ExportedProgram) -> None:
+    """Check that two models take as many inputs."""
+    own, others = (ep.call_spec.in_spec.num_leaves for ep in (model, reference))
+    if own != others:
+        what = f"the program takes {own} inputs and its reference {others}"
+        raise InputError(what, where=f"method {method}", remedy="give the model that the program was made of")
 
 
 @dataclass(slots=True)
@@ -263,6 +282,11 @@ class Verification:
         methods = [m for m in measured.methods.values() if self.bounds.excess(m.figures) > 1]
         if not missed and not methods:
             return {}
+        undefined = [m for m in methods if m.figures is not None and math.isnan(m.figures.sqnr_db)]
+        if undefined:
+            remedy = "verify on inputs whose results are finite in torch"
+            self._tell([f"{_undefined_text(m)}, where {self.bounds} is asked" for m in undefined], "", remedy)
+            return {}
         quantized = [m.method for m in methods if self.bounds.excess(measured.between.get(m.method)) > 1]
         if quantized or self.on_failure != "move":
             texts = [*(self._text(measured, name) for name in missed), *map(self._method_text, methods)]
@@ -352,8 +376,7 @@ class Verification:
             if accuracy.figures.sqnr_db >= least:
                 continue
             if math.isnan(accuracy.figures.sqnr_db):
-                what = f"method {name} gives no finite numbers that could be compared with {accuracy.reference}"
-                warnings.warn(f"{what}; {accuracy.why}", RuntimeWarning, stacklevel=5)
+                warnings.warn(_undefined_text(accuracy), RuntimeWarning, stacklevel=5)
                 continue
             between = measured.between.get(name)
             noise = {n: a for n in method.delegates if (a := measured.partitions[n].differences.accuracy()) is not None}
@@ -391,6 +414,12 @@ class Verification:
         return f"{method.figures} in method {method.method}{against}, where {self.bounds} is asked"
 
 
+def _undefined_text(accuracy: MethodAccuracy) -> str:
+    """Describe a method of which no result is finite, neither here nor in the reference."""
+    what = f"method {accuracy.method} gives no finite numbers that could be compared with {accuracy.reference}"
+    return f"{what}; {accuracy.why}" if accuracy.why else what
+
+
 def _compared(
     name: str, context: LoadedContext, references: Sequence[EagerMethods], samples: Sequence[Sample]
 ) -> tuple[list[Differences], Differences]:
@@ -417,6 +446,7 @@ def _compared(
             expected = eager.run(name, others)
             _require_as_many(name, actual, expected)
             results.append(expected)
+            _require_shapes(name, results[0], expected)
             differences.add(
                 [*actual, *(mine[n] for n in method.written), *(states[s] for s in eager.names(name))],
                 [*expected, *(others[n] for n in method.written), *(eager.states[s] for s in eager.names(name))],
@@ -434,5 +464,7 @@ def _stated(method: LoweredProgram, found: Differences, eager: EagerMethods, ref
         return MethodAccuracy(name, reference, why="it gives no numbers")
     states = set(method.program.states.values()).difference(eager.names(name))
     left = [f"number {number} of what it gives is empty" for number in found.empty]
+    if len(found.nowhere_finite) < len(found.outputs):
+        left += [f"number {number} of what it gives is finite nowhere" for number in found.nowhere_finite]
     left += [f"the reference has no state {state}" for state in sorted(states)]
     return MethodAccuracy(name, reference, found.accuracy(), "; ".join(left))

@@ -43,31 +43,51 @@ class LayerNoise:
         return f"{self.nodes[0]} ({self.place}, {self.figures.sqnr_db:.1f} dB)"
 
 
-def layer_noises(
-    floats: ExportedProgram, quantized: ExportedProgram, sample: Sample, bounds: Bounds
-) -> list[LayerNoise]:
+@dataclass(frozen=True, slots=True)
+class FloatRun:
+    """A run of the float program of a method.
+
+    Args:
+        program: the float program.
+        sample: the call.
+        values: of nodes that give a tensor, by name.
+        results: of the program.
+    """
+
+    program: ExportedProgram
+    sample: Sample
+    values: Mapping[str, torch.Tensor]
+    results: Sequence[torch.Tensor]
+
+    @classmethod
+    def of(cls, program: ExportedProgram, sample: Sample) -> FloatRun:
+        """Run a float program in torch; raises AccuracyError if torch cannot."""
+        values: dict[str, torch.Tensor] = {}
+
+        def record(node: Node, result: Any) -> Any:
+            if isinstance(result, torch.Tensor):
+                values[node.name] = result.clone()  # operators in place may change it
+            return result
+
+        results = NodeRunner(program, record).results(flat_arguments(program, sample.args, sample.kwargs))
+        return cls(program, sample, values, results)
+
+
+def layer_noises(run: FloatRun, quantized: ExportedProgram, bounds: Bounds) -> list[LayerNoise]:
     """Return the noise of every quantized layer of a method, those with most effect on the results first.
 
     Each layer runs once on the float program's own values, quantized as the layer quantizes them. Then the float
     program runs with that result in place of the layer's own. Rounding between two layers counts for both.
 
     Args:
-        floats: the float reference.
+        run: of the float reference.
         quantized: the program made of it.
-        sample: one call.
         bounds: that define the noise that is allowed.
 
     Raises:
         AccuracyError: torch cannot run one of the programs.
     """
-    values: dict[str, torch.Tensor] = {}
-
-    def record(node: Node, result: Any) -> Any:
-        if isinstance(result, torch.Tensor):
-            values[node.name] = result.clone()  # operators in place may change it
-        return result
-
-    expected = NodeRunner(floats, record).results(flat_arguments(floats, sample.args, sample.kwargs))
+    floats, sample, values = run.program, run.sample, run.values
     nodes = {node.name: node for node in floats.graph.nodes}
     layers = {n.name: _layer(n, nodes) for n in quantized.graph.nodes if _is_layer(n) and float_node(n) in nodes}
     alone: dict[str, torch.Tensor] = {}  # results of layers on the float program's values
@@ -103,7 +123,7 @@ def layer_noises(
         given = NodeRunner(floats, replace_one).results(flat_arguments(floats, sample.args, sample.kwargs))
         layer = nodes[layers[name].nodes[0]]
         place = f"{module_path(layer) or 'no module'}, {op_name(layer)}"
-        found.append(LayerNoise(layers[name].nodes, place, accuracy, bounds.excess(difference(given, expected))))
+        found.append(LayerNoise(layers[name].nodes, place, accuracy, bounds.excess(difference(given, run.results))))
     return sorted(found, key=lambda noise: -noise.excess)
 
 

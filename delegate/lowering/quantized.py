@@ -11,11 +11,11 @@ from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Bounds
 from delegate.accuracy.samples import Sample
-from delegate.accuracy.verification import reference_figures, samples_to_verify
+from delegate.accuracy.verification import reference_figures, samples_to_verify, torch_results
 from delegate.config import Quantization
 from delegate.edge.graphs import is_random
 from delegate.errors import ConfigError
-from delegate.lowering.layer_noise import LayerNoise, blame, layer_noises, noisiest
+from delegate.lowering.layer_noise import FloatRun, LayerNoise, blame, layer_noises, noisiest
 from delegate.registry import Registry
 from delegate.selection import Selection
 
@@ -66,13 +66,16 @@ def quantized(
         samples = samples_to_verify(verify, programs)
         samples = {name: calls for name, calls in samples.items() if not is_random(programs[name].graph_module)}
     kept: dict[str, LayerNoise] = {}
+    expected, runs = torch_results(programs, samples), dict[str, FloatRun]()
     for number in range(_ROUNDS):
-        figures = reference_figures(found, programs, samples)
+        figures = reference_figures(torch_results(found, samples), expected)
         missed = [name for name, accuracy in figures.items() if bounds.excess(accuracy) > _MARGIN]
         if not missed:
             break
         for name in missed:
-            noises = layer_noises(programs[name], found[name], samples[name][0], bounds)
+            if name not in runs:
+                runs[name] = FloatRun.of(programs[name], samples[name][0])
+            noises = layer_noises(runs[name], found[name], bounds)
             allowed = _MARGIN / 2**number if number < _ROUNDS - 1 else 0.0
             kept.update((noise.nodes[0], noise) for noise in noisiest(noises, allowed))
         from delegate.quantization.settings import keep_in_float
@@ -99,7 +102,8 @@ def blamed(
 ) -> tuple[str, str]:
     """Return the layers of methods whose quantization misses bounds in words, and the remedy."""
     samples = samples_to_verify(verify, quantized)
-    noises = {name: layer_noises(floats[name], quantized[name], samples[name][0], bounds) for name in methods}
+    runs = {name: FloatRun.of(floats[name], samples[name][0]) for name in methods}
+    noises = {name: layer_noises(runs[name], quantized[name], bounds) for name in methods}
     return blame([noise for found in noises.values() for noise in noisiest(found, _MARGIN)])
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 from torch import nn
 from torch.export import export
 
 import delegate
-from delegate.errors import AccuracyError
+from delegate.accuracy import verification
+from delegate.errors import AccuracyError, DelegateError, InputError
 
 pytest.importorskip("torchao")
 
@@ -180,3 +183,73 @@ def test_nan_has_its_first_node() -> None:
         program = delegate.to_backend(export(Logarithm(), (x,)), [], verify=[(x - 5,)])
     (accuracy,) = program.report.accuracy
     assert "the reference gives NaN too, first in aten.log.default (log) at" in str(accuracy)
+
+
+@pytest.mark.parametrize("on_failure", ["error", "move"])
+@pytest.mark.parametrize("backends", [[], ["xnnpack"]], ids=str)
+def test_a_reference_without_numbers_is_no_fault_of_a_backend(backends: list[str], on_failure: str) -> None:
+    x = torch.linspace(-3, -1, 8).reshape(2, 4)
+    verify = {"sqnr_db": 30, "on_failure": on_failure}
+    with pytest.raises(AccuracyError) as caught:
+        delegate.to_backend(export(Logarithm(), (x,)), config={"backends": backends, "verify": verify})
+    text = str(caught.value)
+    assert "the reference gives NaN too, first in aten.log.default (log) at" in text
+    assert text.endswith("verify on inputs whose results are finite in torch")
+
+
+class Masked(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.full_like(x, -torch.inf), torch.relu(x)
+
+
+def test_a_result_that_is_finite_nowhere_leaves_the_others_their_figures() -> None:
+    x = torch.linspace(-1, 1, 8).reshape(2, 4)
+    program = delegate.to_backend(export(Masked(), (x,)), config={"backends": ["xnnpack"], "verify": {"sqnr_db": 30}})
+    (accuracy,) = program.report.accuracy
+    assert accuracy.figures.max_error == 0
+    assert "number 0 of what it gives is finite nowhere" in accuracy.why
+
+
+class Relu(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x)
+
+
+class Cut(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x)[:, :2]
+
+
+class Sum(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) + y
+
+
+@pytest.mark.parametrize(
+    ("reference", "inputs", "error", "text"),
+    [
+        (Cut(), 1, AccuracyError, r"output 0 of the program is float32\[2, 4\], and of its reference float32\[2, 2\]"),
+        (Sum(), 2, InputError, "the program takes 1 inputs and its reference 2"),
+    ],
+)
+def test_a_reference_of_another_form(reference: nn.Module, inputs: int, error: type[DelegateError], text: str) -> None:
+    x = torch.linspace(-1, 1, 8).reshape(2, 4)
+    with pytest.raises(error, match=text):
+        delegate.to_backend(export(Relu(), (x,)), [], verify=[(x,)], original=export(reference, (x,) * inputs))
+
+
+def test_the_float_reference_runs_once_for_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `move` a model is quantized again and again, and its float results stay the same."""
+    ep = exported("Convolutions")
+    floats = 0
+    original = verification.torch_results
+
+    def count(programs: Mapping[str, object], samples: Mapping[str, object]) -> object:
+        nonlocal floats
+        floats += programs["forward"] is ep
+        return original(programs, samples)
+
+    monkeypatch.setattr("delegate.lowering.quantized.torch_results", count)
+    program = delegate.to_backend(ep, config=config("xnnpack", sqnr_db=45.0, on_failure="move"))
+    assert [note for note in program.report.notes if "in float, so that" in note]
+    assert floats == 1
