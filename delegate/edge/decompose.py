@@ -306,17 +306,16 @@ def _rename_symbols(node: Node, results: Any) -> None:
 
 
 def _replace_uses(node: Node, results: Any) -> None:
-    """Let the users of a node use a body's result: a node, a list of them for several, a size that export has fixed."""
-    if isinstance(results, Node):
-        node.replace_all_uses_with(results)
-    elif isinstance(results, int):
+    """Let the users of a node use a body's result: a node, a size that export has fixed, or a list of results."""
+    if isinstance(results, int):
         for user in list(node.users):
             user.args, user.kwargs = map_arg((user.args, user.kwargs), lambda n: results if n is node else n)
     elif isinstance(results, list | tuple):
         for user in list(node.users):
             assert user.target is operator.getitem, f"{user} takes all results of {node}"
-            user.replace_all_uses_with(results[user.args[1]])  # type: ignore[index]
-            node.graph.erase_node(user)
+            _replace_uses(user, results[user.args[1]])  # type: ignore[index]
+    else:
+        node.replace_all_uses_with(results)
     node.graph.erase_node(node)
 
 

@@ -86,28 +86,43 @@ def _antialiased(
     dtype: np.dtype[Any],
 ) -> Taps:
     """The kernel is stretched where the image shrinks, and its weights sum to 1."""
-    if align_corners:
-        ratio = (size - 1) / max(count - 1, 1) * (count > 1)
-    elif scale:
-        ratio = 1 / scale
-    else:
-        ratio = size / count
-    stretch = max(ratio, 1.0)
-    center = ratio * (np.arange(count) + 0.5)
-    first = np.maximum((center - support * stretch + 0.5).astype(np.int64), 0)
-    last = np.minimum((center + support * stretch + 0.5).astype(np.int64), size)
-    width = max(int((last - first).max(initial=1)), 1)
-    check_room((count, width), center.dtype)
-    places = first[:, None] + np.arange(width)
-    weights = kernel(np.abs((places - center[:, None] + 0.5) / stretch))
-    beyond = places >= last[:, None]
-    weights[beyond] = 0
+    places, weights, beyond = _windows(support, kernel, True, size, count, scale, align_corners)
     weights /= weights.sum(axis=1, keepdims=True)
     # The taps beyond share the first one's place and weight: 0 times an infinite number would be none.
-    near = np.where(beyond, first[:, None], places)
+    near = np.where(beyond, places[:, :1], places)
     beyond[:, 0] = True
     weights = np.where(beyond, weights[:, :1] / beyond.sum(axis=1, keepdims=True), weights)
     return near.clip(0, size - 1), weights.astype(dtype)
+
+
+def _windows(
+    support: float,
+    kernel: Callable[[Array], Array],
+    antialias: bool,
+    size: int,
+    count: int,
+    scale: float | None,
+    align_corners: bool,
+) -> tuple[Array, Array, Array]:
+    """The places along one axis that outputs read, the weights there, and the taps beyond an output's last: 0.
+
+    All are (count, taps). A kernel is `support` wide on each side, and with `antialias` stretched as the image shrinks.
+    """
+    free = 1 / scale if scale else size / count
+    ratio = (size - 1) / max(count - 1, 1) * (count > 1) if align_corners else free
+    stretch, shift = max(ratio, 1.0) if antialias else 1.0, 0.5 if align_corners and not antialias else 0.0
+    center, reach = ratio * (np.arange(count) + 0.5 - shift), support * stretch
+    first = np.maximum((center - reach + 0.5 + shift).astype(np.int64), 0)
+    last = np.minimum((center + reach + 0.5 + shift).astype(np.int64), size)
+    if not antialias:
+        last = np.minimum(last, first + int(2 * support))
+    width = max(int((last - first).max(initial=1)), 1)
+    check_room((count, width), center.dtype)
+    places = first[:, None] + np.arange(width)
+    weights = kernel(np.abs((places - center[:, None] + 0.5 - shift) / stretch))
+    beyond = places >= last[:, None]
+    weights[beyond] = 0
+    return places, weights, beyond
 
 
 def resample(taps: Callable[..., Taps], x: Array, scales: Sequence[float | None], align: bool, out: Array) -> None:
@@ -246,19 +261,7 @@ def _whole_weights(
 
     There are as many as the greatest weight leaves of 15.
     """
-    free = 1 / scale if scale else size / count
-    ratio = (size - 1) / max(count - 1, 1) * (count > 1) if align_corners else free
-    stretch, shift = max(ratio, 1.0) if antialias else 1.0, 0.5 if align_corners and not antialias else 0.0
-    center, reach = ratio * (np.arange(count) + 0.5 - shift), support * stretch
-    first = np.maximum((center - reach + 0.5 + shift).astype(np.int64), 0)
-    last = np.minimum((center + reach + 0.5 + shift).astype(np.int64), size)
-    if not antialias:
-        last = np.minimum(last, first + 2 * support)
-    width = max(int((last - first).max(initial=1)), 1)
-    check_room((count, width), center.dtype)
-    places = first[:, None] + np.arange(width)
-    weights = kernel(np.abs((places - center[:, None] + 0.5 - shift) / stretch))
-    weights[places >= last[:, None]] = 0
+    places, weights, _ = _windows(support, kernel, antialias, size, count, scale, align_corners)
     total = weights.sum(axis=1, keepdims=True)
     np.divide(weights, total, out=weights, where=total != 0)
     greatest = float(weights.max(initial=0))

@@ -108,34 +108,81 @@ def histogram(
     Raises:
         KernelError: the range is not finite.
     """
-    edges = out[1]
-    low, high = limits or ((x.min(), x.max()) if x.size else (0, 1))
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise KernelError(f"a histogram needs a finite range, not {low} to {high}", remedy="give its range")
-    if low == high:
-        low, high = low - 0.5, high + 0.5
-    first, last, index = edges.dtype.type(low), edges.dtype.type(high), np.arange(bins + 1)
-    step = (last - first) / edges.dtype.type(bins)
-    np.copyto(edges, np.where(index < (bins + 1) // 2, first + step * index, last - step * index[::-1]))
-    _fill_bins(x, edges, weight, density, out[0])
+    edges = _equal_bins(x, bins, limits)
+    np.copyto(out[1], edges)
+    _fill_bins(x.reshape(-1, 1), [edges], weight, density, out[0])
 
 
 @TABLE.kernel("aten.histogram.bins_tensor", dtypes=WIDE)
 def histogram_of_edges(x: Array, bins: Array, weight: Array | None, density: bool, *, out: tuple[Array, Array]) -> None:
     """The weight in each of the bins between edges (bins + 1), and these."""
     np.copyto(out[1], bins)
-    _fill_bins(x, bins, weight, density, out[0])
+    _fill_bins(x.reshape(-1, 1), [bins], weight, density, out[0])
 
 
-def _fill_bins(x: Array, edges: Array, weight: Array | None, density: bool, out: Array) -> None:
-    """The weight of the elements in each bin; the last bin holds its upper edge too, and NaN is in none."""
-    flat = x.reshape(-1)
-    inside = (flat >= edges[0]) & (flat <= edges[-1])
-    place = np.minimum(np.searchsorted(edges, flat[inside], side="right"), len(out)) - 1
+@TABLE.kernel("aten._histogramdd_bin_edges.default", dtypes=WIDE)
+def histogramdd_bin_edges(
+    x: Array,
+    bins: Sequence[int],
+    limits: Sequence[float] | None,
+    weight: Array | None,
+    density: bool,
+    *,
+    out: Sequence[Array],
+) -> None:
+    """The edges of equal bins (bins + 1) for each column of x (..., D), see `histogram`."""
+    for edges, found in zip(out, _bins_of_columns(x, bins, limits), strict=True):
+        np.copyto(edges, found)
+
+
+@TABLE.kernel("aten._histogramdd_from_bin_cts.default", dtypes=WIDE)
+def histogramdd(
+    x: Array, bins: Sequence[int], limits: Sequence[float] | None, weight: Array | None, density: bool, *, out: Array
+) -> None:
+    """The weight of the points x (..., D) in each of equal bins (*bins)."""
+    _fill_bins(x.reshape(-1, x.shape[-1]), _bins_of_columns(x, bins, limits), weight, density, out)
+
+
+@TABLE.kernel("aten._histogramdd_from_bin_tensors.default", dtypes=WIDE)
+def histogramdd_of_edges(x: Array, bins: Sequence[Array], weight: Array | None, density: bool, *, out: Array) -> None:
+    """The weight of the points x (..., D) in each of the bins between edges, which each column of x has its own."""
+    _fill_bins(x.reshape(-1, x.shape[-1]), bins, weight, density, out)
+
+
+def _bins_of_columns(x: Array, bins: Sequence[int], limits: Sequence[float] | None) -> list[Array]:
+    """The edges for each column of x (..., D)."""
+    pairs = [None] * len(bins) if limits is None else [limits[2 * i : 2 * i + 2] for i in range(len(bins))]
+    return [_equal_bins(x[..., i], count, pair) for i, (count, pair) in enumerate(zip(bins, pairs, strict=True))]
+
+
+def _equal_bins(x: Array, bins: int, limits: Sequence[float] | None) -> Array:
+    """The edges (bins + 1) of equal bins within the limits, or over the range of x; raises KernelError."""
+    low, high = limits or ((x.min(), x.max()) if x.size else (0, 1))
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise KernelError(f"a histogram needs a finite range, not {low} to {high}", remedy="give its range")
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    check_room((bins + 1,), x.dtype)
+    first, last, index = x.dtype.type(low), x.dtype.type(high), np.arange(bins + 1)
+    step = (last - first) / x.dtype.type(bins)
+    found = np.where(index < (bins + 1) // 2, first + step * index, last - step * index[::-1])
+    return found.astype(x.dtype)
+
+
+def _fill_bins(points: Array, edges: Sequence[Array], weight: Array | None, density: bool, out: Array) -> None:
+    """The weight of points (N, D) in each bin; the last of a column holds its upper edge too, and NaN is in none."""
+    inside = np.ones(len(points), np.bool_)
+    for column, ends in zip(points.T, edges, strict=True):
+        inside &= (column >= ends[0]) & (column <= ends[-1])
+    place = np.zeros(int(inside.sum()), np.int64)
+    for column, ends, count in zip(points[inside].T, edges, out.shape, strict=True):
+        place = place * count + np.minimum(np.searchsorted(ends, column, side="right"), count) - 1
     weights = None if weight is None else weight.reshape(-1)[inside]
-    np.copyto(out, occurrences(place, weights, len(out)), casting="unsafe")
+    np.copyto(out, occurrences(place, weights, out.size).reshape(out.shape), casting="unsafe")
     if density:
-        np.divide(out, np.diff(edges) * out.sum(), out=out)
+        np.divide(out, out.sum(), out=out)
+        for axis, ends in enumerate(edges):
+            np.divide(out, np.diff(ends).reshape([-1 if i == axis else 1 for i in range(out.ndim)]), out=out)
 
 
 @TABLE.kernel("aten.bincount.default", dtypes=WIDE | INT)

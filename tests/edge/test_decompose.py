@@ -5,6 +5,7 @@ import torch
 from torch.export import Dim
 from torch.nn import functional as F
 
+import delegate
 from delegate.edge.decompose import Decomposer, compound_nodes, core_decompositions, decompose, decompose_node
 from delegate.edge.node import op_name, tensor
 from delegate.edge.verifier import CORE_ATEN, verify
@@ -114,3 +115,12 @@ def test_a_decomposition_that_gives_something_else_is_an_error(monkeypatch):
     monkeypatch.setattr(Decomposer, "table", property(lambda own: other))
     with pytest.raises(LoweringError, match=r"gives float32\[\] in place of float32\[3\].*silu"):
         Decomposer().expand([n for n in ep.graph.nodes if "silu" in n.name])
+
+
+@pytest.mark.parametrize("pick", [lambda found: found[0], lambda found: found[1][1], lambda found: found[1]])
+def test_a_list_among_the_results(pick) -> None:
+    """`histogramdd` gives a tensor and a list of tensors."""
+    x = torch.rand(9, 2, generator=torch.manual_seed(0))
+    module = Function(lambda x: pick(torch.histogramdd(x, [3, 4])))
+    program = delegate.to_backend(torch.export.export(module, (x,)), [])
+    assert_same(program(x), module(x))

@@ -40,3 +40,19 @@ def test_a_range_that_is_not_finite():
     x = torch.tensor([1.0, math.inf]).numpy()
     with pytest.raises(KernelError, match="finite range"):
         histogram(x, 2, None, None, False, out=(x.copy(), torch.zeros(3).numpy()))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bins", [[3, 4], [1, 7]], ids=str)
+def test_bins_of_points(dtype, bins):
+    x, weight = sample(40, 2, dtype=dtype), sample(40, dtype=dtype, seed=5).abs()
+    for op in (aten._histogramdd_bin_edges.default, aten._histogramdd_from_bin_cts.default):
+        check(op, x, bins)
+        check(op, x.reshape(4, 10, 2), bins)
+        check(op, x, bins, range=[-1.5, 2.5, -0.5, 0.5])
+        check(op, x, bins, range=[-1.0, 1.0, -0.5, 0.5], weight=weight, density=True)
+        check(op, torch.full((3, 2), 2.0, dtype=dtype), bins)
+    edges = [torch.tensor([-1, 0, 0.3, 1], dtype=dtype), torch.tensor([0, 0.5, 2], dtype=dtype)]
+    x[0, 0], x[1, 1], x[2] = math.nan, math.inf, torch.tensor([1.0, 2.0])
+    check(aten._histogramdd_from_bin_tensors.default, x, edges)
+    check(aten._histogramdd_from_bin_tensors.default, x, edges, weight=weight, density=True)
