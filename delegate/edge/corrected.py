@@ -54,12 +54,10 @@ def _fake_quantize_by_tensors(
 def _fake_quantize_channels(
     x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, low: int, high: int
 ) -> tuple[Tensor, Tensor]:
-    if zero_point.is_floating_point():
-        return NotImplemented  # type: ignore[no-any-return]  # torch rounds after these are added
     sizes = [-1 if place == axis % x.dim() else 1 for place in range(x.dim())]
     found, mask = _fake_quantized(x, scale.reshape(sizes), zero_point.reshape(sizes), low, high)
     dtype = _integers(x, low, high)
-    if dtype is None:
+    if dtype is None or zero_point.is_floating_point():
         return found, mask
     decomposed = torch.ops.quantized_decomposed
     coded = decomposed.quantize_per_channel(x, scale, zero_point, axis, low, high, dtype)
@@ -76,11 +74,16 @@ def _fake_quantized(x: Tensor, scale: Any, zero_point: Any, low: int, high: int)
     """Return the values that integers stand for, in floats, and the mask of those within the range."""
     wide = x.double() if x.dtype is torch.float64 else x.float()  # of 16 bits, as torch does
     if isinstance(scale, Tensor):
-        scale, zero_point = scale.float(), zero_point.to(wide.dtype)
+        scale = scale.float()
         step, per_step = scale.to(wide.dtype), (1 / scale).to(wide.dtype)
     else:
         step, per_step = float(np.float32(scale)), float(np.float32(1) / np.float32(scale))
-    steps = torch.round(wide * per_step) + zero_point
+    if isinstance(zero_point, Tensor) and zero_point.is_floating_point():
+        # Torch rounds the product and the sum to float32 once, which decides ties.
+        exact = wide.double() * torch.as_tensor(per_step).double() + zero_point.double()
+        steps = torch.round(exact.to(wide.dtype))
+    else:
+        steps = torch.round(wide * per_step) + zero_point
     return ((steps.clamp(low, high) - zero_point) * step).to(x.dtype), (steps >= low) & (steps <= high)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,8 @@ class Checked:
             InputError: there is none, one does not fit, holds NaN or infinity, or an input never varies.
         """
         count = 0
+        if not isinstance(self._batches, Iterable):
+            raise InputError(f"calibration data is a {type(self._batches).__name__}", remedy=_GIVE)
         try:
             for batch in self._batches:
                 if count == self._limit:
@@ -138,10 +140,20 @@ class Checked:
             what = f"{where} has {len(leaves)} inputs, and the model takes {len(self._names)}"
             raise InputError(what, remedy=f"give {', '.join(self._names)}")
         if spec != self._spec:  # named, or nested otherwise
+            if len(kwargs) == len(leaves) > 1:
+                leaves = self._in_order(kwargs, where)
             args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         for i, leaf in enumerate(leaves):
             self._check(i, leaf, where)
         return args, kwargs
+
+    def _in_order(self, given: Mapping[str, Any], where: str) -> list[Any]:
+        """Return named inputs in the order of the program's inputs; raises InputError if a name is of no input."""
+        unknown = [name for name in given if name not in self._names]
+        if unknown:
+            what = f"{where} has an input {unknown[0]!r}, which the model does not take"
+            raise InputError(what, remedy=did_you_mean(unknown[0], self._names))
+        return [given[name] for name in self._names]
 
     def _check(self, i: int, leaf: Any, where: str) -> None:
         wanted, name = self._values[i], self._names[i]

@@ -254,6 +254,8 @@ def _warn_of_vanishing(module: GraphModule) -> None:
 
 def _vanishes(module: GraphModule, node: Node, observer: Any) -> bool:
     """Return if most values become 0, or if the range uses less than a quarter of the integers."""
+    from torchao.quantization.pt2e import MovingAverageMinMaxObserver
+
     source = node.args[0]
     if isinstance(source, Node) and source.op == "get_attr":
         weight = operator.attrgetter(str(source.target))(module).detach()
@@ -262,7 +264,8 @@ def _vanishes(module: GraphModule, node: Node, observer: Any) -> bool:
         if not nonzero.numel():
             return False
         return bool((nonzero < 0.5).float().mean() > _MOST_VANISH or nonzero.max() < observer.quant_max / 4)
-    if not isinstance(observer, FittingHistogram | FittingMinMax):
+    observer = getattr(observer, "activation_post_process", observer)  # of fake quantization
+    if not isinstance(observer, FittingHistogram | FittingMinMax | MovingAverageMinMaxObserver):
         return False
     size = max(float(observer.max_val), 0.0) - min(float(observer.min_val), 0.0)
     levels = size / float(observer.calculate_qparams()[0])

@@ -14,6 +14,7 @@ from torch import nn
 import delegate
 from delegate.errors import BackendNotFound, ConfigError, DelegateError, InputError
 from delegate.registry import Registry
+from delegate.testing import assert_same
 from tests import zoo
 from tests.plugins import Site
 
@@ -48,6 +49,7 @@ WRONG: Mapping[str, tuple[Settings, Callable[[], Any], type[DelegateError], str]
     "other dtype": (Settings("xnnpack"), lambda: [torch.ones(3, 66, dtype=torch.int64)], InputError, "int64"),
     "NumPy's float64": (Settings("xnnpack"), lambda: [np.ones((3, 66))], InputError, "float64"),
     "too many inputs": (Settings("xnnpack"), lambda: [(torch.ones(3, 66),) * 2], InputError, "2 inputs"),
+    "no batches": (Settings("xnnpack"), lambda: 5, InputError, "calibration data is a int"),
     "no tensor": (Settings("xnnpack"), lambda: ["x"], InputError, "str"),
     "constant": (Settings("xnnpack"), lambda: [torch.ones(3, 66)] * 3, InputError, "the same number"),
     "NaN": (Settings("xnnpack"), lambda: [torch.full((3, 66), torch.nan)], InputError, "NaN"),
@@ -131,3 +133,24 @@ def test_configurations(name: str) -> None:
     config, words = CONFIGS[name]
     with pytest.raises(ConfigError, match=words):
         delegate.to_backend(exported(), config=config)
+
+
+class Product(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, small: torch.Tensor, large: torch.Tensor) -> torch.Tensor:
+        return self.layer(small) + large
+
+
+def test_named_batches_are_taken_by_their_names() -> None:
+    torch.manual_seed(0)
+    small, large = torch.randn(4, 8), 100 * torch.randn(4, 8)
+    module = Product().eval()
+    ep = torch.export.export(module, (small, large))
+    expected = quantize(ep, Settings("xnnpack"), [(small, large)]).module()(small, large)
+    for batch in ({"small": small, "large": large}, {"large": large, "small": small}):
+        assert_same(quantize(ep, Settings("xnnpack"), [batch]).module()(small, large), expected)
+    with pytest.raises(InputError, match="an input 'larg', which the model does not take: did you mean 'large'"):
+        quantize(ep, Settings("xnnpack"), [{"small": small, "larg": large}])

@@ -173,7 +173,7 @@ def test_usual_models_are_as_exact_and_without_warnings() -> None:
 @pytest.mark.parametrize(
     ("scheme", "inputs", "weights", "where"),
     [
-        ("static_int8", 1e-6, 1.0, "linear of 0"),
+        ("static_int8", 1e-6, 1.0, "input_1"),
         ("static_int8", 1.0, 1e-6, "weight 0.weight"),
         ("dynamic_int8", 1.0, 1e-6, "weight 0.weight"),
         ("dynamic_int4", 1.0, 1e-6, "weight 0.weight"),

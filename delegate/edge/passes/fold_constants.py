@@ -17,7 +17,9 @@ from delegate.edge.node import is_static, nbytes, op_name, tensors
 from delegate.edge.passes.result import PassResult
 from delegate.edge.program import EdgeProgram
 
-_NAMESPACES = frozenset({"aten", "prims"})  # not quantize and dequantize: backends want to see them
+_NAMESPACES = frozenset({"aten", "prims"})
+# Of a weight with fake quantization the integers are constants. Decoding stays, as backends match it.
+_QUANTIZE = frozenset(f"quantized_decomposed.quantize_per_{form}.default" for form in ("tensor", "channel"))
 
 _SMALL = frozenset({torch.int8, torch.uint8})
 _UNDEFINED = frozenset({torch.ops.aten.empty, torch.ops.aten.new_empty, torch.ops.aten.empty_like})
@@ -53,7 +55,9 @@ class ConstantFolding:
         if node.target is operator.getitem:
             return True
         target = node.target
-        if not isinstance(target, OpOverload) or target.namespace not in _NAMESPACES:
+        if not isinstance(target, OpOverload):
+            return False
+        if target.namespace not in _NAMESPACES and op_name(node) not in _QUANTIZE:
             return False
         if target.overloadpacket in _UNDEFINED or not tensors(node) or not is_static(node) or not is_pure(node):
             return False
