@@ -1,12 +1,14 @@
-"""What becomes of NaN in a library that loses it: a table of operators, an option, and what the report says.
+"""NaN in a library that loses it: an option, and its notes and refusals, the same for every backend.
 
-A backend with such a library has a field `nan: Nan = "fast"` among its options. With `exact` it refuses the operators
-of its table, so that others run them; with `fast` it takes them, and each partition that holds one says so.
+A backend with such a library has a field `nan: Nan` among its options, and a predicate of the nodes that lose NaN. With
+`exact` it refuses these nodes, so that other backends run them, or lowers them to more operators that keep NaN. With
+`fast` it accepts them, and the report names them in each partition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+import operator
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -14,31 +16,44 @@ from torch.fx import Node
 
 from delegate.backends.region import Region
 from delegate.edge.node import op_name, tensors
-from delegate.verdict import Reason, Verdict, no
+from delegate.verdict import YES, Reason, Verdict, no
+
+Loses = Callable[[Node], bool]
 
 Nan = Annotated[
     Literal["exact", "fast"],
     Field(
-        description="What loses NaN in the library (maxima, sorting, pools and others) is left to other backends "
-        "(exact), or taken, and NaN may become a number (fast)."
+        description="exact: operators in which the library loses NaN keep it by more work, or are left to other "
+        "backends. fast: NaN may become a number there, and the report names them."
     ),
 ]
 
 
-def refused_for_nan(node: Node, losing: Set[str], nan: Nan) -> Verdict | None:
-    """The refusal of a node whose NaN would be lost, where `exact` is asked."""
-    if nan == "exact" and _loses(node, losing):
+def keeps_nan(node: Node, loses: Loses, nan: Nan) -> Verdict:
+    """Refuse a node that loses NaN if the option is `exact`."""
+    if nan == "exact" and loses(node):
         return no(Reason.INACCURATE, "the library loses NaN there, and nan: exact is asked")
-    return None
+    return YES
 
 
-def notes_on_nan(region: Region, losing: Set[str]) -> Iterator[str]:
-    """What the report says of a region that holds operators of the table."""
-    found = sorted({op_name(n).split(".")[1] for n in region.calls if _loses(n, losing)})
-    if found:
-        yield f"nan: fast, may become a number in {', '.join(found)}"
+def nan_notes(region: Region, loses: Loses) -> Iterator[str]:
+    """Yield the note of a region whose nodes lose NaN."""
+    return note_of(op_name(n) for n in region.calls if n.target is not operator.getitem and loses(n))
 
 
-def _loses(node: Node, losing: Set[str]) -> bool:
-    """Whether an operator of the table reads floats here."""
-    return op_name(node) in losing and any(t.dtype.is_floating_point for n in node.all_input_nodes for t in tensors(n))
+def note_of(operators: Iterable[str]) -> Iterator[str]:
+    """Yield the note of operators that lose NaN; nothing if there are none."""
+    if names := sorted({name.split(".")[1] for name in operators}):
+        yield f"nan: fast, may become a number in {', '.join(names)}"
+
+
+def floats_of(operators: Set[str]) -> Loses:
+    """Return the predicate of nodes of these operators that read floats."""
+    return lambda node: op_name(node) in operators and reads_floats(node)
+
+
+def reads_floats(node: Node) -> bool:
+    """Return true for an operator that reads a tensor of floats."""
+    return node.target is not operator.getitem and any(
+        t.dtype.is_floating_point for n in node.all_input_nodes for t in tensors(n)
+    )

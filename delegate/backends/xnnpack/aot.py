@@ -16,6 +16,7 @@ from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
 from delegate.backends.keys import require_specs
 from delegate.backends.lowering import LoweringTable, TableBackend
+from delegate.backends.nan import Nan, note_of
 from delegate.backends.quantizable import QuantizationScheme
 from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.coding import DECODES, coded
@@ -40,14 +41,13 @@ class XnnpackOptions(aot.Options):
 
     Args:
         threads: how many to run with; None for as many as the machine that runs the program has cores.
-        nan: `exact` has maxima, minima, pools, exp and log carry NaN over as torch's do; `fast` leaves them as XNNPACK
-            has them, where NaN may become a number.
+        nan: see `delegate.backends.nan`; `exact` takes little more time.
         half: where float16 and bfloat16 are rounded. `border`: what a partition gives, which computes in float32;
             `every`: after every operator, as eager does, so they are left to others.
     """
 
     threads: int | None = Field(default=None, gt=0, le=1024)
-    nan: Literal["exact", "fast"] = "exact"
+    nan: Nan = "exact"
     half: Literal["border", "every"] = "border"
 
 
@@ -148,8 +148,7 @@ def _notes(builder: RegionBuilder) -> Iterator[str]:
     yield from (f"in floats beside integers: {why}{f' ({n} times)' if n > 1 else ''}" for why, n in _floats(builder))
     if builder.nan_kept:
         yield f"nan: exact, kept in {_counted(builder.nan_kept, 'place')}"
-    if not builder.exact_nan:
-        yield "nan: fast, may become a number"
+    yield from note_of(op_name(n) for n in builder.region.calls if n.name in builder.nan_lost)
 
 
 def _floats(builder: RegionBuilder) -> list[tuple[str, int]]:

@@ -36,6 +36,7 @@ class RegionBuilder(Mover):
     Attributes:
         region: what is lowered.
         nan_kept: in how many places lowerings kept NaN.
+        nan_lost: the nodes whose lowerings did not.
         at_run_time: values that layers are to quantize themselves.
     """
 
@@ -43,6 +44,7 @@ class RegionBuilder(Mover):
         super().__init__()
         self.region = region
         self._exact_nan, self.nan_kept = exact_nan, 0
+        self.nan_lost: set[str] = set()
         self.at_run_time: set[Node] = set()
         self._coded: dict[Node, Coded] = {}
         self._values: dict[Node, list[Operand]] = {}
@@ -65,9 +67,13 @@ class RegionBuilder(Mover):
         self._inputs.append(operand.index)
         self.set(node, operand)
 
-    @property
-    def exact_nan(self) -> bool:
-        """Whether lowerings keep NaN where XNNPACK's operators lose it, see `lowerings.nan`; integers have none."""
+    def keeps_nan(self) -> bool:
+        """Return true if a lowering is to keep NaN that XNNPACK's operators lose, see `lowerings.nan`.
+
+        Otherwise the node is noted as one that loses it. Integers have none.
+        """
+        if self.result is None and not self._exact_nan:
+            self.nan_lost.add(self.origin)
         return self._exact_nan and self.result is None
 
     # -- constants ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from torch.fx import Node
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.lowering import conditions
-from delegate.backends.nan import Nan, notes_on_nan, refused_for_nan
+from delegate.backends.nan import Nan, floats_of, keeps_nan, nan_notes
 from delegate.backends.onnx.aot import OnnxBackend
 from delegate.backends.onnx.blob import pack
 from delegate.backends.onnx.model import ExportedModel
@@ -20,6 +20,8 @@ from delegate.verdict import Verdict
 from delegate_onnxruntime.operators import LIMITS, LOSING_NAN, operators_of
 from delegate_onnxruntime.providers import find
 from delegate_onnxruntime.runtime import settings
+
+_LOSES = floats_of(LOSING_NAN)
 
 
 class OnnxRuntimeOptions(aot.Options):
@@ -62,8 +64,7 @@ class OnnxRuntimeBackend(OnnxBackend):
         return (onnx, *conditions(row.check))
 
     def check(self, node: Node) -> Verdict:
-        lost = refused_for_nan(node, LOSING_NAN, self.options.nan)
-        return super().check(node) if lost is None else lost
+        return keeps_nan(node, _LOSES, self.options.nan) and super().check(node)
 
     def provider(self) -> Provider:
         return self._provider
@@ -76,7 +77,7 @@ class OnnxRuntimeBackend(OnnxBackend):
         blob, specs, data = pack(exported.model)
         count = len(exported.operators)
         note = f"{count} ONNX operator{'s' * (count != 1)}, checked on {self.library}"
-        notes = (note, *notes_on_nan(region, LOSING_NAN))
+        notes = (note, *nan_notes(region, _LOSES))
         return PreprocessResult(blob, {**specs, **self._specs()}, notes, data=data)
 
     def _specs(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.asking import AskingBackend
 from delegate.backends.keys import require_specs
-from delegate.backends.nan import Nan, notes_on_nan, refused_for_nan
+from delegate.backends.nan import Nan, floats_of, keeps_nan, nan_notes
 from delegate.backends.rounding import returns_to_half
 from delegate.backends.zeros import constants_of_zero, keeps_zero
 from delegate.edge.node import arguments, is_static, op_name, tensors
@@ -60,6 +60,8 @@ _AVERAGES = frozenset(f"aten.avg_pool{rank}d.default" for rank in (1, 2, 3))
 _GROUP_NORMS = frozenset({"aten.group_norm.default", "aten.native_group_norm.default"})
 _CORRECTED = frozenset(f"aten.{name}.correction" for name in ("var", "std", "var_mean", "std_mean"))
 
+_LOSES = floats_of(LOSING)
+
 
 class OpenVinoOptions(aot.Options):
     """Options of the backend."""
@@ -94,10 +96,11 @@ class OpenVinoBackend(AskingBackend):
                     return no(Reason.DTYPE, f"{node.name} is {str(tensor.dtype).removeprefix('torch.')}")
                 if tensor.dtype is torch.float64:
                     return no(Reason.DTYPE, f"{node.name} is float64, which OpenVINO computes in float32")
-        lost = refused_for_nan(region.calls[0], LOSING, self.options.nan)
-        for refused in (_integers(region), _otherwise(region), _not_compiled(region), lost):
+        for refused in (_integers(region), _otherwise(region), _not_compiled(region)):
             if refused is not None:
                 return refused
+        if not (kept := keeps_nan(region.calls[0], _LOSES, self.options.nan)):
+            return kept
         try:
             made = to_openvino(region)
         except NotConverted as refusal:
@@ -121,7 +124,7 @@ class OpenVinoBackend(AskingBackend):
         options = self.options
         specs = {**self._specs(region), "graph": len(xml), "weights": [start for start, _ in holes]}
         note = f"{len(made.model.get_ops())} OpenVINO operators, {options.device} in {options.precision}"
-        notes = (note, *notes_on_nan(region, LOSING))
+        notes = (note, *nan_notes(region, _LOSES))
         return PreprocessResult(xml + without(whole, holes), specs, notes, data=data)
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:

@@ -18,12 +18,13 @@ from delegate.backends.gpu.cuda.blob import Weight, pack, unpack
 from delegate.backends.gpu.cuda.compiling import compile_library
 from delegate.backends.gpu.cuda.importing import factors, to_relax
 from delegate.backends.gpu.cuda.layout import with_transposed_weights
-from delegate.backends.gpu.cuda.operators import TABLE
+from delegate.backends.gpu.cuda.operators import LOSING_NAN, TABLE
 from delegate.backends.gpu.cuda.runtime import host
 from delegate.backends.gpu.cuda.targets import ARCHITECTURES, HOST, Target
 from delegate.backends.gpu.cuda.tuning import Tuner
 from delegate.backends.keys import require_specs
 from delegate.backends.lowering import TableBackend
+from delegate.backends.nan import Nan, floats_of, keeps_nan, nan_notes
 from delegate.backends.zeros import constants_of_zero, keeps_zero
 from delegate.edge.constants import raw_bytes
 from delegate.edge.node import dtype_of, symbolic_numbers, tensor
@@ -31,6 +32,7 @@ from delegate.errors import BackendUnavailable, LoweringError, did_you_mean
 from delegate.program.dtypes import DType
 from delegate.verdict import Reason, Verdict, no
 
+_LOSES = floats_of(LOSING_NAN)
 _INLINE = 1024  # bytes; smaller constants stay in the library, where TVM folds them
 
 
@@ -57,6 +59,7 @@ class CudaOptions(aot.Options):
         "sums and everything else stay in float32, as in torch.autocast. tf32: from sm_80 on.",
     )
 
+    nan: Nan = "fast"
     tuning: TuningOptions | None = Field(
         default=None, description="Find the fastest schedules by measuring; without it, TVM's default ones."
     )
@@ -85,7 +88,7 @@ class CudaBackend(TableBackend):
         return no(Reason.OPERATOR, f"TVM's importer has no right conversion of {op}")
 
     def check(self, node: Node) -> Verdict:
-        return super().check(node) and keeps_zero(node)
+        return keeps_nan(node, _LOSES, self.options.nan) and super().check(node) and keeps_zero(node)
 
     def cache_key(self) -> str | None:
         """None with a tuner: schedules come out of its database, which measurements change."""
@@ -110,6 +113,7 @@ class CudaBackend(TableBackend):
             *([] if precision == "float32" else [f"products of {precision}, summed up in float32"]),
             f"for {library.STAND_IN if target.is_host else target}, {why}",
             f"library of {len(code) / 2**20:.1f} MiB",
+            *nan_notes(region, _LOSES),
         ]
         if tuner is not None:
             notes.append(f"tuned by {tuner.path}, {tuner.measured} schedules measured so far")

@@ -2,7 +2,7 @@
 
 The importer's `take` reads beyond a tensor where an index is negative, its baddbmm sums up in the operands' own dtype,
 and its attention drops `scale` and takes no boolean mask; what it fills with a number, and slices of dynamic sizes
-counted from the last dimension, do not compile (0.27).
+counted from the last dimension, do not compile (0.27). Its maxima and bounds lose NaN, and LLVM's `!=` of NaN is false.
 """
 
 from __future__ import annotations
@@ -108,7 +108,12 @@ def _attention(importer: Any, node: Node) -> Any:
         if str(mask.ty.dtype) == "bool":
             mask = emit(relax.op.where(mask, relax.const(0.0, "float32"), never))
         scores = emit(relax.op.add(scores, mask))
-    weights = rounding.cast(importer, emit(relax.op.nn.softmax(scores, -1)), rounding.of(importer, value))
+    weights = emit(relax.op.nn.softmax(scores, -1))
+    if given["attn_mask"] is not None:  # a row that is masked in full has weights of 0 in torch, not NaN
+        is_open = emit(relax.op.astype(emit(relax.op.logical_not(emit(relax.op.equal(scores, never)))), "float32"))
+        has_open = emit(relax.op.greater(emit(relax.op.max(is_open, -1, True)), relax.const(0.0, "float32")))
+        weights = emit(relax.op.where(has_open, weights, relax.const(0.0, "float32")))
+    weights = rounding.cast(importer, weights, rounding.of(importer, value))
     return emit(relax.op.matmul(weights, value, "float32"))
 
 
@@ -126,6 +131,117 @@ def _masked_fill(importer: Any, node: Node) -> Any:
     return importer.block_builder.emit(relax.op.where(mask, relax.const(given["value"], str(data.ty.dtype)), data))
 
 
+def _const(number: float) -> Any:
+    """A number beside what is computed with, which the importing guard has raised to float32."""
+    from tvm import tirx
+
+    return tirx.const(float(number), "float32")
+
+
+def _bounded(importer: Any, x: Any, low: float | None, high: float | None, then: Any = lambda y: y) -> Any:
+    """x between bounds; one block, which joins the operator before it; comparisons with NaN are false, so NaN stays."""
+    from tvm import te, tirx
+
+    def bounded(value: Any) -> Any:
+        if low is not None:
+            value = tirx.Select(value < _const(low), _const(low), value)
+        if high is not None:
+            value = tirx.Select(value > _const(high), _const(high), value)
+        return value
+
+    def made(x: Any) -> Any:
+        return te.compute(x.shape, lambda *at: then(bounded(x(*at))), name="bounded")
+
+    return importer.block_builder.emit_te(made, x, primfunc_name_hint="bounded")
+
+
+def _relu(importer: Any, node: Node) -> Any:
+    return _bounded(importer, importer.env[arguments(node)["self"]], 0.0, None)
+
+
+def _hardtanh(importer: Any, node: Node) -> Any:
+    given = arguments(node)
+    return _bounded(importer, importer.env[given["self"]], given["min_val"], given["max_val"])
+
+
+def _clamp(importer: Any, node: Node) -> Any:
+    given = arguments(node)
+    return _bounded(importer, importer.env[given["self"]], given["min"], given["max"])
+
+
+def _hardsigmoid(importer: Any, node: Node) -> Any:
+    from tvm import relax
+
+    x = importer.env[arguments(node)["self"]]
+    raised = importer.block_builder.emit(relax.op.add(x, relax.const(3.0, str(x.ty.dtype))))
+    return _bounded(importer, raised, 0.0, 6.0, lambda y: y / _const(6))
+
+
+def _elu(importer: Any, node: Node) -> Any:
+    from tvm import te, tirx
+
+    given = arguments(node)
+
+    def value(x: Any) -> Any:
+        return tirx.Select(x > _const(0), x, (tirx.exp(x) - _const(1)) * _const(given["alpha"]))
+
+    def made(x: Any) -> Any:
+        return te.compute(x.shape, lambda *at: value(x(*at)), name="elu")
+
+    return importer.block_builder.emit_te(made, importer.env[given["self"]], primfunc_name_hint="elu")
+
+
+def _extreme(importer: Any, x: Any, y: Any, compare: str) -> Any:
+    """The larger or smaller one, or the one that is NaN."""
+    from tvm import relax
+
+    emit = importer.block_builder.emit
+    if "float" not in str(x.ty.dtype):
+        return emit({"greater": relax.op.maximum, "less": relax.op.minimum}[compare](x, y))
+    first = emit(relax.op.logical_or(emit(getattr(relax.op, compare)(x, y)), emit(relax.op.isnan(x))))
+    return emit(relax.op.where(first, x, y))
+
+
+def _maximum(importer: Any, node: Node) -> Any:
+    x, y = (importer.env[n] for n in node.args)
+    return _extreme(importer, x, y, "greater")
+
+
+def _minimum(importer: Any, node: Node) -> Any:
+    x, y = (importer.env[n] for n in node.args)
+    return _extreme(importer, x, y, "less")
+
+
+def _clamp_by_tensors(importer: Any, node: Node) -> Any:
+    given = arguments(node)
+    value = importer.env[given["self"]]
+    for bound, compare in ((given["min"], "greater"), (given["max"], "less")):
+        if bound is not None:
+            value = _extreme(importer, value, importer.env[bound], compare)
+    return value
+
+
+def _different(importer: Any, node: Node) -> Any:
+    """Not equal, for LLVM's comparison is false where one is NaN."""
+    from tvm import relax
+
+    given, emit = arguments(node), importer.block_builder.emit
+    x, other = importer.env[given["self"]], given["other"]
+    y = importer.env[other] if isinstance(other, Node) else relax.const(other, str(x.ty.dtype))
+    return emit(relax.op.logical_not(emit(relax.op.equal(x, y))))
+
+
+def _power(importer: Any, node: Node) -> Any:
+    """Roots by their own operators: C's pow(-inf, 0.5) is inf, where torch gives NaN."""
+    from tvm import relax
+
+    given = arguments(node)
+    x, exponent = importer.env[given["self"]], given["exponent"]
+    if abs(exponent) == 0.5:
+        return importer.block_builder.emit((relax.op.sqrt if exponent > 0 else relax.op.rsqrt)(x))
+    return importer.block_builder.emit(relax.op.power(x, relax.const(exponent, str(x.ty.dtype))))
+
+
 CONVERSIONS: Mapping[str, Conversion] = {
     "index.Tensor": _index,
     "index_select.default": _index_select,
@@ -135,6 +251,17 @@ CONVERSIONS: Mapping[str, Conversion] = {
     "amax.default": _amax,
     "amin.default": _amin,
     "masked_fill.Scalar": _masked_fill,
+    "relu.default": _relu,
+    "hardtanh.default": _hardtanh,
+    "hardsigmoid.default": _hardsigmoid,
+    "elu.default": _elu,
+    "clamp.default": _clamp,
+    "clamp.Tensor": _clamp_by_tensors,
+    "maximum.default": _maximum,
+    "minimum.default": _minimum,
+    "ne.Tensor": _different,
+    "ne.Scalar": _different,
+    "pow.Tensor_Scalar": _power,
     "linear.default": _linear,
     "baddbmm.default": _baddbmm,
     "scaled_dot_product_attention.default": _attention,

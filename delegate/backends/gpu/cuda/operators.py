@@ -51,6 +51,13 @@ def _whole_factor(node: Node) -> Verdict:
     return no(Reason.ATTRIBUTE, f"{list(given)} to {list(made)} is no whole factor, and rounds otherwise than torch")
 
 
+def _two_tensors(node: Node) -> Verdict:
+    """Not of a tensor with itself: TVM takes it for equal, and NaN is not."""
+    if node.args[0] is not node.args[1] or not tensor(node.all_input_nodes[0]).dtype.is_floating_point:
+        return YES
+    return no(Reason.INACCURATE, "TVM takes a tensor for equal to itself, and NaN is not")
+
+
 def _fills(node: Node) -> Verdict:
     """What is written has the sizes of the part for certain: nothing checks them when it runs."""
     given = arguments(node)
@@ -140,7 +147,7 @@ _ROWS = (
     ),
     *_rows("add.Tensor", "sub.Tensor", dtypes=_FLOATS | _INTS, check=_no_alpha),
     *_rows("add.Scalar", "sub.Scalar", check=_no_alpha),
-    *_rows(*_named("Tensor", *_COMPARE), dtypes=_ANY),
+    *_rows(*_named("Tensor", *_COMPARE), dtypes=_ANY, check=_two_tensors),
     *_rows(*_named("Scalar", *_COMPARE), *_named("default", "isnan", "isinf"), dtypes=_FLOATS | _BOOL),
     *_rows(
         *_named("default", "logical_not", "logical_and", "logical_or", "logical_xor", "bitwise_not"),
@@ -184,3 +191,12 @@ _ROWS = (
     *_rows("masked_fill.Scalar", dtypes=_FLOATS | _BOOL, keep=True, moves=True),
 )  # fmt: skip
 TABLE: LoweringTable[Conversion] = LoweringTable(_ROWS)
+
+# TVM's maxima are those of C, of which one operand's NaN is lost; its images are read at one place where a weight is 0.
+LOSING_NAN = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("amax.default", "amin.default", "argmax.default", "argmin.default", "upsample_bilinear2d.vec"),
+        *("max_pool2d.default", "max_pool2d_with_indices.default"),
+    )
+)

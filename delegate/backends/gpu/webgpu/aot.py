@@ -14,12 +14,13 @@ from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.gpu.webgpu import provider
 from delegate.backends.gpu.webgpu.operators import LIMITS, OPERATORS
 from delegate.backends.keys import require_specs
+from delegate.backends.nan import Nan, keeps_nan, nan_notes, reads_floats
 from delegate.backends.onnx.aot import OnnxBackend
 from delegate.backends.onnx.blob import pack
 from delegate.backends.onnx.model import ExportedModel
 from delegate.backends.onnx.provider import Provider
-from delegate.backends.onnx.translations import table_of
-from delegate.edge.node import tensors
+from delegate.backends.onnx.translations import MOVES, table_of
+from delegate.edge.node import op_name, tensors
 from delegate.errors import BackendUnavailable
 from delegate.verdict import Reason, Verdict, no
 
@@ -43,6 +44,7 @@ class WebGpuOptions(aot.Options):
     validation: Literal["basic", "wgpuOnly", "full", "disabled"] = Field(
         default="basic", description="How much of its own work WebGPU checks; disabled is fastest, and may crash."
     )
+    nan: Nan = "fast"
 
 
 class WebGpuBackend(OnnxBackend):
@@ -73,7 +75,7 @@ class WebGpuBackend(OnnxBackend):
                     return no(Reason.SIZE, what, "split it in the model")
                 if self._here and tensor.dtype is torch.float16 and (why := provider.missing(provider.FLOAT16)):
                     return no(Reason.DTYPE, f"{other.name} is float16, and the GPU here has none: {why}")
-        return super().check(node)
+        return keeps_nan(node, _loses, self.options.nan) and super().check(node)
 
     def provider(self) -> Provider:
         return provider.provider()
@@ -90,6 +92,7 @@ class WebGpuBackend(OnnxBackend):
             "compiled without a look at a GPU: none is here"
             if self._here is None
             else f"checked on {provider.describe(self._here)}",
+            *nan_notes(region, _loses),
         ]
         return PreprocessResult(
             blob, {**specs, **self._specs(), "float16": _has_float16(region)}, tuple(notes), self.space, data
@@ -114,3 +117,11 @@ class WebGpuBackend(OnnxBackend):
 def _has_float16(region: Region) -> bool:
     nodes = (node for node in region.graph.nodes if node.op != "output")
     return any(t.dtype is torch.float16 for node in nodes for t in tensors(node))
+
+
+def _loses(node: Node) -> bool:
+    """Return true for arithmetic on floats: WebGPU's shaders may assume that there is no NaN and no infinity.
+
+    https://www.w3.org/TR/WGSL/#floating-point-evaluation
+    """
+    return reads_floats(node) and op_name(node) not in MOVES

@@ -61,6 +61,8 @@ _FAMILIES = (
 _ROWS = sorted((row for family in _FAMILIES for row in family.ROWS), key=attrgetter("op"))
 TRANSLATIONS: Mapping[str, tuple[Row, ...]] = {op: tuple(rows) for op, rows in groupby(_ROWS, key=attrgetter("op"))}
 
+# Operators that copy elements, without arithmetic.
+MOVES = frozenset(row.op for family in (moving, indexing) for row in family.ROWS) | {"aten.constant_pad_nd.default"}
 
 # The ONNX operators that a provider runs, and the dtypes of all their tensors. Of an operator whose modes differ, those
 # beyond the plain one have entries of their own: "Pad(edge)", "ScatterElements(max)".

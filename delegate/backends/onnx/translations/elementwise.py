@@ -30,8 +30,19 @@ def _bounds(node: Node) -> Verdict:
 
 
 def clamp(x: Any, min: float | None = None, max: float | None = None) -> Any:
-    """Bounds in the dtype of x."""
-    return ops().Clip(x, *(None if bound is None else scalar(bound, x) for bound in (min, max)))
+    """Bounds in the dtype of x; ONNX Runtime's Clip of one bound also bounds infinity by the largest number."""
+    op = ops()
+    if min is None:
+        return x if max is None else op.Min(x, scalar(max, x))
+    return op.Max(x, scalar(min, x)) if max is None else op.Clip(x, scalar(min, x), scalar(max, x))
+
+
+def power(x: Any, exponent: float) -> Any:
+    """Roots by their own operators: Pow(-inf, 0.5) is inf, as C's, where torch gives NaN."""
+    op = ops()
+    if abs(exponent) == 0.5:
+        return op.Sqrt(x) if exponent > 0 else op.Reciprocal(op.Sqrt(x))
+    return op.Reciprocal(x) if exponent == -1 else op.Pow(x, scalar(exponent, x))
 
 
 def sign(x: Any) -> Any:
@@ -146,12 +157,12 @@ ROWS = (
     row("aten.mul.Scalar", ("Mul",), _COMPARABLE),
     row("aten.div.Scalar", ("Div",), every(floating, floating_inputs)),
     row("aten.div.Tensor", ("Div",), every(floating, floating_inputs, same_dtypes)),
-    row("aten.pow.Tensor_Scalar", ("Pow", "Mul", "Sqrt", "Reciprocal"), floating),
+    row("aten.pow.Tensor_Scalar", ("Pow", "Sqrt", "Reciprocal"), floating, translate=power),
     row("aten.pow.Tensor_Tensor", ("Pow",), every(floating, same_dtypes)),
     row("aten.pow.Scalar", ("Pow",), floating),
     row("aten.maximum.default", ("Max",), _COMPARABLE),
     row("aten.minimum.default", ("Min",), _COMPARABLE),
-    row("aten.clamp.default", ("Clip",), every(numbers, _bounds), translate=clamp),
+    row("aten.clamp.default", ("Clip", "Max", "Min"), every(numbers, _bounds), translate=clamp),
     row("aten.clamp.Tensor", ("Max", "Min"), _COMPARABLE),
     row("aten.eq.Scalar", ("Equal",), _COMPARABLE, beside=BOOL),
     row("aten.ne.Scalar", ("Equal",), _COMPARABLE, beside=BOOL, between=("Not",)),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
+
 from delegate.backends.lowering import every
 from delegate.backends.onnx.translations.own import ops, scalar, typed
 from delegate.backends.onnx.translations.row import floating, row, same_dtypes
@@ -61,14 +63,19 @@ def atanh(x: Any) -> Any:
 
 def atan2(y: Any, x: Any) -> Any:
     """The angle of the smaller side to the larger one, turned to where the point lies; zeros have signs."""
-    op, zero = ops(), scalar(0.0, x)
+    op = ops()
     height, width = op.Abs(y), op.Abs(x)
-    longer = op.Max(height, width)
-    ratio = op.Div(op.Min(height, width), op.Where(op.Equal(longer, zero), scalar(1.0, x), longer))
-    angle = op.Atan(ratio)
+    angle = op.Atan(_ratio(height, width, x))
     angle = op.Where(op.Greater(height, width), op.Sub(scalar(math.pi / 2, x), angle), angle)
     angle = op.Where(_is_negative(x), op.Sub(scalar(math.pi, x), angle), angle)
     return op.Where(_is_negative(y), op.Neg(angle), angle)
+
+
+def _ratio(first: Any, second: Any, like: Any) -> Any:
+    """The smaller of two sizes over the larger one: 0 of two zeros, 1 of two infinities."""
+    op, most = ops(), scalar(65504.0 if like.dtype.name == "FLOAT16" else torch.finfo(torch.float32).max, like)
+    smaller, larger = (op.Min(extreme(first, second), most) for extreme in (op.Min, op.Max))
+    return op.Div(smaller, op.Where(op.Equal(larger, scalar(0.0, like)), scalar(1.0, like), larger))
 
 
 def _is_negative(x: Any) -> Any:
@@ -81,9 +88,8 @@ def hypot(x: Any, y: Any) -> Any:
     """The longer side times sqrt(1 + ratio * ratio), which does not overflow."""
     op = ops()
     first, second = op.Abs(x), op.Abs(y)
-    longer = op.Max(first, second)
-    ratio = op.Div(op.Min(first, second), op.Where(op.Equal(longer, scalar(0.0, x)), scalar(1.0, x), longer))
-    return op.Mul(longer, op.Sqrt(op.Add(op.Mul(ratio, ratio), scalar(1.0, x))))
+    ratio = _ratio(first, second, x)
+    return op.Mul(op.Max(first, second), op.Sqrt(op.Add(op.Mul(ratio, ratio), scalar(1.0, x))))
 
 
 _ATAN2 = ("Abs", "Max", "Min", "Div", "Atan", "Where", "Sub", "Neg")

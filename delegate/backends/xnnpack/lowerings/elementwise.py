@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import RegionBuilder
-from delegate.backends.xnnpack.lowerings.nan import kept, kept_log, kept_of_first, without_large_angles
+from delegate.backends.xnnpack.lowerings.nan import kept, kept_log, kept_of_operand, without_large_angles
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg, floats, floats_or_truths, whole_precision
 from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.edge.node import arguments, op_name
@@ -73,8 +73,10 @@ def extreme(builder: RegionBuilder, node: Node, name: str, arguments: Sequence[A
     y = broadcasting(builder, node, name, (first, second))
     if not _varies(builder, first):
         return y
-    (x,) = builder.broadcast([first], y.rank, y.order)
-    return kept_of_first(builder, y, x)
+    operands = builder.broadcast([first, second], y.rank, y.order)
+    for x in operands[: 1 if operands[0].shape == operands[1].shape else 2]:  # those that broadcast may change places
+        y = kept_of_operand(builder, y, x)
+    return y
 
 
 def _varies(builder: RegionBuilder, value: Any) -> bool:

@@ -18,14 +18,14 @@ from delegate.backends.xnnpack.operand import Operand
 
 def kept(builder: RegionBuilder, y: Operand, x: Operand) -> Operand:
     """y, of the shape and order of x, with NaN where x has NaN."""
-    if not builder.exact_nan:
+    if not builder.keeps_nan():
         return y
     return _added(builder, y, _zeros(builder, _clamped(builder, x)))
 
 
 def kept_log(builder: RegionBuilder, y: Operand, x: Operand) -> Operand:
     """y, the logarithm of x, with infinity and NaN where x has them: without AVX-512 it is 88 or so there."""
-    if not builder.exact_nan:
+    if not builder.keeps_nan():
         return y
     small = builder.emit("MUL", [x, builder.scalar(1.2e-38)], x.shape, x.order, "MulOptions")  # at most 4.1
     below = builder.emit("SUB", [small, builder.scalar(5.0)], x.shape, x.order, "SubOptions")
@@ -35,7 +35,7 @@ def kept_log(builder: RegionBuilder, y: Operand, x: Operand) -> Operand:
 
 def without_large_angles(builder: RegionBuilder, x: Operand) -> Operand:
     """x with infinity for 2^27 and more, of which XNNPACK's sine and cosine are NaN, not numbers in the hundreds."""
-    if not builder.exact_nan:
+    if not builder.keeps_nan():
         return x
     builder.nan_kept += 1
     large = builder.emit("MUL", [x, builder.scalar(2.0**101)], x.shape, x.order, "MulOptions")
@@ -44,7 +44,7 @@ def without_large_angles(builder: RegionBuilder, x: Operand) -> Operand:
 
 def kept_along(builder: RegionBuilder, y: Operand, x: Operand, dims: Sequence[int], keepdim: bool) -> Operand:
     """y, a reduction of x along dimensions, with NaN where x has NaN along them."""
-    if not builder.exact_nan or not dims:
+    if not dims or not builder.keeps_nan():
         return y
     axes = builder.numbers(sorted(x.axis(d) for d in dims))
     clamped = _clamped(builder, x)
@@ -52,9 +52,9 @@ def kept_along(builder: RegionBuilder, y: Operand, x: Operand, dims: Sequence[in
     return _added(builder, y, _zeros(builder, total))
 
 
-def kept_of_first(builder: RegionBuilder, y: Operand, x: Operand) -> Operand:
-    """y, a maximum or minimum of x, which broadcasts to it, and of another: x86 keeps NaN of the latter alone."""
-    if not builder.exact_nan:
+def kept_of_operand(builder: RegionBuilder, y: Operand, x: Operand) -> Operand:
+    """y, a maximum or minimum of x, which broadcasts to it, and of another: x86 keeps NaN of one of them alone."""
+    if not builder.keeps_nan():
         return y
     zeros = _zeros(builder, _clamped(builder, x))
     return builder.emit("ADD", [y, zeros], y.shape, y.order, "AddOptions")

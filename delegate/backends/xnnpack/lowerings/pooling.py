@@ -140,7 +140,7 @@ def max_pool2d(builder: RegionBuilder, node: Node) -> None:
         for dim, (before, after) in zip((2, 3), windows.pairs(), strict=True):
             x = _repeat_edges(builder, x, dim, before, after)
     y = pool(builder, "MAX_POOL_2D", x, windows, x.shape)
-    builder.set(node, _with_nan(builder, y, x, windows) if builder.exact_nan else y)
+    builder.set(node, _with_nan(builder, y, x, windows) if builder.keeps_nan() else y)
 
 
 def _with_nan(builder: RegionBuilder, y: Operand, x: Operand, windows: Windows) -> Operand:
@@ -218,7 +218,7 @@ def averaged(builder: RegionBuilder, x: Operand, windows: Windows) -> Operand:
     """
     kernel = ones(cast(int, x.shape[1]), windows.kernel, 1 / (windows.kernel[0] * windows.kernel[1]))
     small = None if builder.result is None else exact(kernel)
-    if small is None and not builder.exact_nan and not windows.leave_gaps:
+    if small is None and not windows.leave_gaps and not builder.keeps_nan():
         return pool(builder, "AVERAGE_POOL_2D", x, windows, x.shape)
     return depthwise(builder, x, kernel if small is None else small, (*x.shape[:2], *windows.wanted), windows.stride)
 
