@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from torch.fx import Node
 
 from delegate.backends import aot
-from delegate.backends.aot import PreprocessResult, Region, RegionFailed
+from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backends.dsp.infinity import (
+    clamp_exponents,
+    infinite_constants,
+    notes_on_infinity,
+    without_infinity,
+)
 from delegate.backends.dsp.info import PROVIDER, is_emulated, provider, versions
 from delegate.backends.dsp.operators import LIMITS, OPERATORS
 from delegate.backends.dsp.precision import in_integers
@@ -114,7 +121,7 @@ class DspBackend(OnnxBackend):
             rank = max((t.dim() for t in tensors(other)), default=0)
             if rank > _MAX_RANK:
                 return no(Reason.RANK, f"{other.name} has {rank} dimensions, and the HTP takes {_MAX_RANK} at most")
-        verdict = super().check(node)
+        verdict = super().check(node) and without_infinity(node)
         if verdict and self.options.nan == "exact" and not in_integers(node):
             return no(Reason.INACCURATE, "the HTP loses NaN and infinity, and nan: exact is asked")
         return in_integers(node) if verdict and self.options.precision == "integer" else verdict
@@ -128,9 +135,12 @@ class DspBackend(OnnxBackend):
         return made
 
     def preprocess(self, region: Region) -> PreprocessResult:
+        if refused := infinite_constants(region):
+            raise RegionRefused(refused)
         return super().preprocess(rewritten(region))
 
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
+        exported = replace(exported, model=replace(exported.model, graph=clamp_exponents(exported.model.graph)))
         try:
             context = _context_binary(exported.model, self.settings())
         except Exception as error:  # the bindings raise classes of their own that share no base but Exception
@@ -143,7 +153,7 @@ class DspBackend(OnnxBackend):
         return PreprocessResult(
             blob,
             {**specs, **self._specs(), "versions": versions()},
-            tuple(itertools.chain(notes, _note_on_nan(region), self._where())),
+            tuple(itertools.chain(notes, _note_on_nan(region), notes_on_infinity(region), self._where())),
         )
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:

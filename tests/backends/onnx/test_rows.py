@@ -114,8 +114,6 @@ TOLERANCE = {
 }
 # float16 on the HTP: a value that is rounded across a whole number jumps by 1.
 JUMPS = {"aten.ceil.default", "aten.floor.default", "aten.round.default"}
-# Backend -> case -> why its results are wrong.
-WRONG = {"dsp": {"aten.constant_pad_nd.default, infinite": "the HTP makes -131008 of -infinity"}, "webgpu": {}}
 
 
 class All(nn.Module):
@@ -174,7 +172,7 @@ def test_every_row_runs_on_the_library_and_is_right(backend, family):
             _compare(backend, case, got, wanted)
         except AssertionError as error:
             wrong[case] = str(error)
-    assert wrong.keys() == WRONG[backend].keys() & cases.keys(), wrong
+    assert not wrong
     assert portable == {case for case in cases if case in PORTABLE[backend]}
 
 
@@ -182,7 +180,7 @@ def _compare(backend: str, case: str, actual: Sequence[torch.Tensor], expected: 
     """Assert that a backend's results are right, on the HTP to the precision of float16."""
     if backend == "dsp" and operator(case) in JUMPS:
         (got,), (wanted,) = actual, expected
-        assert_same(got, got.round(), TOLERANCE[backend][""])
+        assert_same(got, got.round(), 5e-7)
         assert_same(got.round().int(), wanted.int(), steps=1)
         assert (got.round() != wanted).float().mean() < 0.01
         return

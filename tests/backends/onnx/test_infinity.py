@@ -1,0 +1,118 @@
+"""The HTP has no infinity: what a program names is left to others, and no finite number comes out as a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import delegate
+from delegate.testing import assert_same
+from tests.backends.onnx.test_rows import require
+from tests.e2e.test_dynamic import Function
+
+INF = float("inf")
+X = torch.linspace(-3, 3, 32).reshape(1, 2, 4, 4)
+LINE = torch.tensor([INF, 1.0, -INF, 2.0])
+MASK = torch.zeros(4, 4).masked_fill(torch.ones(4, 4).triu(1) > 0, -INF)
+WIDE = torch.tensor([[0.0, -100.0, 5.0, -150.0], [200.0, 3.0, 100.0, -88.0], [-1e3, -3e4, -20.0, 8.0]])
+
+
+def lowered(function: Callable[[Tensor], Tensor], x: Tensor, **options: str) -> delegate.CompiledProgram:
+    backends = [{"name": "dsp", "options": options}]
+    config = {"backends": backends, "partitioning": {"min_partition_size": 0}}
+    return delegate.to_backend(torch.export.export(Function(function).eval(), (x,)), config=config)
+
+
+NAMED = {
+    "sum": lambda x: F.pad(x, (1, 2), value=-INF) + 1,
+    "product": lambda x: F.pad(x, (1, 2), value=INF) * 2,
+    "moved": lambda x: F.pad(x, (1, 2), value=-INF).reshape(-1).flip(0),
+    "joined": lambda x: torch.cat([F.pad(x, (1, 1), value=INF), F.pad(x, (1, 1), value=1.0)], 1) - 1,
+    "compared": lambda x: F.pad(x, (1, 1), value=INF) > 1e5,
+    "function": lambda x: F.pad(x, (1, 2), value=-INF).relu(),
+    "a constant": lambda x: x.abs() * LINE,
+    "a mask that is shown": lambda x: (x + MASK) * 2,
+    "chosen": lambda x: torch.where(x > 0, x, torch.tensor(-INF)) - 1,
+    "quotient": lambda x: 1 / F.pad(x.abs() + 1, (1, 2), value=INF),
+    "filled": lambda x: x.masked_fill(x > 0, -INF),
+    "filled and summed": lambda x: x.masked_fill(x > 0, INF) + x,
+    "filled and exponential": lambda x: x.masked_fill(x > 0, -INF).exp(),
+    "filled, for a maximum and a sum": lambda x: (
+        x.masked_fill(x > 2.8, -INF).amax(-1) + x.masked_fill(x > 2.8, -INF).sum()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_an_infinity_that_the_program_names_is_right(name: str) -> None:
+    require("dsp")
+    assert_same(lowered(NAMED[name], X)(X), NAMED[name](X), 5e-3)
+
+
+GREATEST = {
+    "softmax": (lambda x: x.masked_fill(x > 2.8, -INF).softmax(-1), "aten._softmax.default"),
+    "softmax of moved": (lambda x: x.masked_fill(x > 1, -INF).reshape(2, 16).softmax(-1), "aten._softmax.default"),
+    "pool": (lambda x: F.max_pool2d(F.pad(x, (0, 1, 0, 1), value=-INF), 2, 2), "aten.max_pool2d.default"),
+    "mask": (lambda x: (x + MASK).softmax(-1), "aten._softmax.default"),
+}
+
+
+@pytest.mark.parametrize("name", GREATEST)
+def test_the_greatest_beside_minus_infinity_stays(name: str) -> None:
+    require("dsp")
+    function, op = GREATEST[name]
+    program = lowered(function, X)
+    assert {n.backend for n in program.report.nodes if n.op == op} == {"dsp"}
+    assert_same(program(X), function(X), 5e-3)
+
+
+EXPONENTS = {
+    "exp": lambda x: x.clamp(max=10).exp(),
+    "exp2": lambda x: x.clamp(max=10).exp2(),
+    "expm1": lambda x: x.clamp(max=10).expm1(),
+    "power": lambda x: torch.pow(0.5, x.clamp(min=-10)),
+    "log_softmax": lambda x: x.log_softmax(1),
+    "logsumexp": lambda x: x.logsumexp(1),
+    "softmax": lambda x: x.softmax(1),
+    "logaddexp": lambda x: torch.logaddexp(x, x.flip(0)),
+    "softplus": F.softplus,
+    "elu": F.elu,
+    "sigmoid": torch.sigmoid,
+    "mish": F.mish,
+}
+
+
+@pytest.mark.parametrize("name", EXPONENTS)
+def test_exponents_beyond_the_range(name: str) -> None:
+    """Of finite results: the HTP's exponential wraps around, by which exp(-100) was -131008."""
+    require("dsp")
+    program = lowered(EXPONENTS[name], WIDE)
+    assert "dsp" in {n.backend for n in program.report.nodes}
+    assert_same(program(WIDE), EXPONENTS[name](WIDE), 5e-3)
+
+
+@pytest.mark.parametrize("name", ["exp", "cosh", "sinh"])
+def test_what_overflows_has_its_sign(name: str) -> None:
+    require("dsp")
+    function, given = getattr(torch, name), torch.tensor([-200.0, -100.0, -12.0, 12.0, 88.0, 100.0, 200.0])
+    (partition,) = (program := lowered(function, given)).report.partitions
+    assert any("without infinity" in note for note in partition.notes)
+    result, expected = program(given), function(given)
+    large = expected.abs() > torch.finfo(torch.float16).max
+    assert torch.equal(result[large].sign(), expected[large].sign())
+    assert bool((result[large].abs() >= torch.finfo(torch.float16).max).all())
+
+
+@pytest.mark.parametrize("function", [lambda x: 1 / x, torch.rsqrt, torch.log, lambda x: x * 1e5], ids=str)
+def test_what_makes_infinity_is_noted_or_right(function: Callable[[Tensor], Tensor]) -> None:
+    require("dsp")
+    given = torch.tensor([0.0, 1.0, 4.0])
+    fast, exact = (lowered(function, given, nan=nan) for nan in ("fast", "exact"))
+    (partition,) = fast.report.partitions
+    assert any("such as 1/0, becomes a number of 65504 or more" in note for note in partition.notes)
+    assert not exact.report.partitions
+    assert_same(exact(given), function(given), 1e-6)
