@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from delegate.plugins import one_line
+from delegate.whole_files import open_to_read
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _BEGINNINGS = (b"\x93NUM", b"PK\x03\x04", b"PK\x05\x06")  # of .npy, of an archive, and of an empty one
@@ -21,7 +22,7 @@ def load_arrays(path: str | Path) -> Array | dict[str, Array]:
         ValueError: it is not what numpy.save or numpy.savez wrote, or too large for the memory that is here.
     """
     try:
-        with open(path, "rb") as file:
+        with open_to_read(path) as file:
             if file.read(4) not in _BEGINNINGS:  # NumPy would take it for a pickle
                 raise ValueError("it is no .npy or .npz file")
             file.seek(0)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from delegate.errors import PartitionError
-from delegate.whole_files import replacing
+from delegate.whole_files import open_pipe_to_write, open_to_read, replacing
 
 PathLike = str | os.PathLike[str]
 _MOST_BYTES = 2**26
@@ -18,11 +17,11 @@ def write_text(path: PathLike, text: str, what: str) -> None:
     `what` it holds is for the message.
     """
     try:
-        target = os.path.realpath(path)
-        if os.path.exists(target) and not os.path.isfile(target):  # a terminal or a pipe; a folder is an error
-            Path(target).write_text(text, encoding="utf-8")
+        if os.path.exists(path) and not os.path.isfile(path):  # a terminal or a pipe; a folder is an error
+            with open_pipe_to_write(path) as stream:
+                stream.write(text.encode())
             return
-        with replacing(target) as file:
+        with replacing(os.path.realpath(path)) as file:
             file.write(text.encode())
     except (OSError, ValueError) as error:
         message = f"{what} cannot be written: {getattr(error, 'strerror', None) or error}"
@@ -36,7 +35,7 @@ def read_text(path: PathLike, what: str, remedy: str, most: int = _MOST_BYTES) -
     `what` it holds and `remedy` are for the message.
     """
     try:
-        with Path(path).open("rb") as file:
+        with open_to_read(path) as file:
             data = file.read(most + 1)
         if len(data) > most:
             raise ValueError(f"it has more than {most} bytes")

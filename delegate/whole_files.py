@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -39,6 +40,44 @@ def replacing(target: str) -> Iterator[BinaryIO]:
             os.unlink(temporary)
         raise
     _flush_directory(Path(target).parent)
+
+
+def open_to_read(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file, or a pipe without a name that this process was given, such as that of `<(command)`.
+
+    Raises:
+        OSError: it cannot be opened, or is a pipe with a name, to which nobody may ever write.
+    """
+    file = open(path, "rb", opener=_following)  # noqa: SIM115 - closed by who asked for it
+    if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+        if _is_named(path):
+            file.close()
+            raise OSError(errno.EINVAL, "this is a pipe, not a file")
+        os.set_blocking(file.fileno(), True)
+    return file
+
+
+def open_pipe_to_write(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a pipe or a device for writing; raises OSError, also for a pipe from which nobody reads."""
+    try:
+        file = open(path, "wb", opener=_following)  # noqa: SIM115 - the same
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.ENXIO, "this is a pipe from which nobody reads") from error
+        raise
+    os.set_blocking(file.fileno(), True)
+    return file
+
+
+def _is_named(path: str | os.PathLike[str]) -> bool:
+    """Return if a pipe has a name in a folder; that of a shell's own leads to no file."""
+    target = os.path.realpath(path)
+    return os.path.exists(target) and not target.startswith("/dev/")
+
+
+def _following(path: str, flags: int) -> int:
+    """Open a file without waiting for the other end of a pipe."""
+    return os.open(path, (flags & ~os.O_CREAT) | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def _new_temporary(directory: str) -> tuple[str, BinaryIO]:

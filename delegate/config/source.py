@@ -9,6 +9,7 @@ from typing import Any
 
 from delegate.config.plain_yaml import NotPlain, Path, Place, parse
 from delegate.errors import ConfigError
+from delegate.whole_files import open_to_read
 
 MOST_BYTES = 1 << 18  # of a configuration file
 
@@ -45,7 +46,7 @@ def read_yaml(file: FilePath) -> Source:
         ConfigError: it is missing, unreadable, no valid YAML, empty, or has a key twice.
     """
     try:
-        with file.open("rb") as opened:
+        with open_to_read(file) as opened:
             data = opened.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             what = f"the configuration has more than {MOST_BYTES} bytes"

@@ -29,7 +29,7 @@ from delegate.plain_data import amount, count, finite, flag, items, mapping, req
 from delegate.plugins import one_line
 from delegate.program import file as program_file
 from delegate.program.model import Program
-from delegate.whole_files import replacing
+from delegate.whole_files import open_to_read, replacing
 
 FORMAT = 3  # 1 had plans of one candidate alone, 2 compared results alone, no states
 _ABOUT = "bundle.json"
@@ -122,7 +122,7 @@ def read(path: str | os.PathLike[str], folder: Path) -> list[Task]:
         ProgramError: it is no sound bundle.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_to_read(path) as stored, zipfile.ZipFile(stored) as archive:
             _require_stored(archive)
             told = archive.read(_ABOUT) if archive.getinfo(_ABOUT).file_size <= _MOST_ABOUT else b""
             about = json.loads(told)

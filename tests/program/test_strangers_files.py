@@ -8,8 +8,17 @@ import threading
 
 import pytest
 
-from delegate.text_files import write_text
+import delegate
+from delegate.array_files import load_arrays
+from delegate.config import load_config
+from delegate.errors import DelegateError
+from delegate.partitioner.saved import SavedPlan
+from delegate.placement import bundle
+from delegate.placement.lock import Lock
+from delegate.program.file import save
+from delegate.text_files import read_text, write_text
 from delegate.whole_files import replacing
+from tests.program.samples import static
 
 STALE = ".delegate-0123456789abcdef.tmp"
 
@@ -22,6 +31,46 @@ def saved(tmp_path):
     thread.join(10)
     assert not thread.is_alive()
     return target.read_text()
+
+
+READERS = {
+    "a plan": SavedPlan.load,
+    "a lock": Lock.load,
+    "costs": lambda path: read_text(path, "costs", ""),
+    "a configuration": load_config,
+    "a bundle": lambda path: bundle.read(path, path.parent),
+    "a program": delegate.load,
+    "arrays": load_arrays,
+    "a plan to write": lambda path: write_text(path, "text", "the plan"),
+    "a program to write": lambda path: save(static(), path),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with a name")
+@pytest.mark.parametrize("kind", READERS)
+def test_a_pipe_in_the_place_of_a_file_holds_nothing_up(kind, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    errors = []
+
+    def use():
+        try:
+            READERS[kind](tmp_path / "pipe")
+        except (DelegateError, OSError) as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=use, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert len(errors) == 1
+    assert any(words in errors[0] for words in ("pipe", "not a file"))
+
+
+def test_a_pipe_of_the_shell_is_read_and_written():
+    reads, writes = os.pipe()
+    write_text(f"/dev/fd/{writes}", "text", "the plan")
+    os.close(writes)
+    assert read_text(f"/dev/fd/{reads}", "the plan", "") == "text"
+    os.close(reads)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with a name")
