@@ -56,7 +56,7 @@ def test_convolution(name, dtype):
         pytest.skip("the path does not depend on the dtype, and torch is slow")
     if dtype is torch.int64 and rest[3]:
         pytest.skip("torch has no transposed convolution of integers")
-    tolerance = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 1e-4}.get(dtype)
+    tolerance = {torch.float16: 1e-2, torch.float32: 5e-5}.get(dtype)
     made = sample(channels(weight, rest[3], rest[5]), dtype=dtype) if bias else None
     inputs = sample(*x, dtype=dtype, scale=1), sample(*weight, dtype=dtype, scale=1, seed=1)
     check(aten.convolution.default, *inputs, made, *rest, rtol=tolerance, atol=tolerance)
@@ -85,7 +85,7 @@ WHOLE = [
 
 @pytest.mark.parametrize(("op", "args"), WHOLE, ids=lambda v: str(v)[:60])
 def test_whole(op, args):
-    check(op, *[sample(*a, scale=1) if isinstance(a, tuple) else a for a in args], rtol=1e-4, atol=1e-5)
+    check(op, *[sample(*a, scale=1) if isinstance(a, tuple) else a for a in args], rtol=1e-5, atol=1e-5)
 
 
 REARRANGED = [
@@ -102,4 +102,5 @@ REARRANGED = [
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("op", "args"), REARRANGED, ids=lambda v: str(v)[:60])
 def test_rearranged(op, args, dtype):
-    check(op, sample(*args[0], dtype=dtype), *args[1:], atol=5e-2 if op is aten.col2im.default else None)
+    rounded = op is aten.col2im.default and dtype is torch.bfloat16  # sums of many: a step of their largest term
+    check(op, sample(*args[0], dtype=dtype), *args[1:], atol=5e-2 if rounded else None)

@@ -35,7 +35,7 @@ def test_eigenvectors(dtype, triangle):
     half = torch.tril(x, -1) if triangle == "L" else torch.triu(x, 1)
     whole = half + half.mH + torch.diag_embed(x.diagonal(dim1=-2, dim2=-1).real).to(dtype)
     close((vectors * values.unsqueeze(-2)) @ vectors.mH, whole)
-    check(aten._linalg_eigh.default, x, triangle, False, rtol=1e-4, atol=1e-4)
+    check(aten._linalg_eigh.default, x, triangle, False, rtol=4e-6, atol=4e-6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -44,7 +44,7 @@ def test_lu(shape, dtype):
     x = sample(*shape, dtype=dtype)
     p, lower, upper = run(aten.linalg_lu.default, x, expected=aten.linalg_lu(x))
     close(p @ lower @ upper, x)
-    check(aten.linalg_lu_factor_ex.default, x, rtol=1e-4, atol=1e-4)
+    check(aten.linalg_lu_factor_ex.default, x, rtol=4e-6, atol=4e-6)
 
 
 def test_a_singular_matrix_has_factors():
@@ -70,7 +70,7 @@ def test_solutions(dtype, left):
     for upper in (True, False):
         for unit in (True, False):
             options = {"upper": upper, "left": left, "unitriangular": unit}
-            check(aten.linalg_solve_triangular.default, x, right, **options, rtol=1e-3, atol=1e-3)
+            check(aten.linalg_solve_triangular.default, x, right, **options, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -85,11 +85,11 @@ def test_more_than_one_block(dtype):
         for upper in (True, False):
             for unit in (True, False):
                 options = {"upper": upper, "unitriangular": unit}
-                check(aten.linalg_solve_triangular.default, x, right, **options, rtol=1e-3, atol=1e-3)
+                check(aten.linalg_solve_triangular.default, x, right, **options, rtol=5e-6, atol=5e-6)
                 other = right.mT.contiguous()
-                check(aten.linalg_solve_triangular.default, x, other, left=False, **options, rtol=1e-3, atol=1e-3)
+                check(aten.linalg_solve_triangular.default, x, other, left=False, **options, rtol=5e-6, atol=5e-6)
                 for transpose in (True, False):
-                    check(aten.triangular_solve.default, right, x, **options, transpose=transpose, rtol=1e-3, atol=1e-3)
+                    check(aten.triangular_solve.default, right, x, **options, transpose=transpose, rtol=5e-6, atol=5e-6)
     close(*(f(x @ x.mH) for f in (det_of_kernel, torch.linalg.det)))
 
 
@@ -108,15 +108,15 @@ def test_cholesky():
     x = sample(2, 40, 40) / 40
     x = x @ x.mT + torch.eye(40)
     for upper in (True, False):
-        check(aten.linalg_cholesky_ex.default, x, upper=upper, rtol=1e-4, atol=1e-4)
+        check(aten.linalg_cholesky_ex.default, x, upper=upper, rtol=4e-6, atol=4e-6)
         factor = torch.linalg.cholesky(x, upper=upper)
-        check(aten.cholesky_solve.default, sample(2, 40, 3), factor, upper, rtol=1e-3, atol=1e-3)
-        check(aten.cholesky_inverse.default, factor, upper, rtol=1e-3, atol=1e-3)
+        check(aten.cholesky_solve.default, sample(2, 40, 3), factor, upper, rtol=5e-6, atol=5e-6)
+        check(aten.cholesky_inverse.default, factor, upper, rtol=5e-6, atol=5e-6)
 
 
 @pytest.mark.parametrize("mode", ["reduced", "complete", "r"])
 def test_qr(mode):
-    check(aten.linalg_qr.default, sample(2, 5, 3), mode, rtol=1e-4, atol=1e-4)
+    check(aten.linalg_qr.default, sample(2, 5, 3), mode, rtol=4e-6, atol=4e-6)
 
 
 def test_inverses():

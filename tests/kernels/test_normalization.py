@@ -33,7 +33,7 @@ def test_layer_norm_of_nothing():
 
 
 def test_layer_norm_far_from_zero():
-    check(A.layer_norm.default, sample(4, 64) + 1000, [64], rtol=1e-3, atol=1e-3)
+    check(A.layer_norm.default, sample(4, 64) + 1000, [64], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("eps", [None, 1e-3])
@@ -63,7 +63,7 @@ def test_group_and_instance_norm(dtype):
         0.1,
         1e-5,
         False,
-        atol=5e-2 if dtype is BF16 else 5e-3,
+        atol={BF16: 5e-2, torch.float16: 5e-3}.get(dtype),  # a step of the largest results
     )
 
 

@@ -126,4 +126,4 @@ def test_dropout_between_layers():
     kernel.function(*arguments, True, 2, 0.5, True, False, False, out=out)
     found = torch.from_numpy(out[0])
     assert found.std(1).min() > 0
-    assert_same(found.mean(1), expected[0].mean(1), 0.05)
+    assert_same(found.mean(1), expected[0].mean(1), 9e-3)  # 2.4e-3 is measured, of 4000 random rows
