@@ -62,11 +62,15 @@ class CompiledMethod(Bound):
         leaves, spec = pytree.tree_flatten((args, kwargs))
         if spec != self._in_spec:  # in another order, by other names, in other containers, or wrong
             leaves = self._method.leaves(args, kwargs)
-        arrays = [to_array(leaf, given.name) for leaf, given in zip(leaves, self._method.inputs, strict=True)]
+        written = self._method.written
+        arrays = [  # sizes are checked before anything else is copied: a view of few bytes may be a copy of many
+            to_array(leaf, given.name, row_major=number in written)
+            for number, (leaf, given) in enumerate(zip(leaves, self._method.inputs, strict=True))
+        ]
         for number in self._halves:
             _refuse_integers(leaves[number], self._method.inputs[number].name)
         results = self._method.run(arrays)
-        for number in self._method.written:
+        for number in written:
             _give_back(arrays[number], leaves[number])
         return pytree.tree_unflatten(
             [to_tensor(r, d) for r, d in zip(results, self._dtypes, strict=True)], self._out_spec
@@ -211,12 +215,13 @@ class CompiledProgram(CompiledContext):
         return str(self.report)
 
 
-def to_array(leaf: Any, name: str) -> Any:
+def to_array(leaf: Any, name: str, *, row_major: bool = True) -> Any:
     """A tensor as the array that the runtime takes, without a copy where that can be; anything else unchanged.
 
     Args:
         leaf: of the arguments, or a state.
         name: for messages.
+        row_major: copy a tensor whose elements lie in another order.
 
     Raises:
         InputError: it is sparse, quantized, nested, or holds no data.
@@ -224,7 +229,10 @@ def to_array(leaf: Any, name: str) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
     try:
-        tensor = leaf.detach().cpu().contiguous().resolve_conj().resolve_neg()  # bits of torch's that NumPy has not
+        tensor = leaf.detach().cpu()
+        tensor = (
+            (tensor.contiguous() if row_major else tensor).resolve_conj().resolve_neg()
+        )  # bits of torch's that NumPy has not
         return tensor.view(torch.uint16).numpy() if tensor.dtype is torch.bfloat16 else tensor.numpy()
     except (RuntimeError, TypeError) as error:  # of a sparse, quantized, nested, meta or fake tensor
         what = f"input {name!r} cannot be read as an array: {one_line(error)}"

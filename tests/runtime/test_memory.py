@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import tracemalloc
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from torch.export import Dim
 
 import delegate
 from delegate.errors import InputError
+from delegate.testing import assert_same
 from tests.lowering import compiled
 from tests.runtime import stranger
 from tests.runtime.test_isolation import registry  # noqa: F401
@@ -60,6 +62,18 @@ def test_a_hundred_thousand_runs_leave_memory_flat(backend, dynamic):
     runs(80_000)
     gc.collect()
     assert resident() - before < 2 << 20
+
+
+def test_sizes_of_tensors_are_checked_before_anything_is_copied():
+    module = torch.nn.Linear(8, 8).eval()
+    program = delegate.to_backend(torch.export.export(module, (torch.randn(2, 8),)), "xnnpack")
+    program(torch.zeros(2, 8))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match="has the shape"):
+        program(torch.zeros(1, 8).expand(2**24, 8))  # 32 bytes, and 512 MB as a copy
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**17
+    x = torch.randn(8, 2).t()
+    assert_same(program(x), module(x).detach(), 1e-6)
 
 
 def test_sizes_are_checked_before_anything_is_copied():
