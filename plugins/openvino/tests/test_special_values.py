@@ -1,0 +1,67 @@
+"""Special values as eager has them; the differences are a table, with `nan: fast` those that lose NaN too."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.backends.special_values import GROUPS, Expected, check, named
+
+EXPECTED = {
+    "exact": Expected(
+        values=named(
+            binary="fmod, remainder",
+            subnormal="over itself, remainder 2",
+        ),
+        signs=named(
+            unary="elu, fmod 1.5, remainder 1.5, remainder 2, selu",
+            moved="padded with -0",
+        ),
+    ),
+    "fast": Expected(
+        values=named(
+            binary="fmod, remainder",
+            subnormal="over itself, remainder 2",
+        ),
+        lost=named(
+            unary=(
+                "celu, clamp, clamp at 0, clamp from above, clamp from below, exp, hardsigmoid, hardtanh"
+                ", relu, relu6, sgn, sign"
+            ),
+            binary="chosen, clamp between tensors, logaddexp, maximum, maximum of rows, minimum",
+            compared=(
+                "all, any, ge, ge -inf, ge 0.0, ge 1.0, ge inf, ge nan, gt, gt -inf, gt 0.0, gt 1.0"
+                ", gt inf, gt nan, logical_and, logical_not, logical_or, logical_xor, masked_fill"
+                ", masked_fill -0, truth, where not negative"
+            ),
+            reduced=(
+                "amax along 0, amax along 1, amin along 0, amin along 1, aminmax along 0, aminmax along 1"
+                ", log_softmax along 0, log_softmax along 1, logsumexp along 0, logsumexp along 1"
+                ", masked softmax, max of all, min of all, norm -inf along 1, norm inf along 1"
+                ", normalize along 1, softmax along 0, softmax along 1, softmin along 1"
+            ),
+            sorted=(
+                "argmax along 0, argmax along 1, argmax of absolute along 1, argmin along 0"
+                ", argmin along 1, max along 0, max along 1, max without indices along 1, min along 0"
+                ", min along 1, scattered amax, scattered amin, scattered mean, scattered prod"
+                ", scattered sum, sort along 0, sort along 1, sorted downwards along 0"
+                ", sorted downwards along 1, the least along 1, topk along 1"
+            ),
+            layers=(
+                "adaptive max pool, codebook, convolution and max pool, convolution and relu"
+                ", convolution and relu6, global max pool, linear and relu, max pool"
+                ", max pool behind relu, max pool in one dimension, max pool in three dimensions"
+                ", padded max pool"
+            ),
+        ),
+        signs=named(
+            unary="elu, fmod 1.5, remainder 1.5, remainder 2, selu",
+            moved="padded with -0",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("nan", ["exact", "fast"])
+def test_special_values(nan: str, group: str) -> None:
+    check(group, "openvino", nan, EXPECTED[nan])
