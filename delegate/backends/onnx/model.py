@@ -111,7 +111,7 @@ def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings(), _torchlib_read_once():
+        with warnings.catch_warnings(), _torchlib_read_once(), _no_approximate_rules():
             warnings.simplefilter("ignore")
             _trace_again_only_for(program)
             made = torch.onnx.export(
@@ -169,6 +169,27 @@ def _torchlib_read_once() -> Iterator[None]:
         yield
     finally:
         ONNXRegistry.from_torchlib = read  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _no_approximate_rules() -> Iterator[None]:
+    """Have the exporter keep sums and products with numbers near 0 and 1.
+
+    Its rules that drop `x + 0` and `x * 1` match up to 1e-8 and 1e-5. So they drop `x + 1e-9` too, e.g. of a logarithm.
+    """
+    try:
+        from onnxscript import rewriter
+        from onnxscript.rewriter.rules.common import _no_op
+
+        rules, dropped = rewriter._DEFAULT_REWRITE_RULES, list(_no_op.rules)
+    except (ImportError, AttributeError):  # of another version
+        yield
+        return
+    rewriter._DEFAULT_REWRITE_RULES = tuple(rule for rule in rules if rule not in dropped)
+    try:
+        yield
+    finally:
+        rewriter._DEFAULT_REWRITE_RULES = rules
 
 
 @functools.cache
