@@ -188,7 +188,7 @@ print(len(caught), caught[0].message)
     done = run(code, tmp_path, absent=("ai_edge_litert", *AHEAD_OF_TIME))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("1 partition xnnpack_0 runs on portable kernels, because xnnpack failed at load: ")
-    assert "ai-edge-litert" in done.stdout or "ai_edge_litert" in done.stdout
+    assert "pip install" in done.stdout
     assert relative_error(np.load(tmp_path / "out.npy"), expected(module, x())[0]) < 1e-5
 
 

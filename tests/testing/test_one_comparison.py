@@ -1,4 +1,4 @@
-"""Tests compare numbers by `delegate.testing.assert_same` alone: other functions miss NaN, dtypes or shapes."""
+"""Tests compare numbers by `delegate.testing.assert_same` alone, and make no assertion that hardly can fail."""
 
 from __future__ import annotations
 
@@ -72,3 +72,52 @@ def test_own_comparisons_are_seen(line: str) -> None:
 
 def test_others_are_not() -> None:
     assert own_comparisons("assert_same(a, b)\nassert torch.equal(a, b)\nassert x.abs().max() > 1\n") == []
+
+
+def weak_assertions(source: str) -> list[int]:
+    """Return the lines of assertions of one text or another, and of assertions whose failure is caught and hidden."""
+    tree = ast.parse(source)
+    either = [n.lineno for n in ast.walk(tree) if isinstance(n, ast.Assert) and _has_either(n.test)]
+    hidden = [
+        n.lineno
+        for t in ast.walk(tree)
+        if isinstance(t, ast.Try) and any(map(_hides, t.handlers))
+        for statement in t.body
+        for n in ast.walk(statement)
+        if isinstance(n, ast.Assert)
+    ]
+    return sorted({*either, *hidden})
+
+
+def _has_either(test: ast.expr) -> bool:
+    """Return true for an `or` of two tests with `in`."""
+    ors = (n.values for n in ast.walk(test) if isinstance(n, ast.BoolOp) and isinstance(n.op, ast.Or))
+    return any(sum(isinstance(v, ast.Compare) and isinstance(v.ops[0], ast.In) for v in values) > 1 for values in ors)
+
+
+def _hides(handler: ast.ExceptHandler) -> bool:
+    """Return true for a handler that catches failed assertions and raises nothing."""
+    names = {n.id for n in ast.walk(handler.type) if isinstance(n, ast.Name)} if handler.type else {"BaseException"}
+    raises = any(isinstance(n, ast.Raise) for statement in handler.body for n in ast.walk(statement))
+    return not raises and bool(names & {"AssertionError", "Exception", "BaseException"})
+
+
+def test_no_assertion_is_weak() -> None:
+    found = {str(p.relative_to(ROOT)): weak_assertions(p.read_text("utf-8")) for p in modules()}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("assert 'a' in x or 'b' in x", [1]),
+        ("assert any('a' in l or 'b' in l for l in x)", [1]),
+        ("try:\n    assert x == 1\nexcept AssertionError:\n    pass", [2]),
+        ("try:\n    assert x == 1\nexcept:\n    pass", [2]),
+        ("try:\n    assert x == 1\nexcept Exception as error:\n    raise ValueError from error", []),
+        ("try:\n    assert x == 1\nfinally:\n    x.close()", []),
+        ("assert 'a' in x and 'b' in x", []),
+    ],
+)
+def test_weak_assertions_are_seen(source: str, lines: list[int]) -> None:
+    assert weak_assertions(source) == lines

@@ -60,7 +60,7 @@ def left_portable(program: CompiledProgram) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float16", 2e-2), ("bfloat16", 1e-1)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float16", 6e-3), ("bfloat16", 1e-1)])
 def test_every_row_is_right(dtype, tolerance):
     module, args = Every(getattr(torch, dtype)).eval(), inputs(getattr(torch, dtype))
     program = lowered(module, args, "llvm")
