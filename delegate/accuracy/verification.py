@@ -117,7 +117,17 @@ def verification(
         return None
     samples = samples_to_verify(given, exported)
     on_failure = None if policy is None else policy.on_failure
-    return Verification(exported, samples, Bounds.of(policy), on_failure, registry, selection.kernels, floats, blame)
+    return Verification(
+        exported,
+        samples,
+        Bounds.of(policy),
+        on_failure,
+        registry,
+        selection.kernels,
+        floats,
+        blame,
+        selection.quantization is not None,
+    )
 
 
 def samples_to_verify(given: Any, exported: Mapping[str, ExportedProgram]) -> dict[str, list[Sample]]:
@@ -188,6 +198,7 @@ class Verification:
         registry, kernels: that the program runs on.
         floats: the float references of methods that are other programs. Bounds are on the results against these.
         blame: describes the layers to blame if the quantization misses the bounds.
+        is_quantized_here: the configuration quantizes the model, so that layers can stay in float.
     """
 
     exported: Mapping[str, ExportedProgram]
@@ -198,6 +209,7 @@ class Verification:
     kernels: Wanted | None
     floats: Mapping[str, ExportedProgram]
     blame: Blame | None = None
+    is_quantized_here: bool = False
     _rounds: int = 0
 
     def measure(self, program: Program, lowered: Sequence[LoweredProgram]) -> Measured:
@@ -362,6 +374,10 @@ class Verification:
             return f"; {what}", "lower a model that is nearer to its reference, or ask for less"
         figures = ", ".join(f"{measured.between[name]} in method {name}" for name in methods)
         layers, remedy = self.blame(methods, self.bounds)
+        if not self.is_quantized_here:
+            remedy = f"quantize it again, and {remedy}"
+        elif self.on_failure != "move":
+            remedy += "\nor set verify.on_failure to move, which does that until the bound holds"
         return f"; the quantization is at fault, not a backend: in torch it gives {figures}{layers}", remedy
 
     def _warn_by_default(self, measured: Measured, lowered: Sequence[LoweredProgram]) -> None:

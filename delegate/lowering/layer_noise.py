@@ -150,8 +150,7 @@ def blame(noises: Sequence[LayerNoise]) -> tuple[str, str]:
     rules = "".join(f"\n    {node}: off" for noise in worst for node in noise.nodes)
     more = f" and {len(worst) - _NAMED} more" if len(worst) > _NAMED else ""
     return f"; layers with the most noise: {', '.join(map(str, worst[:_NAMED]))}{more}", (
-        f"keep these layers in float:\nquantization:\n  nodes:{rules}\n"
-        "or set verify.on_failure to move, which does that until the bound holds"
+        f"keep these layers in float:\nquantization:\n  nodes:{rules}"
     )
 
 

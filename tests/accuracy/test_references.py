@@ -15,6 +15,8 @@ from delegate.errors import AccuracyError, DelegateError, InputError
 
 pytest.importorskip("torchao")
 
+from delegate.quantization import Settings, quantize
+
 # Some models of these tests end in float as a whole, and one has a layer that no scale fits.
 pytestmark = pytest.mark.filterwarnings("ignore:nothing of the model is quantized", "ignore:values are too small")
 
@@ -253,3 +255,14 @@ def test_the_float_reference_runs_once_for_all_rounds(monkeypatch: pytest.Monkey
     program = delegate.to_backend(ep, config=config("xnnpack", sqnr_db=45.0, on_failure="move"))
     assert [note for note in program.report.notes if "in float, so that" in note]
     assert floats == 1
+
+
+@pytest.mark.parametrize("on_failure", ["error", "move"])
+def test_the_remedy_for_a_model_that_was_quantized_before(on_failure: str) -> None:
+    """Nothing can move back to float here."""
+    ep = exported("Perceptron")
+    coded = quantize(ep, Settings("xnnpack", "static_int8"), calibration())
+    verify = {"sqnr_db": 60.0, "on_failure": on_failure}
+    with pytest.raises(AccuracyError, match="quantize it again, and keep these layers in float") as caught:
+        delegate.to_backend(coded, original=ep, config={"backends": ["xnnpack"], "verify": verify})
+    assert "set verify.on_failure" not in str(caught.value)
