@@ -82,12 +82,12 @@ def test_a_provider_of_a_wheel_beside_the_cpu(tmp_path: Path) -> None:
         partitioning={"pins": {"0": "onnxruntime:dsp", "2": "onnxruntime:cpu"}},
     )
     assert {p.backend for p in program.report.partitions} == {"onnxruntime:dsp", "onnxruntime:cpu"}
-    assert_same(program(X), MODEL(X), 0.005)
+    assert_same(program(X), MODEL(X), 3.5e-3)  # 9.5e-4 is measured: the provider computes in float16
     program.save(tmp_path / "model.dlg")
     with pytest.raises(BackendFailed, match="trust_code=True"):
         delegate.load(tmp_path / "model.dlg")
     with delegate.load(tmp_path / "model.dlg", trust_code=True) as loaded:
-        assert_same(loaded(X.numpy()), MODEL(X), 0.005)
+        assert_same(loaded(X.numpy()), MODEL(X), 3.5e-3)  # 9.5e-4 is measured: the provider computes in float16
 
 
 @pytest.mark.skipif("VK_DRIVER_FILES" not in os.environ, reason="no software GPU is here")
@@ -107,7 +107,7 @@ def test_what_a_provider_leaves_to_the_cpu_is_planned_elsewhere() -> None:
     program = delegate.to_backend(torch.export.export(module, (x,)), config={"backends": [DSP, "onnxruntime"]})
     assert [n.backend for n in program.report.nodes] == ["onnxruntime:dsp", "onnxruntime"]
     assert "does not take ReduceProd" in program.report.nodes[-1].verdicts["onnxruntime:dsp"].message
-    assert_same(program(x), module(x), 0.02)
+    assert_same(program(x), module(x), 7e-3)  # 2e-3 is measured
 
 
 def test_a_provider_that_is_not_here() -> None:

@@ -51,7 +51,7 @@ def test_three_backends_and_kernels_in_one_program(tmp_path):
     assert "portable" in {n.backend for n in program.report.nodes}
     program.save(tmp_path / "all.dlg")
     with delegate.load(tmp_path / "all.dlg", trust_code=True) as loaded:
-        assert relative_error(loaded(x.numpy()), module(x)) < 1e-2
+        assert relative_error(loaded(x.numpy()), module(x)) < 2e-5
 
 
 @pytest.mark.parametrize("backend", ["webgpu", "dsp"])
@@ -62,7 +62,7 @@ def test_calls_do_not_disturb_each_other(backend):
     x = torch.empty(2, 6)
     for scale in (1.0, -2.0, 3.0):
         x.fill_(scale)  # in one place: what lies there must be read anew
-        assert relative_error(program(x), module(x)) < 5e-3
+        assert relative_error(program(x), module(x)) < 1e-3
 
 
 @pytest.mark.parametrize("backend", ["webgpu", "dsp"])
@@ -75,7 +75,7 @@ def test_a_session_that_has_failed_is_made_anew(backend):
     with pytest.raises(BackendFailed, match="failed at a partition"):
         opened.execute([np.ones((3, 7), np.float32)], [result])
     for _ in range(2):
-        assert relative_error(program(x.numpy()), module(x)) < 5e-3
+        assert relative_error(program(x.numpy()), module(x)) < 6e-4
     assert opened._session is not first
 
 
@@ -182,7 +182,7 @@ def test_layer_norms_behind_sums_are_right_for_a_whole_batch():
     program = compiled(module, given, backends="dsp")
     assert {n.backend for n in program.report.nodes} == {"dsp"}
     for actual, expected in zip(program(*given), module(*given), strict=True):
-        assert relative_error(actual, expected) < 3e-3
+        assert relative_error(actual, expected) < 2e-3  # 5.8e-4 is measured: the HTP computes in float16
 
 
 class RmsNorm(nn.Module):
@@ -245,7 +245,7 @@ def test_options_reach_the_library_and_run(options, heard, monkeypatch, capfd):
     program = compiled(nn.ReLU(), (x,), config={"backends": [{"name": "dsp", "options": options}]})
     compiling = "".join(capfd.readouterr())
     with LoadedProgram(program.program, trust_code=True) as loaded:
-        assert relative_error(loaded(x.numpy()), x) < 1e-3
+        assert relative_error(loaded(x.numpy()), x) < 5e-7
     assert heard in compiling
     assert heard in "".join(capfd.readouterr())
 

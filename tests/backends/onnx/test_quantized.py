@@ -213,7 +213,7 @@ def test_precision_of_what_is_not_quantized(precision, left):
     assert {n.name for n in elsewhere} == left
     assert all("which the HTP computes in float16; remedy: quantize it" in str(n.verdicts["dsp"]) for n in elsewhere)
     with torch.no_grad():
-        assert relative_error(program(*batches[0]), module(*batches[0])) < 2e-3
+        assert relative_error(program(*batches[0]), module(*batches[0])) < 1.2e-3
 
 
 @pytest.mark.parametrize("build", [perceptron, Block, Bottleneck])
