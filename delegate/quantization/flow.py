@@ -270,7 +270,8 @@ def _vanishes(module: GraphModule, node: Node, observer: Any) -> bool:
     size = max(float(observer.max_val), 0.0) - min(float(observer.min_val), 0.0)
     levels = size / float(observer.calculate_qparams()[0])
     few = 0 < levels < (observer.quant_max - observer.quant_min) / 4
-    return few or (isinstance(observer, FittingHistogram) and observer.vanishing() > _MOST_VANISH)
+    counts = isinstance(observer, FittingHistogram | FittingMinMax)
+    return few or (counts and observer.vanishing() > _MOST_VANISH)
 
 
 def _spread(scale: torch.Tensor, sizes: Sequence[int], axis: int) -> torch.Tensor:

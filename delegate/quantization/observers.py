@@ -51,15 +51,45 @@ class _FittingScale:
         return torch.where(empty, largest, scale.clamp(min=float(largest) * self._smallest)), zero_point
 
 
-class FittingMinMax(_FittingScale, MinMaxObserver):  # type: ignore[misc]
+class _CountedSizes:
+    """A mixin: counts values by their sizes, zeros apart."""
+
+    counts: torch.Tensor
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        counts = torch.zeros(2 << _KEPT_BITS, dtype=torch.int64)
+        self.register_buffer("counts", counts)  # type: ignore[attr-defined]
+
+    def count(self, x: torch.Tensor) -> None:
+        """Count the values of a tensor."""
+        values = x.detach().reshape(-1).float()
+        bits = values[values != 0].view(torch.int32)
+        sizes = (bits & 0x7FFFFFFF) >> _DROPPED_BITS
+        self.counts += torch.bincount(_place(sizes, bits < 0), minlength=len(self.counts))
+
+    def vanishing(self) -> float:
+        """The share of the values, zeros apart, that this range makes zero."""
+        scale = float(self.calculate_qparams()[0])  # type: ignore[attr-defined]
+        size = int(torch.tensor(scale / 2).view(torch.int32)) >> _DROPPED_BITS
+        middle = 1 << _KEPT_BITS
+        return float(self.counts[middle - size : middle + size].sum()) / max(int(self.counts.sum()), 1)
+
+
+class FittingMinMax(_CountedSizes, _FittingScale, MinMaxObserver):  # type: ignore[misc]
     """The range of all values."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count(x)
+        super().forward(x)
+        return x
 
 
 class FittingPerChannel(_FittingScale, PerChannelMinMaxObserver):  # type: ignore[misc]
     """The range of each channel."""
 
 
-class FittingHistogram(_FittingScale, HistogramObserver):  # type: ignore[misc]
+class FittingHistogram(_CountedSizes, _FittingScale, HistogramObserver):  # type: ignore[misc]
     """The range of the least square error, or without outliers if there are some.
 
     The square error alone keeps one value of 1000 among thousands of 1, which are 0 then. So values that are rare, and
@@ -70,20 +100,15 @@ class FittingHistogram(_FittingScale, HistogramObserver):  # type: ignore[misc]
         outliers: the share of the values that may be left out at each end.
     """
 
-    counts: torch.Tensor
     min_val: torch.Tensor
     max_val: torch.Tensor
 
     def __init__(self, *, outliers: float, **options: Any) -> None:
         super().__init__(**options)
         self._share = outliers
-        self.register_buffer("counts", torch.zeros(2 << _KEPT_BITS, dtype=torch.int64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        values = x.detach().reshape(-1).float()
-        bits = values[values != 0].view(torch.int32)
-        sizes = (bits & 0x7FFFFFFF) >> _DROPPED_BITS
-        self.counts += torch.bincount(_place(sizes, bits < 0), minlength=len(self.counts))
+        self.count(x)
         super().forward(x)
         found = self.outliers()
         return x if found is None else x.clamp(*found.range)  # as integers will: what follows meets no outlier
@@ -122,13 +147,6 @@ class FittingHistogram(_FittingScale, HistogramObserver):  # type: ignore[misc]
             return None
         ends = (low if least < -far else min(least, 0.0), high if greatest > far else max(greatest, 0.0))
         return Outliers(count, total, max(-least, greatest), ends)
-
-    def vanishing(self) -> float:
-        """The share of the values, zeros apart, that this range makes zero."""
-        scale = float(self.calculate_qparams()[0])
-        size = int(torch.tensor(scale / 2).view(torch.int32)) >> _DROPPED_BITS
-        middle = 1 << _KEPT_BITS
-        return float(self.counts[middle - size : middle + size].sum()) / max(int(self.counts.sum()), 1)
 
 
 def _place(sizes: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
