@@ -165,8 +165,8 @@ def _equal_bins(x: Array, bins: int, limits: Sequence[float] | None) -> Array:
     check_room((bins + 1,), x.dtype)
     first, last, index = x.dtype.type(low), x.dtype.type(high), np.arange(bins + 1)
     step = (last - first) / x.dtype.type(bins)
-    found = np.where(index < (bins + 1) // 2, first + step * index, last - step * index[::-1])
-    return found.astype(x.dtype)
+    found: Array = np.where(index < (bins + 1) // 2, first + step * index, last - step * index[::-1]).astype(x.dtype)
+    return found
 
 
 def _fill_bins(points: Array, edges: Sequence[Array], weight: Array | None, density: bool, out: Array) -> None:
