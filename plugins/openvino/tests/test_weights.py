@@ -99,4 +99,6 @@ def test_halves(case: str, dtype: torch.dtype) -> None:
         program = delegate.to_backend(torch.export.export(module, (x.to(dtype),)), "openvino")
         results, expected = program(x.to(dtype)), module(x.to(dtype))
     assert_runs(program, "openvino", {"aten._to_copy.default": 1} if "matrix" in case else {})  # a cast to integers
-    assert_same(dict(zip(uses, results, strict=True)), dict(zip(uses, expected, strict=True)), 2e-2)
+    assert_same(
+        dict(zip(uses, results, strict=True)), dict(zip(uses, expected, strict=True)), 2 * torch.finfo(dtype).eps
+    )
