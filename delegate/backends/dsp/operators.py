@@ -20,7 +20,7 @@ from delegate.backends.lowering import every
 from delegate.backends.onnx.translations import Operators
 from delegate.backends.onnx.translations.row import plain
 from delegate.backends.rounding import returns_to_half
-from delegate.edge.node import arguments, tensor
+from delegate.edge.node import arguments, decodes, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 _FLOAT = frozenset({torch.float32, torch.float16})
@@ -76,6 +76,22 @@ def _no_long_steps(node: Node) -> Verdict:
     single = weight.shape[:2] == (1, 1) and not given["transposed"]
     if single and max(given["stride"]) > 2:
         return no(Reason.INACCURATE, f"from one channel to one, with stride={list(given['stride'])}")
+    return YES
+
+
+def _no_few_channels_of_bytes(node: Node) -> Verdict:
+    """Reject 8-bit convolutions of each channel for which QNN 2.7 computes other numbers.
+
+    These have windows of 1x1 or 2x2, a stride of 2x2, and 1 to 4 channels beyond a multiple of 32.
+    """
+    given, source = arguments(node), node.all_input_nodes[0]
+    channels, each, *window = tensor(node.all_input_nodes[1]).shape
+    is_of_bytes = decodes(source) and tensor(source.all_input_nodes[0]).dtype.itemsize == 1
+    is_depthwise = not given["transposed"] and channels == given["groups"] > 1 and each == 1
+    is_small = list(given["stride"]) == [2, 2] and window in ([1, 1], [2, 2])
+    if is_of_bytes and is_depthwise and is_small and 1 <= channels % 32 <= 4:
+        what = f"{channels} channels apart in 8 bits, with a window of {window} and stride={given['stride']}"
+        return no(Reason.INACCURATE, what)
     return YES
 
 
@@ -144,7 +160,7 @@ _POOLS = (
     "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d",
 )  # fmt: skip
 LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
-    "aten.convolution.default": every(_plain_transposed, _no_long_steps),
+    "aten.convolution.default": every(_plain_transposed, _no_long_steps, _no_few_channels_of_bytes),
     "aten._to_copy.default": _kept_cast,
     "aten.constant_pad_nd.default": _finite,
     "aten.addmm.default": plain(beta=1, alpha=1),

@@ -12,7 +12,7 @@ from torch import nn
 import delegate
 from tests.backends.onnx.quantizer import quantized
 from tests.backends.onnx.test_rows import require
-from tests.lowering import assert_runs, assert_same
+from tests.lowering import assert_runs, assert_same, refused
 
 T = torch.Tensor
 Step = Callable[[T], T]
@@ -65,6 +65,8 @@ WINDOWS: dict[str, Step] = {
 }
 TOLERANCE = {"dsp": 3e-3, "webgpu": 8e-7}  # 7.8e-4 and 2e-7 are measured
 IN_INTEGERS = {torch.int8: 4e-2, torch.int16: 2.8e-3}  # 1.6e-2 and 7.2e-4 are measured: one step of the result
+# What QNN 2.7 does not load, or computes wrongly: it refuses a node of these.
+REFUSED = {("transposed", torch.int16), ("2x2 of each channel", torch.int8)}
 QUICK = ("rows", "columns", "part", "roll of two", "pad around", "joined rows", "repeated")
 SOME = ("3x3", "2x2 of each channel", "mean of 2", "mean of 2, apart", "mean of 2, padded", "largest of 2")
 
@@ -84,6 +86,16 @@ def rare(names: Sequence[str], quick: Sequence[str]) -> list[object]:
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
+@pytest.mark.parametrize("window", ["largest of 2", "largest of 3"])
+def test_zeros_before_maxima_are_no_padding_of_the_window(window):
+    require("webgpu")
+    module, x = Behind(MOVES["pad before"], WINDOWS[window]).eval(), torch.randn(2, 4, 8, 6) - 4
+    with torch.no_grad():
+        program = delegate.to_backend(torch.export.export(module, (x,)), "webgpu")
+        assert_runs(program, "webgpu")
+        assert_same(program(x), module(x), TOLERANCE["webgpu"])
+
+
 @pytest.mark.parametrize("backend", ["dsp", pytest.param("webgpu", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("window", rare(WINDOWS, SOME))
 @pytest.mark.parametrize("move", rare(MOVES, QUICK))
@@ -98,13 +110,16 @@ def test_windows_behind_what_moves(move, window, backend):
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16], ids=str)
-@pytest.mark.parametrize("window", rare(WINDOWS, ("mean of 2, apart", "mean of 3, padded")))
+@pytest.mark.parametrize("window", rare(WINDOWS, ("mean of 2, apart", "mean of 3, padded", "2x2 of each channel")))
 @pytest.mark.parametrize("move", rare(MOVES, ("as it is", "rows", "rows, then relu", "pad around")))
 def test_in_integers(move, window, dtype):
     require("dsp")
     batches = [(torch.randn(2, 4, 8, 6),) for _ in range(2)]
     module, exported = quantized(Behind(MOVES[move], WINDOWS[window]), batches, dtype, per_channel=False)
     program = delegate.to_backend(exported, "dsp")
-    assert_runs(program, "dsp")
+    if (window, dtype) in REFUSED:
+        assert refused(program, "dsp")
+    else:
+        assert_runs(program, "dsp")
     with torch.no_grad():
         assert_same(program(*batches[0]), module(*batches[0]), IN_INTEGERS[dtype])
