@@ -73,7 +73,7 @@ def test_families_reach_the_backend():
     """What is generated is taken by XNNPACK often enough to mean something."""
     taken: list[set[str]] = []
 
-    @settings(max_examples=30, database=None, deadline=None, derandomize=True, phases=[Phase.generate],
+    @settings(max_examples=15, database=None, deadline=None, derandomize=True, phases=[Phase.generate],
               suppress_health_check=list(HealthCheck))  # fmt: skip
     @given(st.one_of(*(vary(FAMILIES[name]) for name in ("pools", "norms", "products"))))
     def run(sample: Sample) -> None:
