@@ -182,12 +182,13 @@ class GuardedBackend:
     def _check_isolated(self, node: Node) -> Verdict:
         """Check a node in the separate process, with all others of its graph that are new."""
         isolated = self._separate()
-        structures = {n: _structure_of(n) for n in nodes_of(node.graph, node)}
-        replies = isolated.check_all([n for n, name in structures.items() if self._known(name) is None])
-        found = {name: self._outcome(replies[n]) for n, name in structures.items() if name and n in replies}
-        self._outcomes.put(found)
-        self.has_failed |= any(outcome.ending for outcome in found.values())
-        self._new |= found.keys()
+        if not isolated.has_checked(node):
+            structures = {n: _structure_of(n) for n in nodes_of(node.graph, node)}
+            replies = isolated.check_all([n for n, name in structures.items() if self._known(name) is None])
+            found = {name: self._outcome(replies[n]) for n, name in structures.items() if name and n in replies}
+            self._outcomes.put(found)
+            self.has_failed |= any(outcome.ending for outcome in found.values())
+            self._new |= found.keys()
         return isolated.check(node)
 
     def _known(self, name: str) -> Outcome | None:

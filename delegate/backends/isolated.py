@@ -63,6 +63,10 @@ class IsolatedBackend:
         verdict: Verdict = value_of(self._verdicts[_key(node)])
         return verdict
 
+    def has_checked(self, node: Node) -> bool:
+        """Return whether the verdict on a node is ready."""
+        return _key(node) in self._verdicts
+
     def check_all(self, nodes: Iterable[Node]) -> dict[Node, Replies]:
         """Have verdicts of nodes of one graph ready; return the replies about each that was checked now."""
         return self._answer(nodes, self._verdicts, "check", refuse)

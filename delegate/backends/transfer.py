@@ -146,7 +146,11 @@ class _Reader(pickle.Unpickler):
             setattr(module, name, self.read_graph().owning_module)
         for _ in range(self.load()):
             name, op, target, args, kwargs, meta = self.load()
-            node = graph.output(*args) if op == "output" else graph.create_node(op, target, args, kwargs, name=name)
+            if op == "output":
+                node = graph.output(*args)
+            else:  # arguments are set later: symbolic sizes among those of `create_node` are a warning
+                node = graph.create_node(op, target, name=name)
+                node.args, node.kwargs = args, kwargs
             node.meta = meta
             self._nodes.append(node)
         return graph
@@ -231,39 +235,27 @@ def _number(kind: type, expression: Any, environment: ShapeEnv, plain: type, hin
 
 
 def _reduce_tensor(value: torch.Tensor) -> Any:
-    """Return a tensor as a view of its storage, which several tensors may share; other kinds pickle by themselves."""
+    """Return a tensor as a view of the memory that it covers; kinds without such memory pickle by themselves."""
     in_memory = value.layout == torch.strided and value.device.type == "cpu" and not value.is_quantized
     if type(value) is not torch.Tensor or not in_memory:
         return NotImplemented
     plain = value.detach().resolve_conj().resolve_neg()
     if plain.untyped_storage().nbytes() > plain.numel() * plain.itemsize:
-        plain = plain.clone()  # the rest of its storage is not sent
-    place = plain.untyped_storage(), plain.storage_offset(), tuple(plain.shape), plain.stride()
-    return _tensor, (value.dtype, *place, value.requires_grad)
+        plain = plain.clone()  # the rest of its memory is not sent
+    place = tuple(plain.shape), plain.stride(), plain.storage_offset()
+    elements = plain.as_strided((plain.untyped_storage().nbytes() // plain.itemsize,), (1,), 0)
+    content = pickle.PickleBuffer(elements.view(torch.uint8).numpy().data)
+    return _tensor, (content, value.dtype, *place, value.requires_grad)
 
 
 def _tensor(
-    dtype: torch.dtype,
-    storage: torch.UntypedStorage,
-    offset: int,
-    shape: Sequence[int],
-    stride: Sequence[int],
-    requires_grad: bool,
+    content: Any, dtype: torch.dtype, shape: Sequence[int], stride: Sequence[int], offset: int, requires_grad: bool
 ) -> torch.Tensor:
-    return torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride).requires_grad_(requires_grad)
-
-
-def _reduce_storage(storage: torch.UntypedStorage) -> Any:
-    if storage.device.type != "cpu":
-        return NotImplemented
-    content = torch.empty(0, dtype=torch.uint8).set_(storage)
-    return _storage, (pickle.PickleBuffer(content.numpy().data),)
-
-
-def _storage(content: Any) -> torch.UntypedStorage:
-    if not memoryview(content).nbytes:
-        return torch.empty(0, dtype=torch.uint8).untyped_storage()
-    return torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
+    if memoryview(content).nbytes:
+        made = torch.frombuffer(content, dtype=dtype).as_strided(shape, stride, offset)
+    else:
+        made = torch.empty_strided(shape, stride, dtype=dtype)
+    return made.requires_grad_(requires_grad)
 
 
 # The first row that fits a value reduces it.
@@ -276,5 +268,4 @@ _REDUCERS: tuple[tuple[Any, Any], ...] = (
     (_SYMBOLIC, lambda n: (_number, (type(n), n.node.expr, n.node.shape_env, n.node.pytype, n.node._hint))),
     (torch.nn.Parameter, lambda _: NotImplemented),
     (torch.Tensor, _reduce_tensor),
-    (torch.UntypedStorage, _reduce_storage),
 )

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends import compiler_process
+from delegate.backends import compiler_process, guarded
 from delegate.backends.guarded import Outcome, Outcomes
 from delegate.cache.store import Store
 from delegate.partitioner.partitioner import CapabilityPartitioner
@@ -169,6 +169,20 @@ def test_a_known_structure_is_compiled_here(ends: Site, monkeypatch: pytest.Monk
     without_a_process(monkeypatch)
     assert compiled_in(2.0) == os.getpid()
     assert compiled_in(1.0) == first  # the artifact of then
+
+
+def test_checks_of_a_graph_are_linear(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The structure of a node is found a fixed number of times, however many nodes the graph has."""
+
+    def sums(count: int) -> int:
+        found = []
+        structure_of = guarded._structure_of
+        with monkeypatch.context() as patched:
+            patched.setattr(guarded, "_structure_of", lambda node: found.append(node) or structure_of(node))
+            lower(lambda a, b: sum([a + b] * count))
+        return len(found) // count
+
+    assert max(sums(10), sums(40)) <= 4
 
 
 def test_without_a_cache_this_process_remembers(ends: Site) -> None:
