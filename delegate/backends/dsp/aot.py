@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -26,6 +26,7 @@ from delegate.backends.dsp.runtime import OPTIONS, settings
 from delegate.backends.dsp.schemes import SCHEMES
 from delegate.backends.dsp.targets import DEFAULT, TARGETS, Target
 from delegate.backends.keys import require_specs
+from delegate.backends.nan import Nan, keeps_nan, nan_notes
 from delegate.backends.onnx.aot import OnnxBackend
 from delegate.backends.onnx.blob import OnnxModel, pack
 from delegate.backends.onnx.model import ExportedModel
@@ -78,12 +79,7 @@ class DspOptions(aot.Options):
     clamp_overflow: bool = Field(
         default=False, description="The HTP gives float16's largest number where a result is beyond it, not infinity."
     )
-
-    nan: Literal["exact", "fast"] = Field(
-        default="fast",
-        description="The HTP has neither NaN, infinity nor the sign of 0: float arithmetic is left to other backends "
-        "(exact), or taken, and these become numbers (fast).",
-    )
+    nan: Nan = "fast"
 
     @model_validator(mode="after")
     def _known_target(self) -> Self:
@@ -122,8 +118,8 @@ class DspBackend(OnnxBackend):
             if rank > _MAX_RANK:
                 return no(Reason.RANK, f"{other.name} has {rank} dimensions, and the HTP takes {_MAX_RANK} at most")
         verdict = super().check(node) and without_infinity(node)
-        if verdict and self.options.nan == "exact" and not in_integers(node):
-            return no(Reason.INACCURATE, "the HTP loses NaN and infinity, and nan: exact is asked")
+        if verdict and not (kept := keeps_nan(node, _loses, self.options.nan)):
+            return kept
         return in_integers(node) if verdict and self.options.precision == "integer" else verdict
 
     def provider(self) -> Provider:
@@ -153,7 +149,7 @@ class DspBackend(OnnxBackend):
         return PreprocessResult(
             blob,
             {**specs, **self._specs(), "versions": versions()},
-            tuple(itertools.chain(notes, _note_on_nan(region), notes_on_infinity(region), self._where())),
+            tuple(itertools.chain(notes, nan_notes(region, _loses), notes_on_infinity(region), self._where())),
         )
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
@@ -183,10 +179,9 @@ class DspBackend(OnnxBackend):
         }
 
 
-def _note_on_nan(region: Region) -> Iterator[str]:
-    """Yield what the report says of a region in which NaN, infinity or the sign of 0 may be lost."""
-    if not all(in_integers(n) for n in region.calls):
-        yield "nan: fast, NaN, infinity and the sign of 0 may become other numbers in float16"
+def _loses(node: Node) -> bool:
+    """Return true for arithmetic in float16: the HTP has neither NaN, infinity nor the sign of 0."""
+    return not in_integers(node)
 
 
 def _context_binary(given: OnnxModel, settings: Any) -> bytes:
