@@ -45,7 +45,7 @@ def quantized(
         progress: called with a few words.
 
     Raises:
-        ConfigError, InputError, ExportError: as of `quantized_as_configured`.
+        ConfigError, InputError, ExportError: as of `quantize_as_configured`.
         AccuracyError: torch cannot run a program.
     """
     section, policy = selection.quantization, selection.verify
@@ -110,10 +110,10 @@ def blamed(
 def configured() -> Callable[..., dict[str, ExportedProgram]]:
     """Return the function that carries out the `quantization` section; raises ConfigError if torchao is absent."""
     try:
-        from delegate.quantization.configured import quantized_as_configured
+        from delegate.quantization.configured import quantize_as_configured
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torchao":
             raise
         what = "quantization takes torchao, which is not installed"
         raise ConfigError(what, remedy="pip install 'delegate[quantization]'") from error
-    return quantized_as_configured
+    return quantize_as_configured

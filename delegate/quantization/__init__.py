@@ -1,4 +1,4 @@
-"""Quantizers for the backends that run integers, on torchao's PT2E flow, made of what each backend says it takes."""
+"""Quantization for the backends that run integers: torchao's PT2E flow, driven by each backend's own table."""
 
 from delegate.edge.node import float_node
 from delegate.quantization import quiet  # noqa: F401 - before all that imports torchao

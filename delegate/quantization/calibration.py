@@ -1,4 +1,4 @@
-"""Calibration data: batches of inputs from archives of NumPy, folders of them, functions or the caller, checked."""
+"""Calibration data: batches of inputs, read from NumPy archives or functions, and checked against the program."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _GIVE = "give a .npz file, a folder of them, or package.module:function that yie
 
 
 def read_calibration(source: str, names: Sequence[str], where: str = _WHERE) -> Iterable[Batch]:
-    """The batches that a text means.
+    """Return the batches of a source.
 
     Args:
-        source: the path of a .npz file or of a folder of them, or "package.module:function". A file has an array for
-            each input, by name, or without names in their order.
-        names: of the model's inputs.
-        where: it is asked for, for messages.
+        source: the path of a .npz file or of a folder of them, or "package.module:function". A file has one array per
+            input, by name, or without names in the order of the inputs.
+        names: names of the model's inputs.
+        where: where the source is set, for error messages.
 
     Raises:
         InputError: there is no such file or function, or it cannot be read.
@@ -56,7 +56,7 @@ def _read(path: Path, names: Sequence[str], where: str) -> tuple[torch.Tensor, .
         if not isinstance(loaded, dict):
             raise ValueError("it holds one array, as a .npy file does")
         arrays = {name: torch.from_numpy(array) for name, array in loaded.items()}
-    except (OSError, ValueError, TypeError) as error:  # torch has not all types
+    except (OSError, ValueError, TypeError) as error:  # torch lacks some of NumPy's dtypes
         what = f"{str(path)!r} cannot be read: {one_line(error)}"
         raise InputError(what, where=where, remedy="give what numpy.savez wrote") from error
     if list(arrays) == [f"arr_{i}" for i in range(len(names))]:
@@ -85,7 +85,7 @@ def _call(source: str, where: str) -> Iterable[Batch]:
 
 
 def _yielded(function: Callable[[], Iterable[Batch]], source: str, where: str) -> Iterator[Batch]:
-    """What a function gives or yields; whatever it raises meanwhile is an InputError."""
+    """Yield the batches of a function; turn its exceptions into InputError."""
     try:
         yield from function()
     except (Exception, SystemExit) as error:
@@ -93,12 +93,12 @@ def _yielded(function: Callable[[], Iterable[Batch]], source: str, where: str) -
 
 
 class Checked:
-    """Batches as arguments of an exported program, each checked as it comes.
+    """Batches as arguments of an exported program, each checked when it is read.
 
     Args:
-        batches: from anywhere.
-        ep: the program that they are for.
-        limit: how many to take; None for all.
+        batches: the batches, of any source.
+        ep: the program that they calibrate.
+        limit: the largest number of batches to read; None for all.
     """
 
     def __init__(self, batches: Iterable[Batch], ep: ExportedProgram, limit: int | None = None) -> None:
@@ -109,10 +109,10 @@ class Checked:
         self._first: list[Any] = [None] * len(self._names)
 
     def __iter__(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-        """Positional and keyword arguments of each batch.
+        """Yield the positional and keyword arguments of each batch.
 
         Raises:
-            InputError: there is none, one does not fit, holds NaN or infinity, or an input never varies.
+            InputError: there are no batches, a batch does not fit or holds NaN or infinity, or an input never varies.
         """
         count = 0
         if not isinstance(self._batches, Iterable):
@@ -139,7 +139,7 @@ class Checked:
         if len(leaves) != len(self._names):
             what = f"{where} has {len(leaves)} inputs, and the model takes {len(self._names)}"
             raise InputError(what, remedy=f"give {', '.join(self._names)}")
-        if spec != self._spec:  # named, or nested otherwise
+        if spec != self._spec:  # arguments by name, or another nesting
             if len(kwargs) == len(leaves) > 1:
                 leaves = self._in_order(kwargs, where)
             args, kwargs = pytree.tree_unflatten(leaves, self._spec)
@@ -147,24 +147,24 @@ class Checked:
             self._check(i, leaf, where)
         return args, kwargs
 
-    def _in_order(self, given: Mapping[str, Any], where: str) -> list[Any]:
-        """Return named inputs in the order of the program's inputs; raises InputError if a name is of no input."""
-        unknown = [name for name in given if name not in self._names]
+    def _in_order(self, arguments: Mapping[str, Any], where: str) -> list[Any]:
+        """Return named inputs in the order of the program's inputs; raise InputError for an unknown name."""
+        unknown = [name for name in arguments if name not in self._names]
         if unknown:
             what = f"{where} has an input {unknown[0]!r}, which the model does not take"
             raise InputError(what, remedy=did_you_mean(unknown[0], self._names))
-        return [given[name] for name in self._names]
+        return [arguments[name] for name in self._names]
 
     def _check(self, i: int, leaf: Any, where: str) -> None:
-        wanted, name = self._values[i], self._names[i]
-        if not isinstance(wanted, torch.Tensor):
+        example, name = self._values[i], self._names[i]
+        if not isinstance(example, torch.Tensor):
             return
         if not isinstance(leaf, torch.Tensor):
             what = f"input {name!r} is a {type(leaf).__name__}"
             raise InputError(what, where=where, remedy="give tensors or NumPy arrays")
-        fits = leaf.dtype == wanted.dtype and leaf.dim() == wanted.dim()
-        if not fits or any(type(w) is int and w != s for w, s in zip(wanted.shape, leaf.shape, strict=True)):
-            what = f"input {name!r} is {shape_text(leaf)}, and the model takes {shape_text(wanted)}"
+        fits = leaf.dtype == example.dtype and leaf.dim() == example.dim()
+        if not fits or any(type(w) is int and w != s for w, s in zip(example.shape, leaf.shape, strict=True)):
+            what = f"input {name!r} is {shape_text(leaf)}, and the model takes {shape_text(example)}"
             raise InputError(what, where=where, remedy="give data as the model will meet it")
         if leaf.is_floating_point() and leaf.numel():
             if not torch.isfinite(leaf).all():
@@ -183,7 +183,7 @@ def _as_arguments(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def input_names(ep: ExportedProgram) -> list[str]:
-    """The names of a program's inputs, in order."""
+    """Return the names of a program's inputs, in order."""
     return _inputs(ep)[0]
 
 

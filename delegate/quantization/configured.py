@@ -1,4 +1,4 @@
-"""The `quantization` section of a configuration, carried out."""
+"""Quantization by the `quantization` section of a configuration."""
 
 from __future__ import annotations
 
@@ -14,53 +14,56 @@ from delegate.quantization.settings import Settings, schemes
 from delegate.registry import Registry
 
 
-def quantized_as_configured(
+def quantize_as_configured(
     programs: Mapping[str, ExportedProgram],
     section: Quantization,
     backends: Sequence[str],
     registry: Registry,
     progress: Progress | None = None,
 ) -> dict[str, ExportedProgram]:
-    """The methods of a program, quantized.
+    """Quantize the methods of a program.
 
     Args:
-        programs: by the names of the methods.
-        section: of the configuration.
-        backends: that are used, in order of preference.
-        registry: where they are looked up.
-        progress: told of each batch of calibration data.
+        programs: the exported methods by name.
+        section: the section of the configuration.
+        backends: the backends in use, in order of preference.
+        registry: the registry that holds the backends.
+        progress: called with the number of each finished batch of calibration data.
 
     Raises:
-        ConfigError: none of the backends runs integers, the one that is named is not used, or the section does not fit
+        ConfigError: none of the backends runs integers, the named backend is not in use, or the section does not fit
             the model.
         InputError: the calibration data cannot be read, or does not fit.
-        ExportError: torchao does not take the program.
+        ExportError: torchao does not accept the program.
     """
-    settings = settings_of(section, _backend(section, backends, registry))
+    settings = _settings(section, _backend(section, backends, registry))
     sources = _calibration(section, tuple(programs))
     data = {name: read_calibration(source, input_names(programs[name])) for name, source in sources.items()}
     return quantize_methods(programs, settings, data, batches=section.batches, progress=progress, registry=registry)
 
 
 def _calibration(section: Quantization, methods: Sequence[str]) -> Mapping[str, str]:
-    """Return the source of each method's calibration data; raises ConfigError if it is for no method or for which."""
-    given = section.calibration
-    if given is None:
+    """Return the source of each method's calibration data.
+
+    Raises:
+        ConfigError: a source names no method of the program, or one source stands for several methods.
+    """
+    sources = section.calibration
+    if sources is None:
         return {}
     where = "quantization.calibration"
-    if isinstance(given, str):
+    if isinstance(sources, str):
         if len(methods) > 1:
             what = f"one source of calibration data is for one method, and the program has {len(methods)}"
             raise ConfigError(what, where=where, remedy=f"give each its own: {{{methods[0]}: DATA, ...}}")
-        return {methods[0]: given}
-    for name in given:
+        return {methods[0]: sources}
+    for name in sources:
         if name not in methods:
             raise ConfigError(f"the program has no method {name!r}", where=where, remedy=did_you_mean(name, methods))
-    return given
+    return sources
 
 
-def settings_of(section: Quantization, backend: str) -> Settings:
-    """What a section says, for a backend."""
+def _settings(section: Quantization, backend: str) -> Settings:
     return Settings(
         backend,
         section.scheme or "",

@@ -1,4 +1,4 @@
-"""What a graph computes of parameters alone, made constants. torchao's own folding would run what writes to buffers."""
+"""Constant folding of nodes that depend only on parameters. torchao's own folding would also run writes to buffers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from torch.fx.node import map_arg
 from delegate.edge.node import draws
 
 
-def fold(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
-    """Make constants, in place, of nodes that depend on nothing but parameters, and buffers that nobody writes to.
+def fold(module: GraphModule, is_selected: Callable[[Node], bool]) -> None:
+    """Replace nodes that depend only on parameters and unwritten buffers by constants, in place.
 
     Args:
-        module: whose weights are attributes of it.
-        wanted: says which of these nodes; it is asked while those before them may be constants already.
+        module: the module; its weights are its attributes.
+        wanted: selects the nodes to replace. Earlier nodes may be constants already when it is called.
     """
     fixed, values = set(_fixed(module)), dict[Node, Any]()
     names = _unused_names(module)
     for node in list(module.graph.nodes):
-        if node in fixed and node.op == "call_function" and wanted(node):
+        if node in fixed and node.op == "call_function" and is_selected(node):
             value = _value(module, node, values)
             if isinstance(value, torch.Tensor):
                 _replace(module, node, next(names), value)
@@ -34,20 +34,20 @@ def fold(module: GraphModule, wanted: Callable[[Node], bool]) -> None:
 
 
 def _unused_names(module: GraphModule) -> Iterator[str]:
-    """Names of attributes that the module lacks: a second fold must not overwrite what the first one made."""
+    """Return unused names of attributes: a second fold must not overwrite the constants of the first."""
     return (name for number in itertools.count() if not hasattr(module, name := f"_constant_{number}"))
 
 
 def _fixed(module: GraphModule) -> Iterator[Node]:
     written = set(_written(module))
-    found = set[Node]()
+    fixed = set[Node]()
     for node in module.graph.nodes:
         if node.op == "get_attr":
             known = str(node.target) not in written and isinstance(_attribute(module, node), torch.Tensor)
         else:
-            known = _is_pure(node) and bool(node.all_input_nodes) and found.issuperset(node.all_input_nodes)
+            known = _is_pure(node) and bool(node.all_input_nodes) and fixed.issuperset(node.all_input_nodes)
         if known:
-            found.add(node)
+            fixed.add(node)
             yield node
 
 
@@ -60,7 +60,7 @@ def _is_pure(node: Node) -> bool:
 
 
 def _written(module: GraphModule) -> Iterator[str]:
-    """The attributes that something in the graph writes to, or to a view of."""
+    """Yield the attributes that a node of the graph writes to, directly or through a view."""
     for node in module.graph.nodes:
         if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
             for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
@@ -69,7 +69,7 @@ def _written(module: GraphModule) -> Iterator[str]:
 
 
 def _origin(node: Node) -> Node:
-    """What a node is a view of, itself if of nothing."""
+    """Return the node that a node is a view of, or the node itself."""
     while isinstance(node.target, OpOverload) and node.args and isinstance(node.args[0], Node):
         returns = node.target._schema.returns
         if not returns or returns[0].alias_info is None:
@@ -96,6 +96,6 @@ def _attribute(module: GraphModule, node: Node) -> Any:
 def _replace(module: GraphModule, node: Node, name: str, value: torch.Tensor) -> None:
     module.register_buffer(name, value.detach())
     with module.graph.inserting_before(node):
-        made = module.graph.get_attr(name)
-    made.meta = dict(node.meta)
-    node.replace_all_uses_with(made)
+        constant = module.graph.get_attr(name)
+    constant.meta = dict(node.meta)
+    node.replace_all_uses_with(constant)

@@ -1,4 +1,4 @@
-"""The flow: prepare, calibrate or train, convert, export anew."""
+"""The quantization flow: prepare, calibrate or train, convert, export again."""
 
 from __future__ import annotations
 
@@ -25,22 +25,21 @@ from delegate.quantization.quantizer import BackendQuantizer
 from delegate.quantization.settings import OFF, RULES, Choice, Settings, stack
 from delegate.registry import Registry
 
-_MOST_VANISH = 0.5  # share of the values that become 0; of usual ones 2 % do
-Progress = Callable[[int], None]  # told the number of each batch when it is done
+_MAX_VANISHING = 0.5  # share of the values that become 0; 2 % do in usual models
+Progress = Callable[[int], None]  # called with the number of each finished batch
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model with observers, or with fake quantization, in it.
+    """A model with observers or fake quantization inserted.
 
     Args:
-        module: to run on calibration data, or to train.
-        program: what it was made of.
-        settings: how.
-        qat: for training.
-        needs_data: whether ranges of activations are measured.
-        states: the buffers of the program by name, as they are before data has passed; training goes on from those that
-            it leaves.
+        module: the module to run on calibration data, or to train.
+        program: the float program.
+        settings: the settings of the quantization.
+        qat: if the module is for quantization-aware training.
+        needs_data: if ranges of activations are measured.
+        states: the buffers of the program by name, with their values before calibration; empty for training.
     """
 
     module: GraphModule
@@ -54,15 +53,13 @@ class Prepared:
 def prepare(
     program: ExportedProgram, settings: Settings, *, qat: bool = False, registry: Registry | None = None
 ) -> Prepared:
-    """A program made ready for calibration, or with `qat` for training; its weights are copied.
+    """Prepare a program for calibration, or with `qat` for training; copies its weights.
 
-    For training, export the module in training mode.
-
-    Warns of a model of which nothing is quantized.
+    For training, export the module in training mode. Warns if nothing of the model is quantized.
 
     Raises:
         ConfigError: the settings do not fit the model or the backend.
-        ExportError: torchao does not take the program.
+        ExportError: torchao does not accept the program.
     """
     choice = Choice(settings, registry)
     choice.require_matches([program.graph])
@@ -70,7 +67,7 @@ def prepare(
 
 
 def _prepared(program: ExportedProgram, choice: Choice, *, qat: bool, registry: Registry | None) -> Prepared:
-    """Prepare a program whose settings have been checked against the graphs of all methods."""
+    """Prepare a program; the settings are already checked against the graphs of all methods."""
     from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e, prepare_qat_pt2e
 
     settings = choice.settings
@@ -79,25 +76,26 @@ def _prepared(program: ExportedProgram, choice: Choice, *, qat: bool, registry: 
         module = program.module()
         if not qat:
             fold(module, lambda node: any(user.op == "call_function" for user in node.users))
-        needs = _needs_data(module, choice)
+        needs_data = _needs_data(module, choice)
         try:
-            made = (prepare_qat_pt2e if qat else prepare_pt2e)(module, quantizer)
+            prepared = (prepare_qat_pt2e if qat else prepare_pt2e)(module, quantizer)
         except DelegateError:
             raise
         except Exception as error:  # torchao asserts
             raise ExportError(f"torchao cannot prepare the model: {one_line(error)}") from error
     if not qat:
-        _observe_weights(made)
-    _warn_of_nothing(made, settings)
-    given = {name: held for name, held in made.named_buffers() if name in program.graph_signature.buffers}
-    return Prepared(made, program, settings, qat, needs, {} if qat else {n: b.clone() for n, b in given.items()})
+        _observe_weights(prepared)
+    _warn_of_nothing(prepared, settings)
+    buffers = {name: buffer for name, buffer in prepared.named_buffers() if name in program.graph_signature.buffers}
+    states = {} if qat else {name: buffer.clone() for name, buffer in buffers.items()}
+    return Prepared(prepared, program, settings, qat, needs_data, states)
 
 
 def convert(prepared: Prepared) -> ExportedProgram:
-    """The quantized program of what was calibrated or trained, with the sizes and names of the one that it came from.
+    """Convert a calibrated or trained model to a quantized program with the sizes and names of the float program.
 
     Raises:
-        ExportError: torchao cannot convert it, or torch cannot export what that gives.
+        ExportError: torchao cannot convert the model, or torch cannot export the result.
     """
     from torchao.quantization.pt2e import move_exported_model_to_eval
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
@@ -107,14 +105,14 @@ def convert(prepared: Prepared) -> ExportedProgram:
     _warn_of_vanishing(prepared.module)
     with _quiet(), torch.no_grad():
         try:
-            for name, held in prepared.states.items():
-                prepared.module.get_buffer(name).copy_(held)
+            for name, state in prepared.states.items():
+                prepared.module.get_buffer(name).copy_(state)
             module = convert_pt2e(prepared.module, fold_quantize=False)
             fold(module, _quantizes)
             if prepared.qat:
                 move_exported_model_to_eval(module)
             args, kwargs = cast("tuple[Any, dict[str, Any]]", prepared.program.example_inputs)
-            shapes = dynamic_shapes(prepared.program)
+            shapes = _dynamic_shapes(prepared.program)
             return torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
         except Exception as error:
             raise ExportError(f"torchao cannot convert the model: {one_line(error)}") from error
@@ -129,25 +127,25 @@ def quantize(
     progress: Progress | None = None,
     registry: Registry | None = None,
 ) -> ExportedProgram:
-    """A program quantized after training.
+    """Quantize a program after training.
 
     Args:
-        program: of floats.
-        settings: for which backend, and how.
+        program: the float program.
+        settings: the backend and the settings of the quantization.
         calibration: batches of inputs: tuples, dicts of arguments by name, or single tensors; of torch or NumPy. None
-            where ranges of activations are not measured: dynamic and weight-only schemes.
-        batches: how many of them to take; None for all.
-        progress: told of each batch.
-        registry: where the backend is looked up; the default one if None.
+            for dynamic and weight-only schemes, which measure no ranges of activations.
+        batches: the largest number of batches to read; None for all.
+        progress: called with the number of each finished batch.
+        registry: the registry that holds the backend; None for the default one.
 
     Raises:
         ConfigError: the settings do not fit, or calibration data is missing.
         InputError: the calibration data does not fit, or its range cannot be measured.
-        ExportError: torchao does not take the program.
+        ExportError: torchao does not accept the program.
     """
-    given = {} if calibration is None else {"forward": calibration}
+    calibrations = {} if calibration is None else {"forward": calibration}
     return quantize_methods(
-        {"forward": program}, settings, given, batches=batches, progress=progress, registry=registry
+        {"forward": program}, settings, calibrations, batches=batches, progress=progress, registry=registry
     )["forward"]
 
 
@@ -160,15 +158,15 @@ def quantize_methods(
     progress: Progress | None = None,
     registry: Registry | None = None,
 ) -> dict[str, ExportedProgram]:
-    """Return the methods of a program, each quantized after training as by `quantize`.
+    """Quantize the methods of a program after training.
 
     Args:
-        programs: by the names of the methods; every pattern of the settings matches in one of them.
-        settings, batches, progress, registry: as of `quantize`.
-        calibration: batches of inputs by method; for those whose ranges of activations are measured.
+        programs: the exported methods by name. Every pattern of the settings must match a node in one of them.
+        settings, batches, progress, registry: see `quantize`.
+        calibration: batches of inputs by method, for the methods whose ranges of activations are measured.
 
     Raises:
-        ConfigError, InputError, ExportError: as of `quantize`.
+        ConfigError, InputError, ExportError: see `quantize`.
     """
     choice = Choice(settings, registry)
     choice.require_matches(program.graph for program in programs.values())
@@ -187,7 +185,7 @@ def _quantized(
     batches: int | None,
     progress: Progress | None,
 ) -> ExportedProgram:
-    """Calibrate a method, where its ranges are measured, and convert it."""
+    """Calibrate a method if its ranges are measured, then convert it."""
     if prepared.needs_data:
         if calibration is None:
             what = f"static quantization measures the range of activations, and {name!r} has no calibration data"
@@ -201,15 +199,15 @@ def _quantized(
 
 
 def _observers(module: GraphModule) -> Iterator[tuple[Node, Module]]:
-    """The nodes that call observers or fake quantization, and these."""
+    """Yield the nodes that call observers or fake quantization, each with the observer."""
     for node in module.graph.find_nodes(op="call_module"):
-        found = module.get_submodule(node.target)
-        if hasattr(found, "calculate_qparams"):
-            yield node, found
+        observer = module.get_submodule(node.target)
+        if hasattr(observer, "calculate_qparams"):
+            yield node, observer
 
 
 def _observe_weights(module: GraphModule) -> None:
-    """Have the observers of weights see them: they do not need data, and without a run torchao would not look."""
+    """Run the observers of weights: weight-only schemes never run the module, so torchao would not measure them."""
     with torch.no_grad(), _quiet():
         for node, observer in _observers(module):
             source = node.args[0]
@@ -229,31 +227,31 @@ def _warn_of_nothing(module: GraphModule, settings: Settings) -> None:
 
 
 def _warn_of_outliers(module: GraphModule) -> None:
-    """Warn of the values that ranges leave out."""
+    """Warn of the values that ranges exclude."""
     observers = {node: observer for node, observer in _observers(module) if isinstance(observer, FittingHistogram)}
-    found = [f"{_place(node)}: up to {o.largest:.3g}, others within {o.range[0]:.3g} and {o.range[1]:.3g}"
+    cases = [f"{_place(node)}: up to {o.largest:.3g}, others within {o.range[0]:.3g} and {o.range[1]:.3g}"
              for node, observer in observers.items() if (o := observer.outliers()) is not None]  # fmt: skip
-    if found:
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-        what = f"rare values are left out of ranges: {'; '.join(dict.fromkeys(found[:3]))}{more}"
+    if cases:
+        more = f" and {len(cases) - 3} more" if len(cases) > 3 else ""
+        what = f"rare values are left out of ranges: {'; '.join(dict.fromkeys(cases[:3]))}{more}"
         remedy = "if they matter, set quantization.outliers: 0, or keep these layers in floats"
         warnings.warn(f"{what}: {remedy}", RuntimeWarning, stacklevel=4)
 
 
 def _warn_of_vanishing(module: GraphModule) -> None:
-    """Warn of values that are too small for the integers that stand for them."""
-    found = list(
+    """Warn of values that are too small for their integer representation."""
+    places = list(
         dict.fromkeys(_place(node) for node, observer in _observers(module) if _vanishes(module, node, observer))
     )
-    if found:
-        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-        what = f"values are too small for a scale, so that most become 0 or few numbers: {', '.join(found[:5])}{more}"
+    if places:
+        more = f" and {len(places) - 5} more" if len(places) > 5 else ""
+        what = f"values are too small for a scale, so that most become 0 or few numbers: {', '.join(places[:5])}{more}"
         remedy = "keep these layers in floats, e.g. quantization.modules: {PATH: off}"
         warnings.warn(f"{what}: {remedy}", RuntimeWarning, stacklevel=4)
 
 
 def _vanishes(module: GraphModule, node: Node, observer: Any) -> bool:
-    """Return if most values become 0, or if the range uses less than a quarter of the integers."""
+    """Return if most values become 0 or the range uses less than a quarter of the integers."""
     from torchao.quantization.pt2e import MovingAverageMinMaxObserver
 
     source = node.args[0]
@@ -263,7 +261,7 @@ def _vanishes(module: GraphModule, node: Node, observer: Any) -> bool:
         nonzero = (weight.abs() / steps)[weight != 0]
         if not nonzero.numel():
             return False
-        return bool((nonzero < 0.5).float().mean() > _MOST_VANISH or nonzero.max() < observer.quant_max / 4)
+        return bool((nonzero < 0.5).float().mean() > _MAX_VANISHING or nonzero.max() < observer.quant_max / 4)
     observer = getattr(observer, "activation_post_process", observer)  # of fake quantization
     if not isinstance(observer, FittingHistogram | FittingMinMax | MovingAverageMinMaxObserver):
         return False
@@ -271,18 +269,18 @@ def _vanishes(module: GraphModule, node: Node, observer: Any) -> bool:
     levels = size / float(observer.calculate_qparams()[0])
     few = 0 < levels < (observer.quant_max - observer.quant_min) / 4
     counts = isinstance(observer, FittingHistogram | FittingMinMax)
-    return few or (counts and observer.vanishing() > _MOST_VANISH)
+    return few or (counts and observer.vanishing() > _MAX_VANISHING)
 
 
 def _spread(scale: torch.Tensor, sizes: Sequence[int], axis: int) -> torch.Tensor:
-    """Return the scale of each value of a weight, which has one, one for each place on an axis, or for each group."""
+    """Return the scale of each value of a weight, whose scales are per tensor, per channel of an axis, or per group."""
     if scale.dim() == len(sizes) > 1:
         return scale.repeat_interleave(sizes[-1] // scale.shape[-1], -1)
     return scale.reshape([-1 if place == axis else 1 for place in range(len(sizes))])
 
 
 def _place(observer: Node) -> str:
-    """Return where the value of an observer is: the module that makes it, or that reads a weight."""
+    """Return the place of an observed value, for messages: a weight, or a node and its module."""
     source = observer.args[0]
     assert isinstance(source, Node)
     if source.op == "get_attr":
@@ -292,7 +290,7 @@ def _place(observer: Node) -> str:
 
 
 def _require_ranges(prepared: Prepared) -> None:
-    """Raises ConfigError where an observer has seen nothing: torchao would give it a scale all the same."""
+    """Raise ConfigError if an observer has measured nothing: torchao would choose a scale all the same."""
     for node, observer in _observers(prepared.module):
         least = getattr(getattr(observer, "activation_post_process", observer), "min_val", None)
         if isinstance(least, torch.Tensor) and (least.numel() == 0 or not torch.isfinite(least).all()):
@@ -303,22 +301,22 @@ def _require_ranges(prepared: Prepared) -> None:
 
 def _needs_data(module: GraphModule, choice: Choice) -> bool:
     """Return if a node has a scheme that fixes the range of activations."""
-    found = (choice.scheme(n) for n in module.graph.nodes if n.op == "call_function")
-    return any(s is not None and s.activations is not None and not s.dynamic for s in found)
+    schemes = (choice.scheme(n) for n in module.graph.nodes if n.op == "call_function")
+    return any(s is not None and s.activations is not None and not s.dynamic for s in schemes)
 
 
 def _quantizes(node: Node) -> bool:
     return "quantize_" in str(node.target) and "dequantize_" not in str(node.target)
 
 
-def dynamic_shapes(program: ExportedProgram) -> Any:
-    """What torch.export needs to give a program the same dynamic sizes again."""
+def _dynamic_shapes(program: ExportedProgram) -> Any:
+    """Return the `dynamic_shapes` with which torch.export gives the same dynamic sizes again."""
     dims: dict[str, Any] = {}
     nodes = {n.name: n for n in program.graph.find_nodes(op="placeholder")}
-    found = [_sizes(nodes[str(name)].meta.get("val"), program, dims) for name in program.graph_signature.user_inputs]
+    shapes = [_sizes(nodes[str(name)].meta.get("val"), program, dims) for name in program.graph_signature.user_inputs]
     if not dims:
         return None
-    args, kwargs = pytree.tree_unflatten(found, program.call_spec.in_spec)
+    args, kwargs = pytree.tree_unflatten(shapes, program.call_spec.in_spec)
     signature = list(args)
     return tuple(signature) if not kwargs else _named(program, signature, kwargs)
 
@@ -334,12 +332,12 @@ def _sizes(value: Any, program: ExportedProgram, dims: dict[str, Any]) -> Any:
         return Dim.DYNAMIC
     if not isinstance(value, torch.Tensor):
         return None
-    found: dict[int, Any] = {}
+    sizes: dict[int, Any] = {}
     for position, size in enumerate(value.shape):
         if isinstance(size, torch.SymInt):
             expression = size.node.expr
-            found[position] = dims.setdefault(str(expression), _dim(expression, program))
-    return found or None
+            sizes[position] = dims.setdefault(str(expression), _dim(expression, program))
+    return sizes or None
 
 
 def _dim(expression: Any, program: ExportedProgram) -> Any:
@@ -353,5 +351,5 @@ def _dim(expression: Any, program: ExportedProgram) -> Any:
 @contextmanager
 def _quiet() -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torchao about itself
+        warnings.simplefilter("ignore")  # torchao warns about itself
         yield

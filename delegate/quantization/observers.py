@@ -1,4 +1,4 @@
-"""Observers of ranges: torchao's, with scales that fit small values, and with rare values left out."""
+"""Observers of ranges: torchao's observers with scales that fit small values and with outliers excluded."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 import torch
 from torchao.quantization.pt2e import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver
 
-LEAST_SCALE = 2.0**-60  # that kernels of backends are given
-_NO_RANGE = 2.0**-12  # the scale of what is 0 everywhere
-_APART = 4.0  # times the range of all others, beyond which rare values are outliers
-_FEW = 1000  # values of which one may be an outlier
-_KEPT_BITS = 14  # of a float32 without its sign: the exponent and 6 bits of the fraction
-_DROPPED_BITS = 31 - _KEPT_BITS
+LEAST_SCALE = 2.0**-60  # the smallest scale that kernels of backends get
+_ZERO_SCALE = 2.0**-12  # the scale of tensors that are 0 everywhere
+_OUTLIER_FACTOR = 4.0  # rare values beyond this multiple of the range of all others are outliers
+_MIN_TOTAL = 1000  # the smallest number of values of which one may be an outlier
+_BIN_BITS = 14  # of a float32 without its sign: the exponent and 6 bits of the fraction
+_DROPPED_BITS = 31 - _BIN_BITS
 
 
 @dataclass(frozen=True)
 class Outliers:
-    """The values that a range leaves out.
+    """The values that a range excludes.
 
     Args:
-        count: how many at the most.
-        total: of all values but zeros.
-        largest: the size of the largest.
-        range: of the others, the least and the greatest.
+        count: the largest number of excluded values.
+        total: the number of all values except zeros.
+        largest: the absolute value of the largest outlier.
+        range: the least and the greatest of the other values.
     """
 
     count: int
@@ -34,7 +34,7 @@ class Outliers:
 
 
 class _FittingScale:
-    """A mixin: no scale is larger than its values need, but for those of channels that are much smaller than others.
+    """A mixin of observers whose scales are no larger than their values need.
 
     Args:
         smallest: the least scale of a channel, as a share of the largest scale of all channels.
@@ -47,18 +47,18 @@ class _FittingScale:
     def _calculate_qparams(self, min_val: torch.Tensor, max_val: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         scale, zero_point = super()._calculate_qparams(min_val, max_val)  # type: ignore[misc]
         empty = ((min_val == 0) & (max_val == 0)).reshape(scale.shape)
-        largest = torch.full((), _NO_RANGE) if empty.all() else scale.max()
+        largest = torch.full((), _ZERO_SCALE) if empty.all() else scale.max()
         return torch.where(empty, largest, scale.clamp(min=float(largest) * self._smallest)), zero_point
 
 
 class _CountedSizes:
-    """A mixin: counts values by their sizes, zeros apart."""
+    """A mixin of observers that count nonzero values by size."""
 
     counts: torch.Tensor
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        counts = torch.zeros(2 << _KEPT_BITS, dtype=torch.int64)
+        counts = torch.zeros(2 << _BIN_BITS, dtype=torch.int64)
         self.register_buffer("counts", counts)  # type: ignore[attr-defined]
 
     def count(self, x: torch.Tensor) -> None:
@@ -66,13 +66,13 @@ class _CountedSizes:
         values = x.detach().reshape(-1).float()
         bits = values[values != 0].view(torch.int32)
         sizes = (bits & 0x7FFFFFFF) >> _DROPPED_BITS
-        self.counts += torch.bincount(_place(sizes, bits < 0), minlength=len(self.counts))
+        self.counts += torch.bincount(_bins(sizes, bits < 0), minlength=len(self.counts))
 
     def vanishing(self) -> float:
-        """The share of the values, zeros apart, that this range makes zero."""
+        """Return the share of the nonzero values that become 0 in this range."""
         scale = float(self.calculate_qparams()[0])  # type: ignore[attr-defined]
         size = int(torch.tensor(scale / 2).view(torch.int32)) >> _DROPPED_BITS
-        middle = 1 << _KEPT_BITS
+        middle = 1 << _BIN_BITS
         return float(self.counts[middle - size : middle + size].sum()) / max(int(self.counts.sum()), 1)
 
 
@@ -90,14 +90,14 @@ class FittingPerChannel(_FittingScale, PerChannelMinMaxObserver):  # type: ignor
 
 
 class FittingHistogram(_CountedSizes, _FittingScale, HistogramObserver):  # type: ignore[misc]
-    """The range of the least square error, or without outliers if there are some.
+    """The range of the least square error, without outliers.
 
-    The square error alone keeps one value of 1000 among thousands of 1, which are 0 then. So values that are rare, and
-    lie beyond four times the range of all others, are left out. Zeros do not count, so that what is 0 almost everywhere
-    keeps its range.
+    With the square error alone, one value of 1000 among thousands of 1 stays in the range, and the others become 0.
+    So rare values beyond four times the range of all others are excluded. Zeros do not count: a tensor that is 0
+    almost everywhere keeps its range.
 
     Args:
-        outliers: the share of the values that may be left out at each end.
+        outliers: the share of the values that may be excluded at each end.
     """
 
     min_val: torch.Tensor
@@ -110,17 +110,19 @@ class FittingHistogram(_CountedSizes, _FittingScale, HistogramObserver):  # type
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.count(x)
         super().forward(x)
-        found = self.outliers()
-        return x if found is None else x.clamp(*found.range)  # as integers will: what follows meets no outlier
+        outliers = self.outliers()
+        return (
+            x if outliers is None else x.clamp(*outliers.range)
+        )  # later observers then see no outlier, as in integers
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
-        found = self.outliers()
-        return (
-            super().calculate_qparams() if found is None else self._calculate_qparams(*map(torch.tensor, found.range))
-        )
+        outliers = self.outliers()
+        if outliers is None:
+            return super().calculate_qparams()
+        return self._calculate_qparams(*map(torch.tensor, outliers.range))
 
     def _non_linear_param_search(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Search on values of size 1: torchao cubes them, which has no result for those of 1e-13 or 1e13."""
+        """Search on values scaled to 1: torchao cubes them, which underflows at 1e-13 and overflows at 1e13."""
         ends = self.min_val, self.max_val
         size = torch.stack(ends).abs().max()
         if not size:
@@ -133,15 +135,15 @@ class FittingHistogram(_CountedSizes, _FittingScale, HistogramObserver):  # type
         return low * size, high * size
 
     def outliers(self) -> Outliers | None:
-        """The values that the range leaves out; None if it has all but what the square error leaves out."""
+        """Return the outliers that the range excludes; None if there are none."""
         total = int(self.counts.sum())
-        count = max(int(self._share * total), int(self._share > 0 and total >= _FEW))
+        count = max(int(self._share * total), int(self._share > 0 and total >= _MIN_TOTAL))
         if not count:
             return None
         up_to = self.counts.cumsum(0)
         first, last = (int((up_to > n).nonzero()[0]) for n in (count, total - count - 1))
         low, high = _ends(first)[0], _ends(last)[1]
-        far = _APART * max(-low, high)
+        far = _OUTLIER_FACTOR * max(-low, high)
         least, greatest = float(self.min_val), float(self.max_val)
         if max(-least, greatest) <= far or far <= 0:
             return None
@@ -149,16 +151,16 @@ class FittingHistogram(_CountedSizes, _FittingScale, HistogramObserver):  # type
         return Outliers(count, total, max(-least, greatest), ends)
 
 
-def _place(sizes: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
-    """Return bins in the order of their values."""
-    middle = 1 << _KEPT_BITS
+def _bins(sizes: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
+    """Return the number of each value's bin; bins are in the order of their values."""
+    middle = 1 << _BIN_BITS
     return torch.where(negative, middle - 1 - sizes, middle + sizes)
 
 
-def _ends(place: int) -> tuple[float, float]:
+def _ends(number: int) -> tuple[float, float]:
     """Return the least and the greatest value of a bin."""
-    size = place - (1 << _KEPT_BITS)
+    size = number - (1 << _BIN_BITS)
     negative = size < 0
     size = -1 - size if negative else size
-    near, far = torch.tensor([size, size + 1], dtype=torch.int32).mul(1 << _DROPPED_BITS).view(torch.float32).tolist()
-    return (-far, -near) if negative else (near, far)
+    low, high = torch.tensor([size, size + 1], dtype=torch.int32).mul(1 << _DROPPED_BITS).view(torch.float32).tolist()
+    return (-high, -low) if negative else (low, high)

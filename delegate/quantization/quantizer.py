@@ -1,4 +1,4 @@
-"""BackendQuantizer: annotates an exported model with what a backend takes in integers."""
+"""A torchao quantizer that annotates an exported model by a backend's table of quantized operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, Quantize
 
 from delegate.backends.quantizable import QuantizationScheme, QuantizedOperator
 from delegate.errors import ConfigError
-from delegate.quantization.forms import base_name, edge_names
+from delegate.quantization.operator_names import base_name, edge_names
 from delegate.quantization.settings import Choice, Settings, stack
 from delegate.quantization.specs import activation_spec, fixed_spec, weight_spec
 from delegate.registry import Registry
@@ -25,14 +25,15 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
     """A quantizer for `prepare_pt2e` and `prepare_qat_pt2e`.
 
     Args:
-        settings: for which backend, and how.
+        settings: the backend and the settings of the quantization.
         qat: annotate for training with fake quantization.
-        registry: where the backend is looked up; the default one if None.
-        choice: of the settings, if its patterns were checked already: torchao folds batch norms before it annotates, so
-            that a pattern of theirs matches nothing any more.
+        registry: the registry that holds the backend; None for the default one.
+        choice: the choice of schemes, if its patterns are already checked. torchao folds batch norms before it
+            annotates, and a pattern of a batch norm would then match nothing.
 
     Raises:
-        ConfigError: by `annotate`: a pattern matches nothing, a scheme is unknown, a group size does not divide.
+        ConfigError: from `annotate`: a pattern matches nothing, a scheme is unknown, or a group size does not divide
+            the inputs of a weight.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         if self._choice is None:
             self._choice = Choice(self.settings, self._registry)
             self._choice.require_matches([model.graph])
-        self._coded: dict[Node, Node] = {}  # whose value will be integers -> the node whose parameters it has
+        self._coded: dict[Node, Node] = {}  # node with an integer value -> the node whose parameters it shares
         for node in model.graph.nodes:
             if node.op == "call_function" and _KEY not in node.meta:
                 scheme = self._choice.scheme(node)
@@ -60,7 +61,7 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         return model
 
     def validate(self, model: GraphModule) -> None:
-        """Nothing can be wrong: what is annotated is what the backend's table has."""
+        """Accept any model: all annotations come from the backend's table."""
 
     def _row(self, scheme: QuantizationScheme, node: Node) -> QuantizedOperator | None:
         if scheme.name not in self._rows:
@@ -76,21 +77,21 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         elif scheme.activations is not None and not scheme.dynamic:
             (self._move if row.moves else self._operator)(scheme, row, node)
 
-    # -- what computes ------------------------------------------------------------------------------------------------
+    # -- operators that compute ---------------------------------------------------------------------------------------
 
     def _layer(self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node) -> None:
-        """A layer with weights; where parameters are known before, its result too."""
+        """Annotate a layer with weights, and in static schemes its result."""
         assert row.weight is not None
-        held = node.args[row.weight]
-        if not (isinstance(held, Node) and held.op == "get_attr"):
+        weight = node.args[row.weight]
+        if not (isinstance(weight, Node) and weight.op == "get_attr"):
             return
         axis = 1 if "transpose" in base_name(node) else row.axis
-        # torchao's fusion of batch norms for training goes by this order: activations, also those in floats, weight.
+        # torchao's fusion of batch norms for training needs this order: activations, also those in floats, then weight.
         coded = scheme.activations is not None
         inputs = {s: self._spec(scheme, s) if coded else None for s in _sources(node, row)}
-        group = self._group(scheme, node, held) if row.kind is None else row.kind.group
+        group = self._group(scheme, node, weight) if row.kind is None else row.kind.group
         static = not scheme.dynamic and coded and bool(row.inputs)
-        inputs[held] = weight_spec(row.kind or scheme.weights, axis, group, static=static, qat=self.qat)
+        inputs[weight] = weight_spec(row.kind or scheme.weights, axis, group, static=static, qat=self.qat)
         if not static:
             node.meta[_KEY] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
         else:
@@ -113,8 +114,8 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         *,
         norms: bool,
     ) -> None:
-        """Annotate an operator, and what it takes over behind it, the last of which gives the result."""
-        chain = [node, *self._behind(scheme, row, node, norms=norms)]
+        """Annotate an operator and the operators fused into it; the last of them has the result."""
+        chain = [node, *self._fused_users(scheme, row, node, norms=norms)]
         for member in chain:
             member.meta[_KEY] = QuantizationAnnotation(_annotated=True)
         node.meta[_KEY].input_qspec_map = inputs
@@ -123,9 +124,13 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         chain[-1].meta[_KEY].output_qspec = self._spec(scheme, None) if fixed is None else fixed
         self._coded[chain[-1]] = chain[-1]
 
-    def _behind(self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node, *, norms: bool) -> Iterator[Node]:
-        """Yield what an operator takes over if nobody else reads its result: a batch norm that folds into it, and an
-        activation of the same scheme."""
+    def _fused_users(
+        self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node, *, norms: bool
+    ) -> Iterator[Node]:
+        """Yield the users fused into an operator: a batch norm, then an activation of the same scheme.
+
+        A user is fused only if it is the only user of the result.
+        """
         assert self._choice is not None
         user = _only_user(node)
         if norms and user is not None and base_name(user) in _NORMS and user.args[0] is node:
@@ -137,7 +142,7 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
             yield user
 
     def _spec(self, scheme: QuantizationScheme, source: Node | None, *, symmetric: bool = False) -> Any:
-        """The specification of an activation; one that was moved since has the parameters of where it came from."""
+        """Return the specification of an activation; a moved activation shares the parameters of its origin."""
         root = None if source is None else self._coded.get(source)
         if root is not None and root is not source and not symmetric and not scheme.dynamic:
             return SharedQuantizationSpec(root)
@@ -151,15 +156,15 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
             symmetric=symmetric,
         )
 
-    # -- what moves ---------------------------------------------------------------------------------------------------
+    # -- operators that move values -----------------------------------------------------------------------------------
 
     def _move(self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node) -> None:
-        """Shares the parameters of what it takes, if that is in integers; of several, all do."""
+        """Annotate an operator to share the parameters of its inputs, if all of them are integers."""
         sources = list(_sources(node, row))
         if not sources or not all(source in self._coded for source in sources):
             return
         if not isinstance(node.meta.get("val"), torch.Tensor) or not all(map(_is_one, sources)):
-            self._coded[node] = self._coded[sources[0]]  # a tuple, whose members nothing stands for
+            self._coded[node] = self._coded[sources[0]]  # a tuple, whose members have no nodes
             return
         roots = dict.fromkeys(self._coded[source] for source in sources)
         first = next(iter(roots))
@@ -172,19 +177,19 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         node.meta[_KEY] = QuantizationAnnotation(input_qspec_map=inputs, output_qspec=shared, _annotated=True)
         self._coded[node] = node
 
-    def _group(self, scheme: QuantizationScheme, node: Node, held: Node) -> int:
-        """How many inputs of a weight share a scale; 0 for all.
+    def _group(self, scheme: QuantizationScheme, node: Node, weight: Node) -> int:
+        """Return the number of a weight's inputs that share a scale; 0 for all inputs.
 
         Raises:
-            ConfigError: that does not divide them, or the backend has no groups of so many, or training has none.
+            ConfigError: the group size does not divide the inputs, the backend lacks it, or the model is for training.
         """
         least = scheme.weights.group
         size = least if self.settings.group_size is None else self.settings.group_size
         if not least or not size:
             return 0
-        shape = held.meta["val"].shape
+        shape = weight.meta["val"].shape
         paths = stack(node)
-        where = f"{paths[-1][0] if paths else held.target}, whose weight is {list(shape)}"
+        where = f"{paths[-1][0] if paths else weight.target}, whose weight is {list(shape)}"
         if size % least:
             what = f"quantization.group_size {size}: {self.settings.backend} takes multiples of {least}"
             raise ConfigError(what, where=where, remedy="or 0 for a scale per channel")
@@ -198,7 +203,7 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
 
 
 def _sources(node: Node, row: QuantizedOperator, positions: Sequence[int] | None = None) -> Iterator[Node]:
-    """The activations of an operator: its float tensors at these positions of its arguments, each once."""
+    """Yield the activations of an operator: its float tensors at these positions of the arguments, each once."""
     seen: set[Node] = set()
     for position in row.inputs if positions is None else positions:
         value = node.args[position] if position < len(node.args) else None

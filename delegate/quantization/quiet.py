@@ -1,4 +1,4 @@
-"""Imports torchao without its talk: which of its libraries for GPUs do not load is of no matter here."""
+"""Import torchao without its messages about GPU libraries that do not load: nothing here uses these libraries."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_TALKERS = ("torchao", "torch.utils._pytree")  # the second tells torchao of what is deprecated in torch
+_LOGGERS = ("torchao", "torch.utils._pytree")  # the second warns torchao of deprecations in torch
 
 
 @contextmanager
 def _silent(names: tuple[str, ...]) -> Iterator[None]:
-    """Have these loggers pass errors alone."""
+    """Limit these loggers to errors."""
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -23,5 +23,5 @@ def _silent(names: tuple[str, ...]) -> Iterator[None]:
             logger.setLevel(level)
 
 
-with _silent(_TALKERS):
+with _silent(_LOGGERS):
     import torchao.quantization.pt2e.quantize_pt2e  # noqa: F401

@@ -1,4 +1,4 @@
-"""How a model is to be quantized: a scheme for all, and others, or none, for some operators, module types and paths."""
+"""Settings of quantization: a default scheme, and rules for operators, module types, module paths and nodes."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from torch.fx import Graph, Node
 from delegate.backends.quantizable import QuantizationScheme
 from delegate.config.model import Quantization
 from delegate.errors import ConfigError, did_you_mean
-from delegate.quantization.forms import base_name, edge_names
+from delegate.quantization.operator_names import base_name, edge_names
 from delegate.registry import Registry, default_registry
 
 OFF = "off"
-RULES = ("operators", "module_types", "modules", "nodes")  # the later goes before the earlier
+RULES = ("operators", "module_types", "modules", "nodes")  # in order of increasing precedence
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to quantize for a backend.
+    """Settings of the quantization for one backend.
 
-    If several rules match a node, nodes go before module paths, these before module types, these before operators; of
-    several patterns of one kind the last that matches counts.
+    If several rules match a node, the order of precedence is nodes, module paths, module types, operators. Among
+    patterns of one kind, the last match counts.
 
     Args:
-        backend: its name.
-        scheme: for all that nothing else is said of, e.g. "static_int8"; empty for the backend's first, "off" for none.
-        operators: pattern over names, e.g. "aten.add*" or "aten.convolution.default" -> scheme or "off".
-        module_types: class, e.g. "Linear" or "torch.nn.modules.linear.Linear" -> the same.
-        modules: pattern over module paths, e.g. "encoder.layer.*" -> the same; it counts for all within.
-        nodes: pattern over names of the float program's nodes, e.g. "linear_3" -> the same, for one call of a layer.
-        group_size: how many inputs of a channel share a scale, where the scheme has groups; 0 for all, None for the
-            scheme's own.
-        observer: how the range of activations is found: "histogram" by the least square error and without outliers,
-            "minmax" of all values.
-        outliers: the share of an activation's values that "histogram" may leave out at each end, if they are more than
-            four times as large as all others; 0 for none.
+        backend: the name of the backend.
+        scheme: the default scheme, e.g. "static_int8"; "" for the backend's first, "off" for none.
+        operators: pattern of operator names, e.g. "aten.add*" or "aten.convolution.default" -> scheme or "off".
+        module_types: class, e.g. "Linear" or "torch.nn.modules.linear.Linear" -> scheme or "off".
+        modules: pattern of module paths, e.g. "encoder.layer.*" -> scheme or "off", also for all modules inside.
+        nodes: pattern of node names in the float program, e.g. "linear_3" -> scheme or "off", for one call of a layer.
+        group_size: the number of a channel's inputs that share a scale, if the scheme has groups; 0 for all inputs,
+            None for the scheme's own number.
+        observer: the method that measures ranges of activations: "histogram" has the least square error and excludes
+            outliers, "minmax" is the range of all values.
+        outliers: the share of an activation's values that "histogram" may exclude at each end, 0 for none. It excludes
+            only values more than four times as large as all others.
     """
 
     backend: str
@@ -60,43 +60,43 @@ def keep_in_float(settings: Rules, *, modules: Iterable[str] = (), nodes: Iterab
     """Return settings with more layers in floats.
 
     Args:
-        settings: or the section of a configuration; its other rules stay.
-        modules: paths of modules, each with all within, e.g. "encoder.layer.3.up".
-        nodes: names of nodes of the float program, see `float_node`; for a call of a module that is called several
-            times, or for an operator that no module of its own calls.
+        settings: the settings, or the section of a configuration; all other rules stay.
+        modules: paths of modules, e.g. "encoder.layer.3.up"; everything inside stays in floats too.
+        nodes: names of nodes of the float program, see `float_node`. A node stands for one of several calls of a
+            module, or for an operator that is no module of its own.
     """
-    kept_modules, kept_nodes = _and_off(settings.modules, modules), _and_off(settings.nodes, nodes)
+    module_rules, node_rules = _with_off(settings.modules, modules), _with_off(settings.nodes, nodes)
     if isinstance(settings, Settings):
-        return replace(settings, modules=kept_modules, nodes=kept_nodes)
-    return settings.model_copy(update={"modules": kept_modules, "nodes": kept_nodes})
+        return replace(settings, modules=module_rules, nodes=node_rules)
+    return settings.model_copy(update={"modules": module_rules, "nodes": node_rules})
 
 
-def _and_off(rules: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+def _with_off(rules: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
     patterns = dict.fromkeys(map(escape, names), OFF)
     return {**{pattern: scheme for pattern, scheme in rules.items() if pattern not in patterns}, **patterns}
 
 
 def schemes(backend: str, registry: Registry | None = None) -> dict[str, QuantizationScheme]:
-    """The schemes of a backend by name, its default first.
+    """Return the schemes of a backend by name, its default first.
 
     Raises:
-        ConfigError: it runs no integers.
+        ConfigError: the backend runs no integers.
         BackendError: there is no such backend, or it is broken.
     """
     registry = registry or default_registry()
-    found = {scheme.name: scheme for scheme in registry.aot(backend, absent_ok=True).quantization()}
-    if not found:
+    schemes_by_name = {scheme.name: scheme for scheme in registry.aot(backend, absent_ok=True).quantization()}
+    if not schemes_by_name:
         others = [n for n in registry.names() if n != backend and _runs_integers(n, registry)]
         remedy = f"quantize for one that does: {', '.join(others)}" if others else "leave quantization out"
         raise ConfigError(f"backend {backend!r} takes no quantized programs", remedy=remedy)
-    return found
+    return schemes_by_name
 
 
 def _runs_integers(name: str, registry: Registry) -> bool:
     try:
-        registry.half(name, "aot")  # it may crash when it is imported: a process of its own tries that first
+        registry.half(name, "aot")  # tries the import in a separate process first: it may crash
         return bool(registry.aot(name, absent_ok=True).quantization())
-    except Exception:  # a broken plugin, which nobody asked for here
+    except Exception:  # a broken plugin, which the user did not request here
         return False
 
 
@@ -104,8 +104,8 @@ class Choice:
     """The scheme of each node of a model.
 
     Args:
-        settings: checked here, but for their patterns.
-        registry: where the backend is looked up.
+        settings: the settings; this checks all but their patterns.
+        registry: the registry that holds the backend; None for the default one.
 
     Raises:
         ConfigError: a scheme is unknown.
@@ -122,22 +122,22 @@ class Choice:
         self._checked(self.default, "scheme")
 
     def require_matches(self, graphs: Iterable[Graph]) -> None:
-        """Check that every pattern matches a node of one of the graphs, which are as torch.export gives them.
+        """Check that every pattern matches a node of one of the exported graphs.
 
         Raises:
-            ConfigError: a pattern matches nothing; names the nearest.
+            ConfigError: a pattern matches nothing; the remedy is the nearest name.
         """
         calls = [n for graph in graphs for n in graph.nodes if n.op == "call_function"]
         for rule in self._rules:
             rule.require_match(calls)
 
     def scheme(self, node: Node) -> QuantizationScheme | None:
-        """The scheme of a node; None where it is to stay as it is."""
-        wanted = self.default
+        """Return the scheme of a node; None if the node stays in floats."""
+        name = self.default
         for rule in self._rules:
             if rule.matches(node):
-                wanted = rule.scheme
-        return None if wanted == OFF else self.known[wanted]
+                name = rule.scheme
+        return None if name == OFF else self.known[name]
 
     def _checked(self, scheme: str, key: str) -> str:
         if scheme != OFF and scheme not in self.known:
@@ -156,7 +156,7 @@ class _Rule:
         return any(fnmatchcase(name, self.pattern) for name in _names(node, self.key))
 
     def require_match(self, nodes: list[Node]) -> None:
-        """Raises ConfigError, with the nearest name, where no node matches."""
+        """Raise ConfigError with the nearest name if no node matches."""
         if any(self.matches(node) for node in nodes):
             return
         known = {name for node in nodes for name in _names(node, self.key)}
@@ -165,14 +165,14 @@ class _Rule:
 
 
 def _names(node: Node, key: str) -> Iterator[str]:
-    """Yield what patterns of a key are compared with."""
+    """Yield the names of a node that patterns of a key are matched with."""
     if key == "nodes":
         yield node.name
     elif key == "operators":
         yield str(node.target)
         yield from edge_names(base_name(node))
     elif key == "modules":
-        # A module that is called from outside its parent has no parent in its stack, but in its path.
+        # The stack lacks the parents of a module that is called from outside its parent; its path has them.
         for path, _ in stack(node):
             parts = path.split(".")
             yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
@@ -183,12 +183,12 @@ def _names(node: Node, key: str) -> Iterator[str]:
 
 
 def stack(node: Node) -> list[tuple[str, str]]:
-    """The modules that a node is in, from the outermost: (path, class)."""
-    found = []
+    """Return the modules that a node is in as pairs of path and class, the outermost first."""
+    modules = []
     for path, kind in (node.meta.get("nn_module_stack") or {}).values():
         name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
-        found.append((_plain(path), name))
-    return [(path, kind) for path, kind in found if path]
+        modules.append((_plain(path), name))
+    return [(path, kind) for path, kind in modules if path]
 
 
 def _plain(path: Any) -> str:

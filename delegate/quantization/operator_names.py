@@ -1,4 +1,4 @@
-"""How programs that torch.export made call the operators that edge programs, and so the tables of backends, have."""
+"""Names of operators: those of exported programs, and the edge operators of backends' tables that they become."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import cache
 from torch._ops import OpOverload
 from torch.fx import Node
 
-# Edge operator, without its overload -> the names that it comes from; its own is always one.
-_FORMS = {
+# Edge operator, without its overload -> the exported operators that become it, besides the one of the same name.
+_EXPORTED_NAMES = {
     "aten._adaptive_avg_pool2d": ("adaptive_avg_pool2d",),
     "aten._upsample_nearest_exact2d": (),
     "aten.cat": ("concat", "concatenate"),
@@ -24,7 +24,7 @@ _FORMS = {
 
 
 def base_name(node: Node) -> str:
-    """An operator without its overload and the mark of its in-place form, e.g. "aten.relu"; empty for no operator."""
+    """Return the name of a node's operator without overload and in-place mark, e.g. "aten.relu"; "" for no operator."""
     if not isinstance(node.target, OpOverload):
         return ""
     namespace, _, name = str(node.target._schema.name).partition("::")
@@ -33,6 +33,6 @@ def base_name(node: Node) -> str:
 
 @cache
 def edge_names(base: str) -> tuple[str, ...]:
-    """The edge operators, without overloads, that an exported one may become."""
+    """Return the edge operators, without overloads, that an exported operator may become."""
     namespace, _, name = base.partition(".")
-    return (base, *(edge for edge, forms in _FORMS.items() if namespace == "aten" and name in forms))
+    return (base, *(edge for edge, names in _EXPORTED_NAMES.items() if namespace == "aten" and name in names))
