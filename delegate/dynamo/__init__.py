@@ -1,1 +1,1 @@
-"""`torch.compile(model, backend="delegate")`: graphs of torch's compiler, lowered like any program."""
+"""The backend of `torch.compile(model, backend="delegate")`: lowers graphs of torch's compiler like any program."""

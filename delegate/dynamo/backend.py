@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from delegate.compile import to_backend
 from delegate.dynamo.calls import Call, Run
 from delegate.dynamo.options import TORCH, CompileOptions
-from delegate.dynamo.programs import exported, results_of, with_known
+from delegate.dynamo.programs import insert_known, results_of, to_exported_program
 from delegate.dynamo.training import require_autograd_safe
 from delegate.edge.decompose import keeping_composites
 from delegate.edge.differentiable import is_without_formula
@@ -28,20 +28,21 @@ from delegate.errors import ConfigError, DialectError, ExportError, LoweringErro
 def compile_graph(
     module: GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None, options: Any = None
 ) -> Callable[..., Any]:
-    """What runs a graph that torch's compiler has captured: `torch.compile(model, backend="delegate", options=...)`.
+    """Compile a graph that torch's compiler captured, for `torch.compile(model, backend="delegate", options=...)`.
 
-    AOTAutograd makes it functional, and where gradients are asked for, two graphs of it. Each is lowered like any
-    program. A graph that cannot be lowered, e.g. as an operator has no kernel, torch runs, with a warning.
+    AOTAutograd makes the graph functional; if gradients are required, it makes a forward and a backward graph. Each is
+    lowered like any program. If a graph cannot be lowered, e.g. because an operator has no kernel, torch runs it, with
+    a warning.
 
     Args:
-        module: what was captured.
-        example_inputs: its inputs, parameters and buffers among them.
-        mode: none is known.
+        module: the captured graph.
+        example_inputs: the inputs of the graph, with parameters and buffers.
+        mode: must be None; there are no modes.
         options: see `CompileOptions`.
 
     Raises:
         ConfigError: an option is wrong.
-        DelegateError: as `to_backend` raises.
+        DelegateError: see `to_backend`.
     """
     if mode is not None:
         raise ConfigError(f"torch.compile's mode {mode!r} is for another backend", remedy="leave it out")
@@ -50,10 +51,10 @@ def compile_graph(
     count = len(example_inputs)
     with contextlib.ExitStack() as traced:
         if not _trains(example_inputs):
-            traced.enter_context(keeping_composites())  # what is not differentiated needs no formulas
+            traced.enter_context(keeping_composites())  # without gradients, no derivative formulas are needed
 
         def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            traced.close()  # lowering takes composites apart
+            traced.close()  # lowering decomposes composites
             same = len(inputs) == count
             return _lowered(settings, graph, _never_written(constants) if same else {}, example_inputs if same else ())
 
@@ -63,12 +64,12 @@ def compile_graph(
 
         compiler = aot_autograd(fw_compiler=lower, bw_compiler=lower, inference_compiler=inference)
         try:
-            made: Callable[..., Any] = compiler(module, example_inputs)
+            compiled: Callable[..., Any] = compiler(module, example_inputs)
         except RuntimeError as error:
             if is_without_formula(error):
-                require_autograd_safe(module, example_inputs)  # which names the node
+                require_autograd_safe(module, example_inputs)  # its error names the node
             raise
-    return made
+    return compiled
 
 
 def _trains(inputs: Sequence[Any]) -> bool:
@@ -76,14 +77,14 @@ def _trains(inputs: Sequence[Any]) -> bool:
 
 
 def _weights(module: GraphModule, inputs: Sequence[Any]) -> dict[int, torch.Tensor]:
-    """The inputs that are parameters and buffers of modules, by their numbers."""
-    found = {}
+    """Return the inputs that are parameters or buffers of modules, by their positions."""
+    weights = {}
     for number, (node, value) in enumerate(zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True)):
         static = "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
-        held = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and not value.is_inference()
-        if held and (static or isinstance(value, torch.nn.Parameter)):
-            found[number] = value
-    return found
+        real = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and not value.is_inference()
+        if real and (static or isinstance(value, torch.nn.Parameter)):
+            weights[number] = value
+    return weights
 
 
 def _lowered(
@@ -92,23 +93,24 @@ def _lowered(
     constants: Mapping[int, torch.Tensor],
     inputs: Sequence[Any] = (),
 ) -> Callable[..., Any]:
-    """Return what runs a graph of AOTAutograd, some of whose inputs are constants.
+    """Lower a graph of AOTAutograd and return a function that runs it.
 
     Args:
-        settings: how it is lowered.
+        settings: the options.
         module: the graph.
-        constants: by their numbers among the inputs.
-        inputs: of its first call, to calibrate, verify and measure on; () if they are not known.
+        constants: the inputs to compile in, by their positions.
+        inputs: the inputs of the first call, for calibration, accuracy checks and measurements; () if unknown.
     """
     results = tuple(results_of(module))
     computed = [r for r in results if isinstance(r, Node)]
 
-    def lower(held: Mapping[int, torch.Tensor]) -> Run:
+    def lower(frozen: Mapping[int, torch.Tensor]) -> Run:
         with tracing(None), _disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "method forward was exported in training mode")  # it is meant so here
+            warnings.filterwarnings("ignore", "method forward was exported in training mode")  # intended here
             options = {"config": settings.config, "kernels": _kernels(settings), "cache": settings.cache}
-            samples = [_sample(value) for number, value in enumerate(inputs) if number not in held]
-            return to_backend(exported(module, held, samples if inputs else None), settings.backends, **options)
+            samples = [_sample(value) for number, value in enumerate(inputs) if number not in frozen]
+            program = to_exported_program(module, frozen, samples if inputs else None)
+            return to_backend(program, settings.backends, **options)
 
     if not computed:
         return _boxed(lambda args: list(results))
@@ -117,11 +119,11 @@ def _lowered(
     except (DialectError, ExportError, LoweringError) as error:
         warnings.warn(f"torch runs a graph that cannot be lowered: {error}", RuntimeWarning, stacklevel=2)
         return _boxed(lambda args: module(*args))
-    return _boxed(lambda args: with_known(results, call(args)))
+    return _boxed(lambda args: insert_known(results, call(args)))
 
 
 def _sample(value: Any) -> Any:
-    """Return a copy of an input, since a program may write to its inputs; of a dynamic size its number."""
+    """Return a copy of an input, because a program may write to its inputs; for a dynamic size, its number."""
     if isinstance(value, SYMBOLIC):
         return value.node.hint
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
@@ -133,7 +135,7 @@ def _boxed(run: Callable[[list[Any]], Any]) -> Callable[..., Any]:
 
 
 def _never_written(weights: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
-    """The weights that the graph does not write to, which AOTAutograd has found out."""
+    """Return the weights that the graph does not write to, according to AOTAutograd's analysis."""
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     if metadata is None:

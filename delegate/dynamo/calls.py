@@ -1,4 +1,4 @@
-"""What torch's compiler calls at run time: a lowered graph, compiled again where what it holds as constant changes."""
+"""Calls of lowered graphs at run time. A graph is compiled again if one of its constants changes."""
 
 from __future__ import annotations
 
@@ -13,32 +13,36 @@ from delegate.edge.program import META_VALUE
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE = 3  # times that a graph is compiled again with other weights, before these become inputs
+_MAX_RECOMPILATIONS = 3  # with changed weights as constants; after that, weights become inputs
 
 Run = Callable[..., Sequence[Any]]
 
 
-class Held(NamedTuple):
-    """A tensor that was compiled in, as it was then."""
+class _CompiledConstant(NamedTuple):
+    """A tensor that is compiled in as a constant, with its version and address at that time."""
 
     tensor: torch.Tensor
     version: int
     address: int
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Held:
-        """This tensor, now."""
+    def of(cls, tensor: torch.Tensor) -> _CompiledConstant:
+        """Return the present state of a tensor."""
         return cls(tensor, tensor._version, tensor.data_ptr())
+
+    def is_current(self, tensor: torch.Tensor) -> bool:
+        """Return if a tensor is the constant, unchanged since it was compiled in."""
+        return tensor is self.tensor and tensor._version == self.version and tensor.data_ptr() == self.address
 
 
 class Call:
-    """A graph of torch's compiler, lowered.
+    """A lowered graph of torch's compiler.
 
     Args:
-        lower: gives what runs the graph, given its constants by their numbers among the inputs.
-        constants: with which it is lowered first.
-        results: the nodes that it gives, whose strides are those of eager.
-        always_hold: constants never become inputs, however often they change.
+        lower: called with constants by their positions among the inputs; returns a function that runs the graph.
+        constants: the constants of the first lowering.
+        results: the nodes of the results; results get the strides of eager.
+        always_freeze: if constants never become inputs, however often they change.
     """
 
     def __init__(
@@ -46,40 +50,39 @@ class Call:
         lower: Callable[[Mapping[int, torch.Tensor]], Run],
         constants: Mapping[int, torch.Tensor],
         results: Sequence[Node],
-        always_hold: bool = False,
+        always_freeze: bool = False,
     ) -> None:
-        self._lower, self._turns, self._always_hold = lower, 0, always_hold
+        self._lower, self._recompilations, self._always_freeze = lower, 0, always_freeze
         self._orders = [(i, order) for i, node in enumerate(results) if (order := _order(node))]
         self._compile(constants)
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        """Run on the inputs of the graph, constants included; gives the results that it computes."""
-        for number, held in self._held:
-            tensor = args[number]
-            if tensor is not held.tensor or tensor._version != held.version or tensor.data_ptr() != held.address:
-                self._renew(args)
+        """Run on the inputs of the graph, including constants, and return the computed results."""
+        for number, constant in self._constants:
+            if not constant.is_current(args[number]):
+                self._recompile(args)
                 break
-        given = [arg for number, arg in enumerate(args) if number not in self._numbers]
+        inputs = [arg for number, arg in enumerate(args) if number not in self._numbers]
         args.clear()
-        results = list(self._run(*given))
+        results = list(self._run(*inputs))
         for i, order in self._orders:
             results[i] = _laid_out(results[i], order)
         return results
 
     def _compile(self, constants: Mapping[int, torch.Tensor]) -> None:
-        self._held = [(number, Held.of(tensor)) for number, tensor in constants.items()]
+        self._constants = [(number, _CompiledConstant.of(tensor)) for number, tensor in constants.items()]
         self._numbers = frozenset(constants)
         self._run = self._lower(constants)
 
-    def _renew(self, args: Sequence[Any]) -> None:
-        self._turns += 1
-        keep = self._always_hold or self._turns <= _PATIENCE
-        logger.info("weights have changed: the graph is compiled again, %s them", "with" if keep else "without")
-        self._compile({number: args[number] for number in self._numbers} if keep else {})
+    def _recompile(self, args: Sequence[Any]) -> None:
+        self._recompilations += 1
+        freeze = self._always_freeze or self._recompilations <= _MAX_RECOMPILATIONS
+        logger.info("weights have changed: the graph is compiled again, %s them", "with" if freeze else "without")
+        self._compile({number: args[number] for number in self._numbers} if freeze else {})
 
 
 def _order(node: Node) -> tuple[int, ...] | None:
-    """The dimensions of a result in the order in which eager lays them out; None where that is row-major."""
+    """Return the dimensions of a result in eager's memory order; None if that is row-major."""
     value = node.meta[META_VALUE]
     if not isinstance(value, torch.Tensor) or value.is_contiguous():
         return None

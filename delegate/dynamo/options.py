@@ -12,19 +12,19 @@ from delegate.errors import ConfigError, did_you_mean
 from delegate.kernels.libraries import Wanted
 from delegate.selection import ConfigSource, Request
 
-TORCH = "aten"  # torch's own kernels: here it is always installed
+TORCH = "aten"  # torch's own kernels; torch is always installed here
 
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """What graphs are lowered with.
+    """The options for lowering graphs.
 
     Args:
-        backends, config, kernels, cache: as `delegate.to_backend` takes them; without kernels, here and in the
-            configuration, torch's own run what no backend takes.
-        freeze: whether parameters and buffers are compiled in as constants where no gradients are asked for. Where one
-            of them is replaced or written to, the graph is compiled again. Torch does not see what is written through
-            `tensor.data`, or by other libraries to the same memory.
+        backends, config, kernels, cache: see `delegate.to_backend`. If neither this nor the configuration names
+            kernels, torch's own kernels run the nodes that no backend runs.
+        freeze: if parameters and buffers are compiled in as constants when no gradients are required. If one of them
+            is replaced or written to, the graph is compiled again. Torch does not notice writes through `tensor.data`,
+            or by other libraries to the same memory.
     """
 
     backends: Request = None
@@ -34,18 +34,18 @@ class CompileOptions:
     freeze: bool = True
 
     @classmethod
-    def of(cls, given: Mapping[str, Any] | None) -> CompileOptions:
-        """The options that torch hands over; raises ConfigError for one that is unknown."""
+    def of(cls, options: Mapping[str, Any] | None) -> CompileOptions:
+        """Return the options that torch passes; raise ConfigError for an unknown option."""
         known = [field.name for field in fields(cls)]
-        for name in given or {}:
+        for name in options or {}:
             if name not in known:
                 where = "options of torch.compile"
                 raise ConfigError(f"there is no option {name!r}", where=where, remedy=did_you_mean(name, known))
-        made = cls(**(given or {}))
-        if made.quantizes and not made.freeze:
+        settings = cls(**(options or {}))
+        if settings.quantizes and not settings.freeze:
             what = "quantization: weights that are inputs of a graph cannot be quantized"
             raise ConfigError(what, where="options of torch.compile", remedy='leave "freeze" out, or "quantization"')
-        return made
+        return settings
 
     @cached_property
     def configuration(self) -> Config:
@@ -54,11 +54,11 @@ class CompileOptions:
 
     @property
     def quantizes(self) -> bool:
-        """If graphs are quantized before they are lowered."""
+        """Return if graphs are quantized before they are lowered."""
         return self.configuration.quantization is not None
 
     def require_no_samples(self) -> None:
-        """Raise ConfigError for what needs inputs of a graph, or its weights: graphs of gradients have neither."""
+        """Raise ConfigError for options that need a graph's inputs or weights: graphs of gradients have neither."""
         config = self.configuration
         needing = {
             "quantization": self.quantizes,

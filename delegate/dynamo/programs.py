@@ -1,4 +1,4 @@
-"""A graph of AOTAutograd as an ExportedProgram: functional ATen, with fake values, its inputs in a row."""
+"""Conversion of a graph of AOTAutograd (functional ATen with fake values) to an ExportedProgram."""
 
 from __future__ import annotations
 
@@ -26,78 +26,78 @@ from delegate.errors import ExportError
 from delegate.plugins import one_line
 
 
-def exported(
+def to_exported_program(
     module: GraphModule, constants: Mapping[int, torch.Tensor], samples: Sequence[Any] | None = None
 ) -> ExportedProgram:
-    """The program of a graph. Its results are those of the graph's that are nodes, in order.
+    """Convert a graph to an exported program. The program's results are the graph's results that are nodes, in order.
 
     Args:
-        module: whose nodes know what they give.
-        constants: number of an input -> the tensor that it always is; it is no input of the program then.
-        samples: example inputs of the program, in order; None if none are known.
+        module: the graph; its nodes have fake values.
+        constants: position of an input -> its constant value; the program does not have this input.
+        samples: example inputs of the program, in order; None if unknown.
 
     Raises:
-        ExportError: the graph has operators that exported programs do not have.
+        ExportError: the graph has operators that exported programs cannot have.
     """
     graph, state = Graph(), dict[str, torch.Tensor]()
-    old = module.graph.find_nodes(op="placeholder")
+    placeholders = module.graph.find_nodes(op="placeholder")
     lifted = [n for n in module.graph.find_nodes(op="get_attr") if isinstance(_attribute(n), torch.Tensor)]
-    held = {**{old[i]: value for i, value in constants.items()}, **{n: _attribute(n) for n in lifted}}
-    given = [n for n in old if n not in held]
+    buffers = {**{placeholders[i]: value for i, value in constants.items()}, **{n: _attribute(n) for n in lifted}}
+    user_inputs = [n for n in placeholders if n not in buffers]
     copies: dict[Node, Node] = {}
-    for node in (*held, *given):
+    for node in (*buffers, *user_inputs):
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)
-        if node in held:
+        if node in buffers:
             name = copies[node].name
-            state[name] = held[node].detach()
-            copies[node].meta.setdefault(META_VALUE, held[node])
+            state[name] = buffers[node].detach()
+            copies[node].meta.setdefault(META_VALUE, buffers[node])
     for node in module.graph.nodes:
         if node not in copies and node.op != "output":
             copies[node] = graph.node_copy(node, copies.__getitem__)
             copies[node].meta["nn_module_stack"] = dict(_paths(node))
     results = [copies[r] for r in results_of(module) if isinstance(r, Node)]
     graph.output(tuple(results))
-    inputs = [InputSpec(InputKind.BUFFER, _argument(copies[n]), copies[n].name, persistent=True) for n in held]
-    inputs += [InputSpec(InputKind.USER_INPUT, _argument(copies[n]), None) for n in given]
+    inputs = [InputSpec(InputKind.BUFFER, _argument(copies[n]), copies[n].name, persistent=True) for n in buffers]
+    inputs += [InputSpec(InputKind.USER_INPUT, _argument(copies[n]), None) for n in user_inputs]
     signature = ExportGraphSignature(inputs, [OutputSpec(OutputKind.USER_OUTPUT, _argument(n), None) for n in results])
-    _, in_spec = pytree.tree_flatten((tuple(range(len(given))), {}))
+    _, in_spec = pytree.tree_flatten((tuple(range(len(user_inputs))), {}))
     _, out_spec = pytree.tree_flatten(tuple(range(len(results))))
-    call = ModuleCallSignature([], [], in_spec, out_spec, [copies[n].name for n in given])
+    call = ModuleCallSignature([], [], in_spec, out_spec, [copies[n].name for n in user_inputs])
     try:
         program = ExportedProgram(
             root=GraphModule(module, graph),
             graph=graph,
             graph_signature=signature,
             state_dict=state,
-            range_constraints=_ranges([copies[n] for n in given]),
+            range_constraints=_ranges([copies[n] for n in user_inputs]),
             module_call_graph=[ModuleCallEntry("", call)],
             example_inputs=None if samples is None else (tuple(samples), {}),
         )
     except SpecViolationError as error:  # e.g. of checkpoints that save the state of random numbers
         remedy = "let torch run it, or change the model"
         raise ExportError(f"the graph is no exported program: {one_line(error)}", remedy=remedy) from error
-    program._guards_code = []  # torch's compiler checks before every call what it has assumed
+    program._guards_code = []  # torch's compiler checks its own guards before every call
     return program
 
 
 def results_of(module: GraphModule) -> Sequence[Any]:
-    """The results of a graph: nodes, where it computes them, None, and numbers that are known."""
+    """Return the results of a graph: nodes for computed results, otherwise None or known numbers."""
     results = module.graph.output_node().args[0]
     return results if isinstance(results, list | tuple) else (results,)
 
 
-def with_known(results: Sequence[Any], computed: Sequence[Any]) -> list[Any]:
-    """All results of a graph, given those that it computes."""
-    left = iter(computed)
-    return [next(left) if isinstance(r, Node) else r for r in results]
+def insert_known(results: Sequence[Any], computed: Sequence[Any]) -> list[Any]:
+    """Return all results of a graph: the computed results, with the known ones inserted."""
+    remaining = iter(computed)
+    return [next(remaining) if isinstance(r, Node) else r for r in results]
 
 
 def _attribute(node: Node) -> Any:
-    found: Any = node.graph.owning_module
+    value: Any = node.graph.owning_module
     for name in str(node.target).split("."):
-        found = getattr(found, name)
-    return found
+        value = getattr(value, name)
+    return value
 
 
 def _argument(node: Node) -> Any:
@@ -105,17 +105,17 @@ def _argument(node: Node) -> Any:
 
 
 def _paths(node: Node) -> Iterator[tuple[str, tuple[str, Any]]]:
-    """The modules that a node comes of by their paths, as torch.export has them: torch.compile names the way there."""
+    """Yield a node's modules with paths in the form of torch.export; torch.compile writes access expressions."""
     for key, (path, kind) in (node.meta.get("nn_module_stack") or {}).items():
         yield key, (path.partition("]")[2].lstrip(".") if path.startswith("L[") else path, kind)
 
 
 def _ranges(inputs: Sequence[Node]) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
+    ranges: dict[Any, Any] = {}
     for node in inputs:
         value = node.meta[META_VALUE]
         for size in value.shape if isinstance(value, torch.Tensor) else (value,):
             if isinstance(size, torch.SymInt):
                 known = size.node.shape_env.var_to_range
-                found.update((symbol, known[symbol]) for symbol in size.node.expr.free_symbols if symbol in known)
-    return found
+                ranges.update((symbol, known[symbol]) for symbol in size.node.expr.free_symbols if symbol in known)
+    return ranges

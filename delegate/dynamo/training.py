@@ -1,4 +1,4 @@
-"""What is differentiated: a captured graph in autograd-safe ATen, verified."""
+"""Verification that a captured graph can be differentiated: it must be autograd-safe ATen."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ logger = logging.getLogger(__name__)
 
 
 def require_autograd_safe(module: GraphModule, inputs: Sequence[Any]) -> None:
-    """See that gradients pass every operator of a graph, also where none are wanted.
+    """Check that every operator of a graph passes gradients on, even operators that need none.
 
     Raises:
-        DialectError: they do not; names the node.
+        DialectError: an operator does not; the error names its node.
     """
     try:
         traced = autograd_safe(module, inputs)
-    except Exception as error:  # what AOTAutograd says of it will have to do
+    except Exception as error:  # AOTAutograd's own error remains
         logger.info("a graph to differentiate cannot be traced: %s", error)
         return
     AUTOGRAD_SAFE.check(traced)
 
 
 def autograd_safe(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
-    """A captured graph in ATen as autograd gets it, composite operators whole, of the sizes of its inputs."""
+    """Trace a captured graph to ATen as autograd gets it, with composite operators and the sizes of its inputs."""
     mode = FakeTensorMode()
     fakes = [mode.from_tensor(x, static_shapes=True) if isinstance(x, torch.Tensor) else _number(x) for x in inputs]
     with tracing(None), _disable_current_modes(), preserve_node_meta(), mode:
         traced = make_fx(Interpreter(module).run, pre_dispatch=True, tracing_mode="real")(*fakes)
     for node in reversed(traced.graph.nodes):
         operator = isinstance(node.target, OpOverload | HigherOrderOperator)
-        if node.op == "call_function" and not operator and not node.users:  # switches of autograd's modes
+        if node.op == "call_function" and not operator and not node.users:  # e.g. torch._C._set_grad_enabled
             traced.graph.erase_node(node)
     for node, value in zip(traced.graph.find_nodes(op="placeholder"), fakes, strict=True):
-        node.meta.setdefault(META_VALUE, value)  # of numbers, torch has noted none
+        node.meta.setdefault(META_VALUE, value)  # torch sets none for numbers
     return traced
 
 

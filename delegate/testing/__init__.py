@@ -1,4 +1,4 @@
-"""What the authors of backends run against them: a class of tests for pytest, to be subclassed, and a comparison."""
+"""Tools for the authors of backends: a class of pytest tests to subclass, and a comparison of results."""
 
 from delegate.testing.backend import BackendTests as BackendTests
 from delegate.testing.cases import Case as Case

@@ -1,4 +1,4 @@
-"""BackendTests: what the interface demands of a backend, as tests."""
+"""Tests of a backend against the requirements of the interface."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from delegate.testing.cases import AWKWARD, Case
 from delegate.testing.comparison import assert_same
 from delegate.verdict import Verdict
 
-# In a process of its own: the info, then programs that are saved, then blobs that are spoiled.
+# Code for separate processes: import the info; run a saved program; open corrupt blobs.
 _STATE = """
 import sys
 from delegate.registry import Registry
@@ -52,36 +52,36 @@ import sys
 import numpy as np
 import delegate
 program = delegate.load(sys.argv[1], trust_code=True)
-given = np.load(sys.argv[2], allow_pickle=False)
-results = program.method("forward").run([given[name] for name in given.files])
+inputs = np.load(sys.argv[2], allow_pickle=False)
+results = program.method("forward").run([inputs[name] for name in inputs.files])
 np.savez(sys.argv[3], *results)
-assert "torch" not in sys.modules, "the runtime half imports torch"
+assert "torch" not in sys.modules, "the runtime part imports torch"
 """
-_SPOIL = """
+_OPEN_CORRUPT = """
 import json, sys
 from delegate.registry import default_registry
 runtime = default_registry().runtime(sys.argv[1])()
 blob, specs = open(sys.argv[2], "rb").read(), json.loads(sys.argv[3])
 altered = (blob[:i] + bytes([blob[i] ^ 0xFF]) + blob[i + 1 :] for i in range(0, len(blob), max(1, len(blob) // 40)))
-for spoilt in (b"", b"\\0" * 64, b"nonsense" * 64, blob[: len(blob) // 2], blob + b"more", *altered):
+for corrupt in (b"", b"\\0" * 64, b"nonsense" * 64, blob[: len(blob) // 2], blob + b"more", *altered):
     try:
-        runtime.init(memoryview(spoilt), specs).close()
+        runtime.init(memoryview(corrupt), specs).close()
     except Exception as error:
         print(type(error).__name__, error)
 """
 
 
 class BackendTests:
-    """Tests of a backend that is installed or registered: subclass it in a test file, under a name that pytest finds.
+    """Tests of an installed or registered backend. Subclass it in a test file, under a name that pytest collects.
 
     Attributes:
-        backend: its name.
-        cases: modules that it runs, at least in part, by a name for the test.
-        options: of the backend.
-        tolerance: the largest absolute error over the largest absolute value.
-        exceptions: which of the awkward cases, or families of generated ones, its device cannot do right by nature,
-            and why.
-        examples: how many cases are generated of each family.
+        backend: the name of the backend.
+        cases: modules that the backend runs at least in part, by a name for the test.
+        options: the options of the backend.
+        tolerance: the largest absolute error, relative to the largest absolute value.
+        exceptions: the awkward cases and families of generated cases that the device cannot compute correctly by
+            nature -> the reason.
+        examples: the number of generated cases per family.
     """
 
     backend: ClassVar[str]
@@ -92,11 +92,14 @@ class BackendTests:
     examples: ClassVar[int] = 10
 
     def another_version(self, blob: bytes) -> bytes | None:
-        """A blob as another version of the backend would write it, which `init` has to refuse; None if it has none."""
+        """Return a blob as another version of the backend would write it; None if there is no other version.
+
+        `init` must refuse it.
+        """
         return None
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """A test per case, and of those that every backend meets too."""
+        """Parametrize the tests with the cases of the backend, the awkward cases and the generated families."""
         for name, cases in (("case", self.cases), ("awkward", AWKWARD)):
             if name in metafunc.fixturenames:
                 metafunc.parametrize(name, list(cases.values()), ids=list(cases))
@@ -143,16 +146,16 @@ class BackendTests:
         self._compare(awkward)
 
     def test_generated_cases(self, family: str) -> None:
-        """Attributes, shapes, sizes and strides of operators, and programs of several, where it takes any of them."""
+        """Compare operators with generated attributes, shapes and strides, and generated programs, with eager."""
         if reason := self.exceptions.get(family):
             pytest.skip(reason)
-        from delegate.testing.generated.check import compared
+        from delegate.testing.generated.check import comparison_property
 
         config = {**self._config, "cache": {"enabled": False}}
-        compared(family, config, self.tolerance, self.examples, taken_alone=True)()
+        comparison_property(family, config, self.tolerance, self.examples, delegated_only=True)()
 
     def test_all_outputs_are_filled(self, case: Case) -> None:
-        """What memory held before makes no difference, and inputs are left alone."""
+        """Check that earlier contents of memory do not change results, and that inputs are not written to."""
         data, results = self._saved(case), []
         for byte in (0x00, 0x5A, 0xFF):
             arrays = arrays_of(case.args)
@@ -160,43 +163,41 @@ class BackendTests:
                 array.flags.writeable = False
             with LoadedProgram(load(data), platform=Platform(allocate=_filled_with(byte)), trust_code=True) as program:
                 results.append(program.method("forward").run(arrays))
-            for array, given in zip(arrays, arrays_of(case.args), strict=True):
-                assert np.array_equal(array, given, equal_nan=array.dtype.kind in "fc"), "it changed an input"
+            for array, original in zip(arrays, arrays_of(case.args), strict=True):
+                assert np.array_equal(array, original, equal_nan=array.dtype.kind in "fc"), "it changed an input"
         for other in results[1:]:
             for left, right in zip(results[0], other, strict=True):
                 assert left.tobytes() == right.tobytes(), "an output is not filled whole, or the second run differs"
 
     def test_a_region_is_left_as_it_is(self, case: Case) -> None:
-        """Its fallback, and the next plan, are made of the same one; constants are shared."""
+        """Check that `preprocess` leaves its region unchanged: the fallback and the next plan use the same region."""
         selection, cut = self._regions(case)
         for region in cut.values():
             before = _description(region)
-            with suppress(RegionRefused, RegionFailed):  # it may turn nodes down
+            with suppress(RegionRefused, RegionFailed):  # a backend may reject nodes
                 selection.backends[self.backend].preprocess(region)
             assert _description(region) == before, "preprocess() changed its region: work on region.copy()"
 
     def test_contexts_and_threads(self, case: Case) -> None:
-        """Each thread with inputs of its own, so that one that gets another's is seen."""
+        """Run contexts concurrently. Each thread has its own inputs, which reveals mixed-up data."""
         with delegate.load(self._saved(case), trust_code=True) as program:
             inputs = [[_scaled(a, by) for a in arrays_of(case.args)] for by in (1.0, 0.75, 0.5, 0.25)]
             expected = [[r.tobytes() for r in program.method("forward").run(arrays)] for arrays in inputs]
             contexts = [program.context() for _ in inputs]
             with ThreadPoolExecutor(4) as pool:
                 jobs = list(zip(contexts, inputs, expected, strict=True)) * 5
-                runs = [
-                    (pool.submit(context.method("forward").run, arrays), wanted) for context, arrays, wanted in jobs
-                ]
-            assert all([r.tobytes() for r in run.result()] == wanted for run, wanted in runs)
+                runs = [(pool.submit(context.method("forward").run, arrays), bits) for context, arrays, bits in jobs]
+            assert all([r.tobytes() for r in run.result()] == bits for run, bits in runs)
 
     def test_it_closes_and_opens_again(self, case: Case, tmp_path: Path) -> None:
-        """Also from a file, which is mapped: its blobs cannot be written to."""
+        """Load a program repeatedly from a mapped file, whose blobs are read-only."""
         (tmp_path / "case.dlg").write_bytes(self._saved(case))
         for _ in range(3):
             with delegate.load(tmp_path / "case.dlg", trust_code=True) as program:
                 program.method("forward").run(arrays_of(case.args))
 
     def test_several_at_a_time(self, case: Case) -> None:
-        """Programs of their own in two threads; what closes one leaves the other alone."""
+        """Run two programs in two threads. Closing one must not affect the other."""
         data, arrays = self._saved(case), arrays_of(case.args)
         first, second = (delegate.load(data, trust_code=True) for _ in range(2))
         with second:
@@ -207,7 +208,7 @@ class BackendTests:
             assert [r.tobytes() for r in second.method("forward").run(arrays)] == expected
 
     def test_kernels_run_every_second_node(self, case: Case) -> None:
-        """Its partitions are cut to pieces, which pass values to and from others."""
+        """Pin every second node to the kernels: many small partitions then exchange values with kernels."""
         taken = [n.name for n in self._lowered(case).report.nodes if n.backend == self.backend]
         pins = dict.fromkeys(taken[::2] if len(taken) > 1 else [], "portable")
         self._compare(case, {**self._config, "partitioning": {"node_pins": pins, "min_partition_size": 0}})
@@ -220,14 +221,14 @@ class BackendTests:
         with np.load(tmp_path / "results.npz") as saved:
             self._same([saved[n] for n in saved.files], case, case.args)
 
-    def test_spoilt_blobs_do_no_harm(self, case: Case, tmp_path: Path) -> None:
-        """They may raise what they like at load, but must not take the process down."""
+    def test_corrupt_blobs_do_no_harm(self, case: Case, tmp_path: Path) -> None:
+        """Open corrupt blobs. Any exception is allowed, but a crash of the process is not."""
         self._installed()
         program = load(self._saved(case))
         for spec in program.delegates:
             if not default_registry().runtime(self.backend)().runs_code(spec.compile_specs):
                 (tmp_path / "blob").write_bytes(program.segments[spec.segment])
-                _process(_SPOIL, self.backend, str(tmp_path / "blob"), json.dumps(spec.compile_specs))
+                _process(_OPEN_CORRUPT, self.backend, str(tmp_path / "blob"), json.dumps(spec.compile_specs))
 
     def test_blobs_of_another_version_are_refused(self, case: Case) -> None:
         program = load(self._saved(case))
@@ -259,14 +260,14 @@ class BackendTests:
 
     def _regions(self, case: Case) -> tuple[Selection, dict[str, Region]]:
         selection, edge = self._edge(case)
-        made = plan(edge, selection.partitioners, selection.capabilities, selection.rules)
-        return selection, {c.region.name: c.region for c in candidates(made, selection.capabilities)}
+        planned = plan(edge, selection.partitioners, selection.capabilities, selection.rules)
+        return selection, {c.region.name: c.region for c in candidates(planned, selection.capabilities)}
 
     def _edge(self, case: Case) -> tuple[Selection, EdgeProgram]:
-        """The case with the operators whole that the backend wants so, the rest in parts."""
+        """Return the edge program of a case; operators that the backend preserves are not decomposed."""
         selection = select(None, self._config, default_registry())
-        wanted = selection.backends[self.backend].preserve_ops
-        return selection, optimize(to_edge(case.export(), preserve_ops=wanted))
+        preserved = selection.backends[self.backend].preserve_ops
+        return selection, optimize(to_edge(case.export(), preserve_ops=preserved))
 
     def _check(self, case: Case) -> None:
         selection, edge = self._edge(case)
@@ -295,7 +296,7 @@ class BackendTests:
 
 
 def _families() -> list[Any]:
-    """The names of the families of generated cases."""
+    """Return the names of the families of generated cases."""
     if find_spec("hypothesis") is None:
         absent = pytest.mark.skip(reason="Hypothesis is not installed: pip install hypothesis")
         return [pytest.param("", marks=absent, id="all")]
@@ -305,14 +306,14 @@ def _families() -> list[Any]:
 
 
 def arrays_of(values: Any) -> list[Any]:
-    """The leaves as arrays of their own; bfloat16 as its bits."""
+    """Return copies of the tensors of a pytree as arrays; bfloat16 as its bits."""
     leaves = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
     raw = [leaf.detach().clone().contiguous() for leaf in leaves]
     return [(t.view(torch.uint16) if t.dtype is torch.bfloat16 else t).numpy() for t in raw]
 
 
 def _filled_with(byte: int) -> Any:
-    """Memory that holds the same byte everywhere, at a multiple of 64."""
+    """Return an allocator of memory filled with one byte and aligned to 64 bytes."""
 
     def allocate(size: int) -> Any:
         raw = np.full(size + 64, byte, np.uint8)
@@ -323,18 +324,18 @@ def _filled_with(byte: int) -> Any:
 
 
 def _scaled(array: Any, by: float) -> Any:
-    """The array, its numbers smaller where they are floats."""
+    """Return an array of floats multiplied by a factor, other arrays unchanged."""
     return (array * array.dtype.type(by)) if array.dtype.kind == "f" else array
 
 
 def _description(region: Region) -> tuple[Any, ...]:
-    """All of a region that a backend might change."""
+    """Return everything of a region that a backend might change."""
     constants = {n.name: (t.shape, t.dtype, arrays_of(t)[0].tobytes()) for n, t in region.constants.items()}
     return str(region.graph), [n.name for n in region.inputs], [n.name for n in region.outputs], constants
 
 
 def _process(code: str, *args: str) -> str:
-    """What code prints in a process of its own."""
+    """Run code in a separate process and return its output."""
     command = [sys.executable, "-c", code, *args]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, f"the process ended with {done.returncode}:\n{done.stderr[-3000:]}"

@@ -1,4 +1,4 @@
-"""Modules with their inputs: those of a backend's author, and the awkward ones that every backend meets."""
+"""Modules with their inputs: cases of a backend's author, and awkward cases that test every backend."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Case:
     """A module that a backend runs.
 
     Args:
-        module: in eval mode.
+        module: the module, in eval mode.
         args: example inputs.
-        dynamic_shapes: of `torch.export.export`.
-        others: inputs of other sizes, where sizes are dynamic.
-        tolerance: largest absolute error over the largest absolute value; None: that of the test class.
+        dynamic_shapes: the argument of `torch.export.export`.
+        others: inputs of other sizes, if sizes are dynamic.
+        tolerance: the largest absolute error, relative to the largest absolute value; None for that of the test class.
     """
 
     module: torch.nn.Module
@@ -30,7 +30,7 @@ class Case:
     tolerance: float | None = None
 
     def export(self) -> ExportedProgram:
-        """The module exported."""
+        """Export the module."""
         return torch.export.export(self.module, self.args, dynamic_shapes=self.dynamic_shapes)
 
 
@@ -40,12 +40,12 @@ class _Second(torch.nn.Module):
 
 
 def _quantized(x: Tensor) -> Tensor:
-    """Values that are rounded to int8 and back, between operators on floats."""
+    """Round values to int8 and back, between operators on floats."""
     import torch.ao.quantization.fx._decomposed
 
-    given = torch.relu(x), 0.05, 3, -128, 127, torch.int8
-    whole = torch.ops.quantized_decomposed.quantize_per_tensor.default(*given)
-    result: Tensor = torch.ops.quantized_decomposed.dequantize_per_tensor.default(whole, *given[1:]) * 2
+    parameters = 0.05, 3, -128, 127, torch.int8
+    integers = torch.ops.quantized_decomposed.quantize_per_tensor.default(torch.relu(x), *parameters)
+    result: Tensor = torch.ops.quantized_decomposed.dequantize_per_tensor.default(integers, *parameters) * 2
     return result
 
 
@@ -64,12 +64,12 @@ def _case(function: Callable[[Any], Any], x: Tensor, *others: Tensor) -> Case:
 
 
 def floats(*shape: int) -> Tensor:
-    """Numbers that differ, of both signs, the same on every machine."""
+    """Return different numbers of both signs, the same on every machine."""
     count = int(torch.Size(shape).numel())
     return torch.linspace(-2, 3, count).reshape(shape) if count else torch.empty(shape)
 
 
-SIZES = (4, 1, 0, 9)  # of a dynamic dimension: torch reasons as if none were 0 or 1
+SIZES = (4, 1, 0, 9)  # of a dynamic dimension; torch specializes as if no size were 0 or 1
 WEIGHT, KERNEL = floats(3, 5), floats(2, 3, 3, 3)
 AWKWARD: Mapping[str, Case] = {
     "numbers of no dimension": _case(lambda x: (torch.relu(x + 1), x * x), torch.tensor(1.5)),

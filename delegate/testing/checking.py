@@ -1,4 +1,4 @@
-"""The kit on modules that this project brings: what `delegate check-backend` runs."""
+"""The test kit on the project's common modules, for `delegate check-backend`."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from delegate.testing.backend import BackendTests, arrays_of
 from delegate.testing.cases import Case
 from delegate.testing.common import COMMON
 
-_CALLS = 300  # of which the median is told
+_CALLS = 300  # measured for the median
 _KIT = "from delegate.testing.checking import kit_of\nTestKit = kit_of({name!r})\n"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one test ended.
+    """The outcome of one test.
 
     Args:
-        test: e.g. "answers_are_those_of_eager[relu]".
+        test: the name of the test, e.g. "answers_are_those_of_eager[relu]".
         outcome: "passed", "failed" or "skipped".
-        words: why it was not passed.
+        words: the reason if it did not pass.
     """
 
     test: str
@@ -42,11 +42,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Call:
-    """What a call of a program of one partition takes.
+    """The duration of a call of a program of one partition.
 
     Args:
-        case: the module.
-        seconds: the median.
+        case: the name of the module.
+        seconds: the median duration.
     """
 
     case: str
@@ -55,36 +55,35 @@ class Call:
 
 @cache
 def reports(name: str) -> Mapping[str, tuple[NodeReport, ...]]:
-    """What a backend says of each of the common modules."""
-    return {case: explain(made.export(), name).nodes for case, made in COMMON.items()}
+    """Return the node reports of a backend for each of the common modules."""
+    return {label: explain(case.export(), name).nodes for label, case in COMMON.items()}
 
 
 def cases_of(name: str) -> dict[str, Case]:
-    """The common modules that a backend runs, at least in part."""
+    """Return the common modules that a backend runs at least in part."""
     return {case: COMMON[case] for case, nodes in reports(name).items() if any(n.backend == name for n in nodes)}
 
 
 def operators(name: str) -> dict[str, str]:
-    """Operator -> "yes", or why the backend does not take it, of the common modules."""
-    found: dict[str, str] = {}
+    """Return the operators of the common modules -> "yes", or the reason why the backend does not run them."""
+    answers: dict[str, str] = {}
     for node in (n for nodes in reports(name).values() for n in nodes):
-        said = "yes" if node.backend == name else str(node.verdicts.get(name, "not asked"))
-        if found.get(node.op) != "yes":
-            found[node.op] = said
-    return dict(sorted(found.items()))
+        if answers.get(node.op) != "yes":
+            answers[node.op] = "yes" if node.backend == name else str(node.verdicts.get(name, "not asked"))
+    return dict(sorted(answers.items()))
 
 
 def kit_of(name: str) -> type[BackendTests]:
-    """The tests of a backend on the common modules that it runs."""
+    """Return the test class of a backend on the common modules that it runs."""
     return type("TestKit", (BackendTests,), {"backend": name, "cases": cases_of(name)})
 
 
 def run_kit(name: str, advance: Callable[[int, int], None] = lambda done, total: None) -> list[Outcome]:
-    """Run them; raises what asking the backend about the modules raises.
+    """Run the tests of a backend on the common modules; errors of its support checks pass through.
 
     Args:
-        name: of the backend.
-        advance: is told after each test how many of how many have ended.
+        name: the name of the backend.
+        advance: called after each test with the number of finished tests and of all tests.
     """
     collected = _Collected(advance)
     if not cases_of(name):
@@ -100,14 +99,14 @@ def run_kit(name: str, advance: Callable[[int, int], None] = lambda done, total:
 
 
 def cost_of_a_call(name: str) -> Call | None:
-    """Of the first of the modules that the backend runs whole in one partition; None where there is none."""
-    for case, made in cases_of(name).items():
-        program = delegate.to_backend(made.export(), name)
+    """Measure the first common module that the backend runs entirely in one partition; None if there is none."""
+    for label, case in cases_of(name).items():
+        program = delegate.to_backend(case.export(), name)
         if len(program.report.partitions) == 1 and all(n.backend == name for n in program.report.nodes):
-            arrays = arrays_of(made.args)
+            arrays = arrays_of(case.args)
             with delegate.load(serialize(program.program), trust_code=True) as loaded:
                 method = loaded.method("forward")
-                return Call(case, statistics.median(_seconds(method, arrays) for _ in range(_CALLS)))
+                return Call(label, statistics.median(_seconds(method, arrays) for _ in range(_CALLS)))
     return None
 
 
@@ -118,35 +117,35 @@ def _seconds(method: Any, arrays: list[Any]) -> float:
 
 
 class _Collected:
-    """A plugin of pytest that keeps how tests ended, and tells how many have."""
+    """A pytest plugin that collects outcomes and reports progress."""
 
     def __init__(self, advance: Callable[[int, int], None]) -> None:
         self.outcomes: list[Outcome] = []
         self._advance, self._ended, self._total = advance, 0, 0
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Note how many tests there are."""
+        """Store the number of tests."""
         self._total = len(session.items)
 
     def pytest_runtest_logfinish(self) -> None:
-        """Tell that one more has ended."""
+        """Report another finished test."""
         self._ended += 1
         self._advance(self._ended, self._total)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the outcome of a test, and of what could not be set up."""
+        """Store the outcome of a test or of a failed setup."""
         if report.when == "call" or report.outcome != "passed":
             test = report.nodeid.rpartition("::")[2].removeprefix("test_")
             self.outcomes.append(Outcome(test, report.outcome, _words(report)))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Keep that tests could not be made."""
+        """Store a failure to collect the tests."""
         if report.failed:
             self.outcomes.append(Outcome("the kit itself", "failed", str(report.longrepr)))
 
 
 def _words(report: pytest.TestReport) -> str:
-    """Why a test was not passed, on one line."""
+    """Return the reason why a test did not pass, on one line."""
     if isinstance(report.longrepr, tuple):  # skipped: file, line, reason
         return str(report.longrepr[2]).removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)

@@ -1,4 +1,4 @@
-"""Modules of one operator or a few, as models have them: what `delegate check-backend` tries a backend on."""
+"""Common modules of one or a few operators, on which `delegate check-backend` tests a backend."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Function(nn.Module):
 
 
 def _one(module: nn.Module, *shape: int) -> Case:
-    """A module of one input, with weights that are the same on every machine."""
+    """Return the case of a module of one input, with the same weights on every machine."""
     with torch.no_grad():
         for i, weight in enumerate(module.parameters()):
             weight.copy_(torch.linspace(-0.5, 0.5 + i, weight.numel()).reshape(weight.shape))
@@ -30,7 +30,7 @@ def _one(module: nn.Module, *shape: int) -> Case:
 
 
 def _two(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Case:
-    """A function of two inputs."""
+    """Return the case of a function of two inputs."""
     first, second = (floats(*shape) for shape in shapes)
     return Case(_Function(function), (first, second.flip(0)))
 

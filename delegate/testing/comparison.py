@@ -1,4 +1,4 @@
-"""Comparison of results with expected results: the one that the kit, the project's tests and the plugins' tests use."""
+"""Comparison of results with expected results, for the kit, the project's tests and the plugins' tests."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def relative_error(actual: Any, expected: Any, *, each: bool = False, at_least: 
 
 @dataclass(frozen=True)
 class _Error:
-    """An error of one value: relative, and where it is."""
+    """The relative error of one value and its place."""
 
     error: float = 0.0
     where: str = ""
@@ -80,12 +80,12 @@ def _check_tolerance(tolerance: float) -> None:
 
 def _worst(actual: Any, expected: Any, *, each: bool, at_least: float, steps: int, signed_zeros: bool) -> _Error:
     """Return the largest error of all leaves; raise if something differs that has no error."""
-    given, given_spec = pytree.tree_flatten(actual)
-    wanted, wanted_spec = pytree.tree_flatten_with_path(expected)
-    if given_spec != wanted_spec:
-        raise AssertionError(f"the structure is {given_spec}, expected {wanted_spec}")
+    results, actual_spec = pytree.tree_flatten(actual)
+    references, expected_spec = pytree.tree_flatten_with_path(expected)
+    if actual_spec != expected_spec:
+        raise AssertionError(f"the structure is {actual_spec}, expected {expected_spec}")
     worst = _Error()
-    for result, (path, reference) in zip(given, wanted, strict=True):
+    for result, (path, reference) in zip(results, references, strict=True):
         name = f"result{pytree.keystr(path)}"
         error = _leaf(name, result, reference, each, at_least, steps, signed_zeros)
         worst = max(worst, error, key=lambda e: e.error)

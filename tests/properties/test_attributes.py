@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from delegate.testing.generated.check import check, compared
+from delegate.testing.generated.check import check, comparison_property
 from delegate.testing.generated.families import FAMILIES
 from delegate.testing.generated.sample import Sample, vary
 from tests.backends.onnx.test_rows import require
@@ -31,7 +31,7 @@ def _require(backend: str) -> None:
 
 def _compared(backend: str, family: str, examples: int) -> None:
     given = BACKENDS.get(backend, backend)
-    compared(family, given, TOLERANCE[backend], examples, dynamic=backend != "dsp")()
+    comparison_property(family, given, TOLERANCE[backend], examples, dynamic=backend != "dsp")()
 
 
 @pytest.mark.parametrize("backend", ["dsp", "webgpu", "cuda"])

@@ -1,4 +1,4 @@
-"""What samples give when they are lowered, against eager."""
+"""Comparison of lowered samples with eager."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from delegate.testing.comparison import assert_same
 from delegate.testing.generated.families import FAMILIES
 from delegate.testing.generated.sample import Sample, vary
 
-_SMALLEST = 0.01  # sums of values that cancel each other have errors of the values' size
+_SMALLEST = 0.01  # where terms of a sum cancel, its error is relative to the terms, not to the sum
 
 
-def compared(
-    family: str, backends: Any, tolerance: float, examples: int, *, dynamic: bool = True, taken_alone: bool = False
+def comparison_property(
+    family: str, backends: Any, tolerance: float, examples: int, *, dynamic: bool = True, delegated_only: bool = False
 ) -> Callable[[], None]:
-    """A property: samples of a family, lowered, give what eager gives. They are the same at every run.
+    """Return a property test: lowered samples of a family equal eager. The samples are the same in every run.
 
     Args:
-        family: one of `FAMILIES`.
-        backends, tolerance, taken_alone: see `check`.
-        examples: how many samples are tried.
-        dynamic: whether some have dynamic sizes.
+        family: a key of `FAMILIES`.
+        backends, tolerance, delegated_only: see `check`.
+        examples: the number of samples.
+        dynamic: if some samples have dynamic sizes.
     """
 
     @settings(
@@ -37,21 +37,21 @@ def compared(
     )  # fmt: skip
     @given(vary(FAMILIES[family], dynamic=dynamic))
     def run(sample: Sample) -> None:
-        check(sample, backends, tolerance, taken_alone=taken_alone)
+        check(sample, backends, tolerance, delegated_only=delegated_only)
 
     return run
 
 
-def check(sample: Sample, backends: Any, tolerance: float, *, taken_alone: bool = False) -> set[str]:
-    """Lower a sample and compare it with eager at all its sizes; gives the backends that took part of it.
+def check(sample: Sample, backends: Any, tolerance: float, *, delegated_only: bool = False) -> set[str]:
+    """Lower a sample, compare it with eager at all its sizes, and return the backends that run a part of it.
 
-    What torch does not export is rejected; sizes that the exported module refuses, the program has to refuse.
+    Samples that torch cannot export are rejected. If the exported module refuses a size, the program must refuse it.
 
     Args:
-        sample: what is lowered.
-        backends: what `to_backend` takes for them, or a dict that is a configuration.
-        tolerance: largest error, relative to each value or to the largest.
-        taken_alone: compare only where a backend took part of it.
+        sample: the sample to lower.
+        backends: the argument of `to_backend`, or a configuration as a dict.
+        tolerance: the largest error, relative to each value or to the largest.
+        delegated_only: compare only samples of which a backend runs a part.
     """
     first, *others = sample.calls()
     module = sample.module()
@@ -60,39 +60,39 @@ def check(sample: Sample, backends: Any, tolerance: float, *, taken_alone: bool 
             warnings.simplefilter("ignore")
             exported = torch.export.export(module, first, dynamic_shapes=sample.dynamic_shapes())
             module(*first)
-    except Exception:  # attributes that torch does not take
+    except Exception:  # attributes that torch does not accept
         reject()
     config = backends if isinstance(backends, dict) else None
     program = delegate.to_backend(exported, backends if config is None else None, config=config)
-    taken = {node.backend for node in program.report.nodes}
-    if taken_alone and not program.report.partitions:
-        return taken
-    again = exported.module()
+    used = {node.backend for node in program.report.nodes}
+    if delegated_only and not program.report.partitions:
+        return used
+    reference = exported.module()
     assert_same(program(*map(_by_columns, first)), module(*first), tolerance, at_least=_SMALLEST)
     for inputs in (first, *others):
         try:
-            again(*inputs)
+            reference(*inputs)
         except Exception:
-            _refused(program, inputs)
+            _assert_refused(program, inputs)
         else:
             assert_same(program(*inputs), module(*inputs), tolerance, at_least=_SMALLEST)
-    return taken
+    return used
 
 
 def _by_columns(x: torch.Tensor) -> torch.Tensor:
-    """The same numbers, the first dimension the fastest in memory."""
+    """Return the same tensor in column-major order."""
     dims = tuple(reversed(range(x.dim())))
     return x.permute(dims).contiguous().permute(dims)
 
 
-def _refused(program: Any, inputs: Sequence[torch.Tensor]) -> None:
+def _assert_refused(program: Any, inputs: Sequence[torch.Tensor]) -> None:
     try:
-        given = program(*inputs)
+        results = program(*inputs)
     except ExecutionError:
         return
     except DelegateError as error:
-        raise AssertionError(f"the exported module refuses {_shapes(inputs)}, the program says {error!r}") from error
-    raise AssertionError(f"the exported module refuses {_shapes(inputs)}, the program gives {_shapes(given)}")
+        raise AssertionError(f"the exported module refuses {_shapes(inputs)}, the program raises {error!r}") from error
+    raise AssertionError(f"the exported module refuses {_shapes(inputs)}, the program returns {_shapes(results)}")
 
 
 def _shapes(tree: Any) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""What strategies draw: shapes, dimensions, weights."""
+"""Functions that draw shapes, dimensions and weights for strategies."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ TRUTH = st.booleans()
 
 
 def weight(*shape: int) -> torch.Tensor:
-    """A weight, the same for a shape at every call; multiples of 1/8."""
-    made = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
-    return (made * 8).round() / 8
+    """Return a weight of multiples of 1/8, the same for a shape at every call."""
+    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+    return (numbers * 8).round() / 8
 
 
 def each(draw: Draw, count: int, values: st.SearchStrategy[int]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Numbers and shapes of elementwise functions, and of products of matrices."""
+"""Samples of elementwise functions and matrix products."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ACTIVATIONS: dict[str, tuple[Any, dict[str, st.SearchStrategy[Any]]]] = {
 
 @st.composite
 def activations(draw: Draw) -> Sample:
-    """Functions of one tensor, with their numbers."""
+    """Draw functions of one tensor, with their numbers."""
     name = draw(st.sampled_from(sorted(_ACTIVATIONS)))
     function, options = _ACTIVATIONS[name]
     shape = shape_of(draw)
@@ -68,10 +68,10 @@ def _against(*inputs: torch.Tensor, function: Any, **options: Any) -> Any:
 
 @st.composite
 def binaries(draw: Draw) -> Sample:
-    """Functions of two tensors that broadcast, of a tensor and a constant, or of a tensor and a number."""
+    """Draw functions of two tensors that broadcast, of a tensor and a constant, or of a tensor and a number."""
     name = draw(st.sampled_from(sorted(_BINARY)))
-    function, given = _BINARY[name]
-    options: dict[str, Any] = {k: draw(v) for k, v in given.items()}
+    function, strategies = _BINARY[name]
+    options: dict[str, Any] = {k: draw(v) for k, v in strategies.items()}
     shape = shape_of(draw)
     with_numbers = ("add", "sub", "rsub", "div", "mul", "remainder", "fmod")
     how = draw(st.sampled_from(["tensor", "constant", *(["number"] if name in with_numbers else [])]))
@@ -89,7 +89,7 @@ def binaries(draw: Draw) -> Sample:
 
 @st.composite
 def products(draw: Draw) -> Sample:
-    """Products of matrices, by a constant or by another input."""
+    """Draw products of matrices with a constant or another input."""
     kind = draw(st.sampled_from(["linear", "matmul", "addmm", "baddbmm", "bilinear", "einsum", "attention"]))
     n, m, k, b = (draw(st.integers(1, 5)) for _ in range(4))
     options: dict[str, Any] = {"beta": draw(_NUMBERS), "alpha": draw(_NUMBERS)}
@@ -128,5 +128,5 @@ def products(draw: Draw) -> Sample:
 
 
 def _attention(q: Any, k: Any, v: Any, *mask: Any, scale: float | None, kind: str | None) -> torch.Tensor:
-    given = (mask[0] > 0 if kind == "bool" else mask[0]) if mask else None
-    return F.scaled_dot_product_attention(q, k, v, given, is_causal=kind == "causal", scale=scale)
+    attn_mask = (mask[0] > 0 if kind == "bool" else mask[0]) if mask else None
+    return F.scaled_dot_product_attention(q, k, v, attn_mask, is_causal=kind == "causal", scale=scale)

@@ -1,4 +1,4 @@
-"""All strategies by name."""
+"""All families of samples by name."""
 
 from __future__ import annotations
 

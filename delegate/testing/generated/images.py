@@ -1,4 +1,4 @@
-"""Attributes of what works on images: windows, borders, sizes."""
+"""Samples of operators on images, with their windows, borders and sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from delegate.testing.generated.sample import Draw, Sample
 
 @st.composite
 def pools(draw: Draw) -> Sample:
-    """Max and average pooling with all that they take."""
+    """Draw max and average pooling with all attributes."""
     dims, kind = draw(st.integers(1, 3)), draw(st.sampled_from(["max", "max indices", "avg", "avg", "lp"]))
     shape = image(draw, dims, 5, 9)
     kernel = each(draw, dims, st.integers(1, 4))
@@ -37,16 +37,16 @@ def pools(draw: Draw) -> Sample:
 
 @st.composite
 def adaptive_pools(draw: Draw) -> Sample:
-    """Pooling to a given size."""
+    """Draw pooling to an output size."""
     dims, kind = draw(st.integers(1, 3)), draw(st.sampled_from(["max", "avg"]))
-    wanted = each(draw, dims, st.sampled_from([1, 1, 2, 3, 4]))
+    size = each(draw, dims, st.sampled_from([1, 1, 2, 3, 4]))
     name = f"adaptive_{kind}_pool{dims}d"
-    return Sample(name, getattr(F, name), [image(draw, dims)], options={"output_size": wanted})
+    return Sample(name, getattr(F, name), [image(draw, dims)], options={"output_size": size})
 
 
 @st.composite
 def convolutions(draw: Draw) -> Sample:
-    """Convolutions, transposed or not."""
+    """Draw convolutions, transposed or not."""
     dims, groups = draw(st.integers(1, 3)), draw(st.sampled_from([1, 1, 2, 3]))
     per_group, outputs = draw(st.integers(1, 2)), draw(st.integers(1, 2))
     kernel = each(draw, dims, st.integers(1, 4))
@@ -66,14 +66,14 @@ def convolutions(draw: Draw) -> Sample:
     else:
         name, first = f"conv_transpose{dims}d", (per_group * groups, outputs)
         options["padding"] = each(draw, dims, st.integers(0, 2))
-        room = zip(options.get("stride", (1,) * dims), options.get("dilation", (1,) * dims), strict=True)
-        options["output_padding"] = tuple(draw(st.integers(0, max(s, d) - 1)) for s, d in room)
+        limits = zip(options.get("stride", (1,) * dims), options.get("dilation", (1,) * dims), strict=True)
+        options["output_padding"] = tuple(draw(st.integers(0, max(s, d) - 1)) for s, d in limits)
     return Sample(name, getattr(F, name), [shape], [weight(*first, *kernel), *bias], options)
 
 
 @st.composite
 def pads(draw: Draw) -> Sample:
-    """Padding in every mode; constant padding takes negative widths too."""
+    """Draw padding in every mode; constant padding also has negative widths."""
     mode = draw(st.sampled_from(["constant", "constant", "reflect", "replicate", "circular"]))
     if mode == "constant":
         shape = tuple(draw(st.lists(st.integers(3, 6), min_size=1, max_size=5)))
@@ -87,7 +87,7 @@ def pads(draw: Draw) -> Sample:
 
 @st.composite
 def resizes(draw: Draw) -> Sample:
-    """Interpolation in every mode, by size or by factor."""
+    """Draw interpolation in every mode, by size or by factor."""
     dims = draw(st.sampled_from([1, 2, 2, 2, 3]))
     modes = {1: ["linear"], 2: ["bilinear", "bicubic"], 3: ["trilinear"]}[dims]
     mode = draw(st.sampled_from([*modes, "nearest", "nearest-exact", "area"]))
@@ -102,7 +102,7 @@ def resizes(draw: Draw) -> Sample:
     if mode in modes:
         options["align_corners"] = draw(TRUTH)
     if mode in ("bilinear", "bicubic") and draw(st.integers(0, 3)) == 0:
-        # To a width of 1 torch 2.13 gives all rows the first one's value.
+        # For a width of 1, torch 2.13 writes the first row's value to all rows.
         options = {"mode": mode, "antialias": True, "size": (draw(st.integers(1, 12)), draw(st.integers(2, 12)))}
         options["align_corners"] = draw(TRUTH)
     return Sample("interpolate", F.interpolate, [image(draw, dims)], options=options)
@@ -110,7 +110,7 @@ def resizes(draw: Draw) -> Sample:
 
 @st.composite
 def shuffles(draw: Draw) -> Sample:
-    """Between channels and pixels; patches and their sum."""
+    """Draw shuffles between channels and pixels, patches and grid samples."""
     kind, r = draw(st.sampled_from(["shuffle", "unshuffle", "channels", "unfold", "grid"])), draw(st.integers(1, 3))
     n, h, w = draw(st.integers(1, 2)), draw(st.integers(1, 4)), draw(st.integers(1, 4))
     if kind == "shuffle":

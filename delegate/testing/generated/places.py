@@ -1,4 +1,4 @@
-"""Attributes of what reads and writes parts of tensors, and moves them."""
+"""Samples of operators that read, write and move parts of tensors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _written(x: torch.Tensor, y: torch.Tensor, dim: int, start: int, end: int, s
 
 @st.composite
 def places(draw: Draw) -> Sample:
-    """Reading and writing parts of a tensor."""
+    """Draw an operator that reads, writes or moves parts of a tensor."""
     shape = tuple(draw(st.lists(st.integers(2, 6), min_size=1, max_size=4)))
     rank, kind = len(shape), draw(st.sampled_from(sorted(_PLACES)))
     dim = dim_of(draw, rank)
@@ -123,9 +123,9 @@ def _repeat(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
         )
     if kind == "expand":
         shape = tuple(1 if draw(TRUTH) else s for s in shape)
-        wanted = tuple(draw(st.integers(1, 4)) if s == 1 else -1 for s in shape)
+        sizes = tuple(draw(st.integers(1, 4)) if s == 1 else -1 for s in shape)
         new = each(draw, draw(st.integers(0, 1)), st.integers(1, 3))
-        return Sample(kind, torch.Tensor.expand, [shape], options={"size": (*new, *wanted)})
+        return Sample(kind, torch.Tensor.expand, [shape], options={"size": (*new, *sizes)})
     return Sample(kind, torch.repeat_interleave, [shape], options={"repeats": draw(st.integers(1, 3)), "dim": dim})
 
 
@@ -156,8 +156,8 @@ def _permuted(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
         options = {"start_dim": first, "end_dim": draw(st.integers(first, rank - 1))}
         return Sample(kind, torch.flatten, [shape], options=options)
     if kind == "squeeze":
-        given = tuple(1 if draw(TRUTH) else s for s in shape)
-        return Sample(kind, torch.squeeze, [given], options={"dim": dim})
+        ones = tuple(1 if draw(TRUTH) else s for s in shape)
+        return Sample(kind, torch.squeeze, [ones], options={"dim": dim})
     return Sample(kind, torch.unsqueeze, [shape], options={"dim": dim})
 
 

@@ -1,4 +1,4 @@
-"""Programs of several operators, from which partitions of every kind are cut."""
+"""Samples of programs of several operators, for partitions of every kind."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from delegate.testing.generated.drawing import each, weight
 from delegate.testing.generated.sample import Draw, Sample
 
-# Functions of two matrices of one shape that give a third, of numbers that stay small, and of a square constant.
-# None jumps where a device rounds otherwise.
+# Functions of two matrices of one shape and a square constant; the result has the same shape and small numbers.
+# All are continuous: a small rounding difference of a device stays small.
 STEPS: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "add": lambda x, y, w: (x + y) / 2,
     "mul": lambda x, y, w: torch.tanh(x) * y,
@@ -37,8 +37,7 @@ STEPS: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def _program(*inputs: Tensor, steps: Sequence[tuple[str, int, int]], results: Sequence[int]) -> tuple[Tensor, ...]:
-    *given, constant = inputs
-    values = [*given]
+    *values, constant = inputs
     for name, first, second in steps:
         values.append(STEPS[name](values[first], values[second], constant))
     return tuple(values[i] for i in results)
@@ -46,7 +45,10 @@ def _program(*inputs: Tensor, steps: Sequence[tuple[str, int, int]], results: Se
 
 @st.composite
 def programs(draw: Draw) -> Sample:
-    """Two to nine steps, each on any two values before it; up to three values leave, an input or the same one too."""
+    """Draw programs of two to nine steps, each on any two earlier values.
+
+    One to three values are results; a result may be an input or occur twice.
+    """
     rows, columns = each(draw, 2, st.integers(2, 5))
     count = draw(st.integers(1, 2))
     steps: list[tuple[str, int, int]] = []

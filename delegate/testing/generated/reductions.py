@@ -1,4 +1,4 @@
-"""Attributes of reductions and normalisations."""
+"""Samples of reductions and normalizations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _prefixed(function: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 
 @st.composite
 def reductions(draw: Draw) -> Sample:
-    """Along any dimensions, kept or not."""
+    """Draw reductions along any dimensions, with and without keepdim."""
     shape = shape_of(draw)
     rank = len(shape)
     if draw(TRUTH):
@@ -75,7 +75,7 @@ def _instance_norm(x: torch.Tensor, weight: Any = None, bias: Any = None, *, eps
 
 @st.composite
 def norms(draw: Draw) -> Sample:
-    """Normalisations with and without weights."""
+    """Draw normalizations with and without weights."""
     kind = draw(st.sampled_from(["group", "layer", "rms", "batch", "instance", "softmax", "log", "min", "lp", "local"]))
     function: Any
     eps, used = draw(st.sampled_from([1e-5, 1e-3, 0.1])), draw(st.integers(0, 2))

@@ -1,4 +1,4 @@
-"""Samples: a function of tensors with attributes that were generated, and inputs to try it on."""
+"""Samples: functions of tensors with generated attributes, and inputs to run them on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FREE = 2  # the least size of a dimension that may be dynamic
 
 
 class Call(nn.Module):
-    """A function of tensors and of weights, which are constants of the program."""
+    """A module that calls a function of tensors and weights; the weights are constants of the program."""
 
     def __init__(self, function: Callable[..., Any], weights: Sequence[torch.Tensor], options: dict[str, Any]) -> None:
         super().__init__()
@@ -28,16 +28,16 @@ class Call(nn.Module):
 
 @dataclass
 class Sample:
-    """What is tried.
+    """A function with its attributes and the shapes of its inputs.
 
     Args:
-        name: of the function.
-        function: of the inputs, then the weights.
-        shapes: of the inputs.
-        weights: constants behind the inputs.
+        name: the name of the function.
+        function: called with the inputs, then the weights.
+        shapes: the shapes of the inputs.
+        weights: constants after the inputs.
         options: keyword arguments of the function.
-        tied: dimensions of inputs that go together, each ((input, dimension), ...): dynamic together or not at all.
-        grid: the inputs are multiples of 1/4, so that some are equal and 16 bits hold them.
+        tied: groups of dimensions with one size, each ((input, dimension), ...); all of a group are dynamic, or none.
+        grid: if the inputs are multiples of 1/4: some are equal, and 16 bits represent them exactly.
     """
 
     name: str
@@ -51,21 +51,21 @@ class Sample:
     grid: bool = False
 
     def module(self) -> Call:
-        """The function as a module."""
+        """Return the function as a module."""
         return Call(self.function, self.weights, self.options).eval()
 
     def dynamic_shapes(self) -> Any:
-        """Of torch.export, by which all that may be dynamic is, as far as the function allows."""
+        """Return the `dynamic_shapes` of torch.export; sizes are dynamic where the function allows it."""
         if not self.dynamic:
             return None
         dims: list[dict[int, Any]] = [{} for _ in self.shapes]
         for group in self.dynamic:
             for position, dim in group:
                 dims[position][dim] = torch.export.Dim.AUTO
-        return (tuple(dims),)  # of the one argument *inputs
+        return (tuple(dims),)  # for the single argument *inputs
 
     def calls(self) -> list[tuple[torch.Tensor, ...]]:
-        """Inputs of the example's sizes, then of others."""
+        """Return inputs of the example's sizes, then of the other sizes."""
         return [self._inputs(self.shapes), *(self._inputs(self._resized(new)) for new in self.sizes)]
 
     def _resized(self, sizes: list[int]) -> list[tuple[int, ...]]:
@@ -77,8 +77,8 @@ class Sample:
 
     def _inputs(self, shapes: Sequence[tuple[int, ...]]) -> tuple[torch.Tensor, ...]:
         generator = torch.Generator().manual_seed(sum(map(sum, shapes)))
-        made = [torch.randn(s, generator=generator) for s in shapes]
-        return tuple((x * 4).round() / 4 for x in made) if self.grid else tuple(made)
+        numbers = [torch.randn(s, generator=generator) for s in shapes]
+        return tuple((x * 4).round() / 4 for x in numbers) if self.grid else tuple(numbers)
 
     def __repr__(self) -> str:
         weights = [tuple(w.shape) for w in self.weights]
@@ -87,7 +87,7 @@ class Sample:
 
 @st.composite
 def vary(draw: Draw, samples: st.SearchStrategy[Sample], dynamic: bool = True) -> Sample:
-    """Samples, some of them with dynamic sizes and other sizes to call them with; inputs smooth or on a grid."""
+    """Draw samples, some with dynamic sizes and further sizes to call them with; inputs are smooth or on a grid."""
     sample: Sample = draw(samples)
     sample.grid = draw(st.booleans())
     if not dynamic or draw(st.booleans()):
@@ -98,7 +98,7 @@ def vary(draw: Draw, samples: st.SearchStrategy[Sample], dynamic: bool = True) -
     if not groups:
         return sample
     sample.dynamic = draw(st.lists(st.sampled_from(groups), min_size=1, max_size=3, unique=True))
-    given = [sample.shapes[g[0][0]][g[0][1]] for g in sample.dynamic]
-    other = [st.integers(max(_FREE, size - 3), size + 4) for size in given]
+    sizes = [sample.shapes[g[0][0]][g[0][1]] for g in sample.dynamic]
+    other = [st.integers(max(_FREE, size - 3), size + 4) for size in sizes]
     sample.sizes = [list(s) for s in draw(st.lists(st.tuples(*other), min_size=1, max_size=3))]
     return sample
