@@ -23,7 +23,7 @@ from delegate.program.model import (
     Block,
     Constant,
     DelegateSpec,
-    Home,
+    StorageKind,
     Input,
     KernelCall,
     Method,
@@ -40,7 +40,7 @@ from delegate.program.text import program_lines
 
 SIZES = (250, 1000, 4000, 16000)
 LEAF = Tree("leaf")
-NONE = Storage(Home.ARENA, 0, 0)
+NONE = Storage(StorageKind.ARENA, 0, 0)
 
 
 def _method(count_in: int = 0, **fields: object) -> Program:
@@ -120,7 +120,7 @@ def symbols_and_instructions(n: int) -> Program:
 
 
 def all_alive(n: int) -> Program:
-    values = tuple(Value("v", DType.float32, (16,), Storage(Home.ARENA, 0, 64 * i)) for i in range(n))
+    values = tuple(Value("v", DType.float32, (16,), Storage(StorageKind.ARENA, 0, 64 * i)) for i in range(n))
     calls = tuple(KernelCall(0, (), (i,)) for i in range(n))
     return _method(
         values=values, instructions=(*calls, KernelCall(0, (tuple(map(Ref, range(n))),), ())), arenas=(64 * n,)
@@ -128,7 +128,7 @@ def all_alive(n: int) -> Program:
 
 
 def nested_loops(n: int) -> Program:
-    values = tuple(Value("v", DType.bool, (), Storage(Home.ARENA, 0, 64 * i)) for i in range(n + 200))
+    values = tuple(Value("v", DType.bool, (), Storage(StorageKind.ARENA, 0, 64 * i)) for i in range(n + 200))
     inner: tuple[object, ...] = tuple(KernelCall(0, (Ref(0),), (i + 100,)) for i in range(n))
     for depth in range(60):
         block = Block((), (), inner)  # type: ignore[arg-type]

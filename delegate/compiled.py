@@ -15,7 +15,7 @@ import torch.utils._pytree as pytree
 
 from delegate.edge.node import torch_dtype
 from delegate.errors import InputError
-from delegate.kernels.libraries import Wanted
+from delegate.kernels.libraries import KernelRequest
 from delegate.partitioner.saved import SavedPlan
 from delegate.plugins import one_line
 from delegate.program import file
@@ -25,13 +25,13 @@ from delegate.registry import Registry
 from delegate.report import Report
 from delegate.runtime.backend import Array
 from delegate.runtime.context import Context
-from delegate.runtime.lifecycle import Bound
+from delegate.runtime.lifecycle import NotPicklable
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method
 from delegate.runtime.profile import Profile
 
 
-class CompiledMethod(Bound):
+class CompiledMethod(NotPicklable):
     """One method of a compiled program, called with torch tensors in the module's own pytree.
 
     Args:
@@ -77,7 +77,7 @@ class CompiledMethod(Bound):
         )
 
 
-class CompiledContext(Bound, ABC):
+class CompiledContext(NotPicklable, ABC):
     """A context of a compiled program: methods that share states with each other alone, called with torch tensors.
 
     Args:
@@ -177,7 +177,7 @@ class CompiledProgram(CompiledContext):
         specs: Mapping[str, tuple[Any, Any]],
         report: Report,
         registry: Registry,
-        kernels: Wanted | None = None,
+        kernels: KernelRequest | None = None,
         *,
         plan: SavedPlan,
     ) -> None:

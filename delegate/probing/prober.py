@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from delegate.backends.state import check_answer
 from delegate.plugins import Plugin
-from delegate.probing.kept import Kept, surroundings
+from delegate.probing.probe_cache import Kept, surroundings
 from delegate.probing.process import Failed, ask
 
 

@@ -7,7 +7,7 @@ from delegate.program.checks import Checker, check_shape, sizes_text
 from delegate.program.expr import Expr, SymbolSets, members, set_of
 from delegate.program.limits import MAX_SYMBOLS
 from delegate.program.memory_plan import ALIGNMENT
-from delegate.program.model import Constant, Home, Method, Program, State, Symbol, Tree, Value
+from delegate.program.model import Constant, Method, Program, State, StorageKind, Symbol, Tree, Value
 
 _KEYED = {"tuple": False, "list": False, "dict": True, "namedtuple": True, "record": True}  # kinds of trees
 
@@ -67,25 +67,25 @@ class Declared(Checker):
             if isinstance(dim, Expr):
                 self.expr(dim)
         storage = value.storage
-        match storage.home:
-            case Home.CONSTANT:
+        match storage.kind:
+            case StorageKind.CONSTANT:
                 self.index(storage.index, self.program.constants, "constant")
                 self._check_like(value, self.program.constants[storage.index])
-            case Home.STATE:
+            case StorageKind.STATE:
                 self.index(storage.index, self.program.states, "state")
                 self._check_like(value, self.program.states[storage.index])
-            case Home.INPUT:
+            case StorageKind.INPUT:
                 self.index(storage.index, self.method.inputs, "input")
                 if self.method.inputs[storage.index].value != index:
                     self.fail(f"input {storage.index} fills another value")
-            case Home.OUTPUT:
+            case StorageKind.OUTPUT:
                 self.index(storage.index, self.method.outputs, "output")
                 if storage.index in self.outputs:
                     self.fail(f"output {storage.index} has the memory of two values")
                 self.outputs.add(storage.index)
-            case Home.ALIAS:
+            case StorageKind.ALIAS:
                 self.index(storage.index, self.method.values, "value")
-            case Home.ARENA:
+            case StorageKind.ARENA:
                 self._check_arena(value)
 
     def _check_like(self, value: Value, tensor: Constant | State) -> None:
@@ -120,7 +120,7 @@ class Declared(Checker):
                 continue
             self.index(leaf.value, self.method.values, "value")
             storage = self.method.values[leaf.value].storage
-            if (storage.home, storage.index) != (Home.INPUT, index):
+            if (storage.kind, storage.index) != (StorageKind.INPUT, index):
                 self.fail(f"value %{leaf.value} is not stored as input {index}")
             if leaf.literal is not None:
                 self.fail("it is a tensor and a literal at once")

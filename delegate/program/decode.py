@@ -33,7 +33,6 @@ from delegate.program.model import (
     Constant,
     DelegateCall,
     DelegateSpec,
-    Home,
     Input,
     Instruction,
     KernelCall,
@@ -43,6 +42,7 @@ from delegate.program.model import (
     Ref,
     State,
     Storage,
+    StorageKind,
     Structure,
     StructuredCall,
     Symbol,
@@ -53,7 +53,7 @@ from delegate.program.segments import DIGEST_SIZE, Directory
 
 _ITEM_BYTES = 8  # at least, of an entry of a vector of tables or texts with what it refers to
 _DTYPES = {t.value: t for t in DType}
-_HOMES = {h.value: h for h in Home}
+_HOMES = {h.value: h for h in StorageKind}
 _STRUCTURES = {s.value: s for s in Structure}
 _TREE_KINDS = {code: name for name, code in vars(schema.TreeKind).items() if not name.startswith("_")}
 

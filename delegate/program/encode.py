@@ -159,7 +159,7 @@ class _Encoder:
             Dtypes=self._numbers([v.dtype.value for v in values], np.uint8),
             Ranks=self._numbers([len(v.shape) for v in values], np.uint32),
             Sizes=self._numbers([self._pool.dim(d) for v in values for d in v.shape], np.int64),
-            Homes=self._numbers([s.home.value for s in storages], np.uint8),
+            Homes=self._numbers([s.kind.value for s in storages], np.uint8),
             Indices=self._numbers([s.index for s in storages], np.uint32),
             Offsets=self._numbers([s.offset for s in storages], np.int64),
         )

@@ -13,21 +13,21 @@ from delegate.program.model import (
     Arg,
     Block,
     DelegateCall,
-    Home,
     Instruction,
     KernelCall,
     Method,
     Program,
     Ref,
     Storage,
+    StorageKind,
     Structure,
     StructuredCall,
 )
-from delegate.program.written import written_input
+from delegate.program.written_inputs import written_input
 
 _BLOCKS = {Structure.IF: 2, Structure.WHILE: 2, Structure.SCAN: 1, Structure.MAP: 1}
-_READ_ONLY = {Home.INPUT, Home.CONSTANT}  # but for `written_input`
-_GIVEN = {Home.INPUT, Home.CONSTANT, Home.STATE}  # there before the first instruction
+_READ_ONLY = {StorageKind.INPUT, StorageKind.CONSTANT}  # but for `written_input`
+_GIVEN = {StorageKind.INPUT, StorageKind.CONSTANT, StorageKind.STATE}  # there before the first instruction
 _LEAST_BRANCHES = 2
 
 
@@ -35,8 +35,8 @@ class _Branch:
     """What a branch that may run beside others reads, and what it writes that was there before: home and index."""
 
     def __init__(self) -> None:
-        self.read: set[tuple[Home, int]] = set()
-        self.written: set[tuple[Home, int]] = set()
+        self.read: set[tuple[StorageKind, int]] = set()
+        self.written: set[tuple[StorageKind, int]] = set()
 
 
 class Flow(Checker):
@@ -51,7 +51,7 @@ class Flow(Checker):
     def __init__(self, program: Program, method: Method, *, is_fallback: bool, outputs: Set[int]) -> None:
         super().__init__(program, method)
         self._is_fallback, self._outputs = is_fallback, outputs
-        self._readable = [v.storage.home in _GIVEN for v in method.values]
+        self._readable = [v.storage.kind in _GIVEN for v in method.values]
         self._made = list(self._readable)
         self._owner = list(range(len(method.values)))  # what an alias is a view of, in the end
         self._branch: _Branch | None = None  # the one that is looked at
@@ -73,7 +73,7 @@ class Flow(Checker):
             ref = self.method.outputs[number]
             index = self._owner[ref.index] if isinstance(ref, Ref) else -1
             storage = self.method.values[index].storage if index >= 0 else None
-            if storage is None or (storage.home, storage.index) != (Home.OUTPUT, number):
+            if storage is None or (storage.kind, storage.index) != (StorageKind.OUTPUT, number):
                 self.fail(f"output {number} does not lie in the memory that is made for it")
 
     def _instructions(self, instructions: Iterable[Instruction], path: str) -> None:
@@ -96,7 +96,7 @@ class Flow(Checker):
         self._args(call.args[:fetched], None)
         self._args(call.args[fetched:])
         if (number := written_input(self.program, self.method, call)) is not None:
-            self._write(Storage(Home.INPUT, number))
+            self._write(Storage(StorageKind.INPUT, number))
             return
         self._check_aliases(call)
         self._make(call.outputs, aliases=True, space=None if uploads else 0)
@@ -104,20 +104,20 @@ class Flow(Checker):
     def _write(self, storage: Storage) -> None:
         """Note that an instruction writes what was there before."""
         if self._branch is not None:
-            self._branch.written.add((storage.home, storage.index))
+            self._branch.written.add((storage.kind, storage.index))
 
     def _check_aliases(self, call: KernelCall) -> None:
         """A kernel gives views of its first argument alone: lifetimes count on that."""
         for index in call.outputs:
             self.index(index, self.method.values, "value")
             storage = self.method.values[index].storage
-            if storage.home is Home.ALIAS and call.args[:1] != (Ref(storage.index),):
+            if storage.kind is StorageKind.ALIAS and call.args[:1] != (Ref(storage.index),):
                 self.fail(f"%{index} {self.method.values[index].name!r} is an alias of no first argument")
 
     def _on_device(self, index: int) -> bool:
         self.index(index, self.method.values, "value")
         storage = self.method.values[index].storage
-        return storage.home is Home.ARENA and storage.index > 0
+        return storage.kind is StorageKind.ARENA and storage.index > 0
 
     def _delegate_call(self, call: DelegateCall) -> None:
         if self._is_fallback:
@@ -162,7 +162,7 @@ class Flow(Checker):
             self._read(block.outputs)
             made = {o for inner in block.instructions for o in inner.outputs}
             for index in block.outputs:
-                if index not in made or self.method.values[index].storage.home in _GIVEN:
+                if index not in made or self.method.values[index].storage.kind in _GIVEN:
                     self.fail(f"the branch gives value %{index}, which it does not make")
             for inner in block.instructions:
                 self._forget(inner.outputs)
@@ -231,7 +231,7 @@ class Flow(Checker):
         """An alias among a block's inputs is the value that it holds, of the same type."""
         self.index(index, self.method.values, "value")
         values, storage = self.method.values, self.method.values[index].storage
-        if storage.home is not Home.ALIAS:
+        if storage.kind is not StorageKind.ALIAS:
             return
         if storage.index != base:
             self.fail(f"%{index} {values[index].name!r} is an alias of another value than the block gets")
@@ -241,7 +241,7 @@ class Flow(Checker):
     def _forget(self, values: Iterable[int]) -> None:
         """What a block made cannot be read behind it."""
         for index in values:
-            self._readable[index] = self.method.values[index].storage.home in _GIVEN
+            self._readable[index] = self.method.values[index].storage.kind in _GIVEN
 
     def _read(self, values: Iterable[int], space: int | None = 0) -> None:
         """Values are read by what reaches the host's memory and that space; None: any space."""
@@ -251,7 +251,7 @@ class Flow(Checker):
                 self.fail(f"value %{index} {self.method.values[index].name!r} is read before it is made here")
             if self._branch is not None:
                 storage = self.method.values[self._owner[index]].storage
-                self._branch.read.add((storage.home, storage.index))
+                self._branch.read.add((storage.kind, storage.index))
             self._check_reach(index, space)
 
     def _check_reach(self, index: int, space: int | None) -> None:
@@ -259,7 +259,7 @@ class Flow(Checker):
         storage = self.method.values[index].storage
         if (
             space is not None
-            and storage.home is Home.ARENA
+            and storage.kind is StorageKind.ARENA
             and storage.index not in (0, space)
             and storage.index <= len(self.program.spaces)
         ):
@@ -271,15 +271,15 @@ class Flow(Checker):
         for index in values:
             self.index(index, self.method.values, "value")
             value = self.method.values[index]
-            name, home = f"value %{index} {value.name!r}", value.storage.home
+            name, home = f"value %{index} {value.name!r}", value.storage.kind
             if home in _READ_ONLY:
                 self.fail(f"{name} is written, but {home.name} is read-only")
-            if home is Home.STATE:
+            if home is StorageKind.STATE:
                 self._write(value.storage)
                 continue
             if self._made[index]:
                 self.fail(f"{name} is made twice")
-            if home is Home.ALIAS:
+            if home is StorageKind.ALIAS:
                 if not aliases:
                     self.fail(f"{name} is an alias, which only a kernel or a block can make")
                 self._read((value.storage.index,))

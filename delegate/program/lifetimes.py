@@ -24,12 +24,12 @@ from delegate.program.bounds import Bounds
 from delegate.program.memory_plan import Branch, Lifetime
 from delegate.program.model import (
     Arg,
-    Home,
     Instruction,
     KernelCall,
     Method,
     Ref,
     Storage,
+    StorageKind,
     Structure,
     StructuredCall,
 )
@@ -51,7 +51,7 @@ def check_memory(method: Method, bounds: Bounds) -> None:
     spaces: dict[int, list[int]] = {}
     sizes: dict[int, int] = {}  # at the bounds
     for index, value in enumerate(method.values):
-        if value.storage.home is Home.ARENA and value.storage.offset >= 0:
+        if value.storage.kind is StorageKind.ARENA and value.storage.offset >= 0:
             sizes[index] = value.dtype.itemsize * (bounds.largest_count(value.shape) or 0)
             if sizes[index]:
                 spaces.setdefault(value.storage.index, []).append(index)
@@ -181,7 +181,7 @@ class Lifetimes:
     def _make(self, values: Sequence[int]) -> None:
         for index in values:
             storage = self._storages[index]
-            if storage.home is Home.ALIAS:
+            if storage.kind is StorageKind.ALIAS:
                 self._owner[index] = self._owner[storage.index]
             else:
                 self.start[index] = self.end[index] = self._step

@@ -23,7 +23,7 @@ COPY_ACROSS = "aten.clone.default"  # between the memory of a device and the hos
 UNBOUNDED_BELOW = -(2**63)  # the minimum of a symbol that has none
 
 
-class Home(Enum):
+class StorageKind(Enum):
     """Where the memory of a value is; the value is its stable code in program files."""
 
     ARENA = 0  # planned: `offset` bytes into the arena of memory space `index`; offset -1: planned per shape
@@ -36,9 +36,9 @@ class Home(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The memory of a value; see `Home` for the meaning of `index` and `offset` (bytes)."""
+    """The memory of a value; see `StorageKind` for the meaning of `index` and `offset` (bytes)."""
 
-    home: Home
+    kind: StorageKind
     index: int = 0
     offset: int = 0
 

@@ -17,20 +17,20 @@ from delegate.program.expr import Expr, SymbolSets, members, set_of
 from delegate.program.lifetimes import reads, refs
 from delegate.program.model import (
     Arg,
-    Home,
     Input,
     Instruction,
     KernelCall,
     Method,
     Ref,
     Storage,
+    StorageKind,
     StructuredCall,
     Tree,
     Value,
 )
 from delegate.program.renumber import renumbered, renumbered_arg
 
-_KEPT = (Home.CONSTANT, Home.STATE)  # homes that are the same in every stage
+_KEPT = (StorageKind.CONSTANT, StorageKind.STATE)  # homes that are the same in every stage
 
 
 class Stage(NamedTuple):
@@ -97,14 +97,14 @@ def _parts(method: Method) -> Iterator[_Part]:
     """
     told = _Told(method)
     known = set_of(i for i, s in enumerate(method.symbols) if s.input >= 0)
-    there = (i for i, v in enumerate(method.values) if v.storage.home in (*_KEPT, Home.INPUT))
+    there = (i for i, v in enumerate(method.values) if v.storage.kind in (*_KEPT, StorageKind.INPUT))
     readable = told.elements(there)
     part = _Part([])
     for call in method.instructions:
         new = told.sizes(call.outputs) & ~known
         wanted = told.wanted(call) & ~new
         unread = readable & ~known
-        updates = any(method.values[i].storage.home is Home.STATE for i in call.outputs)
+        updates = any(method.values[i].storage.kind is StorageKind.STATE for i in call.outputs)
         if wanted & ~known or (updates and unread):
             part.learns = members(unread)
             known |= unread
@@ -194,7 +194,7 @@ class _Stages:
 
     def __init__(self, method: Method, parts: list[_Part]) -> None:
         self._method, self._parts = method, parts
-        self._home = [v.storage.home for v in method.values]
+        self._home = [v.storage.kind for v in method.values]
         self._last: dict[int, int] = {}  # value -> the last part that needs it
         for number, part in enumerate(parts):
             self._last.update(dict.fromkeys(self._needs(part), number))
@@ -257,7 +257,7 @@ class _Stages:
         inputs = tuple(Input(self._method.values[i].name, number(i)) for i in takes)
         instructions = tuple(renumbered(c, number) for c in part.instructions)
         results = tuple(renumbered_arg(o, number) for o in outputs)
-        storages = {i: Storage(Home.INPUT, n) for n, i in enumerate(takes)}
+        storages = {i: Storage(StorageKind.INPUT, n) for n, i in enumerate(takes)}
         values = tuple(self._unplanned(i, storages) for i in local)
         nothing = Tree("tuple", (), (Tree("tuple"), Tree("dict")))
         return self._method._replace(
@@ -273,5 +273,5 @@ class _Stages:
 
     def _unplanned(self, index: int, storages: dict[int, Storage]) -> Value:
         value = self._method.values[index]
-        kept = value.storage if value.storage.home in _KEPT else Storage(Home.ARENA, 0, -1)
+        kept = value.storage if value.storage.kind in _KEPT else Storage(StorageKind.ARENA, 0, -1)
         return value._replace(storage=storages.get(index, kept))

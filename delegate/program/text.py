@@ -12,7 +12,6 @@ from delegate.program.model import (
     Arg,
     Constant,
     DelegateCall,
-    Home,
     Instruction,
     KernelCall,
     Method,
@@ -20,6 +19,7 @@ from delegate.program.model import (
     Ref,
     State,
     Storage,
+    StorageKind,
     Structure,
     StructuredCall,
     Symbol,
@@ -100,7 +100,7 @@ def _delegates(program: Program) -> Iterator[str]:
 
 def constant_bytes(program: Program, method: Method) -> int:
     """The size of the constants that a method uses, which it may share with others."""
-    used = {v.storage.index for v in method.values if v.storage.home is Home.CONSTANT}
+    used = {v.storage.index for v in method.values if v.storage.kind is StorageKind.CONSTANT}
     return sum(memoryview(program.segments[program.constants[i].segment]).nbytes for i in used)
 
 
@@ -183,12 +183,12 @@ class _MethodText:
         return f"{_type(value.dtype, value.shape, self._symbols)} {self._storage(value.storage)} {value.name}"
 
     def _storage(self, storage: Storage) -> str:
-        if storage.home is Home.ARENA:
+        if storage.kind is StorageKind.ARENA:
             space = str(storage.index) if storage.index else ""
             return f"arena{space}[{'?' if storage.offset < 0 else storage.offset}]"
-        if storage.home is Home.ALIAS:
+        if storage.kind is StorageKind.ALIAS:
             return f"alias of %{storage.index}"
-        return f"{storage.home.name.lower()} #{storage.index}"
+        return f"{storage.kind.name.lower()} #{storage.index}"
 
     def _instructions(self, instructions: Iterable[Instruction], indent: str) -> Iterator[str]:
         for call in instructions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from delegate.program.blocks import walk
-from delegate.program.model import DelegateCall, DelegateSpec, Home, Method, Storage
+from delegate.program.model import DelegateCall, DelegateSpec, Method, Storage, StorageKind
 from delegate.runtime.backend import Array, DeviceMemory
 from delegate.runtime.resources import Resources
 
@@ -45,7 +45,7 @@ def _wanted(
         if isinstance(call, DelegateCall):
             for index in (*call.outputs, *call.inputs):
                 storage = storages[index]
-                if (storage.home, storage.index) == (Home.ARENA, number):
+                if (storage.kind, storage.index) == (StorageKind.ARENA, number):
                     spec = resources.program.delegates[call.delegate]
                     found[storage.offset] = max(found.get(storage.offset, (0, spec)), (sizes[index], spec), key=_size)
     return found

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from delegate.program.expr import Number, evaluate
-from delegate.program.model import Arg, Home, Method, Ref, Storage
+from delegate.program.model import Arg, Method, Ref, Storage, StorageKind
 from delegate.program.raw import nbytes, shadow
 from delegate.runtime.backend import Array, DeviceTensor, TensorType
 from delegate.runtime.resources import Resources
@@ -75,11 +75,11 @@ class Arrays:
     def _home_array(self, index: int) -> Array | DeviceTensor | None:
         """The array of a value that is neither a view nor different in every call."""
         storage, value = self.storage[index], self._method.values[index]
-        if storage.home is Home.CONSTANT:
+        if storage.kind is StorageKind.CONSTANT:
             return self._resources.constants[storage.index]
-        if storage.home is Home.STATE:
+        if storage.kind is StorageKind.STATE:
             return self._resources.states[storage.index]
-        if storage.home is Home.ARENA and storage.offset >= 0:
+        if storage.kind is StorageKind.ARENA and storage.offset >= 0:
             shape, dtype = self.shapes[index], value.dtype.numpy
             size = nbytes(shape, dtype)
             arena = self._arenas[storage.index]
@@ -102,13 +102,13 @@ class Arrays:
 
     def owner(self, index: int) -> int:
         """The value whose memory the value lies in."""
-        while self.storage[index].home is Home.ALIAS:
+        while self.storage[index].kind is StorageKind.ALIAS:
             index = self.storage[index].index
         return index
 
     def per_call(self, index: int) -> bool:
         """Whether the value lies in other memory at every call."""
-        return self.storage[self.owner(index)].home in (Home.INPUT, Home.OUTPUT)
+        return self.storage[self.owner(index)].kind in (StorageKind.INPUT, StorageKind.OUTPUT)
 
     def call_slots(self) -> list[Slot]:
         """All places that a call fills."""
@@ -116,7 +116,7 @@ class Arrays:
 
     def is_view(self, index: int) -> bool:
         """Whether the value is a part or another shape of one that owns memory."""
-        return self.storage[self.same(index)].home is Home.ALIAS
+        return self.storage[self.same(index)].kind is StorageKind.ALIAS
 
     def same(self, index: int) -> int:
         """The value that this one is as it is: itself, unless it is an input of a block that is another value."""

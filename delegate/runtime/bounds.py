@@ -16,11 +16,11 @@ from delegate.program.expr import Number, Symbols, evaluate
 from delegate.program.memory_plan import align
 from delegate.program.model import (
     Block,
-    Home,
     Instruction,
     KernelCall,
     Method,
     Program,
+    StorageKind,
     StructuredCall,
     Symbol,
 )
@@ -52,7 +52,7 @@ def planned_at_bounds(program: Program, method: Method, kernels: Kernels) -> Met
         plan = assign_storage(program, method, kernels, example, sizes)
     except (InputError, KernelError, ValueError, IndexError):  # of a view of sizes that do not go together
         return method
-    unbounded = any(c is None and s.home is Home.ARENA for c, s in zip(counts, plan.storages, strict=True))
+    unbounded = any(c is None and s.kind is StorageKind.ARENA for c, s in zip(counts, plan.storages, strict=True))
     if unbounded or sum(map(align, plan.arenas)) > LARGEST_ARENA:
         return method
     values = tuple(v._replace(storage=s) for v, s in zip(method.values, plan.storages, strict=True))
@@ -90,7 +90,7 @@ class _Views:
         return not isinstance(call, KernelCall) or not self._is_alias(call.outputs) or self._call_holds(call)
 
     def _is_alias(self, values: Iterable[int]) -> bool:
-        return any(self._method.values[i].storage.home is Home.ALIAS for i in values)
+        return any(self._method.values[i].storage.kind is StorageKind.ALIAS for i in values)
 
     def _block_holds(self, call: StructuredCall, block: Block) -> bool:
         for index, base in block_bases(call, block):

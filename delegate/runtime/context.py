@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from delegate.errors import ProgramError, did_you_mean
 from delegate.program.dtypes import DType
 from delegate.runtime.backend import Array
-from delegate.runtime.forking import torn
-from delegate.runtime.lifecycle import Bound, closed_error
+from delegate.runtime.forking import torn_states_error
+from delegate.runtime.lifecycle import NotPicklable, closed_error
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
 from delegate.runtime.states import Parts, States
-from delegate.runtime.unexpected import reading
+from delegate.runtime.translate_errors import reading
 
 if TYPE_CHECKING:
     from delegate.runtime.profile import Profile
 
 
-class Context(Bound):
+class Context(NotPicklable):
     """An independent use of a program, such as one conversation: methods that share states with each other alone.
 
     Contexts of one program share its constants, its delegates and its plans; states and working memory are their own.
@@ -45,7 +45,7 @@ class Context(Bound):
         self._profiles: tuple[Profile, ...] = ()
         self._portable_shares = resources.portable_shares
 
-    def leave_behind(self, ready: Callable[[], Resources]) -> None:
+    def mark_forked(self, ready: Callable[[], Resources]) -> None:
         """Wait for the first call in this process, which was forked: see `forking`.
 
         Args:
@@ -54,7 +54,7 @@ class Context(Bound):
         self._torn = self._lock.locked() and bool(self._states.arrays)
         self._lock, self._ready = threading.Lock(), ready
         for method in self._methods.values():
-            method.leave_behind(self.make_ready, self._lock)
+            method.mark_forked(self.make_ready, self._lock)
 
     def make_ready(self) -> None:
         """Bind the methods in this process, where it was forked since they were bound.
@@ -67,10 +67,10 @@ class Context(Bound):
             if self._ready is None:
                 return
             if self._torn:
-                raise torn()
+                raise torn_states_error()
             own = self._ready()._replace(states=self._states.arrays, lock=self._lock)
             for method in self._methods.values():
-                method.bind_anew(own)
+                method.rebind(own)
             self._ready = None
 
     @property
@@ -129,7 +129,7 @@ class Context(Bound):
         """
         with self._lock, reading("the parts"):
             if self._torn:
-                raise torn()
+                raise torn_states_error()
             return self._states.snapshot(parts)
 
     def restore(self, snapshot: Mapping[str, Array], parts: Parts | None = None) -> None:

@@ -91,8 +91,8 @@ def _with_fallback(init: Init, spec: DelegateSpec, fallbacks: Fallbacks) -> Dele
     try:
         delegate = init(spec)
     except (Exception, SystemExit) as error:
-        return fallbacks.instead(spec, error)
-    return fallbacks.until_it_fails(spec, delegate)
+        return fallbacks.create_fallback(spec, error)
+    return fallbacks.with_fallback(spec, delegate)
 
 
 class InProcess:

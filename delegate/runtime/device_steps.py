@@ -11,7 +11,7 @@ from delegate.program.blocks import walk
 from delegate.program.model import DelegateCall, DelegateSpec, Method, Program
 from delegate.runtime.backend import DeviceTensor
 from delegate.runtime.spaces import Space
-from delegate.runtime.steps import DelegateStep, failed, unfilled
+from delegate.runtime.steps import DelegateStep, failed, outputs_not_filled
 
 
 class DeviceStep(DelegateStep):
@@ -22,7 +22,7 @@ class DeviceStep(DelegateStep):
     def __call__(self) -> None:
         with self.lock:
             if self.delegate.execute(tuple([_current(t) for t in self.inputs]), tuple(self.outputs)) is not None:
-                raise unfilled()
+                raise outputs_not_filled()
 
 
 def _current(tensor: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from delegate.runtime.backend import Array
 from delegate.runtime.lifecycle import Closed
 from delegate.runtime.platform import no_memory
-from delegate.runtime.steps import DelegateStep, unfilled
+from delegate.runtime.steps import DelegateStep, outputs_not_filled
 
 
 class DirectCall:
@@ -37,7 +37,7 @@ class DirectCall:
         try:
             with self._lock:
                 if self._execute(tuple(inputs), tuple(outputs)) is not None:
-                    raise unfilled()
+                    raise outputs_not_filled()
         except (Exception, SystemExit) as error:
             raise self._step.failed(error) from error
         return outputs

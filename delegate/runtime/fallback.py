@@ -20,7 +20,7 @@ from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Delegate, DeviceTensor, TensorType
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
-from delegate.runtime.steps import unfilled
+from delegate.runtime.steps import outputs_not_filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +62,19 @@ class Fallbacks:
         self._resources, self._warn = resources, warn
         self._delegates: list[_UntilItFails] = []
 
-    def instead(self, spec: DelegateSpec, error: BaseException) -> Delegate:
+    def create_fallback(self, spec: DelegateSpec, error: BaseException) -> Delegate:
         """What runs a partition whose delegate could not be made; raises KernelError where a kernel is missing."""
         made = self.delegate(spec)
         self.note(spec, "load", error)
         return made
 
-    def until_it_fails(self, spec: DelegateSpec, delegate: Delegate) -> Delegate:
+    def with_fallback(self, spec: DelegateSpec, delegate: Delegate) -> Delegate:
         """The delegate, replaced by its fallback at the first call that fails."""
         made = _UntilItFails(spec, delegate, self)
         self._delegates.append(made)
         return made
 
-    def begin_anew(self) -> None:
+    def forget_delegates(self) -> None:
         """Forget the delegates, which are made anew; what has happened stays told."""
         self._delegates.clear()
 
@@ -136,7 +136,7 @@ class _UntilItFails(Delegate):
         execute = self._execute
         try:
             if execute(inputs, outputs) is not None:
-                raise unfilled()
+                raise outputs_not_filled()
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             if execute is not self._own or isinstance(error, Stopped):
                 raise

@@ -39,14 +39,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_follow)
 
 
-def keep_for_ever(value: object) -> None:
+def leak(value: object) -> None:
     """Have something never be freed, not even at the end of the process."""
     import ctypes  # few processes fork
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
-def torn() -> ExecutionError:
+def torn_states_error() -> ExecutionError:
     """The error where a call was writing states while the process was forked."""
     return ExecutionError(
         "another thread was in a call when this process was forked, and its states may be written in part",

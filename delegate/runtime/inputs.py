@@ -13,8 +13,8 @@ from delegate.program.dtypes import DType
 from delegate.program.expr import Expr, Number, Symbols, evaluate
 from delegate.program.model import Input, Method, Symbol, Value
 from delegate.runtime.backend import Array
-from delegate.runtime.given import array_of
-from delegate.runtime.unexpected import reading, shown
+from delegate.runtime.to_numpy import array_of
+from delegate.runtime.translate_errors import reading, shown
 
 _ARRAY = np.ndarray
 

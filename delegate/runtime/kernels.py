@@ -10,11 +10,11 @@ from delegate.errors import KernelError
 from delegate.kernels.layouts import with_any_layout
 from delegate.program.dtypes import DType
 from delegate.program.lifetimes import refs
-from delegate.program.model import Home, KernelCall, Method, Program, Ref
+from delegate.program.model import KernelCall, Method, Program, Ref, StorageKind
 
 if TYPE_CHECKING:
     from delegate.kernels.kernel import Kernel
-    from delegate.kernels.libraries import Wanted
+    from delegate.kernels.libraries import KernelRequest
     from delegate.kernels.table import KernelTable
     from delegate.registry import Registry
 
@@ -81,7 +81,7 @@ class Kernels:
         """The kernel of an instruction; raises KernelError naming operator, dtypes and the user's line."""
         op = program.operators[call.operator]
         dtypes = {method.values[i].dtype for i in (*refs(call.args), *call.outputs)}
-        updates = any(method.values[o].storage.home in (Home.STATE, Home.INPUT) for o in call.outputs)
+        updates = any(method.values[o].storage.kind in (StorageKind.STATE, StorageKind.INPUT) for o in call.outputs)
         kernel = self.find(op, dtypes, in_place=updates, allocates=allocates)
         if kernel is None or (not kernel.is_view and _must_be_view(method, call)):
             names = ", ".join(sorted(t.name for t in dtypes))
@@ -93,7 +93,7 @@ class Kernels:
         return kernel
 
 
-def kernels_of(registry: Registry, wanted: Wanted | None) -> Kernels:
+def kernels_of(registry: Registry, wanted: KernelRequest | None) -> Kernels:
     """The kernels of these libraries; see `InstalledKernels.tables`. What is named wrong is said at once."""
     tables = None if wanted is None else registry.kernels.tables(wanted)
 
@@ -108,7 +108,7 @@ def kernels_of(registry: Registry, wanted: Wanted | None) -> Kernels:
 
 def _must_be_view(method: Method, call: KernelCall) -> bool:
     """Whether the plan of memory has no place for a copy."""
-    return any(method.values[o].storage.home is Home.ALIAS for o in call.outputs)
+    return any(method.values[o].storage.kind is StorageKind.ALIAS for o in call.outputs)
 
 
 def base_of(method: Method, call: KernelCall) -> int:

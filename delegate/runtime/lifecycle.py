@@ -22,7 +22,7 @@ class Closed:
     execute = arrays = symbols = run
 
 
-class Bound:
+class NotPicklable:
     """Base of what is bound to memory and delegates of this process."""
 
     def __reduce__(self) -> NoReturn:

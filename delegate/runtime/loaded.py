@@ -18,11 +18,11 @@ from delegate.program import file
 from delegate.program.model import Constant, Program, State, StructuredCall
 from delegate.registry import Registry, default_registry
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
-from delegate.runtime.computed import ComputedValues
 from delegate.runtime.context import Context
 from delegate.runtime.delegates import InProcess, close_delegates, make_delegates
-from delegate.runtime.forking import keep_for_ever, watch
+from delegate.runtime.forking import leak, watch
 from delegate.runtime.kernels import kernels_of
+from delegate.runtime.lazy_constants import LazyConstantTable
 from delegate.runtime.lifecycle import closed_error
 from delegate.runtime.load_options import LoadOptions, with_load_options
 from delegate.runtime.platform import DEFAULT, Platform
@@ -31,7 +31,7 @@ from delegate.runtime.states import zeros
 from delegate.runtime.workers import Workers
 
 if TYPE_CHECKING:
-    from delegate.kernels.libraries import Wanted
+    from delegate.kernels.libraries import KernelRequest
     from delegate.program.source import Source
     from delegate.report import Report
     from delegate.runtime.fallback import FallbackEvent, Fallbacks
@@ -45,7 +45,7 @@ _POLICIES = get_args(Policy)
 def load(
     source: Source,
     *,
-    kernels: Wanted | None = None,
+    kernels: KernelRequest | None = None,
     fallback: Policy | None = None,
     platform: Platform = DEFAULT,
     trust_code: bool = False,
@@ -119,7 +119,7 @@ class LoadedProgram(Context):
         self,
         program: Program,
         registry: Registry | None = None,
-        kernels: Wanted | None = None,
+        kernels: KernelRequest | None = None,
         *,
         fallback: Policy | None = None,
         platform: Platform = DEFAULT,
@@ -137,7 +137,7 @@ class LoadedProgram(Context):
             kernels=kernels_of(self._registry, kernels),
             platform=platform,
             states=_starts(program),
-            computed=ComputedValues(),
+            lazy_constants=LazyConstantTable(),
             lock=Lock(),
             workers=Workers(),
             portable_shares={},
@@ -177,14 +177,14 @@ class LoadedProgram(Context):
         """Leave locks and delegates to the parent; called in a process that was forked, before anything else there."""
         if not self._methods:
             return
-        keep_for_ever((self._shared, self._init))
-        nothing = self._shared._replace(delegates=(), delegate_locks=(), spaces=(), computed=ComputedValues())
+        leak((self._shared, self._init))
+        nothing = self._shared._replace(delegates=(), delegate_locks=(), spaces=(), lazy_constants=LazyConstantTable())
         self._shared = nothing._replace(workers=Workers())  # the threads of the old ones are not here
         if self._fallbacks is not None:
-            self._fallbacks.begin_anew()
+            self._fallbacks.forget_delegates()
         self._forked, self._making = True, Lock()
         for context in (self, *self._contexts):
-            context.leave_behind(self.ready)
+            context.mark_forked(self.ready)
 
     def _make_delegates(self, *, forked: bool) -> None:
         program = _with_shares(self.program, self._registry)
@@ -276,9 +276,9 @@ def _with_shares(program: Program, registry: Registry) -> Program:
     """The program, with shares of the threads for delegates that run at the same time."""
     if not any(isinstance(call, StructuredCall) for method in program.methods for call in method.instructions):
         return program
-    from delegate.runtime.shares import with_shares  # most programs do without it
+    from delegate.runtime.split_threads import split_threads  # most programs do without it
 
-    return with_shares(program, registry)
+    return split_threads(program, registry)
 
 
 def _spaces(program: Program, runtimes: Mapping[str, BackendRuntime], fallbacks: Fallbacks | None) -> tuple[Space, ...]:

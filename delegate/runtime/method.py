@@ -10,30 +10,30 @@ from delegate.program import model
 from delegate.program.dtypes import DType
 from delegate.program.expr import Symbols
 from delegate.program.model import Input, Ref, Tree
-from delegate.program.written import written_inputs
+from delegate.program.written_inputs import written_inputs
 from delegate.runtime.backend import Array
-from delegate.runtime.binding import Binding
-from delegate.runtime.bindings import Bindings
+from delegate.runtime.execution_plan import ExecutionPlan
 from delegate.runtime.forking import Forked
 from delegate.runtime.inputs import InputChecker
-from delegate.runtime.lifecycle import Bound, Closed
+from delegate.runtime.lifecycle import Closed, NotPicklable
 from delegate.runtime.platform import DEFAULT
 from delegate.runtime.resources import Resources
+from delegate.runtime.specialization_cache import SpecializationCache
+from delegate.runtime.translate_errors import binding, reading, running
 from delegate.runtime.tree import flatten, unflatten
-from delegate.runtime.unexpected import binding, reading, running
-from delegate.runtime.written import give_back, own_arrays
+from delegate.runtime.writable_inputs import copy_back, writable_inputs
 
 if TYPE_CHECKING:
     from threading import Lock
 
     from delegate.runtime.profile import Watch
-    from delegate.runtime.stages import Staged
+    from delegate.runtime.stages import StagedExecutor
 
 
 _NONE = Symbols()
 
 
-class Method(Bound):
+class Method(NotPicklable):
     """One entry point of a program.
 
     Calls from several threads are safe; those of the methods of one context run one after another, because they share
@@ -47,8 +47,8 @@ class Method(Bound):
     def __init__(self, resources: Resources, definition: model.Method) -> None:
         self.definition = definition
         self._checker: InputChecker | Closed | Forked = InputChecker(definition)
-        self._only: Binding | Closed | None
-        self._bound: Bindings | Staged | Closed | None
+        self._only: ExecutionPlan | Closed | None
+        self._bound: SpecializationCache | StagedExecutor | Closed | None
         self._lock = resources.lock
         self.written = written_inputs(resources.program, definition)
         self._positional = _only_positional_leaves(definition.in_tree)
@@ -96,14 +96,14 @@ class Method(Bound):
         own: list[Array] = []
         if self.written:
             with reading("an input that the method writes to"):
-                own = own_arrays(self.definition, self.written, leaves, arrays)
+                own = writable_inputs(self.definition, self.written, leaves, arrays)
         symbols = _NONE if self._only is not None else self._checker.symbols(arrays)
         try:
             with self._lock:
                 try:
                     results = self._once(arrays, symbols)
                 except DeviceLost as error:
-                    if not self._can_do_without_device(error):
+                    if not self._recover_from_lost_device(error):
                         raise
                     results = self._once(arrays, symbols)
         except InputError:  # sizes that do not go together, or that the data gives
@@ -116,7 +116,7 @@ class Method(Bound):
             self._resources.platform.abort(turned)
             raise turned from error
         if own:
-            give_back(own, self.written, arrays)
+            copy_back(own, self.written, arrays)
         for number in self._bits:
             results[number] = results[number].view()
         return results
@@ -127,10 +127,10 @@ class Method(Bound):
         assert self._bound is not None
         return self._bound.run(arrays, symbols)
 
-    def _can_do_without_device(self, error: DeviceLost) -> bool:
-        from delegate.runtime.spaces import can_do_without
+    def _recover_from_lost_device(self, error: DeviceLost) -> bool:
+        from delegate.runtime.spaces import switch_lost_devices
 
-        return can_do_without(self._resources.spaces, self.definition, error)
+        return switch_lost_devices(self._resources.spaces, self.definition, error)
 
     def check(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """An array per input, None for a literal; raises as `run` does where they do not fit."""
@@ -141,11 +141,11 @@ class Method(Bound):
         with self._lock:
             self._bind(self._resources._replace(watch=watch))
 
-    def leave_behind(self, make_ready: Callable[[], None], lock: Lock) -> None:
+    def mark_forked(self, make_ready: Callable[[], None], lock: Lock) -> None:
         """Do nothing in this process, which was forked, until the first call has `make_ready` bind it anew."""
         self._lock, self._checker = lock, Forked(make_ready, self.check)
 
-    def bind_anew(self, resources: Resources) -> None:
+    def rebind(self, resources: Resources) -> None:
         """Run in this process, on the delegates of these resources."""
         self._bind(resources._replace(watch=self._resources.watch))
         self._checker = InputChecker(self.definition)
@@ -164,18 +164,22 @@ class Method(Bound):
 
     def _bind_steps(self, resources: Resources) -> None:
         self._resources = resources
-        only = None if self.definition.symbols else Binding(resources, self.definition, Symbols())
+        only = None if self.definition.symbols else ExecutionPlan(resources, self.definition, Symbols())
         self._direct = only.direct if only is not None and resources.platform is DEFAULT and not self._bits else None
         self._only = only
         self._bound = _bound(resources, self.definition) if self.definition.symbols else None
 
 
-def _bound(resources: Resources, definition: model.Method) -> Bindings | Staged:
+def _bound(resources: Resources, definition: model.Method) -> SpecializationCache | StagedExecutor:
     """What runs a method that has symbols."""
     from delegate.program.stages import depends_on_data  # most programs do without them
-    from delegate.runtime.stages import Staged
+    from delegate.runtime.stages import StagedExecutor
 
-    return Staged(resources, definition) if depends_on_data(definition) else Bindings(resources, definition)
+    return (
+        StagedExecutor(resources, definition)
+        if depends_on_data(definition)
+        else SpecializationCache(resources, definition)
+    )
 
 
 def _only_positional_leaves(tree: Tree) -> int:

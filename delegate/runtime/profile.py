@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-from delegate.program.model import DelegateCall, Home, Instruction, KernelCall, Method, Program, Ref
+from delegate.program.model import DelegateCall, Instruction, KernelCall, Method, Program, Ref, StorageKind
 from delegate.runtime.steps import CompactStep, Step
 
 T = TypeVar("T")
@@ -164,7 +164,7 @@ def _kind(method: Method, call: Instruction) -> Kind:
     if isinstance(call, KernelCall):
         values = (*call.outputs, *(arg.index for arg in call.args if isinstance(arg, Ref)))
         stored = (method.values[i].storage for i in values)
-        is_across = any(storage.home is Home.ARENA and storage.index > 0 for storage in stored)
+        is_across = any(storage.kind is StorageKind.ARENA and storage.index > 0 for storage in stored)
         return "copy" if is_across else "kernel"
     return "partition" if isinstance(call, DelegateCall) else "control flow"
 

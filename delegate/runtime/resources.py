@@ -15,7 +15,7 @@ from delegate.runtime.platform import Platform
 from delegate.runtime.workers import Workers
 
 if TYPE_CHECKING:
-    from delegate.runtime.computed import ComputedValues
+    from delegate.runtime.lazy_constants import LazyConstantTable
     from delegate.runtime.profile import Watch
     from delegate.runtime.spaces import Space
 
@@ -31,7 +31,7 @@ class Resources(NamedTuple):
         kernels: where kernels are looked up.
         platform: gives memory.
         states: an array per state.
-        computed: what methods make of constants alone.
+        lazy_constants: what methods make of constants alone.
         lock: held during a call.
         workers: threads for branches that may run at the same time.
         watch: of the instructions; None where nobody watches.
@@ -46,7 +46,7 @@ class Resources(NamedTuple):
     kernels: Kernels
     platform: Platform
     states: tuple[Array, ...]
-    computed: ComputedValues
+    lazy_constants: LazyConstantTable
     lock: Lock
     workers: Workers
     portable_shares: dict[str, float]

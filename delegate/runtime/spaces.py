@@ -13,7 +13,7 @@ from delegate.errors import BackendFailed, DeviceLost
 from delegate.plugins import AUTHOR
 from delegate.program.blocks import walk
 from delegate.program.memory_plan import align
-from delegate.program.model import DelegateSpec, Home, MemorySpace, Method, Program
+from delegate.program.model import DelegateSpec, MemorySpace, Method, Program, StorageKind
 from delegate.runtime.backend import BackendRuntime, DeviceMemory
 from delegate.runtime.steps import failed
 
@@ -90,7 +90,7 @@ def make_spaces(
     return tuple(Space(n, s, runtimes.get(s.backend), fallbacks) for n, s in enumerate(program.spaces, 1))
 
 
-def can_do_without(spaces: Sequence[Space], method: Method, error: DeviceLost) -> bool:
+def switch_lost_devices(spaces: Sequence[Space], method: Method, error: DeviceLost) -> bool:
     """Have all partitions on lost devices run on their fallbacks; whether the call that met that may be run again.
 
     It may not where a state, or an input that the module writes to, has its new value in part.
@@ -98,5 +98,5 @@ def can_do_without(spaces: Sequence[Space], method: Method, error: DeviceLost) -
     left = [space.leave(error) for space in spaces]  # all of them
     if not any(left):
         return False
-    written = (method.values[o].storage.home for call in walk(method.instructions) for o in call.outputs)
-    return not {Home.STATE, Home.INPUT} & set(written)
+    written = (method.values[o].storage.kind for call in walk(method.instructions) for o in call.outputs)
+    return not {StorageKind.STATE, StorageKind.INPUT} & set(written)

@@ -13,27 +13,27 @@ from delegate.kernels.halves import from_bfloat16
 from delegate.plugins import one_line
 from delegate.program.dtypes import DType
 from delegate.program.expr import Number, Symbols, evaluate
-from delegate.program.model import Arg, Home, KernelCall, Method, Ref
+from delegate.program.model import Arg, KernelCall, Method, Ref, StorageKind
 from delegate.program.stages import Stage, split
 from delegate.runtime.backend import Array
-from delegate.runtime.bindings import Bindings
 from delegate.runtime.bounds import planned_at_bounds
 from delegate.runtime.inputs import check_range
 from delegate.runtime.kernels import place
 from delegate.runtime.resources import Resources
+from delegate.runtime.specialization_cache import SpecializationCache
 from delegate.runtime.storage import check_shape, concrete
 
 
-class Staged:
-    """A method as a chain of stages; see `delegate.program.stages`. Called as `Bindings` are. Not thread-safe."""
+class StagedExecutor:
+    """A method as a chain of stages; see `delegate.program.stages`. Called as `SpecializationCache` are. Not thread-safe."""
 
     def __init__(self, resources: Resources, method: Method) -> None:
         self._resources, self._method = resources, method
         self._stages = [(stage, self._bindings(stage)) for stage in split(method)]
 
-    def _bindings(self, stage: Stage) -> Bindings:
+    def _bindings(self, stage: Stage) -> SpecializationCache:
         planned = planned_at_bounds(self._resources.program, stage.method, self._resources.kernels)
-        return Bindings(self._resources, planned)
+        return SpecializationCache(self._resources, planned)
 
     def run(self, inputs: Sequence[Array | None], symbols: Mapping[int, Number]) -> list[Any]:
         """Run where symbol i has the number `symbols[i]`, for those symbols that the inputs tell.
@@ -59,9 +59,9 @@ class Staged:
 
     def _array(self, index: int, there: Mapping[int, Array]) -> Array:
         storage = self._method.values[index].storage
-        if storage.home is Home.CONSTANT:
+        if storage.kind is StorageKind.CONSTANT:
             return self._resources.constants[storage.index]
-        return self._resources.states[storage.index] if storage.home is Home.STATE else there[index]
+        return self._resources.states[storage.index] if storage.kind is StorageKind.STATE else there[index]
 
     def _allocate(self, call: KernelCall, there: Mapping[int, Array], known: Mapping[int, Number]) -> list[Array]:
         """The results of a kernel that makes them itself."""

@@ -123,7 +123,7 @@ def kernel_step(kernel: Kernel, args: list[Any], outs: list[Any], place: str) ->
     return (CopiedViewStep if kernel.is_view else own)(kernel.function, args, outs, place)
 
 
-def unfilled() -> BackendFailed:
+def outputs_not_filled() -> BackendFailed:
     """The error where `Delegate.execute` gives something back: its results, most likely, which no array then holds."""
     return BackendFailed("its execute() should fill `outputs` and give nothing, but gave something", remedy=AUTHOR)
 
@@ -157,7 +157,7 @@ class DelegateStep:
     def __call__(self) -> None:
         with self.lock:
             if self.delegate.execute(tuple(self.inputs), tuple(self.outputs)) is not None:
-                raise unfilled()
+                raise outputs_not_filled()
 
     def failed(self, error: BaseException) -> DelegateError:
         """The error that tells the user which partition failed."""

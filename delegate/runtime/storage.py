@@ -19,13 +19,13 @@ from delegate.program.lifetimes import Lifetimes
 from delegate.program.memory_plan import Lifetime, plan_buffers, plan_memory
 from delegate.program.model import (
     Arg,
-    Home,
     Instruction,
     KernelCall,
     Method,
     Program,
     Ref,
     Storage,
+    StorageKind,
     StructuredCall,
 )
 from delegate.program.raw import shadow
@@ -35,7 +35,7 @@ from delegate.runtime.kernels import Kernels, base_of, place
 if TYPE_CHECKING:
     from delegate.kernels.kernel import Kernel
 
-UNPLANNED = Storage(Home.ARENA, 0, -1)
+UNPLANNED = Storage(StorageKind.ARENA, 0, -1)
 
 
 class MemoryPlan(NamedTuple):
@@ -126,7 +126,7 @@ class _Assignment:
         sizes: Sequence[int] | None,
     ) -> None:
         self.program, self.method, self.kernels, self.symbols = program, method, kernels, symbols
-        self.storages = [v.storage if v.storage.home is not Home.ALIAS else UNPLANNED for v in method.values]
+        self.storages = [v.storage if v.storage.kind is not StorageKind.ALIAS else UNPLANNED for v in method.values]
         self.shadows = [shadow([evaluate(d, symbols) for d in v.shape], v.dtype.numpy) for v in method.values]
         self.exact = sizes is None
         self.sizes = sizes or [s.size * s.itemsize for s in self.shadows]
@@ -140,19 +140,19 @@ class _Assignment:
         lives = Lifetimes(self.method, self.storages)
         planned: dict[int, list[int]] = {0: []}
         for index, storage in enumerate(self.storages):
-            if storage.home is Home.ARENA and lives.start[index] >= 0:
+            if storage.kind is StorageKind.ARENA and lives.start[index] >= 0:
                 planned.setdefault(storage.index, []).append(index)
         arenas = [0] * (1 + max(planned))
         lifetimes = {s: [lives.lifetime(i, self.sizes[i]) for i in planned[s]] for s in planned}
         for space, indices in planned.items():
             offsets, arenas[space] = (plan_buffers if space else plan_memory)(lifetimes[space])
             for index, offset in zip(indices, offsets, strict=True):
-                self.storages[index] = Storage(Home.ARENA, space, offset)
+                self.storages[index] = Storage(StorageKind.ARENA, space, offset)
         return MemoryPlan(tuple(self.storages), tuple(arenas), tuple(lifetimes[0]))
 
     def _make_output(self, root: int, number: int) -> None:
-        if self.storages[root].home is Home.ARENA:
-            self.storages[root] = Storage(Home.OUTPUT, number)
+        if self.storages[root].kind is StorageKind.ARENA:
+            self.storages[root] = Storage(StorageKind.OUTPUT, number)
 
     def _walk(self, instructions: Iterable[Instruction]) -> None:
         for instruction in instructions:
@@ -166,7 +166,7 @@ class _Assignment:
     def _alias(self, kernel: Kernel, call: KernelCall) -> None:
         """Make the outputs views of the first argument, if its strides allow that."""
         base = base_of(self.method, call)
-        if any(self.storages[o].home is not Home.ARENA for o in call.outputs):
+        if any(self.storages[o].kind is not StorageKind.ARENA for o in call.outputs):
             return
         args = [concrete(a, self.symbols) for a in call.args]
         args[0] = self.shadows[base]
@@ -178,7 +178,7 @@ class _Assignment:
                 self._place(output, base, view)
 
     def _place(self, index: int, base: int, view: Array) -> None:
-        self.storages[index] = Storage(Home.ALIAS, base)
+        self.storages[index] = Storage(StorageKind.ALIAS, base)
         self.shadows[index] = view
         self.root[index] = self.root[base]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from delegate.errors import ProgramError
 from delegate.program.blocks import block_bases
-from delegate.program.model import Block, Home, Instruction, Structure, StructuredCall
+from delegate.program.model import Block, Instruction, StorageKind, Structure, StructuredCall
 from delegate.runtime.arrays import Arrays
 from delegate.runtime.blocks import BoundBlock, IfStep, Moves, ScanStep, WhileStep
 from delegate.runtime.steps import Step
@@ -62,7 +62,7 @@ def _require(pairs: Iterable[tuple[tuple[int, ...], tuple[int, ...]]], place: st
 def _bound_block(arrays: Arrays, call: StructuredCall, block: Block, bind: Bind) -> BoundBlock:
     bases = dict(block_bases(call, block))
     for index, base in bases.items():
-        if arrays.storage[index].home is Home.ALIAS:
+        if arrays.storage[index].kind is StorageKind.ALIAS:
             arrays.identify(index, base)
     return BoundBlock(_moves(arrays, list(bases.values()), list(bases)), bind(block.instructions))
 

@@ -10,12 +10,12 @@ from delegate.program.expr import Expr, Op
 from delegate.program.model import (
     DelegateCall,
     DelegateSpec,
-    Home,
     Input,
     Method,
     Program,
     Ref,
     Storage,
+    StorageKind,
     Symbol,
     Tree,
     Value,
@@ -45,7 +45,7 @@ def save_number(path: Path) -> Path:
 def save_sum(path: Path, *, dynamic: bool = False) -> Path:
     """Write the program; the first dimension is dynamic (1 to 8) on wish."""
     rows = Expr(Op.SYMBOL, 0) if dynamic else 2
-    homes = [("x", Home.INPUT, 0), ("y", Home.INPUT, 1), ("add", Home.OUTPUT, 0)]
+    homes = [("x", StorageKind.INPUT, 0), ("y", StorageKind.INPUT, 1), ("add", StorageKind.OUTPUT, 0)]
     method = Method(
         name="forward",
         inputs=(Input("x", 0), Input("y", 1)),

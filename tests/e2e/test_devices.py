@@ -21,7 +21,7 @@ from delegate.compiled import CompiledProgram
 from delegate.errors import BackendFailed, DeviceLost, ProgramError
 from delegate.program.file import serialize
 from delegate.program.memory_plan import Lifetime, align, plan_buffers
-from delegate.program.model import COPY_ACROSS, Home, Method, Ref, Storage
+from delegate.program.model import COPY_ACROSS, Method, Ref, Storage, StorageKind
 from delegate.program.verifier import verify
 from delegate.registry import default_registry
 from delegate.report import Report
@@ -122,7 +122,7 @@ def lowered(module: nn.Module, *, keep: str = "", **changes: Any) -> CompiledPro
 
 
 def on_device(method: Method) -> list[str]:
-    return [v.name for v in method.values if v.storage.home is Home.ARENA and v.storage.index]
+    return [v.name for v in method.values if v.storage.kind is StorageKind.ARENA and v.storage.index]
 
 
 def fetches(program: Any) -> int:
@@ -366,9 +366,9 @@ def altered(what: str) -> Any:
     if what == "the caller gets it":
         return program._replace(methods=(method._replace(outputs=(method.outputs[0], Ref(kept))),))
     if what in ("a kernel makes it", "from device to device"):
-        made = next(i for i, v in enumerate(values) if v.storage.home is Home.ARENA and not v.storage.index)
+        made = next(i for i, v in enumerate(values) if v.storage.kind is StorageKind.ARENA and not v.storage.index)
         index = made if what == "a kernel makes it" else method.instructions[fetch].outputs[0]
-        values[index] = values[index]._replace(storage=Storage(Home.ARENA, 1, 0))
+        values[index] = values[index]._replace(storage=Storage(StorageKind.ARENA, 1, 0))
         return program._replace(methods=(method._replace(values=tuple(values)),))
     if what == "no such space":
         return program._replace(delegates=tuple(d._replace(space=3) for d in program.delegates))

@@ -15,7 +15,7 @@ from torch import nn
 import delegate
 from delegate.compiled import CompiledProgram
 from delegate.program import file
-from delegate.program.model import Home
+from delegate.program.model import StorageKind
 from examples.llama.model import Llama
 from tests.e2e.processes import AHEAD_OF_TIME, run
 from tests.zoo import libraries
@@ -103,7 +103,9 @@ def test_transformers_with_its_static_cache(backends):
     assert tokens == generated(model, model, PROMPT)
     decode = next(m for m in program.program.methods if m.name == "decode")
     written = [decode.values[o] for call in decode.instructions for o in call.outputs]
-    assert sum(v.storage.home is Home.STATE and len(v.shape) == 4 for v in written) == 4  # each cache once, in place
+    assert (
+        sum(v.storage.kind is StorageKind.STATE and len(v.shape) == 4 for v in written) == 4
+    )  # each cache once, in place
     assert not any(v.name.endswith("(updated)") and len(v.shape) == 4 for v in written)
 
 

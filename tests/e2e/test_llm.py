@@ -14,7 +14,7 @@ import torch
 import delegate
 from delegate.errors import ConfigError, ExportError, InputError, ProgramError
 from delegate.program.lifetimes import refs
-from delegate.program.model import Home, KernelCall
+from delegate.program.model import KernelCall, StorageKind
 from delegate.testing import assert_same
 from examples.llm.batch import Batch
 from examples.llm.model import Model
@@ -121,7 +121,7 @@ def test_caches_and_attention_are_where_they_lie(qwen):
     program = qwen[1].program.program
     for method in (m for m in program.methods if m.name in ("prefill", "decode")):
         calls = [c for c in method.instructions if isinstance(c, KernelCall)]
-        states = {i for i, v in enumerate(method.values) if v.storage.home is Home.STATE}
+        states = {i for i, v in enumerate(method.values) if v.storage.kind is StorageKind.STATE}
         readers = [program.operators[c.operator] for c in calls if states & set(refs(c.args))]
         assert sorted(set(readers)) == ["aten.index_put.default", "delegate.cached_attention.default"]
         assert readers.count("delegate.cached_attention.default") == SHAPE["num_hidden_layers"]

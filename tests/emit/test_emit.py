@@ -12,7 +12,7 @@ import delegate
 from delegate.errors import LoweringError
 from delegate.program.expr import Expr, Op
 from delegate.program.file import serialize
-from delegate.program.model import DelegateCall, Home, KernelCall
+from delegate.program.model import DelegateCall, KernelCall, StorageKind
 from tests.lowering import compiled
 
 
@@ -30,7 +30,7 @@ def method(function, args, **options):
 
 
 def homes(made):
-    return {v.name: v.storage.home for v in made.values}
+    return {v.name: v.storage.kind for v in made.values}
 
 
 def operators(program):
@@ -66,7 +66,13 @@ def test_tied_weights_are_stored_once():
 def test_views_of_inputs_take_no_memory():
     made = method(lambda a: a.permute(1, 0)[1:].unsqueeze(0) + 1, (torch.ones(3, 4),))
     assert made.arenas == (0,)
-    assert list(homes(made).values()) == [Home.INPUT, Home.ALIAS, Home.ALIAS, Home.ALIAS, Home.OUTPUT]
+    assert list(homes(made).values()) == [
+        StorageKind.INPUT,
+        StorageKind.ALIAS,
+        StorageKind.ALIAS,
+        StorageKind.ALIAS,
+        StorageKind.OUTPUT,
+    ]
 
 
 def test_intermediate_values_share_the_arena():
@@ -77,12 +83,12 @@ def test_intermediate_values_share_the_arena():
 
     made = method(chain, (torch.ones(1024),))
     assert made.arenas == (2 * 4096,)
-    assert list(homes(made).values()).count(Home.ARENA) == 19
+    assert list(homes(made).values()).count(StorageKind.ARENA) == 19
 
 
 def test_result_and_its_view_are_one_output():
     made = method(lambda a: (lambda_result := a * 2, lambda_result.view(-1)), (torch.ones(2, 3),))
-    assert [h for h in homes(made).values() if h is not Home.INPUT] == [Home.OUTPUT, Home.ALIAS]
+    assert [h for h in homes(made).values() if h is not StorageKind.INPUT] == [StorageKind.OUTPUT, StorageKind.ALIAS]
 
 
 def test_arguments_follow_the_schema_with_defaults():
@@ -157,7 +163,7 @@ def test_states_are_updated_last():
     program = compiled(Cache(), (torch.ones(4),)).program
     last = program.methods[0].instructions[-1]
     assert program.operators[last.operator] == "aten.copy.default"
-    assert program.methods[0].values[last.outputs[0]].storage.home is Home.STATE
+    assert program.methods[0].values[last.outputs[0]].storage.kind is StorageKind.STATE
     assert [s.name for s in program.states] == ["cache"]
 
 

@@ -15,7 +15,7 @@ import delegate
 from delegate.program import file
 from delegate.program.dtypes import DType
 from delegate.program.model import Block as Body
-from delegate.program.model import Home, Ref, Storage, Structure, StructuredCall
+from delegate.program.model import Ref, Storage, StorageKind, Structure, StructuredCall
 from tests.runtime.test_blocks import Builder
 
 SEEDS = Path(__file__).parent / "seeds"
@@ -151,7 +151,7 @@ def _kept(exported, **partitioning):
 def _beside():
     """Branches that may run at the same time, of which one writes a state and one has a loop."""
     build = Builder()
-    x, state = build.input(), build.value(storage=Storage(Home.STATE, 0))
+    x, state = build.input(), build.value(storage=Storage(StorageKind.STATE, 0))
     new, inside, more, halved, body, out = (build.value() for _ in range(6))
     build.values[more] = build.values[more]._replace(dtype=DType.bool, shape=())
     first = (

@@ -10,7 +10,7 @@ from typing import Any
 from delegate.program.dtypes import DType
 from delegate.program.expr import Expr, Op, operands
 from delegate.program.file import assemble
-from delegate.program.model import Home, Program, Ref, Storage, Structure, Symbol, Tree
+from delegate.program.model import Program, Ref, Storage, StorageKind, Structure, Symbol, Tree
 from tests.program import layout
 
 INTS = (0, 1, -1, 2, 3, -2, 7, 64, 100, 2**31 - 1, -(2**31), 2**32, 2**40, 2**62, -(2**62), 2**63 - 1, -(2**63))
@@ -65,7 +65,7 @@ def _change(node: Any, source: random.Random) -> Any:
     if hasattr(node, "_replace"):
         return node._replace(**{name: new})
     if isinstance(node, Storage):
-        fields = {"home": node.home, "index": node.index, "offset": node.offset} | {name: new}
+        fields = {"kind": node.kind, "index": node.index, "offset": node.offset} | {name: new}
         return Storage(**fields)
     return (
         Ref(new)
@@ -93,7 +93,7 @@ def _parts(node: Any) -> list[str]:
     if isinstance(node, tuple):
         return ["item"] if node else []
     if isinstance(node, Storage):
-        return ["home", "index", "offset"]
+        return ["kind", "index", "offset"]
     if isinstance(node, Expr):
         return ["op", "value", *["args"] * (4 * bool(node.args))]
     return ["index"] if isinstance(node, Ref) else []
@@ -157,7 +157,7 @@ _OTHERS: tuple[tuple[Any, Callable[[Any, random.Random], Any]], ...] = (
     (float, lambda node, source: source.choice(FLOATS) if source.random() < 0.9 else _argument(source)),
     (str, lambda node, source: source.choice(TEXTS)),
     (DType, _any_of(DType)),
-    (Home, _any_of(Home)),
+    (StorageKind, _any_of(StorageKind)),
     (Structure, _any_of(Structure)),
     (Op, _any_of(Op)),
     (Ref, lambda node, source: _argument(source)),

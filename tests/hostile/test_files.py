@@ -16,7 +16,7 @@ from benchmarks.bombs import BOMBS, unchecked
 from delegate.errors import DelegateError, ProgramError
 from delegate.program.dtypes import DType
 from delegate.program.file import assemble, load
-from delegate.program.model import Constant, Home, KernelCall, Method, Program, Ref, Storage, Tree, Value
+from delegate.program.model import Constant, KernelCall, Method, Program, Ref, Storage, StorageKind, Tree, Value
 from delegate.program.text import format_program
 from tests.hostile import files
 from tests.hostile.children import run_cases
@@ -44,8 +44,8 @@ def one_call(op, args, shapes, out, *, dtype=F32, data=None):
     """The file of a program that is one call of a kernel: constants of these shapes, then the other arguments."""
     content = [np.zeros(s, dtype.numpy) if data is None else np.asarray(data, dtype.numpy).reshape(s) for s in shapes]
     constants = tuple(Constant(f"c{i}", dtype, tuple(s), i) for i, s in enumerate(shapes))
-    values = [Value(f"c{i}", dtype, tuple(s), Storage(Home.CONSTANT, i)) for i, s in enumerate(shapes)]
-    values.append(Value("out", dtype, out, Storage(Home.OUTPUT, 0)))
+    values = [Value(f"c{i}", dtype, tuple(s), Storage(StorageKind.CONSTANT, i)) for i, s in enumerate(shapes)]
+    values.append(Value("out", dtype, out, Storage(StorageKind.OUTPUT, 0)))
     call = KernelCall(0, args, (len(shapes),))
     tree = Tree("tuple", (), (Tree("tuple"), Tree("dict")))
     method = Method("forward", (), (Ref(len(shapes)),), tree, Tree("leaf"), tuple(values), (call,))

@@ -26,7 +26,7 @@ ALLOWED = {
     ("program/segments.py", "frombuffer"),  # bytes of a view, for their place in memory
     ("backends/xnnpack/runtime.py", "resize("),  # of a model, not of an array
     ("backends/xnnpack/sharing.py", "resize("),
-    ("runtime/given.py", "from_address"),  # a field of the tensor that a caller in this process gives by DLPack
+    ("runtime/to_numpy.py", "from_address"),  # a field of the tensor that a caller in this process gives by DLPack
 }
 
 

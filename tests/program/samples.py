@@ -13,7 +13,6 @@ from delegate.program.model import (
     Constant,
     DelegateCall,
     DelegateSpec,
-    Home,
     Input,
     KernelCall,
     Method,
@@ -21,6 +20,7 @@ from delegate.program.model import (
     Ref,
     State,
     Storage,
+    StorageKind,
     Structure,
     StructuredCall,
     Symbol,
@@ -56,12 +56,12 @@ def floats(count: int, start: float = 0.0) -> bytes:
 def static() -> Program:
     """Kernels, a delegate, an alias, a constant, two memory spaces, arguments of every kind."""
     values = (
-        value("x", (2, 4), Home.INPUT, 0),
-        value("weight", (2, 4), Home.CONSTANT, 0),
-        value("mul", (2, 4), Home.ARENA, 0, 0),
-        value("view", (8,), Home.ALIAS, 2),
-        value("xnnpack_0", (8,), Home.ARENA, 1, 64),
-        value("add", (8,), Home.OUTPUT, 0),
+        value("x", (2, 4), StorageKind.INPUT, 0),
+        value("weight", (2, 4), StorageKind.CONSTANT, 0),
+        value("mul", (2, 4), StorageKind.ARENA, 0, 0),
+        value("view", (8,), StorageKind.ALIAS, 2),
+        value("xnnpack_0", (8,), StorageKind.ARENA, 1, 64),
+        value("add", (8,), StorageKind.OUTPUT, 0),
     )
     named = Tree("namedtuple", ("n",), (LEAF,))
     every = (Ref(4), (Ref(4), None, (1, -(2**63), 2**63 - 1)), 1.5, float("inf"), -0.0, 2 + 3j, True, False, 7, "ä\n",
@@ -101,7 +101,7 @@ def fallback() -> Program:
         outputs=(Ref(1),),
         in_tree=in_tree(1),
         out_tree=Tree("tuple", (), (LEAF,)),
-        values=(value("view", (8,), Home.INPUT, 0), value("mul", (8,), Home.OUTPUT, 0)),
+        values=(value("view", (8,), StorageKind.INPUT, 0), value("mul", (8,), StorageKind.OUTPUT, 0)),
         instructions=(KernelCall(0, (Ref(0), Ref(0)), (1,)),),
         arenas=(0,),
     )
@@ -115,9 +115,9 @@ def dynamic() -> Program:
     half = binary(Op.FLOORDIV, binary(Op.ADD, S0, const(1)), const(2))
     odd = binary(Op.MAX, binary(Op.MIN, half, const(9)), binary(Op.MUL, binary(Op.MOD, S0, const(7)), const(-1)))
     values = (
-        value("x", (S0, 3), Home.INPUT, 0),
-        value("slice", (half, 3), Home.ARENA, 0, -1),
-        value("y", (odd, 3), Home.OUTPUT, 0),
+        value("x", (S0, 3), StorageKind.INPUT, 0),
+        value("slice", (half, 3), StorageKind.ARENA, 0, -1),
+        value("y", (odd, 3), StorageKind.OUTPUT, 0),
     )
     forward = Method(
         name="forward",
@@ -139,18 +139,18 @@ def structured() -> Program:
     """A state, a loop within a branch, and values that live across them."""
     b1 = DType.bool
     values = (
-        value("x", (4,), Home.INPUT, 0),
-        value("cache", (4,), Home.STATE, 0),
-        value("predicate", (), Home.ARENA, 0, 0, dtype=b1),
-        value("then_in", (4,), Home.ALIAS, 0),
-        value("then_out", (4,), Home.ARENA, 0, 64),
-        value("else_in", (4,), Home.ARENA, 0, 64),
-        value("cond_in", (4,), Home.ARENA, 0, 128),
-        value("cond_out", (), Home.ARENA, 0, 192, dtype=b1),
-        value("body_in", (4,), Home.ARENA, 0, 192),
-        value("body_out", (4,), Home.ARENA, 0, 256),
-        value("loop", (4,), Home.ARENA, 0, 320),
-        value("out", (4,), Home.OUTPUT, 0),
+        value("x", (4,), StorageKind.INPUT, 0),
+        value("cache", (4,), StorageKind.STATE, 0),
+        value("predicate", (), StorageKind.ARENA, 0, 0, dtype=b1),
+        value("then_in", (4,), StorageKind.ALIAS, 0),
+        value("then_out", (4,), StorageKind.ARENA, 0, 64),
+        value("else_in", (4,), StorageKind.ARENA, 0, 64),
+        value("cond_in", (4,), StorageKind.ARENA, 0, 128),
+        value("cond_out", (), StorageKind.ARENA, 0, 192, dtype=b1),
+        value("body_in", (4,), StorageKind.ARENA, 0, 192),
+        value("body_out", (4,), StorageKind.ARENA, 0, 256),
+        value("loop", (4,), StorageKind.ARENA, 0, 320),
+        value("out", (4,), StorageKind.OUTPUT, 0),
     )
     loop = StructuredCall(
         kind=Structure.WHILE,
@@ -185,7 +185,7 @@ def structured() -> Program:
         outputs=(Ref(0),),
         in_tree=in_tree(0),
         out_tree=LEAF,
-        values=(value("cache", (4,), Home.STATE, 0),),
+        values=(value("cache", (4,), StorageKind.STATE, 0),),
         instructions=(),
     )
     return Program(
@@ -201,15 +201,15 @@ def structured() -> Program:
 def parallel() -> Program:
     """Branches that may run at the same time: one writes a state, one uses its own memory again."""
     values = (
-        value("x", (4,), Home.INPUT, 0),
-        value("cache", (4,), Home.STATE, 0),
-        value("before", (4,), Home.ARENA, 0, 0),
-        value("first", (4,), Home.ARENA, 0, 64),
-        value("second", (4,), Home.ARENA, 0, 128),
-        value("third", (4,), Home.ARENA, 0, 64),
-        value("view", (4,), Home.ALIAS, 5),
-        value("other", (4,), Home.ARENA, 0, 192),
-        value("out", (4,), Home.OUTPUT, 0),
+        value("x", (4,), StorageKind.INPUT, 0),
+        value("cache", (4,), StorageKind.STATE, 0),
+        value("before", (4,), StorageKind.ARENA, 0, 0),
+        value("first", (4,), StorageKind.ARENA, 0, 64),
+        value("second", (4,), StorageKind.ARENA, 0, 128),
+        value("third", (4,), StorageKind.ARENA, 0, 64),
+        value("view", (4,), StorageKind.ALIAS, 5),
+        value("other", (4,), StorageKind.ARENA, 0, 192),
+        value("out", (4,), StorageKind.OUTPUT, 0),
     )
     first = tuple(KernelCall(0, (Ref(i), Ref(2)), (i + 1,)) for i in (2, 3, 4))
     second = (KernelCall(0, (Ref(0), Ref(2)), (7,)), KernelCall(1, (Ref(1), Ref(7)), (1,)))
@@ -260,9 +260,9 @@ def replace_method(program: Program, **changes: Any) -> Program:
 
 
 def replace_value(program: Program, index: int, **changes: Any) -> Program:
-    """The program with a changed value of its first method; `home`, `at` and `offset` change its storage."""
+    """The program with a changed value of its first method; `kind`, `at` and `offset` change its storage."""
     values = list(program.methods[0].values)
-    names = {"home": "home", "at": "index", "offset": "offset"}
+    names = {"kind": "kind", "at": "index", "offset": "offset"}
     storage = {names[k]: v for k, v in changes.items() if k in names}
     others = {k: v for k, v in changes.items() if k not in names}
     old = values[index]

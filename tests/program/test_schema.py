@@ -13,7 +13,7 @@ from delegate.program import schema_generated
 from delegate.program.dtypes import DType
 from delegate.program.expr import Op
 from delegate.program.file import READABLE
-from delegate.program.model import FORMAT_VERSION, Home, Structure
+from delegate.program.model import FORMAT_VERSION, StorageKind, Structure
 
 ROOM = pathlib.Path(schema_generated.__file__).parent
 DOCS = ROOM.parents[1] / "docs" / "file-format.md"
@@ -39,7 +39,7 @@ def test_the_reader_is_generated_from_the_schema(tmp_path):
 @pytest.mark.parametrize(
     ("enum", "codes"),
     [
-        (Home, {"ARENA": 0, "CONSTANT": 1, "STATE": 2, "INPUT": 3, "OUTPUT": 4, "ALIAS": 5}),
+        (StorageKind, {"ARENA": 0, "CONSTANT": 1, "STATE": 2, "INPUT": 3, "OUTPUT": 4, "ALIAS": 5}),
         (Structure, {"IF": 0, "WHILE": 1, "SCAN": 2, "MAP": 3, "PARALLEL": 4}),
         (Op, {"CONST": 0, "SYMBOL": 1, "ADD": 2, "MUL": 3, "FLOORDIV": 4, "MOD": 5, "MAX": 6, "MIN": 7, "FLOAT": 8,
               "TRUEDIV": 9, "POW": 10, "EQ": 11, "NE": 12, "LT": 13, "LE": 14, "AND": 15, "OR": 16, "NOT": 17,

@@ -7,27 +7,27 @@ import pytest
 from delegate.errors import ProgramError
 from delegate.program.dtypes import DType
 from delegate.program.expr import Expr, Op
-from delegate.program.model import Home, Input, KernelCall, Method, Ref, Symbol, Tree
+from delegate.program.model import Input, KernelCall, Method, Ref, StorageKind, Symbol, Tree
 from delegate.program.stages import depends_on_data, split
 from tests.program.samples import const, in_tree, value
 
 COUNT, NUMBER = Expr(Op.SYMBOL, 0), Expr(Op.SYMBOL, 1)
 I64 = DType.int64
 RESULT = (Ref(5),)
-UNPLANNED = (Home.ARENA, 0, -1)
+UNPLANNED = (StorageKind.ARENA, 0, -1)
 
 
 def method(*instructions: KernelCall, outputs=RESULT) -> Method:
     """x -> kept [count]; number: the element of `sum`."""
     values = (
-        value("x", (4,), Home.INPUT, 0),
-        value("weight", (4,), Home.CONSTANT, 0),
+        value("x", (4,), StorageKind.INPUT, 0),
+        value("weight", (4,), StorageKind.CONSTANT, 0),
         value("scaled", (4,), *UNPLANNED),
         value("kept", (COUNT,), *UNPLANNED),
         value("sum", (), *UNPLANNED, dtype=I64),
         value("result", (COUNT,), *UNPLANNED),
-        value("cache", (4,), Home.STATE, 0),
-        value("cache (updated)", (4,), Home.STATE, 0),
+        value("cache", (4,), StorageKind.STATE, 0),
+        value("cache (updated)", (4,), StorageKind.STATE, 0),
     )
     symbols = (Symbol("count", 0, 4, dim=0, value=3), Symbol("number", 0, 9, value=4))
     out_tree = Tree("tuple", (), (Tree("leaf"),) * len(outputs))
@@ -56,7 +56,10 @@ def test_one_stage_before_a_size_and_one_behind_it():
     assert {v.name for v in first.method.values} == {"x", "weight", "scaled"}
     assert [first.method.values[o.index].name for o in first.method.outputs] == ["scaled"]
     assert (last.takes, last.gives, last.call, last.learns) == ((3,), (), None, ())
-    assert {v.name: v.storage.home for v in last.method.values} == {"kept": Home.INPUT, "result": Home.ARENA}
+    assert {v.name: v.storage.kind for v in last.method.values} == {
+        "kept": StorageKind.INPUT,
+        "result": StorageKind.ARENA,
+    }
     assert [last.method.values[o.index].name for o in last.method.outputs] == ["result"]
 
 

@@ -14,12 +14,12 @@ from delegate.program.memory_plan import Lifetime, plan_memory
 from delegate.program.model import (
     Block,
     DelegateCall,
-    Home,
     Input,
     Instruction,
     KernelCall,
     Program,
     Ref,
+    StorageKind,
     Structure,
     StructuredCall,
     Symbol,
@@ -113,17 +113,17 @@ PARALLEL_CASES = {
     "gives a state": (in_beside(1, outputs=(7, 1)), "gives value %1, which it does not make"),
     "unknown value": (in_beside(1, outputs=(10,)), "no value 10, only 9 .*block 1"),
     "reads what another makes": (
-        with_value(in_beside(1, KernelCall(0, (Ref(4),), (9,))), Home.ARENA, 0, 192),
+        with_value(in_beside(1, KernelCall(0, (Ref(4),), (9,))), StorageKind.ARENA, 0, 192),
         "%4 'second' is read before it is made here .*block 1, instruction 2",
     ),
     "reads what another gives": (
-        with_value(in_beside(1, KernelCall(0, (Ref(6),), (9,))), Home.ARENA, 0, 192),
+        with_value(in_beside(1, KernelCall(0, (Ref(6),), (9,))), StorageKind.ARENA, 0, 192),
         "%6 'view' is read before it is made here",
     ),
     "made in both": (in_beside(1, KernelCall(0, (Ref(0),), (4,))), "%4 'second' is made twice"),
     "read behind": (replace_instruction(parallel(), 2, args=(Ref(4), Ref(7))), "%4 'second' is read before"),
     "state written in one, read in another": (
-        with_value(in_beside(0, KernelCall(0, (Ref(1),), (9,))), Home.ARENA, 0, 128),
+        with_value(in_beside(0, KernelCall(0, (Ref(1),), (9,))), StorageKind.ARENA, 0, 128),
         "STATE 0 is written in one branch and used in another .*instruction 1",
     ),
     "state written in both": (in_beside(0, KernelCall(1, (Ref(1), Ref(2)), (1,))), "STATE 0 is written in one"),
@@ -136,7 +136,7 @@ PARALLEL_CASES = {
     "memory of what another reads last": (replace_value(parallel(), 5, offset=0), "%2 'before' and %5 'third'"),
 }
 
-UNUSED = replace_method(static(), values=(*static().methods[0].values, value("unused", (1,), Home.ARENA)))
+UNUSED = replace_method(static(), values=(*static().methods[0].values, value("unused", (1,), StorageKind.ARENA)))
 
 CASES = {
     "version": (empty()._replace(version=1), "format version 1 is not 5"),
@@ -165,7 +165,7 @@ CASES = {
     "input index": (replace_value(static(), 0, at=4), "no input 4"),
     "input of another": (replace_value(static(), 0, at=1), "input 1 fills another value"),
     "input value": (replace_method(dynamic(), inputs=(Input("x", 3),)), "fills another value"),
-    "input home": (replace_value(dynamic(), 0, home=Home.ARENA, offset=-1), "value %0 is not stored as input 0"),
+    "input home": (replace_value(dynamic(), 0, kind=StorageKind.ARENA, offset=-1), "value %0 is not stored as input 0"),
     "input literal": (replace_method(dynamic(), inputs=(Input("x", 0, 3),)), "a tensor and a literal"),
     "input of data": (
         replace_value(dynamic(), 0, shape=(Expr(Op.SYMBOL, 1), 3)),
@@ -178,11 +178,11 @@ CASES = {
     "key": (replace_method(dynamic(), out_tree=Tree("dict", (1, 2.5), (LEAF, LEAF))), "neither text nor integers"),
     "output index": (replace_value(static(), 5, at=5), "no output 5"),
     "output of another": (replace_value(static(), 5, at=1), "output 1 does not lie in the memory"),
-    "output twice": (replace_value(static(), 2, home=Home.OUTPUT), "output 0 has the memory of two values"),
+    "output twice": (replace_value(static(), 2, kind=StorageKind.OUTPUT), "output 0 has the memory of two values"),
     "alias index": (replace_value(static(), 3, at=6), "no value 6"),
     "alias of itself": (replace_value(static(), 3, at=3), "%3 'view' is an alias of no first argument"),
     "alias of later": (replace_value(static(), 3, at=4), "%3 'view' is an alias of no first argument"),
-    "alias by delegate": (replace_value(static(), 4, home=Home.ALIAS, at=2), "only a kernel or a block"),
+    "alias by delegate": (replace_value(static(), 4, kind=StorageKind.ALIAS, at=2), "only a kernel or a block"),
     "memory space": (replace_value(static(), 4, at=2), "no memory space 2"),
     "past the arena": (replace_value(static(), 4, offset=128), "ends at byte 160 of an arena of 128"),
     "not aligned": (replace_value(static(), 4, offset=32), "the offset 32 is not a multiple"),
@@ -218,7 +218,10 @@ CASES = {
         kept(
             inputs=(Input("a", 0), Input("b", 1)),
             in_tree=in_tree(2),
-            values=(*(value("ab"[i], (8,), Home.INPUT, i) for i in range(2)), value("mul", (8,), Home.OUTPUT, 0)),
+            values=(
+                *(value("ab"[i], (8,), StorageKind.INPUT, i) for i in range(2)),
+                value("mul", (8,), StorageKind.OUTPUT, 0),
+            ),
             instructions=(KernelCall(0, (Ref(0), Ref(1)), (2,)),),
             outputs=(Ref(2),),
         ),
@@ -235,8 +238,8 @@ CASES = {
     "fallback dtypes": (
         kept(
             values=(
-                value("view", (8,), Home.INPUT, 0, dtype=DType.int8),
-                value("mul", (8,), Home.OUTPUT, 0),
+                value("view", (8,), StorageKind.INPUT, 0, dtype=DType.int8),
+                value("mul", (8,), StorageKind.OUTPUT, 0),
             )
         ),
         "does not take what its delegate does",
@@ -275,9 +278,9 @@ def test_a_broken_rule(program, message):
 def chain(*steps: tuple[int, tuple[int, ...]], shapes: dict[int, int], offsets: dict[int, int]) -> Program:
     """Kernels that each make a value of some bytes at an offset from others; the last value is the output."""
     count = len(steps)
-    values = [value("x", (4,), Home.INPUT, 0)]
-    values += [value(f"v{i}", (shapes.get(i, 16),), Home.ARENA, 0, offsets.get(i, 0)) for i in range(1, count)]
-    values.append(value("y", (4,), Home.OUTPUT, 0))
+    values = [value("x", (4,), StorageKind.INPUT, 0)]
+    values += [value(f"v{i}", (shapes.get(i, 16),), StorageKind.ARENA, 0, offsets.get(i, 0)) for i in range(1, count)]
+    values.append(value("y", (4,), StorageKind.OUTPUT, 0))
     calls = tuple(KernelCall(0, tuple(map(Ref, reads)), (made,)) for made, reads in steps)
     method = dynamic().methods[0]._replace(
         inputs=(Input("x", 0),), outputs=(Ref(count),), out_tree=LEAF, values=tuple(values), instructions=calls,
@@ -298,20 +301,20 @@ def test_an_alias_keeps_its_base_alive():
     program = chain(*steps, shapes={}, offsets={1: 0, 2: 64, 3: 0})
     verify(program)
     with pytest.raises(ProgramError, match="%1 'v1' and %3 'v3'"):
-        verify(replace_value(program, 2, home=Home.ALIAS, at=1, offset=0))
+        verify(replace_value(program, 2, kind=StorageKind.ALIAS, at=1, offset=0))
 
 
 def test_an_output_may_be_a_view_of_the_memory_that_is_made_for_it():
-    program = replace_value(chain((1, (0,)), (2, (1,)), shapes={}, offsets={}), 1, home=Home.OUTPUT)
-    verify(replace_value(program, 2, home=Home.ALIAS, at=1))
+    program = replace_value(chain((1, (0,)), (2, (1,)), shapes={}, offsets={}), 1, kind=StorageKind.OUTPUT)
+    verify(replace_value(program, 2, kind=StorageKind.ALIAS, at=1))
 
 
 def test_what_a_loop_reads_lives_until_it_ends():
     """v1 is made before the loop and read at its start; the body's last value may not take its memory."""
     names = ("x", "v1", "cond_in", "cond_out", "body_in", "first", "last", "out")
-    values = [value("x", (4,), Home.INPUT, 0), value("v1", (4,), Home.ARENA, 0, 0)]
-    values += [value(n, (4,), Home.ARENA, 0, 64 * i) for i, n in enumerate(names[2:-1], 1)]
-    values.append(value("out", (4,), Home.OUTPUT, 0))
+    values = [value("x", (4,), StorageKind.INPUT, 0), value("v1", (4,), StorageKind.ARENA, 0, 0)]
+    values += [value(n, (4,), StorageKind.ARENA, 0, 64 * i) for i, n in enumerate(names[2:-1], 1)]
+    values.append(value("out", (4,), StorageKind.OUTPUT, 0))
     body = (KernelCall(0, (Ref(4), Ref(1)), (5,)), KernelCall(0, (Ref(5),), (6,)))
     blocks = (Block((2,), (3,), (KernelCall(0, (Ref(2),), (3,)),)), Block((4,), (6,), body))
     call = StructuredCall(Structure.WHILE, (0,), 1, blocks, (7,))
@@ -331,9 +334,9 @@ def test_what_an_inner_loop_reads_lives_until_the_outer_one_ends():
     outer = StructuredCall(
         Structure.MAP, (2,), 0, (Block((3,), (7,), (inner, KernelCall(0, (Ref(6),), (7,)))),), (8,), 1
     )
-    values = [value("x", (4,), Home.INPUT, 0)]
-    values += [value(f"v{i}", (4,), Home.ARENA, 0, 64 * i) for i in range(1, 8)]
-    values.append(value("out", (4,), Home.OUTPUT, 0))
+    values = [value("x", (4,), StorageKind.INPUT, 0)]
+    values += [value(f"v{i}", (4,), StorageKind.ARENA, 0, 64 * i) for i in range(1, 8)]
+    values.append(value("out", (4,), StorageKind.OUTPUT, 0))
     calls = (KernelCall(0, (Ref(0),), (1,)), KernelCall(0, (Ref(0),), (2,)), outer)
     base = chain((1, (0,)), shapes={}, offsets={})
     program = replace_method(base, values=tuple(values), outputs=(Ref(8),), instructions=calls)

@@ -23,13 +23,13 @@ from delegate.program.file import serialize
 from delegate.program.model import (
     DelegateCall,
     DelegateSpec,
-    Home,
     Input,
     KernelCall,
     Method,
     Program,
     Ref,
     Storage,
+    StorageKind,
     Symbol,
     Tree,
     Value,
@@ -110,7 +110,7 @@ def program(*specs: Mapping[str, Any], dynamic: bool = False, fallback: bool = F
     """
     all_specs = specs or ({},)
     count = len(all_specs)
-    between = [(Home.ARENA, 0, 128 * n) for n in range(count - 1)]
+    between = [(StorageKind.ARENA, 0, 128 * n) for n in range(count - 1)]
     calls = tuple(DelegateCall(n, (n + 1 if n else 0, 1, 1)[:inputs], (n + 2,)) for n in range(count))
     delegates = tuple(
         DelegateSpec(f"stranger_{n}", "stranger", 0, dict(spec), 0 if fallback else -1)
@@ -129,7 +129,7 @@ def program(*specs: Mapping[str, Any], dynamic: bool = False, fallback: bool = F
 
 
 def _method(name: str, between: list[Any], calls: tuple[Any, ...], dynamic: bool) -> Method:
-    homes = [(Home.INPUT, 0, 0), (Home.INPUT, 1, 0), *between, (Home.OUTPUT, 0, 0)]
+    homes = [(StorageKind.INPUT, 0, 0), (StorageKind.INPUT, 1, 0), *between, (StorageKind.OUTPUT, 0, 0)]
     shape = (Expr(Op.SYMBOL, 0) if dynamic else 2, 3)
     return Method(
         name,

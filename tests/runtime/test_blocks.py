@@ -20,7 +20,6 @@ from delegate.program.model import (
     Arg,
     Block,
     Constant,
-    Home,
     Input,
     Instruction,
     KernelCall,
@@ -29,6 +28,7 @@ from delegate.program.model import (
     Ref,
     State,
     Storage,
+    StorageKind,
     Structure,
     StructuredCall,
     Tree,
@@ -38,7 +38,7 @@ from delegate.program.verifier import verify
 from delegate.runtime.loaded import LoadedProgram
 
 LEAF = Tree("leaf")
-UNPLANNED = Storage(Home.ARENA, 0, -1)
+UNPLANNED = Storage(StorageKind.ARENA, 0, -1)
 SQUARE = (2, 2)
 
 
@@ -55,7 +55,7 @@ class Builder:
         return len(self.values) - 1
 
     def input(self, shape: tuple[int, ...] = SQUARE, dtype: DType = DType.float32) -> int:
-        index = self.value(shape, dtype, Storage(Home.INPUT, len(self.inputs)))
+        index = self.value(shape, dtype, Storage(StorageKind.INPUT, len(self.inputs)))
         self.inputs.append(Input(f"x{len(self.inputs)}", index))
         return index
 
@@ -89,7 +89,7 @@ def spread(program: Program) -> Program:
     method, offset, values = program.methods[0], 0, []
     for value in method.values:
         is_planned = value.storage != UNPLANNED
-        values.append(value if is_planned else value._replace(storage=Storage(Home.ARENA, 0, offset)))
+        values.append(value if is_planned else value._replace(storage=Storage(StorageKind.ARENA, 0, offset)))
         offset += 0 if is_planned else -(-value.dtype.itemsize * math.prod(value.shape) // 64) * 64
     return program._replace(methods=(method._replace(values=tuple(values), arenas=(offset,)),))
 
@@ -135,7 +135,7 @@ def transposed_other(build: Builder, a: int, b: int) -> Any:
     return [build.call("permute.default", Ref(a), (1, 0), out=view)], b, view
 
 
-CONSTANT, STATE = Storage(Home.CONSTANT, 0), Storage(Home.STATE, 0)
+CONSTANT, STATE = Storage(StorageKind.CONSTANT, 0), Storage(StorageKind.STATE, 0)
 BODIES = {
     "as they are": (lambda build, a, b: ([], a, b), lambda a, b: (a, b)),
     "swapped": (lambda build, a, b: ([], b, a), lambda a, b: (b, a)),
@@ -242,7 +242,7 @@ def test_an_alias_of_another_value_is_no_input_of_a_block() -> None:
     program = branched(Builder())
     method = program.methods[0]
     values = list(method.values)
-    values[2] = values[2]._replace(storage=Storage(Home.ALIAS, 0))
+    values[2] = values[2]._replace(storage=Storage(StorageKind.ALIAS, 0))
     with pytest.raises(ProgramError, match="alias of another value"):
         verify(program._replace(methods=(method._replace(values=tuple(values)),)))
 
@@ -251,6 +251,6 @@ def test_an_input_of_a_block_has_the_type_of_what_it_is_an_alias_of() -> None:
     program = branched(Builder())
     method = program.methods[0]
     values = list(method.values)
-    values[2] = values[2]._replace(storage=Storage(Home.ALIAS, 1), shape=(4,))
+    values[2] = values[2]._replace(storage=Storage(StorageKind.ALIAS, 1), shape=(4,))
     with pytest.raises(ProgramError, match="another type"):
         verify(program._replace(methods=(method._replace(values=tuple(values)),)))

@@ -10,7 +10,7 @@ from torch.export import Dim
 import delegate
 from delegate.program.lifetimes import Lifetimes
 from delegate.program.memory_plan import Lifetime, align, largest_live_sum
-from delegate.program.model import Home
+from delegate.program.model import StorageKind
 from delegate.runtime import storage
 from tests.lowering import assert_same, compiled
 
@@ -74,7 +74,7 @@ def test_the_arena_is_what_is_alive_at_the_bounds():
         Lifetime(align(4 * int(np.prod([d if isinstance(d, int) else d.evaluate({0: 32}) for d in v.shape]))),
                  lives.start[i], lives.end[i])
         for i, v in enumerate(method.values)
-        if v.storage.home is Home.ARENA
+        if v.storage.kind is StorageKind.ARENA
     ]  # fmt: skip
     assert blocks
     assert method.arenas[0] <= 1.05 * largest_live_sum(blocks)
@@ -101,7 +101,7 @@ def test_a_view_that_holds_at_the_bound_alone(of, plans):
 
 
 def test_many_shapes_take_bounded_memory(tmp_path):
-    """Bindings of old shapes are let go: no more arrays are alive after 60 shapes than after 20."""
+    """SpecializationCache of old shapes are let go: no more arrays are alive after 60 shapes than after 20."""
     import gc
 
     program = compiled(Layers(), (torch.randn(4, 32),), dynamic_shapes=({0: Dim("batch", min=1)},))

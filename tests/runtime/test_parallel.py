@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from delegate.backends.info import Availability, BackendInfo
-from delegate.emit.parallel import run_together
+from delegate.emit.parallel import form_parallel_regions
 from delegate.errors import BackendFailed, DelegateError, KernelError, PartitionError
 from delegate.partitioner.plan import Group
 from delegate.program.dtypes import DType
@@ -26,7 +26,6 @@ from delegate.program.model import (
     Block,
     DelegateCall,
     DelegateSpec,
-    Home,
     Input,
     Instruction,
     KernelCall,
@@ -35,6 +34,7 @@ from delegate.program.model import (
     Ref,
     State,
     Storage,
+    StorageKind,
     Structure,
     StructuredCall,
     Tree,
@@ -90,8 +90,12 @@ class Graph:
 
     def __init__(self, seed: int) -> None:
         draw = self._draw = random.Random(seed)
-        self.values = [self._value("x", Home.INPUT, 0), self._value("y", Home.INPUT, 1), self._value("s", Home.STATE)]
-        self.values.append(Value("yes", DType.bool, (), Storage(Home.CONSTANT, 0)))
+        self.values = [
+            self._value("x", StorageKind.INPUT, 0),
+            self._value("y", StorageKind.INPUT, 1),
+            self._value("s", StorageKind.STATE),
+        ]
+        self.values.append(Value("yes", DType.bool, (), Storage(StorageKind.CONSTANT, 0)))
         self.calls: list[Instruction] = []
         self.delegates = 0
         self._readable = [0, 1]
@@ -100,8 +104,8 @@ class Graph:
             draw.choice([*kinds, self._write, self._read_state] if seed % 3 == 0 else kinds)()
         self.results = draw.sample(self._readable[2:], min(len(self._readable) - 2, draw.randrange(1, 4)))
 
-    def _value(self, name: str, home: Home = Home.ARENA, index: int = 0) -> Value:
-        return Value(name, DType.float32, SHAPE, Storage(home, index, -1 if home is Home.ARENA else 0))
+    def _value(self, name: str, home: StorageKind = StorageKind.ARENA, index: int = 0) -> Value:
+        return Value(name, DType.float32, SHAPE, Storage(home, index, -1 if home is StorageKind.ARENA else 0))
 
     def _new(self) -> int:
         self.values.append(self._value(f"v{len(self.values)}"))
@@ -207,7 +211,7 @@ def _bytes(method: Method, calls: Any) -> Iterator[int]:
                 yield from _bytes(method, block.instructions)
         for output in call.outputs:
             storage = method.values[output].storage
-            if storage.home is Home.ARENA:
+            if storage.kind is StorageKind.ARENA:
                 yield from range(storage.offset, storage.offset + 64)
 
 
@@ -230,7 +234,7 @@ def test_random_graphs_give_the_same_answers(part):
         expected = results(LoadedProgram(flat))
         for _ in range(3):
             try:
-                method = run_together(flat, flat.methods[0], [graph.group(draw)], kernels)
+                method = form_parallel_regions(flat, flat.methods[0], [graph.group(draw)], kernels)
             except PartitionError:  # one needs another, or something keeps its place between them
                 continue
             done += 1
@@ -406,7 +410,7 @@ def test_kernels_in_branches_are_as_silent_as_others():
 def test_a_state_is_written_in_one_branch():
     build = Builder()
     x = build.input()
-    state = build.value(storage=Storage(Home.STATE, 0))
+    state = build.value(storage=Storage(StorageKind.STATE, 0))
     first, second = build.value(), build.value()
     writes = (
         build.call("add.Tensor", Ref(state), Ref(x), 1, out=first),
@@ -609,7 +613,7 @@ def test_branches_share_the_cores(monkeypatch, given, at_load, told):
     seen: list[Any] = []
     paths = (f"{__name__}:None", f"{__name__}:Shares")
     default_registry().register(BackendInfo("sharing", "", *paths, lambda: Availability(True), "nothing"))
-    monkeypatch.setattr("delegate.runtime.shares.cores", lambda: 5)
+    monkeypatch.setattr("delegate.runtime.split_threads.cores", lambda: 5)
     monkeypatch.setattr(Shares, "init", lambda self, blob, specs: seen.append(specs["threads"]) or stranger.Adder())
     program = towers(2, depth=1, backend="sharing", specs=lambda n: given)
     with load(serialize(program), options=at_load) as loaded:

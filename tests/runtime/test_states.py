@@ -17,7 +17,7 @@ import delegate
 from delegate.kernels.portable import TABLE
 from delegate.kernels.table import KernelTable
 from delegate.program.file import serialize
-from delegate.program.model import Home, KernelCall
+from delegate.program.model import KernelCall, StorageKind
 from delegate.runtime.loaded import LoadedProgram
 from tests.lowering import assert_same
 
@@ -277,7 +277,7 @@ IN_PLACE = {
 def test_states_are_written_in_place(name):
     method = program_of(name)[1].program.methods[0]
     made = [o for call in method.instructions for o in call.outputs]
-    assert sum(method.values[o].storage.home is Home.STATE for o in made) == IN_PLACE[name]
+    assert sum(method.values[o].storage.kind is StorageKind.STATE for o in made) == IN_PLACE[name]
 
 
 class Caches(nn.Module):
@@ -307,7 +307,7 @@ def test_caches_of_keys_are_written_at_the_cost_of_one_key():
         for output in call.outputs:
             value = method.values[output]
             whole = np.prod(value.shape) >= module.copied.numel()
-            assert not whole or value.storage.home in (Home.STATE, Home.ALIAS), program.program
+            assert not whole or value.storage.kind in (StorageKind.STATE, StorageKind.ALIAS), program.program
     for position in (5, 6, 63):
         args = (x(1, 2, 1, 4, seed=position), torch.tensor([position]))
         assert_same(program(*args), module(*args))

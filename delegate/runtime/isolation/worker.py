@@ -16,7 +16,7 @@ from delegate.plugins import AUTHOR, load_object, one_line
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.delegates import open_blob
 from delegate.runtime.isolation.channel import CLOSE, Channel, Tensors
-from delegate.runtime.steps import unfilled
+from delegate.runtime.steps import outputs_not_filled
 
 _LONGEST = 4000  # characters of each part of an error
 
@@ -79,7 +79,7 @@ class _Server:
     def _do(self, message: Any, files: Sequence[int]) -> None:
         if message is None:
             if self._delegate.execute(self._inputs, self._outputs) is not None:
-                raise unfilled()
+                raise outputs_not_filled()
         elif message == CLOSE:
             self._inputs = self._outputs = ()
             self._delegate.close()

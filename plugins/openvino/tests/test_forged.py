@@ -36,7 +36,7 @@ def with_specs(program: Program, blob: bytes | None = None, **changed: Any) -> P
 def with_dtype(program: Program, dtype: DType, home: str = "") -> Program:
     """The program with values of another dtype."""
     (method,) = program.methods
-    values = [v._replace(dtype=dtype) if v.storage.home.name.startswith(home) else v for v in method.values]
+    values = [v._replace(dtype=dtype) if v.storage.kind.name.startswith(home) else v for v in method.values]
     return program._replace(methods=(method._replace(values=tuple(values)),))
 
 

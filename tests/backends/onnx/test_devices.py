@@ -11,7 +11,7 @@ import delegate
 from delegate.backends.gpu.webgpu import provider
 from delegate.backends.onnx.device_memory import OrtMemory
 from delegate.errors import BackendFailed
-from delegate.program.model import Home
+from delegate.program.model import StorageKind
 from delegate.runtime.loaded import LoadedProgram
 from tests.backends.onnx.test_rows import require
 from tests.lowering import compiled, relative_error
@@ -68,9 +68,9 @@ def test_a_residual_stays_on_the_gpu(pin, shared, tmp_path):
     assert first.stays == last.stays
     method = program.program.methods[0]
     assert method.arenas[1] == size
-    kept = [v for v in method.values if v.storage.home is Home.ARENA and v.storage.index == 1]
+    kept = [v for v in method.values if v.storage.kind is StorageKind.ARENA and v.storage.index == 1]
     assert len(kept) == 1
-    beside = [v for v in method.values if v.storage.home is Home.ARENA and v.storage.index == 0]
+    beside = [v for v in method.values if v.storage.kind is StorageKind.ARENA and v.storage.index == 0]
     assert method.arenas[0] <= size * len(beside)
     program.save(tmp_path / "net.dlg")
     with delegate.load(tmp_path / "net.dlg") as loaded:

@@ -12,11 +12,11 @@ from delegate.program.expr import Number
 from delegate.program.model import Method
 from delegate.program.stages import used_symbols
 from delegate.runtime.backend import Array
-from delegate.runtime.binding import Binding
 from delegate.runtime.bounds import is_planned, views_hold
+from delegate.runtime.execution_plan import ExecutionPlan
 from delegate.runtime.inputs import check_guards
 from delegate.runtime.resources import Resources
-from delegate.runtime.unexpected import binding
+from delegate.runtime.translate_errors import binding
 
 if TYPE_CHECKING:
     from delegate.runtime.arenas import Arena
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _KEPT = 8  # combinations of sizes whose bindings are kept; the least recently used goes first
 
 
-class Bindings:
+class SpecializationCache:
     """A method that is bound per combination of the numbers that it uses.
 
     Where its memory is planned for all sizes at once, all bindings lie in one arena; else each has a plan and an arena
@@ -35,10 +35,10 @@ class Bindings:
         self._resources, self._method = resources, method
         self._uses = used_symbols(method)
         self._arenas = _arenas(resources, method) if is_planned(method) else []
-        self._kept: OrderedDict[tuple[Number | bytes, ...], Binding] = OrderedDict()
+        self._kept: OrderedDict[tuple[Number | bytes, ...], ExecutionPlan] = OrderedDict()
 
     def run(self, inputs: Sequence[Array | None], symbols: Mapping[int, Number]) -> list[Any]:
-        """Run the method where symbol i has the number `symbols[i]`; see `Binding.run`."""
+        """Run the method where symbol i has the number `symbols[i]`; see `ExecutionPlan.run`."""
         key = tuple([_key(symbols[i]) for i in self._uses])
         found = self._kept.get(key)
         if found is None:
@@ -49,13 +49,13 @@ class Bindings:
             self._kept.move_to_end(key)
         return found.run(inputs)
 
-    def _bind(self, symbols: Mapping[int, Number]) -> Binding:
+    def _bind(self, symbols: Mapping[int, Number]) -> ExecutionPlan:
         check_guards(self._method, symbols)
         program, kernels = self._resources.program, self._resources.kernels
         with binding(self._method.name):
             if self._arenas and views_hold(program, self._method, kernels, symbols):
-                return Binding(self._resources, self._method, symbols, self._arenas)
-            return Binding(self._resources, self._method._replace(arenas=(-1,)), symbols)
+                return ExecutionPlan(self._resources, self._method, symbols, self._arenas)
+            return ExecutionPlan(self._resources, self._method._replace(arenas=(-1,)), symbols)
 
 
 def _key(number: Number) -> Number | bytes:

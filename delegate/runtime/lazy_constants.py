@@ -14,7 +14,7 @@ from delegate.plugins import PORTABLE
 from delegate.program.blocks import walk
 from delegate.program.expr import Expr
 from delegate.program.lifetimes import reads, refs
-from delegate.program.model import Arg, Home, Instruction, KernelCall, Method, Program, Storage
+from delegate.program.model import Arg, Instruction, KernelCall, Method, Program, Storage, StorageKind
 from delegate.program.raw import nbytes
 from delegate.runtime.backend import Array
 from delegate.runtime.kernels import Kernels
@@ -24,7 +24,7 @@ _GROWTH = 16  # times the bytes of a program's constants that may be kept: those
 
 
 @dataclass(slots=True)
-class Computed:
+class LazyConstants:
     """What one method computes of constants.
 
     Args:
@@ -53,16 +53,16 @@ class Computed:
                 self.is_done = True
 
 
-_NOTHING = Computed()
+_NOTHING = LazyConstants()
 
 
-class ComputedValues:
+class LazyConstantTable:
     """What the methods of one program compute of constants."""
 
     def __init__(self) -> None:
-        self._methods: dict[int, tuple[tuple[Instruction, ...], Computed]] = {}
+        self._methods: dict[int, tuple[tuple[Instruction, ...], LazyConstants]] = {}
 
-    def of(self, program: Program, method: Method, kernels: Kernels, storage: Sequence[Storage]) -> Computed:
+    def of(self, program: Program, method: Method, kernels: Kernels, storage: Sequence[Storage]) -> LazyConstants:
         """That of a method, in whatever plan of memory.
 
         Args:
@@ -77,9 +77,9 @@ class ComputedValues:
         return known[1]
 
 
-def _computed(program: Program, method: Method, kernels: Kernels, storage: Sequence[Storage]) -> Computed:
+def _computed(program: Program, method: Method, kernels: Kernels, storage: Sequence[Storage]) -> LazyConstants:
     """What can be computed of constants, unless it would take far more memory than they do."""
-    constants = {i for i, s in enumerate(storage) if s.home is Home.CONSTANT}
+    constants = {i for i, s in enumerate(storage) if s.kind is StorageKind.CONSTANT}
     known, calls = set(constants), set[int]()
     for position, call in enumerate(method.instructions):
         taken = set(reads(call))
@@ -94,13 +94,13 @@ def _computed(program: Program, method: Method, kernels: Kernels, storage: Seque
     kept = frozenset((known - constants) & read)
     size = sum(nbytes(_shape(method, i), method.values[i].dtype.numpy) for i in kept)
     given = sum(nbytes(c.shape, c.dtype.numpy) for c in program.constants)
-    return Computed(frozenset(calls), kept) if calls and size <= _GROWTH * given else _NOTHING
+    return LazyConstants(frozenset(calls), kept) if calls and size <= _GROWTH * given else _NOTHING
 
 
 def _is_fixed(call: KernelCall, method: Method, storage: Sequence[Storage]) -> bool:
     """Whether nothing that it is told, or gives, differs from call to call, and it gives nothing to the caller."""
     homes = (storage[_owner(i, storage)] for i in call.outputs)
-    at_home = all(s.home is Home.CONSTANT or (s.home is Home.ARENA and s.index == 0) for s in homes)
+    at_home = all(s.kind is StorageKind.CONSTANT or (s.kind is StorageKind.ARENA and s.index == 0) for s in homes)
     return at_home and not _has_expressions(call.args) and all(_is_static(method, i) for i in call.outputs)
 
 
@@ -117,6 +117,6 @@ def _shape(method: Method, index: int) -> tuple[int, ...]:
 
 
 def _owner(index: int, storage: Sequence[Storage]) -> int:
-    while storage[index].home is Home.ALIAS:
+    while storage[index].kind is StorageKind.ALIAS:
         index = storage[index].index
     return index

@@ -13,7 +13,7 @@ from delegate.registry import Registry
 THREADS = "threads"  # of `BackendRuntime.load_options`: how many a call may take, with nothing or 0 for all there are
 
 
-def with_shares(program: Program, registry: Registry) -> Program:
+def split_threads(program: Program, registry: Registry) -> Program:
     """The program, its delegates told how many threads to run with where others run at the same time.
 
     Of branches that run together each gets the same share of the cores, if it has a delegate that can be told. What was

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from delegate.program.blocks import walk
-from delegate.program.model import Home, KernelCall, Method, Program, Ref
+from delegate.program.model import KernelCall, Method, Program, Ref, StorageKind
 
 COPY = "aten.copy.default"
 
@@ -17,7 +17,7 @@ def written_input(program: Program, method: Method, call: KernelCall) -> int | N
     if not updates_first or program.operators[call.operator] != COPY:
         return None
     storage = method.values[call.outputs[0]].storage
-    return storage.index if storage.home is Home.INPUT else None
+    return storage.index if storage.kind is StorageKind.INPUT else None
 
 
 def written_inputs(program: Program, method: Method) -> tuple[int, ...]:

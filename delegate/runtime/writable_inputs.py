@@ -13,12 +13,12 @@ from delegate.errors import InputError
 from delegate.program.dtypes import DType
 from delegate.program.model import Method
 from delegate.runtime.backend import Array
-from delegate.runtime.given import array_of, has_lazy_bit, is_bfloat16
+from delegate.runtime.to_numpy import array_of, has_lazy_bit, is_bfloat16
 
 _WORK = 1000  # candidates that NumPy may look at to tell whether two strided arrays have an element in common
 
 
-def own_arrays(
+def writable_inputs(
     method: Method, written: Sequence[int], leaves: Sequence[Any], arrays: Sequence[Array | None]
 ) -> list[Array]:
     """The caller's arrays that will be written, one per number in `written`.
@@ -97,7 +97,7 @@ def _own(name: str, dtype: DType, leaf: Any) -> Array:
     return array.view(np.uint16) if is_bfloat16(array) else array
 
 
-def give_back(own: Sequence[Array], written: Sequence[int], arrays: Sequence[Array | None]) -> None:
+def copy_back(own: Sequence[Array], written: Sequence[int], arrays: Sequence[Array | None]) -> None:
     """Copy new values out where the method ran on a row-major copy of the caller's array."""
     for target, number in zip(own, written, strict=True):
         source = arrays[number]

@@ -18,11 +18,11 @@ from delegate.program.lifetimes import refs
 from delegate.program.model import (
     Arg,
     DelegateCall,
-    Home,
     Instruction,
     KernelCall,
     Method,
     Ref,
+    StorageKind,
     Structure,
     StructuredCall,
 )
@@ -59,7 +59,7 @@ class _CallView:
                 entries[i] = view
 
 
-class Binding:
+class ExecutionPlan:
     """The steps of a method for one combination of shapes.
 
     Args:
@@ -84,10 +84,10 @@ class Binding:
         self._call_views: list[_CallView] = []
         self.steps: list[Step] = []
         self._begin: tuple[Step, ...] = ()  # what every block begins with
-        self._computed = resources.computed.of(resources.program, method, resources.kernels, self._arrays.storage)
+        self._lazy = resources.lazy_constants.of(resources.program, method, resources.kernels, self._arrays.storage)
         self._at_first: list[Step] = []
         for position, instruction in enumerate(method.instructions):
-            if position in self._computed.calls:
+            if position in self._lazy.calls:
                 self._bind_computed(instruction)
             else:
                 self._bind(instruction)
@@ -101,7 +101,7 @@ class Binding:
         self._fresh = [
             (self._arrays.shapes[i], self._arrays.dtype(i), self._arrays.slots[i])
             for i, s in enumerate(self._arrays.storage)
-            if s.home is Home.OUTPUT
+            if s.kind is StorageKind.OUTPUT
         ]
         self._call_slots = self._arrays.call_slots()
 
@@ -147,7 +147,7 @@ class Binding:
     def _compute(self) -> None:
         """In the first call: what depends on constants alone."""
         if self._at_first:
-            self._computed.compute(self._at_first)
+            self._lazy.compute(self._at_first)
             self._at_first = []
 
     def _direct_call(self) -> DirectCall | None:
@@ -160,7 +160,7 @@ class Binding:
             return None
         if self._method.outputs != tuple(map(Ref, outputs)):
             return None
-        if any(self._arrays.storage[o].home is not Home.OUTPUT for o in outputs):
+        if any(self._arrays.storage[o].kind is not StorageKind.OUTPUT for o in outputs):
             return None
         return DirectCall(step, [(self._arrays.shapes[o], self._arrays.dtype(o)) for o in outputs], self._empty)
 
@@ -174,8 +174,8 @@ class Binding:
     def _bind_computed(self, instruction: Instruction) -> None:
         """What depends on constants alone runs in the first call, and lies in memory of its own if others read it."""
         for index in instruction.outputs:
-            if index in self._computed.kept:
-                self._arrays.set_array(index, self._computed.array(index, partial(self._arrays.room, index)))
+            if index in self._lazy.kept:
+                self._arrays.set_array(index, self._lazy.array(index, partial(self._arrays.room, index)))
         self._at_first += self._steps_of((instruction,))
 
     def _steps_of(self, instructions: Iterable[Instruction]) -> list[Step]:
@@ -210,7 +210,7 @@ class Binding:
     def _bind_kernel(self, call: KernelCall) -> None:
         kernel = self._resources.kernels.of(self._resources.program, self._method, call)
         args = self._arrays.arguments(call.args)
-        if kernel.is_view and all(self._arrays.storage[o].home is Home.ALIAS for o in call.outputs):
+        if kernel.is_view and all(self._arrays.storage[o].kind is StorageKind.ALIAS for o in call.outputs):
             self._bind_view(kernel, call, args)
             return
         outs = self._arrays.entries(call.outputs)
@@ -238,14 +238,14 @@ class Binding:
         if not written:
             return True
         first = call.args[0] if call.args else None
-        whole = isinstance(first, Ref) and self._arrays.storage[first.index].home is Home.STATE
+        whole = isinstance(first, Ref) and self._arrays.storage[first.index].kind is StorageKind.STATE
         others = call.args[1:] if kernel.in_place and whole else call.args
         return all(self._state_of(i) not in written for i in refs(others))
 
     def _state_of(self, index: int) -> int:
         """The state that a value lies in, or -1."""
         storage = self._arrays.storage[self._arrays.owner(index)]
-        return storage.index if storage.home is Home.STATE else -1
+        return storage.index if storage.kind is StorageKind.STATE else -1
 
     def _bind_view(self, kernel: Kernel, call: KernelCall, args: list[Any]) -> None:
         base = base_of(self._method, call)
