@@ -20,7 +20,7 @@ from delegate.cli import destinations, output
 from delegate.cli.arrays import Array, input_names, leaves, random_inputs, read_inputs
 from delegate.cli.importing import Imports, import_modules
 from delegate.errors import BackendFailed, InputError
-from delegate.kernels.halves import from_bfloat16
+from delegate.kernels.half_precision import from_bfloat16
 from delegate.program.dtypes import DType
 from delegate.program.model import Ref, Tree
 from delegate.runtime.loaded import LoadedProgram

@@ -1,1 +1,1 @@
-"""Portable kernels, by family, over NumPy. A row in a `KernelTable` names operator, dtypes and kind of each."""
+"""Portable kernels over NumPy, by family. Each is a row of a `KernelTable` with its operator, dtypes and kind."""

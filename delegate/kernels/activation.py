@@ -1,4 +1,4 @@
-"""Activation functions: few passes, in place in the result, block by block."""
+"""Activation functions, computed in place in the result, block by block, in few passes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import math
 import numpy as np
 
 from delegate.kernels.erf import erf
-from delegate.kernels.halves import Array, from_bfloat16, to_bfloat16
+from delegate.kernels.half_precision import Array, from_bfloat16, to_bfloat16
 from delegate.kernels.operands import WIDE, WIDE_COMPLEX, axis_of, blocked, blocks, level, put
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT, REAL, UNSIGNED
 from delegate.program.dtypes import DType
 
-_FLOATS = WIDE | INT | BOOL  # integers and bools give floats
+_FLOATS = WIDE | INT | BOOL  # results of integers and bools are floats
 
 
 @TABLE.kernel("aten.relu.default", in_place=True)
@@ -36,7 +36,7 @@ def hardtanh(x: Array, low: float, high: float, *, out: Array) -> None:
 @TABLE.kernel("aten.sigmoid.default", "aten.special_expit.default", dtypes=_FLOATS | COMPLEX | UNSIGNED)
 @blocked
 def sigmoid(x: Array, *, out: Array) -> None:
-    """1 / (1 + exp(-x))."""
+    """Compute 1 / (1 + exp(-x))."""
     np.negative(x, out=out)
     np.exp(out, out=out)
     np.add(out, 1, out=out)
@@ -46,7 +46,7 @@ def sigmoid(x: Array, *, out: Array) -> None:
 @TABLE.kernel("aten.silu.default", dtypes=WIDE | COMPLEX, whole=True)
 @blocked
 def silu(x: Array, *, out: Array) -> None:
-    """x / (1 + exp(-x))."""
+    """Compute x / (1 + exp(-x))."""
     np.negative(x, out=out)
     np.exp(out, out=out)
     np.add(out, 1, out=out)
@@ -64,13 +64,13 @@ _A, _B, _C, _D, _E, _F = -2.31281593, -0.0370993509, 3.79292026, -38.1556904, 25
 
 
 def _gelu_erf(x: Array, *, out: Array) -> None:
-    """x / 2 * (1 + erf(x / sqrt(2)))."""
+    """Compute x / 2 * (1 + erf(x / sqrt(2)))."""
     (_gelu_single if out.dtype == np.float32 else _gelu_double)(x, out=out)
 
 
 @blocked
 def _gelu_single(x: Array, *, out: Array) -> None:
-    """x * P, which is x / (1 + exp(log(1 / P - 1)))."""
+    """Compute x * P as x / (1 + exp(log(1 / P - 1)))."""
     square = x * x
     np.add(square, _F, out=out)
     np.divide(_E, out, out=out)
@@ -96,7 +96,7 @@ def _gelu_double(x: Array, *, out: Array) -> None:
 
 @blocked
 def _gelu_tanh(x: Array, *, out: Array) -> None:
-    """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))."""
+    """Compute x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))."""
     np.square(x, out=out)
     np.multiply(out, 0.044715 * math.sqrt(2 / math.pi), out=out)
     np.add(out, math.sqrt(2 / math.pi), out=out)
@@ -110,7 +110,7 @@ def _gelu_tanh(x: Array, *, out: Array) -> None:
 @TABLE.kernel("aten.hardsigmoid.default", dtypes=WIDE, whole=True)
 @blocked
 def hardsigmoid(x: Array, *, out: Array) -> None:
-    """min(max(x + 3, 0), 6) / 6."""
+    """Compute min(max(x + 3, 0), 6) / 6."""
     np.add(x, 3, out=out)
     hardtanh(out, 0, 6, out=out)
     np.divide(out, 6, out=out)
@@ -119,7 +119,7 @@ def hardsigmoid(x: Array, *, out: Array) -> None:
 @TABLE.kernel("aten.hardswish.default", dtypes=WIDE, whole=True)
 @blocked
 def hardswish(x: Array, *, out: Array) -> None:
-    """x * min(max(x + 3, 0), 6) / 6."""
+    """Compute x * min(max(x + 3, 0), 6) / 6."""
     np.add(x, 3, out=out)
     hardtanh(out, 0, 6, out=out)
     np.multiply(out, x, out=out)
@@ -129,7 +129,7 @@ def hardswish(x: Array, *, out: Array) -> None:
 @TABLE.kernel("aten.softplus.default", dtypes=WIDE, whole=True)
 @blocked
 def softplus(x: Array, beta: float, threshold: float, *, out: Array) -> None:
-    """log(1 + exp(beta * x)) / beta; x itself where beta * x is above the threshold."""
+    """Compute log(1 + exp(beta * x)) / beta, or x if beta * x is above the threshold."""
     np.multiply(x, beta, out=out)
     linear = out > threshold
     np.exp(out, out=out)
@@ -141,7 +141,7 @@ def softplus(x: Array, beta: float, threshold: float, *, out: Array) -> None:
 @TABLE.kernel("aten.mish.default", dtypes=WIDE, whole=True)
 @blocked
 def mish(x: Array, *, out: Array) -> None:
-    """x * tanh(log(1 + exp(x))), which is x * n / (n + 2) with n = exp(x) * (exp(x) + 2); beyond 40 it is x."""
+    """Compute x * tanh(log(1 + exp(x))) as x * n / (n + 2) with n = exp(x) * (exp(x) + 2); above 40 it is x."""
     np.minimum(x, level(40, out), out=out)
     np.exp(out, out=out)
     np.multiply(out, out + 2, out=out)
@@ -152,7 +152,7 @@ def mish(x: Array, *, out: Array) -> None:
 @TABLE.kernel("aten.log_sigmoid.default", dtypes=WIDE, whole=True)
 @blocked
 def log_sigmoid(x: Array, *, out: Array) -> None:
-    """min(x, 0) - log(1 + exp(-|x|))."""
+    """Compute min(x, 0) - log(1 + exp(-|x|))."""
     np.abs(x, out=out)
     np.negative(out, out=out)
     np.exp(out, out=out)
@@ -162,7 +162,7 @@ def log_sigmoid(x: Array, *, out: Array) -> None:
 
 @TABLE.kernel("aten.log_sigmoid_forward.default", dtypes=WIDE)
 def log_sigmoid_forward(x: Array, *, out: tuple[Array, Array]) -> None:
-    """The second result is torch's buffer for the backward pass: exp(-|x|), empty on some devices."""
+    """Compute `log_sigmoid`, and exp(-|x|), torch's buffer for the backward pass; it is empty on some devices."""
     log_sigmoid(x, out=out[0])
     if out[1].size:
         np.exp(-np.abs(x), out=out[1])
@@ -171,7 +171,7 @@ def log_sigmoid_forward(x: Array, *, out: tuple[Array, Array]) -> None:
 @TABLE.kernel("aten.elu.default", dtypes=WIDE)
 @blocked
 def elu(x: Array, alpha: float, scale: float, input_scale: float, *, out: Array) -> None:
-    """scale * x where x is positive, else scale * alpha * (exp(input_scale * x) - 1): the sum of the two parts."""
+    """Compute scale * x for positive x, else scale * alpha * (exp(input_scale * x) - 1), as the sum of both parts."""
     positive = np.maximum(x, level(0, out))
     np.minimum(x, level(0, out), out=out)
     np.multiply(out, input_scale, out=out)
@@ -193,18 +193,18 @@ def celu(x: Array, alpha: float, *, out: Array) -> None:
 @TABLE.kernel("aten.leaky_relu.default", dtypes=WIDE)
 @blocked
 def leaky_relu(x: Array, negative_slope: float, *, out: Array) -> None:
-    """The larger of x and its multiple, or the smaller one where the slope is steeper than 1."""
+    """Compute the larger of x and its multiple, or the smaller if the slope is steeper than 1."""
     if negative_slope == 0 or not math.isfinite(negative_slope):
-        _joined(x, negative_slope, out)
+        _add_slopes(x, negative_slope, out)
         return
     np.multiply(x, negative_slope, out=out)
     (np.maximum if negative_slope <= 1 else np.minimum)(x, out, out=out)
 
 
-def _joined(x: Array, slope: float | Array, out: Array) -> None:
-    """The sum of x's positive part and of the slope times its negative one: a masked copy takes several times as long.
+def _add_slopes(x: Array, slope: float | Array, out: Array) -> None:
+    """Add the positive part of x and the slope times its negative part.
 
-    A slope that is no finite number would make NaN of the other part's zero.
+    A masked copy takes several times as long. An infinite or NaN slope times the zero of the other part would be NaN.
     """
     if not np.isfinite(slope).all():
         np.multiply(x, slope, out=out)
@@ -217,33 +217,33 @@ def _joined(x: Array, slope: float | Array, out: Array) -> None:
 
 @TABLE.kernel("aten.prelu.default", "aten._prelu_kernel.default", dtypes=WIDE, whole=True)
 def prelu(x: Array, weight: Array, *, out: Array) -> None:
-    """The weight broadcasts, or is a vector over dimension 1."""
+    """Compute `leaky_relu` with a weight that broadcasts or is a vector over dimension 1."""
     if weight.size == 1:
         leaky_relu(x, weight.item(), out=out)
         return
     if weight.ndim == 1 and x.ndim > 1:
         weight = weight.reshape((-1,) + (1,) * (x.ndim - 2))
-    _joined(x, weight, out)
+    _add_slopes(x, weight, out)
 
 
 @TABLE.kernel("aten.threshold.default", dtypes=REAL - BOOL)
 def threshold(x: Array, level: float, value: float, *, out: Array) -> None:
-    """x where it is above the level or NaN, else the value."""
-    for given, made in blocks(x, out):
-        np.copyto(made, given)
-        put(made, value, given <= level)
+    """Copy x where it is above the level or NaN, else write the value."""
+    for source, target in blocks(x, out):
+        np.copyto(target, source)
+        put(target, value, source <= level)
 
 
 @TABLE.kernel("aten.hardshrink.default", dtypes=FLOAT, whole=True)
 def hardshrink(x: Array, lambd: float, *, out: Array) -> None:
-    for given, made in blocks(x, out):
-        np.copyto(made, given)
-        put(made, 0, np.abs(given) <= given.dtype.type(lambd))
+    for source, target in blocks(x, out):
+        np.copyto(target, source)
+        put(target, 0, np.abs(source) <= source.dtype.type(lambd))
 
 
 @TABLE.kernel("aten.hardshrink.default", dtypes={DType.bfloat16}, whole=True)
 def hardshrink_bfloat16(bits: Array, lambd: float, *, out: Array) -> None:
-    """The limit is rounded to bfloat16, as torch does."""
+    """Compute `hardshrink` with the limit rounded to bfloat16, as torch does."""
     limit = from_bfloat16(to_bfloat16(np.array(lambd, np.float32)))
     np.copyto(out, bits)
     put(out, 0, np.abs(from_bfloat16(bits)) <= limit)
@@ -252,14 +252,14 @@ def hardshrink_bfloat16(bits: Array, lambd: float, *, out: Array) -> None:
 @TABLE.kernel("aten.softshrink.default", dtypes=WIDE, whole=True)
 @blocked
 def softshrink(x: Array, lambd: float, *, out: Array) -> None:
-    """x less its part within [-lambd, lambd]."""
+    """Subtract from x its part within [-lambd, lambd]."""
     np.clip(x, -lambd, lambd, out=out)
     np.subtract(x, out, out=out)
 
 
 @TABLE.kernel("aten.glu.default", dtypes=WIDE, whole=True)
 def glu(x: Array, dim: int, *, out: Array) -> None:
-    """First half times the sigmoid of the second half."""
+    """Multiply the first half by the sigmoid of the second half."""
     first, second = np.split(x, 2, axis=axis_of(x, dim))
     sigmoid(second, out=out)
     np.multiply(out, first, out=out)
@@ -267,7 +267,7 @@ def glu(x: Array, dim: int, *, out: Array) -> None:
 
 @TABLE.kernel("aten.native_dropout.default", dtypes=WIDE_COMPLEX | BOOL, random=True)
 def native_dropout(x: Array, p: float, train: bool | None, *, out: tuple[Array, Array]) -> None:
-    """The kept elements scaled by 1 / (1 - p), and the mask of what is kept; all is kept outside training."""
+    """Zero elements with probability p, scale others by 1 / (1 - p), write their mask; copy x in inference."""
     result, mask = out
     if train is False or p == 0:
         np.copyto(result, x)

@@ -1,4 +1,4 @@
-"""Pooling to a given output size: window j of n over m elements spans floor(j m / n) to ceil((j + 1) m / n)."""
+"""Pooling to an output size: window j of n over m elements spans floor(j m / n) to ceil((j + 1) m / n)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import FLOAT, INT
 from delegate.kernels.windows import last
@@ -18,12 +18,12 @@ _FLOAT = FLOAT - {DType.float16}
 
 
 def spans(size: int, count: int) -> list[slice]:
-    """The windows of `count` outputs over `size` elements."""
+    """Return the windows of `count` outputs over `size` elements."""
     return [slice(j * size // count, -(-(j + 1) * size // count)) for j in range(count)]
 
 
 def adaptive_avg_pool(rank: int, x: Array, size: Sequence[int], *, out: Array) -> None:
-    """x ([N,] C, *spatial) -> ([N,] C, *size), axis by axis."""
+    """Average x ([N,] C, *spatial) to ([N,] C, *size), axis by axis."""
     for axis in range(-rank, 0):
         x = _average(x, axis, out.shape[axis])
     np.copyto(out, x)
@@ -41,14 +41,14 @@ def _average(x: Array, axis: int, count: int) -> Array:
 
 
 def adaptive_max_pool(rank: int, x: Array, size: Sequence[int], *, out: tuple[Array, Array]) -> None:
-    """x ([N,] C, *spatial) -> ([N,] C, *size), and the places of the maxima in the flattened spatial axes."""
+    """Find the maxima of x ([N,] C, *spatial) -> ([N,] C, *size), and their places in the flattened spatial axes."""
     values, indices = out
     same_shape(values, indices)
     count = values.shape[-rank:]
     places, taken = np.zeros((), np.int64), x
     for axis, (n, o) in enumerate(zip(x.shape[-rank:], count, strict=True)):
         window = _window(n, o)
-        # (..., o, window) for every axis that is done
+        # (..., o, window) for every finished axis
         taken = taken.take(window, axis=x.ndim - rank + 2 * axis)
         places = places[..., None, None] * n + window
     batch = x.shape[:-rank]
@@ -62,7 +62,7 @@ def adaptive_max_pool(rank: int, x: Array, size: Sequence[int], *, out: tuple[Ar
 
 
 def _window(size: int, count: int) -> Array:
-    """The elements (count, longest) of every window; a shorter one repeats its last element."""
+    """Return the elements of every window (count, longest); a shorter window repeats its last element."""
     parts = spans(size, count)
     longest = max((p.stop - p.start for p in parts), default=0)
     starts, ends = (np.array([getattr(p, end) for p in parts], np.int64).reshape(-1, 1) for end in ("start", "stop"))

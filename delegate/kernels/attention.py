@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from delegate.errors import KernelError
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.softmax import exponentials, shifted_exponentials
 from delegate.kernels.table import BOOL, FLOAT
 from delegate.program.dtypes import DType
 
 _DTYPES = (FLOAT - {DType.float16}) | BOOL
-_SCRATCH = 1 << 16  # scores at a time: they and their exponentials stay in a cache
+_SCRATCH = 1 << 16  # scores per block: they and their exponentials fit a cache
 
 
 @TABLE.kernel("aten.scaled_dot_product_attention.default", dtypes=_DTYPES, whole=True, random=True)
@@ -32,9 +32,10 @@ def scaled_dot_product_attention(
     *,
     out: Array,
 ) -> None:
-    """query (..., L, E), key (..., S, E), value (..., S, V), mask (..., L, S): bools that keep, or numbers to add.
+    """Compute attention.
 
-    enable_gqa: key and value have fewer heads (third dimension from the end), each of which serves several of query.
+    query (..., L, E), key (..., S, E), value (..., S, V), mask (..., L, S): bools (True: attend) or numbers to add.
+    With enable_gqa, key and value have fewer heads (third dimension from the end), each for several heads of the query.
     """
     if is_causal:
         mask = np.tri(query.shape[-2], key.shape[-2], dtype=bool)
@@ -44,7 +45,7 @@ def scaled_dot_product_attention(
 
 
 def _grouped(query: Array, key: Array, mask: Array | None, out: Array) -> tuple[Array, Array | None, Array]:
-    """Query, mask and result with the heads that share a key as more rows of one, so that no key is copied.
+    """Return query, mask and result with the heads that share a key as additional rows, so that no key is copied.
 
     Raises:
         KernelError: the groups do not divide the heads.
@@ -72,7 +73,7 @@ def flash_attention(
     *,
     out: tuple[Array, Array],
 ) -> None:
-    """As `scaled_dot_product_attention`; the second result is the logarithm of each row's sum, (N, heads, L)."""
+    """Compute `scaled_dot_product_attention`, and the logarithm of each row's sum (N, heads, L)."""
     if is_causal:
         mask = np.tri(query.shape[-2], key.shape[-2], dtype=bool)
     _attend(query, key, value, mask, dropout, scale, *out)
@@ -108,19 +109,19 @@ def _attend(
         if dropout:
             weights *= (TABLE.generator.random(weights.shape) >= dropout) / (1 - dropout)
         result = np.matmul(weights, value[index], out=out[index])
-        result /= np.where(sums == 0, 1, sums)  # a row that is masked out becomes zeros
+        result /= np.where(sums == 0, 1, sums)  # a fully masked row becomes zeros
 
 
 def _blocks(batch: Sequence[int], size: int) -> Iterator[Any]:
-    """Indices of leading axes that take about as many of the matrices of `size` elements at a time as fit a cache."""
-    alone, rest = 0, math.prod(batch) * size
-    while alone < len(batch) and rest > _SCRATCH:
-        rest //= batch[alone]
-        alone += 1
-    if alone == 0:
+    """Yield indices of the leading axes; each selects matrices of `size` elements that together fit a cache."""
+    outer, rest = 0, math.prod(batch) * size
+    while outer < len(batch) and rest > _SCRATCH:
+        rest //= batch[outer]
+        outer += 1
+    if outer == 0:
         yield ...
         return
-    together = max(1, _SCRATCH // rest)
-    for index in np.ndindex(*batch[: alone - 1]):
-        for start in range(0, batch[alone - 1], together):
-            yield (*index, slice(start, start + together))
+    step = max(1, _SCRATCH // rest)
+    for index in np.ndindex(*batch[: outer - 1]):
+        for start in range(0, batch[outer - 1], step):
+            yield (*index, slice(start, start + step))

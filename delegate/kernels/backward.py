@@ -1,4 +1,4 @@
-"""Gradients that are core ATen operators. A result that `output_mask` leaves out is None in `out`, or not there."""
+"""Gradients that are core ATen operators. A result that `output_mask` excludes is None in `out`, or absent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from delegate.kernels.adaptive_pooling import spans
 from delegate.kernels.convolution import convolution
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.indexing import checked
 from delegate.kernels.operands import WIDE, WIDE_COMPLEX, along
 from delegate.kernels.portable_table import TABLE
@@ -22,12 +22,12 @@ Maybe = Array | None
 
 
 def _by_mask(out: Sequence[Maybe] | Array, mask: Sequence[bool]) -> Sequence[Maybe]:
-    """The result for every place of the mask; None where that leaves it out. Programs hold only the others."""
-    given = (out,) if isinstance(out, np.ndarray) else out
-    if len(given) == len(mask):
-        return given
-    left = iter(given)
-    return tuple(next(left) if wanted else None for wanted in mask)
+    """Return a result or None for every entry of the mask. Programs have only the results that are present."""
+    results = (out,) if isinstance(out, np.ndarray) else out
+    if len(results) == len(mask):
+        return results
+    left = iter(results)
+    return tuple(next(left) if is_present else None for is_present in mask)
 
 
 @TABLE.kernel("aten.convolution_backward.default", dtypes=WIDE)
@@ -46,7 +46,7 @@ def convolution_backward(
     *,
     out: Sequence[Maybe] | Array,
 ) -> None:
-    """grad (N, O, *spatial), x and weight as in `convolution` -> the gradients of x, weight and bias."""
+    """Compute the gradients of x, weight and bias. grad (N, O, *spatial); x and weight as in `convolution`."""
     rank = weight.ndim - 2
     stride, padding, dilation = spread(stride, rank), spread(padding, rank), spread(dilation, rank)
     grad_x, grad_weight, grad_bias = _by_mask(out, mask)
@@ -62,7 +62,8 @@ def convolution_backward(
 def _weight_gradient(
     wide: Array, narrow: Array, stride: Sequence[int], dilation: Sequence[int], groups: int, out: Array
 ) -> None:
-    """Each tap's product of the narrow side (N, A, *count) with the places of the wide side (N, B, ...) it meets.
+    """Multiply, for each tap, the narrow side (N, A, *count) with the places of the wide side (N, B, ...) that it
+    meets.
 
     out (A, B / groups, *kernel).
     """
@@ -75,7 +76,7 @@ def _weight_gradient(
 
 
 def _norm_gradient(grad: Array, normal: Array, rstd: Array, out: Array) -> None:
-    """The gradient of (x - mean) * rstd, all of shape [rows, width] and rstd [rows, 1]; `normal` is its result."""
+    """Compute the gradient of (x - mean) * rstd. Shapes are [rows, width], rstd [rows, 1]; `normal` is its result."""
     np.subtract(grad, grad.mean(axis=1, keepdims=True), out=out)
     np.subtract(out, normal * (grad * normal).mean(axis=1, keepdims=True), out=out)
     np.multiply(out, rstd, out=out)
@@ -94,7 +95,7 @@ def native_layer_norm_backward(
     *,
     out: Sequence[Maybe] | Array,
 ) -> None:
-    """grad, x (..., *shape), mean and rstd with one element for every row -> the gradients of x, weight and bias."""
+    """Compute the gradients of x, weight and bias. grad, x (..., *shape); mean, rstd: one element per row."""
     width = math.prod(shape)
     rows = x.size // width if width else 0
     each, scale = grad.reshape(rows, width), rstd.reshape(rows, 1)
@@ -124,7 +125,7 @@ def native_group_norm_backward(
     *,
     out: Sequence[Maybe] | Array,
 ) -> None:
-    """grad, x (N, C, ...), mean and rstd (N, groups) -> the gradients of x, weight and bias."""
+    """Compute the gradients of x, weight and bias. grad, x (N, C, ...); mean, rstd (N, groups)."""
     rows, by_channel = batch * groups, (batch, channels, pixels)
     scale = rstd.reshape(-1, 1)
     width = channels // groups * pixels
@@ -140,7 +141,7 @@ def native_group_norm_backward(
 
 
 def _membership(windows: Sequence[slice], size: int, like: Array) -> Array:
-    """(windows, size): 1 where a window covers an element."""
+    """Return a matrix (windows, size) with 1 where a window covers an element."""
     member = np.zeros((len(windows), size), like.dtype)
     for row, window in zip(member, windows, strict=True):
         row[window] = 1
@@ -149,7 +150,7 @@ def _membership(windows: Sequence[slice], size: int, like: Array) -> Array:
 
 @TABLE.kernel("aten._adaptive_avg_pool2d_backward.default", dtypes=WIDE)
 def adaptive_avg_pool2d_backward(grad: Array, x: Array, *, out: Array) -> None:
-    """grad ([N,] C, h, w), x ([N,] C, H, W): every element's share of the windows that average it."""
+    """Distribute grad ([N,] C, h, w) to the elements of x ([N,] C, H, W) that each window averages."""
     rows, columns = (_membership(spans(x.shape[a], grad.shape[a]), x.shape[a], grad) for a in (-2, -1))
     counts = rows.sum(axis=1)[:, None] * columns.sum(axis=1)
     np.matmul(rows.T @ (grad / counts), columns, out=out)
@@ -168,7 +169,7 @@ def avg_pool2d_backward(
     *,
     out: Array,
 ) -> None:
-    """grad ([N,] C, h, w), x ([N,] C, H, W), the rest as in avg_pool2d."""
+    """Compute the gradient of x ([N,] C, H, W). grad ([N,] C, h, w); other arguments as in avg_pool2d."""
     kernel, padding = spread(kernel, 2), spread(padding, 2)
     stride = spread(stride, 2, kernel)
     members, counts = [], []
@@ -197,7 +198,7 @@ def max_pool2d_with_indices_backward(
     *,
     out: Array,
 ) -> None:
-    """grad, indices ([N,] C, h, w): each gradient goes to the place that its maximum came from."""
+    """Add each gradient to the place of its maximum. grad, indices ([N,] C, h, w)."""
     pixels = math.prod(out.shape[-2:])
     planes = out.size // pixels if pixels else 0
     out.fill(0)
@@ -209,11 +210,11 @@ def max_pool2d_with_indices_backward(
 def embedding_dense_backward(
     grad: Array, indices: Array, rows: int, padding_idx: int, scale_grad_by_freq: bool, *, out: Array
 ) -> None:
-    """grad (..., width), indices (...) -> (rows, width): sums, or means, of what each row of the weight gave."""
+    """Sum or average the gradients (..., width) per row of the weight, by indices (...) -> (rows, width)."""
     used = checked(indices.reshape(-1), rows)
     each = grad.reshape(used.size, -1)
-    kept = used != padding_idx
+    counted = used != padding_idx
     out.fill(0)
-    combine_at(np.add, out, (used[kept],), each[kept])
+    combine_at(np.add, out, (used[counted],), each[counted])
     if scale_grad_by_freq:
         np.divide(out, np.maximum(occurrences(used, None, rows), 1)[:, None], out=out, casting="unsafe")

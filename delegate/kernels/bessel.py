@@ -1,7 +1,7 @@
 """Bessel functions of the first and second kind, modified ones of the second kind, and Airy's function, in float64.
 
-Coefficients are those of Cephes (S. Moshier, "Methods and Programs for Mathematical Functions", 1989), which torch uses
-too. Polynomials have the lowest power first; `_UNDER` is the denominator of a quotient of two.
+Coefficients are from Cephes (S. Moshier, "Methods and Programs for Mathematical Functions", 1989), as in torch.
+Polynomials have the lowest power first; `_UNDER` is the denominator of a quotient of two.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.polynomial.chebyshev import chebval
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, blocked
 from delegate.kernels.polynomial import polynomial
 from delegate.kernels.portable_table import TABLE
@@ -51,11 +51,11 @@ _Y0_UNDER = (
     2.5059625617265306e+17, 3171577528429750.5, 20297961275010.555, 86400248710.3935, 268919633.39381415,
     626107.330137135, 1041.2835366425984,
 )  # fmt: skip
-_K0_NEAR = (
+_K0_SMALL = (
     -0.2676636966169514, 0.3442898999246285, 0.0359799365153615, 0.001264615411446926, 2.286212103119452e-05,
     2.5347910790261494e-07, 1.904516377220209e-09, 1.0349695257633842e-11, 4.25981614279661e-14, 1.374465435613523e-16,
 )  # fmt: skip
-_K0_FAR = (
+_K0_LARGE = (
     1.2201515410329777, -0.0314481013119645, 0.0015698838857300533, -0.00012849549581627802, 1.39498137188765e-05,
     -1.8317555227191195e-06, 2.766813639445015e-07, -4.660489897687948e-08, 8.574034017414225e-09,
     -1.69753450938906e-09, 3.577397281400301e-10, -7.957489244477107e-11, 1.8559491149547177e-11,
@@ -94,12 +94,12 @@ _Y1_UNDER = (
     3.9727060811656064e+18, 6.871410873553005e+16, 620557727146953.8, 3882312774962.3857, 18760131610.870617,
     73481194.44597217, 235564.09294306856, 594.3015923461282,
 )  # fmt: skip
-_K1_NEAR = (
+_K1_SMALL = (
     0.7626501136694739, -0.3531559607765449, -0.12261118082265715, -0.006975723859639864, -0.0001730288957513052,
     -2.4334061415659684e-06, -2.213387630734726e-08, -1.4114883926335278e-10, -6.666901694199329e-13,
     -2.427449850519366e-15, -7.023863479386288e-18,
 )  # fmt: skip
-_K1_FAR = (
+_K1_LARGE = (
     1.3603130952422213, 0.10392373657681724, -0.002857816859622779, 0.00019521551847135162, -1.936197974166083e-05,
     2.406484947837217e-06, -3.5019606030878126e-07, 5.7410841254500495e-08, -1.0345762465678097e-08,
     2.015049755197033e-09, -4.1903547593418965e-10, 9.218315187605006e-11, -2.1299678384275683e-11,
@@ -133,7 +133,7 @@ _AIRY_COSINE_UNDER = (
     0.9542936116189619, 5.476860694229755, 15.564662893286462, 19.835292871831214, 9.30892908077442,
 )  # fmt: skip
 
-_NEAR = 5.0  # below it quotients of polynomials, above it the asymptotic expansion
+_SPLIT = 5.0  # below it quotients of polynomials, above it the asymptotic expansion
 _SQUARED_ZEROS = ((5.78318596294678452118, 30.4712623436620863991), (14.6819706421238932572, 49.2184563216946036703))
 _FIRST = ((_J0, _J0_UNDER), (_J1, _J1_UNDER))
 _SECOND = ((_Y0, _Y0_UNDER), (_Y1, _Y1_UNDER))
@@ -141,8 +141,8 @@ _WAVES = (
     ((_COSINE_0, _COSINE_UNDER_0), (_SINE_0, _SINE_UNDER_0)),
     ((_COSINE_1, _COSINE_UNDER_1), (_SINE_1, _SINE_UNDER_1)),
 )
-_MODIFIED = ((_K0_NEAR, _K0_FAR), (_K1_NEAR, _K1_FAR))
-_AIRY_NEAR, _AIRY_ZERO = 2.09, 103.892  # where its series ends, and where float64 ends
+_MODIFIED = ((_K0_SMALL, _K0_LARGE), (_K1_SMALL, _K1_LARGE))
+_AIRY_SPLIT, _AIRY_ZERO = 2.09, 103.892  # where its series ends, and where float64 ends
 _AIRY_AT_0, _AIRY_SLOPE = 0.355028053887817239260, 0.258819403792806798405
 _AIRY_TERMS = 20  # the last one is below 1e-16 at 2.09
 
@@ -152,7 +152,7 @@ def _quotient(tables: tuple[Sequence[float], Sequence[float]], x: Array) -> Arra
 
 
 def _wave(order: int, first: bool, x: Array) -> Array:
-    """The asymptotic expansion for x > 5 of the function of the first or second kind."""
+    """Compute the asymptotic expansion for x > 5 of the function of the first or second kind."""
     cosine, sine = (_quotient(tables, 25 / (x * x)) for tables in _WAVES[order])
     sine = 5 / x * sine
     phase = x - (0.25 + 0.5 * order) * math.pi
@@ -161,60 +161,60 @@ def _wave(order: int, first: bool, x: Array) -> Array:
 
 
 def bessel_j(order: int, x: Array) -> Array:
-    """The Bessel function of the first kind of order 0 or 1; NaN at infinity, as torch has it."""
+    """Compute the Bessel function of the first kind of order 0 or 1; NaN at infinity, as in torch."""
     size = np.abs(x)
-    square = np.minimum(size, _NEAR) ** 2
+    square = np.minimum(size, _SPLIT) ** 2
     low, high = _SQUARED_ZEROS[order]
-    near = _quotient(_FIRST[order], square) * (square - low) * (square - high)
-    near = near * np.minimum(size, _NEAR) if order else near
-    found = np.where(size <= _NEAR, near, _wave(order, True, np.maximum(size, _NEAR)))
-    return np.asarray(np.where(x < 0, -found, found) if order else found)
+    small = _quotient(_FIRST[order], square) * (square - low) * (square - high)
+    small = small * np.minimum(size, _SPLIT) if order else small
+    result = np.where(size <= _SPLIT, small, _wave(order, True, np.maximum(size, _SPLIT)))
+    return np.asarray(np.where(x < 0, -result, result) if order else result)
 
 
 def bessel_y(order: int, x: Array) -> Array:
-    """The Bessel function of the second kind of order 0 or 1; NaN below 0, minus infinity there."""
-    near = np.clip(x, 0, _NEAR)
-    logarithm = bessel_j(order, near) * np.log(near)
+    """Compute the Bessel function of the second kind of order 0 or 1; NaN below 0, minus infinity at 0."""
+    small = np.clip(x, 0, _SPLIT)
+    logarithm = bessel_j(order, small) * np.log(small)
     if order:
-        logarithm = logarithm - 1 / near
-    rest = _quotient(_SECOND[order], near * near)
-    found = (near * rest if order else rest) + 2 / math.pi * logarithm
-    found = np.where(x <= _NEAR, found, _wave(order, False, np.maximum(x, _NEAR)))
-    return np.asarray(np.where(x < 0, np.nan, np.where(x == 0, -np.inf, found)))
+        logarithm = logarithm - 1 / small
+    rest = _quotient(_SECOND[order], small * small)
+    result = (small * rest if order else rest) + 2 / math.pi * logarithm
+    result = np.where(x <= _SPLIT, result, _wave(order, False, np.maximum(x, _SPLIT)))
+    return np.asarray(np.where(x < 0, np.nan, np.where(x == 0, -np.inf, result)))
 
 
 def bessel_k(order: int, scaled: bool, x: Array) -> Array:
-    """The modified function of the second kind of order 0 or 1, times exp(x) if scaled; NaN below 0, infinite there."""
+    """Compute the modified function of the second kind of order 0 or 1, times exp(x) if scaled; NaN below 0."""
     lower, upper = _MODIFIED[order]
-    near, far = np.clip(x, 0, 2), np.maximum(x, 2)
-    growing = np.log(near / 2) * bessel(order, False, near)
-    series = chebval((near * near - 2) / 2, lower)
-    found = growing + series / near if order else series - growing
-    found = found * np.exp(near) if scaled else found
-    tail = chebval((8 / far - 2) / 2, upper) / np.sqrt(far)
-    found = np.where(x <= 2, found, tail if scaled else tail * np.exp(-far))
-    return np.asarray(np.where(x < 0, np.nan, np.where(x == 0, np.inf, found)))
+    small, large = np.clip(x, 0, 2), np.maximum(x, 2)
+    growing = np.log(small / 2) * bessel(order, False, small)
+    series = chebval((small * small - 2) / 2, lower)
+    result = growing + series / small if order else series - growing
+    result = result * np.exp(small) if scaled else result
+    tail = chebval((8 / large - 2) / 2, upper) / np.sqrt(large)
+    result = np.where(x <= 2, result, tail if scaled else tail * np.exp(-large))
+    return np.asarray(np.where(x < 0, np.nan, np.where(x == 0, np.inf, result)))
 
 
 def airy(x: Array) -> Array:
-    """Airy's function Ai; NaN at both infinities, as torch has it."""
-    near = np.clip(x, -_AIRY_NEAR, _AIRY_NEAR)
-    even, odd, cube = np.ones_like(near), near.copy(), near**3
-    first, second = even.copy(), odd.copy()
+    """Compute Airy's function Ai; NaN at both infinities, as in torch."""
+    small = np.clip(x, -_AIRY_SPLIT, _AIRY_SPLIT)
+    first_term, second_term, cube = np.ones_like(small), small.copy(), small**3
+    first, second = first_term.copy(), second_term.copy()
     for k in range(1, 3 * _AIRY_TERMS, 3):
-        even = even * cube / ((k + 1) * (k + 2))
-        odd = odd * cube / ((k + 2) * (k + 3))
-        first, second = first + even, second + odd
-    found = _AIRY_AT_0 * first - _AIRY_SLOPE * second
-    far = np.maximum(np.abs(x), _AIRY_NEAR)
-    zeta, root = 2 / 3 * far * np.sqrt(far), np.sqrt(np.sqrt(far))
+        first_term = first_term * cube / ((k + 1) * (k + 2))
+        second_term = second_term * cube / ((k + 2) * (k + 3))
+        first, second = first + first_term, second + second_term
+    result = _AIRY_AT_0 * first - _AIRY_SLOPE * second
+    large = np.maximum(np.abs(x), _AIRY_SPLIT)
+    zeta, root = 2 / 3 * large * np.sqrt(large), np.sqrt(np.sqrt(large))
     decay = _quotient((_AIRY_DECAY, _AIRY_DECAY_UNDER), 1 / zeta) / (2 * root * np.exp(zeta))
     sine = 1 + _quotient((_AIRY_SINE, _AIRY_SINE_UNDER), 1 / zeta**2) / zeta**2
     cosine = _quotient((_AIRY_COSINE, _AIRY_COSINE_UNDER), 1 / zeta**2) / zeta
     wave = (np.sin(zeta + math.pi / 4) * sine - np.cos(zeta + math.pi / 4) * cosine) / root
-    found = np.where(x >= _AIRY_NEAR, decay / math.sqrt(math.pi), found)
-    found = np.where(x < -_AIRY_NEAR, wave / math.sqrt(math.pi), np.where(x > _AIRY_ZERO, 0, found))
-    return np.asarray(np.where(np.isinf(x), np.nan, found))
+    result = np.where(x >= _AIRY_SPLIT, decay / math.sqrt(math.pi), result)
+    result = np.where(x < -_AIRY_SPLIT, wave / math.sqrt(math.pi), np.where(x > _AIRY_ZERO, 0, result))
+    return np.asarray(np.where(np.isinf(x), np.nan, result))
 
 
 _UNARY: dict[str, Callable[[Array], Array]] = {

@@ -1,4 +1,4 @@
-"""Binary and ternary arithmetic: operands are brought to the dtype of the result, as torch does."""
+"""Binary and ternary arithmetic. Operands are converted to the dtype of the result, as in torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from delegate.errors import KernelError
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, WIDE_COMPLEX, Operand, blocked, cast, level
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, COMPLEX, INT, REAL, UNSIGNED
@@ -31,7 +31,7 @@ _PLAIN: dict[str, np.ufunc] = {
     "__and__.Tensor": np.bitwise_and, "__and__.Scalar": np.bitwise_and, "__or__.Tensor": np.bitwise_or,
     "__or__.Scalar": np.bitwise_or, "__xor__.Tensor": np.bitwise_xor, "__xor__.Scalar": np.bitwise_xor,
 }  # fmt: skip
-# No result of these is exact in float16 when it is computed in steps of float16.
+# Intermediate float16 roundings would make results of these inexact in float16.
 _IN_STEPS = frozenset({"floor_divide", "hypot"})
 _REMAINDERS: dict[str, np.ufunc] = {
     "fmod.Tensor": np.fmod, "fmod.Scalar": np.fmod, "remainder.Tensor": np.remainder, "remainder.Scalar": np.remainder,
@@ -40,13 +40,13 @@ _REMAINDERS: dict[str, np.ufunc] = {
 _EXTREMA: dict[str, np.ufunc] = {
     "maximum.default": np.maximum, "minimum.default": np.minimum, "max.other": np.maximum, "min.other": np.minimum,
 }  # fmt: skip
-_MANY = 1 << 10  # remainders that are worth six passes
-_EXACT = 2.0**20  # quotients of float32 below it are exact in float64, and so is what they leave
+_MIN_SIZE = 1 << 10  # from which six passes are faster than `fmod`
+_EXACT = 2.0**20  # quotients of float32 below it, and their remainders, are exact in float64
 
 
 def _binary(ufunc: np.ufunc, a: Operand, b: Operand, *, out: Array) -> None:
     dtype = out.dtype
-    if getattr(a, "dtype", None) is not dtype:  # most are of it, and a call of `cast` costs a fifth of a small ufunc
+    if getattr(a, "dtype", None) is not dtype:  # usual case first: a call of `cast` costs a fifth of a small ufunc
         a = cast(a, dtype)
     if getattr(b, "dtype", None) is not dtype:
         b = cast(b, dtype)
@@ -59,17 +59,17 @@ for _name, _ufunc in _PLAIN.items():
 
 
 def _remainder(ufunc: np.ufunc, a: Operand, b: Operand, *, out: Array) -> None:
-    """What a division leaves. The C library that NumPy asks takes 20 ns for one; here are float32 in float64."""
-    if out.dtype != np.float32 or out.size < _MANY or not _quick_remainder(ufunc, a, b, out):
+    """Compute remainders; those of float32 in float64, because NumPy's C library takes 20 ns per element."""
+    if out.dtype != np.float32 or out.size < _MIN_SIZE or not _write_remainder(ufunc, a, b, out):
         _binary(ufunc, a, b, out=out)
 
 
-def _quick_remainder(ufunc: np.ufunc, a: Operand, b: Operand, out: Array) -> bool:
-    """Whether all quotients are small numbers, and the remainders are written."""
+def _write_remainder(ufunc: np.ufunc, a: Operand, b: Operand, out: Array) -> bool:
+    """Write remainders if all quotients are small; return if they are written."""
     left, divisor = (cast(x, out.dtype).astype(np.float64) for x in (a, b))
     quotient = np.asarray(left / divisor)
     (np.floor if ufunc is np.remainder else np.trunc)(quotient, out=quotient)
-    if not (quotient.max() < _EXACT and quotient.min() > -_EXACT):  # NaN neither
+    if not (quotient.max() < _EXACT and quotient.min() > -_EXACT):  # also false for NaN
         return False
     quotient *= divisor
     np.subtract(left, quotient, out=quotient)
@@ -82,18 +82,18 @@ def _extremum(ufunc: np.ufunc, a: Operand, b: Operand, *, out: Array) -> None:
     if a.ndim == 0:
         a, b = b, a
     if b.ndim == 0 and a.shape == out.shape:
-        _beside_number(a, ufunc, b.item(), out=out)
+        _with_number(a, ufunc, b.item(), out=out)
     else:
         ufunc(a, b, out=out)
 
 
 @blocked
-def _beside_number(x: Array, ufunc: np.ufunc, number: float, *, out: Array) -> None:
+def _with_number(x: Array, ufunc: np.ufunc, number: float, *, out: Array) -> None:
     ufunc(x, level(number, out), out=out)
 
 
 def _add_logarithms(exp: np.ufunc, per_natural: float, a: Operand, b: Operand, *, out: Array) -> None:
-    """log(exp(a) + exp(b)) as max(a, b) + log(1 + exp(-|a - b|)), and the same to another base."""
+    """Compute log(exp(a) + exp(b)) as max(a, b) + log(1 + exp(-|a - b|)), also to another base."""
     a, b = cast(a, out.dtype), cast(b, out.dtype)
     less = np.asarray(np.subtract(a, b))
     if np.isnan(less).any():  # perhaps of two equal infinities
@@ -113,19 +113,19 @@ TABLE.kernel("aten.logaddexp2.default", dtypes=WIDE, in_place=True)(partial(_add
 
 @TABLE.kernel("aten.add.Tensor", "aten.add.Scalar", dtypes=REAL | COMPLEX | UNSIGNED, in_place=True)
 def add(a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) -> None:
-    """a + alpha * b."""
+    """Compute a + alpha * b."""
     _multiply_add(np.add, a, b, alpha, out=out)
 
 
 @TABLE.kernel("aten.sub.Tensor", "aten.sub.Scalar", dtypes=REAL | COMPLEX | UNSIGNED, in_place=True)
 def sub(a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) -> None:
-    """a - alpha * b."""
+    """Compute a - alpha * b."""
     _multiply_add(np.subtract, a, b, alpha, out=out)
 
 
 @TABLE.kernel("aten.rsub.Tensor", "aten.rsub.Scalar", dtypes=REAL | COMPLEX)
 def rsub(a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) -> None:
-    """b - alpha * a."""
+    """Compute b - alpha * a."""
     _multiply_add(np.subtract, b, a, alpha, out=out)
 
 
@@ -137,7 +137,7 @@ def _multiply_add(ufunc: np.ufunc, a: Operand, b: Operand, alpha: int | float | 
 
 @TABLE.kernel("aten.div.Tensor_mode", "aten.div.Scalar_mode")
 def div_mode(a: Operand, b: Operand, rounding_mode: str | None, *, out: Array) -> None:
-    """Quotient, rounded as asked: None, "floor" or "trunc"."""
+    """Divide and round: mode None, "floor" or "trunc"."""
     a, b = cast(a, out.dtype), cast(b, out.dtype)
     if rounding_mode is None:
         np.divide(a, b, out=out)
@@ -146,7 +146,7 @@ def div_mode(a: Operand, b: Operand, rounding_mode: str | None, *, out: Array) -
     elif out.dtype.kind == "f":
         np.divide(a, b, out=out)
         np.trunc(out, out=out)
-    else:  # an exact quotient less its remainder, which has the sign of a
+    else:  # subtract the remainder, which has the sign of a: the quotient is then exact
         np.floor_divide(np.subtract(a, np.fmod(a, b), out=out), b, out=out)
 
 
@@ -173,7 +173,7 @@ def pow_scalar(base: Array, exponent: int | float | complex, *, out: Array) -> N
     dtypes=WIDE_COMPLEX | INT | BOOL | UNSIGNED,
 )  # fmt: skip
 def power(base: Operand, exponent: Operand, *, out: Array) -> None:
-    """base ** exponent; of integers, a negative exponent gives the truncated quotient 1 / base ** -exponent."""
+    """Compute base ** exponent; for integers with a negative exponent, the truncated quotient 1 / base ** -exponent."""
     base, exponent = cast(base, out.dtype), cast(exponent, out.dtype)
     if out.dtype.kind != "i" or (negative := exponent < 0).sum() == 0:
         np.power(base, exponent, out=out)
@@ -185,7 +185,7 @@ def power(base: Operand, exponent: Operand, *, out: Array) -> None:
 @TABLE.kernel("aten.xlogy.Tensor", "aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other", dtypes=WIDE | INT | BOOL)
 @TABLE.kernel("aten.special_xlogy.default", dtypes=WIDE | INT | BOOL)
 def xlogy(a: Operand, b: Operand, *, out: Array) -> None:
-    """a * log(b), 0 where a is 0, NaN where b is NaN."""
+    """Compute a * log(b): 0 where a is 0, NaN where b is NaN."""
     a, b = cast(a, out.dtype), cast(b, out.dtype)
     np.multiply(a, np.log(b), out=out)
     np.copyto(out, 0, where=(a == 0) & ~np.isnan(b))
@@ -193,20 +193,20 @@ def xlogy(a: Operand, b: Operand, *, out: Array) -> None:
 
 @TABLE.kernel("aten.heaviside.default")
 def heaviside(x: Array, at_zero: Array, *, out: Array) -> None:
-    """1 where x is positive, `at_zero` where it is 0, else 0, of NaN too."""
+    """Write 1 where x is positive, `at_zero` where it is 0, else 0, also for NaN."""
     np.copyto(out, x > 0)
     np.copyto(out, at_zero, where=x == 0)
 
 
 @TABLE.kernel("aten.addcmul.default", dtypes=WIDE_COMPLEX | INT, whole=True)
 def addcmul(x: Array, a: Array, b: Array, value: int | float, *, out: Array) -> None:
-    """x + value * a * b."""
+    """Compute x + value * a * b."""
     _add_combined(np.multiply, x, a, b, value, out=out)
 
 
 @TABLE.kernel("aten.addcdiv.default", dtypes=WIDE_COMPLEX, whole=True)
 def addcdiv(x: Array, a: Array, b: Array, value: int | float, *, out: Array) -> None:
-    """x + value * a / b."""
+    """Compute x + value * a / b."""
     _add_combined(np.divide, x, a, b, value, out=out)
 
 
@@ -219,7 +219,7 @@ def _add_combined(ufunc: np.ufunc, x: Array, a: Array, b: Array, value: int | fl
 
 @TABLE.kernel("aten.lerp.Scalar", "aten.lerp.Tensor", dtypes=WIDE_COMPLEX, whole=True)
 def lerp(start: Array, end: Array, weight: float | Array, *, out: Array) -> None:
-    """start + weight * (end - start), from the nearer end, so that weight 1 gives end exactly."""
+    """Compute start + weight * (end - start) from the nearer end: weight 1 gives end exactly."""
     difference = np.subtract(end, start)
     weight = cast(weight, out.dtype)
     far = np.abs(weight) >= 0.5
@@ -241,7 +241,7 @@ def lerp(start: Array, end: Array, weight: float | Array, *, out: Array) -> None
     in_place=True,
 )
 def clamp(x: Array, low: Operand | None, high: Operand | None, *, out: Array) -> None:
-    """min(max(x, low), high), either bound may be absent; NaN in x or in a bound stays."""
+    """Compute min(max(x, low), high). Either bound may be None. NaN in x or in a bound stays."""
     if low is None and high is None:
         raise KernelError("clamp has no bound", remedy="give one of min and max")
     if not isinstance(low, np.ndarray) and not isinstance(high, np.ndarray):

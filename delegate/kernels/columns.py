@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, BOOL, COMPLEX, FLOAT, REAL
 from delegate.kernels.windows import last, padded, spread, taps
@@ -17,7 +17,7 @@ from delegate.program.raw import check_room, windows
 def _positions(
     size: Sequence[int], kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
 ) -> tuple[int, ...]:
-    """How many positions of the kernel fit on each axis."""
+    """Return the number of kernel positions on each axis."""
     axes = zip(size, kernel, dilation, padding, stride, strict=True)
     return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, d, p, s in axes)
 
@@ -32,7 +32,7 @@ def im2col(
     *,
     out: Array,
 ) -> None:
-    """x ([N,] C, H, W) -> ([N,] C * kernel, positions)."""
+    """Copy windows of x ([N,] C, H, W) to columns ([N,] C * kernel, positions)."""
     kernel, dilation, padding, stride = (spread(v, 2) for v in (kernel, dilation, padding, stride))
     count = _positions(x.shape[-2:], kernel, dilation, padding, stride)
     view = windows(padded(x, padding, padding), kernel, stride, dilation, count)
@@ -50,7 +50,7 @@ def col2im(
     *,
     out: Array,
 ) -> None:
-    """x ([N,] C * kernel, positions) -> ([N,] C, H, W): what overlaps is summed."""
+    """Sum columns x ([N,] C * kernel, positions) into an image ([N,] C, H, W), where windows overlap."""
     kernel, dilation, padding, stride = (spread(v, 2) for v in (kernel, dilation, padding, stride))
     count = _positions(size, kernel, dilation, padding, stride)
     shape = (*out.shape[:-2], *(n + 2 * p for n, p in zip(size, padding, strict=True)))
@@ -64,7 +64,7 @@ def col2im(
 
 @TABLE.kernel("aten.pixel_shuffle.default", dtypes=ANY)
 def pixel_shuffle(x: Array, factor: int, *, out: Array) -> None:
-    """x (..., C * factor ** 2, H, W) -> (..., C, H * factor, W * factor)."""
+    """Rearrange x (..., C * factor ** 2, H, W) -> (..., C, H * factor, W * factor)."""
     *batch, channels, height, width = x.shape
     blocks = x.reshape(*batch, channels // factor**2, factor, factor, height, width)
     images = out.reshape(*blocks.shape[:-4], height, factor, width, factor, copy=False)
@@ -73,14 +73,14 @@ def pixel_shuffle(x: Array, factor: int, *, out: Array) -> None:
 
 @TABLE.kernel("aten.pixel_unshuffle.default", dtypes=ANY)
 def pixel_unshuffle(x: Array, factor: int, *, out: Array) -> None:
-    """x (..., C, H * factor, W * factor) -> (..., C * factor ** 2, H, W)."""
+    """Rearrange x (..., C, H * factor, W * factor) -> (..., C * factor ** 2, H, W)."""
     *batch, height, width = x.shape
     blocks = np.moveaxis(x.reshape(*batch, height // factor, factor, width // factor, factor), (-3, -1), (-4, -3))
     _exchange(blocks, out.reshape(blocks.shape, copy=False))
 
 
 def _exchange(values: Array, out: Array) -> None:
-    """Copy (..., factor, factor, H, W): NumPy would have the factors innermost, whose rows are short."""
+    """Copy (..., factor, factor, H, W) by factors: NumPy would iterate over the factors innermost, in short rows."""
     factor, width = values.shape[-3], values.shape[-1]
     if width < factor:
         out[...] = values
@@ -92,7 +92,7 @@ def _exchange(values: Array, out: Array) -> None:
 
 @TABLE.kernel("aten.channel_shuffle.default", "aten.native_channel_shuffle.default", dtypes=ANY)
 def channel_shuffle(x: Array, groups: int, *, out: Array) -> None:
-    """x (N, C, ...): channels of the groups in turn."""
+    """Interleave the channels of the groups of x (N, C, ...)."""
     split = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
     _fill(out, split.swapaxes(1, 2))
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE_COMPLEX, Operand, cast, result_type
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, BOOL, COMPLEX, INT, REAL, UNSIGNED
@@ -40,7 +40,7 @@ for _name, _ufunc in _LOGICAL.items():
     dtypes=ANY - {DType.bfloat16},
 )  # fmt: skip
 def where(condition: Array, a: Operand, b: Operand, *, out: Array) -> None:
-    """a where the condition is true, else b."""
+    """Select a where the condition is true, else b."""
     np.copyto(out, cast(b, out.dtype))
     np.copyto(out, cast(a, out.dtype), where=condition.astype(np.bool_, copy=False))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import COMPLEX, FLOAT, INT
 from delegate.kernels.windows import last, padded, spread, taps
@@ -15,7 +15,7 @@ from delegate.program.dtypes import DType
 from delegate.program.raw import check_room, windows
 
 _DTYPES = (FLOAT | INT | COMPLEX) - {DType.float16}
-_SCRATCH = 1 << 18  # elements of gathered windows at a time: about what stays in the cache of a core
+_SCRATCH = 1 << 18  # elements of gathered windows per block: they about fit the cache of a core
 _WIDE = 2  # channels per output column from which a depthwise convolution is faster over channels than over columns
 
 
@@ -33,7 +33,7 @@ def convolution(
     *,
     out: Array,
 ) -> None:
-    """x (N, C, *spatial) or (C, *spatial), weight (O, C / groups, *kernel), or (C, O / groups, *kernel) transposed."""
+    """Convolve x ([N,] C, *spatial) with weight (O, C / groups, *kernel), or (C, O / groups, *kernel) if transposed."""
     rank = weight.ndim - 2
     if x.ndim == rank + 1:
         x, out = x[None], out[None]
@@ -75,7 +75,7 @@ def conv_padding(
     *,
     out: Array,
 ) -> None:
-    """Padding is "valid" (none) or "same": the output is as large as the input, an odd rest is padded behind."""
+    """Convolve with padding "valid" (none) or "same": the output has the input's size, an odd rest is at the end."""
     rank = weight.ndim - 2
     if padding == "same":
         total = [d * (k - 1) for d, k in zip(spread(dilation, rank), weight.shape[2:], strict=True)]
@@ -106,8 +106,8 @@ def _direct(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[i
     if math.prod(kernel) == 1:
         x = x[last(*(slice(0, s * (n - 1) + 1, s) for s, n in zip(stride, count, strict=True)))]
         np.matmul(_by_group(weight, groups), _split(x, groups), out=_split(out, groups))
-    elif (together := _images_together(x, weight, out)) > count[-1]:
-        _by_images(x, weight, stride, dilation, groups, together, out)
+    elif (step := _images_per_block(x, weight, out)) > count[-1]:
+        _by_images(x, weight, stride, dilation, groups, step, out)
     elif groups == x.shape[1] == out.shape[1] > _WIDE * count[-1]:
         _depthwise(x, weight, stride, dilation, out)
     else:
@@ -124,52 +124,52 @@ def _by_group(weight: Array, groups: int) -> Array:
     return weight.reshape(groups, weight.shape[0] // groups, math.prod(weight.shape[1:]))
 
 
-def _images_together(x: Array, weight: Array, out: Array) -> int:
-    """Images whose columns are a block's worth together."""
+def _images_per_block(x: Array, weight: Array, out: Array) -> int:
+    """Return the number of images whose columns fill a block."""
     columns: int = x.shape[1] * math.prod(weight.shape[2:]) * math.prod(out.shape[2:])
     return min(len(x), _SCRATCH // max(columns, 1))
 
 
 def _by_images(
-    x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[int], groups: int, together: int, out: Array
+    x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[int], groups: int, step: int, out: Array
 ) -> None:
-    """As `_gathered` for many small images: some of them at a time, which lie innermost in the columns."""
+    """Convolve many small images like `_gathered`: several at a time, which are innermost in the columns."""
     matrix, pixels = _by_group(weight, groups), math.prod(out.shape[2:])
     outputs = out.reshape(len(x), groups, matrix.shape[1], pixels, copy=False)
     inputs = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
-    for n in range(0, len(x), together):
-        some, result = inputs[n : n + together], outputs[n : n + together]
+    for n in range(0, len(x), step):
+        some, result = inputs[n : n + step], outputs[n : n + step]
         view = np.moveaxis(windows(some, weight.shape[2:], stride, dilation, out.shape[2:]), 0, -1)
         product = np.matmul(matrix, view.reshape(groups, matrix.shape[2], pixels * len(some)))
         np.copyto(result, np.moveaxis(product.reshape(*result.shape[1:], len(some)), -1, 0))
 
 
 def _gathered(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[int], groups: int, out: Array) -> None:
-    """Gather the windows of some output rows into columns (im2col), multiply by the weights, and so on row by row."""
+    """Gather the windows of some output rows into columns (im2col), multiply by the weights, then the next rows."""
     channels, kernel, count = x.shape[1] // groups, weight.shape[2:], out.shape[2:]
     matrix = _by_group(weight, groups)
     inputs = x.reshape(x.shape[0], groups, channels, *x.shape[2:])
     outputs = out.reshape(x.shape[0], groups, -1, *count)
     line = math.prod(count[1:])
-    together = max(1, min(groups, _SCRATCH // (matrix.shape[2] * line)))  # groups at a time
-    rows = max(1, min(count[0], _SCRATCH // (matrix.shape[2] * line * together)))
+    step = max(1, min(groups, _SCRATCH // (matrix.shape[2] * line)))  # groups per block
+    rows = max(1, min(count[0], _SCRATCH // (matrix.shape[2] * line * step)))
     for n in range(x.shape[0]):
-        for g in range(0, groups, together):
-            view = windows(inputs[n, g : g + together], kernel, stride, dilation, count)
+        for g in range(0, groups, step):
+            view = windows(inputs[n, g : g + step], kernel, stride, dilation, count)
             by_row = np.moveaxis(view, 2 + len(kernel), 0)
             for r in range(0, count[0], rows):
                 columns = np.moveaxis(by_row[r : r + rows], 0, 2 + len(kernel))
                 some = min(rows, count[0] - r)
-                result = outputs[n, g : g + together, :, r : r + some]
+                result = outputs[n, g : g + step, :, r : r + some]
                 np.matmul(
-                    matrix[g : g + together],
+                    matrix[g : g + step],
                     columns.reshape(len(columns), matrix.shape[2], some * line),
                     out=result.reshape(*result.shape[:2], some * line, copy=False),
                 )
 
 
 def _depthwise(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[int], out: Array) -> None:
-    """One kernel per channel, with the channels last in memory: they are what a single machine loop runs over.
+    """Convolve with one kernel per channel, with the channels last in memory: the innermost loop runs over them.
 
     x (N, C, *spatial), weight (C, 1, *kernel).
     """
@@ -193,7 +193,7 @@ def _transposed(
     groups: int,
     out: Array,
 ) -> None:
-    """Every tap of the kernel adds its product with the whole input to the places of the output that it reaches."""
+    """Add the product of every tap with the whole input to the places of the output that the tap reaches."""
     kernel, count = weight.shape[2:], x.shape[2:]
     reach = [
         max((n - 1) * s + (k - 1) * d + 1, o + 2 * p)

@@ -1,4 +1,4 @@
-"""Copies: of whole tensors, of views of them, and of tensors with one part replaced."""
+"""Copies of whole tensors, of views, and of tensors with one part replaced."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 
 from delegate.errors import KernelError
 from delegate.kernels import views
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, COMPLEX, REAL
 from delegate.program import raw
 from delegate.program.dtypes import DType
 from delegate.program.raw import repeated, same_shape
 
-# Where torch may mix element types, bfloat16 is left to the conversion that the table makes: its arrays are raw bits.
+# Where torch may mix element types, the table converts bfloat16, whose arrays are raw bits.
 CONVERTIBLE = ANY - {DType.bfloat16}
 
 
@@ -28,22 +28,22 @@ def clone(x: Array, *_memory_format: None, out: Array) -> None:
 
 @TABLE.kernel("aten.copy.default", dtypes=CONVERTIBLE, in_place=True)
 def copy(x: Array, source: Array, non_blocking: bool, *, out: Array) -> None:
-    """The source in the shape and the type of `x`."""
+    """Copy the source in the shape and dtype of `x`."""
     np.copyto(out, source, casting="unsafe")
 
 
 def copy_of_view(view: Callable[..., Any], x: Array, *args: Any, out: Any) -> None:
-    """Runs a view and copies what it gives."""
-    found = view(x, *args)
-    if found is None:
-        found = view(np.ascontiguousarray(x), *args)
-    parts = (found,) if isinstance(found, np.ndarray) else found
+    """Make a view of x and copy it."""
+    value = view(x, *args)
+    if value is None:
+        value = view(np.ascontiguousarray(x), *args)
+    parts = (value,) if isinstance(value, np.ndarray) else value
     for result, part in zip(out if isinstance(out, tuple) else (out,), parts, strict=True):
         np.copyto(result, part)
 
 
 def scatter_into_view(view: Callable[..., Any], x: Array, source: Array, *args: Any, out: Array) -> None:
-    """`x` with the part of it that the view shows replaced by the source."""
+    """Copy `x` with the part in a view replaced by the source."""
     np.copyto(out, x)
     part = view(out, *args)
     if part.shape != source.shape:
@@ -58,12 +58,12 @@ def scatter_into_view(view: Callable[..., Any], x: Array, source: Array, *args: 
 
 @TABLE.kernel("aten.flip.default", dtypes=ANY)
 def flip(x: Array, dims: Sequence[int], *, out: Array) -> None:
-    np.copyto(out, np.flip(x, tuple(dims) if x.ndim else ()))  # torch has dimension 0 where there is none
+    np.copyto(out, np.flip(x, tuple(dims) if x.ndim else ()))  # torch accepts dimension 0 of a 0-d tensor
 
 
 @TABLE.kernel("aten.roll.default", dtypes=ANY, whole=True)
 def roll(x: Array, shifts: Sequence[int], dims: Sequence[int], *, out: Array) -> None:
-    """Without dims the flattened elements are rolled."""
+    """Roll elements along dims, or the flattened elements if there are none."""
     if dims:
         np.copyto(out, np.roll(x, tuple(shifts), tuple(dims)))
     else:
@@ -72,7 +72,7 @@ def roll(x: Array, shifts: Sequence[int], dims: Sequence[int], *, out: Array) ->
 
 @TABLE.kernel("aten.repeat.default", "aten.tile.default", dtypes=ANY)
 def repeat(x: Array, repeats: Sequence[int], *, out: Array) -> None:
-    """The tensor laid side by side `repeats` times along every dimension; what is missing on the left is 1."""
+    """Repeat the tensor `repeats` times along every dimension; missing leading dimensions are 1."""
     shape = (1,) * (len(repeats) - x.ndim) + x.shape
     times = (1,) * (len(shape) - len(repeats)) + tuple(repeats)
     tiles = [n for pair in zip(times, shape, strict=True) for n in pair]
@@ -82,19 +82,19 @@ def repeat(x: Array, repeats: Sequence[int], *, out: Array) -> None:
 
 @TABLE.kernel("aten.repeat_interleave.self_int", "aten.repeat_interleave.self_Tensor", dtypes=ANY)
 def repeat_interleave(x: Array, repeats: int | Array, dim: int | None, output_size: int | None, *, out: Array) -> None:
-    """Every element `repeats` times; without dim the flattened elements."""
+    """Repeat every element `repeats` times; without dim, the flattened elements."""
     np.copyto(out, repeated(x, repeats, dim, out.size if dim is None else out.shape[dim]))
 
 
 @TABLE.kernel("aten.repeat_interleave.Tensor", dtypes={DType.int32, DType.int64})
 def repeat_interleave_positions(repeats: Array, output_size: int | None, *, out: Array) -> None:
-    """Position i of `repeats`, `repeats[i]` times."""
+    """Repeat each position i of `repeats` `repeats[i]` times."""
     np.copyto(out, repeated(np.arange(len(repeats)), repeats, 0, out.size))
 
 
 @TABLE.kernel("aten.cat.default", "aten.concat.default", "aten.concatenate.default", dtypes=CONVERTIBLE)
 def cat(tensors: Sequence[Array], dim: int, *, out: Array) -> None:
-    """Tensors of shape (0,) fit everywhere, as torch has it."""
+    """Concatenate; tensors of shape (0,) fit everywhere, as in torch."""
     parts = [t for t in tensors if t.shape != (0,)]
     if not parts:
         same_shape(*tensors, out) if tensors else same_shape(np.empty(0), out)
@@ -113,21 +113,21 @@ def _triangle(x: Array, diagonal: int) -> Array:
 
 @TABLE.kernel("aten.tril.default", dtypes=ANY, whole=True)
 def tril(x: Array, diagonal: int, *, out: Array) -> None:
-    """Zero above the diagonal; x (..., rows, columns)."""
+    """Zero the elements above the diagonal; x (..., rows, columns)."""
     out.fill(0)
     np.copyto(out, x, where=_triangle(x, diagonal))
 
 
 @TABLE.kernel("aten.triu.default", dtypes=ANY, whole=True)
 def triu(x: Array, diagonal: int, *, out: Array) -> None:
-    """Zero below the diagonal; x (..., rows, columns)."""
+    """Zero the elements below the diagonal; x (..., rows, columns)."""
     np.copyto(out, x)
     np.copyto(out, 0, where=_triangle(x, diagonal - 1), casting="unsafe")
 
 
 @TABLE.kernel("aten.diag_embed.default", dtypes=ANY)
 def diag_embed(x: Array, offset: int, dim1: int, dim2: int, *, out: Array) -> None:
-    """Zero but for the diagonal, which is the last dimension of `x`."""
+    """Write the last dimension of `x` to a diagonal, and zeros elsewhere."""
     out.fill(0)
     scatter_into_view(views.diagonal, out, x, offset, dim1, dim2, out=out)
 
@@ -148,7 +148,7 @@ def trace(x: Array, *, out: Array) -> None:
     np.sum(raw.diagonal(x, 0, 0, 1), dtype=out.dtype, out=out)
 
 
-# The functional form of a view is the view, copied; that of a write through a view is a scatter into it.
+# The functional form of a view is a copy of the view; that of a write through a view is a scatter into it.
 _COPIES: dict[str, Callable[..., Any]] = {
     "alias_copy.default": views.alias,
     "as_strided_copy.default": views.as_strided,

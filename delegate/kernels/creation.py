@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from delegate.kernels.copies import CONVERTIBLE
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, REAL
 from delegate.program.dtypes import DType
@@ -18,7 +18,7 @@ Number = int | float
 
 
 def _fill(out: Array, value: Any) -> None:
-    """Convert as torch does: a fraction is cut off for integers."""
+    """Convert as torch does: integers truncate a fraction."""
     np.copyto(out, np.asarray(value), casting="unsafe")
 
 
@@ -43,7 +43,7 @@ def scalar_tensor(value: Any, *_options: Any, out: Array) -> None:
 
 
 def constant(value: int, *_args: Any, out: Array) -> None:
-    """A tensor of one value, whatever its shape comes from."""
+    """Fill a tensor with one value, regardless of the arguments that give its shape."""
     out.fill(value)
 
 
@@ -63,7 +63,7 @@ def arange(start: Number, end: Number, step: Number, *_options: Any, out: Array)
 
 
 def _arange(start: Number, step: Number, out: Array) -> None:
-    """start + step * i; integers count in integers."""
+    """Write start + step * i; in integers for integers."""
     if out.dtype.kind in "iu":
         start, step = int(start), int(step)
     np.copyto(out, np.arange(out.size) * step + start, casting="unsafe")
@@ -71,7 +71,7 @@ def _arange(start: Number, step: Number, out: Array) -> None:
 
 @TABLE.kernel("aten.linspace.default", dtypes=REAL)
 def linspace(start: Number, end: Number, steps: int, *_options: Any, out: Array) -> None:
-    """Both ends exact: the second half is counted from the end."""
+    """Write evenly spaced numbers with both ends exact: the second half counts from the end."""
     if out.dtype.kind in "iu":
         start, end = int(start), int(end)
     check_room((steps,), out.dtype, out)
@@ -104,7 +104,7 @@ def triu_indices(rows: int, columns: int, offset: int, *_options: Any, out: Arra
     out[...] = np.triu_indices(rows, offset, columns)
 
 
-# Memory that torch leaves as it is holds zeros here: a run gives the same result every time.
+# Memory that torch leaves uninitialized is zero here, so every run gives the same result.
 _CONSTANTS = {
     "zeros.default": 0,
     "zeros_like.default": 0,

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import row_blocks
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import FLOAT
 from delegate.program.dtypes import DType
 
 _FLOAT = FLOAT - {DType.float16}
-_MANY = 25  # rows, beyond which torch multiplies matrices
+_MANY = 25  # rows, above which torch multiplies matrices
 _NEVER = 2
-_SMALL = 1 << 16  # elements of all differences, up to which they are taken at once
+_SMALL = 1 << 16  # elements of all differences, up to which they are computed at once
 
 
 @TABLE.kernel("aten._cdist_forward.default", "aten.cdist.default", dtypes=_FLOAT)
 def cdist(left: Array, right: Array, p: float, compute_mode: int | None, *, out: Array) -> None:
-    """left (..., P, M), right (..., R, M) -> (..., P, R), the p-norm of every difference; one feature at a time.
+    """Compute the p-norms of all differences of left (..., P, M) and right (..., R, M) -> (..., P, R), feature by
+    feature.
 
-    Euclidean ones of many rows are made of products, as torch makes them (compute_mode 1 always, 2 never).
+    Euclidean distances of many rows are computed from products, as in torch (compute_mode 1: always, 2: never).
     """
     by_products = compute_mode == 1 or (compute_mode != _NEVER and max(out.shape[-2:]) > _MANY)
     if p == 2 and by_products and out.dtype == np.float32:
@@ -39,24 +40,24 @@ def cdist(left: Array, right: Array, p: float, compute_mode: int | None, *, out:
 
 
 def _euclidean(left: Array, right: Array, out: Array) -> None:
-    """|x - y| as the root of |x|^2 + |y|^2 - 2 xy: one product, in float64, which loses little where both are close."""
-    wide, turned = _with_squares(left, -2, last=False), _with_squares(right, 1, last=True).swapaxes(-1, -2)
+    """Compute |x - y| as the root of |x|^2 + |y|^2 - 2 xy: one product, in float64 for accuracy of close rows."""
+    wide, transposed = _with_squares(left, -2, last=False), _with_squares(right, 1, last=True).swapaxes(-1, -2)
     for rows in row_blocks(out.shape[-2], out.size // max(out.shape[-2], 1)):
-        total = np.matmul(wide[..., rows, :], turned)
+        total = np.matmul(wide[..., rows, :], transposed)
         np.sqrt(np.maximum(total, 0, out=total), out=out[..., rows, :], casting="same_kind")
 
 
 def _with_squares(x: Array, factor: int, *, last: bool) -> Array:
-    """x (..., N, M) times a factor in float64 -> (..., N, M + 2), behind it |x|^2 and 1, or 1 and |x|^2 as the last."""
-    made = np.ones((*x.shape[:-1], x.shape[-1] + 2))
-    np.multiply(x, factor, out=made[..., :-2], dtype=np.float64)
-    np.einsum("...m,...m->...", x, x, out=made[..., -1 if last else -2], dtype=np.float64)
-    return made
+    """Append |x|^2 and 1 (or 1 and |x|^2 if last) to x (..., N, M) times a factor -> (..., N, M + 2), in float64."""
+    extended = np.ones((*x.shape[:-1], x.shape[-1] + 2))
+    np.multiply(x, factor, out=extended[..., :-2], dtype=np.float64)
+    np.einsum("...m,...m->...", x, x, out=extended[..., -1 if last else -2], dtype=np.float64)
+    return extended
 
 
 @TABLE.kernel("aten._pdist_forward.default", "aten.pdist.default", dtypes=_FLOAT)
 def pdist(x: Array, p: float, *, out: Array) -> None:
-    """x (N, M) -> the distances of rows i < j, in that order."""
+    """Compute the distances of rows i < j of x (N, M), in that order."""
     start = 0
     for i in range(len(x) - 1):
         end = start + len(x) - 1 - i
@@ -65,7 +66,7 @@ def pdist(x: Array, p: float, *, out: Array) -> None:
 
 
 def _norms(difference: Array, p: float, out: Array) -> None:
-    """difference (N, M), which is overwritten -> the p-norms of its rows."""
+    """Compute the p-norms of the rows of a difference (N, M), which is overwritten."""
     if p == 2:
         np.sqrt(np.einsum("nm,nm->n", difference, difference, out=out), out=out)
         return
@@ -79,7 +80,7 @@ def _norms(difference: Array, p: float, out: Array) -> None:
 
 
 def _accumulate(difference: Array, p: float, out: Array) -> None:
-    """Add |difference|^p, overwriting the difference; for p = 0 count what differs, for infinity keep the largest."""
+    """Add |difference|^p, overwriting the difference; count differences for p = 0, take the maximum for infinity."""
     np.abs(difference, out=difference)
     if p == 0:
         out += np.minimum(np.ceil(difference), 1)  # NaN stays

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from delegate.errors import KernelError
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.indexing import checked
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.rows import add_segments
@@ -34,10 +34,10 @@ def embedding_bag(
     *,
     out: tuple[Array, Array, Array, Array],
 ) -> None:
-    """weight (rows, width), indices (n), offsets (bags): where each bag begins -> (bags, width).
+    """Reduce the rows of weight (rows, width) at indices (n) to (bags, width); offsets (bags) start the bags.
 
-    The other results are, as torch makes them on the CPU: the bag of every index, the size of every bag, the index
-    that gave each maximum; those that torch leaves empty are left so. Indices equal to padding_idx do not count.
+    The other results are those of torch on the CPU: the bag of every index, the size of every bag, and the index of
+    each maximum. Results that torch leaves empty stay empty. Indices equal to padding_idx do not count.
     """
     result, bag_of, sizes, winners = out
     bounds = np.append(offsets[: len(result)], len(indices))
@@ -74,7 +74,7 @@ def embedding_bag(
 
 
 def _maxima(weight: Array, used: Array, starts: Array, counts: Array, result: Array, winners: Array | None) -> None:
-    """The maxima of every bag, 0 of an empty one, and the rows of the weight that have them."""
+    """Write the maxima of every bag (0 for an empty bag) and the rows of the weight that contain them."""
     result.fill(0)
     for bag in np.flatnonzero(counts):
         members = used[starts[bag] : starts[bag] + counts[bag]]
@@ -89,7 +89,7 @@ def embedding_bag_padded(
     weight: Array, indices: Array, offsets: Array, scale_grad_by_freq: bool, mode: int, sparse: bool,
     sample_weights: Array | None, last: bool, padding_idx: int | None, *, out: tuple[Array, Array, Array, Array],
 ) -> None:  # fmt: skip
-    """As `embedding_bag`; a negative padding_idx counts from the end of the weight."""
+    """Compute `embedding_bag`; a negative padding_idx counts from the end of the weight."""
     row = None if padding_idx is None else padding_idx % len(weight)
     embedding_bag(weight, indices, offsets, scale_grad_by_freq, mode, sparse, sample_weights, last, row, out=out)
 
@@ -107,7 +107,7 @@ def embedding_bag_whole(
     *,
     out: tuple[Array, Array, Array, Array],
 ) -> None:
-    """As `embedding_bag`, without padding."""
+    """Compute `embedding_bag` without padding."""
     embedding_bag(
         weight, indices, offsets, scale_grad_by_freq, mode, sparse, sample_weights, include_last_offset, None, out=out
     )

@@ -1,8 +1,8 @@
 """The error function, which NumPy lacks.
 
-float32: tanh(x * q(x**2)) with a polynomial q, fitted to 1e-7 relative over |x| <= 4; beyond, q only grows and both
-round to +-1. NumPy's tanh is vectorised, which makes this the shortest way.
-float64: Chebyshev series, of erf(x) / x over |x| <= 1 and of erfc(x) * exp(x**2) over x >= 0; both end below 1e-16.
+float32: tanh(x * q(x**2)) with a polynomial q, fitted to 1e-7 relative over |x| <= 4. Beyond, q only grows, and both
+round to +-1. NumPy's tanh is vectorized, so this is the fastest way.
+float64: Chebyshev series of erf(x) / x over |x| <= 1 and of erfc(x) * exp(x**2) over x >= 0; both end below 1e-16.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.polynomial.chebyshev import cheb2poly
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.polynomial import polynomial
 
 _SINGLE = (
@@ -18,7 +18,7 @@ _SINGLE = (
 )  # fmt: skip
 
 # erf(x) / x at t = 2 * x**2 - 1
-_NEAR = np.array(
+_SMALL = np.array(
     [
         0.9754769393826541,
         -0.14226120510371365,
@@ -38,7 +38,7 @@ _NEAR = np.array(
     ]
 )
 # erfc(x) * exp(x**2) * (3 + x) / 3 at t = 6 / (3 + x) - 1
-_FAR = np.array(
+_LARGE = np.array(
     [
         0.4711460746602906,
         0.37715894969156577,
@@ -68,25 +68,25 @@ _FAR = np.array(
         2.679550553424818e-18,
     ]
 )
-# The same as polynomials: these take a third of the time. Fourteen terms are exact to 4e-10 relative.
-_OF_NEAR, _OF_FAR, _OF_FAR_SINGLE = cheb2poly(_NEAR), cheb2poly(_FAR), cheb2poly(_FAR[:14])
+# The same series as polynomials, which take a third of the time. Fourteen terms are exact to 4e-10 relative.
+_OF_SMALL, _OF_LARGE, _OF_LARGE_SINGLE = cheb2poly(_SMALL), cheb2poly(_LARGE), cheb2poly(_LARGE[:14])
 
 
 def erf(x: Array, *, out: Array) -> None:
-    """erf of a float32 or float64 array."""
+    """Compute erf of a float32 or float64 array."""
     if x.dtype == np.float32:
         _erf_single(x, out)
         return
     square = np.minimum(x * x, 1)
-    near = polynomial(_OF_NEAR, 2 * square - 1) * x
-    far = np.copysign(1 - _erfc_positive(np.abs(x), _OF_FAR), x)
-    np.copyto(out, np.where(np.abs(x) <= 1, near, far))
+    small = polynomial(_OF_SMALL, 2 * square - 1) * x
+    large = np.copysign(1 - _erfc_positive(np.abs(x), _OF_LARGE), x)
+    np.copyto(out, np.where(np.abs(x) <= 1, small, large))
 
 
 def erfc(x: Array, *, out: Array) -> None:
-    """1 - erf of a float32 or float64 array, exact to the last digits where erf is close to 1."""
+    """Compute 1 - erf of a float32 or float64 array, accurate to the last digits where erf is close to 1."""
     wide = x.astype(np.float64)
-    positive = _erfc_positive(np.abs(wide), _OF_FAR_SINGLE if out.dtype == np.float32 else _OF_FAR)
+    positive = _erfc_positive(np.abs(wide), _OF_LARGE_SINGLE if out.dtype == np.float32 else _OF_LARGE)
     np.copyto(out, np.where(wide < 0, 2 - positive, positive), casting="same_kind")
 
 
@@ -102,17 +102,17 @@ def _erf_single(x: Array, out: Array) -> None:
 
 
 def _erfc_positive(x: Array, series: Array) -> Array:
-    """erfc where x >= 0; NaN and infinity included."""
+    """Compute erfc where x >= 0, also for NaN and infinity."""
     return np.asarray(_scaled_positive(x, series) * np.exp(-x * x))
 
 
 def _scaled_positive(x: Array, series: Array) -> Array:
-    """erfc(x) * exp(x**2) where x >= 0."""
+    """Compute erfc(x) * exp(x**2) where x >= 0."""
     share = 6 / (3 + x)
     return np.asarray(polynomial(series, share - 1) * share / 2)
 
 
 def erfcx(x: Array) -> Array:
-    """erfc(x) * exp(x**2), float64; infinite where that is too large."""
-    positive = _scaled_positive(np.abs(x), _OF_FAR)
+    """Compute erfc(x) * exp(x**2) in float64; infinite on overflow."""
+    positive = _scaled_positive(np.abs(x), _OF_LARGE)
     return np.asarray(np.where(x < 0, 2 * np.exp(x * x) - positive, positive))

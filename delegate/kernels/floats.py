@@ -1,4 +1,4 @@
-"""Operators on how numbers are made: parts of floats, neighbours of floats, parts of complex numbers."""
+"""Operators on the representation of numbers: parts and neighbors of floats, parts of complex numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from delegate.kernels.halves import Array, from_bfloat16
+from delegate.kernels.half_precision import Array, from_bfloat16
 from delegate.kernels.operands import WIDE, Operand, cast
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, BOOL, COMPLEX, FLOAT, INT
@@ -17,7 +17,7 @@ _SIGN, _NAN = np.uint16(0x8000), 0x7FC0  # of bfloat16
 
 @TABLE.kernel("aten.frexp.Tensor", dtypes=WIDE | {DType.int32})
 def frexp(x: Array, *, out: tuple[Array, Array]) -> None:
-    """x is mantissa * 2 ** exponent, with the mantissa in [0.5, 1)."""
+    """Split x into mantissa * 2 ** exponent, with the mantissa in [0.5, 1)."""
     mantissa, exponent = np.frexp(x)
     np.copyto(out[0], mantissa)
     np.copyto(out[1], np.where(np.isfinite(x), exponent, 0))
@@ -25,7 +25,7 @@ def frexp(x: Array, *, out: tuple[Array, Array]) -> None:
 
 @TABLE.kernel("aten.ldexp.Tensor", dtypes=WIDE | COMPLEX | INT | BOOL)
 def ldexp(x: Operand, exponent: Operand, *, out: Array) -> None:
-    """x * 2 ** exponent."""
+    """Compute x * 2 ** exponent."""
     np.multiply(cast(x, out.dtype), np.power(out.dtype.type(2), cast(exponent, out.dtype)), out=out)
 
 
@@ -36,7 +36,7 @@ def nextafter(x: Array, toward: Array, *, out: Array) -> None:
 
 @TABLE.kernel("aten.nextafter.default", dtypes={DType.bfloat16})
 def nextafter_bfloat16(x: Array, toward: Array, *, out: Array) -> None:
-    """The bits count up away from 0."""
+    """Compute the next number from its bits, which count up away from 0."""
     start, end = from_bfloat16(x), from_bfloat16(toward)
     away = (end > start) == (start > 0)
     np.copyto(out, np.where(away, x + np.uint16(1), x - np.uint16(1)))
@@ -47,7 +47,7 @@ def nextafter_bfloat16(x: Array, toward: Array, *, out: Array) -> None:
 
 @TABLE.kernel("aten.angle.default", dtypes=WIDE | INT | BOOL | COMPLEX)
 def angle(x: Array, *, out: Array) -> None:
-    """The argument of a complex number: pi for negative numbers, 0 for others; NaN stays."""
+    """Compute the argument of a complex number: pi for negative numbers, 0 for others; NaN stays."""
     if x.dtype.kind == "c":
         np.arctan2(x.imag, x.real, out=out)
         return
@@ -64,6 +64,6 @@ def conjugate(x: Array, *, out: Array) -> None:
 
 
 @TABLE.kernel("aten._neg_view.default", dtypes=FLOAT | INT | COMPLEX)
-def negated(x: Array, *, out: Array) -> None:
-    """torch makes it lazily, of the imaginary part of a conjugate."""
+def negate(x: Array, *, out: Array) -> None:
+    """Negate. Torch uses this lazy operator for the imaginary part of a conjugate."""
     np.negative(x, out=out)

@@ -1,4 +1,4 @@
-"""Max pooling over windows whose places follow from random numbers, in 2 and 3 dimensions (Graham, arXiv:1412.6071)."""
+"""Max pooling over windows at places from random numbers, in 2 and 3 dimensions (Graham, arXiv:1412.6071)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from delegate.kernels.halves import Array, from_bfloat16, to_bfloat16
+from delegate.kernels.half_precision import Array, from_bfloat16, to_bfloat16
 from delegate.kernels.operands import row_blocks
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import FLOAT
@@ -16,23 +16,23 @@ from delegate.program.dtypes import DType
 
 
 def _starts(samples: Array, size: int, kernel: int, count: int) -> Array:
-    """Where the windows start along one axis, (planes, count), from a number in [0, 1) for each plane.
+    """Return the starts of the windows along one axis (planes, count), from a number in [0, 1) per plane.
 
-    Every step is rounded to the dtype of the samples (bfloat16 is given as its bits), as torch does.
+    Every step is rounded to the dtype of the samples, as in torch; bfloat16 samples are bits.
     """
     bits = samples.dtype == np.uint16
-    given = from_bfloat16(samples) if bits else samples
-    kind = given.dtype.type
+    fractions = from_bfloat16(samples) if bits else samples
+    kind = fractions.dtype.type
 
     def rounded(x: Array) -> Array:
         return from_bfloat16(to_bfloat16(x)) if bits else x
 
-    starts = np.full((len(given), count), size - kernel, np.int64)
+    starts = np.full((len(fractions), count), size - kernel, np.int64)
     if count > 1:
         step = rounded(np.asarray(rounded(np.asarray(size - kernel, kind)) / rounded(np.asarray(count - 1, kind))))
-        first = rounded(given * step).astype(np.int64)
+        first = rounded(fractions * step).astype(np.int64)
         numbers = rounded(np.arange(count - 1).astype(kind))
-        places = rounded(rounded(numbers + given[:, None]) * step)
+        places = rounded(rounded(numbers + fractions[:, None]) * step)
         starts[:, :-1] = places.astype(np.int64) - first[:, None]
     return starts
 
@@ -40,15 +40,15 @@ def _starts(samples: Array, size: int, kernel: int, count: int) -> Array:
 def fractional_max_pool(
     rank: int, x: Array, kernel: Sequence[int], size: Sequence[int], samples: Array, *, out: tuple[Array, Array]
 ) -> None:
-    """x ([N,] C, *spatial) -> ([N,] C, *size), and the places of the maxima in the flattened spatial axes.
+    """Find the maxima of x ([N,] C, *spatial) -> ([N,] C, *size), and their places in the flattened spatial axes.
 
     Args:
         rank: the number of spatial axes.
-        x: bfloat16 as its bits.
-        kernel: the window's size for each axis.
-        size: the number of windows for each axis.
-        samples: ([N,] C, rank) in [0, 1); torch has those of 2 axes in the order (width, height).
-        out: the maxima and their places. NaN wins, the last one of a window.
+        x: the images; bfloat16 as bits.
+        kernel: the size of a window on each axis.
+        size: the number of windows on each axis.
+        samples: ([N,] C, rank) in [0, 1); for 2 axes torch has the order (width, height).
+        out: the maxima and their places. NaN counts as the greatest, and of several NaN the last has the place.
     """
     spatial, count = x.shape[-rank:], out[0].shape[-rank:]
     planes, drawn = x.reshape(-1, math.prod(spatial)), samples.reshape(-1, rank)

@@ -1,4 +1,4 @@
-"""Sampling images at the points of a grid."""
+"""Sampling of images at the points of a grid."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import row_blocks
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.resize import keys
@@ -15,17 +15,18 @@ from delegate.kernels.table import FLOAT
 from delegate.program.dtypes import DType
 
 _BILINEAR, _NEAREST = 0, 1  # the third interpolation mode is bicubic
-_MANY = 8  # channels from which they are better gathered together
-_FEW = 2  # times as many pixels as are read, from which none but these are looked at
-_SMALL = 1 << 12  # elements read of an image, up to which images are better taken together
-_PLANE = 2  # axes; what torch does with NaN differs beyond
+_MANY = 8  # channels from which gathering whole pixels is faster
+_FEW = 2  # with more pixels per read pixel, only the read pixels are gathered
+_SMALL = 1 << 12  # elements read of an image, up to which several images at a time are faster
+_PLANE = 2  # axes; with more axes torch treats NaN differently
 _ZEROS, _BORDER = 0, 1  # the third padding mode is reflection
 
 
 @TABLE.kernel("aten.grid_sampler_2d.default", "aten.grid_sampler_3d.default", dtypes=FLOAT - {DType.float16})
 def grid_sampler(x: Array, grid: Array, interpolation: int, padding: int, align_corners: bool, *, out: Array) -> None:
-    """x (N, C, [D,] H, W), grid (N, ..., 2 or 3) of (x, y[, z]) in -1 to 1 over the image -> (N, C, ...).
+    """Sample x (N, C, [D,] H, W) at the points of a grid -> (N, C, ...).
 
+    grid (N, ..., 2 or 3) has (x, y[, z]), each from -1 to 1 over the image.
     interpolation: 0 bilinear, 1 nearest, 2 bicubic; padding: 0 zeros, 1 border, 2 reflection.
     """
     points, rank = math.prod(out.shape[2:]), len(x.shape[2:])
@@ -41,7 +42,7 @@ def grid_sampler(x: Array, grid: Array, interpolation: int, padding: int, align_
     else:
         places = _inside(places, size, padding, align_corners)
     pixels = np.fmin(np.fmax(places, 0), size - 1).astype(np.int64)
-    index, weight = _joined(pixels, weights, there, x.shape[2:])
+    index, weight = _combine_axes(pixels, weights, there, x.shape[2:])
     if x.shape[1] * index.shape[0] * points <= _SMALL:
         _sum_images(x, index, weight, out.reshape(*out.shape[:2], points, copy=False))
         return
@@ -52,11 +53,12 @@ def grid_sampler(x: Array, grid: Array, interpolation: int, padding: int, align_
         gather(x[image], index[:, image], weight[:, image], result)
 
 
-def _joined(pixels: Array, weights: Array, there: Array | None, size: Sequence[int]) -> tuple[Array, Array]:
-    """Places in the flattened image, and weights, of all combinations of the taps on each axis.
+def _combine_axes(pixels: Array, weights: Array, there: Array | None, size: Sequence[int]) -> tuple[Array, Array]:
+    """Return the places in the flattened image, and the weights, of all combinations of the taps on each axis.
 
-    pixels, weights (taps, axes, N, points) -> (taps ** axes, N, points). `there` says which pixels exist; None: all.
-    What lies outside is the pixel behind the last one, a zero; on a plane NaN as its weight makes NaN of it.
+    pixels, weights (taps, axes, N, points) -> (taps ** axes, N, points). `there` marks existing pixels; None: all
+    exist. Places outside get the index after the last pixel, where a zero is. On a plane, a NaN weight makes this zero
+    NaN.
     """
     index, weight, inside = pixels[:, 0], weights[:, 0], None if there is None else there[:, 0]
     for axis in range(1, len(size)):
@@ -73,9 +75,9 @@ def _joined(pixels: Array, weights: Array, there: Array | None, size: Sequence[i
 
 
 def _sum_pixels(image: Array, index: Array, weight: Array, out: Array) -> None:
-    """image (C, *size), index and weight (taps, points) -> out (C, points).
+    """Sum the weighted pixels: image (C, *size), index and weight (taps, points) -> out (C, points).
 
-    The channels of a pixel lie together, and some points are gathered at a time.
+    The channels of a pixel are adjacent in memory, and points are gathered in blocks.
     """
     pixels = np.zeros((math.prod(image.shape[1:]) + 1, len(image)), out.dtype)
     pixels[:-1] = image.reshape(len(image), -1).T
@@ -90,7 +92,7 @@ def _sum_pixels(image: Array, index: Array, weight: Array, out: Array) -> None:
 
 
 def _sum_planes(image: Array, index: Array, weight: Array, out: Array) -> None:
-    """The same for few channels, one after the other."""
+    """Compute `_sum_pixels` channel by channel, for few channels."""
     plane = np.zeros(math.prod(image.shape[1:]) + 1, out.dtype)
     for channel, result in zip(image, out, strict=True):
         plane[:-1] = channel.reshape(-1)
@@ -98,9 +100,9 @@ def _sum_planes(image: Array, index: Array, weight: Array, out: Array) -> None:
 
 
 def _sum_images(x: Array, index: Array, weight: Array, out: Array) -> None:
-    """x (N, C, *size), index and weight (taps, N, points) -> out (N, C, points).
+    """Sum the weighted pixels of several images: index and weight (taps, N, points) -> out (N, C, points).
 
-    Some images at a time, whose points are one long axis.
+    x is (N, C, *size). The points of a block of images form one long axis.
     """
     size, channels, points = math.prod(x.shape[2:]), x.shape[1], out.shape[2]
     for rows in row_blocks(len(out), channels * len(index) * points):
@@ -115,7 +117,7 @@ def _sum_images(x: Array, index: Array, weight: Array, out: Array) -> None:
 
 
 def _sum_places(image: Array, index: Array, weight: Array, out: Array) -> None:
-    """The same where few pixels are read: the image is not copied."""
+    """Compute `_sum_pixels` for few read pixels, without a copy of the image."""
     flat = image.reshape(len(image), -1)
     outside = index == flat.shape[1]
     read = flat.take(np.where(outside, 0, index), axis=1)
@@ -130,9 +132,9 @@ def _unnormalize(position: Array, size: Array, align_corners: bool) -> Array:
 
 
 def _inside(position: Array, size: Array, padding: int, align_corners: bool) -> Array:
-    """Coordinates (..., axes, N, points) brought into the image (axes, 1, 1), as the padding mode says.
+    """Move coordinates (..., axes, N, points) into the image of `size` (axes, 1, 1), by the padding mode.
 
-    As in torch, NaN is the first pixel of a plane, and the last one of a volume.
+    As in torch, NaN becomes the first pixel of a plane and the last pixel of a volume.
     """
     if padding == _ZEROS:
         return position
@@ -148,7 +150,7 @@ def _inside(position: Array, size: Array, padding: int, align_corners: bool) -> 
 
 
 def _taps(position: Array, interpolation: int) -> tuple[Array, Array]:
-    """Whole coordinates next to each position, and their weights: (taps, *position)."""
+    """Return the integer coordinates next to each position and their weights: (taps, *position)."""
     if interpolation == _NEAREST:
         return np.rint(position)[None], np.ones_like(position)[None]
     low = np.floor(position)

@@ -1,4 +1,4 @@
-"""Reading and writing at positions given by tensors of indices or masks."""
+"""Reads and writes at positions from tensors of indices or masks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from delegate.errors import KernelError
 from delegate.kernels.copies import CONVERTIBLE
-from delegate.kernels.halves import HALF, Array, widened
+from delegate.kernels.half_precision import HALF, Array, widened
 from delegate.kernels.operands import WIDE, cast
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.rows import add_at
@@ -23,7 +23,7 @@ _SUMS = (REAL | COMPLEX) - {DType.float16}
 
 
 def checked(indices: Array, size: int, negative: bool = False) -> Array:
-    """The indices; raises KernelError if one lies outside of a dimension of that size."""
+    """Return the indices; raise KernelError if one is out of range for a dimension of that size."""
     if indices.size and (indices.min() < (-size if negative else 0) or indices.max() >= size):
         raise KernelError(
             f"an index is out of range: {indices.min()} to {indices.max()} for a dimension of size {size}",
@@ -36,7 +36,7 @@ def checked(indices: Array, size: int, negative: bool = False) -> Array:
 def embedding(
     weight: Array, indices: Array, padding_idx: int, scale_grad_by_freq: bool, sparse: bool, *, out: Array
 ) -> None:
-    """weight (rows, width), indices (...) -> (..., width)."""
+    """Copy rows: weight (rows, width), indices (...) -> (..., width)."""
     weight.take(checked(indices, len(weight)), axis=0, out=out, mode="clip")
 
 
@@ -50,25 +50,25 @@ def index_select(x: Array, dim: int, index: Array, *, out: Array) -> None:
 
 @TABLE.kernel("aten.take.default", dtypes=ANY)
 def take(x: Array, index: Array, *, out: Array) -> None:
-    """Elements of the flattened tensor; negative indices count from its end."""
+    """Take elements of the flattened tensor; negative indices count from its end."""
     np.copyto(out, x.reshape(-1)[checked(index, x.size, negative=True)])
 
 
 def advanced(indices: Sequence[Array | None]) -> tuple[Any, ...]:
-    """The NumPy index of torch's list; bytes are masks there."""
+    """Return the NumPy index of torch's list of indices, where bytes are masks."""
     return tuple(slice(None) if i is None else i.astype(bool) if i.dtype == np.uint8 else i for i in indices)
 
 
 @TABLE.kernel("aten.index.Tensor", "aten._unsafe_index.Tensor", dtypes=ANY)
 def index_tensor(x: Array, indices: Sequence[Array | None], *, out: Array) -> None:
-    """Indices broadcast against each other; None takes all of a dimension; bools select."""
+    """Index x: indices broadcast, None selects all of a dimension, and bools are masks."""
     np.copyto(out, x[advanced(indices)])
 
 
 @TABLE.kernel("aten.index_put.default", "aten._unsafe_index_put.default", dtypes=_SUMS | HALF, in_place=True)
 def index_put(x: Array, indices: Sequence[Array | None], values: Array, accumulate: bool, *, out: Array) -> None:
-    """`x` with values written, or added one by one, at the indices."""
-    if accumulate and out.dtype == np.uint16:  # bfloat16: its bits can be moved, and not added
+    """Copy `x` with values written, or added one by one, at the indices."""
+    if accumulate and out.dtype == np.uint16:  # bfloat16 bits can be copied, but not added
         widened(index_put, frozenset({DType.bfloat16}))(x, indices, values, accumulate, out=out)
         return
     np.copyto(out, x)
@@ -79,17 +79,17 @@ def index_put(x: Array, indices: Sequence[Array | None], values: Array, accumula
 
 
 def _accumulate(out: Array, indices: Sequence[Array | None], values: Array) -> None:
-    """Places that integers on the first dimensions name are rows; any others are left to NumPy."""
-    given = [i for i in indices if i is not None]
-    first = len(given) and all(i is not None for i in indices[: len(given)])
-    if not first or any(i.dtype.kind != "i" for i in given) or not out.size:
+    """Add values at the indices; integer indices on the leading dimensions select rows, others use NumPy's way."""
+    present = [i for i in indices if i is not None]
+    first = len(present) and all(i is not None for i in indices[: len(present)])
+    if not first or any(i.dtype.kind != "i" for i in present) or not out.size:
         combine_at(np.add, out, advanced(indices), values)
         return
     places = np.zeros((), np.int64)
-    for index, size in zip(given, out.shape, strict=False):
+    for index, size in zip(present, out.shape, strict=False):
         places = places * size + checked(index, size, negative=True) % size
-    shape = places.shape + out.shape[len(given) :]
-    rows = out.reshape(-1, math.prod(out.shape[len(given) :]), copy=False)
+    shape = places.shape + out.shape[len(present) :]
+    rows = out.reshape(-1, math.prod(out.shape[len(present) :]), copy=False)
     add_at(rows, places.reshape(-1), np.broadcast_to(values, shape).reshape(-1, rows.shape[1]))
 
 
@@ -99,18 +99,18 @@ def index_add(x: Array, dim: int, index: Array, source: Array, alpha: Any, *, ou
     if x.ndim:
         scaled = source if alpha == 1 else np.multiply(source, cast(alpha, out.dtype))
         places, axis = checked(index.reshape(-1), x.shape[dim]), dim % x.ndim
-        before, behind = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+        before, after = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
         if before > 1:
             places = (np.arange(before)[:, None] * x.shape[axis] + places).reshape(-1)
         if out.size:
-            add_at(out.reshape(-1, behind, copy=False), places, scaled.reshape(-1, behind))
+            add_at(out.reshape(-1, after, copy=False), places, scaled.reshape(-1, after))
     else:
         out[...] += np.multiply(source.reshape(()), cast(alpha, out.dtype))
 
 
 @TABLE.kernel("aten.put.default", dtypes=_SUMS)
 def put(x: Array, index: Array, source: Array, accumulate: bool, *, out: Array) -> None:
-    """`x` with the source's elements written, or added, at places of the flattened tensor."""
+    """Copy `x` with the source's elements written, or added, at positions of the flattened tensor."""
     np.copyto(out, x)
     flat, places = out.reshape(-1), checked(index.reshape(-1), x.size, negative=True)
     if accumulate:
@@ -121,7 +121,7 @@ def put(x: Array, index: Array, source: Array, accumulate: bool, *, out: Array) 
 
 @TABLE.kernel("aten.embedding_renorm.default", dtypes=WIDE | {DType.int32, DType.int64})
 def embedding_renorm(weight: Array, indices: Array, max_norm: float, order: float, *, out: Array) -> None:
-    """The weight (rows, width) with the rows that are used shortened to a norm of at most max_norm."""
+    """Copy the weight (rows, width) and scale the used rows to a norm of at most max_norm."""
     np.copyto(out, weight)
     used = np.unique(checked(indices, len(weight)))
     norms = np.linalg.norm(weight[used], order, axis=1)
@@ -148,10 +148,10 @@ def index_fill(x: Array, dim: int, index: Array, value: Any, *, out: Array) -> N
 
 @TABLE.kernel("aten.nonzero_static.default", dtypes=CONVERTIBLE)
 def nonzero_static(x: Array, size: int, fill: int, *, out: Array) -> None:
-    """The first `size` coordinates of what is not zero; what is missing is filled."""
-    found = np.argwhere(x)[:size]
-    out[: len(found)] = found
-    out[len(found) :] = fill
+    """Write the first `size` coordinates of nonzero elements; fill missing ones."""
+    coordinates = np.argwhere(x)[:size]
+    out[: len(coordinates)] = coordinates
+    out[len(coordinates) :] = fill
 
 
 def _mask(mask: Array) -> Array:
@@ -166,7 +166,7 @@ def masked_fill(x: Array, mask: Array, value: Any, *, out: Array) -> None:
 
 @TABLE.kernel("aten.masked_scatter.default", dtypes=ANY, in_place=True)
 def masked_scatter(x: Array, mask: Array, source: Array, *, out: Array) -> None:
-    """The first elements of the source, in their order, where the mask is true."""
+    """Copy `x` and write the first elements of the source, in order, where the mask is true."""
     np.copyto(out, x)
     mask = np.broadcast_to(mask, out.shape)
     out[mask] = source.reshape(-1)[: np.count_nonzero(mask)]
@@ -174,7 +174,7 @@ def masked_scatter(x: Array, mask: Array, source: Array, *, out: Array) -> None:
 
 @TABLE.kernel("aten.one_hot.default", dtypes={DType.int64})
 def one_hot(x: Array, classes: int, *, out: Array) -> None:
-    """x (...) -> (..., classes)."""
+    """Encode x (...) -> (..., classes)."""
     np.equal(checked(x, out.shape[-1])[..., None], np.arange(out.shape[-1]), out=out, casting="unsafe")
 
 
@@ -184,7 +184,7 @@ def _side(right: bool) -> Literal["left", "right"]:
 
 @TABLE.kernel("aten.bucketize.Tensor", "aten.bucketize.Scalar", dtypes=REAL - {DType.float16, DType.bool})
 def bucketize(x: Any, boundaries: Array, out_int32: bool, right: bool, *, out: Array) -> None:
-    """The bucket of every value; boundaries (n) ascend; `right` puts a value that equals one behind it."""
+    """Find the bucket of every value by ascending boundaries (n); `right` puts values at a boundary after it."""
     np.copyto(out, boundaries.searchsorted(x, _side(right)), casting="same_kind")
 
 
@@ -192,7 +192,7 @@ def bucketize(x: Any, boundaries: Array, out_int32: bool, right: bool, *, out: A
 def searchsorted(
     ordered: Array, x: Any, out_int32: bool, right: bool, side: str | None, sorter: Array | None, *, out: Array
 ) -> None:
-    """As `bucketize`; ordered (n) for all values, or (..., n) for x (..., m). `sorter` is the order of `ordered`."""
+    """Find buckets by ordered (n), or ordered (..., n) for x (..., m). `sorter` is the order of `ordered`."""
     where = _side(right or side == "right")
     if sorter is not None:
         ordered = np.take_along_axis(ordered, sorter, axis=-1)

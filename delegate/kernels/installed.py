@@ -1,4 +1,4 @@
-"""The kernel libraries of the installed distributions, each loaded when it is asked for."""
+"""The kernel libraries of the installed distributions, each loaded on demand."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from delegate.kernels.libraries import (
     ON_DEMAND,
     PACKAGES,
     KernelLibrary,
-    Wanted,
-    in_default_order,
-    in_preferred_order,
+    KernelRequest,
     load_library,
     on_demand,
+    order_by_default,
+    select_tables,
 )
 from delegate.kernels.table import KernelTable
 from delegate.plugins import OWN, Plugin, State, discover, is_blocked, refusal
@@ -25,11 +25,11 @@ KERNELS = "delegate.kernels"  # the group of their entry points
 
 
 class InstalledKernels:
-    """Kernel libraries by the names of their entry points.
+    """The installed kernel libraries by the names of their entry points.
 
     Args:
-        blocked: patterns of names that are not to be used.
-        warn: called with what a warning is of, which is given once, and a sentence.
+        blocked: patterns of names that must not be used.
+        warn: called with the subject of a warning, which is reported once, and a sentence.
     """
 
     def __init__(self, blocked: Collection[str], warn: Callable[[str, str], None]) -> None:
@@ -38,45 +38,48 @@ class InstalledKernels:
 
     @cached_property
     def libraries(self) -> tuple[KernelLibrary, ...]:
-        """All in the order in which they are asked for a kernel: plugins, the project's own, and those that are asked
-        only where they are named.
+        """All libraries in the order of preference.
+
+        Plugins are first, then the project's own library, then the libraries that are used only by name.
         """
         demanded = PACKAGES.union(ON_DEMAND)
-        by_default = in_default_order(self._library(name) for name in self._plugins if name not in demanded)
+        by_default = order_by_default(self._library(name) for name in self._plugins if name not in demanded)
         named = [claims[0] for name, claims in self._plugins.items() if name in demanded]
         return (*by_default, *(on_demand(plugin, self._blocked) for plugin in named))
 
-    def tables(self, wanted: Wanted | None = None) -> tuple[KernelTable, ...]:
-        """The tables of kernel libraries, in order of preference.
+    def tables(self, request: KernelRequest | None = None) -> tuple[KernelTable, ...]:
+        """Return the tables of kernel libraries, in order of preference.
 
         Args:
-            wanted: a library's name, a table of the caller's own, or several of these; "portable" comes last where it
-                is not named. None: all libraries that work but for "aten"; warns, once, of each broken one.
+            request: a library's name, a table of the caller's own, or several of these; "portable" is last if not
+                named. None: all working libraries except those on demand, with one warning for each broken library.
 
         Raises:
-            KernelError: a library that was named cannot be used; or, where none is named, two libraries claim one
-                kernel; or the project's own library is broken.
+            KernelError: a named library cannot be used; or, if none is named, two libraries claim one kernel; or the
+                project's own library is broken.
         """
-        if wanted is not None:
-            return in_preferred_order(wanted, self._plugins, self._library)
+        if request is not None:
+            return select_tables(request, self._plugins, self._library)
         for library in self.libraries:
             if library.state is State.BROKEN:
                 self._warn(f"kernels {library.name}", f"{library.detail}: uninstall {library.owner}")
         return tuple(library.table for library in self.libraries if library.table is not None)
 
-    def identity(self, wanted: Wanted | None = None) -> tuple[Any, ...] | None:
-        """What the kernels of `tables(wanted)` are, as text, but for the code of this project; None where the caller
-        gave a table, or a library has no files, so that nobody can tell."""
-        several = isinstance(wanted, Iterable) and not isinstance(wanted, str | KernelTable)
-        names: list[Any] | None = None if wanted is None else [*wanted] if several else [wanted]
+    def identity(self, request: KernelRequest | None = None) -> tuple[Any, ...] | None:
+        """Return a text that identifies the kernels of `tables(request)`, without the code of this project.
+
+        The result is None if it cannot be known: the caller passed a table, or a library has no files.
+        """
+        several = isinstance(request, Iterable) and not isinstance(request, str | KernelTable)
+        names: list[Any] | None = None if request is None else [*request] if several else [request]
         if names is not None and not all(isinstance(name, str) for name in names):
             return None
         foreign = []
         for name, claims in self._plugins.items():
             for plugin in claims:
-                asked_for = names is None or name in names
-                if plugin.owner != OWN and asked_for and not is_blocked(name, self._blocked):
-                    self._library(name)  # which imports its code
+                is_requested = names is None or name in names
+                if plugin.owner != OWN and is_requested and not is_blocked(name, self._blocked):
+                    self._library(name)  # imports its code
                     code = code_of(plugin.module.partition(".")[0]), files_of(plugin.owner)
                     foreign.append((*plugin, *code))
         if any(None in row for row in foreign):
@@ -84,7 +87,7 @@ class InstalledKernels:
         return names, sorted(self._blocked), foreign
 
     def of_package(self, package: str) -> KernelTable | None:
-        """The project's kernels of another package's operators; None where it has none, or they are blocked.
+        """Return the project's kernels of another package's operators; None if it has none or they are blocked.
 
         Raises:
             KernelError: the library is broken.

@@ -1,4 +1,4 @@
-"""Kernel: a row of the kernel table."""
+"""Kernel, a row of the kernel table."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from delegate.program.dtypes import DType
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A row of the table.
+    """A row of the kernel table.
 
     Args:
         op: the operator, e.g. "aten.add.Tensor".
-        function: see `KernelTable.kernel` and `KernelTable.view` for how it is called.
-        dtypes: element types of the tensor arguments and results that it takes.
-        is_view: it gives a view of its first argument, made once when the program is bound.
-        library: who registered it, for messages.
-        convert: makes what the function takes of an array, a `DType` or a list, where it takes others than those of
-            NumPy; called once for what stays where it is, and in every call for what does not.
-        whole: it is faster than the kernels of what its operator decomposes to.
-        in_place: it is right too where `out` is its first argument, same memory, shape and dtype.
-        contiguous: it takes row-major arrays alone.
-        random: it gives other results every time.
-        allocates: it makes its results itself, for their sizes depend on data.
+        function: the function; see `KernelTable.kernel` and `KernelTable.view` for its arguments.
+        dtypes: the supported element types of the tensor arguments and results.
+        is_view: if it returns a view of its first argument, made once when the program is bound.
+        library: the name of its library, for messages.
+        convert: converts an array, a `DType` or a list for the function, if it needs other types than NumPy's. It is
+            called once for memory that stays in place, and in every call for other memory.
+        whole: if it is faster than the kernels of its operator's decomposition.
+        in_place: if it is also correct when `out` is its first argument, with the same memory, shape and dtype.
+        contiguous: if it needs row-major arrays.
+        random: if its results differ in every call.
+        allocates: if it allocates its results, whose sizes depend on data.
     """
 
     op: str

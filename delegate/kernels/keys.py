@@ -1,22 +1,22 @@
-"""Sorting by keys: an element's rank in its upper half, its place in its lower half.
+"""Sorting by keys. A key has an element's rank in its upper 32 bits and its position in its lower 32 bits.
 
-NumPy sorts unsigned integers of 64 bits with vectors, and indirectly it does not. Equal elements keep their order, for
-their keys differ by their places; NaN counts as the greatest.
+NumPy sorts unsigned 64-bit integers with vector instructions, but not indirectly. Equal elements keep their order,
+because their keys differ by position. NaN counts as the greatest.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 
-_SHORT = 32  # elements up to which keys cost more than they save
+_SHORT = 32  # elements up to which keys are slower
 _PLACE = np.uint64(0xFFFFFFFF)
 _SIGN = np.uint32(0x80000000)
 
 
 def order_of(x: Array, axis: int, descending: bool) -> Array:
-    """The indices that sort along an axis; equal elements keep their order."""
+    """Return the indices that sort along an axis; equal elements keep their order."""
     line = np.moveaxis(x, axis, -1)
     keys = _keys(line, descending)
     if keys is None:
@@ -26,7 +26,7 @@ def order_of(x: Array, axis: int, descending: bool) -> Array:
 
 
 def first_of(line: Array, count: int, descending: bool) -> Array:
-    """The indices of the least or greatest elements along the last axis, in order."""
+    """Return the indices of the least or greatest elements along the last axis, in order."""
     keys = _keys(line, descending)
     if keys is None:
         return _argsort(line, descending)[..., :count]
@@ -38,7 +38,7 @@ def first_of(line: Array, count: int, descending: bool) -> Array:
 
 
 def place_of(line: Array, rank: int) -> Array:
-    """The index (..., 1) of the element of a rank along the last axis, counted from the least."""
+    """Return the index (..., 1) of the element of a rank along the last axis, counted from the least."""
     keys = _keys(line, False)
     if keys is None:
         return _argsort(line, False)[..., rank : rank + 1]
@@ -47,12 +47,12 @@ def place_of(line: Array, rank: int) -> Array:
 
 
 def elements(line: Array, places: Array) -> Array:
-    """The elements at places along the last axis."""
+    """Return the elements at positions along the last axis."""
     if not line.size:
         return np.empty(places.shape, line.dtype)
     if line.ndim == 1:
-        found: Array = line.take(places, mode="clip")
-        return found
+        result: Array = line.take(places, mode="clip")
+        return result
     count = line.shape[-1]
     rows = np.arange(0, line.size, max(count, 1)).reshape(*line.shape[:-1], 1)
     flat: Array = line.reshape(-1)
@@ -68,7 +68,7 @@ def _argsort(line: Array, descending: bool) -> Array:
 
 
 def _keys(line: Array, descending: bool) -> Array | None:
-    """The keys; None where the elements are too wide, or few."""
+    """Return the keys; None if the elements are too wide or too few."""
     if line.dtype.itemsize > 4 or not _SHORT < line.shape[-1] <= _PLACE:
         return None
     ranks = _ranks(line)
@@ -79,7 +79,7 @@ def _keys(line: Array, descending: bool) -> Array | None:
 
 
 def _ranks(line: Array) -> Array:
-    """Unsigned integers in the same order: of floats the bits, those of negative ones inverted."""
+    """Return unsigned integers in the same order: the bits of floats, inverted for negative ones."""
     if line.dtype.kind in "bu":
         return line.astype(np.uint32, order="C")
     if line.dtype.kind == "i":

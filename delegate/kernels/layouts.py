@@ -1,4 +1,4 @@
-"""Kernels that take row-major arrays alone, and what happens to other arrays."""
+"""Kernels that need row-major arrays, adapted to arrays of any layout."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from delegate.kernels.kernel import Kernel
 
 
 def with_any_layout(special: Kernel, general: Kernel | None) -> Kernel:
-    """A kernel for arrays of any strides, out of one that takes row-major ones alone.
+    """Return a kernel for arrays of any strides, from one that needs row-major arrays.
 
     Args:
-        special: runs where all arrays are row-major.
-        general: runs where they are not; None: they are copied for `special`.
+        special: runs if all arrays are row-major.
+        general: runs otherwise; None to copy the arrays for `special`.
     """
     otherwise = _copying(special.function) if general is None else _on_arrays(general)
 
@@ -44,7 +44,7 @@ def _row_major(arg: Any) -> Any:
 
 
 def _on_arrays(kernel: Kernel) -> Callable[..., None]:
-    """The kernel's function over NumPy arrays, whatever it takes itself."""
+    """Return the kernel's function over NumPy arrays, with its conversion."""
     convert = kernel.convert
     if convert is None:
         return kernel.function

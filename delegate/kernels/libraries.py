@@ -1,4 +1,4 @@
-"""Kernel libraries: the project's own and those of plugins, in the order in which they are asked for a kernel."""
+"""Kernel libraries: the project's own and those of plugins, and their order of preference."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from delegate.kernels.kernel import Kernel
 from delegate.kernels.table import KernelTable
 from delegate.plugins import BLOCK_VARIABLE, PORTABLE, Plugin, State, full_traceback, is_blocked, misnamed, one_line
 
-Wanted = str | KernelTable | Sequence[str | KernelTable]  # libraries in order of preference
-ON_DEMAND = {"aten": "torch"}  # libraries that are used where they are named alone -> the module that they run on
-# Libraries for the operators of other packages: they are asked last, and for operators of their own names alone.
+KernelRequest = str | KernelTable | Sequence[str | KernelTable]  # libraries in order of preference
+ON_DEMAND = {"aten": "torch"}  # libraries that are used only by name -> the module that they need
+# Libraries for the operators of other packages: used last, and only for operators of these packages.
 PACKAGES = frozenset({"torchvision", "transformers"})
 
 
 @dataclass(frozen=True, slots=True)
 class KernelLibrary:
-    """A kernel library as it is found on this machine.
+    """A kernel library as installed on this machine.
 
     Args:
-        name: of its entry point.
-        state: ok, broken, blocked, or unavailable where the module that it runs on is absent.
+        name: the name of its entry point.
+        state: ok, broken, blocked, or unavailable if the module that it needs is absent.
         owner, version: the distribution that declares it.
-        table: its kernels; None where it is not ok, or is used on demand alone and nobody has named it.
-        overrides: operators of the project's own library that it takes over, for some dtypes at least.
-        detail: one sentence on why it is not ok; empty where it is.
-        error: what a broken one raised.
+        table: its kernels; None if it is not ok, or is on demand and not requested.
+        overrides: operators of the project's own library that it replaces, at least for some dtypes.
+        detail: one sentence on why it is not ok; "" if it is ok.
+        error: the exception of a broken library.
     """
 
     name: str
@@ -42,12 +42,12 @@ class KernelLibrary:
 
     @property
     def traceback(self) -> str:
-        """The traceback of a broken library as Python prints it; empty for another."""
+        """The traceback of a broken library as Python prints it; "" for others."""
         return full_traceback(self.error)
 
 
-def in_default_order(libraries: Iterable[KernelLibrary]) -> tuple[KernelLibrary, ...]:
-    """Those of plugins come first, in the order of their names, the project's own last.
+def order_by_default(libraries: Iterable[KernelLibrary]) -> tuple[KernelLibrary, ...]:
+    """Order libraries: plugins by name, then the project's own library.
 
     Raises:
         KernelError: two plugins claim one operator on one dtype, or the project's own library is broken.
@@ -64,22 +64,22 @@ def in_default_order(libraries: Iterable[KernelLibrary]) -> tuple[KernelLibrary,
     return (*overriding, portable)
 
 
-def in_preferred_order(
-    wanted: Wanted, known: Collection[str], library: Callable[[str], KernelLibrary]
+def select_tables(
+    request: KernelRequest, known: Collection[str], library: Callable[[str], KernelLibrary]
 ) -> tuple[KernelTable, ...]:
-    """The tables of a request, in its order, which decides where several have a kernel.
+    """Return the tables of a request in its order, which decides if several have a kernel.
 
     Args:
-        wanted: a library's name, a table of the caller's own, or several of these. Without "portable" it comes last.
+        request: a library's name, a table of the caller's own, or several of these. "portable" is last if not named.
         known: the names of all libraries.
-        library: gives one of them.
+        library: returns a library by name.
 
     Raises:
         KernelError: a library is unknown, cannot be used or is named twice.
     """
     tables: dict[str, KernelTable] = {}
-    several = isinstance(wanted, Iterable) and not isinstance(wanted, str | KernelTable)
-    items: Iterable[str | KernelTable] = wanted if several else [wanted]  # type: ignore[assignment,list-item]
+    several = isinstance(request, Iterable) and not isinstance(request, str | KernelTable)
+    items: Iterable[str | KernelTable] = request if several else [request]  # type: ignore[assignment,list-item]
     chosen = [item if isinstance(item, KernelTable) else _required(item, known, library) for item in items]
     if all(table.library != PORTABLE for table in chosen):
         chosen.append(_required(PORTABLE, known, library))
@@ -98,10 +98,10 @@ def _required(name: str, known: Collection[str], library: Callable[[str], Kernel
         raise KernelError(f"a {type(name).__name__} is no kernel library", remedy="give names and KernelTables")
     if name not in known:
         raise KernelError(f"no kernel library is named {name!r}", remedy=did_you_mean(name, known))
-    found = library(name)
-    if found.table is None:
-        raise KernelError(found.detail, remedy=_remedy(found)) from found.error
-    return found.table
+    loaded = library(name)
+    if loaded.table is None:
+        raise KernelError(loaded.detail, remedy=_remedy(loaded)) from loaded.error
+    return loaded.table
 
 
 def _remedy(library: KernelLibrary) -> str:
@@ -113,7 +113,7 @@ def _remedy(library: KernelLibrary) -> str:
 
 
 def on_demand(plugin: Plugin, blocked: Collection[str]) -> KernelLibrary:
-    """A library that is used where it is named, or wanted, as it is listed without being imported."""
+    """Return the entry of an on-demand library, without an import of it."""
     if is_blocked(plugin.name, blocked):
         return _blocked(plugin)
     if plugin.name in PACKAGES:
@@ -131,7 +131,7 @@ def _unavailable(plugin: Plugin) -> KernelLibrary:
 
 
 def load_library(claims: tuple[Plugin, ...], blocked: Collection[str]) -> KernelLibrary:
-    """Import the library that these plugins, of one name, claim to be; says what is wrong with it in its state."""
+    """Import the library that these plugins of one name provide; its state and detail report problems."""
     plugin = claims[0]
     name = plugin.name
     if is_blocked(name, blocked) and name != PORTABLE:

@@ -1,4 +1,4 @@
-"""Matrix products: linear, mm, bmm, addmm and their like."""
+"""Matrix products: linear, mm, bmm, addmm and similar operators."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import cast
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT
 from delegate.program.dtypes import DType
 
 _DTYPES = (FLOAT | INT | COMPLEX) - {DType.float16}
-_EXACT = (1 << 24) // (255 * 128)  # products of uint8 and int8 that float32 sums up exactly
+_EXACT = (1 << 24) // (255 * 128)  # number of uint8 and int8 products that float32 sums exactly
 Number = int | float | complex
 
 
 @TABLE.kernel("aten.linear.default", dtypes=_DTYPES, whole=True)
 def linear(x: Array, weight: Array, bias: Array | None, *, out: Array) -> None:
-    """x (..., K), weight (O, K) or (K), bias (O): all leading axes of x are the rows of one matrix."""
+    """Multiply x (..., K) by weight (O, K) or (K) and add bias (O); all leading axes of x are rows of one matrix."""
     rows, columns = math.prod(x.shape[:-1]), 1 if weight.ndim == 1 else weight.shape[0]
     flat = out.reshape(rows, columns, copy=False)
     np.matmul(x.reshape(rows, x.shape[-1]), weight.reshape(columns, weight.shape[-1]).T, out=flat)
@@ -36,7 +36,7 @@ def product(left: Array, right: Array, *, out: Array) -> None:
 
 @TABLE.kernel("aten._int_mm.default", dtypes={DType.int8, DType.uint8, DType.int32})
 def int8_product(left: Array, right: Array, *, out: Array) -> None:
-    """int8 or uint8 (M, K) @ int8 (K, N) -> int32. BLAS has no integers: float32 sums so many products exactly."""
+    """Multiply int8 or uint8 (M, K) by int8 (K, N) -> int32 in float32, which sums these products exactly."""
     wide = left.astype(np.float32)
     out.fill(0)
     for start in range(0, left.shape[1], _EXACT):
@@ -46,7 +46,7 @@ def int8_product(left: Array, right: Array, *, out: Array) -> None:
 
 @TABLE.kernel("aten.matmul.default", dtypes=_DTYPES, whole=True)
 def matmul(left: Array, right: Array, *, out: Array) -> None:
-    """Any ranks; where only the left side has batches they are rows of one product."""
+    """Multiply matrices of any ranks; if only the left side has batches, they are rows of one product."""
     if right.ndim == 2 and left.ndim > 2:
         rows = math.prod(left.shape[:-1])
         np.matmul(left.reshape(rows, left.shape[-1]), right, out=out.reshape(rows, right.shape[1], copy=False))
@@ -61,14 +61,14 @@ def vdot(left: Array, right: Array, *, out: Array) -> None:
 
 @TABLE.kernel("aten.addmm.default", "aten.addmv.default", "aten.baddbmm.default", dtypes=_DTYPES, whole=True)
 def add_product(bias: Array, left: Array, right: Array, beta: Number, alpha: Number, *, out: Array) -> None:
-    """beta * bias + alpha * (left @ right)."""
+    """Compute beta * bias + alpha * (left @ right)."""
     np.matmul(left, right, out=out)
     _add_scaled(bias, beta, alpha, out)
 
 
 @TABLE.kernel("aten.addbmm.default", dtypes=_DTYPES)
 def addbmm(bias: Array, left: Array, right: Array, beta: Number, alpha: Number, *, out: Array) -> None:
-    """beta * bias + alpha * sum over the batch of (left @ right)."""
+    """Compute beta * bias + alpha * sum over the batch of (left @ right)."""
     np.sum(np.matmul(left, right), axis=0, dtype=out.dtype, out=out)
     _add_scaled(bias, beta, alpha, out)
 
@@ -80,7 +80,7 @@ def outer(left: Array, right: Array, *, out: Array) -> None:
 
 @TABLE.kernel("aten.addr.default", dtypes=_DTYPES | BOOL)
 def addr(bias: Array, left: Array, right: Array, beta: Number, alpha: Number, *, out: Array) -> None:
-    """beta * bias + alpha * outer(left, right)."""
+    """Compute beta * bias + alpha * outer(left, right)."""
     np.multiply(left[:, None], right, out=out)
     _add_scaled(bias, beta, alpha, out)
 
@@ -98,7 +98,7 @@ def trilinear(
     *,
     out: Array,
 ) -> None:
-    """The product of three tensors, each with its new dimensions of size 1, summed over some dimensions."""
+    """Multiply three tensors, each with new dimensions of size 1, and sum over some dimensions."""
     rank = first.ndim + len(new_first)
     operands: list[Any] = []
     for x, new in ((first, new_first), (second, new_second), (third, new_third)):
@@ -107,7 +107,7 @@ def trilinear(
 
 
 def _add_scaled(bias: Array, beta: Any, alpha: Any, out: Array) -> None:
-    """out = beta * bias + alpha * out; a beta of zero ignores the bias, NaN and all. Integers cut factors off."""
+    """Compute out = beta * bias + alpha * out. A zero beta ignores the bias, even NaN. Integer factors truncate."""
     if out.dtype.kind in "iu":
         alpha, beta = cast(alpha, out.dtype), cast(beta, out.dtype)
     if alpha != 1:

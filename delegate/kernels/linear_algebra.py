@@ -1,4 +1,4 @@
-"""Factorizations, inverses and solutions of matrices (..., m, n). A matrix that has none raises LinAlgError."""
+"""Factorizations, inverses and solutions of matrices (..., m, n). Singular matrices raise LinAlgError."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, Literal
 import numpy as np
 
 from delegate.errors import KernelError
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import COMPLEX
 from delegate.program import raw
 from delegate.program.dtypes import DType
 
-_BLOCK = 32  # columns that are factored, and rows that are solved for, at a time
+_BLOCK = 32  # columns factored, and rows solved for, per step
 _FLOATS = COMPLEX | {DType.float32, DType.float64}
-_DTYPES = _FLOATS | {DType.int32}  # of pivots, and of codes of success: 0
+_DTYPES = _FLOATS | {DType.int32}  # int32 for pivots, and for status codes, 0 on success
 
 
 def _transposed(x: Array, conjugate: bool = False) -> Array:
@@ -24,30 +24,30 @@ def _transposed(x: Array, conjugate: bool = False) -> Array:
 
 
 def _solve(matrix: Array, right: Array, left: bool = True) -> Array:
-    """X with matrix @ X = right, or X @ matrix = right."""
+    """Return X with matrix @ X = right, or X @ matrix = right."""
     if left:
         return np.linalg.solve(matrix, right)
     return _transposed(np.linalg.solve(_transposed(matrix), _transposed(right)))
 
 
 def _solve_triangle(triangle: Array, right: Array, upper: bool) -> Array:
-    """X with triangle @ X = right, some rows at a time: NumPy itself factors the matrix as any other."""
+    """Return X with triangle @ X = right, in blocks of rows; NumPy itself would factor the matrix like any other."""
     batch = np.broadcast_shapes(triangle.shape[:-2], right.shape[:-2])
-    found = np.broadcast_to(right, (*batch, *right.shape[-2:])).copy()
+    solution = np.broadcast_to(right, (*batch, *right.shape[-2:])).copy()
     starts = range(0, triangle.shape[-1], _BLOCK)
     for start in reversed(starts) if upper else starts:
         rows = slice(start, start + _BLOCK)
         known = slice(start + _BLOCK, None) if upper else slice(start)
-        found[..., rows, :] -= triangle[..., rows, known] @ found[..., known, :]
-        found[..., rows, :] = np.linalg.solve(triangle[..., rows, rows], found[..., rows, :])
-    return found
+        solution[..., rows, :] -= triangle[..., rows, known] @ solution[..., known, :]
+        solution[..., rows, :] = np.linalg.solve(triangle[..., rows, rows], solution[..., rows, :])
+    return solution
 
 
-# LU: NumPy has none. Batches are (count, m, n).
+# LU factorization, which NumPy lacks. Batches are (count, m, n).
 
 
 def lu_factor(x: Array) -> tuple[Array, Array]:
-    """L (below the diagonal, with ones on it) and U in one matrix, and the row, from 1, that each row changed with."""
+    """Return L (below the diagonal, with unit diagonal) and U in one matrix, and the swap of each row, from 1."""
     work = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]).copy()
     steps = min(work.shape[1:])
     pivots = np.empty((len(work), steps), np.int32)
@@ -61,7 +61,7 @@ def lu_factor(x: Array) -> tuple[Array, Array]:
 
 
 def _factor_columns(work: Array, pivots: Array, start: int, end: int) -> None:
-    """LU of some columns, from the row `start` on; the rows of all columns change places."""
+    """Factor some columns from the row `start` on; swaps the rows of all columns."""
     batch = np.arange(len(work))
     for k in range(start, end):
         column = work[:, k:, k]
@@ -74,7 +74,7 @@ def _factor_columns(work: Array, pivots: Array, start: int, end: int) -> None:
 
 
 def _row_order(pivots: Array, rows: int) -> Array:
-    """(..., steps) -> (..., rows): the row that ends at each place after all changes."""
+    """Return the row at each place after all swaps: (..., steps) -> (..., rows)."""
     flat = pivots.reshape(math.prod(pivots.shape[:-1]), pivots.shape[-1])
     order, batch = np.tile(np.arange(rows), (len(flat), 1)), np.arange(len(flat))
     for k in range(flat.shape[1]):
@@ -84,7 +84,7 @@ def _row_order(pivots: Array, rows: int) -> Array:
 
 
 def _permutation(pivots: Array, rows: int, dtype: np.dtype[Any]) -> Array:
-    """P with P @ L @ U the matrix that was factored."""
+    """Return P with P @ L @ U equal to the factored matrix."""
     return _transposed(np.eye(rows, dtype=dtype)[_row_order(pivots, rows)])
 
 
@@ -110,7 +110,7 @@ def linalg_lu(x: Array, pivot: bool, *, out: tuple[Array, Array, Array]) -> None
 
 @TABLE.kernel("aten.lu_unpack.default", dtypes=_DTYPES)
 def lu_unpack(factors: Array, pivots: Array, data: bool, permutation: bool, *, out: tuple[Array, Array, Array]) -> None:
-    """P, L and U; those that are not asked for are empty, or 0."""
+    """Compute P, L and U; results that are not requested are empty or 0."""
     for result in out:
         result.fill(0)
     if permutation:
@@ -128,21 +128,21 @@ def linalg_lu_solve(factors: Array, pivots: Array, right: Array, left: bool, adj
 
 @TABLE.kernel("aten._linalg_det.default", dtypes=_DTYPES)
 def linalg_det(x: Array, *, out: tuple[Array, Array, Array]) -> None:
-    """The determinant, and the LU factors and pivots; torch gives those of the transposed matrix at times."""
+    """Compute the determinant, the LU factors and the pivots; torch sometimes has those of the transposed matrix."""
     out[0][...] = np.linalg.det(x)
     out[1][...], out[2][...] = lu_factor(x)
 
 
 @TABLE.kernel("aten._linalg_slogdet.default", dtypes=_DTYPES)
 def linalg_slogdet(x: Array, *, out: tuple[Array, Array, Array, Array]) -> None:
-    """The sign of the determinant and the logarithm of its size; the other results as in `linalg_det`."""
+    """Compute the sign of the determinant and the logarithm of its size; other results as in `linalg_det`."""
     out[0][...], out[1][...] = np.linalg.slogdet(x)
     out[2][...], out[3][...] = lu_factor(x)
 
 
 @TABLE.kernel("aten._linalg_solve_ex.default", dtypes=_DTYPES)
 def linalg_solve_ex(x: Array, right: Array, left: bool, check: bool, *, out: tuple[Array, Array, Array, Array]) -> None:
-    """right (..., n, k), or (..., n) for one column; the results but the first as in `linalg_det`."""
+    """Solve for right (..., n, k), or (..., n) for one column; the other results as in `linalg_det`."""
     vector = right.ndim == 1 or (right.ndim == x.ndim - 1 and right.shape == x.shape[:-1])
     solution = _solve(x, right[..., None] if vector else right, left or vector)
     out[0][...] = solution[..., 0] if vector else solution
@@ -164,13 +164,13 @@ def linalg_cholesky_ex(x: Array, upper: bool, check: bool, *, out: tuple[Array, 
 
 @TABLE.kernel("aten.cholesky.default", dtypes=_FLOATS)
 def cholesky(x: Array, upper: bool, *, out: Array) -> None:
-    """The triangular factor of a positive definite matrix, of which one triangle is read."""
+    """Compute the triangular factor of a positive definite matrix, of which only one triangle is read."""
     out[...] = np.linalg.cholesky(x, upper=upper)
 
 
 @TABLE.kernel("aten.cholesky_solve.default", dtypes=_FLOATS)
 def cholesky_solve(right: Array, factor: Array, upper: bool, *, out: Array) -> None:
-    """The solution for the matrix that has this factor."""
+    """Solve for the matrix with this factor."""
     lower = _lower(factor, upper)
     out[...] = _solve_triangle(_transposed(lower, True), _solve_triangle(lower, right, False), True)
 
@@ -200,7 +200,7 @@ def linalg_solve_triangular(
 def triangular_solve(
     right: Array, x: Array, upper: bool, transpose: bool, unitriangular: bool, *, out: tuple[Array, Array]
 ) -> None:
-    """The solution, and the matrix again."""
+    """Compute the solution, and copy the matrix."""
     triangle = _triangle(x, upper, unitriangular)
     out[0][...] = _solve_triangle(_transposed(triangle) if transpose else triangle, right, upper != transpose)
     out[1][...] = x
@@ -213,7 +213,7 @@ def _triangle(x: Array, upper: bool, unitriangular: bool) -> Array:
 
 @TABLE.kernel("aten.linalg_qr.default", dtypes=_FLOATS)
 def linalg_qr(x: Array, mode: str, *, out: tuple[Array, Array]) -> None:
-    """Mode "reduced", "complete" or "r"; in the last Q is empty."""
+    """Factor in mode "reduced", "complete" or "r"; for "r", Q is empty."""
     if mode == "r":
         out[1][...] = np.linalg.qr(x, mode="r")
     else:
@@ -221,14 +221,14 @@ def linalg_qr(x: Array, mode: str, *, out: tuple[Array, Array]) -> None:
 
 
 def _require_finite(x: Array) -> None:
-    """LAPACK may look for the values of a matrix without end where it holds infinities or NaN; torch refuses them."""
+    """Raise KernelError for infinities or NaN, as torch does: LAPACK may never finish on such a matrix."""
     if not np.isfinite(x).all():
         raise KernelError("the matrix holds infinities or NaN", remedy="give one of finite numbers")
 
 
 @TABLE.kernel("aten._linalg_eigh.default", dtypes=_FLOATS)
 def linalg_eigh(x: Array, triangle: str, vectors: bool, *, out: tuple[Array, Array]) -> None:
-    """Eigenvalues in ascending order, and the vectors as columns; each is unique up to its sign or phase."""
+    """Compute eigenvalues in ascending order and the vectors as columns, each unique up to its sign or phase."""
     side: Literal["L", "U"] = "U" if triangle.upper() == "U" else "L"
     _require_finite(x)
     if vectors:
@@ -240,14 +240,14 @@ def linalg_eigh(x: Array, triangle: str, vectors: bool, *, out: tuple[Array, Arr
 
 @TABLE.kernel("aten.linalg_eig.default", dtypes=_FLOATS)
 def linalg_eig(x: Array, *, out: tuple[Array, Array]) -> None:
-    """Complex eigenvalues in any order, and the vectors as columns."""
+    """Compute complex eigenvalues in any order and the vectors as columns."""
     _require_finite(x)
     out[0][...], out[1][...] = np.linalg.eig(x)
 
 
 @TABLE.kernel("aten._linalg_svd.default", dtypes=_FLOATS)
 def linalg_svd(x: Array, full: bool, vectors: bool, _driver: str | None, *, out: tuple[Array, Array, Array]) -> None:
-    """U, the singular values in descending order, and V, conjugated and transposed."""
+    """Compute U, the singular values in descending order, and V, conjugated and transposed."""
     _require_finite(x)
     if vectors:
         out[0][...], out[1][...], out[2][...] = np.linalg.svd(x, full_matrices=full)
@@ -259,7 +259,7 @@ def linalg_svd(x: Array, full: bool, vectors: bool, _driver: str | None, *, out:
 
 @TABLE.kernel("aten.linalg_pinv.atol_rtol_tensor", dtypes=_FLOATS)
 def linalg_pinv(x: Array, atol: Array | None, rtol: Array | None, hermitian: bool, *, out: Array) -> None:
-    """The pseudoinverse: singular values up to atol, or up to rtol times the greatest, count as 0."""
+    """Compute the pseudoinverse; singular values up to atol, or up to rtol times the greatest, count as 0."""
     if x.size == 0:
         out.fill(0)
         return
@@ -274,7 +274,7 @@ def linalg_pinv(x: Array, atol: Array | None, rtol: Array | None, hermitian: boo
 
 @TABLE.kernel("aten.linalg_matrix_exp.default", "aten.matrix_exp.default", dtypes=_FLOATS)
 def matrix_exp(x: Array, *, out: Array) -> None:
-    """The exponential, by its series on a matrix halved until its norm is at most 1/2, then squared as often."""
+    """Compute the exponential: halve the matrix until its norm is at most 1/2, sum the series, square as often."""
     if x.size == 0:
         out.fill(0)
         return

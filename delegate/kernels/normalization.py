@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from delegate.errors import KernelError
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, along, row_blocks
 from delegate.kernels.portable_table import TABLE
 
@@ -17,13 +17,15 @@ Maybe = Array | None
 
 
 def standardize(rows: Array, eps: float, out: Array, mean: Array, rstd: Array) -> None:
-    """(x - mean) / sqrt(variance + eps) of every row, with the population's variance.
+    """Compute (x - mean) / sqrt(variance + eps) of every row, with the population variance.
 
     Args:
-        rows, out: of shape [N, width]. mean, rstd: of shape [N]; filled.
+        rows, out: shape [N, width].
+        eps: added to the variance.
+        mean, rstd: results of shape [N]: the mean and 1 / sqrt(variance + eps) of each row.
     """
     width = rows.shape[1]
-    ones = np.ones(width, rows.dtype)  # a product with ones sums a row in a third of the time of a reduction
+    ones = np.ones(width, rows.dtype)  # a product with ones takes a third of the time of a sum
     for block in row_blocks(*rows.shape):
         x, y, m, r = rows[block], out[block], mean[block], rstd[block]
         np.matmul(x, ones, out=m)
@@ -37,7 +39,7 @@ def standardize(rows: Array, eps: float, out: Array, mean: Array, rstd: Array) -
 
 
 def affine(out: Array, weight: Maybe, bias: Maybe) -> None:
-    """out * weight + bias in place; both broadcast, either may be absent."""
+    """Compute out * weight + bias in place; both broadcast, and either may be None."""
     if weight is not None:
         np.multiply(out, weight, out=out)
     if bias is not None:
@@ -62,7 +64,7 @@ def _layer_norm(
 def native_layer_norm(
     x: Array, shape: Sequence[int], weight: Maybe, bias: Maybe, eps: float, *, out: tuple[Array, Array, Array]
 ) -> None:
-    """Normalizes the last len(shape) dimensions; also gives mean and 1 / standard deviation."""
+    """Normalize the last len(shape) dimensions; also compute mean and 1 / standard deviation."""
     mean, rstd = _layer_norm(x, shape, weight, bias, eps, out[0])
     np.copyto(out[1], mean.reshape(out[1].shape))
     np.copyto(out[2], rstd.reshape(out[2].shape))
@@ -76,7 +78,10 @@ def layer_norm(
 
 
 def _rms_norm(x: Array, shape: Sequence[int], weight: Maybe, eps: float | None, out: Array) -> Array:
-    """x / sqrt(mean(x**2) + eps) over the last dimensions; eps None is the smallest step at 1. Gives 1 / that root."""
+    """Compute x / sqrt(mean(x**2) + eps) over the last dimensions, and return 1 / that root.
+
+    An eps of None is the machine epsilon.
+    """
     lead = x.ndim - len(shape)
     axes = tuple(range(lead, x.ndim))
     np.square(x, out=out)
@@ -102,7 +107,7 @@ def fused_rms_norm(
 
 
 def _group_norm(x: Array, groups: int, weight: Maybe, bias: Maybe, eps: float, out: Array) -> tuple[Array, Array]:
-    """x is [N, C, ...]; each of the groups of C // groups channels is normalized by itself, for every N."""
+    """Normalize each group of C // groups channels of x [N, C, ...] by itself, for every N."""
     rows = x.shape[0] * groups
     width = x.size // rows if rows else 0
     mean, rstd = np.empty(rows, x.dtype), np.empty(rows, x.dtype)
@@ -115,7 +120,7 @@ def _group_norm(x: Array, groups: int, weight: Maybe, bias: Maybe, eps: float, o
 
 
 def _channels(vector: Maybe, x: Array) -> Maybe:
-    """A vector over the channels, shaped to broadcast with x."""
+    """Return a vector over the channels, shaped to broadcast with x."""
     return None if vector is None else along(vector, x.ndim, 1)
 
 
@@ -156,7 +161,7 @@ def _refuse_mutation(op: str, mutates: bool) -> None:
 
 
 def _with_stats(x: Array, weight: Maybe, bias: Maybe, mean: Array, var: Array, eps: float, out: Array) -> None:
-    """One multiplication and one addition per element: scale and shift are folded from the statistics."""
+    """Normalize with one multiplication and one addition per element, with scale and shift from the statistics."""
     scale: Array = np.reciprocal(np.sqrt(var + var.dtype.type(eps)))
     if weight is not None:
         scale = scale * weight
@@ -166,7 +171,7 @@ def _with_stats(x: Array, weight: Maybe, bias: Maybe, mean: Array, var: Array, e
 
 
 def _batch_stats(x: Array) -> tuple[Array, Array]:
-    """Mean and population variance of every channel."""
+    """Return the mean and population variance of every channel."""
     axes = (0, *range(2, x.ndim))
     count = x.size // x.shape[1]
     mean = np.add.reduce(x, axis=axes) / count
@@ -186,7 +191,7 @@ def batch_norm_inference(
     *,
     out: tuple[Array, ...],
 ) -> None:
-    """The saved statistics are empty."""
+    """Normalize by running statistics; the saved statistics are zero."""
     for statistics in out[1:]:
         statistics.fill(0)
     _with_stats(x, weight, bias, mean, var, eps, out[0])
@@ -197,7 +202,7 @@ def batch_norm_legit(
     x: Array, weight: Maybe, bias: Maybe, mean: Maybe, var: Maybe, training: bool, momentum: float, eps: float,
     *, out: tuple[Array, ...],
 ) -> None:  # fmt: skip
-    """In training only without running statistics: those would change in place."""
+    """Normalize by running or batch statistics; training with running statistics would change them in place."""
     if not training and mean is not None and var is not None:
         for statistics in out[1:]:
             statistics.fill(0)
@@ -211,7 +216,7 @@ def batch_norm_legit(
 def batch_norm_no_stats(
     x: Array, weight: Maybe, bias: Maybe, _training: bool, _momentum: float, eps: float, *, out: tuple[Array, ...]
 ) -> None:
-    """Normalizes by the batch's own statistics; also gives mean and 1 / standard deviation."""
+    """Normalize by the batch's own statistics; also compute mean and 1 / standard deviation."""
     mean, var = _batch_stats(x)
     _with_stats(x, weight, bias, mean, var, eps, out[0])
     np.copyto(out[1], mean)
@@ -223,7 +228,7 @@ def batch_norm_functional(
     x: Array, weight: Maybe, bias: Maybe, mean: Array, var: Array, training: bool, momentum: float, eps: float,
     *, out: tuple[Array, ...],
 ) -> None:  # fmt: skip
-    """Also gives the running statistics after this batch; the running variance is the unbiased one."""
+    """Normalize; also compute the running statistics after this batch, with the unbiased variance."""
     if not training:
         for statistics in out[1:3]:
             statistics.fill(0)

@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, Operand, cast
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, INT
 
-_CLOSED = 6  # of a higher degree the closed form is used, if there is one
-_HERMITE = {np.dtype(np.float32): 128, np.dtype(np.float64): 512}  # of a higher degree torch gives NaN
+_CLOSED = 6  # above this degree the closed form is used, if there is one
+_HERMITE = {np.dtype(np.float32): 128, np.dtype(np.float64): 512}  # above this degree torch returns NaN
 
 
 class _Family(NamedTuple):
-    """Polynomials P(0) = 1, P(1), P(k), ... that follow from the two before.
+    """A family of polynomials P(0) = 1, P(1), P(k), ..., each computed from the two before.
 
     Attributes:
         first: P(1) of x.
@@ -52,7 +52,10 @@ _OTHERS = {
 
 
 def _evaluate(family: _Family, shifted: bool, x: Operand, n: Operand, *, out: Array) -> None:
-    """The polynomial of degree n at x, or at 2 x - 1; 0 for a negative degree. They broadcast; n is cut to integers."""
+    """Evaluate the polynomial of degree n at x, or at 2 x - 1; 0 for negative degrees.
+
+    x and n broadcast; n is truncated to an integer.
+    """
     at, degree = np.broadcast_arrays(cast(x, out.dtype), np.asarray(n).astype(np.int64))
     at = 2 * at - 1 if shifted else at
     before, now = np.ones_like(at), np.asarray(family.first(at))
@@ -66,7 +69,7 @@ def _evaluate(family: _Family, shifted: bool, x: Operand, n: Operand, *, out: Ar
         angle = np.arccos(np.where(inside, at, 0).astype(np.float64))
         np.copyto(out, family.closed(degree, angle), where=inside, casting="same_kind")
         left &= ~inside
-        ends = left & (np.abs(at) == 1)  # of any degree at once: both parts of the quotient may be 0 there
+        ends = left & (np.abs(at) == 1)  # all degrees at once: the quotient may be 0 / 0 there
         np.copyto(out, _at_ends(family, degree, at), where=ends, casting="same_kind")
         left &= ~ends
     k = 1
@@ -78,7 +81,7 @@ def _evaluate(family: _Family, shifted: bool, x: Operand, n: Operand, *, out: Ar
 
 
 def _at_ends(family: _Family, degree: Array, x: Array) -> Array:
-    """P(n) at 1 and -1, where it is linear in n up to the sign of x ** n."""
+    """Evaluate P(n) at 1 and -1, where it is linear in n up to the sign of x ** n."""
     sign = np.where((x < 0) & (degree % 2 != 0), -1, 1)
     slope = np.abs(np.asarray(family.first(x))) - 1
     return np.asarray(sign * (1 + degree * slope))

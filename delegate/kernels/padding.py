@@ -1,4 +1,4 @@
-"""Padding by a constant, by reflection, by the edge, or around."""
+"""Padding: constant, reflected, replicated or circular."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from delegate.kernels.copies import CONVERTIBLE
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY
 from delegate.program.raw import check_room
@@ -35,7 +35,7 @@ def _by_axis(ndim: int, pad: Sequence[int]) -> list[tuple[int, int, int]]:
     "aten.reflection_pad1d.default", "aten.reflection_pad2d.default", "aten.reflection_pad3d.default", dtypes=ANY
 )
 def reflection_pad(x: Array, pad: Sequence[int], *, out: Array) -> None:
-    """Mirrored at the edge, which is not repeated."""
+    """Mirror at the edge, without a repetition of the edge."""
     _gather_axes(x, pad, "reflect", out)
 
 
@@ -43,13 +43,13 @@ def reflection_pad(x: Array, pad: Sequence[int], *, out: Array) -> None:
     "aten.replication_pad1d.default", "aten.replication_pad2d.default", "aten.replication_pad3d.default", dtypes=ANY
 )
 def replication_pad(x: Array, pad: Sequence[int], *, out: Array) -> None:
-    """The edge repeated."""
+    """Repeat the edge."""
     _gather_axes(x, pad, "replicate", out)
 
 
 @TABLE.kernel("aten._pad_circular.default", dtypes=ANY)
 def circular_pad(x: Array, pad: Sequence[int], *, out: Array) -> None:
-    """The other end follows."""
+    """Continue with the opposite end."""
     _gather_axes(x, pad, "circular", out)
 
 
@@ -70,10 +70,10 @@ def _gather_axes(x: Array, pad: Sequence[int], mode: str, out: Array) -> None:
 
 
 def _sources(size: int, before: int, after: int, mode: str) -> Array:
-    """Where each element of a padded axis comes from."""
-    if mode == "circular":  # around what is left after cropping
-        first, kept = max(-before, 0), size + min(before, 0) + min(after, 0)
-        return first + np.arange(-max(before, 0), kept + max(after, 0)) % kept
+    """Return the source position of each element of a padded axis."""
+    if mode == "circular":  # around the elements that remain after cropping
+        first, length = max(-before, 0), size + min(before, 0) + min(after, 0)
+        return first + np.arange(-max(before, 0), length + max(after, 0)) % length
     index = np.arange(-before, size + after)
     if mode == "replicate":
         return index.clip(0, size - 1)

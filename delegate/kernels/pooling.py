@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import put, row_blocks
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import FLOAT, INT
@@ -32,7 +32,7 @@ def _surround(
     count: Sequence[int],
     value: Any,
 ) -> Array:
-    """The array padded so that every window lies inside it, also the last ones that ceil_mode adds."""
+    """Pad the array so that every window is inside, also the last windows that ceil_mode adds."""
     axes = zip(x.shape[-len(kernel) :], kernel, stride, padding, dilation, count, strict=True)
     after = [max((o - 1) * s + (k - 1) * d + 1 - n - p, 0) for n, k, s, p, d, o in axes]
     return padded(x, padding, after, value)
@@ -47,7 +47,7 @@ def _fold(
     count: Sequence[int],
     out: Array,
 ) -> None:
-    """Combine the elements of every window with a ufunc: along the last axis, then along the one before it, ..."""
+    """Combine the elements of every window with a ufunc, axis by axis from the last."""
     for axis in range(-1, -len(kernel) - 1, -1):
         wide = 1 + (kernel[axis] - 1) * dilation[axis]
         after = (slice(None),) * (-axis - 1)
@@ -75,7 +75,7 @@ def max_pool(
     *,
     out: Array,
 ) -> None:
-    """x ([N,] C, *spatial); padding never wins; NaN does."""
+    """Find the maxima of x ([N,] C, *spatial); padding never wins, and NaN always does."""
     kernel, padding, dilation = spread(kernel, rank), spread(padding, rank), spread(dilation, rank)
     stride, count = spread(stride, rank, kernel), out.shape[-rank:]
     wide = _surround(x, kernel, stride, padding, dilation, count, _lowest(x.dtype))
@@ -93,7 +93,7 @@ def max_pool_with_indices(
     *,
     out: tuple[Array, Array],
 ) -> None:
-    """As `max_pool`; the second result is the place of each maximum in the flattened spatial axes."""
+    """Compute `max_pool` and the place of each maximum in the flattened spatial axes."""
     size, count = x.shape[-rank:], out[0].shape[-rank:]
     kernel, padding, dilation = spread(kernel, rank), spread(padding, rank), spread(dilation, rank)
     stride = spread(stride, rank, kernel)
@@ -106,16 +106,16 @@ def max_pool_with_indices(
     images = wide.reshape(-1, *wide.shape[-rank:])
     values, indices = (y.reshape(len(images), *count, copy=False) for y in out)
     for block in row_blocks(len(images), math.prod(count)):
-        some, found = images[block], values[block]
-        _fold(some, np.maximum, kernel, stride, dilation, count, found)
-        where = corner + steps[_which(some, found, list(taps(kernel, stride, dilation, count)))]
-        if (nothing := found == lowest).any():  # perhaps a padded place
+        some, maxima = images[block], values[block]
+        _fold(some, np.maximum, kernel, stride, dilation, count, maxima)
+        where = corner + steps[_which(some, maxima, list(taps(kernel, stride, dilation, count)))]
+        if (nothing := maxima == lowest).any():  # possibly a padded place
             where = np.where(nothing, inside, where)
         np.copyto(indices[block], where)
 
 
 def _which(x: Array, best: Array, places: Sequence[tuple[Any, Any]]) -> Array:
-    """The number of the place that a window's best element is from: the first, and of NaN the last."""
+    """Return the number of the tap with a window's best element: the first tap, or for NaN the last."""
     number = np.zeros(best.shape, np.min_scalar_type(len(places)))
     for tap in reversed(range(len(places))):
         put(number, tap, x[places[tap][1]] == best)
@@ -126,12 +126,12 @@ def _which(x: Array, best: Array, places: Sequence[tuple[Any, Any]]) -> Array:
 
 
 def _first_inside(starts: Array, dilation: int) -> Array:
-    """Where windows have their first place that is not padded, along one axis."""
+    """Return the first place of each window that is not padding, along one axis."""
     return np.asarray(starts - np.minimum(starts, 0) // dilation * dilation)
 
 
 def _flat(coordinates: Sequence[Array], size: Sequence[int]) -> Array:
-    """Places in a flattened box of that size, from one vector of coordinates for every axis."""
+    """Return places in a flattened box of that size, from one vector of coordinates for every axis."""
     flat = np.zeros((), np.int64)
     for places, length in zip(coordinates, size, strict=True):
         flat = flat[..., None] * length + places
@@ -150,7 +150,7 @@ def avg_pool(
     *,
     out: Array,
 ) -> None:
-    """x ([N,] C, *spatial); windows that ceil_mode adds count only what lies in the input and its padding."""
+    """Average windows of x ([N,] C, *spatial); windows that ceil_mode adds count only the input and its padding."""
     size = x.shape[-rank:]
     kernel, padding = spread(kernel, rank), spread(padding, rank)
     stride, count = spread(stride, rank, kernel), out.shape[-rank:]
@@ -170,7 +170,7 @@ def avg_pool(
 
 
 def _divide(x: Array, by: Array) -> None:
-    """Divide in place; quotients of integers are cut towards 0."""
+    """Divide in place; quotients of integers truncate towards 0."""
     if x.dtype.kind == "f":
         np.divide(x, by, out=x)
         return

@@ -1,4 +1,4 @@
-"""The table that the families of portable kernels register into."""
+"""The table of the portable kernels."""
 
 from __future__ import annotations
 

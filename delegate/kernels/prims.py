@@ -1,4 +1,4 @@
-"""Kernels of Prims: operands of one shape and dtype, so that most are a row of ATen's, or one function of NumPy."""
+"""Kernels of Prims, whose operands have one shape and dtype: most are rows of ATen's or one NumPy function."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-# These have the rows that others are made of.
+# The rows of these modules are copied below.
 from delegate.kernels import binary, comparison, copies, indexing, sorting, special, unary, views  # noqa: F401
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, COMPLEX, FLOAT, INT, REAL
 
-_LIKE_ATEN = {  # the overload of ATen of the same arguments
+_LIKE_ATEN = {  # the overload of ATen with the same arguments
     "default": "abs acos acosh asin asinh atan atanh ceil cos cosh digamma erf erfc exp exp2 expm1 floor lgamma log "
     "log10 log1p log2 neg reciprocal rsqrt sign signbit sin sinh sqrt tan tanh trunc bitwise_not isfinite atan2 fmax "
     "fmin gcd hypot maximum minimum nextafter cat clone conj_physical real imag scalar_tensor",
@@ -58,7 +58,7 @@ for _name, _ufunc in (("add", np.add), ("sub", np.subtract)):
 
 @TABLE.kernel("prims.div.default", dtypes=FLOAT | INT | COMPLEX)
 def div(x: Any, y: Any, *, out: Array) -> None:
-    """Integers are divided as in C: rounded towards zero."""
+    """Divide; integers round towards zero, as in C."""
     if out.dtype.kind in "iu":
         quotient = np.floor_divide(x, y)
         np.add(quotient, (np.remainder(x, y) != 0) & ((np.less(x, 0)) != np.less(y, 0)), out=out, casting="unsafe")
@@ -91,7 +91,7 @@ def var(x: Array, dims: Sequence[int] | None, correction: float | None, _dtype: 
 
 @TABLE.view("prims.broadcast_in_dim.default", dtypes=ANY)
 def broadcast_in_dim(x: Array, shape: Sequence[int], dims: Sequence[int]) -> Array:
-    """Dimension i of x becomes dimension dims[i] of the result; the others are new."""
+    """Broadcast: dimension i of x becomes dimension dims[i] of the result; the others are new."""
     at = dict(zip(dims, x.shape, strict=True))
     index = tuple(slice(None) if dim in at else None for dim in range(len(shape)))
     return np.broadcast_to(x[index], tuple(shape))
@@ -105,19 +105,19 @@ def split_dim(x: Array, dim: int, outer: int) -> Array | None:
 
 @TABLE.view("prims.collapse_view.default", "prims.collapse.default", dtypes=ANY)
 def collapse(x: Array, start: int, end: int) -> Array | None:
-    """Dimensions start to end, both included, as one."""
+    """Join the dimensions start to end, both included."""
     if x.ndim == 0:
         return x.reshape(1)
     return _reshaped(x, (*x.shape[:start], math.prod(x.shape[start : end + 1]), *x.shape[end + 1 :]))
 
 
 def _reshaped(x: Array, shape: tuple[int, ...]) -> Array | None:
-    made = x.view()
+    result = x.view()
     try:
-        made.shape = shape
+        result.shape = shape
     except AttributeError:  # its strides allow no view
         return None
-    return made
+    return result
 
 
 @TABLE.kernel("prims.iota.default", dtypes=INT)

@@ -1,4 +1,4 @@
-"""The quantile of the standard normal distribution, float64, to 16 digits: three quotients of polynomials.
+"""The quantile of the standard normal distribution in float64, to 16 digits: three quotients of polynomials.
 
 M. J. Wichura, Algorithm AS 241: The Percentage Points of the Normal Distribution, Applied Statistics 37 (1988), PPND16.
 """
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.polynomial import polynomial
 
-_MIDDLE = 0.85  # of the distribution, on both sides of 0: there the quantile is a quotient in the square of the place
-_FAR = 5.0  # the square root of the logarithm of a tail, from where the tail has a quotient of its own
+_MIDDLE = 0.85  # central share of the distribution; in it the quantile is a quotient in the square of the share
+_FAR = 5.0  # root of the logarithm of a tail, from which the tail has another quotient
 
 Quotient = tuple[Sequence[float], Sequence[float]]  # coefficients above and below, lowest first
 
@@ -50,24 +50,24 @@ _OF_FAR_TAIL: Quotient = (
 
 
 def upper_quantile(inside: Array, outside: Array) -> Array:
-    """z >= 0 so that a share `inside` lies between -z and z; `outside` is 1 - inside exactly; infinite where that is 0.
+    """Return z >= 0 such that a share `inside` is between -z and z; `outside` is 1 - inside exactly.
 
-    Both arrays are of one shape; NaN stays NaN.
+    Both arrays have one shape. z is infinite where `outside` is 0; NaN stays NaN.
     """
-    found = np.asarray(inside * (0.5 * _quotient(_OF_MIDDLE, 0.180625 - 0.25 * inside * inside)))
+    result = np.asarray(inside * (0.5 * _quotient(_OF_MIDDLE, 0.180625 - 0.25 * inside * inside)))
     beyond = inside > _MIDDLE
     if beyond.any():
-        found[beyond] = _of_tails(outside[beyond])
-    return found
+        result[beyond] = _of_tails(outside[beyond])
+    return result
 
 
 def _of_tails(outside: Array) -> Array:
     depth = np.sqrt(np.log(2.0) - np.log(outside))
-    found = _quotient(_OF_TAIL, depth - 1.6)
+    result = _quotient(_OF_TAIL, depth - 1.6)
     far = depth > _FAR
     if far.any():
-        found[far] = _quotient(_OF_FAR_TAIL, depth[far] - _FAR)
-    return np.where(outside == 0, np.inf, found)
+        result[far] = _quotient(_OF_FAR_TAIL, depth[far] - _FAR)
+    return np.where(outside == 0, np.inf, result)
 
 
 def _quotient(coefficients: Quotient, x: Array) -> Array:

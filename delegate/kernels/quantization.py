@@ -1,6 +1,6 @@
-"""Quantization and its reverse: torch's `quantized_decomposed` operators, per tensor, channel, token and group.
+"""Quantization and dequantization: torch's `quantized_decomposed` operators, per tensor, channel, token and group.
 
-The operators of `joined` are what lowering makes of several of them, see `delegate.emit.joined`.
+Lowering makes operators of `joined` from several of them, see `delegate.emit.joined`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.indexing import checked
 from delegate.kernels.operands import BLOCK, along, blocks, level
 from delegate.kernels.portable_table import TABLE
@@ -33,7 +33,7 @@ def _number(value: Parameter) -> Any:
 
 
 def _decode(x: Array, zeros: Array | None, scales: Array, out: Array) -> None:
-    """(x - zeros) * scales in the type of the scales, as torch computes it, then in that of `out`."""
+    """Compute (x - zeros) * scales in the dtype of the scales, as torch does, then convert to that of `out`."""
     if zeros is not None and zeros.any():
         x = x.astype(np.int64 if zeros.dtype.kind in "iu" else zeros.dtype) - zeros
     np.multiply(x, scales, out=out, casting="unsafe", dtype=scales.dtype)
@@ -43,34 +43,34 @@ def _decode(x: Array, zeros: Array | None, scales: Array, out: Array) -> None:
 def quantize_per_tensor(
     x: Array, scale: Parameter, zero_point: Parameter, low: Parameter, high: Parameter, _dtype: DType, *, out: Array
 ) -> None:
-    """round(x / scale) + zero_point, within low and high."""
+    """Compute round(x / scale) + zero_point, clipped to low and high."""
     factor, zero = np.float32(1.0 / _number(scale)), np.float32(_number(zero_point))
-    for given, made in blocks(x, out):
-        values = np.multiply(given, factor)
+    for source, target in blocks(x, out):
+        values = np.multiply(source, factor)
         np.rint(values, out=values)
         if zero:
             np.add(values, zero, out=values)
         np.maximum(values, level(_number(low), values), out=values)
         np.minimum(values, level(_number(high), values), out=values)
-        np.copyto(made, values, casting="unsafe")
+        np.copyto(target, values, casting="unsafe")
 
 
 @_kernel("dequantize_per_tensor", "default", "tensor", "tensor2")
 def dequantize_per_tensor(
     x: Array, scale: Parameter, zero_point: Parameter, low: Any, high: Any, *_dtypes: DType | None, out: Array
 ) -> None:
-    """(x - zero_point) * scale."""
+    """Compute (x - zero_point) * scale."""
     zero, factor = _number(zero_point), _number(scale)
-    for given, made in blocks(x, out):
-        np.subtract(given, zero, out=made, casting="unsafe", dtype=out.dtype)
-        np.multiply(made, factor, out=made)
+    for source, target in blocks(x, out):
+        np.subtract(source, zero, out=target, casting="unsafe", dtype=out.dtype)
+        np.multiply(target, factor, out=target)
 
 
 @_kernel("quantize_per_channel")
 def quantize_per_channel(
     x: Array, scales: Array, zero_points: Array, axis: int, low: int, high: int, _dtype: DType, *, out: Array
 ) -> None:
-    """scales, zero_points (channels), for each place on an axis of x."""
+    """Quantize with scales and zero_points (channels) along an axis of x."""
     scale, zero_point = along(scales, x.ndim, axis), along(zero_points, x.ndim, axis)
     values = np.rint(x * (1.0 / scale).astype(scales.dtype)) + zero_point
     np.copyto(out, values.clip(low, high), casting="unsafe")
@@ -87,7 +87,7 @@ def dequantize_per_channel(
     *_dtypes: DType | None,
     out: Array,
 ) -> None:
-    """scales, zero_points (channels), for each place on an axis of x; without zero_points they are 0."""
+    """Dequantize with scales and zero_points (channels) along an axis of x; None means zeros."""
     zeros = None if zero_points is None else along(zero_points, x.ndim, axis)
     _decode(x, zeros, along(scales, x.ndim, axis), out)
 
@@ -96,7 +96,7 @@ def dequantize_per_channel(
 def quantize_per_token(
     x: Array, scales: Array, zero_points: Array, low: int, high: int, _dtype: DType, *, out: Array
 ) -> None:
-    """x (..., n) with scales, zero_points (..., 1)."""
+    """Quantize x (..., n) with scales, zero_points (..., 1)."""
     values = x * np.reciprocal(scales) + zero_points
     np.copyto(out, np.rint(values.astype(np.result_type(x, scales))).clip(low, high), casting="unsafe")
 
@@ -105,7 +105,7 @@ def quantize_per_token(
 def dequantize_per_token(
     x: Array, scales: Array, zero_points: Array, low: int, high: int, *_dtypes: DType, out: Array
 ) -> None:
-    """x (..., n) with scales, zero_points (..., 1)."""
+    """Dequantize x (..., n) with scales, zero_points (..., 1)."""
     np.copyto(out, (x - zero_points) * scales, casting="unsafe")
 
 
@@ -113,7 +113,7 @@ def dequantize_per_token(
 def quantize_per_channel_group(
     x: Array, scales: Array, zero_points: Array, low: int, high: int, _dtype: DType, group: int, *, out: Array
 ) -> None:
-    """x (rows, n) with scales, zero_points (rows, n / group)."""
+    """Quantize x (rows, n) with scales, zero_points (rows, n / group)."""
     values = np.rint(x.reshape(-1, group) * (1 / scales.reshape(-1, 1)) + zero_points.reshape(-1, 1))
     np.copyto(out, values.clip(low, high).reshape(out.shape), casting="unsafe")
 
@@ -123,7 +123,7 @@ def dequantize_per_channel_group(
     x: Array, scales: Array, zero_points: Array | None, low: int, high: int, _dtype: DType, group: int, _to: DType, *,
     out: Array,
 ) -> None:  # fmt: skip
-    """x (rows, n) with scales, zero_points (rows, n / group)."""
+    """Dequantize x (rows, n) with scales, zero_points (rows, n / group)."""
     group = min(group, x.shape[-1])
     zeros = None if zero_points is None else zero_points.reshape(-1, 1)
     _decode(x.reshape(-1, group), zeros, scales.reshape(-1, 1), out.reshape(-1, group))
@@ -131,14 +131,14 @@ def dequantize_per_channel_group(
 
 @TABLE.kernel("joined.round_per_tensor.default", dtypes=_DTYPES)
 def round_per_tensor(x: Array, scale: Parameter, zero_point: Parameter, low: int, high: int, *, out: Array) -> None:
-    """Quantized and decoded: the multiple of scale next to x, from (low - zero_point) to (high - zero_point) of it."""
+    """Quantize and dequantize: the multiple of scale nearest to x, from low - zero_point to high - zero_point of it."""
     inverse, least, greatest, factor = _grid(_number(scale), _number(zero_point), low, high)
-    for given, made in blocks(x, out) if out.size > BLOCK else ((x, out),):
-        np.multiply(given, inverse, out=made)
-        np.rint(made, out=made)
-        made.clip(least, greatest, out=made)
-        np.add(made, _ZERO, out=made)  # integers have one zero
-        np.multiply(made, factor, out=made)
+    for source, target in blocks(x, out) if out.size > BLOCK else ((x, out),):
+        np.multiply(source, inverse, out=target)
+        np.rint(target, out=target)
+        target.clip(least, greatest, out=target)
+        np.add(target, _ZERO, out=target)  # integers have one zero
+        np.multiply(target, factor, out=target)
 
 
 _ZERO = np.zeros((), np.float32)
@@ -146,13 +146,13 @@ _ZERO = np.zeros((), np.float32)
 
 @lru_cache(maxsize=1024)
 def _grid(scale: float, zero: int, low: int, high: int) -> tuple[Array, ...]:
-    """1 / scale, bounds of its multiples, and scale, as arrays without dimensions, which are the fastest operands."""
+    """Return 1 / scale, the bounds of its multiples, and scale, as 0-d arrays, which are the fastest operands."""
     return tuple(np.array(value, np.float32) for value in (1.0 / scale, low - zero, high - zero, scale))
 
 
 @TABLE.kernel("joined.round_per_token.default", dtypes=_DTYPES)
 def round_per_token(x: Array, scales: Array, zero_points: Array, low: int, high: int, *, out: Array) -> None:
-    """x (..., n) with scales, zero_points (..., 1): quantized and decoded."""
+    """Quantize and dequantize x (..., n) with scales, zero_points (..., 1)."""
     values = x * np.reciprocal(scales) + zero_points
     np.rint(values.astype(np.result_type(x, scales), copy=False), out=out, casting="unsafe")
     np.maximum(out, low, out=out)
@@ -163,7 +163,7 @@ def round_per_token(x: Array, scales: Array, zero_points: Array, low: int, high:
 
 @TABLE.kernel("joined.embedding.default", dtypes=_DTYPES)
 def embedding(weight: Array, scales: Array, zero_points: Array | None, indices: Array, *, out: Array) -> None:
-    """weight (rows, width) with scales, zero_points (rows), indices (...) -> (..., width): rows, decoded."""
+    """Dequantize rows of weight (rows, width) with scales, zero_points (rows), by indices (...) -> (..., width)."""
     rows = checked(indices, len(weight))
     zeros = None if zero_points is None else zero_points[rows][..., None]
     _decode(weight[rows], zeros, scales[rows][..., None], out)
@@ -171,13 +171,13 @@ def embedding(weight: Array, scales: Array, zero_points: Array | None, indices: 
 
 @TABLE.kernel("joined.unpack.default", dtypes={DType.uint8, DType.int8})
 def unpack(pairs: Array, *, out: Array) -> None:
-    """Integers of 4 bits, two to a byte, in int8 of any shape."""
+    """Unpack 4-bit integers, two per byte, to int8 of any shape."""
     np.copyto(out, unpacked(pairs).reshape(out.shape))
 
 
 @_kernel("choose_qparams", "tensor")
 def choose_qparams(x: Array, low: int, high: int, eps: float, _dtype: DType, *, out: tuple[Array, Array]) -> None:
-    """The scale and the zero point that spread the range of x, and 0, over low to high."""
+    """Compute the scale and the zero point that map the range of x, with 0, to low to high."""
     least, greatest = np.minimum(x.min(), 0), np.maximum(x.max(), 0)
     scale = np.maximum((greatest - least) / np.float32(high - low), np.float32(eps))
     out[0][...] = scale
@@ -188,7 +188,7 @@ def choose_qparams(x: Array, low: int, high: int, eps: float, _dtype: DType, *, 
 def choose_qparams_symmetric(
     x: Array, low: int, high: int, eps: float, dtype: DType, *, out: tuple[Array, Array]
 ) -> None:
-    """The scale that spreads the greatest size in x over half the range; the zero point lies in its middle."""
+    """Compute the scale that maps the greatest size in x to half the range; the zero point is the middle."""
     greatest = np.maximum(-np.minimum(x.min(), 0), np.maximum(x.max(), 0))
     out[0][...] = np.maximum(greatest / np.float32((high - low) / 2), np.float32(eps))
     out[1].fill(128 if dtype is DType.uint8 else 0)
@@ -196,7 +196,7 @@ def choose_qparams_symmetric(
 
 @_kernel("choose_qparams_per_token")
 def choose_qparams_per_token(x: Array, dtype: DType, *, out: tuple[Array, Array]) -> None:
-    """x (..., n) -> symmetric scales and zero points (..., 1) for 8 bits."""
+    """Compute symmetric 8-bit scales and zero points (..., 1) for x (..., n)."""
     np.copyto(out[0], np.abs(x).max(axis=-1, keepdims=True).clip(1e-5) / 127, casting="same_kind")
     out[1].fill(0)
 
@@ -204,7 +204,7 @@ def choose_qparams_per_token(x: Array, dtype: DType, *, out: tuple[Array, Array]
 @_kernel("_choose_qparams_per_token_asymmetric_impl")
 @_kernel("choose_qparams_per_token_asymmetric")
 def choose_qparams_per_token_asymmetric(x: Array, dtype: DType, *, out: tuple[Array, Array]) -> None:
-    """x (..., n) -> scales and zero points (..., 1) for -128 to 127."""
+    """Compute scales and zero points (..., 1) for x (..., n) and integers from -128 to 127."""
     least = np.minimum(x.min(axis=-1, keepdims=True), 0)
     greatest = np.maximum(x.max(axis=-1, keepdims=True), 0)
     scale = ((greatest - least) / 255).clip(_EPSILON)

@@ -1,4 +1,4 @@
-"""Random tensors from the generator of the table, which `TABLE.seed` starts anew. The numbers are not torch's."""
+"""Random tensors from the generator of the table, which `TABLE.seed` restarts. The numbers differ from torch's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from delegate.errors import KernelError
-from delegate.kernels.halves import Array, to_bfloat16
+from delegate.kernels.half_precision import Array, to_bfloat16
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import COMPLEX, FLOAT, INT, REAL
 from delegate.program.dtypes import DType
@@ -20,19 +20,19 @@ _kernel = partial(TABLE.kernel, random=True)
 
 @_kernel("aten.rand.default", "aten.rand.generator", "aten.rand_like.default", dtypes=_FLOAT)
 def rand(*_args: Any, out: Array) -> None:
-    """Uniform in [0, 1)."""
+    """Draw uniform numbers in [0, 1)."""
     TABLE.generator.random(dtype=out.dtype, out=out)
 
 
 @_kernel("aten.rand.default", "aten.rand.generator", "aten.rand_like.default", dtypes=COMPLEX)
 def rand_complex(*_args: Any, out: Array) -> None:
-    """Both parts are uniform in [0, 1)."""
+    """Draw complex numbers with both parts uniform in [0, 1)."""
     out.real, out.imag = TABLE.generator.random((2, *out.shape), dtype=out.real.dtype)
 
 
 @_kernel("aten.rand.default", "aten.rand.generator", "aten.rand_like.default", dtypes={DType.float16})
 def rand_float16(*_args: Any, out: Array) -> None:
-    """As many bits as the type has: a float32 close to 1 would be rounded to 1."""
+    """Draw as many bits as the type has: a float32 close to 1 would round to 1."""
     np.divide(TABLE.generator.integers(1 << 11, size=out.shape), 1 << 11, out=out, casting="same_kind")
 
 
@@ -43,7 +43,7 @@ def rand_bfloat16(*_args: Any, out: Array) -> None:
 
 @_kernel("aten.randn.default", "aten.randn.generator", "aten.randn_like.default", dtypes=_FLOAT | COMPLEX)
 def randn(*_args: Any, out: Array) -> None:
-    """Normal, mean 0, standard deviation 1; of complex numbers both parts share the variance of 1."""
+    """Draw normal numbers of mean 0 and standard deviation 1; both parts of complex numbers share the variance."""
     if out.dtype.kind == "c":
         out.real, out.imag = TABLE.generator.normal(0, math.sqrt(0.5), (2, *out.shape))
     else:
@@ -100,7 +100,7 @@ def exponential(x: Array, rate: float, _generator: None, *, out: Array) -> None:
 
 @_kernel("aten.log_normal.default", dtypes=_FLOAT)
 def log_normal(x: Array, mean: float, std: float, _generator: None, *, out: Array) -> None:
-    """exp of a normal number."""
+    """Draw exp of normal numbers."""
     np.copyto(out, TABLE.generator.lognormal(mean, std, out.shape), casting="same_kind")
 
 
@@ -111,25 +111,25 @@ def cauchy(x: Array, median: float, sigma: float, _generator: None, *, out: Arra
 
 @_kernel("aten.geometric.default", dtypes=_FLOAT | INT)
 def geometric(x: Array, probability: float, _generator: None, *, out: Array) -> None:
-    """How many trials of this probability it takes to the first success."""
+    """Draw the number of trials of this probability up to the first success."""
     np.copyto(out, TABLE.generator.geometric(probability, out.shape), casting="unsafe")
 
 
 @_kernel("aten.bernoulli.default", dtypes=_FLOAT)
 def bernoulli(probability: Array, _generator: None, *, out: Array) -> None:
-    """1 with the probability that each element says, else 0."""
+    """Draw 1 with the probability in each element, else 0."""
     np.copyto(out, TABLE.generator.random(out.shape) < probability)
 
 
 @_kernel("aten.bernoulli.p", "aten.bernoulli.Tensor", dtypes=_FLOAT | INT)
 def bernoulli_p(x: Array, probability: Any, _generator: None, *, out: Array) -> None:
-    """1 with a given probability, else 0, in the shape of `x`."""
+    """Draw 1 with one probability, else 0, in the shape of `x`."""
     np.copyto(out, TABLE.generator.random(out.shape) < probability)
 
 
 @_kernel("aten.multinomial.default", dtypes=_FLOAT | {DType.int64})
 def multinomial(weights: Array, samples: int, replacement: bool, _generator: None, *, out: Array) -> None:
-    """Positions drawn by weight; weights (n) or (rows, n) need not sum to 1."""
+    """Draw positions by weight; weights (n) or (rows, n) need not sum to 1."""
     rows, drawn = np.atleast_2d(weights).astype(np.float64), np.atleast_2d(out)
     totals = rows.sum(axis=1, keepdims=True)
     enough = replacement or samples <= np.count_nonzero(rows, axis=1).min(initial=samples)
@@ -143,9 +143,11 @@ def multinomial(weights: Array, samples: int, replacement: bool, _generator: Non
         bounds = np.cumsum(rows / totals, axis=1)
         bounds /= bounds[:, -1:]
         points = TABLE.generator.random(drawn.shape) + each
-        found = np.searchsorted((bounds + each).reshape(-1), points, side="right") - each * rows.shape[1]
-        np.copyto(drawn, np.minimum(found, rows.shape[1] - 1))
+        positions = np.searchsorted((bounds + each).reshape(-1), points, side="right") - each * rows.shape[1]
+        np.copyto(drawn, np.minimum(positions, rows.shape[1] - 1))
         return
     with np.errstate(divide="ignore"):
-        waits = TABLE.generator.exponential(size=rows.shape) / rows  # who comes first is drawn first
+        waits = (
+            TABLE.generator.exponential(size=rows.shape) / rows
+        )  # the order of the waiting times is the order of the draws
     np.copyto(drawn, np.argsort(waits, axis=1)[:, :samples])

@@ -1,4 +1,4 @@
-"""Recurrent layers whole: one product gives the input's part of all steps, then a loop over the steps."""
+"""Recurrent layers: one matrix product for the inputs of all steps, then a loop over the steps."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE
 from delegate.kernels.portable_table import TABLE
 from delegate.program.dtypes import DType
 
-# Takes the input's part of all steps (rows, gates * hidden), the rows of every step in turn, the first states, the
-# weights from state to gates and their bias, and the projection; fills `out` (rows, size of the state) and leaves the
-# last states in place of the first ones.
+# Arguments: the products of the inputs of all steps (rows, gates * hidden), the rows of each step, the states, the
+# weights from state to gates, their bias, the projection, and `out` (rows, size of the state). A cell fills `out` and
+# replaces the first states by the last ones.
 Cell = Callable[[Array, Sequence[slice], Sequence[Array], Array, Array | None, Array | None, Array], None]
 
 
 def _lstm_cell(
-    given: Array,
+    inputs: Array,
     steps: Sequence[slice],
     states: Sequence[Array],
     weight: Array,
@@ -29,23 +29,23 @@ def _lstm_cell(
     projection: Array | None,
     out: Array,
 ) -> None:
-    """Gates are input, forget, cell, output. The sigmoid of x is tanh(x / 2) / 2 + 1 / 2: one pass for all of them."""
+    """Run steps. Gates are input, forget, cell, output. One tanh serves all: sigmoid(x) is tanh(x / 2) / 2 + 1 / 2."""
     state, memory = states
     hidden = memory.shape[1]
     if bias is not None:
-        given += bias
-    factor = np.full(4 * hidden, 0.5, given.dtype)
+        inputs += bias
+    factor = np.full(4 * hidden, 0.5, inputs.dtype)
     factor[2 * hidden : 3 * hidden] = 1
     offset = 1 - factor
-    given *= factor
+    inputs *= factor
     transposed = (weight * factor[:, None]).T
     for count, run in groupby(steps, _count):
         h, c, squashed = state[:count], memory[:count], np.empty_like(memory[:count])
-        gates = np.empty((count, 4 * hidden), given.dtype)
+        gates = np.empty((count, 4 * hidden), inputs.dtype)
         entering, forgetting, cell, leaving = (gates[:, i * hidden : (i + 1) * hidden] for i in range(4))
         for rows in run:
             np.matmul(h, transposed, out=gates)
-            np.add(gates, given[rows], out=gates)
+            np.add(gates, inputs[rows], out=gates)
             np.tanh(gates, out=gates)
             np.multiply(gates, factor, out=gates)
             np.add(gates, offset, out=gates)
@@ -63,7 +63,7 @@ def _lstm_cell(
 
 
 def _gru_cell(
-    given: Array,
+    inputs: Array,
     steps: Sequence[slice],
     states: Sequence[Array],
     weight: Array,
@@ -71,16 +71,16 @@ def _gru_cell(
     projection: Array | None,
     out: Array,
 ) -> None:
-    """Gates are reset, update, new."""
+    """Run steps. Gates are reset, update, new."""
     (state,) = states
     hidden = state.shape[1]
     transposed = weight.T
     for count, run in groupby(steps, _count):
-        h, gates = state[:count], np.empty((count, 3 * hidden), given.dtype)
+        h, gates = state[:count], np.empty((count, 3 * hidden), inputs.dtype)
         both, new = gates[:, : 2 * hidden], gates[:, 2 * hidden :]
         reset, update = both[:, :hidden], both[:, hidden:]
         for rows in run:
-            x, made = given[rows], out[rows]
+            x, result = inputs[rows], out[rows]
             np.matmul(h, transposed, out=gates)
             if bias is not None:
                 np.add(gates, bias, out=gates)
@@ -92,16 +92,16 @@ def _gru_cell(
             np.multiply(new, reset, out=new)
             np.add(new, x[:, 2 * hidden :], out=new)
             np.tanh(new, out=new)
-            np.subtract(h, new, out=made)
-            np.multiply(made, update, out=made)
-            np.add(made, new, out=made)
-            h = made
+            np.subtract(h, new, out=result)
+            np.multiply(result, update, out=result)
+            np.add(result, new, out=result)
+            h = result
         state[:count] = h
 
 
 def _plain_cell(
     activation: Callable[..., Any],
-    given: Array,
+    inputs: Array,
     steps: Sequence[slice],
     states: Sequence[Array],
     weight: Array,
@@ -111,16 +111,16 @@ def _plain_cell(
 ) -> None:
     (state,) = states
     if bias is not None:
-        given += bias
+        inputs += bias
     transposed = weight.T
     for count, run in groupby(steps, _count):
         h = state[:count]
         for rows in run:
-            made = out[rows]
-            np.matmul(h, transposed, out=made)
-            np.add(made, given[rows], out=made)
-            activation(made, out=made)
-            h = made
+            result = out[rows]
+            np.matmul(h, transposed, out=result)
+            np.add(result, inputs[rows], out=result)
+            activation(result, out=result)
+            h = result
         state[:count] = h
 
 
@@ -147,15 +147,15 @@ def _layers(
     """Run all layers.
 
     Args:
-        cell: what runs one direction of one layer.
+        cell: runs one direction of one layer.
         x: (rows, features) of all steps, one step after the other.
-        steps: the rows of every step. A step may have fewer than the one before it: its sequences are then over.
-        states: of shape (layers * directions, batch, size) each.
-        parameters: per layer and direction weights from the input and from the state, both biases, a projection.
-        has_biases: whether there are biases.
+        steps: the rows of every step. A step with fewer rows than the step before has fewer active sequences.
+        states: each of shape (layers * directions, batch, size).
+        parameters: per layer and direction, weights from the input and from the state, both biases, a projection.
+        has_biases: if there are biases.
         dropout: the probability of zeros between layers.
         directions: 1 or 2; the second runs backwards.
-        last: where the last states go; same shapes as `states`.
+        last: receives the last states; same shapes as `states`.
 
     Returns:
         The last layer's states after every step, (rows, directions * size).
@@ -169,25 +169,25 @@ def _layers(
             scale = 1 / (1 - dropout) if dropout < 1 else 0
             x = x * (TABLE.generator.random(x.shape) >= dropout) * x.dtype.type(scale)
         size = last[0].shape[2]
-        made = np.empty((len(x), directions * size), x.dtype)
+        outputs = np.empty((len(x), directions * size), x.dtype)
         for direction in range(directions):
             place = layer * directions + direction
             inner, recurrent, *rest = parameters[place * each : (place + 1) * each]
-            given = x @ inner.T
+            inputs = x @ inner.T
             if has_biases:
-                given += rest[0]
-            half = np.empty((len(x), size), x.dtype)
+                inputs += rest[0]
+            part = np.empty((len(x), size), x.dtype)
             cell(
-                given,
+                inputs,
                 steps[::-1] if direction else steps,
                 [final[place] for final in last],
                 recurrent,
                 rest[1] if has_biases else None,
                 rest[-1] if len(rest) % 2 else None,
-                half,
+                part,
             )
-            made[:, direction * size : (direction + 1) * size] = half
-        x = made
+            outputs[:, direction * size : (direction + 1) * size] = part
+        x = outputs
     return x
 
 
@@ -195,29 +195,29 @@ def _padded(
     cell: Cell, x: Array, hx: Any, parameters: Sequence[Array], has_biases: bool, layers: int, dropout: float,
     train: bool, bidirectional: bool, batch_first: bool, *, out: tuple[Array, ...],
 ) -> None:  # fmt: skip
-    """x (steps, batch, features), or (batch, steps, features) -> the same with the last layer's states; last states."""
+    """Run layers on x (steps, batch, features), or (batch, steps, features) -> the last layer's states; last states."""
     states = hx if isinstance(hx, list) else [hx]
     by_step, result = (x.swapaxes(0, 1), out[0].swapaxes(0, 1)) if batch_first else (x, out[0])
     count, batch, features = by_step.shape
     steps = [slice(t * batch, (t + 1) * batch) for t in range(count)]
-    made = _layers(
+    outputs = _layers(
         cell, by_step.reshape(count * batch, features), steps, states, parameters, has_biases,
         dropout if train else 0.0, 1 + bidirectional, out[1:],
     )  # fmt: skip
-    np.copyto(result, made.reshape(result.shape))
+    np.copyto(result, outputs.reshape(result.shape))
 
 
 def _packed(
     cell: Cell, x: Array, sizes: Array, hx: Any, parameters: Sequence[Array], has_biases: bool, layers: int,
     dropout: float, train: bool, bidirectional: bool, *, out: tuple[Array, ...],
 ) -> None:  # fmt: skip
-    """x (rows, features) of a packed sequence, sizes (steps): how many sequences every step has, falling."""
+    """Run layers on x (rows, features) of a packed sequence; sizes (steps) of sequences per step fall."""
     states = hx if isinstance(hx, list) else [hx]
-    made = _layers(
+    outputs = _layers(
         cell, x, list(_runs(sizes)), states, parameters, has_biases, dropout if train else 0.0, 1 + bidirectional,
         out[1:],
     )  # fmt: skip
-    np.copyto(out[0], made)
+    np.copyto(out[0], outputs)
 
 
 def _runs(sizes: Array) -> Iterator[slice]:

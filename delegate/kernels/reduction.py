@@ -8,13 +8,13 @@ from functools import partial
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, WIDE_COMPLEX, axes_of, cast, count_of
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, COMPLEX, INT, REAL, UNSIGNED
 from delegate.program.dtypes import DType
 
-_ROWS = 64  # of factors that are multiplied side by side
+_ROWS = 64  # of factors that are multiplied independently
 
 Dims = int | Sequence[int] | None
 
@@ -51,7 +51,7 @@ for _name, _ufunc in _OVER_DIMS.items():
 
 @TABLE.kernel("aten.prod.default", dtypes=_NUMBERS | UNSIGNED)
 def product(x: Array, _dtype: DType | None, *, out: Array) -> None:
-    """In rows, as long as they are long: a single product waits for each of its multiplications."""
+    """Multiply in independent rows while they are long: in a single product, each multiplication waits for the last."""
     flat = x.reshape(-1)
     while flat.size >= _ROWS * _ROWS:
         even = flat.size // _ROWS * _ROWS
@@ -61,7 +61,7 @@ def product(x: Array, _dtype: DType | None, *, out: Array) -> None:
 
 
 def _truth(ufunc: np.ufunc, x: Array, dim: Dims = None, keepdim: bool = False, *, out: Array) -> None:
-    """Here, unlike in other reductions, an empty list of dimensions names none."""
+    """Reduce truth values. Unlike in other reductions, an empty list of dimensions names none."""
     ufunc.reduce(x, axis=() if dim == [] else axes_of(x, dim), out=out, keepdims=keepdim)
 
 
@@ -92,13 +92,13 @@ def count_nonzero(x: Array, dim: Dims, *, out: Array) -> None:
 
 
 def _argument(maximum: bool, x: Array, dim: int | None, keepdim: bool, *, out: Array) -> None:
-    """The first index of the extremum; NaN counts as one."""
+    """Find the first index of the extremum; NaN counts as the extremum."""
     find = np.argmax if maximum else np.argmin
     np.copyto(out, find(x, axis=dim if x.ndim else None, keepdims=keepdim))
 
 
 def _extremum(maximum: bool, x: Array, dim: int, keepdim: bool, *, out: tuple[Array, Array]) -> None:
-    """Values and first indices along a dimension."""
+    """Find values and first indices along a dimension."""
     reduce(np.maximum if maximum else np.minimum, x, dim, keepdim, out=out[0])
     _argument(maximum, x, dim, keepdim, out=out[1])
 
@@ -115,7 +115,7 @@ def aminmax(x: Array, dim: int | None, keepdim: bool, *, out: tuple[Array, Array
 
 
 def variance(x: Array, dim: Dims, correction: float, keepdim: bool, out: Array, mean_out: Array | None = None) -> None:
-    """Variance (real) about the mean in two passes, divided by count - correction (at least 0: infinity or NaN)."""
+    """Compute the real variance about the mean in two passes, divided by max(count - correction, 0)."""
     axes = axes_of(x, dim)
     count = count_of(x, axes)
     center = np.divide(np.add.reduce(x, axis=axes, keepdims=True), count)
@@ -131,7 +131,7 @@ def variance(x: Array, dim: Dims, correction: float, keepdim: bool, out: Array, 
 def _var(
     root: bool, x: Array, dim: Dims, correction: float | None, keepdim: bool, *, out: Array | tuple[Array, Array]
 ) -> None:
-    """`correction` None means 1, as do True and False of the older overloads 1 and 0."""
+    """Compute variance or deviation; `correction` None means 1; True and False of older overloads mean 1 and 0."""
     result, mean_out = out if isinstance(out, tuple) else (out, None)
     variance(x, dim, 1.0 if correction is None else float(correction), keepdim, result, mean_out)
     if root:
@@ -149,7 +149,7 @@ for _name, _root in (("var", False), ("std", True), ("var_mean", False), ("std_m
 
 @TABLE.kernel("aten.linalg_vector_norm.default", dtypes=WIDE_COMPLEX)
 def vector_norm(x: Array, order: float, dim: Dims, keepdim: bool, _dtype: DType | None, *, out: Array) -> None:
-    """(sum |x| ** order) ** (1 / order); its limits for 0, infinity and minus infinity."""
+    """Compute (sum |x| ** order) ** (1 / order), or its limit for 0, infinity and minus infinity."""
     size = np.empty(x.shape, out.dtype)
     np.abs(x, out=size)
     if order in (math.inf, -math.inf):
@@ -180,7 +180,7 @@ def norm_all(x: Array, order: float, *, out: Array) -> None:
 
 @TABLE.kernel("aten.logsumexp.default", dtypes=WIDE | INT | BOOL, whole=True)
 def logsumexp(x: Array, dim: Dims, keepdim: bool, *, out: Array) -> None:
-    """log(sum(exp(x))), shifted by the largest element; an infinite largest element shifts nothing."""
+    """Compute log(sum(exp(x))), shifted by the largest element unless that is infinite."""
     x, axes = cast(x, out.dtype), axes_of(x, dim)
     largest = np.maximum.reduce(x, axis=axes, keepdims=True, initial=-math.inf)
     largest = np.where(np.isinf(largest), x.dtype.type(0), largest)

@@ -1,4 +1,4 @@
-"""Resizing images: nearest, linear, cubic and antialiased, one axis after the other."""
+"""Image resizing: nearest, linear, cubic and antialiased, one axis after the other."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, FLOAT
 from delegate.program.dtypes import DType
 from delegate.program.raw import check_room
 
 _FLOAT = FLOAT - {DType.float16}
-_FEW = 4  # times as long as the places that are read of it: of such axes nothing else is looked at
+_FEW = 4  # from axes this many times as long as the places read, only these places are gathered
 _LONG = 8  # taps from which a product with the weights is faster than a sum over taps
-_MOST_BITS = 22  # of the fraction of a whole weight
+_MAX_BITS = 22  # of the fraction of an integer weight
 Taps = tuple[Array, Array]  # (size, taps) places in the input and their weights, for every place of the output
 
 
 def _ratio(size: int, count: int, scale: float | None) -> np.floating[Any]:
-    """Input steps per output step, in float32 as torch has it."""
+    """Return the input steps per output step, in float32 as in torch."""
     return np.float32(1 / scale) if scale else np.float32(size) / np.float32(count)
 
 
@@ -39,7 +39,7 @@ def _places(position: Array, size: int) -> Array:
 
 
 def _centers(size: int, count: int, scale: float | None, align_corners: bool, dtype: np.dtype[Any]) -> Array:
-    """Where the centers of the output lie on an input axis, in units of its elements."""
+    """Return the centers of the outputs on an input axis, in units of its elements."""
     centers = np.arange(count, dtype=dtype)
     if align_corners:
         centers *= (size - 1) / (count - 1) if count > 1 else 0
@@ -65,11 +65,11 @@ def _cubic(size: int, count: int, scale: float | None, align_corners: bool, dtyp
 
 
 def keys(x: Array, a: float) -> Array:
-    """Keys' cubic kernel at distances x >= 0."""
-    near = ((a + 2) * x - (a + 3)) * x * x + 1
-    far = ((x - 5) * x + 8) * x * a - 4 * a
-    found: Array = np.where(x <= 1, near, np.where(x < 2, far, 0)).astype(x.dtype)
-    return found
+    """Evaluate Keys' cubic kernel at distances x >= 0."""
+    inner = ((a + 2) * x - (a + 3)) * x * x + 1
+    outer = ((x - 5) * x + 8) * x * a - 4 * a
+    values: Array = np.where(x <= 1, inner, np.where(x < 2, outer, 0)).astype(x.dtype)
+    return values
 
 
 def _triangle(x: Array) -> Array:
@@ -85,14 +85,14 @@ def _antialiased(
     align_corners: bool,
     dtype: np.dtype[Any],
 ) -> Taps:
-    """The kernel is stretched where the image shrinks, and its weights sum to 1."""
+    """Return the taps of a kernel that is stretched if the image shrinks; the weights sum to 1."""
     places, weights, beyond = _windows(support, kernel, True, size, count, scale, align_corners)
     weights /= weights.sum(axis=1, keepdims=True)
-    # The taps beyond share the first one's place and weight: 0 times an infinite number would be none.
-    near = np.where(beyond, places[:, :1], places)
+    # The taps beyond share the first tap's place and weight: a weight of 0 times infinity would be NaN.
+    sources = np.where(beyond, places[:, :1], places)
     beyond[:, 0] = True
     weights = np.where(beyond, weights[:, :1] / beyond.sum(axis=1, keepdims=True), weights)
-    return near.clip(0, size - 1), weights.astype(dtype)
+    return sources.clip(0, size - 1), weights.astype(dtype)
 
 
 def _windows(
@@ -104,9 +104,9 @@ def _windows(
     scale: float | None,
     align_corners: bool,
 ) -> tuple[Array, Array, Array]:
-    """The places along one axis that outputs read, the weights there, and the taps beyond an output's last: 0.
+    """Return the places along one axis that outputs read, their weights, and a mask of taps after an output's last.
 
-    All are (count, taps). A kernel is `support` wide on each side, and with `antialias` stretched as the image shrinks.
+    All are (count, taps). A kernel is `support` wide on each side, and stretched with `antialias` if the image shrinks.
     """
     free = 1 / scale if scale else size / count
     ratio = (size - 1) / max(count - 1, 1) * (count > 1) if align_corners else free
@@ -126,7 +126,7 @@ def _windows(
 
 
 def resample(taps: Callable[..., Taps], x: Array, scales: Sequence[float | None], align: bool, out: Array) -> None:
-    """Interpolate the last len(scales) axes of x (N, C, *spatial) to the sizes of `out`, what shrinks most first."""
+    """Interpolate the last len(scales) axes of x (N, C, *spatial) to the sizes of `out`; the most shrunk axis first."""
     axes = range(-1, -len(scales) - 1, -1)
     plan = {axis: taps(x.shape[axis], out.shape[axis], scales[axis], align, out.dtype) for axis in axes}
     if all(_FEW * places.size <= x.shape[axis] for axis, (places, _) in plan.items()):
@@ -140,11 +140,11 @@ def resample(taps: Callable[..., Taps], x: Array, scales: Sequence[float | None]
         places, weights = plan[axis]
         if count == size and (places == np.arange(size)[:, None]).all(where=weights != 0):
             continue
-        x = _way(places, weights, size)(x, places, weights, axis)
+        x = _method(places, weights, size)(x, places, weights, axis)
     np.copyto(out, x)
 
 
-def _way(places: Array, weights: Array, size: int) -> Callable[[Array, Array, Array, int], Array]:
+def _method(places: Array, weights: Array, size: int) -> Callable[[Array, Array, Array, int], Array]:
     if max(len(places), _LONG) < places.shape[1]:
         return _by_output
     return _sliced if _is_regular(places, weights, size) else _gathered
@@ -162,17 +162,17 @@ def _gathered(x: Array, places: Array, weights: Array, axis: int) -> Array:
 
 
 def _by_output(x: Array, places: Array, weights: Array, axis: int) -> Array:
-    """As `_gathered`, for fewer outputs than taps: one of them after the other, each a product with its weights."""
+    """Compute `_gathered` for fewer outputs than taps: one output after the other, each a product with its weights."""
     shape = list(x.shape)
     shape[axis] = len(places)
     total = np.empty(shape, x.dtype)
-    for target, near, share in zip(np.moveaxis(total, axis, 0), places, weights, strict=True):
-        np.matmul(np.moveaxis(x.take(near, axis=axis), axis, -1), share, out=target)
+    for target, sources, share in zip(np.moveaxis(total, axis, 0), places, weights, strict=True):
+        np.matmul(np.moveaxis(x.take(sources, axis=axis), axis, -1), share, out=target)
     return total
 
 
 def _is_regular(places: Array, weights: Array, size: int) -> bool:
-    """Whether an axis grows by a whole factor: then elements inside have the same weights of the same neighbours."""
+    """Return if an axis grows by a whole factor: all inner elements then have the same weights for their neighbors."""
     count, taps = places.shape
     if size <= 2 * taps or count % size or count == size:
         return False
@@ -184,7 +184,7 @@ def _is_regular(places: Array, weights: Array, size: int) -> bool:
 
 
 def _sliced(x: Array, places: Array, weights: Array, axis: int) -> Array:
-    """As `_gathered`, where `_is_regular`: slices in place of places, but for those near the ends."""
+    """Compute `_gathered` for `_is_regular` axes: slices replace places, except at the ends."""
     (count, taps), factor = places.shape, len(places) // x.shape[axis]
     shape = list(x.shape)
     shape[axis] = count
@@ -205,7 +205,7 @@ def _sliced(x: Array, places: Array, weights: Array, axis: int) -> Array:
 def nearest(
     place: Callable[[int, int, float | None], Array], rank: int, x: Array, size: Any, *scales: Any, out: Array
 ) -> None:
-    """x (N, C, *spatial): every output takes one input."""
+    """Resize x (N, C, *spatial); every output copies one input."""
     for axis, scale in zip(range(-rank, 0), _scales(rank, scales), strict=True):
         x = x.take(place(x.shape[axis], out.shape[axis], scale), axis=axis)
     np.copyto(out, x)
@@ -214,7 +214,7 @@ def nearest(
 def interpolate(
     taps: Callable[..., Taps], rank: int, x: Array, size: Any, align: bool, *scales: Any, out: Array
 ) -> None:
-    """x (N, C, *spatial): every output is a weighted sum of inputs."""
+    """Resize x (N, C, *spatial); every output is a weighted sum of inputs."""
     resample(taps, x, _scales(rank, scales), align, out)
 
 
@@ -228,27 +228,27 @@ def interpolate_bytes(
     *scales: Any,
     out: Array,
 ) -> None:
-    """x (N, C, H, W) in uint8: weights are whole numbers, and the result of each axis is rounded to uint8, as in torch.
+    """Resize x (N, C, H, W) in uint8 with integer weights; the result of each axis rounds to uint8, as in torch.
 
     Args:
         support: half the width of the kernel.
         kernel: weights at distances of 0 or more.
-        antialias: whether the kernel is stretched where the image shrinks.
+        antialias: if the kernel is stretched when the image shrinks.
         x, out: images.
-        size, align, scales: as the operator has them.
+        size, align, scales: the arguments of the operator.
     """
     for axis, scale in zip((-1, -2), reversed(_scales(2, scales)), strict=True):
         count = out.shape[axis]
-        places, weights, bits = _whole_weights(support, kernel, antialias, x.shape[axis], count, scale, align)
+        places, weights, bits = _integer_weights(support, kernel, antialias, x.shape[axis], count, scale, align)
         shape = (-1, *[1] * (-axis - 1))
         total = np.full((*x.shape[:axis], count, *x.shape[axis:][1:]), 1 << (bits - 1), np.int64)
-        for near, weight in zip(places.T, weights.T, strict=True):
-            total += x.take(near, axis=axis) * weight.reshape(shape)
+        for sources, weight in zip(places.T, weights.T, strict=True):
+            total += x.take(sources, axis=axis) * weight.reshape(shape)
         x = (total >> bits).clip(0, 255).astype(np.uint8)
     np.copyto(out, x)
 
 
-def _whole_weights(
+def _integer_weights(
     support: int,
     kernel: Callable[[Array], Array],
     antialias: bool,
@@ -257,21 +257,21 @@ def _whole_weights(
     scale: float | None,
     align_corners: bool,
 ) -> tuple[Array, Array, int]:
-    """The places and weights (count, taps) along one axis, and how many bits of a weight are its fraction.
+    """Return the places and integer weights (count, taps) along one axis, and the number of fraction bits.
 
-    There are as many as the greatest weight leaves of 15.
+    The greatest weight has 15 bits.
     """
     places, weights, _ = _windows(support, kernel, antialias, size, count, scale, align_corners)
     total = weights.sum(axis=1, keepdims=True)
     np.divide(weights, total, out=weights, where=total != 0)
     greatest = float(weights.max(initial=0))
-    bits = next((b for b in range(_MOST_BITS) if int(0.5 + greatest * (1 << (b + 1))) >= 1 << 15), _MOST_BITS)
-    whole = np.trunc(weights * (1 << bits) + np.copysign(0.5, weights)).astype(np.int64)
-    return places.clip(0, size - 1), whole, bits
+    bits = next((b for b in range(_MAX_BITS) if int(0.5 + greatest * (1 << (b + 1))) >= 1 << 15), _MAX_BITS)
+    integers = np.trunc(weights * (1 << bits) + np.copysign(0.5, weights)).astype(np.int64)
+    return places.clip(0, size - 1), integers, bits
 
 
 def _scales(rank: int, scales: Sequence[Any]) -> Sequence[float | None]:
-    """Scale factors per axis: single ones, or of a `.vec` overload one list or None."""
+    """Return scale factors per axis, from single numbers, or from the list or None of a `.vec` overload."""
     if rank == len(scales) and not isinstance(scales[0], Sequence):
         return scales
     return scales[0] or (None,) * rank

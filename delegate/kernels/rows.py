@@ -1,18 +1,18 @@
-"""Sums of rows by index: NumPy's own `ufunc.at` is fast on flat arrays alone."""
+"""Sums of rows by index. NumPy's own `ufunc.at` is fast only on flat arrays."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.program.raw import combine_at
 
 _NARROW = 16  # elements per row up to which single elements are added
-_LONG = 16  # rows per sum from which each sum is a call of its own
+_LONG = 16  # rows per sum from which each sum is a separate call
 
 
 def add_at(out: Array, index: Array, source: Array) -> None:
-    """out[index[i]] += source[i], one after the other. out (rows, width), index (n), source (n, width)."""
+    """Add out[index[i]] += source[i] in order; out (rows, width), index (n), source (n, width)."""
     width = out.shape[1]
     if width <= _NARROW or source.size <= 1 << 12:
         flat = index * width
@@ -30,10 +30,10 @@ def add_segments(out: Array, targets: Array, source: Array, rows: Array, starts:
 
     Args:
         out: (any, width).
-        targets: (sums) rows of `out`, each once.
+        targets: (sums) distinct rows of `out`.
         source: (any, width).
-        rows: (n) rows of the source, those of a sum one after the other.
-        starts, counts: (sums) where in `rows` each sum begins, and how many it has.
+        rows: (n) rows of the source; those of one sum are consecutive.
+        starts, counts: (sums) the start in `rows` and the number of rows of each sum.
     """
     long = counts > _LONG
     for sum_ in np.flatnonzero(long):
@@ -42,15 +42,15 @@ def add_segments(out: Array, targets: Array, source: Array, rows: Array, starts:
     if long.any():
         short = ~long
         targets, starts, counts = targets[short], starts[short], counts[short]
-    for turn in range(int(counts.max(initial=0))):
-        if turn:
-            left = counts > turn
-            targets, starts, counts = targets[left], starts[left], counts[left]
-        _add_rows(out, targets, source.take(rows[starts + turn], axis=0))
+    for step in range(int(counts.max(initial=0))):
+        if step:
+            remaining = counts > step
+            targets, starts, counts = targets[remaining], starts[remaining], counts[remaining]
+        _add_rows(out, targets, source.take(rows[starts + step], axis=0))
 
 
 def _add_rows(out: Array, targets: Array, rows: Array) -> None:
-    """Add to different rows; at once where they are all of them."""
+    """Add to distinct rows; in one addition if these are all rows."""
     if len(targets) == len(out) and targets[0] == 0 and (targets[1:] > targets[:-1]).all():
         np.add(out, rows, out=out)
     else:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, WIDE_COMPLEX, axis_of
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, INT, UNSIGNED
@@ -17,11 +17,11 @@ from delegate.program.dtypes import DType
 from delegate.program.raw import same_shape
 
 _WIDER = {np.dtype(np.float32): np.dtype(np.float64), np.dtype(np.complex64): np.dtype(np.complex128)}
-_STEP, _BESIDE = 1 << 10, 1 << 6  # elements of one step of a scan, and those of them that lie side by side
+_STEP, _INNER = 1 << 10, 1 << 6  # elements of one step of a scan, and the adjacent ones among them
 
 
 def _accumulate(ufunc: np.ufunc, x: Array, dim: int, _dtype: DType | None = None, *, out: Array) -> None:
-    """float32 is accumulated in float64, as torch does: a running sum has no pairwise summation."""
+    """Scan; float32 accumulates in float64, as in torch, because a running sum has no pairwise summation."""
     if x.ndim == 0:
         np.copyto(out, x, casting="unsafe")
         return
@@ -37,13 +37,13 @@ def _accumulate(ufunc: np.ufunc, x: Array, dim: int, _dtype: DType | None = None
 
 
 def _steps_are_long(shape: Sequence[int], axis: int) -> bool:
-    """Whether each position along the axis, if there is any, has elements enough for a call of NumPy."""
-    beside = prod(shape[axis + 1 :])
-    return shape[axis] > 0 and beside >= _BESIDE and prod(shape[:axis]) * beside >= _STEP
+    """Return if each position along a nonempty axis has enough elements for a NumPy call."""
+    inner = prod(shape[axis + 1 :])
+    return shape[axis] > 0 and inner >= _INNER and prod(shape[:axis]) * inner >= _STEP
 
 
 def _step_by_step(ufunc: np.ufunc, x: Array, wide: np.dtype[Any], out: Array) -> None:
-    """Along the first dimension. NumPy's own way goes through memory in strides here: up to ten times the time."""
+    """Scan along the first dimension; NumPy's own strided access would take up to ten times as long."""
     total = x[0].astype(wide)
     np.copyto(out[0], total, casting="same_kind")
     for step, result in zip(x[1:], out[1:], strict=True):
@@ -61,7 +61,7 @@ def logcumsumexp(x: Array, dim: int, *, out: Array) -> None:
 
 
 def _extremum(maximum: bool, x: Array, dim: int, *, out: tuple[Array, Array]) -> None:
-    """The running extremum and the last index that it came from; NaN once met stays."""
+    """Find the running extremum and its last index; NaN stays once it occurs."""
     values, indices = out
     if x.ndim == 0:
         np.copyto(values, x)

@@ -1,4 +1,4 @@
-"""Gather, scatter and reductions by index: element [i, j] goes with index[i, j] along one dimension."""
+"""Gather, scatter and reductions by index: element [i, j] belongs to index[i, j] along one dimension."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.indexing import checked
 from delegate.kernels.operands import along
 from delegate.kernels.portable_table import TABLE
@@ -18,7 +18,7 @@ from delegate.program.dtypes import DType
 from delegate.program.raw import combine_at
 
 _SUMS = (REAL | COMPLEX) - {DType.float16}
-_KEPT = 1 << 12  # elements
+_MAX_CACHED = 1 << 12  # elements of a cached array of offsets
 _UFUNCS = {
     "sum": np.add,
     "add": np.add,
@@ -32,7 +32,7 @@ _UFUNCS = {
 
 @lru_cache(maxsize=256)
 def _offsets(shape: tuple[int, ...], size: tuple[int, ...], axis: int) -> Array:
-    """Where in a row-major array of `size` the elements of an index of `shape` begin: its own axis is left out."""
+    """Return offsets in a row-major array of `size` for the elements of an index of `shape`, without its own axis."""
     total = np.zeros([1] * len(shape), np.int64)
     for d, count in enumerate(shape):
         if d != axis and count > 1:
@@ -42,25 +42,25 @@ def _offsets(shape: tuple[int, ...], size: tuple[int, ...], axis: int) -> Array:
 
 
 def _places(x: Array, dim: int, index: Array) -> Array:
-    """The places in the flattened row-major `x` that `index` names, whose other dimensions may be smaller.
+    """Return the places in the flattened row-major `x` that `index` names; its other dimensions may be smaller.
 
-    The part that shapes alone decide is kept where it is small.
+    The part that depends only on shapes is cached if it is small.
     """
     axis = dim % x.ndim
     step = math.prod(x.shape[axis + 1 :])
-    offsets = _offsets if index.size <= _KEPT else _offsets.__wrapped__
+    offsets = _offsets if index.size <= _MAX_CACHED else _offsets.__wrapped__
     places = checked(index, x.shape[axis]) * step if step > 1 else checked(index, x.shape[axis])
-    found: Array = places if x.ndim == 1 else places + offsets(index.shape, x.shape, axis)
-    return found
+    result: Array = places if x.ndim == 1 else places + offsets(index.shape, x.shape, axis)
+    return result
 
 
 def _part(source: Any, index: Array) -> Any:
-    """What of the source the index uses; scalars stay."""
+    """Return the part of the source that the index uses; scalars are returned unchanged."""
     return source[tuple(slice(n) for n in index.shape)] if isinstance(source, np.ndarray) else source
 
 
 def _copy(x: Array, index: Array, source: Any, out: Array) -> tuple[Array, Array, Any]:
-    """Fills `out` with `x`; gives it, the index and the source with at least one dimension each."""
+    """Copy `x` to `out`; return `out`, the index and the source with at least one dimension each."""
     np.copyto(out, x)
     source = np.atleast_1d(source) if isinstance(source, np.ndarray) else source
     return np.atleast_1d(out), np.atleast_1d(index), source
@@ -92,7 +92,7 @@ def scatter_with(x: Array, dim: int, index: Array, source: Any, how: str, *, out
 
 @TABLE.kernel("aten.scatter_reduce.two", dtypes=_SUMS, in_place=True)
 def scatter_reduce(x: Array, dim: int, index: Array, source: Any, how: str, include_self: bool, *, out: Array) -> None:
-    """Combine each place's own value (unless not include_self) with all that the source sends there."""
+    """Combine each place's own value (unless not include_self) with all source values for this place."""
     out, index, source = _copy(x, index, source, out)
     if index.size:
         part = _part(source, index)
@@ -103,7 +103,7 @@ def scatter_reduce(x: Array, dim: int, index: Array, source: Any, how: str, incl
 
 @TABLE.kernel("aten.index_reduce.default", dtypes=_SUMS - {DType.bool} - COMPLEX, in_place=True)
 def index_reduce(x: Array, dim: int, index: Array, source: Array, how: str, include_self: bool, *, out: Array) -> None:
-    """As `scatter_reduce`, for whole slices: index (n) names the slice of `x` for every slice of the source."""
+    """Reduce whole slices like `scatter_reduce`; index (n) names the slice of `x` for every slice of the source."""
     out, index, source = _copy(x, index, source, out)
     if index.size:
         _combine(out, slices(dim, out.ndim, checked(index, out.shape[dim])), source, how, include_self)
@@ -123,7 +123,7 @@ def _combine(out: Array, places: tuple[Any, ...], source: Any, how: str, include
 
 
 def _identity(ufunc: np.ufunc, dtype: np.dtype[Any]) -> Any:
-    """The value that leaves every other as it is."""
+    """Return the value that leaves all others unchanged under a ufunc."""
     if ufunc.identity is not None:
         return ufunc.identity
     if dtype.kind == "f":

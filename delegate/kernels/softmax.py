@@ -1,4 +1,4 @@
-"""Softmax and log-softmax; rows are worked on in blocks that fit a cache."""
+"""Softmax and log-softmax; rows are computed in blocks that fit a cache."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, axis_of, blocks, cast, level, row_blocks
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, INT
 from delegate.program.raw import same_shape
 
-_MODERATE = 16.0  # exponentials up to this number are summed and multiplied without a fear of overflow
-_MANY, _NARROW = 1 << 13, 16  # elements in all, and side by side, from and below which NumPy reduces slowly
+_MODERATE = 16.0  # sums and products of exponentials up to this number cannot overflow
+_MANY, _NARROW = 1 << 13, 16  # above this size, with fewer adjacent elements, NumPy reduces slowly
 _ENOUGH = 2.0**-30  # a smaller sum may have lost terms of 1e-29 of it and more
 
 
 def _floor(dtype: type[np.floating[Any]]) -> tuple[Any, Any]:
-    """Where exp gives almost the smallest normal number, and what it gives there."""
+    """Return the number where exp is almost the smallest normal number, and that exponential."""
     lowest = np.full(64, math.log(np.finfo(dtype).tiny) + 1, dtype)
     return lowest[0], np.exp(lowest)[0]
 
@@ -30,10 +30,11 @@ _FLOORS = {np.dtype(t): _floor(t) for t in (np.float32, np.float64)}
 
 
 def exponentials(x: Array, axis: int, out: Array) -> Array:
-    """Numbers in proportion to exp(x) into out; gives their sums along an axis (counted from the front, kept).
+    """Write numbers in proportion to exp(x) to out; return their sums along an axis (counted from the front, with size
+    1).
 
-    If all elements are moderate numbers they are exp(x) itself: the pass that finds the largest element of each row and
-    the one that subtracts it would take as long as all the rest.
+    If all elements are moderate, the numbers are exp(x) itself: the passes that find and subtract the largest element
+    of each row would take as long as all the rest.
     """
     if np.maximum.reduce(x, axis=None, initial=-math.inf) <= _MODERATE:
         _exp(x, out)
@@ -44,9 +45,9 @@ def exponentials(x: Array, axis: int, out: Array) -> Array:
 
 
 def shifted_exponentials(x: Array, axis: int, out: Array) -> tuple[Array, Array]:
-    """exp(x - shift) into out, where shift is the largest element of each row; gives shift and the sums, axes kept.
+    """Write exp(x - shift) to out, where shift is the largest element of each row; return shift and sums.
 
-    The shift of a row of -inf is 0, and so is its sum.
+    Reduced axes have size 1. The shift and the sum of a row of -inf are 0.
     """
     shift: Array = np.maximum.reduce(x, axis=axis, keepdims=True, initial=-math.inf)
     np.copyto(shift, 0, where=np.isneginf(shift))
@@ -55,21 +56,21 @@ def shifted_exponentials(x: Array, axis: int, out: Array) -> tuple[Array, Array]
 
 
 def _exp(x: Array, out: Array) -> None:
-    """exp, where what would be denormal is 0: denormal numbers slow down what computes with them tenfold.
+    """Compute exp with 0 for denormal results, because denormal numbers slow down later computations tenfold.
 
-    Beside other numbers it makes no difference that almost the smallest normal one is subtracted from all.
+    Almost the smallest normal number is subtracted from all results, which is negligible for the others.
     """
     lowest, least = _FLOORS[x.dtype]
     if np.minimum.reduce(x, axis=None, initial=math.inf) < lowest:
-        for given, made in blocks(x, out):
-            np.exp(np.maximum(given, level(lowest, made), out=made), out=made)
-            np.subtract(made, least, out=made)
+        for source, target in blocks(x, out):
+            np.exp(np.maximum(source, level(lowest, target), out=target), out=target)
+            np.subtract(target, least, out=target)
     else:
         np.exp(x, out=out)
 
 
 def _sums(x: Array, axis: int) -> Array:
-    """Sums along an axis, which is kept; a product with ones sums rows in a third of the time of a reduction."""
+    """Sum along an axis, which gets size 1; a product with ones sums rows in a third of the time of a reduction."""
     last = axis == x.ndim - 1
     sums: Array = x @ np.ones((x.shape[-1], 1), x.dtype) if last else np.add.reduce(x, axis=axis, keepdims=True)
     return sums
@@ -80,20 +81,20 @@ def _softmax(x: Array, axis: int, out: Array) -> None:
 
 
 def _log_softmax(x: Array, axis: int, out: Array) -> None:
-    """x - shift - log(sum): close to 0 all its digits depend on the shift."""
+    """Compute x - shift - log(sum); close to 0, all digits depend on the shift."""
     shift, sums = shifted_exponentials(x, axis, out)
     np.subtract(x, shift, out=out)
     np.subtract(out, np.log(sums, out=sums), out=out)
 
 
 def _safe_softmax(x: Array, axis: int, out: Array) -> None:
-    """Zeros where all elements are -inf."""
+    """Compute softmax, with zeros where all elements are -inf."""
     sums = exponentials(x, axis, out)
     np.divide(out, np.where(sums == 0, 1, sums), out=out)
 
 
 def _along(function: Callable[[Array, int, Array], None], x: Array, dim: int, *_: Any, out: Array) -> None:
-    """The other arguments choose the dtype, which `out` has."""
+    """Apply a function along a dimension; the other arguments only choose the dtype, which `out` has."""
     x = cast(x, out.dtype)
     same_shape(x, out)
     if x.size == 0:

@@ -1,10 +1,10 @@
-"""Sorting: stable, NaN counts as the greatest."""
+"""Stable sorting; NaN counts as the greatest."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.keys import elements, first_of, order_of, place_of
 from delegate.kernels.operands import axis_of
 from delegate.kernels.portable_table import TABLE
@@ -49,7 +49,7 @@ def msort(x: Array, *, out: Array) -> None:
 
 @TABLE.kernel("aten.topk.default")
 def topk(x: Array, k: int, dim: int, largest: bool, sorted_: bool, *, out: tuple[Array, Array]) -> None:
-    """The k greatest or least elements, always in order."""
+    """Find the k greatest or least elements, always in order."""
     values, indices = out
     if x.ndim == 0:
         np.copyto(values, x)
@@ -64,7 +64,7 @@ def topk(x: Array, k: int, dim: int, largest: bool, sorted_: bool, *, out: tuple
 
 @TABLE.kernel("aten.kthvalue.default")
 def kthvalue(x: Array, k: int, dim: int, keepdim: bool, *, out: tuple[Array, Array]) -> None:
-    """The k-th least element, counted from 1."""
+    """Find the k-th least element, counted from 1."""
     axis = axis_of(x, dim)
     line = np.moveaxis(x, axis, -1) if x.ndim else x.reshape(1)
     place = place_of(line, k - 1)

@@ -1,6 +1,6 @@
 """Special functions: the gamma family, Bessel functions of imaginary argument, the inverse of erf.
 
-All are computed in float64, whatever the result's dtype.
+All are computed in float64, for every dtype of the result.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from delegate.kernels.erf import erfcx
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, Operand, blocked
 from delegate.kernels.polynomial import polynomial
 from delegate.kernels.portable_table import TABLE
@@ -37,17 +37,17 @@ def in_float64(function: Callable[[Array], Array], x: Array, *, out: Array) -> N
 
 
 def _sin_pi(x: Array) -> Array:
-    """sin(pi x), 0 exactly at whole numbers, up to the sign."""
+    """Compute sin(pi x) up to the sign, exactly 0 at whole numbers."""
     return np.asarray(np.sin(np.pi * (x - np.rint(x))))
 
 
 def stirling(x: Array) -> Array:
-    """The logarithm of gamma(x) less Stirling's formula for it, for x of 10 or more."""
+    """Compute the logarithm of gamma(x) minus Stirling's formula, for x of 10 or more."""
     return np.asarray(polynomial(_STIRLING, 1 / (x * x)) / x)
 
 
 def lgamma(x: Array) -> Array:
-    """The logarithm of |gamma(x)|, float64; infinite at whole numbers up to 0."""
+    """Compute the logarithm of |gamma(x)| in float64; infinite at whole numbers up to 0."""
     positive = np.where(x < 0.5, 1 - x, x)
     shifted = np.where(positive < _SHIFT, positive + _SHIFT, positive)
     small = np.minimum(positive, _SHIFT)
@@ -55,38 +55,38 @@ def lgamma(x: Array) -> Array:
     for k in range(1, _SHIFT):
         rising *= small + k
     rising = np.where(positive < _SHIFT, rising, 1)
-    found = (
+    result = (
         (shifted - 0.5) * np.log(shifted) - shifted + 0.5 * math.log(2 * math.pi) + stirling(shifted) - np.log(rising)
     )
-    found = np.where(x < 0.5, np.log(np.pi / np.abs(_sin_pi(x))) - found, found)
-    return np.asarray(np.where(np.isinf(x), np.inf, found))
+    result = np.where(x < 0.5, np.log(np.pi / np.abs(_sin_pi(x))) - result, result)
+    return np.asarray(np.where(np.isinf(x), np.inf, result))
 
 
 def digamma(x: Array) -> Array:
-    """The derivative of lgamma, float64; NaN at negative whole numbers, infinite at 0."""
+    """Compute the derivative of lgamma in float64; NaN at negative whole numbers, infinite at 0."""
     positive = np.where(x < 0.5, 1 - x, x)
     shifted = np.where(positive < _SHIFT, positive + _SHIFT, positive)
-    found = np.log(shifted) - 0.5 / shifted - polynomial(_DIGAMMA, 1 / (shifted * shifted)) / (shifted * shifted)
+    result = np.log(shifted) - 0.5 / shifted - polynomial(_DIGAMMA, 1 / (shifted * shifted)) / (shifted * shifted)
     fallen: Array = np.asarray(sum(1 / (positive + k) for k in range(_SHIFT)))
-    found = np.where(positive < _SHIFT, found - fallen, found)
+    result = np.where(positive < _SHIFT, result - fallen, result)
     fraction = x - np.rint(x)
-    found = np.where(x < 0.5, found - np.pi / np.tan(np.pi * fraction), found)
-    found = np.where((x < 0) & (fraction == 0), np.nan, found)
-    return np.asarray(np.where(x == 0, -np.copysign(np.inf, x), found))
+    result = np.where(x < 0.5, result - np.pi / np.tan(np.pi * fraction), result)
+    result = np.where((x < 0) & (fraction == 0), np.nan, result)
+    return np.asarray(np.where(x == 0, -np.copysign(np.inf, x), result))
 
 
 def _inverse_power(x: Array, s: Array) -> Array:
-    """x ** -s; by products for small whole s of all, which are ten times as fast."""
+    """Compute x ** -s; for a single small whole s by products, which are ten times as fast."""
     if s.ndim or s not in range(1, _PRODUCTS):
         return np.asarray(x**-s)
     return np.asarray(1 / math.prod([x] * int(s)))
 
 
 def _zeta_positive(s: Array, q: Array) -> Array:
-    """Hurwitz' zeta for s > 1 and q > 0."""
-    near: Array = np.asarray(sum(_inverse_power(q + k, s) for k in range(_SHIFT)))
+    """Compute Hurwitz' zeta for s > 1 and q > 0."""
+    head: Array = np.asarray(sum(_inverse_power(q + k, s) for k in range(_SHIFT)))
     far = q + _SHIFT
-    total = near + far ** (1 - s) / (s - 1) + 0.5 * far**-s
+    total = head + far ** (1 - s) / (s - 1) + 0.5 * far**-s
     term = s * far ** (-s - 1)
     for j, coefficient in enumerate(_EULER_MACLAURIN):
         total = total + coefficient * term
@@ -95,16 +95,16 @@ def _zeta_positive(s: Array, q: Array) -> Array:
 
 
 def zeta(s: Array, q: Array) -> Array:
-    """Hurwitz' zeta, the sum of (q + k) ** -s over k >= 0; of negative q for whole s alone."""
+    """Compute Hurwitz' zeta, the sum of (q + k) ** -s over k >= 0; for negative q only for whole s."""
     steps = np.where(q <= 0, np.floor(q), 0)
     rest = q - steps  # in [0, 1) where q is not positive
-    found = _zeta_positive(s, rest)
+    result = _zeta_positive(s, rest)
     if np.any(q < 0):
         parity = np.where(s % 2 == 0, 1, -1)
         crossed = parity * (_zeta_positive(s, 1 - rest) - _zeta_positive(s, 1 - rest - steps))
-        found = np.where(q < 0, np.where(s == np.floor(s), found + crossed, np.nan), found)
-    found = np.where((q <= 0) & (rest == 0), np.inf, found)
-    return np.asarray(np.where(s == 1, np.inf, np.where(s < 1, np.nan, found)))
+        result = np.where(q < 0, np.where(s == np.floor(s), result + crossed, np.nan), result)
+    result = np.where((q <= 0) & (rest == 0), np.inf, result)
+    return np.asarray(np.where(s == 1, np.inf, np.where(s < 1, np.nan, result)))
 
 
 @TABLE.kernel(
@@ -116,50 +116,51 @@ def special_zeta(s: Operand, q: Operand, *, out: Array) -> None:
 
 @TABLE.kernel("aten.polygamma.default", "aten.special_polygamma.default", dtypes=_DTYPES)
 def polygamma(n: int, x: Array, *, out: Array) -> None:
-    """The n-th derivative of digamma."""
+    """Compute the n-th derivative of digamma."""
     wide = np.asarray(x, np.float64)
     if n == 0:
-        found = digamma(wide)
+        result = digamma(wide)
     else:
-        found = (-1) ** (n + 1) * math.exp(math.lgamma(n + 1)) * zeta(np.asarray(n + 1.0), wide)
-    np.copyto(out, found, casting="same_kind")
+        result = (-1) ** (n + 1) * math.exp(math.lgamma(n + 1)) * zeta(np.asarray(n + 1.0), wide)
+    np.copyto(out, result, casting="same_kind")
 
 
 def erfinv(x: Array) -> Array:
-    """The inverse of erf, float64; infinite at -1 and 1, NaN beyond."""
+    """Compute the inverse of erf in float64; infinite at -1 and 1, NaN beyond."""
     size = np.abs(x)
     return np.asarray(np.copysign(np.where(size <= 1, upper_quantile(size, 1 - size), np.nan) / math.sqrt(2), x))
 
 
 def ndtri(p: Array) -> Array:
-    """The quantile of the standard normal distribution, float64; infinite at 0 and 1, NaN beyond."""
+    """Compute the quantile of the standard normal distribution in float64; infinite at 0 and 1, NaN beyond."""
     rest = 2 * np.minimum(p, 1 - p)
-    found = upper_quantile(1 - rest, rest)
-    return np.asarray(np.where((p >= 0) & (p <= 1), np.where(p < 0.5, -found, found), np.nan))
+    result = upper_quantile(1 - rest, rest)
+    return np.asarray(np.where((p >= 0) & (p <= 1), np.where(p < 0.5, -result, result), np.nan))
 
 
 def bessel(order: int, scaled: bool, x: Array) -> Array:
-    """The modified Bessel function of the first kind of order 0 or 1, float64; scaled by exp(-|x|) if asked for.
+    """Compute the modified Bessel function of the first kind of order 0 or 1 in float64.
 
-    Near 0 it is the mean of exp(|x| (cos t - 1)) cos(order t) over a period, farther out its asymptotic series.
+    With `scaled` it is multiplied by exp(-|x|). Near 0 it is the mean of exp(|x| (cos t - 1)) cos(order t) over a
+    period, farther out its asymptotic series.
     """
     size = np.abs(x)
-    near, total = np.minimum(size, _BESSEL_FAR), np.zeros_like(size)
+    small, total = np.minimum(size, _BESSEL_FAR), np.zeros_like(size)
     for k in range(_BESSEL_NODES + 1):
         cosine = math.cos(math.pi * k / _BESSEL_NODES)
         weight = (0.5 if k in (0, _BESSEL_NODES) else 1.0) * (cosine if order else 1.0)
-        total = total + weight * np.exp(near * (cosine - 1))
-    far, term, series = np.maximum(size, _BESSEL_FAR), np.ones_like(size), np.ones_like(size)
+        total = total + weight * np.exp(small * (cosine - 1))
+    large, term, series = np.maximum(size, _BESSEL_FAR), np.ones_like(size), np.ones_like(size)
     for k in range(1, 21):
-        term = term * ((2 * k - 1) ** 2 - 4 * order * order) / (8 * k * far)
+        term = term * ((2 * k - 1) ** 2 - 4 * order * order) / (8 * k * large)
         series = series + term
-    found = np.where(size <= _BESSEL_FAR, total / _BESSEL_NODES, series / np.sqrt(2 * np.pi * far))
-    found = found if scaled else found * np.exp(size)
-    return np.asarray(np.copysign(found, x) if order else found)
+    result = np.where(size <= _BESSEL_FAR, total / _BESSEL_NODES, series / np.sqrt(2 * np.pi * large))
+    result = result if scaled else result * np.exp(size)
+    return np.asarray(np.copysign(result, x) if order else result)
 
 
 def spherical_bessel_j0(x: Array) -> Array:
-    """sin(x) / x, float64; 1 at 0 and 0 at infinity."""
+    """Compute sin(x) / x in float64; 1 at 0 and 0 at infinity."""
     safe = np.where((x == 0) | np.isinf(x), 1, x)
     return np.asarray(np.where(x == 0, 1, np.where(np.isinf(x), 0, np.sin(safe) / safe)))
 

@@ -8,37 +8,37 @@ from typing import Literal
 import numpy as np
 
 from delegate.errors import KernelError
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import COMPLEX
 from delegate.program.dtypes import DType
 from delegate.program.raw import check_room
 
 _DTYPES = COMPLEX | {DType.float32, DType.float64}
-# torch's codes of normalization: none, 1 / sqrt(n), 1 / n. NumPy names it by the direction that is divided by n.
+# torch's codes of normalization: none, 1 / sqrt(n), 1 / n. NumPy names the direction that is divided by n.
 _Norm = Literal["backward", "ortho", "forward"]
 _FORWARD: tuple[_Norm, ...] = ("backward", "ortho", "forward")
 _INVERSE: tuple[_Norm, ...] = ("forward", "ortho", "backward")
 
 
-def _refuse_nothing(x: Array) -> None:
-    """NumPy crashes where it transforms no elements."""
+def _require_elements(x: Array) -> None:
+    """Raise KernelError for an empty transform, in which NumPy crashes."""
     if x.size == 0:
         raise KernelError("a Fourier transform of no elements", remedy="give a tensor that has some")
 
 
 @TABLE.kernel("aten._fft_r2c.default", dtypes=_DTYPES)
 def fft_r2c(x: Array, dim: Sequence[int], normalization: int, onesided: bool, *, out: Array) -> None:
-    """Real to complex; onesided: the last of the dimensions keeps its first half only."""
-    _refuse_nothing(x)
+    """Transform real to complex; with onesided, the last of the dimensions has only its first half."""
+    _require_elements(x)
     transform = np.fft.rfftn if onesided else np.fft.fftn
     np.copyto(out, transform(x, axes=tuple(dim), norm=_FORWARD[normalization]), casting="same_kind")
 
 
 @TABLE.kernel("aten._fft_c2r.default", dtypes=_DTYPES)
 def fft_c2r(x: Array, dim: Sequence[int], normalization: int, last_size: int, *, out: Array) -> None:
-    """Complex (the first half of the last of the dimensions) to real, inverse."""
-    _refuse_nothing(x)
+    """Transform complex (the first half of the last of the dimensions) to real, inverse."""
+    _require_elements(x)
     *others, last = dim
     norm = _INVERSE[normalization]
     whole = np.fft.ifftn(x, axes=tuple(others), norm=norm) if others else x
@@ -48,9 +48,9 @@ def fft_c2r(x: Array, dim: Sequence[int], normalization: int, last_size: int, *,
 
 @TABLE.kernel("aten._fft_c2c.default", dtypes=_DTYPES)
 def fft_c2c(x: Array, dim: Sequence[int], normalization: int, forward: bool, *, out: Array) -> None:
-    _refuse_nothing(x)
+    _require_elements(x)
     if forward:
-        found = np.fft.fftn(x, axes=tuple(dim), norm=_FORWARD[normalization])
+        result = np.fft.fftn(x, axes=tuple(dim), norm=_FORWARD[normalization])
     else:
-        found = np.fft.ifftn(x, axes=tuple(dim), norm=_INVERSE[normalization])
-    np.copyto(out, found, casting="same_kind")
+        result = np.fft.ifftn(x, axes=tuple(dim), norm=_INVERSE[normalization])
+    np.copyto(out, result, casting="same_kind")

@@ -1,4 +1,4 @@
-"""Statistics of samples: medians, modes, histograms, sums over segments."""
+"""Statistics: medians, modes, histograms, sums over segments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from delegate.errors import KernelError
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.keys import elements, order_of, place_of
 from delegate.kernels.operands import WIDE, axis_of
 from delegate.kernels.portable_table import TABLE
@@ -21,30 +21,30 @@ from delegate.program.raw import check_room, occurrences
 
 
 def _median(skip_nan: bool, x: Array, dim: int, keepdim: bool, *, out: tuple[Array, Array]) -> None:
-    """The lower median and its index, of all elements or of those that are not NaN; NaN where there is one."""
+    """Find the lower median and its index; NaN elements either are skipped or make the median NaN."""
     line = np.moveaxis(x, axis_of(x, dim), -1) if x.ndim else x.reshape(1)
     nans = _count_nan(line)
     if nans is None:
-        found = place_of(line, (line.shape[-1] - 1) // 2)
+        indices = place_of(line, (line.shape[-1] - 1) // 2)
     else:
         count = line.shape[-1]
         middle = np.maximum(count - nans - 1, 0) // 2
         place = middle if skip_nan else np.where(nans > 0, count - nans, middle)
-        found = elements(order_of(line, line.ndim - 1, False), place)
-    np.copyto(out[0], elements(line, found).reshape(out[0].shape))
-    np.copyto(out[1], found.reshape(out[1].shape))
+        indices = elements(order_of(line, line.ndim - 1, False), place)
+    np.copyto(out[0], elements(line, indices).reshape(out[0].shape))
+    np.copyto(out[1], indices.reshape(out[1].shape))
 
 
 def _count_nan(line: Array) -> Array | None:
-    """How many there are along the last axis (..., 1); None where there is none at all."""
-    if line.dtype.kind != "f" or not (found := np.isnan(line)).any():
+    """Return the number of NaN along the last axis (..., 1); None if the array has no NaN."""
+    if line.dtype.kind != "f" or not (nans := np.isnan(line)).any():
         return None
-    counts: Array = found.sum(axis=-1, keepdims=True)
+    counts: Array = nans.sum(axis=-1, keepdims=True)
     return counts
 
 
 def _median_of_all(skip_nan: bool, x: Array, *, out: Array) -> None:
-    """As along a dimension; NaN of no elements."""
+    """Find the median of all elements; NaN if there are none."""
     flat = x.reshape(-1)
     if x.size == 0:
         out.fill(np.nan if out.dtype.kind == "f" else np.iinfo(out.dtype).min)
@@ -62,7 +62,7 @@ for _name, _skip in (("median", False), ("nanmedian", True)):
 
 @TABLE.kernel("aten.mode.default", dtypes=WIDE | INT | BOOL)
 def mode(x: Array, dim: int, keepdim: bool, *, out: tuple[Array, Array]) -> None:
-    """The most frequent value, the least of several, and the last index that it is found at."""
+    """Find the most frequent value, the least of several, and its last index."""
     values, indices = out
     if x.size == 0:
         values.fill(0)
@@ -82,7 +82,7 @@ def mode(x: Array, dim: int, keepdim: bool, *, out: tuple[Array, Array]) -> None
 
 @TABLE.kernel("aten.histc.default", dtypes=WIDE | INT)
 def histc(x: Array, bins: int, low: float, high: float, *, out: Array) -> None:
-    """How many elements lie in each of equal bins from low to high, or over their range where these are equal."""
+    """Count the elements in equal bins from low to high, or over the range of x if low and high are equal."""
     if low == high and x.size:
         low, high = float(x.min()), float(x.max())
     if low == high:
@@ -103,7 +103,7 @@ def histogram(
     *,
     out: tuple[Array, Array],
 ) -> None:
-    """The weight in each of equal bins (bins) within the limits, or over the range of x, and their edges (bins + 1).
+    """Compute the weight in equal bins (bins) within the limits, or over the range of x, and their edges (bins + 1).
 
     Raises:
         KernelError: the range is not finite.
@@ -115,7 +115,7 @@ def histogram(
 
 @TABLE.kernel("aten.histogram.bins_tensor", dtypes=WIDE)
 def histogram_of_edges(x: Array, bins: Array, weight: Array | None, density: bool, *, out: tuple[Array, Array]) -> None:
-    """The weight in each of the bins between edges (bins + 1), and these."""
+    """Compute the weight in the bins between edges (bins + 1), and copy the edges."""
     np.copyto(out[1], bins)
     _fill_bins(x.reshape(-1, 1), [bins], weight, density, out[0])
 
@@ -130,33 +130,33 @@ def histogramdd_bin_edges(
     *,
     out: Sequence[Array],
 ) -> None:
-    """The edges of equal bins (bins + 1) for each column of x (..., D), see `histogram`."""
-    for edges, found in zip(out, _bins_of_columns(x, bins, limits), strict=True):
-        np.copyto(edges, found)
+    """Compute the edges of equal bins (bins + 1) for each column of x (..., D), see `histogram`."""
+    for edges, computed in zip(out, _bins_of_columns(x, bins, limits), strict=True):
+        np.copyto(edges, computed)
 
 
 @TABLE.kernel("aten._histogramdd_from_bin_cts.default", dtypes=WIDE)
 def histogramdd(
     x: Array, bins: Sequence[int], limits: Sequence[float] | None, weight: Array | None, density: bool, *, out: Array
 ) -> None:
-    """The weight of the points x (..., D) in each of equal bins (*bins)."""
+    """Compute the weight of the points x (..., D) in equal bins (*bins)."""
     _fill_bins(x.reshape(-1, x.shape[-1]), _bins_of_columns(x, bins, limits), weight, density, out)
 
 
 @TABLE.kernel("aten._histogramdd_from_bin_tensors.default", dtypes=WIDE)
 def histogramdd_of_edges(x: Array, bins: Sequence[Array], weight: Array | None, density: bool, *, out: Array) -> None:
-    """The weight of the points x (..., D) in each of the bins between edges, which each column of x has its own."""
+    """Compute the weight of the points x (..., D) in the bins between edges, for each column of x."""
     _fill_bins(x.reshape(-1, x.shape[-1]), bins, weight, density, out)
 
 
 def _bins_of_columns(x: Array, bins: Sequence[int], limits: Sequence[float] | None) -> list[Array]:
-    """The edges for each column of x (..., D)."""
+    """Return the edges for each column of x (..., D)."""
     pairs = [None] * len(bins) if limits is None else [limits[2 * i : 2 * i + 2] for i in range(len(bins))]
     return [_equal_bins(x[..., i], count, pair) for i, (count, pair) in enumerate(zip(bins, pairs, strict=True))]
 
 
 def _equal_bins(x: Array, bins: int, limits: Sequence[float] | None) -> Array:
-    """The edges (bins + 1) of equal bins within the limits, or over the range of x; raises KernelError."""
+    """Return the edges (bins + 1) of equal bins within the limits, or over the range of x; raise KernelError."""
     low, high = limits or ((x.min(), x.max()) if x.size else (0, 1))
     if not (math.isfinite(low) and math.isfinite(high)):
         raise KernelError(f"a histogram needs a finite range, not {low} to {high}", remedy="give its range")
@@ -165,12 +165,15 @@ def _equal_bins(x: Array, bins: int, limits: Sequence[float] | None) -> Array:
     check_room((bins + 1,), x.dtype)
     first, last, index = x.dtype.type(low), x.dtype.type(high), np.arange(bins + 1)
     step = (last - first) / x.dtype.type(bins)
-    found: Array = np.where(index < (bins + 1) // 2, first + step * index, last - step * index[::-1]).astype(x.dtype)
-    return found
+    edges: Array = np.where(index < (bins + 1) // 2, first + step * index, last - step * index[::-1]).astype(x.dtype)
+    return edges
 
 
 def _fill_bins(points: Array, edges: Sequence[Array], weight: Array | None, density: bool, out: Array) -> None:
-    """The weight of points (N, D) in each bin; the last of a column holds its upper edge too, and NaN is in none."""
+    """Write the weight of points (N, D) in each bin.
+
+    The last bin of a column includes its upper edge; NaN is in none.
+    """
     inside = np.ones(len(points), np.bool_)
     for column, ends in zip(points.T, edges, strict=True):
         inside &= (column >= ends[0]) & (column <= ends[-1])
@@ -187,13 +190,13 @@ def _fill_bins(points: Array, edges: Sequence[Array], weight: Array | None, dens
 
 @TABLE.kernel("aten.bincount.default", dtypes=WIDE | INT)
 def bincount(x: Array, weights: Array | None, length: int, *, out: Array) -> None:
-    """How often each number occurs in x (n), or the sum of its weights; out (at least `length`)."""
+    """Count each number in x (n), or sum its weights; out has at least `length` elements."""
     np.copyto(out, occurrences(x.astype(np.int64), weights, len(out)), casting="unsafe")
 
 
 @TABLE.kernel("aten.dist.default", dtypes=WIDE | COMPLEX)
 def dist(left: Array, right: Array, order: float, *, out: Array) -> None:
-    """The norm of the difference."""
+    """Compute the norm of the difference."""
     vector_norm(np.subtract(left, right), order, None, False, None, out=out)
 
 
@@ -214,9 +217,9 @@ def segment_reduce(
     *,
     out: Array,
 ) -> None:
-    """Reduces runs of slices of x along an axis: lengths (..., runs) or offsets (..., runs + 1) say where they lie.
+    """Reduce runs of slices of x along an axis, with lengths (..., runs) or offsets (..., runs + 1).
 
-    `initial` takes part in each reduction; without it an empty run gives what its reduction begins with.
+    `initial` takes part in each reduction; without it, the result of an empty run is the identity of the reduction.
     """
     table = lengths if lengths is not None else offsets
     assert table is not None, "torch refuses it"
@@ -225,13 +228,13 @@ def segment_reduce(
     for row in np.ndindex(table.shape[:axis]):
         for run, (begin, end) in enumerate(_runs(table[row], lengths is not None)):
             part = x[row][begin:end]
-            found = _FOLDS[how].reduce(part, axis=0, initial=_EMPTY[how] if how != "mean" else 0.0)
+            reduced = _FOLDS[how].reduce(part, axis=0, initial=_EMPTY[how] if how != "mean" else 0.0)
             if initial is not None:
-                found = _FOLDS[how](found, initial)
+                reduced = _FOLDS[how](reduced, initial)
             count = end - begin
             if how == "mean" and (count or initial is None):
-                found = found / count if count else np.full_like(found, np.nan)
-            out[(*row, run)] = found
+                reduced = reduced / count if count else np.full_like(reduced, np.nan)
+            out[(*row, run)] = reduced
 
 
 def _runs(table: Array, lengths: bool) -> Iterator[tuple[int, int]]:

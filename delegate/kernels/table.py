@@ -1,4 +1,4 @@
-"""The kernel table: which kernel runs an operator on given dtypes."""
+"""The kernel table: kernels by operator and dtypes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from delegate.errors import KernelError
-from delegate.kernels.halves import HALF, widened, widened_allocating
+from delegate.kernels.half_precision import HALF, widened, widened_allocating
 from delegate.kernels.kernel import Kernel
 from delegate.kernels.layouts import with_any_layout
 from delegate.program.dtypes import DType
@@ -27,7 +27,7 @@ ANY = REAL | COMPLEX | UNSIGNED | {DType.bfloat16}
 
 
 class KernelTable:
-    """Kernels of one library, at most one per operator, dtype and layout; one more that allocates.
+    """Kernels of one library: at most one per operator, dtype and layout, plus one that allocates.
 
     >>> table = KernelTable("mylib")
     >>> @table.kernel("mylib::scale", dtypes={DType.float32})
@@ -35,10 +35,11 @@ class KernelTable:
     ...     np.multiply(x, factor, out=out)
 
     Args:
-        library: its name: of its entry point in group `delegate.kernels` where a package brings it, and for messages.
+        library: the name of the library, for messages. In a package, it is the name of its entry point in the group
+            `delegate.kernels`.
     """
 
-    torch_free = True  # they run wherever programs do
+    torch_free = True  # the kernels run without torch
 
     def __init__(self, library: str) -> None:
         self.library = library
@@ -47,13 +48,13 @@ class KernelTable:
 
     @property
     def generator(self) -> np.random.Generator:
-        """The source of its kernels' random numbers."""
+        """The source of the kernels' random numbers."""
         if self._generator is None:
             self._generator = np.random.default_rng()
         return self._generator
 
     def seed(self, seed: int) -> None:
-        """Start its random numbers anew: the same seed gives the same numbers, which are not torch's."""
+        """Restart the random numbers: the same seed gives the same numbers, which differ from torch's."""
         self._generator = np.random.default_rng(seed)
 
     def kernel(
@@ -65,50 +66,51 @@ class KernelTable:
         in_place: bool = False,
         random: bool = False,
     ) -> Callable[[F], F]:
-        """Decorator: the function computes these operators into memory that it is given.
+        """Register a function that computes operators into existing memory; a decorator.
 
-        It is called as `function(*args, out=out)`: args in the order of the operator's schema with all defaults filled
-        in; tensors are arrays (any strides, read-only), lists are lists, sizes are ints, a dtype is a `DType`, layout,
-        device and memory-format arguments are None. `out` is a contiguous array of the result's shape and dtype that
-        shares no memory with the arguments, or a tuple of them where the operator has several results: also of those
-        that the graph does not use, but None for one that the arguments leave out, as the mask of a gradient does. It
-        must fill `out` completely and return nothing.
+        It is called as `function(*args, out=out)`. args are in the order of the operator's schema, with all defaults
+        filled in: tensors are arrays (any strides, read-only), lists are lists, sizes are ints, a dtype is a `DType`.
+        Layout, device and memory-format arguments are None.
 
-        Of an operator that writes to its arguments, the results are followed by the new values of what it writes to (of
-        those that are given), in the order of the schema; the arguments themselves stay as they are.
+        `out` is a contiguous array of the result's shape and dtype that shares no memory with the arguments. If the
+        operator has several results, it is a tuple, also with results that the graph does not use. A result that the
+        arguments exclude, e.g. by the mask of a gradient, is None. The function must fill `out` completely and return
+        nothing.
+
+        If an operator writes to its arguments, their new values follow the results in `out`, in the order of the
+        schema, without arguments that are None. The arguments themselves do not change.
 
         Args:
-            ops: operators as torch prints them, "mylib.scale.default", or as it registers them, "mylib::scale".
-            dtypes: element types of the tensor arguments and results that it takes.
-            contiguous: it takes row-major arrays alone: others go to another kernel of the operator, or are copied.
-            whole: for compound operators that are faster so than decomposed: a program that goes to no backend keeps
-                them.
-            in_place: `out` may be the first argument itself, and need not be written where nothing changes: so states
-                are updated, at the cost of what changes. The other arguments share no memory with `out`.
-            random: it gives other results every time, so that it runs in every call whatever its arguments are.
+            ops: operators as torch prints them, "mylib.scale.default", or registers them, "mylib::scale".
+            dtypes: the supported element types of the tensor arguments and results.
+            contiguous: if it needs row-major arrays. Others go to another kernel of the operator, or are copied.
+            whole: if a compound operator is faster so than decomposed. Programs without a backend then preserve it.
+            in_place: if `out` may be the first argument itself, and unchanged elements need not be written. States are
+                then updated at the cost of their changes. The other arguments share no memory with `out`.
+            random: if its results differ in every call; it then runs in every call, also with constant arguments.
 
         Raises:
-            ValueError: a kernel of the table claims the same operator, dtype and layout, or a name is no operator's.
-            TypeError: the function is none, or a dtype is no `DType`.
+            ValueError: another kernel of the table has the same operator, dtype and layout, or a name is no operator.
+            TypeError: the function is not callable, or a dtype is no `DType`.
         """
         properties = {"contiguous": contiguous, "whole": whole, "in_place": in_place, "random": random}
         return self._register(ops, dtypes, is_view=False, **properties)
 
     def view(self, *ops: str, dtypes: Iterable[DType] = ANY) -> Callable[[F], F]:
-        """Decorator: the function gives a view (a tuple of views for several results) of its first argument.
+        """Register a function that returns a view of its first argument, or a tuple of views; a decorator.
 
-        It is called as `function(*args)` when a program is bound to memory, never while it runs. Where the strides of
-        the argument allow no view it returns None, and the runtime copies instead: it runs the function again on a
-        contiguous copy. The result must have exactly the shape that the graph says.
+        It is called as `function(*args)` when a program is bound to memory, never while it runs. If the strides of the
+        argument allow no view, it returns None. The runtime then copies: it calls the function again on a contiguous
+        copy. The result must have exactly the shape in the graph.
         """
         return self._register(ops, dtypes, is_view=True)
 
     def allocating(self, *ops: str, dtypes: Iterable[DType] = REAL) -> Callable[[F], F]:
-        """Decorator: the function computes these operators where the sizes of their results depend on data.
+        """Register a function that computes operators whose result sizes depend on data; a decorator.
 
-        It is called as `function(*args)`, with arguments as those of `kernel`, and returns a new array, or a tuple of
-        them where the operator has several results, of the dtypes that the graph says. They share no memory with the
-        arguments. An operator may have such a kernel beside one that fills memory that it is given.
+        It is called as `function(*args)` with the arguments of `kernel`. It returns a new array, or a tuple of arrays
+        if the operator has several results, of the dtypes in the graph. Results share no memory with the arguments. An
+        operator may also have a kernel that writes to existing memory.
         """
         return self._register(ops, dtypes, is_view=False, allocates=True)
 
@@ -116,8 +118,8 @@ class KernelTable:
         self, ops: Sequence[str], dtypes: Iterable[DType], is_view: bool, **properties: Any
     ) -> Callable[[F], F]:
         taken = frozenset(dtypes)
-        if odd := [dtype for dtype in taken if not isinstance(dtype, DType)]:
-            raise TypeError(f"the dtypes of a kernel should be of delegate.DType, not {odd[0]!r}")
+        if invalid := [dtype for dtype in taken if not isinstance(dtype, DType)]:
+            raise TypeError(f"the dtypes of a kernel should be of delegate.DType, not {invalid[0]!r}")
 
         def register(function: F) -> F:
             if not callable(function):
@@ -129,7 +131,7 @@ class KernelTable:
         return register
 
     def add(self, kernel: Kernel) -> None:
-        """Add a row; raises ValueError if another claims the same operator, dtype and layout."""
+        """Add a row; raise ValueError if another row has the same operator, dtype and layout."""
         rows = self._rows.setdefault(kernel.op, [])
         for other in rows:
             both = other.dtypes & kernel.dtypes
@@ -139,37 +141,37 @@ class KernelTable:
         rows.append(kernel)
 
     def find(self, op: str, dtypes: Iterable[DType], *, allocates: bool = False) -> Kernel | None:
-        """The kernel that takes an operator on these dtypes (of all tensor arguments and results).
+        """Return the kernel of an operator on these dtypes (of all tensor arguments and results).
 
-        It may take row-major arrays alone: `Kernel.contiguous`. Where no row takes float16 or bfloat16, a row for
-        float32 does: it is wrapped to compute in float32 and round.
+        It may need row-major arrays: `Kernel.contiguous`. If no row supports float16 or bfloat16, a row for float32
+        does: it is wrapped to compute in float32 and round.
 
         Args:
             op: the operator.
-            dtypes: of all its tensors.
-            allocates: whether it is to make its results itself.
+            dtypes: the dtypes of all its tensors.
+            allocates: if the kernel must allocate its results.
         """
-        wanted = frozenset(dtypes)
-        found = self._row(op, wanted, allocates)
-        if found is not None or not wanted & HALF or wanted >= {DType.bfloat16, DType.uint16}:
-            return found
-        wide = self._row(op, (wanted - HALF) | {DType.float32}, allocates)
+        requested = frozenset(dtypes)
+        row = self._row(op, requested, allocates)
+        if row is not None or not requested & HALF or requested >= {DType.bfloat16, DType.uint16}:
+            return row
+        wide = self._row(op, (requested - HALF) | {DType.float32}, allocates)
         if wide is None or wide.is_view:
             return None
         widen = widened_allocating if allocates else widened
-        return replace(wide, function=widen(wide.function, wanted), dtypes=wanted)
+        return replace(wide, function=widen(wide.function, requested), dtypes=requested)
 
-    def _row(self, op: str, wanted: frozenset[DType], allocates: bool) -> Kernel | None:
-        known = [k for k in self._rows.get(op, ()) if wanted <= k.dtypes]
+    def _row(self, op: str, requested: frozenset[DType], allocates: bool) -> Kernel | None:
+        known = [k for k in self._rows.get(op, ()) if requested <= k.dtypes]
         rows = [k for k in known if k.allocates == allocates]
-        if known and not rows and not allocates:  # the sizes are known: another value with as many elements told them
+        if known and not rows and not allocates:  # another value with as many elements determines the sizes
             return replace(known[0], function=partial(_filling, known[0].function), allocates=False)
         general = next((k for k in rows if not k.contiguous), None)
         special = next((k for k in rows if k.contiguous), None)
         return with_any_layout(special, general) if special and general else special or general
 
     def rows(self, op: str) -> tuple[Kernel, ...]:
-        """All kernels of an operator."""
+        """Return all kernels of an operator."""
         return tuple(self._rows.get(op, ()))
 
     def __iter__(self) -> Iterator[Kernel]:
@@ -180,16 +182,16 @@ class KernelTable:
 
 
 def _filling(function: Callable[..., Any], *args: Any, out: Any) -> None:
-    """Run a function that makes its results, and copy them into memory of the sizes that they should have."""
-    made = function(*args)
-    for target, result in zip(*((x if isinstance(x, tuple) else (x,)) for x in (out, made)), strict=True):
+    """Call a function that allocates its results, and copy them into memory of the expected sizes."""
+    results = function(*args)
+    for target, result in zip(*((x if isinstance(x, tuple) else (x,)) for x in (out, results)), strict=True):
         if target.shape != np.shape(result):
             raise KernelError(f"it gives {list(np.shape(result))}, where {list(target.shape)} are to be filled")
         np.copyto(target, result, casting="no")
 
 
 def operator_name(name: str) -> str:
-    """The full name of an operator; raises ValueError for what is no name of one.
+    """Return the full name of an operator; raise ValueError for an invalid name.
 
     >>> operator_name("mylib::scale")
     'mylib.scale.default'

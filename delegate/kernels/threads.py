@@ -17,10 +17,10 @@ _POOL: list[ThreadPoolExecutor] = []
 _LOCK = Lock()
 
 
-def share_out(work: Callable[[int, int], None], count: int) -> None:
-    """Call `work(first, end)` on parts of range(count), side by side: one part per core, the last in this thread.
+def run_in_threads(work: Callable[[int, int], None], count: int) -> None:
+    """Call `work(first, end)` on parts of range(count) in parallel: one part per core, the last in this thread.
 
-    Raises what `work` raises, when all parts are done.
+    Exceptions of `work` are raised when all parts have finished.
     """
     parts = min(cores(), count)
     bounds = [count * i // parts for i in range(parts + 1)]
@@ -35,7 +35,7 @@ def share_out(work: Callable[[int, int], None], count: int) -> None:
 
 
 def _pool() -> ThreadPoolExecutor:
-    from concurrent.futures import ThreadPoolExecutor  # imports logging, which programs are loaded without
+    from concurrent.futures import ThreadPoolExecutor  # imports logging, which the runtime otherwise does not need
 
     with _LOCK:
         if not _POOL:
@@ -43,12 +43,12 @@ def _pool() -> ThreadPoolExecutor:
         return _POOL[0]
 
 
-def _forget() -> None:
-    """In a forked process the threads of the parent are gone."""
-    global _LOCK  # noqa: PLW0603 - another thread of the parent may have held it
+def _reset_after_fork() -> None:
+    """Drop the pool in a forked process, where the threads of the parent do not exist."""
+    global _LOCK  # noqa: PLW0603 - another thread of the parent may hold it
     _LOCK = Lock()
     _POOL.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_reset_after_fork)

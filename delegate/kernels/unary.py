@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from delegate.kernels.erf import erf, erfc
-from delegate.kernels.halves import LARGEST_BFLOAT16, Array, from_bfloat16, to_bfloat16
+from delegate.kernels.half_precision import LARGEST_BFLOAT16, Array, from_bfloat16, to_bfloat16
 from delegate.kernels.operands import WIDE, blocked, blocks, cast, put
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT, REAL, UNSIGNED
 from delegate.program.dtypes import DType
 
-_MOST_DECIMALS = 308  # of a float
+_MAX_DECIMALS = 308  # of a float
 
-# Integers and bools give floats; `out` says which.
+# Results of integers and bools are floats, of the dtype of `out`.
 _TO_FLOAT: dict[str, np.ufunc] = {
     "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh, "atan": np.arctan,
     "atanh": np.arctanh, "cos": np.cos, "cosh": np.cosh, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1,
@@ -66,14 +66,14 @@ def isneginf(x: Array, *, out: Array) -> None:
 
 @TABLE.kernel("aten.sign.default", "aten.sgn.default")
 def sign(x: Array, *, out: Array) -> None:
-    """Torch's sign of NaN is 0."""
+    """Compute the sign; as in torch, it is 0 for NaN."""
     if x.dtype.kind == "b":
         np.copyto(out, x)
         return
-    for given, made in blocks(x, out):
-        np.sign(given, out=made)
-        if x.dtype.kind == "f" and (nan := np.isnan(given)).any():
-            put(made, 0, nan)
+    for source, target in blocks(x, out):
+        np.sign(source, out=target)
+        if x.dtype.kind == "f" and (nan := np.isnan(source)).any():
+            put(target, 0, nan)
 
 
 TABLE.kernel("aten.sgn.default", dtypes=COMPLEX)(partial(_direct, np.sign))
@@ -87,7 +87,7 @@ def rsqrt(x: Array, *, out: Array) -> None:
 
 @TABLE.kernel("aten.round.default", dtypes=REAL | UNSIGNED)
 def round_(x: Array, *, out: Array) -> None:
-    """To the nearest integer, halves to even."""
+    """Round to the nearest integer, ties to even."""
     np.rint(x, out=out) if x.dtype.kind == "f" else np.copyto(out, x)
 
 
@@ -96,7 +96,7 @@ def round_decimals(x: Array, decimals: int, *, out: Array) -> None:
     if x.dtype.kind != "f" or decimals == 0:
         round_(x, out=out)
         return
-    scale = float(10 ** abs(decimals)) if abs(decimals) <= _MOST_DECIMALS else math.inf
+    scale = float(10 ** abs(decimals)) if abs(decimals) <= _MAX_DECIMALS else math.inf
     first, last = (np.multiply, np.divide) if decimals > 0 else (np.divide, np.multiply)
     first(x, scale, out=out)
     np.rint(out, out=out)
@@ -120,7 +120,7 @@ TABLE.kernel("aten.rad2deg.default", dtypes=WIDE | INT | BOOL)(partial(_scaled, 
 @TABLE.kernel("aten.logit.default", "aten.special_logit.default", dtypes=WIDE | INT | BOOL)
 @blocked
 def logit(x: Array, eps: float | None, *, out: Array) -> None:
-    """log(x / (1 - x)), x first clamped to [eps, 1 - eps] if eps is given."""
+    """Compute log(x / (1 - x)), after a clamp of x to [eps, 1 - eps] if eps is not None."""
     if eps is not None:
         x = np.clip(x, eps, 1 - eps)
     np.subtract(1, x, out=out)
@@ -142,7 +142,7 @@ def nan_to_num(x: Array, nan: float | None, posinf: float | None, neginf: float 
 def nan_to_num_bfloat16(
     bits: Array, nan: float | None, posinf: float | None, neginf: float | None, *, out: Array
 ) -> None:
-    """Infinity becomes the largest number of bfloat16, which is less than that of float32."""
+    """Replace NaN and infinities; the largest bfloat16 is less than the largest float32."""
     posinf = LARGEST_BFLOAT16 if posinf is None else posinf
     neginf = -LARGEST_BFLOAT16 if neginf is None else neginf
     result = np.empty(bits.shape, np.float32)

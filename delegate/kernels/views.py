@@ -1,4 +1,4 @@
-"""Views: the same memory under another shape or other strides. Made once, when a program is bound."""
+"""Views: the same memory with another shape or other strides, made once when a program is bound."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from delegate.errors import KernelError
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import COMPLEX
 from delegate.program import raw
@@ -20,7 +20,7 @@ from delegate.program.raw import check_parts, strided, windows
 
 
 def along(dim: int, ndim: int, index: Any) -> Any:
-    """The NumPy index that applies `index` to one dimension and gives an array, never a scalar."""
+    """Return the NumPy index that applies `index` to one dimension and gives an array, never a scalar."""
     return (*(slice(None),) * normalize_axis_index(dim, ndim), index, ...)
 
 
@@ -40,13 +40,13 @@ def alias(x: Array) -> Array:
 
 @TABLE.view("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten._reshape_alias.default")
 def view(x: Array, size: Sequence[int], *_stride: Sequence[int]) -> Array | None:
-    """One size may be -1; None where the strides allow no view."""
+    """Reshape; one size may be -1. Return None if the strides allow no view."""
     return _reshaped(x, size)
 
 
 @TABLE.view("aten.view.dtype")
 def view_dtype(x: Array, dtype: DType) -> Array | None:
-    """The bytes as another type; the last dimension grows or shrinks with the element size."""
+    """Reinterpret the bytes as another dtype; the last dimension grows or shrinks with the element size."""
     try:
         return x.view(dtype.numpy)
     except ValueError:
@@ -85,9 +85,9 @@ def movedim(x: Array, source: int | Sequence[int], destination: int | Sequence[i
 
 @TABLE.view("aten.slice.Tensor")
 def slice_tensor(x: Array, dim: int, start: int | None, end: int | None, step: int) -> Array:
-    """Bounds are clamped as Python's are; the step is positive."""
-    found: Array = x[along(dim, x.ndim, slice(start, end, step))]
-    return found
+    """Slice; bounds are clamped as in Python, and the step is positive."""
+    result: Array = x[along(dim, x.ndim, slice(start, end, step))]
+    return result
 
 
 @TABLE.view("aten.narrow.default")
@@ -98,13 +98,13 @@ def narrow(x: Array, dim: int, start: int, length: int) -> Array:
 
 @TABLE.view("aten.select.int")
 def select(x: Array, dim: int, index: int) -> Array:
-    found: Array = x[along(dim, x.ndim, index)]
-    return found
+    result: Array = x[along(dim, x.ndim, index)]
+    return result
 
 
 @TABLE.view("aten.expand.default")
 def expand(x: Array, size: Sequence[int], implicit: bool) -> Array:
-    """Sizes of -1 stay as they are."""
+    """Broadcast to a size; sizes of -1 stay unchanged."""
     missing = len(size) - x.ndim
     shape = tuple(x.shape[i - missing] if n == -1 else n for i, n in enumerate(size))
     return np.broadcast_to(x, shape)
@@ -127,7 +127,7 @@ def squeeze_dim(x: Array, dim: int) -> Array:
 
 @TABLE.view("aten.squeeze.dims")
 def squeeze_dims(x: Array, dims: Sequence[int]) -> Array:
-    """Dimensions that are not of size 1 stay."""
+    """Remove dimensions of size 1; other dimensions stay."""
     if not x.ndim:
         return x[...]
     return x.squeeze(tuple(d for d in {normalize_axis_index(d, x.ndim) for d in dims} if x.shape[d] == 1))
@@ -159,13 +159,13 @@ def unflatten(x: Array, dim: int, sizes: Sequence[int]) -> Array | None:
 
 @TABLE.view("aten.diagonal.default")
 def diagonal(x: Array, offset: int, dim1: int, dim2: int) -> Array:
-    """The diagonal becomes the last dimension."""
+    """Return the diagonal as the last dimension."""
     return raw.diagonal(x, offset, dim1, dim2)
 
 
 @TABLE.view("aten.unfold.default")
 def unfold(x: Array, dim: int, size: int, step: int) -> Array:
-    """Windows along a dimension; what is inside of them becomes the last one."""
+    """Return windows along a dimension; their elements become the last dimension."""
     if not x.ndim:
         return x.reshape(1)[:size]
     axis = normalize_axis_index(dim, x.ndim)
@@ -175,10 +175,10 @@ def unfold(x: Array, dim: int, size: int, step: int) -> Array:
 
 @TABLE.view("aten.as_strided.default")
 def as_strided(x: Array, size: Sequence[int], stride: Sequence[int], offset: int | None) -> Array | None:
-    """Strides and offset count elements of the memory of `x`, in the order in which they lie there.
+    """Return a view by strides and offset, which count elements of the memory of `x` in memory order.
 
     Raises:
-        KernelError: the view would leave the memory of `x`.
+        KernelError: the view would exceed the memory of `x`.
     """
     flat = _memory(x)
     if flat is None:
@@ -187,13 +187,13 @@ def as_strided(x: Array, size: Sequence[int], stride: Sequence[int], offset: int
 
 
 def _memory(x: Array) -> Array | None:
-    """The elements in the order of their addresses; None where they do not lie side by side."""
+    """Return the elements in the order of their addresses; None if they are not contiguous."""
     return _reshaped(x.transpose(sorted(range(x.ndim), key=lambda d: (-x.strides[d], d))), (x.size,))
 
 
 @TABLE.view("aten.split_with_sizes.default", "aten.split.sizes")
 def split_with_sizes(x: Array, sizes: Sequence[int], dim: int) -> tuple[Array, ...]:
-    """Parts of these sizes; raises KernelError where they do not make up the dimension."""
+    """Split into parts of these sizes; raise KernelError if they do not sum to the dimension."""
     if sum(sizes) != x.shape[dim]:
         raise KernelError(f"the sizes {list(sizes)} do not make up a dimension of size {x.shape[dim]}")
     bounds = pairwise(accumulate(sizes, initial=0))
@@ -202,7 +202,7 @@ def split_with_sizes(x: Array, sizes: Sequence[int], dim: int) -> tuple[Array, .
 
 @TABLE.view("aten.split.Tensor")
 def split(x: Array, size: int, dim: int) -> tuple[Array, ...]:
-    """Parts of `size`, the last one smaller where it does not divide."""
+    """Split into parts of `size`; the last part is smaller if `size` does not divide the dimension."""
     length = x.shape[dim]
     check_parts(-(-length // max(size, 1)))
     return split_with_sizes(x, [min(size, length - b) for b in range(0, length, max(size, 1))] or [length], dim)
@@ -210,7 +210,7 @@ def split(x: Array, size: int, dim: int) -> tuple[Array, ...]:
 
 @TABLE.view("aten.chunk.default")
 def chunk(x: Array, chunks: int, dim: int) -> tuple[Array, ...]:
-    """Equal parts, at most `chunks` of them, the last one smaller where it does not divide."""
+    """Split into at most `chunks` equal parts; the last part may be smaller."""
     if x.shape[dim] == 0:
         return split_with_sizes(x, [0] * check_parts(chunks), dim)
     return split(x, -(-x.shape[dim] // chunks), dim)
@@ -245,13 +245,13 @@ def imag(x: Array) -> Array:
 
 @TABLE.view("aten.view_as_real.default", dtypes=COMPLEX | {DType.float32, DType.float64})
 def view_as_real(x: Array) -> Array:
-    """(...) complex -> (..., 2)."""
+    """View (...) complex as (..., 2) real."""
     return x[..., None].view(x.real.dtype)
 
 
 @TABLE.view("aten.view_as_complex.default", dtypes=COMPLEX | {DType.float32, DType.float64})
 def view_as_complex(x: Array) -> Array | None:
-    """(..., 2) -> (...) complex."""
+    """View (..., 2) real as (...) complex."""
     if x.strides[-1] != x.itemsize:
         return None
     return x.view(np.dtype(f"c{2 * x.itemsize}"))[..., 0]

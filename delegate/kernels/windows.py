@@ -1,4 +1,4 @@
-"""Sliding windows over the last axes of an array, shared by convolution, pooling and im2col."""
+"""Sliding windows over the last axes of an array, for convolution, pooling and im2col."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.program.raw import check_room
 
 
 def spread(values: Sequence[int], rank: int, default: Sequence[int] = ()) -> tuple[int, ...]:
-    """One value per spatial axis: `values`, one value repeated, or the default where the list is empty."""
-    given = tuple(values) or tuple(default)
-    return given * rank if len(given) == 1 else given
+    """Return one value per spatial axis: `values`, one value repeated, or the default for an empty list."""
+    sizes = tuple(values) or tuple(default)
+    return sizes * rank if len(sizes) == 1 else sizes
 
 
 def last(*index: Any) -> Any:
-    """The NumPy index that applies an index to each of the last axes."""
+    """Return the NumPy index that applies an index to each of the last axes."""
     return (..., *index)
 
 
 def padded(x: Array, before: Sequence[int], after: Sequence[int], value: Any = 0) -> Array:
-    """The array with its last axes padded with a value; the array itself where nothing is to be padded."""
+    """Pad the last axes with a value; return the array itself if there is nothing to pad."""
     if not any(before) and not any(after):
         return x
     rank = len(before)
@@ -39,7 +39,7 @@ def padded(x: Array, before: Sequence[int], after: Sequence[int], value: Any = 0
 def taps(
     kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], count: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], tuple[Any, ...]]]:
-    """Every position k in the kernel, with the index that takes x[..., i * stride + k * dilation] for all i."""
+    """Yield every position k in the kernel, with the index that takes x[..., i * stride + k * dilation] for all i."""
     for position in product(*map(range, kernel)):
         starts = (k * d for k, d in zip(position, dilation, strict=True))
         yield (

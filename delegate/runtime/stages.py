@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from delegate.errors import DelegateError, KernelError
-from delegate.kernels.halves import from_bfloat16
+from delegate.kernels.half_precision import from_bfloat16
 from delegate.plugins import one_line
 from delegate.program.dtypes import DType
 from delegate.program.expr import Number, Symbols, evaluate

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from delegate.errors import InputError
-from delegate.kernels.halves import to_bfloat16
+from delegate.kernels.half_precision import to_bfloat16
 from delegate.plugins import one_line
 from delegate.program.dtypes import DType
 from delegate.runtime.backend import Array

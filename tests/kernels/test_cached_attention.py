@@ -77,7 +77,7 @@ def given(positions: list[list[int]], dtype: torch.dtype, query: torch.dtype, **
 )
 @pytest.mark.parametrize("case", CASES)
 def test_as_in_eager(case, dtype, query, alone, monkeypatch):
-    monkeypatch.setattr(kernels, "_ALONE", 10**9 if alone else 0)
+    monkeypatch.setattr(kernels, "_ONE_THREAD", 10**9 if alone else 0)
     monkeypatch.setattr(kernels, "_BLOCK", 7 * CHANNELS)
     positions, options = CASES[case]
     args = given(positions, dtype, query, **options)

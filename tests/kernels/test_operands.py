@@ -9,7 +9,7 @@ import torch
 
 from delegate.edge.node import dtype_of
 from delegate.kernels.erf import erf, erfc
-from delegate.kernels.halves import LARGEST_BFLOAT16, from_bfloat16, from_float16, to_bfloat16
+from delegate.kernels.half_precision import LARGEST_BFLOAT16, from_bfloat16, from_float16, to_bfloat16
 from delegate.kernels.operands import BLOCK, axes_of, cast, level, promote_types, result_type
 from delegate.kernels.table import REAL, KernelTable
 from delegate.program.dtypes import DType

@@ -16,7 +16,7 @@ from delegate.backends.xnnpack.verified import Graph
 from delegate.backends.xnnpack.verifier import verify
 from delegate.backends.xnnpack.weights import Piece, between, pieces, put_together
 from delegate.errors import BackendFailed
-from delegate.kernels.halves import from_bfloat16, from_float16, to_bfloat16
+from delegate.kernels.half_precision import from_bfloat16, from_float16, to_bfloat16
 from delegate.program.dtypes import DType
 from delegate.program.source import let_go
 from delegate.program.task import Task, cores

@@ -1,5 +1,5 @@
-"""ATen mode: the kernel table over torch's own kernels, for where torch is installed. Never imported unless asked for.
+"""The ATen kernel library: torch's own kernels, for machines with torch. It is imported only on request.
 
-It runs what eager runs, custom operators that are registered in this process included. Program files choose operators
-by name, and torch does not check all arguments of its internal ones: use it for files that you trust.
+It runs the same kernels as eager, including custom operators that are registered in this process. Program files choose
+operators by name, and torch does not check all arguments of its internal operators: use it only for trusted files.
 """

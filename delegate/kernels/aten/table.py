@@ -1,4 +1,4 @@
-"""The table over torch's kernels: its rows are made when an operator is asked for."""
+"""The table over torch's kernels. Its rows are made on demand."""
 
 from __future__ import annotations
 
@@ -8,68 +8,70 @@ from functools import cache
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from delegate.kernels.aten.calls import into_memory
+from delegate.kernels.aten.calls import make_kernel
 from delegate.kernels.aten.tensors import to_torch, to_torch_with_bfloat16
 from delegate.kernels.kernel import Kernel
 from delegate.kernels.table import ANY, COMPLEX, KernelTable
 from delegate.program.dtypes import DType
 
-# They read or write files, which no kernel has reason to.
+# These read or write files, which kernels must not do.
 _BEYOND_MEMORY = frozenset({"aten.from_file.default"})
-_INDEX = "aten.index.Tensor"  # the sizes that it gives depend on data where it is given masks, not where positions
+_INDEX = "aten.index.Tensor"  # the sizes of its results depend on data for masks, not for positions
 
 
 class AtenTable(KernelTable):
-    """Every operator that torch has a CPU kernel of, custom ones included, on every dtype.
+    """All operators with a CPU kernel in torch, including custom ones, on every dtype.
 
-    Torch itself says no to a dtype when a program runs, as it would in eager.
+    Torch itself rejects a dtype when a program runs, as in eager.
     """
 
     torch_free = False
 
     def seed(self, seed: int) -> None:
-        """Seed torch's global generator: the numbers are then eager's."""
+        """Seed torch's global generator. The numbers are then the same as in eager."""
         torch.manual_seed(seed)
 
     def find(self, op: str, dtypes: Iterable[DType], *, allocates: bool = False) -> Kernel | None:
-        """Torch's kernel; None for what gives sizes that depend on data, or no tensor, and for in-place forms of aten.
+        """Return torch's kernel of an operator, or None.
 
-        None too where it is to allocate, and where bfloat16, whose arrays are bits in uint16, meets uint16.
+        It is None for operators whose result sizes depend on data, that return no tensor, or that are in-place
+        operators of aten. It is also None if `allocates` is set, or if bfloat16 (arrays of its bits in uint16) occurs
+        with uint16.
         """
-        wanted = frozenset(dtypes)
+        types = frozenset(dtypes)
         if (
             allocates
-            or wanted >= {DType.bfloat16, DType.uint16}
+            or types >= {DType.bfloat16, DType.uint16}
             or op not in self
-            or (op == _INDEX and DType.bool in wanted)
+            or (op == _INDEX and DType.bool in types)
         ):
             return None
-        convert = to_torch_with_bfloat16 if DType.bfloat16 in wanted else to_torch
-        function = _function(op, not wanted.isdisjoint(COMPLEX))
+        convert = to_torch_with_bfloat16 if DType.bfloat16 in types else to_torch
+        function = _function(op, not types.isdisjoint(COMPLEX))
         return Kernel(op, function, ANY, is_view=False, library=self.library, convert=convert)
 
     def rows(self, op: str) -> tuple[Kernel, ...]:
-        """The kernel of an operator, which takes all dtypes."""
+        """Return the kernel of an operator, which accepts all dtypes."""
         kernel = self.find(op, ())
         return () if kernel is None else (kernel,)
 
     def __contains__(self, op: object) -> bool:
-        found = _operator(str(op))
-        return found is not None and _is_kernel(found)
+        operator = _operator(str(op))
+        return operator is not None and _is_kernel(operator)
 
 
 TABLE = AtenTable("aten")
 
 
 def _operator(name: str) -> OpOverload | None:
-    """The operator "namespace.name.overload"; None where this process has none."""
+    """Return the operator "namespace.name.overload"; None if this process has none."""
     parts = name.split(".")
     if len(parts) != 3:
         return None
     namespace, packet_name, overload = parts
     packet = getattr(getattr(torch.ops, namespace), packet_name, None)
-    found = getattr(packet, overload, None) if isinstance(packet, OpOverloadPacket) else None
-    return found if isinstance(found, OpOverload) else None
+    operator = getattr(packet, overload, None) if isinstance(packet, OpOverloadPacket) else None
+    return operator if isinstance(operator, OpOverload) else None
 
 
 def _is_kernel(op: OpOverload) -> bool:
@@ -88,15 +90,15 @@ def _is_pure(op: OpOverload) -> bool:
 
 
 def _writes_to_tensors(op: OpOverload) -> bool:
-    """A custom operator whose writes can be made on copies: to single tensors, which it does not give back."""
+    """Return if a custom operator's writes can go to copies: it writes to single tensors and does not return them."""
     written = [a for a in op._schema.arguments if a.is_write]
-    given = op._schema.returns
-    plain = all(str(a.type) in ("Tensor", "Optional[Tensor]") for a in (*written, *given))
-    return bool(written) and plain and op.namespace != "aten" and all(r.alias_info is None for r in given)
+    returns = op._schema.returns
+    plain = all(str(a.type) in ("Tensor", "Optional[Tensor]") for a in (*written, *returns))
+    return bool(written) and plain and op.namespace != "aten" and all(r.alias_info is None for r in returns)
 
 
 @cache
 def _function(name: str, is_complex: bool) -> Callable[..., None]:
     op = _operator(name)
     assert op is not None
-    return into_memory(op, lazily=is_complex)
+    return make_kernel(op, lazily=is_complex)

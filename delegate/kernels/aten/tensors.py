@@ -1,4 +1,4 @@
-"""What torch's kernels take in place of what the runtime holds: tensors over the same memory, torch's dtypes."""
+"""Conversion of the runtime's arguments for torch's kernels: tensors over the same memory, torch's dtypes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.program.dtypes import DType
 
 
 def to_torch(value: Any) -> Any:
-    """An array as a tensor over its memory, a `DType` as torch's, lists part by part; anything else as it is."""
+    """Convert an array to a tensor over its memory, a `DType` to torch's, lists recursively, others not at all."""
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value if value.flags.writeable else _writable(value))
     if isinstance(value, list | tuple):
@@ -21,7 +21,7 @@ def to_torch(value: Any) -> Any:
 
 
 def to_torch_with_bfloat16(value: Any) -> Any:
-    """The same where arrays of uint16 are bits of bfloat16."""
+    """Convert like `to_torch`, where arrays of uint16 are bits of bfloat16."""
     if isinstance(value, np.ndarray) and value.dtype == np.uint16:
         return to_torch(value).view(torch.bfloat16)
     if isinstance(value, list | tuple):
@@ -29,15 +29,15 @@ def to_torch_with_bfloat16(value: Any) -> Any:
     return to_torch(value)
 
 
-class _Claim:
-    """Memory of a read-only array, said to be writable."""
+class _WritableInterface:
+    """An array interface that declares the memory of a read-only array writable."""
 
     def __init__(self, array: Array) -> None:
-        self.array = array  # kept alive as long as any array over this memory
+        self.array = array  # keeps the memory alive
         interface = array.__array_interface__
         self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
 
 
 def _writable(array: Array) -> Array:
-    """Torch has no read-only tensors and warns of such arrays; its kernels do not write to their arguments either."""
-    return np.asarray(_Claim(array))
+    """Return a writable array over read-only memory, because torch has no read-only tensors. Kernels do not write."""
+    return np.asarray(_WritableInterface(array))

@@ -1,1 +1,1 @@
-"""Portable kernels of other packages' own operators: a library per package, loaded where a program has one of them."""
+"""Portable kernels of other packages' operators, one library per package, loaded only for programs that need it."""

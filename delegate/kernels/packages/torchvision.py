@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from delegate.errors import KernelError
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE
 from delegate.kernels.table import KernelTable
 from delegate.program.dtypes import DType
@@ -18,37 +18,37 @@ TABLE = KernelTable("torchvision")
 
 @TABLE.allocating("torchvision.nms.default", dtypes=WIDE | {DType.int64})
 def nms(boxes: Array, scores: Array, threshold: float) -> Array:
-    """boxes (n, 4) of x1, y1, x2, y2, scores (n) -> the boxes (int64) kept, the best first.
+    """Return the indices (int64) of the boxes that remain, the best first. boxes (n, 4): x1, y1, x2, y2; scores (n).
 
-    A box goes that shares more than the threshold with a better one that is kept.
+    A box is dropped if its overlap with a better remaining box exceeds the threshold.
     """
     left = np.argsort(-scores, kind="stable")
     x1, y1, x2, y2 = (np.ascontiguousarray(c) for c in boxes[left].T)
     areas = (x2 - x1) * (y2 - y1)
-    kept = []
+    selected = []
     while len(left):
-        kept.append(left[0])
+        selected.append(left[0])
         width = np.minimum(x2[0], x2[1:]) - np.maximum(x1[0], x1[1:])
         height = np.minimum(y2[0], y2[1:]) - np.maximum(y1[0], y1[1:])
         common = np.maximum(width, 0) * np.maximum(height, 0)
         stays = ~(common / (areas[0] + areas[1:] - common) > threshold)
         left, x1, y1, x2, y2, areas = (a[1:][stays] for a in (left, x1, y1, x2, y2, areas))
-    return np.array(kept, np.int64)
+    return np.array(selected, np.int64)
 
 
 def _image(rois: Array, images: int) -> Array:
-    """Which image each region lies in; raises KernelError for one that is not there."""
-    found: Array = rois[:, 0].astype(np.int64)
-    if len(found) and not 0 <= found.min() <= found.max() < images:
+    """Return the image of each region; raise KernelError if an image does not exist."""
+    numbers: Array = rois[:, 0].astype(np.int64)
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < images:
         raise KernelError(
-            f"a region of interest names image {found.min()} or {found.max()} of {images}",
+            f"a region of interest names image {numbers.min()} or {numbers.max()} of {images}",
             remedy="check the first column of the regions",
         )
-    return found
+    return numbers
 
 
 def _samples(start: float, bin_: float, bins: int, ratio: int, size: int) -> tuple[Array, Array, Array, Array, int]:
-    """Sample points of all bins on one axis: the pixels below and above, the share of the latter, which lie inside."""
+    """Return the sample points of all bins on one axis: lower and upper pixels, shares, inside mask, count per bin."""
     count = max(ratio if ratio > 0 else math.ceil(bin_), 0)
     points = start + np.arange(bins, dtype=np.float32)[:, None] * np.float32(bin_)
     points = (
@@ -65,9 +65,10 @@ def _samples(start: float, bin_: float, bins: int, ratio: int, size: int) -> tup
 def roi_align(
     x: Array, rois: Array, scale: float, height: int, width: int, ratio: int, aligned: bool, *, out: Array
 ) -> None:
-    """x (N, C, H, W), rois (K, 5) of image, x1, y1, x2, y2 -> (K, C, height, width).
+    """Pool regions: x (N, C, H, W), rois (K, 5) of image, x1, y1, x2, y2 -> (K, C, height, width).
 
-    Every bin is the mean of `ratio` x `ratio` points between pixels; of one per pixel where `ratio` is not positive.
+    Every bin is the mean of `ratio` x `ratio` points between pixels, or of one point per pixel if `ratio` is not
+    positive.
     """
     images = _image(rois, len(x))
     for roi, image, result in zip(rois[:, 1:], images, out, strict=True):
@@ -92,7 +93,7 @@ def roi_align(
 
 @TABLE.kernel("torchvision.roi_pool.default", dtypes=WIDE | {DType.int32})
 def roi_pool(x: Array, rois: Array, scale: float, height: int, width: int, *, out: tuple[Array, Array]) -> None:
-    """x (N, C, H, W), rois (K, 5) -> the greatest pixels of every bin (K, C, height, width), and their places."""
+    """Find the greatest pixels of every bin: x (N, C, H, W), rois (K, 5) -> (K, C, height, width), and their places."""
     images = _image(rois, len(x))
     rows, columns = x.shape[2:]
     for k, (roi, image) in enumerate(zip(rois[:, 1:], images, strict=True)):
@@ -111,7 +112,7 @@ def roi_pool(x: Array, rois: Array, scale: float, height: int, width: int, *, ou
 
 
 def _bins(start: int, span: int, count: int, size: int) -> list[tuple[int, int]]:
-    """Where the bins of a region begin and end, within the image."""
+    """Return the starts and ends of a region's bins, clipped to the image."""
     step = np.float32(span) / np.float32(count)
     begins = (math.floor(np.float32(i) * step) + start for i in range(count))
     ends = (math.ceil(np.float32(i + 1) * step) + start for i in range(count))
@@ -137,10 +138,10 @@ def deform_conv2d(
     *,
     out: Array,
 ) -> None:
-    """A convolution whose taps are moved.
+    """Compute a convolution whose taps are moved by offsets -> (N, O, oh, ow).
 
-    x (N, C, H, W), weight (O, C / groups, kh, kw), offset (N, offset_groups * kh * kw * 2, oh, ow) of rows and columns,
-    mask (N, offset_groups * kh * kw, oh, ow), bias (O) -> (N, O, oh, ow).
+    x (N, C, H, W), weight (O, C / groups, kh, kw), bias (O), mask (N, offset_groups * kh * kw, oh, ow).
+    offset (N, offset_groups * kh * kw * 2, oh, ow), of rows and columns.
     """
     kernel, pixels = weight.shape[2:], out.shape[2:]
     taps = math.prod(kernel)
@@ -169,7 +170,7 @@ def deform_conv2d(
 
 
 def _between(image: Array, y: Array, x: Array) -> Array:
-    """The image (C, H, W) at points between its pixels (n) -> (C, n); pixels outside are 0."""
+    """Interpolate the image (C, H, W) at points between its pixels (n) -> (C, n); pixels outside are 0."""
     height, width = image.shape[1:]
     inside = (y > -1) & (y < height) & (x > -1) & (x < width)
     y, x = np.where(inside, y, 0), np.where(inside, x, 0)

@@ -1,11 +1,11 @@
-"""Operators of transformers: products with the weights of several experts."""
+"""Operators of transformers: matrix products with the weights of several experts."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from delegate.errors import KernelError
-from delegate.kernels.halves import Array
+from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE
 from delegate.kernels.table import KernelTable
 from delegate.program.dtypes import DType
@@ -15,9 +15,10 @@ TABLE = KernelTable("transformers")
 
 @TABLE.kernel("transformers.grouped_mm_fallback.default", dtypes=WIDE | {DType.int32, DType.int64})
 def grouped_mm(x: Array, weight: Array, ends: Array, *, out: Array) -> None:
-    """x (rows, in) sorted by expert, weight (experts, in, out), ends (experts): behind the last row of each.
+    """Multiply x (rows, in), sorted by expert, with weight (experts, in, out); ends (experts): the end of each one's
+    rows.
 
-    Rows beyond the last expert's give 0.
+    Rows after the last expert's rows become 0.
     """
     start = 0
     for matrix, end in zip(weight, ends.tolist(), strict=True):

@@ -1,7 +1,7 @@
-"""Half-precision types: bfloat16 as raw bits, and kernels that compute in float32 for them.
+"""Half-precision types: bfloat16 as raw bits, and float32 computation for kernels of 16-bit floats.
 
-NumPy has no bfloat16: its arrays are the raw 16 bits as uint16. A kernel is written for float32; `widened` makes the
-same kernel take float16 and bfloat16, converting what goes in and rounding what comes out, as torch does itself.
+NumPy has no bfloat16: its arrays are the raw 16 bits as uint16. A kernel is written for float32. `widened` makes the
+same kernel accept float16 and bfloat16: it converts the arguments and rounds the results, as torch does.
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ Array = np.ndarray[Any, np.dtype[Any]]
 HALF = frozenset({DType.float16, DType.bfloat16})
 LARGEST_BFLOAT16 = float.fromhex("0x1.FEp127")
 _FLOAT32 = np.dtype(np.float32)
-_HIGH = 1 if sys.byteorder == "little" else 0  # which half of a float32 is the bfloat16
-_SMALL = 1 << 10  # elements that NumPy converts as fast as we do
-_FIELDS = np.int32(-0x70002000)  # the sign, and the 15 bits of exponent and mantissa, of a float16 that was moved
+_HIGH = 1 if sys.byteorder == "little" else 0  # the 16 bits of a float32 that are the bfloat16
+_SMALL = 1 << 10  # elements up to which NumPy's own conversion is as fast
+_FIELDS = np.int32(-0x70002000)  # the sign, and the 15 bits of exponent and mantissa, of a shifted float16
 _SCALE, _BEYOND = np.float32(2.0**112), np.float32(65536)
-_BLOCK = 1 << 14  # elements whose temporaries stay in the cache
+_BLOCK = 1 << 14  # elements per block: the temporaries fit the cache
 
 
 def from_bfloat16(bits: Array) -> Array:
-    """The float32 values of bfloat16 bits (uint16), any shape; exact."""
+    """Convert bfloat16 bits (uint16) of any shape to float32 values; exact."""
     wide = bits.astype(np.uint32, order="C")
     wide <<= 16
     return wide.view(np.float32)
 
 
 def from_float16(values: Array) -> Array:
-    """float16 as float32, any shape, in the same order; exact. NumPy itself converts one element after the other."""
+    """Convert float16 of any shape to float32 in the same memory order; exact. NumPy converts one element at a time."""
     if values.size < _SMALL or not (values.flags.c_contiguous or values.flags.f_contiguous):
         return values.astype(_FLOAT32)
     if not values.flags.c_contiguous:
         return from_float16(values.T).T
     wide = np.empty(values.shape, _FLOAT32)
-    given, made = values.reshape(-1), wide.reshape(-1)
-    for start in range(0, given.size, _BLOCK):
-        widen_float16(given[start : start + _BLOCK], made[start : start + _BLOCK])
+    source, target = values.reshape(-1), wide.reshape(-1)
+    for start in range(0, source.size, _BLOCK):
+        widen_float16(source[start : start + _BLOCK], target[start : start + _BLOCK])
     return wide
 
 
 def widen_float16(half: Array, out: Array) -> None:
-    """float16 into float32, of one shape: sign, exponent and mantissa are moved to where float32 has them.
+    """Convert float16 to float32 of the same shape, by shifting sign, exponent and mantissa to their places in float32.
 
-    The exponent counts from another number there.
+    A multiplication then corrects the exponent, which has another bias in float32.
     """
     bits = out.view(np.int32)
     np.copyto(bits, half.view(np.int16))
     bits <<= 13
     bits &= _FIELDS
     out *= _SCALE
-    if out.max() >= _BEYOND or out.min() <= -_BEYOND:  # infinity and NaN are no numbers with a large exponent
+    if out.max() >= _BEYOND or out.min() <= -_BEYOND:  # infinity and NaN are not mere numbers with a large exponent
         np.copyto(out, half)
 
 
 def to_bfloat16(values: Array, out: Array | None = None) -> Array:
-    """Round float32 values to bfloat16 bits (uint16), half to even; NaN stays NaN. Written to `out` if it is given."""
+    """Round float32 values to bfloat16 bits (uint16), ties to even; NaN stays NaN. Write to `out` if there is one."""
     result = np.empty(values.shape, np.uint16) if out is None else out
     source = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint32)
     flat = result.reshape(-1) if result.flags.c_contiguous else np.empty(result.size, np.uint16)
@@ -74,7 +74,7 @@ def to_bfloat16(values: Array, out: Array | None = None) -> Array:
 
 
 def _round(bits: Array, out: Array) -> None:
-    """The upper halves of float32 bits, rounded to even by the lower ones."""
+    """Round float32 bits to their upper 16 bits, ties to even."""
     rounded = bits >> 16
     rounded &= 1
     rounded += 0x7FFF
@@ -86,7 +86,7 @@ def _round(bits: Array, out: Array) -> None:
 
 
 def widened(function: Callable[..., None], dtypes: frozenset[DType]) -> Callable[..., None]:
-    """A kernel's function for the half types among `dtypes` (of all its arguments and results), computed in float32."""
+    """Return a kernel's function for the half types among `dtypes` (of all its tensors), computed in float32."""
     return partial(_run_wide, function, frozenset(t.numpy for t in dtypes & HALF))
 
 
@@ -104,14 +104,14 @@ def _run_wide(function: Callable[..., None], half: frozenset[np.dtype[Any]], *ar
 
 
 def widened_allocating(function: Callable[..., Any], dtypes: frozenset[DType]) -> Callable[..., Any]:
-    """The same for a function that makes its results; there must be one half type, which the float32 ones get."""
+    """Return the same for a function that allocates its results; float32 results get the only half type of `dtypes`."""
     return partial(_allocate_wide, function, next(iter(dtypes & HALF)))
 
 
 def _allocate_wide(function: Callable[..., Any], half: DType, *args: Any) -> Any:
-    made = function(*[_widen(a, frozenset({half.numpy})) for a in args])
-    narrow = [_narrowed(r, half) for r in (made if isinstance(made, tuple) else (made,))]
-    return tuple(narrow) if isinstance(made, tuple) else narrow[0]
+    results = function(*[_widen(a, frozenset({half.numpy})) for a in args])
+    narrow = [_narrowed(r, half) for r in (results if isinstance(results, tuple) else (results,))]
+    return tuple(narrow) if isinstance(results, tuple) else narrow[0]
 
 
 def _narrowed(result: Array, half: DType) -> Array:
