@@ -26,11 +26,11 @@ from delegate.accuracy.samples import example_samples
 from delegate.edge.sources import exported_programs
 from delegate.lowering.compiler import Compiler
 from delegate.placement.alternatives import Alternatives
-from delegate.placement.examining import Examination, arrays_of
-from delegate.placement.plans import Candidate, Placed, Task
+from delegate.placement.elimination import fixed_rounds, measure_rounds
+from delegate.placement.plans import Candidate, ChosenPlan, Task
 from delegate.placement.policy import Placer
-from delegate.placement.racing import measured, rounds
-from delegate.placement.trials import ProcessBench, Trial, patience
+from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
+from delegate.placement.trials import ProcessRunnerFactory, Trial, answer_timeout
 from delegate.registry import default_registry
 from delegate.runtime.kernels import kernels_of
 from delegate.selection import select
@@ -78,25 +78,25 @@ class Model:
         compiler.take(exported_programs(exported))
         self.lowering = Alternatives(compiler, "forward")
         samples = example_samples({"forward": exported})["forward"]
-        self.examine = Examination(exported, self.lowering.edge(), samples, None, is_random=False)
-        self.leaves = arrays_of(self.examine.calls[0])
+        self.comparator = ReferenceComparator(exported, self.lowering.edge(), samples, None, is_random=False)
+        self.leaves = arrays_of(self.comparator.calls[0])
 
-    def placed(self, budget: float) -> Placed:
+    def placed(self, budget: float) -> ChosenPlan:
         """Choose, with nothing known from earlier."""
         task = Task("forward", [Candidate(n, n, self.lowering) for n in CANDIDATES], "latency", budget)
         with tempfile.TemporaryDirectory() as folder:
-            bench = ProcessBench(Path(folder), self.leaves, None, patience(budget))
-            return Placer(task, bench, self.examine).place()
+            factory = ProcessRunnerFactory(Path(folder), self.leaves, None, answer_timeout(budget))
+            return Placer(task, factory, self.comparator).place()
 
-    def over_best(self, chosen: Sequence[Placed], count: int) -> tuple[list[float], str]:
+    def over_best(self, chosen: Sequence[ChosenPlan], count: int) -> tuple[list[float], str]:
         """What each choice costs over the best of all; and what each plan takes, in words."""
-        plans = {self.lowering.alone(name).plan: name for name in CANDIDATES}
+        plans = {self.lowering.compile_preferring(name).plan: name for name in CANDIDATES}
         for one in chosen:
             plans.setdefault(one.plan, f"{one.placement.chosen} #{len(plans)}")
-        trials = [Trial(name, self.lowering.planned(plan).program, "forward") for plan, name in plans.items()]
+        trials = [Trial(name, self.lowering.compile_plan(plan).program, "forward") for plan, name in plans.items()]
         with tempfile.TemporaryDirectory() as folder:
-            bench = ProcessBench(Path(folder), self.leaves, None, 60.0)
-            records = measured(trials, bench, rounds(count), lambda: True)
+            factory = ProcessRunnerFactory(Path(folder), self.leaves, None, 60.0)
+            records = measure_rounds(trials, factory, fixed_rounds(count), lambda: True)
         costs = {name: float(np.quantile(record.rounds, 0.25)) for name, record in records.items()}
         least = min(costs.values())
         told = ", ".join(f"{name} {cost * 1e3:.2f} ms" for name, cost in costs.items())

@@ -1,12 +1,15 @@
-"""Placement by measuring: plans that are made of what candidates cost on this machine.
+"""Placement by measurement: choose the plan of a method by what its candidates cost on this machine.
 
-`stretches` cuts a method where it is narrow; `composing` makes plans of the candidates' own; `trials` runs programs in
-processes of their own (`worker`), in turns (`racing`); `survey` measures stretches; `choice` finds the cheapest ways
-through them by dynamic programming. `policy` is the way through all that, and `plans` has its words: `alone`, `mixing`
-and `together` make the plans that race, of one candidate, of several, and with branches at the same time; `search` is
-what they share. `kept` has what was measured outlast the process; `placing` does it for all methods of a program, as a
-configuration asks.
+Plans: `single_backend_plans` compiles one plan per candidate. `cross_backend_plans` combines candidates segment by
+segment, and `parallel_plans` runs branches in parallel. `segments` splits a method, `branches` finds its branches, and
+`compose` builds the combined plans.
 
-For another machine `replaying` writes a `bundle` here, which `visiting` measures there, and takes what was found there
-(`elsewhere`) for measured here; `judging` looks at results on both.
+Measurement: `trials` runs each program in a process of its own (`worker`). `elimination` measures rounds until the
+fastest program is known, `noise_filter` drops disturbed rounds, and `survey` measures the cost of segments.
+
+Choice: `policy` drives the search of one method, with the shared state in `search` and `search_state`.
+`program_placement` places all methods of a program, and `cache` stores results between processes.
+
+Remote measurement: `remote_placement` writes a `bundle`, which `bundle_measurement` measures on another machine.
+The results (`remote_costs`) then take the place of local measurements. `accuracy_check` compares results on both.
 """

@@ -1,4 +1,4 @@
-"""Other plans of a method that is being compiled."""
+"""Compile other plans of a method."""
 
 from __future__ import annotations
 
@@ -15,66 +15,59 @@ from delegate.program.model import Program
 from delegate.runtime.kernels import Kernels
 
 
-class OnItsWay(Protocol):
-    """A method on its way to a program."""
-
-    edge: EdgeProgram
-
-
 class Compiler(Protocol):
-    """What brings methods from edge programs to a program; `delegate.compile` has it."""
+    """A compiler from edge programs to programs; see `delegate.compile`."""
 
     @property
     def partitioners(self) -> Sequence[Partitioner]:
-        """In order of preference."""
+        """The partitioners in order of preference."""
 
     kernels: Kernels
 
     @property
     def methods(self) -> Mapping[str, Any]:
-        """By name, each an `OnItsWay`."""
+        """The methods by name, each with its program as `edge`."""
 
     @property
     def plans(self) -> list[Plan]:
-        """Of every method that has one."""
+        """The plans of all methods that have one."""
 
-    def another(
+    def fork_for_method(
         self, method: str, partitioners: Sequence[Partitioner], plan: SavedPlan | None = None, *, keep_all: bool = False
     ) -> Compiler:
-        """One for a method alone, as it is here, with other partitioners; each partition is compiled once for both.
+        """Return a compiler of one method with other partitioners. Both compile each partition once.
 
-        What runs at the same time is as in the plan, if there is one. With `keep_all` partitions stand however small
-        they are.
+        Branches run in parallel as in the plan, if there is one. `keep_all` keeps small partitions too.
         """
 
-    def emitted(self) -> tuple[Program, Any]:
-        """The program; raises DelegateError."""
+    def compile(self) -> tuple[Program, Any]:
+        """Return the program; raises DelegateError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """Compiles plans of one method; a `plans.Lowering`."""
+    """A compiler for plans of one method; a `plans.Lowering`."""
 
     compiler: Compiler
     method: str
 
     def edge(self) -> EdgeProgram:
-        """The method that is planned."""
-        found: EdgeProgram = self.compiler.methods[self.method].edge
-        return found
+        """Return the method that is planned."""
+        edge: EdgeProgram = self.compiler.methods[self.method].edge
+        return edge
 
-    def alone(self, candidate: str) -> Lowered:
-        """The plan by preference with a candidate before all others; raises DelegateError."""
-        return self._lowered(sorted(self.compiler.partitioners, key=lambda p: p.backend != candidate))
+    def compile_preferring(self, candidate: str) -> Lowered:
+        """Compile the plan by preference with one candidate first; raises DelegateError."""
+        return self._compile(sorted(self.compiler.partitioners, key=lambda p: p.backend != candidate))
 
-    def planned(self, plan: SavedPlan, *, keep_all: bool = False) -> Lowered:
-        """A plan; what cannot be kept of it runs on kernels. Raises DelegateError."""
-        return self._lowered(plan.partitioners(self.compiler.partitioners), plan, keep_all)
+    def compile_plan(self, plan: SavedPlan, *, keep_all: bool = False) -> Lowered:
+        """Compile a plan. Nodes that the plan cannot place run on kernels. Raises DelegateError."""
+        return self._compile(plan.partitioners(self.compiler.partitioners), plan, keep_all)
 
-    def _lowered(
+    def _compile(
         self, partitioners: Sequence[Partitioner], plan: SavedPlan | None = None, keep_all: bool = False
     ) -> Lowered:
-        other = self.compiler.another(self.method, partitioners, plan, keep_all=keep_all)
-        program, _ = other.emitted()
+        other = self.compiler.fork_for_method(self.method, partitioners, plan, keep_all=keep_all)
+        program, _ = other.compile()
         self.compiler.methods[self.method].edge = other.methods[self.method].edge
         return Lowered(SavedPlan.of(other.plans), program)

@@ -1,4 +1,4 @@
-"""Branches: parts of a method that need nothing of each other and have much of its work, e.g. two encoders."""
+"""Branches: groups of nodes without dependencies between them and with much of the work, e.g. two encoders."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from delegate.edge.node import is_compute, module_path
 from delegate.edge.program import EdgeProgram
 from delegate.partitioner.cost import work
 
-MOST = 4  # branches
-_LEAST = 0.1  # of the method's work, for a branch
-_DEPTH = 4  # modules in modules, whose children are looked at
+MAX_BRANCHES = 4  # branches
+_MIN_SHARE = 0.1  # of the method's work, for a branch
+_MAX_DEPTH = 4  # modules in modules, whose children are looked at
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Nodes that may run while those of another branch do.
+    """Nodes that can run in parallel with those of another branch.
 
     Args:
         graph: the method.
         name: of its module, or of its first node.
-        nodes: identities of the nodes that compute, in order.
+        nodes: identities of the compute nodes, in order.
     """
 
     graph: str
@@ -33,10 +33,10 @@ class Branch:
     nodes: tuple[str, ...]
 
 
-def branches(program: EdgeProgram) -> list[Branch]:
-    """The branches of a method whose running at the same time may save the most; none where it has no two.
+def find_branches(program: EdgeProgram) -> list[Branch]:
+    """Return the branches of a method that save the most time in parallel, or none if it has fewer than two.
 
-    Nodes belong to one that are of one module, or need the same inputs, or give to the same outputs.
+    Nodes of one branch share a module, or need the same inputs, or lead to the same outputs.
 
     Args:
         program: the method. It is not changed.
@@ -44,85 +44,87 @@ def branches(program: EdgeProgram) -> list[Branch]:
     nodes = [n for n in program.graph.nodes if n.op not in ("placeholder", "output")]
     costs = {n: work(n) for n in nodes if is_compute(n)}
     best: list[list[Node]] = []
-    least = _LEAST * sum(costs.values())
-    for kind in _kinds(program, nodes):
-        found = _independent(nodes, costs, least, kind)
-        if len(found) > 1 and _saved(found, costs) > _saved(best, costs):
-            best = found
+    least = _MIN_SHARE * sum(costs.values())
+    for group_of in _groupings(program, nodes):
+        groups = _independent(nodes, costs, least, group_of)
+        if len(groups) > 1 and _saved(groups, costs) > _saved(best, costs):
+            best = groups
     return [_branch(program, members) for members in best]
 
 
-def _kinds(program: EdgeProgram, nodes: Sequence[Node]) -> Iterator[Mapping[Node, Hashable]]:
-    """Ways to tell which nodes belong to one branch; a node that belongs to none is not there."""
+def _groupings(program: EdgeProgram, nodes: Sequence[Node]) -> Iterator[Mapping[Node, Hashable]]:
+    """Yield mappings from nodes to branches; a node without a branch is missing."""
     paths = {n: tuple(path.split(".")) for n in nodes if (path := module_path(n))}
-    for depth in range(_DEPTH):
+    for depth in range(_MAX_DEPTH):
         children: dict[tuple[str, ...], dict[Node, Hashable]] = {}  # a module -> the nodes in modules of it
         for node, modules in paths.items():
             if len(modules) > depth:
                 children.setdefault(modules[:depth], {})[node] = modules[depth]
         yield from children.values()
-    given = [n for n in program.graph.nodes if n.op == "placeholder" and not program.is_constant(n)]
+    inputs = [n for n in program.graph.nodes if n.op == "placeholder" and not program.is_constant(n)]
     (results,) = program.graph.find_nodes(op="output")
-    for found in (
-        _reached(given, nodes, lambda n: n.all_input_nodes),
+    for reached in (
+        _reached(inputs, nodes, lambda n: n.all_input_nodes),
         _reached(results.all_input_nodes, nodes[::-1], lambda n: list(n.users)),
     ):
-        yield {n: found[n] for n in nodes if n in found}
+        yield {n: reached[n] for n in nodes if n in reached}
 
 
 def _reached(
     ends: Sequence[Node], nodes: Sequence[Node], neighbours: Callable[[Node], Sequence[Node]]
 ) -> dict[Node, Hashable]:
-    """The nodes that one of the ends alone leads to, with that end."""
-    found: dict[Node, Node | None] = {end: end for end in ends}  # None: several lead to it
+    """Return the nodes that exactly one end leads to, with that end."""
+    end_of: dict[Node, Node | None] = {end: end for end in ends}  # None: several lead to it
     for node in nodes:
-        of = {found[n] for n in (node, *neighbours(node)) if n in found}
+        of = {end_of[n] for n in (node, *neighbours(node)) if n in end_of}
         if of:
-            found[node] = of.pop() if len(of) == 1 else None
-    return {node: end for node, end in found.items() if end is not None}
+            end_of[node] = of.pop() if len(of) == 1 else None
+    return {node: end for node, end in end_of.items() if end is not None}
 
 
 def _independent(
-    nodes: Sequence[Node], costs: Mapping[Node, int], least: float, kind: Mapping[Node, Hashable]
+    nodes: Sequence[Node], costs: Mapping[Node, int], least: float, group_of: Mapping[Node, Hashable]
 ) -> list[list[Node]]:
-    """The groups of this work at least, of which none needs another among them, in the order of the graph."""
+    """Return the independent groups with at least this work, in graph order."""
     groups: dict[Hashable, list[Node]] = {}
-    for node, group in kind.items():
+    for node, group in group_of.items():
         if node in costs:
             groups.setdefault(group, []).append(node)
     heavy = [members for members in groups.values() if sum(map(costs.__getitem__, members)) >= least]
     if len(heavy) < 2:
         return []
     own = {node: 1 << number for number, members in enumerate(heavy) for node in members}
-    behind: dict[Node, int] = {}  # the groups that a node needs
+    needed: dict[Node, int] = {}  # the groups that a node needs
     needs = [0] * len(heavy)
     for node in nodes:
         for source in node.all_input_nodes:
-            behind[node] = behind.get(node, 0) | behind.get(source, 0) | own.get(source, 0)
+            needed[node] = needed.get(node, 0) | needed.get(source, 0) | own.get(source, 0)
         if node in own:
             number = own[node].bit_length() - 1
-            needs[number] |= behind.get(node, 0) & ~own[node]
-    sets = ([heavy[n] for n in _apart(needs, first)] for first in range(len(heavy)))
-    return max(sets, key=lambda found: _saved(found, costs))
+            needs[number] |= needed.get(node, 0) & ~own[node]
+    sets = ([heavy[n] for n in _mutually_independent(needs, first)] for first in range(len(heavy)))
+    return max(sets, key=lambda groups: _saved(groups, costs))
 
 
-def _apart(needs: Sequence[int], first: int) -> list[int]:
-    """Groups that need nothing of each other, one of them among these, in order.
+def _mutually_independent(needs: Sequence[int], first: int) -> list[int]:
+    """Return groups without dependencies between them, in order.
 
     Args:
-        needs: of each group, those that it needs, as bits.
-        first: a group.
+        needs: for each group the groups that it needs, as bits.
+        first: a group of the result.
     """
-    kept = [first]
+    selected = [first]
     for number in range(len(needs)):
-        if len(kept) < MOST and not any(k == number or needs[number] >> k & 1 or needs[k] >> number & 1 for k in kept):
-            kept.append(number)
-    return sorted(kept)
+        if len(selected) < MAX_BRANCHES and not any(
+            k == number or needs[number] >> k & 1 or needs[k] >> number & 1 for k in selected
+        ):
+            selected.append(number)
+    return sorted(selected)
 
 
-def _saved(found: Sequence[Sequence[Node]], costs: Mapping[Node, int]) -> int:
-    """The work that is done while the longest branch is at work."""
-    sums = [sum(map(costs.__getitem__, members)) for members in found]
+def _saved(groups: Sequence[Sequence[Node]], costs: Mapping[Node, int]) -> int:
+    """Return the work that runs during the longest branch."""
+    sums = [sum(map(costs.__getitem__, members)) for members in groups]
     return sum(sums) - max(sums, default=0)
 
 

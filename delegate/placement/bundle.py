@@ -22,7 +22,7 @@ import numpy as np
 from delegate.destinations import require_file
 from delegate.errors import ProgramError
 from delegate.measured import UNITS
-from delegate.placement.judging import Array
+from delegate.placement.accuracy_check import Array
 from delegate.placement.trials import save_leaves
 from delegate.placement.worker import leaves
 from delegate.plain_data import amount, count, finite, flag, items, mapping, require_format, text
@@ -81,10 +81,10 @@ class Task:
 
 def digest(program: Program) -> str:
     """Of the bytes that a program is saved as."""
-    return _copied(program, None)
+    return _digest_and_copy(program, None)
 
 
-def described(call: Sequence[Any]) -> list[str]:
+def describe_arguments(call: Sequence[Any]) -> list[str]:
     """The arguments of a call in a few words each: dtype and sizes, or the value."""
     return [f"{leaf.dtype}{list(leaf.shape)}" if isinstance(leaf, np.ndarray) else repr(leaf) for leaf in call]
 
@@ -94,17 +94,19 @@ def write(tasks: Sequence[Task], path: str | os.PathLike[str]) -> None:
     require_file(path, "the bundle", ProgramError)
     try:
         with replacing(os.path.realpath(path)) as file, zipfile.ZipFile(file, "w") as archive:
-            told = []
+            methods = []
             for number, task in enumerate(tasks):
-                places = {id(entry.program): entry.program for entry in task.entries}
-                digests = [_stored(archive, f"{number}/{i}.dlg", program) for i, program in enumerate(places.values())]
-                told.append(_about(task, dict(zip(places, enumerate(digests), strict=True))))
-                for kind, given in (("call", task.calls), ("expected", task.expected or ())):
-                    for place, arrays in enumerate(given):
-                        held = io.BytesIO()
-                        save_leaves(held, arrays)
-                        archive.writestr(zipfile.ZipInfo(f"{number}/{kind}{place}.npz"), held.getvalue())
-            archive.writestr(zipfile.ZipInfo(_ABOUT), json.dumps({"format": FORMAT, "tasks": told}, indent=1))
+                members = {id(entry.program): entry.program for entry in task.entries}
+                digests = [
+                    _write_program(archive, f"{number}/{i}.dlg", program) for i, program in enumerate(members.values())
+                ]
+                methods.append(_about(task, dict(zip(members, enumerate(digests), strict=True))))
+                for kind, arrays_of_calls in (("call", task.calls), ("expected", task.expected or ())):
+                    for place, arrays in enumerate(arrays_of_calls):
+                        buffer = io.BytesIO()
+                        save_leaves(buffer, arrays)
+                        archive.writestr(zipfile.ZipInfo(f"{number}/{kind}{place}.npz"), buffer.getvalue())
+            archive.writestr(zipfile.ZipInfo(_ABOUT), json.dumps({"format": FORMAT, "tasks": methods}, indent=1))
     except (OSError, ValueError) as error:
         what = f"the bundle cannot be written: {getattr(error, 'strerror', None) or error}"
         remedy = "name a file in a folder that is there, where you may write and there is space"
@@ -124,8 +126,8 @@ def read(path: str | os.PathLike[str], folder: Path) -> list[Task]:
     try:
         with open_to_read(path) as stored, zipfile.ZipFile(stored) as archive:
             _require_stored(archive)
-            told = archive.read(_ABOUT) if archive.getinfo(_ABOUT).file_size <= _MOST_ABOUT else b""
-            about = json.loads(told)
+            document = archive.read(_ABOUT) if archive.getinfo(_ABOUT).file_size <= _MOST_ABOUT else b""
+            about = json.loads(document)
             require_format(about, FORMAT)
             tasks = [_read(archive, number, data, folder) for number, data in enumerate(items(about, "tasks"))]
     except ProgramError as error:
@@ -141,29 +143,29 @@ def read(path: str | os.PathLike[str], folder: Path) -> list[Task]:
     return tasks
 
 
-def _stored(archive: zipfile.ZipFile, member: str, program: Program) -> str:
+def _write_program(archive: zipfile.ZipFile, member: str, program: Program) -> str:
     """Write a program; gives its digest."""
     with archive.open(zipfile.ZipInfo(member), "w", force_zip64=True) as written:
-        return _copied(program, written)
+        return _digest_and_copy(program, written)
 
 
-def _copied(program: Program, written: IO[bytes] | None) -> str:
+def _digest_and_copy(program: Program, written: IO[bytes] | None) -> str:
     """The digest of a program's bytes, which are also written where that is wished."""
-    known = hashlib.sha256()
+    digest = hashlib.sha256()
     for piece in program_file.assemble(program):
-        known.update(piece)
+        digest.update(piece)
         if written is not None:
             written.write(piece)
-    return known.hexdigest()
+    return digest.hexdigest()
 
 
-def _about(task: Task, places: Mapping[int, tuple[int, str]]) -> dict[str, Any]:
+def _about(task: Task, members: Mapping[int, tuple[int, str]]) -> dict[str, Any]:
     """What is told of a task. `places` has the number of each program's member, and its digest, by its id."""
     programs = [
         {
             "name": entry.name,
-            "file": places[id(entry.program)][0],
-            "digest": places[id(entry.program)][1],
+            "file": members[id(entry.program)][0],
+            "digest": members[id(entry.program)][1],
             "threads": dict(entry.threads),
             "is_watched": entry.is_watched,
         }
@@ -181,25 +183,25 @@ def _about(task: Task, places: Mapping[int, tuple[int, str]]) -> dict[str, Any]:
 
 
 def _read(archive: zipfile.ZipFile, number: int, about: Mapping[str, Any], folder: Path) -> Task:
-    method, given, programs_of = text(about, "method"), count(about, "calls"), items(about, "programs")
+    method, call_count, programs_of = text(about, "method"), count(about, "calls"), items(about, "programs")
     if about["objective"] not in UNITS:
         raise ValueError(f"{about['objective']!r} is no objective")
-    if not given or not programs_of:
+    if not call_count or not programs_of:
         raise ValueError(f"method {method!r} has nothing to measure")
     place = folder / str(number)
     place.mkdir()
-    files = sorted({count(told, "file") for told in programs_of})
+    files = sorted({count(entry, "file") for entry in programs_of})
     programs = {i: _program(archive, f"{number}/{i}.dlg", folder) for i in files}
-    entries = [_entry(told, *programs[told["file"]]) for told in programs_of]
+    entries = [_entry(entry, *programs[entry["file"]]) for entry in programs_of]
     if len({entry.name for entry in entries}) < len(entries):
         raise ValueError(f"method {method!r} has two programs of one name")
     for entry in entries:
         if method not in {m.name for m in entry.program.methods}:
             raise ValueError(f"the program of {entry.name!r} has no method {method!r}")
-    calls = [_leaves(archive, f"{number}/call{i}.npz", folder) for i in range(given)]
+    calls = [_leaves(archive, f"{number}/call{i}.npz", folder) for i in range(call_count)]
     expected = None
     if flag(about, "is_compared"):
-        expected = [_leaves(archive, f"{number}/expected{i}.npz", folder) for i in range(given)]
+        expected = [_leaves(archive, f"{number}/expected{i}.npz", folder) for i in range(call_count)]
         if any(not isinstance(array, np.ndarray) or array.dtype.kind not in "biufc" for e in expected for array in e):
             raise ValueError("what results are compared with are no numbers")
     bound = None if about["bound"] is None else finite(about, "bound")
@@ -220,8 +222,8 @@ def _program(archive: zipfile.ZipFile, member: str, folder: Path) -> tuple[Progr
 def _entry(about: Mapping[str, Any], program: Program, known: str) -> Entry:
     if known != about["digest"]:
         raise ValueError(f"the file of {about['name']!r} is another program than {_ABOUT} says")
-    given = mapping(about, "threads")
-    threads = {backend: count(given, backend) for backend in given}
+    counts = mapping(about, "threads")
+    threads = {backend: count(counts, backend) for backend in counts}
     if not all(threads.values()):
         raise ValueError("numbers of threads should be positive")
     return Entry(text(about, "name"), program, threads, flag(about, "is_watched"), known)

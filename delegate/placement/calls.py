@@ -14,7 +14,7 @@ from delegate.config import Placing
 from delegate.emit.method import emit_inputs
 from delegate.errors import ConfigError, InputError
 from delegate.placement.alternatives import Compiler
-from delegate.placement.examining import MOST_SAMPLES, arrays_of
+from delegate.placement.reference_comparator import MAX_SAMPLES, arrays_of
 from delegate.program.model import Method
 from delegate.runtime.inputs import InputChecker
 from delegate.runtime.method import leaves_of
@@ -43,18 +43,20 @@ def samples_to_place(
             what = f"accuracy.inputs is for one method, and the program has {len(exported)}"
             raise ConfigError(what, where=_INPUTS, remedy="give `verify` a dict of inputs by method")
         where = _INPUTS
-        found = {name: _read(source, ep) for name, ep in exported.items()}
+        samples = {name: _read_samples(source, ep) for name, ep in exported.items()}
     else:
-        found = {} if verify is None else samples_of(verify, exported)
-    for name, calls in found.items():
+        samples = {} if verify is None else samples_of(verify, exported)
+    for name, calls in samples.items():
         edge, spec = compiler.methods[name].edge, exported[name].call_spec.in_spec
         inputs = emit_inputs(edge, compiler.kernels)
-        found[name] = [_fitting(call, inputs, spec, f"{where}, number {i}") for i, call in enumerate(calls, 1)]
-    missing = {name: ep for name, ep in exported.items() if name not in found}
-    return found | (example_samples(missing) if missing else {})
+        samples[name] = [
+            _match_structure(call, inputs, spec, f"{where}, number {i}") for i, call in enumerate(calls, 1)
+        ]
+    missing = {name: ep for name, ep in exported.items() if name not in samples}
+    return samples | (example_samples(missing) if missing else {})
 
 
-def _read(source: str, ep: ExportedProgram) -> list[Sample]:
+def _read_samples(source: str, ep: ExportedProgram) -> list[Sample]:
     try:
         from delegate.quantization.calibration import input_names, read_calibration
     except ModuleNotFoundError as error:
@@ -62,11 +64,11 @@ def _read(source: str, ep: ExportedProgram) -> list[Sample]:
             raise
         remedy = "pip install 'delegate[quantization]', or give the inputs as `verify`"
         raise ConfigError("data is read by what quantizes, and torchao is not installed", remedy=remedy) from error
-    batches = list(itertools.islice(read_calibration(source, input_names(ep), _INPUTS), MOST_SAMPLES))
+    batches = list(itertools.islice(read_calibration(source, input_names(ep), _INPUTS), MAX_SAMPLES))
     return samples_of(batches, {"forward": ep})["forward"]
 
 
-def _fitting(call: Sample, inputs: Method, spec: Any, where: str) -> Sample:
+def _match_structure(call: Sample, inputs: Method, spec: Any, where: str) -> Sample:
     """A call in the structure of the export; raises InputError where the method does not take it."""
     try:
         leaves = leaves_of(inputs, call.args, dict(call.kwargs))

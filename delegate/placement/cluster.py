@@ -16,7 +16,7 @@ from typing import Any
 
 from delegate.cache.environment import machine
 from delegate.errors import ConfigError
-from delegate.placement.trials import SHORTEST, ProcessBench, Seat, Trial, TrialFailed, Turn
+from delegate.placement.trials import MIN_TIMEOUT, ProcessRunnerFactory, ProgramRunner, RoundResult, Trial, TrialFailed
 from delegate.plugins import INSTANCE, one_line
 from delegate.probing.process import PATIENCE
 from delegate.program import file
@@ -27,42 +27,44 @@ _START = "start one, `ray start --head`, or correct this; for a cluster that ask
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _PackedTrial:
     """A `Trial` as it goes to a node, with its program as bytes."""
 
     program: bytes
     fields: Mapping[str, Any]
 
 
-class NodeSeat:
+class NodeRunner:
     """On a node: a program in a process of its own. A Ray actor, whose process may die.
 
     Args:
         wanted: the program.
-        leaves, kernels, limit: see `ProcessBench`.
+        leaves, kernels, limit: see `ProcessRunnerFactory`.
     """
 
-    def __init__(self, wanted: _Wanted, leaves: Sequence[Any], kernels: Sequence[str] | None, limit: float) -> None:
+    def __init__(
+        self, packed: _PackedTrial, leaves: Sequence[Any], kernels: Sequence[str] | None, limit: float
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="delegate-")
-        trial = Trial(program=file.load(wanted.program), **wanted.fields)
-        self._seat = ProcessBench(Path(self._folder.name), leaves, kernels, limit).seat(trial)
+        trial = Trial(program=file.load(packed.program), **packed.fields)
+        self._runner = ProcessRunnerFactory(Path(self._folder.name), leaves, kernels, limit).start(trial)
 
     def ready(self) -> str:
         """Wait until it can be called; gives the machine in words. Raises TrialFailed."""
-        self._seat.ready()
+        self._runner.ready()
         return machine()
 
-    def turn(self) -> Turn:
-        """See `Seat`."""
-        return self._seat.turn()
+    def measure_round(self) -> RoundResult:
+        """See `ProgramRunner`."""
+        return self._runner.measure_round()
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:
-        """See `Seat`."""
-        return self._seat.outputs(leaves)
+        """See `ProgramRunner`."""
+        return self._runner.outputs(leaves)
 
     def close(self) -> None:
-        """See `Seat`."""
-        self._seat.close()
+        """See `ProgramRunner`."""
+        self._runner.close()
         self._folder.cleanup()
 
 
@@ -102,13 +104,13 @@ class Cluster:
             ray.shutdown()
 
 
-class ClusterBench:
+class ClusterRunnerFactory:
     """Nodes of the cluster that this process is connected to.
 
     Programs go to one node as long as it carries what they need, so that rounds of two of them are pairs.
 
     Args:
-        leaves, kernels, limit, left: see `ProcessBench`.
+        leaves, kernels, limit, left: see `ProcessRunnerFactory`.
 
     Attributes:
         machines: those that programs have run on, in words.
@@ -121,26 +123,26 @@ class ClusterBench:
         limit: float,
         left: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        self._given, self._limit, self._left = (list(leaves), kernels, limit), PATIENCE * limit, left
+        self._arguments, self._limit, self._left = (list(leaves), kernels, limit), PATIENCE * limit, left
         self._used: list[str] = []
         self.machines: dict[str, None] = {}
 
-    def seat(self, trial: Trial) -> Seat:
+    def start(self, trial: Trial) -> ProgramRunner:
         """Begin with a program; raises TrialFailed where no node carries what it needs."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         node, needs = self._node({spec.backend for spec in trial.program.delegates})
         fields = {name: getattr(trial, name) for name in Trial.__slots__ if name != "program"}
-        wanted = _Wanted(file.serialize(trial.program), fields)
+        packed = _PackedTrial(file.serialize(trial.program), fields)
         options = {
             "num_cpus": 0,
             "resources": dict.fromkeys(needs, _SHARE),
             "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
             "max_restarts": 0,
         }
-        actor = ray.remote(NodeSeat).options(**options).remote(wanted, *self._given)
-        return _ClusterSeat(actor, lambda: min(self._limit, max(self._left(), 0.0) + SHORTEST), self.machines)
+        actor = ray.remote(NodeRunner).options(**options).remote(packed, *self._arguments)
+        return _ClusterRunner(actor, lambda: min(self._limit, max(self._left(), 0.0) + MIN_TIMEOUT), self.machines)
 
     def _node(self, backends: Iterable[str]) -> tuple[str, list[str]]:
         """A node that carries what backends need, and the resources that say so."""
@@ -157,34 +159,34 @@ class ClusterBench:
         raise TrialFailed(what)
 
 
-class _ClusterSeat:
+class _ClusterRunner:
     """An actor; what goes wrong there or on the way is TrialFailed."""
 
     def __init__(self, actor: Any, limit: Callable[[], float], machines: dict[str, None]) -> None:
         self._actor, self._limit, self._machines = actor, limit, machines
 
     def ready(self) -> None:
-        self._machines[self._ask(self._actor.ready.remote())] = None
+        self._machines[self._await(self._actor.ready.remote())] = None
 
-    def turn(self) -> Turn:
-        made: Turn = self._ask(self._actor.turn.remote())
-        return made
+    def measure_round(self) -> RoundResult:
+        result: RoundResult = self._await(self._actor.measure_round.remote())
+        return result
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:
-        made: list[Any] = self._ask(self._actor.outputs.remote(list(leaves)))
-        return made
+        outputs: list[Any] = self._await(self._actor.outputs.remote(list(leaves)))
+        return outputs
 
     def close(self) -> None:
         import ray
 
         try:
-            self._ask(self._actor.close.remote())
+            self._await(self._actor.close.remote())
         except TrialFailed:  # it is gone
             pass
         finally:
             ray.kill(self._actor)
 
-    def _ask(self, answer: Any) -> Any:
+    def _await(self, answer: Any) -> Any:
         import ray
         from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 

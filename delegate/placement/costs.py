@@ -1,6 +1,6 @@
-"""What was measured, as data: the words that the rest of this room, lockfiles and bundles share. Without torch.
+"""Measured costs as data, shared by lockfiles and bundles. Without torch.
 
-`Stretch`, `Record` and `Costs` are stable.
+`Segment`, `Record` and `SegmentCosts` are stable.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from delegate.plain_data import amount, items, text
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Nodes in a row of a method's graph, between two narrow places.
+class Segment:
+    """Consecutive nodes of a method between two narrow places.
 
     Args:
         graph: the method.
-        name: of the modules that it goes through, e.g. "layer1.0 to layer2.1".
-        nodes: identities of the nodes that compute, in order; those in graphs of its control flow are not among them.
-        names: names of all its nodes in the planned graph, which values of the program and timings have too.
-        graphs: names of the graphs of control flow that its nodes call.
-        bytes_in: that come in from stretches before it.
-        after: numbers of the stretches whose results it uses.
+        name: the modules that it goes through, e.g. "layer1.0 to layer2.1".
+        nodes: identities of the compute nodes, in order, without those in control-flow graphs.
+        names: names of all its nodes in the planned graph. Values of the program and timings have the same names.
+        graphs: names of the control-flow graphs that its nodes call.
+        bytes_in: bytes that come in from earlier segments.
+        after: numbers of the segments whose results it uses.
     """
 
     graph: str
@@ -38,60 +38,59 @@ class Stretch:
 
 @dataclass(slots=True)
 class Record:
-    """What running one program showed, a round a number. Round i of two records of one measurement is a pair.
+    """The rounds of one program. Round i of two records of one measurement is a pair.
 
     Args:
-        rounds: seconds a call, or bytes: the median of the calls of each round.
-        steps: of each round that was watched, what a call of a step took: the first value that it makes, or the name of
-            its partition -> seconds.
-        failure: why it could not be run to its end, e.g. "was killed by SIGSEGV"; what was measured before stays.
-        busy: how many rounds do not count, for other work had the cores; known where it was measured.
-        is_calm: whether no other work had the cores in those that count, for all that is known.
+        rounds: seconds per call, or bytes: the median of the calls of each round.
+        steps: for each watched round, seconds per step. A step has the name of its first value or of its partition.
+        failure: why the program stopped, e.g. "was killed by SIGSEGV". Earlier rounds stay.
+        busy: number of rounds that do not count, since other processes used the cores.
+        is_quiet: True if no other process used the cores in the rounds that count.
     """
 
     rounds: list[float] = field(default_factory=list)
     steps: list[Mapping[str, float]] = field(default_factory=list)
     failure: str = ""
     busy: int = 0
-    is_calm: bool = True
+    is_quiet: bool = True
 
     @property
     def cost(self) -> float | None:
-        """The median of its rounds; None where there are none."""
+        """The median of the rounds, or None without rounds."""
         return median(self.rounds) if self.rounds else None
 
     def to_data(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return the record as plain JSON values."""
         return {"rounds": self.rounds, "steps": [dict(s) for s in self.steps], "failure": self.failure}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Record:
-        """What `to_data` gave; raises KeyError, TypeError or ValueError for other data."""
+        """Return the record of the result of `to_data`; raises KeyError, TypeError or ValueError for other data."""
         steps = [{name: amount(step, name) for name in step} for step in items(data, "steps")]
         rounds = [amount({"rounds": each}, "rounds") for each in data["rounds"]]
         return cls(rounds, list(steps), text(data, "failure"))
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
-    """What choosing by stretches needs to know; the key of a pair is (the candidate before, the one behind).
+class SegmentCosts:
+    """Costs for a choice by segments. The key of a pair is (candidate before, candidate after).
 
     Args:
-        stretches: candidate -> seconds of every stretch, as a partition of its own, in the rounds that were run.
-        joined: candidate -> seconds saved at a border where both sides are its own and one partition, per border.
-        crossing: pair of candidates -> seconds that passing from one to the other takes beyond both, per border.
+        segments: candidate -> seconds of every segment as a partition of its own, by round.
+        savings: candidate -> seconds saved per border if both sides are one partition of that candidate.
+        crossing: pair of candidates -> extra seconds per border for the change from one to the other.
     """
 
-    stretches: Mapping[str, Sequence[Sequence[float]]]
-    joined: Mapping[str, Sequence[float]]
+    segments: Mapping[str, Sequence[Sequence[float]]]
+    savings: Mapping[str, Sequence[float]]
     crossing: Mapping[tuple[str, str], float]
 
     def rounds(self, candidate: str, members: Sequence[int]) -> list[float]:
-        """Seconds of stretches in a row as one partition, in the rounds that were run."""
-        saved = sum(self.joined[candidate][border] for border in members[:-1])
-        pieces = (self.stretches[candidate][number] for number in members)
+        """Return the seconds of consecutive segments as one partition, by round."""
+        saved = sum(self.savings[candidate][border] for border in members[:-1])
+        pieces = (self.segments[candidate][number] for number in members)
         return [max(sum(each) - saved, 0.0) for each in zip(*pieces, strict=False)]
 
-    def of(self, candidate: str, stretch: int) -> float:
-        """The median cost of a stretch on a candidate."""
-        return median(self.stretches[candidate][stretch])
+    def of(self, candidate: str, segment: int) -> float:
+        """Return the median cost of a segment on a candidate."""
+        return median(self.segments[candidate][segment])

@@ -70,10 +70,10 @@ class Lock:
         return yaml.safe_dump(_plain(data), sort_keys=True, allow_unicode=True, width=math.inf)
 
     @classmethod
-    def from_yaml(cls, given: str, where: str = "") -> Lock:
+    def from_yaml(cls, text: str, where: str = "") -> Lock:
         """The lock of such a text; raises PartitionError where it is none. `where` is for the message."""
         try:
-            parsed = parse(given)
+            parsed = parse(text)
             return cls._of(mapping({"a lock": None if parsed is None else parsed.data}, "a lock"))
         except NotPlain as error:
             what = f"the lockfile cannot be read, {error.what}"
@@ -124,10 +124,10 @@ class Lock:
 
         `where` it was read from is for the message.
         """
-        found = fingerprints(exported)
-        for name in sorted({*self.model, *found}):
-            if self.model.get(name) != found.get(name):
-                both = name in self.model and name in found
+        fingerprints = fingerprint_methods(exported)
+        for name in sorted({*self.model, *fingerprints}):
+            if self.model.get(name) != fingerprints.get(name):
+                both = name in self.model and name in fingerprints
                 what = f"method {name!r} is built otherwise" if both else f"only one of both has a method {name!r}"
                 raise PartitionError(f"the lock is of another model: {what}", where=where, remedy=AGAIN)
 
@@ -144,12 +144,12 @@ class Lock:
                 what = f"the lock runs nodes on {name!r}, which is not among the backends"
                 raise PartitionError(what, where=where, remedy=f"name it too, or {AGAIN}")
 
-    def require_kept(self, plans: Sequence[Plan], where: str) -> None:
+    def require_applied(self, plans: Sequence[Plan], where: str) -> None:
         """Raise PartitionError where plans that were made as it says have a node elsewhere, or a partition in parts."""
-        self.plan.require_kept(plans, where, AGAIN)
-        made = {(p.graph, node): p.name for p in SavedPlan.of(plans).partitions for node in p.nodes}
+        self.plan.require_applied(plans, where, AGAIN)
+        partition_of = {(p.graph, node): p.name for p in SavedPlan.of(plans).partitions for node in p.nodes}
         for partition in self.plan.partitions:
-            parts = {made[partition.graph, node] for node in partition.nodes}
+            parts = {partition_of[partition.graph, node] for node in partition.nodes}
             if len(parts) > 1:
                 what = f"partition {partition.name!r} of {partition.graph} cannot be one, it would be {len(parts)}"
                 why = "what is between its nodes runs elsewhere"
@@ -158,10 +158,10 @@ class Lock:
     def notes(self, here: Lock) -> tuple[str, ...]:
         """What is another where it is kept than where it was measured, for the report."""
         other = list(_changes("", self.versions, here.versions))
-        found = [f"locked: measured with other versions: {'; '.join(other)}"] if other else []
+        notes = [f"locked: measured with other versions: {'; '.join(other)}"] if other else []
         if self.machine != here.machine:
-            found.append(f"locked: measured on another machine: {self.machine}")
-        return tuple(found)
+            notes.append(f"locked: measured on another machine: {self.machine}")
+        return tuple(notes)
 
     def differences(self, other: Lock) -> Iterator[str]:
         """What another one has otherwise, a line each: what it is of, what moved, what it costs."""
@@ -183,22 +183,22 @@ class Lock:
             yield from _costs(ours[name], theirs[name])
 
 
-def fingerprints(exported: Mapping[str, ExportedProgram]) -> dict[str, str]:
+def fingerprint_methods(exported: Mapping[str, ExportedProgram]) -> dict[str, str]:
     """The structure of each method as a digest: its nodes, sizes and dtypes, those of control flow too."""
     return {name: hashlib.sha256(described(ep.graph_module)).hexdigest()[:16] for name, ep in exported.items()}
 
 
 def versions_of(backends: Iterable[str], registry: Registry) -> dict[str, str]:
     """The versions of this project, of torch, and of the libraries of backends, as they say."""
-    found = {"torch": str(torch.__version__)}
+    versions = {"torch": str(torch.__version__)}
     for name in backends:
         try:
             availability = registry.state(name).availability
         except DelegateError:
             continue
-        told = {} if availability is None else availability.versions
-        found.update({library: str(version) for library, version in told.items()})
-    return found
+        reported = {} if availability is None else availability.versions
+        versions.update({library: str(version) for library, version in reported.items()})
+    return versions
 
 
 def _changes(what: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What is placed, what may be chosen, and what was: the words between the policy, its caller and its measurements."""
+"""Data types and protocols that the policy, its callers and the measurements share."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from delegate.edge.program import EdgeProgram
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.judging import Examined
-from delegate.placement.trials import Seat, Trial
+from delegate.placement.accuracy_check import AccuracyResult
+from delegate.placement.trials import ProgramRunner, Trial
 from delegate.program.model import Program
 
 Options = Mapping[str, Mapping[str, Any]]
@@ -19,11 +19,11 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A plan of a method, compiled.
+    """A compiled plan of a method.
 
     Args:
-        plan: as the planner made it.
-        program: the method.
+        plan: the plan, as the planner returned it.
+        program: the compiled method.
     """
 
     plan: SavedPlan
@@ -31,26 +31,26 @@ class Lowered:
 
 
 class Lowering(Protocol):
-    """What compiles plans of one method, each partition once."""
+    """A compiler for plans of one method. It compiles each partition once."""
 
     def edge(self) -> EdgeProgram:
-        """The method that is planned."""
+        """Return the method that is planned."""
 
-    def alone(self, candidate: str) -> Lowered:
-        """The plan by preference with a candidate before all others; raises DelegateError."""
+    def compile_preferring(self, candidate: str) -> Lowered:
+        """Compile the plan by preference with one candidate first; raises DelegateError."""
 
-    def planned(self, plan: SavedPlan, *, keep_all: bool = False) -> Lowered:
-        """A plan, with `keep_all` also the partitions that would not be worth their call; raises DelegateError."""
+    def compile_plan(self, plan: SavedPlan, *, keep_all: bool = False) -> Lowered:
+        """Compile a plan. `keep_all` keeps partitions that are not worth their call. Raises DelegateError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What may be chosen for the whole, or for a stretch.
+    """A choice for the whole method or for one segment.
 
     Args:
-        name: for people.
-        backend: its first.
-        lowering: that compiles it. Candidates of one are mixed.
+        name: for the report.
+        backend: the preferred backend.
+        lowering: compiles it. Only candidates with the same lowering can be combined.
         options: of `delegate.load`, by name of a backend.
     """
 
@@ -62,15 +62,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is to be placed, and how.
+    """A method to place.
 
     Args:
         method: its name.
         candidates: the preferred first.
         objective: a key of `delegate.measured.UNITS`.
         budget: seconds.
-        callers: that call at the same time, where throughput is the objective.
-        mixes: whether candidates are mixed by stretches; else whole plans of one candidate are compared.
+        callers: number of concurrent callers if the objective is throughput.
+        mixes: True if plans may combine candidates by segment; else only single-backend plans are compared.
     """
 
     method: str
@@ -82,12 +82,12 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """What was chosen.
+class ChosenPlan:
+    """The chosen plan of a method.
 
     Args:
-        candidate: whose lowering it is of; of a mixed plan the first one's.
-        plan: where nodes run.
+        candidate: the candidate whose lowering compiled it; the first one of a combined plan.
+        plan: the backend of each node.
         options: of `delegate.load`, by name of a backend.
         placement: for the report.
     """
@@ -98,32 +98,32 @@ class Placed:
     placement: Placement
 
 
-class Examiner(Protocol):
-    """Looks at what programs give.
+class Comparator(Protocol):
+    """A comparison of results with the reference.
 
     Attributes:
-        is_random: whether the method draws random numbers, so that nothing can be compared.
+        is_random: True if the method draws random numbers, so that results cannot be compared.
     """
 
     is_random: bool
 
-    def __call__(self, seats: Mapping[str, Seat], programs: Mapping[str, Program]) -> Examined:
-        """What is wrong with the results of programs; keeps how near they are to torch's."""
+    def __call__(self, runners: Mapping[str, ProgramRunner], programs: Mapping[str, Program]) -> AccuracyResult:
+        """Compare the results of programs, store their SQNR, and return the failures."""
 
     def sqnr_db(self, name: str) -> float | None:
-        """How near they were, where that was looked at."""
+        """Return the SQNR of a program, or None if it was not compared."""
 
 
 @dataclass(frozen=True, slots=True)
-class WholePlan:
-    """A plan of the whole method.
+class MethodPlan:
+    """A plan of a method.
 
     Args:
-        name: for people.
-        lowered: compiled.
-        candidate: that it is of; of a mixed one the first's.
-        choice: candidates of the stretches, where it is mixed.
-        beside: candidates of the branches, where these run at the same time.
+        name: for the report.
+        lowered: the compiled plan.
+        candidate: its candidate; the first one of a combined plan.
+        choice: the candidate of each segment of a combined plan.
+        branch_choice: the candidate of each branch if branches run in parallel.
         options: of `delegate.load`, by name of a backend.
     """
 
@@ -131,34 +131,34 @@ class WholePlan:
     lowered: Lowered
     candidate: Candidate
     choice: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
+    branch_choice: tuple[str, ...] = ()
     options: Options = field(default_factory=dict)
 
 
-def trial_of(
+def make_trial(
     name: str, lowered: Lowered, options: Options, task: Task, objective: str = "latency", *, is_watched: bool = False
 ) -> Trial:
-    """A plan as a program to measure, with those of the options that are of its backends."""
-    own = of_partitions(options, lowered.program)
+    """Return the trial of a plan, with the options of the backends that it uses."""
+    own = partition_options(options, lowered.program)
     callers = task.callers if objective == "throughput" else 1
     return Trial(name, lowered.program, task.method, objective, own, is_watched, callers)
 
 
-def of_partitions(options: Options, program: Program) -> dict[str, Mapping[str, Any]]:
-    """The options of backends that a program has partitions of."""
+def partition_options(options: Options, program: Program) -> dict[str, Mapping[str, Any]]:
+    """Return the options of the backends that a program has partitions of."""
     used = {spec.backend for spec in program.delegates}
-    return {name: given for name, given in options.items() if name in used}
+    return {name: load_options for name, load_options in options.items() if name in used}
 
 
-def merged(plans: Iterable[WholePlan]) -> dict[str, Mapping[str, Any]]:
-    """The options of several; the first one's count where they differ."""
-    found: dict[str, Mapping[str, Any]] = {}
+def merge_options(plans: Iterable[MethodPlan]) -> dict[str, Mapping[str, Any]]:
+    """Merge the options of several plans; the first one wins."""
+    options: dict[str, Mapping[str, Any]] = {}
     for plan in plans:
-        for backend, given in plan.options.items():
-            found.setdefault(backend, given)
-    return found
+        for backend, load_options in plan.options.items():
+            options.setdefault(backend, load_options)
+    return options
 
 
-def own_plans(plans: Mapping[str, WholePlan]) -> dict[str, SavedPlan]:
-    """The plans as data."""
+def saved_plans(plans: Mapping[str, MethodPlan]) -> dict[str, SavedPlan]:
+    """Return the plans in saved form."""
     return {name: p.lowered.plan for name, p in plans.items()}

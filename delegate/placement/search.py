@@ -1,4 +1,4 @@
-"""What all steps on the way to the plan of one method share: its time, its measurements, and what was found so far."""
+"""The search for the plan of one method: its time, its measurements and its results so far."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from delegate.errors import DelegateError
 from delegate.measured import PlanCost
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.calm import Calm
 from delegate.placement.costs import Record
-from delegate.placement.found import Found
-from delegate.placement.plans import Examiner, Progress, Task, WholePlan, merged, trial_of
-from delegate.placement.racing import compared
-from delegate.placement.survey import Known
-from delegate.placement.trials import Bench, Seat
+from delegate.placement.elimination import measure_until_decided
+from delegate.placement.noise_filter import NoiseFilter
+from delegate.placement.plans import Comparator, MethodPlan, Progress, Task, make_trial, merge_options
+from delegate.placement.search_state import SearchState
+from delegate.placement.survey import SegmentCostStore
+from delegate.placement.trials import ProgramRunner, RunnerFactory
 from delegate.plugins import one_line
 from delegate.program.model import Program
 
-_HOPELESS = 2.5  # a candidate that takes so many times the best one's time is not asked about its parts
+_TOO_SLOW = 2.5  # the segments of a plan that takes this many times longer than the best are not measured
 
 
 @dataclass(frozen=True)
@@ -28,104 +28,106 @@ class Search:
     """The search for the plan of one method.
 
     Args:
-        task: what is to be placed.
-        bench: where programs are measured.
-        examine: looks at their results.
-        known: what stretches cost, from earlier.
-        progress: is told in a few words what is done.
-        clock: seconds.
-        start: of the search, by the clock.
-        found: about the method's plans so far.
-        calm: what is known of how long programs wait for a core.
+        task: the method.
+        factory: starts programs to measure.
+        comparator: compares results with the reference.
+        known: stored segment costs, or None.
+        progress: receives a short text for each step.
+        clock: returns seconds.
+        start: time of the start, by the clock.
+        state: the results so far.
+        noise_filter: the waiting times of earlier measurements.
     """
 
     task: Task
-    bench: Bench
-    examine: Examiner
-    known: Known | None
+    factory: RunnerFactory
+    comparator: Comparator
+    known: SegmentCostStore | None
     progress: Progress
     clock: Callable[[], float]
     start: float
-    found: Found = field(default_factory=Found)
-    calm: Calm = field(default_factory=Calm)
+    state: SearchState = field(default_factory=SearchState)
+    noise_filter: NoiseFilter = field(default_factory=NoiseFilter)
 
     @property
     def spent(self) -> float:
-        """Seconds so far."""
+        """Seconds since the start."""
         return self.clock() - self.start
 
     @property
     def is_timed(self) -> bool:
-        """Whether plans are compared that are made of the candidates' own."""
+        """True if plans that combine candidates are compared."""
         return self.task.mixes and self.task.objective in ("latency", "throughput")
 
     @property
     def is_simple(self) -> bool:
-        """Whether there is nothing to mix."""
+        """True if there is nothing to combine."""
         return not self.is_timed or len(self.task.candidates) < 2
 
     def has_time(self, share: float = 1.0) -> bool:
-        """Whether less than this share of the budget is spent."""
+        """Return True if less than this share of the budget is spent."""
         return self.spent < share * self.task.budget
 
     def accurate(self, names: Iterable[str]) -> list[str]:
-        """Those that keep the bound."""
-        return [name for name in names if name not in self.found.inaccurate]
+        """Return the plans that meet the accuracy bound."""
+        return [name for name in names if name not in self.state.inaccurate]
 
-    def race(self, plans: Sequence[WholePlan], share: float) -> dict[str, Record]:
-        """What rounds show of whole plans, until it is known which is the best, or this share of the budget is over."""
+    def measure(self, plans: Sequence[MethodPlan], share: float) -> dict[str, Record]:
+        """Measure plans until the best is known, or this share of the budget is spent."""
         self.progress(f"measuring {', '.join(p.name for p in plans)}")
-        trials = [trial_of(p.name, p.lowered, p.options, self.task, self.task.objective) for p in plans]
-        check = partial(self._looked_at, {p.name: p.lowered.program for p in plans})
-        inaccurate = self.found.inaccurate
-        return compared(trials, self.bench, check, inaccurate, partial(self.has_time, share), self.has_time, self.calm)
+        trials = [make_trial(p.name, p.lowered, p.options, self.task, self.task.objective) for p in plans]
+        check = partial(self._check, {p.name: p.lowered.program for p in plans})
+        inaccurate = self.state.inaccurate
+        return measure_until_decided(
+            trials, self.factory, check, inaccurate, partial(self.has_time, share), self.has_time, self.noise_filter
+        )
 
-    def _looked_at(self, programs: Mapping[str, Program], seats: Mapping[str, Seat]) -> Mapping[str, str]:
-        """The programs that are out for what they give, and why."""
-        failed, inaccurate = self.examine(seats, programs)
-        self.found.inaccurate.update(inaccurate)
+    def _check(self, programs: Mapping[str, Program], runners: Mapping[str, ProgramRunner]) -> Mapping[str, str]:
+        """Compare the results of programs, and return those that fail with the reason."""
+        failed, inaccurate = self.comparator(runners, programs)
+        self.state.inaccurate.update(inaccurate)
         return failed
 
-    def compiled(
-        self, name: str, plan: SavedPlan, candidates: Sequence[str], plans: Mapping[str, WholePlan], **given: Any
-    ) -> WholePlan | None:
-        """A plan of several candidates; None where there is no time for it or it cannot be compiled.
+    def compile(
+        self, name: str, plan: SavedPlan, candidates: Sequence[str], plans: Mapping[str, MethodPlan], **fields: Any
+    ) -> MethodPlan | None:
+        """Compile a plan of several candidates, or return None if that fails or the time is over.
 
         Args:
-            name: for people.
-            plan: that is to be compiled.
-            candidates: that it is of, the first one's lowering compiles it.
-            plans: candidate -> its own plan.
-            given: what else a `WholePlan` says.
+            name: for the report.
+            plan: the plan.
+            candidates: of the plan; the lowering of the first one compiles it.
+            plans: candidate -> its single-backend plan.
+            fields: other fields of the `MethodPlan`.
         """
         if not self.has_time():
-            self.found.not_tried.append(f"{name}: the budget was over before it was compiled")
+            self.state.not_tried.append(f"{name}: the budget was over before it was compiled")
             return None
         first = plans[candidates[0]].candidate
         self.progress(f"compiling for {name}")
         try:
-            lowered = first.lowering.planned(plan)
+            lowered = first.lowering.compile_plan(plan)
         except DelegateError as error:
-            self.found.failed.append(PlanCost(name, 0, why=one_line(error)))
+            self.state.failed.append(PlanCost(name, 0, why=one_line(error)))
             return None
-        options = merged(plans[c] for c in dict.fromkeys(candidates))
-        return WholePlan(name, lowered, first, options=options, **given)
+        options = merge_options(plans[c] for c in dict.fromkeys(candidates))
+        return MethodPlan(name, lowered, first, options=options, **fields)
 
-    def worth_a_look(self, best: str) -> list[WholePlan]:
-        """The plans of one candidate whose parts may be of use: the fastest first, none that is hopelessly slow.
+    def competitive_plans(self, best: str) -> list[MethodPlan]:
+        """Return the single-backend plans whose segments may be useful, the fastest first.
 
-        All are of the same lowering as the best.
+        All have the lowering of the best plan. Plans that are far slower are left out.
         """
-        least = self.found.records[best].cost or 0.0
-        own = self.found.plans[best].candidate.lowering
-        ran = {name: cost for name, r in self.found.records.items() if not r.failure and (cost := r.cost) is not None}
-        worth = []
+        least = self.state.records[best].cost or 0.0
+        own = self.state.plans[best].candidate.lowering
+        ran = {name: cost for name, r in self.state.records.items() if not r.failure and (cost := r.cost) is not None}
+        competitive = []
         for name in sorted(self.accurate(ran), key=ran.__getitem__):
-            plan = self.found.plans[name]
+            plan = self.state.plans[name]
             if plan.candidate.lowering is not own:
                 continue
-            if ran[name] > _HOPELESS * least:
-                self.found.not_tried.append(f"parts on {name}: it takes {ran[name] / least:.1f} times as long")
+            if ran[name] > _TOO_SLOW * least:
+                self.state.not_tried.append(f"parts on {name}: it takes {ran[name] / least:.1f} times as long")
             else:
-                worth.append(plan)
-        return worth
+                competitive.append(plan)
+        return competitive

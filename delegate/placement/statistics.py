@@ -9,7 +9,7 @@ from functools import cache
 from delegate.measured import Interval
 
 CONFIDENCE = 0.99  # of an interval; it is looked at after every round, which takes some of that
-LEAST = 8  # rounds: of fewer, no interval of the median is that sure
+MIN_ROUNDS = 8  # rounds: of fewer, no interval of the median is that sure
 
 
 def ratio(first: Sequence[float], second: Sequence[float]) -> Interval:
@@ -30,10 +30,10 @@ def ratio(first: Sequence[float], second: Sequence[float]) -> Interval:
 @cache
 def _rank(count: int) -> int | None:
     """How many of so many numbers in order may be left out at each end; None where all of them are too few."""
-    below, found = 0.0, None
+    below, rank_found = 0.0, None
     for rank in range(count // 2):
         below += math.comb(count, rank) / 2**count
         if 2 * below > 1 - CONFIDENCE:
             break
-        found = rank
-    return found
+        rank_found = rank
+    return rank_found

@@ -1,4 +1,4 @@
-"""Survey: what stretches and borders cost, from programs that are watched while they run whole, or from earlier."""
+"""Measure the cost of segments and borders from watched programs, or take it from earlier measurements."""
 
 from __future__ import annotations
 
@@ -10,70 +10,70 @@ from typing import Protocol
 
 from delegate.errors import DelegateError
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.calm import Calm
-from delegate.placement.composing import composed
-from delegate.placement.costs import Costs, Record, Stretch
-from delegate.placement.plans import Task, WholePlan, merged, own_plans, trial_of
-from delegate.placement.racing import SURVEYED, measured, rounds
-from delegate.placement.stretches import digest
-from delegate.placement.surveying import Rounds, extra_of, joined_of, steps_by_stretch
-from delegate.placement.trials import LATE, Bench, Trial
+from delegate.placement.compose import compose_segments
+from delegate.placement.costs import Record, Segment, SegmentCosts
+from delegate.placement.elimination import SURVEY_ROUNDS, fixed_rounds, measure_rounds
+from delegate.placement.noise_filter import NoiseFilter
+from delegate.placement.plans import MethodPlan, Task, make_trial, merge_options, saved_plans
+from delegate.placement.segments import segment_digest
+from delegate.placement.trials import BUDGET_OVER, RunnerFactory, Trial
 from delegate.plugins import one_line
 
-_LEAST = 3  # rounds, to go on with
-_NEVER = [math.inf]  # what passing from one candidate to another takes, where that could not be measured
+_MIN_ROUNDS = 3  # for a usable cost
+_NEVER = [math.inf]  # the crossing cost of a pair that could not be measured
 
 Pair = tuple[str, str]
+Rounds = list[list[float]]  # per segment, seconds of each round
 
 
-class Known(Protocol):
-    """What was measured earlier."""
+class SegmentCostStore(Protocol):
+    """A store of measured segment costs."""
 
-    def find(self, candidates: Sequence[str], what: str) -> list[float] | None:
-        """The seconds of rounds, where they are known."""
+    def get(self, candidates: Sequence[str], what: str) -> list[float] | None:
+        """Return the seconds of each round, or None if they are unknown."""
 
-    def keep(self, candidates: Sequence[str], what: str, seconds: Sequence[float]) -> None:
-        """Have them found."""
+    def put(self, candidates: Sequence[str], what: str, seconds: Sequence[float]) -> None:
+        """Store the seconds of each round."""
 
 
 class Survey:
-    """Measures stretches of one method on several candidates. What fails at that is left out.
+    """A measurement of the segments of one method on several candidates. Candidates that fail are dropped.
 
     Args:
-        task: what is placed.
-        stretches: of the method.
-        plans: candidate -> its own plan.
-        known: from earlier; None where nothing is.
-        bench: where programs run.
-        calm: what is known of how long programs wait for a core.
-        keeps: whether what is found may be kept; not where other work had the cores until now.
+        task: the method.
+        segments: of the method.
+        plans: candidate -> its single-backend plan.
+        known: stored costs, or None.
+        factory: starts programs to measure.
+        noise_filter: the waiting times of earlier measurements.
+        may_store: True if results may be stored; False if other processes used the cores earlier.
 
     Attributes:
-        notes: what could not be measured, for people.
-        are_pairs: whether all was measured together, so that rounds of two candidates are pairs.
+        notes: failures, for the report.
+        are_pairs: True if all was measured together, so that rounds of two candidates are pairs.
     """
 
     def __init__(
         self,
         task: Task,
-        stretches: Sequence[Stretch],
-        plans: Mapping[str, WholePlan],
-        known: Known | None,
-        bench: Bench,
-        calm: Calm,
+        segments: Sequence[Segment],
+        plans: Mapping[str, MethodPlan],
+        known: SegmentCostStore | None,
+        factory: RunnerFactory,
+        noise_filter: NoiseFilter,
         *,
-        keeps: bool = True,
+        may_store: bool = True,
     ) -> None:
-        self._task, self._stretches, self._plans = task, stretches, dict(plans)
-        self._known, self._bench, self._calm, self._keeps = known, bench, calm, keeps
+        self._task, self._segments, self._plans = task, segments, dict(plans)
+        self._known, self._factory, self._noise_filter, self._may_store = known, factory, noise_filter, may_store
         self._lowering = next(iter(plans.values())).candidate.lowering
         edge = self._lowering.edge()
-        self._digests = [digest(edge, s) for s in stretches]
-        self._pieces = {c: [self._find([c], d) for d in self._digests] for c in plans}
-        self._whole = {c: self._find([c], self._all) for c in plans}
-        self._crossing = {pair: self._find(pair, self._all) for pair in combinations(plans, 2)}
-        found = [self._whole.values(), self._crossing.values(), *self._pieces.values()]
-        self.are_pairs = all(rounds is None for each in found for rounds in each)
+        self._digests = [segment_digest(edge, s) for s in segments]
+        self._segment_rounds = {c: [self._get([c], d) for d in self._digests] for c in plans}
+        self._uncut = {c: self._get([c], self._all) for c in plans}
+        self._crossing = {pair: self._get(pair, self._all) for pair in combinations(plans, 2)}
+        earlier = [self._uncut.values(), self._crossing.values(), *self._segment_rounds.values()]
+        self.are_pairs = all(rounds is None for each in earlier for rounds in each)
         self.notes: list[str] = []
 
     @property
@@ -82,17 +82,17 @@ class Survey:
 
     @property
     def _pairs(self) -> list[Pair]:
-        """Those of the candidates that are left."""
+        """The pairs of the remaining candidates."""
         return list(combinations(self._plans, 2))
 
-    def _find(self, candidates: Sequence[str], what: str) -> list[float] | None:
-        return None if self._known is None else self._known.find(candidates, what)
+    def _get(self, candidates: Sequence[str], what: str) -> list[float] | None:
+        return None if self._known is None else self._known.get(candidates, what)
 
-    def costs(self, has_time: Callable[[], bool], progress: Callable[[str], None]) -> Costs | None:
-        """What all costs; None where there was no time for that, or fewer than two candidates can be cut."""
+    def costs(self, has_time: Callable[[], bool], progress: Callable[[str], None]) -> SegmentCosts | None:
+        """Return all costs, or None if the time is over or fewer than two candidates can be cut."""
         cuts: dict[tuple[str, ...], tuple[Trial, SavedPlan]] = {}
         for name in list(self._plans):
-            if any(rounds is None for rounds in self._pieces[name]):
+            if any(rounds is None for rounds in self._segment_rounds[name]):
                 cut = self._cut((name,), has_time, progress)
                 if cut is None:
                     del self._plans[name]
@@ -111,10 +111,15 @@ class Survey:
         if len(self._plans) < 2:
             return None
         pairs = self._pairs
-        pieces = {name: [rounds or [] for rounds in self._pieces[name]] for name in self._plans}
-        joined = {name: joined_of(self._stretches, pieces[name], self._whole[name] or []) for name in self._plans}
+        segment_rounds = {name: [rounds or [] for rounds in self._segment_rounds[name]] for name in self._plans}
+        savings = {
+            name: savings_per_border(self._segments, segment_rounds[name], self._uncut[name] or [])
+            for name in self._plans
+        }
         crossing = {p: max(median(self._crossing[p] or [0.0]), 0.0) for p in pairs}
-        return Costs(pieces, joined, crossing | {pair[::-1]: seconds for pair, seconds in crossing.items()})
+        return SegmentCosts(
+            segment_rounds, savings, crossing | {pair[::-1]: seconds for pair, seconds in crossing.items()}
+        )
 
     def _measure(
         self,
@@ -122,72 +127,129 @@ class Survey:
         has_time: Callable[[], bool],
         progress: Callable[[str], None],
     ) -> None:
-        """Run what is not known yet, and keep what it takes. A candidate that fails at it is out."""
-        whole = {
-            name: trial_of(f"whole {name}", p.lowered, p.options, self._task, is_watched=True)
+        """Measure and store the unknown costs. Drop candidates that fail."""
+        uncut = {
+            name: make_trial(f"whole {name}", p.lowered, p.options, self._task, is_watched=True)
             for name, p in self._plans.items()
-            if self._whole[name] is None
+            if self._uncut[name] is None
         }
-        trials = [*(trial for trial, _ in cuts.values()), *whole.values()]
+        trials = [*(trial for trial, _ in cuts.values()), *uncut.values()]
         if not trials:
             return
-        progress(f"measuring {len(self._stretches)} stretches on {', '.join(self._plans)}")
-        records = measured(trials, self._bench, rounds(SURVEYED), has_time, calm=self._calm)
-        self._keeps = self._keeps and all(r.is_calm for r in records.values())
-        self.notes += [f"{name}: {r.failure}" for name, r in records.items() if r.failure not in ("", LATE)]
-        measured_ones = {names for names, (trial, _) in cuts.items() if len(records[trial.name].steps) >= _LEAST}
+        progress(f"measuring {len(self._segments)} stretches on {', '.join(self._plans)}")
+        records = measure_rounds(
+            trials, self._factory, fixed_rounds(SURVEY_ROUNDS), has_time, noise_filter=self._noise_filter
+        )
+        self._may_store = self._may_store and all(r.is_quiet for r in records.values())
+        self.notes += [f"{name}: {r.failure}" for name, r in records.items() if r.failure not in ("", BUDGET_OVER)]
+        measured_ones = {names for names, (trial, _) in cuts.items() if len(records[trial.name].steps) >= _MIN_ROUNDS}
         for name in list(self._plans):
-            runs = name not in whole or len(records[whole[name].name].steps) >= _LEAST
+            runs = name not in uncut or len(records[uncut[name].name].steps) >= _MIN_ROUNDS
             if not runs or ((name,) in cuts and (name,) not in measured_ones):
                 late = "" if has_time() else " in the budget"
                 self.notes.append(f"stretches on {name}: they could not be measured{late}")
                 del self._plans[name]
-        for name in whole.keys() & self._plans.keys():
-            self._whole[name] = self._kept([name], self._all, _totals(records[whole[name].name]))
-        found = {n: steps_by_stretch(records[t.name], self._stretches, p) for n, (t, p) in cuts.items()}
+        for name in uncut.keys() & self._plans.keys():
+            self._uncut[name] = self._put([name], self._all, _totals(records[uncut[name].name]))
+        by_candidates = {n: rounds_by_segment(records[t.name], self._segments, p) for n, (t, p) in cuts.items()}
         for name in self._plans:
             if (name,) in cuts:
-                self._add(name, found[name,])
+                self._add(name, by_candidates[name,])
         for pair in self._pairs:
             if pair in measured_ones:
-                both = [self._pieces[name] for name in pair]
-                extra = extra_of(found[pair], [both[i % 2][i] or [] for i in range(len(self._stretches))])
-                self._crossing[pair] = self._kept(pair, self._all, [extra])
+                both = [self._segment_rounds[name] for name in pair]
+                extra = crossing_cost(by_candidates[pair], [both[i % 2][i] or [] for i in range(len(self._segments))])
+                self._crossing[pair] = self._put(pair, self._all, [extra])
             elif pair in cuts:
                 self._crossing[pair] = _NEVER
 
-    def _add(self, name: str, found: Rounds) -> None:
-        for number, seconds in enumerate(found):
-            if self._pieces[name][number] is None:
-                self._pieces[name][number] = self._kept([name], self._digests[number], seconds)
+    def _add(self, name: str, rounds_of_segments: Rounds) -> None:
+        for number, seconds in enumerate(rounds_of_segments):
+            if self._segment_rounds[name][number] is None:
+                self._segment_rounds[name][number] = self._put([name], self._digests[number], seconds)
 
-    def _kept(self, candidates: Sequence[str], what: str, seconds: list[float]) -> list[float]:
-        if self._known is not None and self._keeps:
-            self._known.keep(candidates, what, seconds)
+    def _put(self, candidates: Sequence[str], what: str, seconds: list[float]) -> list[float]:
+        if self._known is not None and self._may_store:
+            self._known.put(candidates, what, seconds)
         return seconds
 
     def _cut(
         self, names: tuple[str, ...], has_time: Callable[[], bool], progress: Callable[[str], None]
     ) -> tuple[Trial, SavedPlan] | None:
-        """The program with those stretches as partitions of their own whose cost is wanted, on these candidates by
-        turns; None where it cannot be had."""
+        """Compile the segments of unknown cost as single partitions, on these candidates in rotation.
+
+        Return None if they cannot be compiled or the budget is over.
+        """
         title = "/".join(names)
         if not has_time():
             self.notes.append(f"stretches on {title}: the budget was over before they were compiled")
             return None
-        count = len(self._stretches)
-        new = [i for i in range(count) if len(names) > 1 or self._pieces[names[0]][i] is None]
+        count = len(self._segments)
+        new = [i for i in range(count) if len(names) > 1 or self._segment_rounds[names[0]][i] is None]
         progress(f"compiling {len(new)} stretches for {title}")
         choice = [names[i % len(names)] for i in range(count)]
         try:
-            plan = composed(own_plans(self._plans), self._stretches, choice, apart=new)
-            lowered = self._lowering.planned(plan, keep_all=True)
+            plan = compose_segments(saved_plans(self._plans), self._segments, choice, separate=new)
+            compiled = self._lowering.compile_plan(plan, keep_all=True)
         except DelegateError as error:
             self.notes.append(f"stretches on {title}: {one_line(error)}")
             return None
-        options = merged(self._plans[name] for name in names)
-        return trial_of(f"cut {title}", lowered, options, self._task, is_watched=True), lowered.plan
+        options = merge_options(self._plans[name] for name in names)
+        return make_trial(f"cut {title}", compiled, options, self._task, is_watched=True), compiled.plan
 
 
 def _totals(record: Record) -> list[float]:
     return [sum(steps.values()) for steps in record.steps]
+
+
+def rounds_by_segment(record: Record, segments: Sequence[Segment], plan: SavedPlan) -> Rounds:
+    """Return the seconds of each segment in each round: its partitions and its nodes on kernels.
+
+    Args:
+        record: of a program whose partitions cross no segment border.
+        segments: of the method.
+        plan: of the program.
+    """
+    by_node = {(s.graph, node): number for number, s in enumerate(segments) for node in s.nodes}
+    segment_of = {name: number for number, s in enumerate(segments) for name in s.names}
+    for partition in plan.partitions:
+        for node in partition.nodes[:1]:
+            if (partition.graph, node) in by_node:
+                segment_of[partition.name] = by_node[partition.graph, node]
+    seconds_of: Rounds = [[] for _ in segments]
+    for steps in record.steps:
+        spent = [0.0] * len(segments)
+        for name, seconds in steps.items():
+            if name in segment_of:
+                spent[segment_of[name]] += seconds
+        for own, total in zip(seconds_of, spent, strict=True):
+            own.append(total)
+    return seconds_of
+
+
+def savings_per_border(
+    segments: Sequence[Segment], segment_rounds: Rounds, uncut_rounds: Sequence[float]
+) -> list[float]:
+    """Return the seconds that each border saves if both sides are one partition.
+
+    The saving is the difference between the cut and the uncut program, divided among borders by the passing bytes.
+
+    Args:
+        segments: of the method.
+        segment_rounds: rounds of the segments, each a partition of its own.
+        uncut_rounds: rounds of the uncut program.
+    """
+    passing = [s.bytes_in + 1 for s in segments[1:]]
+    extra = sum(map(median, segment_rounds)) - median(uncut_rounds)
+    return [extra * n / sum(passing) for n in passing]
+
+
+def crossing_cost(changing_rounds: Rounds, segment_rounds: Rounds) -> float:
+    """Return the extra seconds at a border between two candidates.
+
+    Args:
+        changing_rounds: rounds of the segments of a program that changes the candidate at each border.
+        segment_rounds: the same segments on the same candidates, in programs of one candidate.
+    """
+    beyond = sum(map(median, changing_rounds)) - sum(map(median, segment_rounds))
+    return beyond / (len(changing_rounds) - 1)

@@ -21,10 +21,10 @@ from delegate.probing.process import Child, Clock, ended
 from delegate.program import file
 from delegate.program.model import Program
 
-TURN = 0.04  # seconds of calls in a turn
-SHORTEST = 10.0  # seconds that a program gets for an answer, whatever the budget
-LATE = "the budget was over before it ran"
-_MOST_WORDS = 200  # characters of what a process that failed had to say
+ROUND_SECONDS = 0.04  # seconds of calls in a turn
+MIN_TIMEOUT = 10.0  # seconds that a program gets for an answer, whatever the budget
+BUDGET_OVER = "the budget was over before it ran"
+_MAX_STDERR = 200  # characters of what a process that failed had to say
 
 
 class TrialFailed(Exception):
@@ -59,7 +59,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class RoundResult:
     """One round of one program.
 
     Args:
@@ -73,13 +73,13 @@ class Turn:
     waited: float = 0.0
 
 
-class Seat(Protocol):
+class ProgramRunner(Protocol):
     """A program that takes its turns."""
 
     def ready(self) -> None:
         """Wait until it can be called; raises TrialFailed."""
 
-    def turn(self) -> Turn:
+    def measure_round(self) -> RoundResult:
         """Measure one round; raises TrialFailed, and RoundsOver where none is to be had, which ends all."""
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:
@@ -92,14 +92,14 @@ class Seat(Protocol):
         """End it."""
 
 
-class Bench(Protocol):
+class RunnerFactory(Protocol):
     """Where programs are measured: processes here, and whatever else has the devices."""
 
-    def seat(self, trial: Trial) -> Seat:
+    def start(self, trial: Trial) -> ProgramRunner:
         """Begin with a program; raises TrialFailed."""
 
 
-class ProcessBench:
+class ProcessRunnerFactory:
     """Each program in a process of its own on this machine.
 
     Args:
@@ -127,7 +127,7 @@ class ProcessBench:
         save_leaves(self._inputs, leaves)
         self._count = 0
 
-    def seat(self, trial: Trial) -> Process:
+    def start(self, trial: Trial) -> ProcessRunner:
         """Begin with a program; raises TrialFailed where no process can be started."""
         self._count += 1
         path = self.folder / f"{self._count}.dlg"
@@ -139,12 +139,12 @@ class ProcessBench:
             "kernels": None if self.kernels is None else list(self.kernels),
             "trusted": self.trust_code,
             "watched": trial.is_watched,
-            "options": {name: dict(given) for name, given in trial.options.items()},
+            "options": {name: dict(values) for name, values in trial.options.items()},
         }
-        return Process(trial, path, request, self.limit, self._left)
+        return ProcessRunner(trial, path, request, self.limit, self._left)
 
 
-class Process:
+class ProcessRunner:
     """A program in a process of its own.
 
     Args:
@@ -152,52 +152,52 @@ class Process:
         path: of its file.
         request: that opens it.
         limit: seconds for each answer.
-        left: see `ProcessBench`.
+        left: see `ProcessRunnerFactory`.
     """
 
     def __init__(
         self, trial: Trial, path: Path, request: Mapping[str, Any], limit: float, left: Callable[[], float]
     ) -> None:
         self._trial, self._path, self._limit, self._left = trial, path, limit, left
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         try:
             self._child = Child.start(
                 "delegate.placement.worker:main",
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._words,
+                stderr=self._stderr,
                 text=True,
             )
         except OSError as error:
-            self._words.close()
+            self._stderr.close()
             raise TrialFailed(f"no process can be started: {error}") from error
         self._process = self._child.process
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
-        self._say("open", **request)
+        self._send("open", **request)
 
     def ready(self) -> None:
         """Wait until the program has run once."""
-        self._answer()
+        self._receive()
 
-    def turn(self) -> Turn:
+    def measure_round(self) -> RoundResult:
         """One round."""
         if self._trial.objective == "file size":
-            return Turn(float(self._path.stat().st_size))
-        self._say("turn", seconds=TURN, callers=self._trial.callers)
-        said = self._answer()
+            return RoundResult(float(self._path.stat().st_size))
+        self._send("measure_round", seconds=ROUND_SECONDS, callers=self._trial.callers)
+        answer = self._receive()
         if self._trial.objective == "memory":
-            self._say("memory")
-            said = self._answer()
-        return Turn(float(said["cost"]), dict(said.get("steps", {})), float(said.get("waited", 0.0)))
+            self._send("memory")
+            answer = self._receive()
+        return RoundResult(float(answer["cost"]), dict(answer.get("steps", {})), float(answer.get("waited", 0.0)))
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:
         """What a call gives, as arrays; None for what is no number."""
-        given, made = (self._path.with_suffix(f".{kind}.npz") for kind in ("in", "out"))
-        save_leaves(given, leaves)
-        self._say("outputs", inputs=str(given), path=str(made))
-        count = int(self._answer()["count"])
-        with np.load(made) as stored:
+        inputs, outputs = (self._path.with_suffix(f".{kind}.npz") for kind in ("in", "out"))
+        save_leaves(inputs, leaves)
+        self._send("outputs", inputs=str(inputs), path=str(outputs))
+        count = int(self._receive()["count"])
+        with np.load(outputs) as stored:
             return [stored.get(str(i)) for i in range(count)]
 
     def close(self) -> None:
@@ -207,7 +207,7 @@ class Process:
             with contextlib.suppress(OSError, ValueError):  # what was written and not read
                 if pipe is not None:
                     pipe.close()
-        self._words.close()
+        self._stderr.close()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -216,15 +216,15 @@ class Process:
                 self._answers.put(line)
         self._answers.put(None)
 
-    def _say(self, do: str, **request: Any) -> None:
-        most = max(self._left(), 0.0) + SHORTEST
+    def _send(self, do: str, **request: Any) -> None:
+        most = max(self._left(), 0.0) + MIN_TIMEOUT
         self._clock = Clock(self._process.pid, min(self._limit, most), most)
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # it has ended, which its answer tells
             self._process.stdin.write(json.dumps({"do": do, **request}) + "\n")
             self._process.stdin.flush()
 
-    def _answer(self) -> Mapping[str, Any]:
+    def _receive(self) -> Mapping[str, Any]:
         line = self._next()
         if line is None:
             raise TrialFailed(f"{ended(self._process.wait())} while measured{self._last_words()}")
@@ -243,17 +243,17 @@ class Process:
                 raise TrialFailed(f"gave no answer in {self._clock.limit:.3g} s")
 
     def _last_words(self) -> str:
-        self._words.seek(0)
-        lines = self._words.read().decode(errors="replace").strip().splitlines()
-        return f": {lines[0][:_MOST_WORDS]}" if lines else ""
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
+        return f": {lines[0][:_MAX_STDERR]}" if lines else ""
 
 
-def patience(budget: float) -> float:
+def answer_timeout(budget: float) -> float:
     """Seconds that a program gets for an answer, by what all of them may take."""
-    return max(SHORTEST, budget / 2)
+    return max(MIN_TIMEOUT, budget / 2)
 
 
-def until(end: float) -> Callable[[], float]:
+def seconds_until(end: float) -> Callable[[], float]:
     """Gives the seconds that are left until a time by `time.monotonic`."""
     return lambda: end - time.monotonic()
 

@@ -96,7 +96,7 @@ class _Work:
         self.base = before
         return {}
 
-    def turn(self, seconds: float, callers: int) -> Mapping[str, Any]:
+    def measure_round(self, seconds: float, callers: int) -> Mapping[str, Any]:
         """Call for about so long; gives seconds a call, and of each step that is watched.
 
         Args:
@@ -124,22 +124,22 @@ class _Work:
 
         That is its results, then the inputs that it writes to, then the states by name.
         """
-        context, given = self.program.context(), leaves(inputs)
+        context, arguments = self.program.context(), leaves(inputs)
         method = context.method(self.method)
-        results = [*method.run(given), *(given[number] for number in sorted(method.written))]
+        results = [*method.run(arguments), *(arguments[number] for number in sorted(method.written))]
         results += [state for _, state in sorted(context.snapshot().items())]
-        kept = {str(i): np.asarray(r) for i, r in enumerate(results) if isinstance(r, _NUMBERS)}
-        np.savez(path, **kept)  # type: ignore[arg-type]
+        arrays = {str(i): np.asarray(r) for i, r in enumerate(results) if isinstance(r, _NUMBERS)}
+        np.savez(path, **arrays)  # type: ignore[arg-type]
         return {"count": len(results)}
 
     def _steps(self) -> dict[str, int]:
         """Nanoseconds so far by the name of a partition, or of the first value that a step makes."""
-        found: dict[str, int] = {}
+        spent: dict[str, int] = {}
         for timing in () if self.profile is None else self.profile.timings:
             what = timing.what.removeprefix("copy for ")
             name = what.removeprefix("partition ") if what.startswith("partition ") else timing.name
-            found[name] = found.get(name, 0) + timing.nanoseconds
-        return found
+            spent[name] = spent.get(name, 0) + timing.nanoseconds
+        return spent
 
     def _crowd(self, seconds: float, callers: int) -> Mapping[str, Any]:
         contexts = [self.program.context() for _ in range(callers)]
@@ -171,9 +171,9 @@ def _waited() -> float:
     Linux tells; elsewhere it is 0.
     """
     nanoseconds = 0
-    for told in Path("/proc/self/task").glob("*/schedstat"):
+    for path in Path("/proc/self/task").glob("*/schedstat"):
         with contextlib.suppress(OSError):  # that thread has ended
-            nanoseconds += int(told.read_text().split()[1])
+            nanoseconds += int(path.read_text().split()[1])
     try:
         stolen = int(Path("/proc/stat").read_text().split()[8]) / os.sysconf("SC_CLK_TCK")  # of all cores
     except (OSError, ValueError, LookupError, AttributeError):
@@ -184,8 +184,8 @@ def _waited() -> float:
 def _memory() -> int:
     """The most bytes that this process had at once."""
     with contextlib.suppress(OSError, LookupError, ValueError):  # Linux tells it of this program alone,
-        told = Path("/proc/self/status").read_text().partition("VmHWM:")[2]
-        return int(told.split()[0]) * 1024
+        text = Path("/proc/self/status").read_text().partition("VmHWM:")[2]
+        return int(text.split()[0]) * 1024
     import resource  # and here of what the parent had when it started this one, too
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

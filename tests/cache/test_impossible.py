@@ -13,8 +13,8 @@ import torch
 
 import delegate
 from delegate.cache.store import Store
-from delegate.partitioner.kept import KeptArtifacts
-from delegate.placement.kept import KeptChoices, KeptCosts
+from delegate.partitioner.artifact_cache import ArtifactCache
+from delegate.placement.cache import CostCache, PlacementCache
 from delegate.plugins import State
 from delegate.registry import default_registry
 from delegate.testing import assert_same
@@ -25,11 +25,11 @@ NONSENSE = (None, True, -1, 0, 1e400, math.nan, 10**400, "", "text", [], [1], [[
 @pytest.mark.parametrize("seconds", [n for n in NONSENSE if n != [1]] + [[n] for n in NONSENSE if n not in (0, 1)])
 def test_costs(tmp_path, seconds):
     store = Store(tmp_path)
-    costs = KeptCosts(store, {"a": "a"})
-    costs.keep(["a"], "what", [0.5])
-    assert costs.find(["a"], "what") == [0.5]
+    costs = CostCache(store, {"a": "a"})
+    costs.put(["a"], "what", [0.5])
+    assert costs.get(["a"], "what") == [0.5]
     store.put(costs._key(["a"], "what"), {"seconds": seconds}, [])
-    assert costs.find(["a"], "what") is None
+    assert costs.get(["a"], "what") is None
     assert not store.sizes()
 
 
@@ -38,9 +38,9 @@ def test_choices_and_artifacts(tmp_path):
         for name in ("candidate", "plan", "options", "placement", "cut_short", "refused", "compile_specs", "notes"):
             store = Store(tmp_path / f"{number}{name}")
             store.put("key", {name: value}, [b"blob"])
-            assert KeptChoices(store).find("key", 1.0) is None
+            assert PlacementCache(store).get("key", 1.0) is None
             store.put("key", {"compile_specs": {}, "notes": [], "space": "", **{name: value}}, [b"blob"])
-            KeptArtifacts(store, {}).find("key")  # a value or a miss, and no error
+            ArtifactCache(store, {}).get("key")  # a value or a miss, and no error
 
 
 def changed(value, rng):

@@ -11,7 +11,7 @@ from torch import nn
 
 from delegate.edge.export import to_edge
 from delegate.edge.identity import identify
-from delegate.placement.branches import branches
+from delegate.placement.branches import find_branches
 from tests.placement.test_stretches import Block
 
 X = torch.randn(4, 16)
@@ -70,7 +70,7 @@ def test_what_needs_nothing_of_each_other(name: str) -> None:
     wires, expected = CASES[name]
     ep = torch.export.export(Wired(wires).eval(), (X, torch.randn(4, 16)))
     program = identify(to_edge(ep))
-    found = branches(program)
+    found = find_branches(program)
     if isinstance(expected, int):
         assert len(found) == expected
     else:

@@ -8,18 +8,18 @@ import random
 
 import pytest
 
-from delegate.placement.calm import Calm
-from delegate.placement.choice import choice_of, choices
-from delegate.placement.costs import Costs, Record
-from delegate.placement.racing import Race, beats, winner
-from delegate.placement.statistics import CONFIDENCE, LEAST, ratio
-from delegate.placement.trials import Turn
+from delegate.placement.costs import Record, SegmentCosts
+from delegate.placement.cross_backend_plans import cheapest_choices, cost_choice
+from delegate.placement.elimination import EliminationTest, beats, choose_winner
+from delegate.placement.noise_filter import NoiseFilter
+from delegate.placement.statistics import CONFIDENCE, MIN_ROUNDS, ratio
+from delegate.placement.trials import RoundResult
 
 
-def random_costs(seed: int, stretches: int, names: str) -> Costs:
+def random_costs(seed: int, stretches: int, names: str) -> SegmentCosts:
     draw = random.Random(seed)
     pairs = itertools.permutations(names, 2)
-    return Costs(
+    return SegmentCosts(
         {name: [[draw.uniform(1, 3)] for _ in range(stretches)] for name in names},
         {name: [draw.uniform(-0.2, 1) for _ in range(stretches - 1)] for name in names},
         {pair: draw.uniform(0, 0.5) for pair in pairs},
@@ -30,33 +30,33 @@ def random_costs(seed: int, stretches: int, names: str) -> Costs:
 @pytest.mark.parametrize(("stretches", "names"), [(1, "ab"), (4, "abc"), (6, "ab"), (5, "a")])
 def test_the_best_choices_are_found(seed: int, stretches: int, names: str) -> None:
     costs = random_costs(seed, stretches, names)
-    everything = sorted(choice_of(costs, c) for c in itertools.product(names, repeat=stretches))
-    found = choices(costs, 3)
+    everything = sorted(cost_choice(costs, c) for c in itertools.product(names, repeat=stretches))
+    found = cheapest_choices(costs, 3)
     assert [c.candidates for c in found] == [c.candidates for c in everything[:3]]
     assert [c.seconds for c in found] == pytest.approx([c.seconds for c in everything[:3]])
 
 
 def test_nothing_to_choose() -> None:
-    assert choices(Costs({}, {}, {}), 3) == []
+    assert cheapest_choices(SegmentCosts({}, {}, {}), 3) == []
 
 
 def test_what_joining_saves_keeps_neighbours_together() -> None:
-    apart = Costs({"a": [[1.0], [2.0], [1.0]], "b": [[2.0], [1.5], [2.0]]}, {"a": [0, 0], "b": [0, 0]}, {})
-    assert choices(apart, 1)[0].candidates == ("a", "b", "a")
-    joined = Costs(apart.stretches, {"a": [0.3, 0.3], "b": [0, 0]}, {})
-    assert choices(joined, 1)[0].candidates == ("a", "a", "a")
-    dear = Costs(apart.stretches, apart.joined, {("a", "b"): 0.3, ("b", "a"): 0.3})
-    assert choices(dear, 1)[0].candidates == ("a", "a", "a")
+    apart = SegmentCosts({"a": [[1.0], [2.0], [1.0]], "b": [[2.0], [1.5], [2.0]]}, {"a": [0, 0], "b": [0, 0]}, {})
+    assert cheapest_choices(apart, 1)[0].candidates == ("a", "b", "a")
+    joined = SegmentCosts(apart.segments, {"a": [0.3, 0.3], "b": [0, 0]}, {})
+    assert cheapest_choices(joined, 1)[0].candidates == ("a", "a", "a")
+    dear = SegmentCosts(apart.segments, apart.savings, {("a", "b"): 0.3, ("b", "a"): 0.3})
+    assert cheapest_choices(dear, 1)[0].candidates == ("a", "a", "a")
 
 
 def test_an_interval_is_of_the_median() -> None:
     few = ratio([1.0, 2.0], [2.0, 2.0])
     assert (few.ratio, few.low, few.high, few.is_known) == (0.75, 0.0, math.inf, False)
-    least = ratio([0.9 + 0.01 * i for i in range(LEAST)], [1.0] * LEAST)
+    least = ratio([0.9 + 0.01 * i for i in range(MIN_ROUNDS)], [1.0] * MIN_ROUNDS)
     assert least.low == pytest.approx(0.9)
     assert least.high == pytest.approx(0.97)
     assert least.is_known
-    assert not ratio([1.0, 1.1] * LEAST, [1.0] * 2 * LEAST).is_known
+    assert not ratio([1.0, 1.1] * MIN_ROUNDS, [1.0] * 2 * MIN_ROUNDS).is_known
     assert ratio([], []).high == math.inf
     assert ratio([0.0], [0.0]).ratio == 1.0
 
@@ -74,71 +74,74 @@ def test_intervals_hold_the_median_as_often_as_they_say(count: int) -> None:
 
 
 def test_the_simpler_plan_is_taken_unless_another_is_better_beyond_the_noise() -> None:
-    noisy = Record([1.0, 1.2] * LEAST)
-    other = Record([1.2, 0.95] * LEAST)
-    fast = Record([0.8, 0.9] * LEAST)
-    failed = Record([0.1] * LEAST, failure="it crashed")
+    noisy = Record([1.0, 1.2] * MIN_ROUNDS)
+    other = Record([1.2, 0.95] * MIN_ROUNDS)
+    fast = Record([0.8, 0.9] * MIN_ROUNDS)
+    failed = Record([0.1] * MIN_ROUNDS, failure="it crashed")
     records = {"noisy": noisy, "other": other, "fast": fast, "failed": failed, "never": Record()}
-    assert winner(records, ["noisy", "other", "never"]) == "noisy"
-    assert winner(records, ["other", "noisy"]) == "other"
-    assert winner(records, ["noisy", "failed", "other", "fast"]) == "fast"
-    assert winner(records, ["failed", "never"]) is None
+    assert choose_winner(records, ["noisy", "other", "never"]) == "noisy"
+    assert choose_winner(records, ["other", "noisy"]) == "other"
+    assert choose_winner(records, ["noisy", "failed", "other", "fast"]) == "fast"
+    assert choose_winner(records, ["failed", "never"]) is None
 
 
 @pytest.mark.parametrize(("rounds", "times", "is_known"), [(1, 1.5, True), (1, 1.2, False), (5, 1.4, True)])
-@pytest.mark.parametrize("is_calm", [True, False])
-def test_a_few_rounds_tell_what_is_far_behind(rounds: int, times: float, is_known: bool, is_calm: bool) -> None:
+@pytest.mark.parametrize("is_quiet", [True, False])
+def test_a_few_rounds_tell_what_is_far_behind(rounds: int, times: float, is_known: bool, is_quiet: bool) -> None:
     """A budget that was used up left a plan at 1.67 of another, since an interval needs more rounds."""
-    first, other = Record([times, times * 1.1] * 3, is_calm=is_calm), Record([1.0, 1.05] * 3, is_calm=is_calm)
+    first, other = Record([times, times * 1.1] * 3, is_quiet=is_quiet), Record([1.0, 1.05] * 3, is_quiet=is_quiet)
     del first.rounds[rounds:], other.rounds[rounds:]
-    assert winner({"first": first, "other": other}, ["first", "other"]) == ("other" if is_known else "first")
+    assert choose_winner({"first": first, "other": other}, ["first", "other"]) == ("other" if is_known else "first")
 
 
 def test_one_that_beats_the_first_alone_is_not_taken() -> None:
     """A is beaten by C, B is not: B is simpler than C."""
-    a, b, c = Record([1.0] * LEAST), Record([0.9, 1.05] * (LEAST // 2)), Record([0.95] * LEAST)
+    a, b, c = Record([1.0] * MIN_ROUNDS), Record([0.9, 1.05] * (MIN_ROUNDS // 2)), Record([0.95] * MIN_ROUNDS)
     assert beats(c, a)
     assert not beats(c, b)
-    assert winner({"a": a, "b": b, "c": c}, ["a", "b", "c"]) == "b"
+    assert choose_winner({"a": a, "b": b, "c": c}, ["a", "b", "c"]) == "b"
 
 
 def test_a_race_ends_when_all_is_known() -> None:
-    race, records = Race(), {"a": Record(), "b": Record(), "c": Record()}
+    race, records = EliminationTest(), {"a": Record(), "b": Record(), "c": Record()}
     costs = {"a": 1.0, "b": 1.1, "c": 3.0}
     while names := race(records):
         for name in names:
             records[name].rounds.append(costs[name])
     counts = {name: len(r.rounds) for name, r in records.items()}
-    assert counts == {"a": LEAST, "b": LEAST, "c": 3}  # c was far behind from the start
-    assert winner(records, ["c", "b", "a"]) == "a"
+    assert counts == {"a": MIN_ROUNDS, "b": MIN_ROUNDS, "c": 3}  # c was far behind from the start
+    assert choose_winner(records, ["c", "b", "a"]) == "a"
 
 
 def test_a_race_of_equals_ends_when_they_are_known_to_be() -> None:
-    race, records = Race(most=100), {"a": Record(), "b": Record()}
+    race, records = EliminationTest(most=100), {"a": Record(), "b": Record()}
     while names := race(records):
         for name in names:
             records[name].rounds.append(1.0 if name == "a" else 1.001)
-    assert len(records["a"].rounds) == LEAST
+    assert len(records["a"].rounds) == MIN_ROUNDS
 
 
 def test_what_is_in_the_table_alone_beats_nobody() -> None:
-    race, records = Race(beside={"x"}), {"a": Record(), "b": Record(), "x": Record()}
+    race, records = EliminationTest(table_only={"x"}), {"a": Record(), "b": Record(), "x": Record()}
     while names := race(records):
         for name in names:
             records[name].rounds.append({"a": 1.0, "b": 1.3, "x": 0.1}[name])
-    assert 0 < len(records["x"].rounds) < LEAST
-    assert len(records["b"].rounds) == LEAST
+    assert 0 < len(records["x"].rounds) < MIN_ROUNDS
+    assert len(records["b"].rounds) == MIN_ROUNDS
 
 
 def test_a_library_that_waits_for_its_own_threads_is_not_disturbed() -> None:
-    calm, draw = Calm(), random.Random(0)
-    taken = [{"a": Turn(1.0, {}, 0.001), "b": Turn(1.0, {}, draw.uniform(0.6, 0.75))} for _ in range(20)]
+    noise_filter, draw = NoiseFilter(), random.Random(0)
+    taken = [{"a": RoundResult(1.0, {}, 0.001), "b": RoundResult(1.0, {}, draw.uniform(0.6, 0.75))} for _ in range(20)]
     for turns in taken:
-        calm.add(turns)
-    assert calm.counting(taken) == (taken, True)
-    busy = [{"a": Turn(2.0, {}, 0.5), "b": Turn(1.0, {}, 0.7)}, {"a": Turn(1.0, {}, 0.0), "b": Turn(2.0, {}, 1.5)}]
+        noise_filter.add(turns)
+    assert noise_filter.select(taken) == (taken, True)
+    busy = [
+        {"a": RoundResult(2.0, {}, 0.5), "b": RoundResult(1.0, {}, 0.7)},
+        {"a": RoundResult(1.0, {}, 0.0), "b": RoundResult(2.0, {}, 1.5)},
+    ]
     for turns in busy:
-        calm.add(turns)
-    assert calm.counting([*taken, *busy]) == (taken, True)
-    few, is_calm = calm.counting([*taken[:2], *busy * 5])
-    assert (len(few) >= LEAST, few[:2], is_calm) == (True, taken[:2], False)
+        noise_filter.add(turns)
+    assert noise_filter.select([*taken, *busy]) == (taken, True)
+    few, is_quiet = noise_filter.select([*taken[:2], *busy * 5])
+    assert (len(few) >= MIN_ROUNDS, few[:2], is_quiet) == (True, taken[:2], False)

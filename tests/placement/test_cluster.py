@@ -11,8 +11,8 @@ import torch
 
 import delegate
 from delegate.errors import ConfigError
-from delegate.placement.cluster import ClusterBench
-from delegate.placement.racing import measured, rounds
+from delegate.placement.cluster import ClusterRunnerFactory
+from delegate.placement.elimination import fixed_rounds, measure_rounds
 from delegate.placement.trials import Trial
 from delegate.testing import assert_same
 from tests.placement.killing import killed_midway
@@ -67,13 +67,13 @@ def test_candidates_are_measured_where_their_backend_is(exported, address: str) 
 def test_what_no_node_carries_is_out(exported, address: str) -> None:
     ray.init(address=address, log_to_driver=False)
     try:
-        bench = ClusterBench([X.numpy()], None, 20.0)
+        factory = ClusterRunnerFactory([X.numpy()], None, 20.0)
         program = delegate.to_backend(exported, "xnnpack").program
         spec = program.delegates[0]
         elsewhere = program._replace(delegates=(spec._replace(backend="openvino"),))
         both = program._replace(delegates=(spec, spec._replace(backend="openvino:gpu")))
         trials = [Trial("a", program, "forward"), Trial("b", elsewhere, "forward"), Trial("c", both, "forward")]
-        records = measured(trials, bench, rounds(1), lambda: True)
+        records = measure_rounds(trials, factory, fixed_rounds(1), lambda: True)
         assert delegate.to_backend(exported, config=TWO, ray="what is connected counts").report.placements[0].machine
     finally:
         ray.shutdown()
@@ -85,9 +85,9 @@ def test_what_no_node_carries_is_out(exported, address: str) -> None:
 def test_a_worker_that_dies_midway_is_out_and_the_others_go_on(exported, address: str) -> None:
     ray.init(address=address, log_to_driver=False)
     try:
-        bench = ClusterBench([X.numpy()], None, 20.0)
+        factory = ClusterRunnerFactory([X.numpy()], None, 20.0)
         program = delegate.to_backend(exported, "xnnpack").program
-        died = killed_midway(bench, program, lambda seat: ray.kill(seat._actor))
+        died = killed_midway(factory, program, lambda runner: ray.kill(runner._actor))
     finally:
         ray.shutdown()
     assert died.failure.startswith("the Ray worker died: ")

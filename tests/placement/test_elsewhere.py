@@ -26,13 +26,13 @@ from delegate.edge.node import dtype_of
 from delegate.errors import ConfigError, PartitionError, ProgramError
 from delegate.measured import PlanCost
 from delegate.placement import bundle as bundles
+from delegate.placement.accuracy_check import AccuracyResult, check_accuracy, sqnr_db, widen_bfloat16
+from delegate.placement.bundle_measurement import measure
 from delegate.placement.costs import Record
-from delegate.placement.elsewhere import Costs, MethodCosts, ProgramCosts
-from delegate.placement.judging import Examined, examined, numbers, sqnr_db
-from delegate.placement.racing import compared, winner
-from delegate.placement.replaying import _Elsewhere, _Known
-from delegate.placement.trials import Seat, Trial, TrialFailed, Turn
-from delegate.placement.visiting import measure
+from delegate.placement.elimination import choose_winner, measure_until_decided
+from delegate.placement.remote_costs import Costs, MethodCosts, ProgramCosts
+from delegate.placement.remote_placement import RemoteRunnerFactory, _Measurement
+from delegate.placement.trials import ProgramRunner, RoundResult, Trial, TrialFailed
 from delegate.program.model import Structure, StructuredCall
 from delegate.report import Report
 from delegate.testing import assert_same
@@ -109,7 +109,7 @@ def test_a_bundle_is_measured_without_torch_and_planned_with(tmp_path: Path, mon
     assert {n: (p.cost, p.rounds, p.sqnr_db) for n, p in found.items()} == {
         n: (p.record.cost, len(p.record.rounds), p.sqnr_db) for n, p in whole.items()
     }
-    assert placement.chosen == winner({n: p.record for n, p in whole.items()}, NAMES)
+    assert placement.chosen == choose_winner({n: p.record for n, p in whole.items()}, NAMES)
     assert f"on another machine: {placement.machine}" in "\n".join(placement.lines())
 
 
@@ -261,17 +261,17 @@ class Drawing:
     def __init__(self, seed: int) -> None:
         self.draw, self.means = random.Random(seed), {}
 
-    def seat(self, trial: Trial) -> Seat:
+    def start(self, trial: Trial) -> ProgramRunner:
         mean, fails = self.draw.uniform(1, 1.3), self.draw.choice([1000, 1000, 4])
-        bench, turns = self, iter(range(10_000))
+        factory, turns = self, iter(range(10_000))
 
         class Drawn:
             def ready(self) -> None: ...
             def close(self) -> None: ...
-            def turn(self) -> Turn:
+            def measure_round(self) -> RoundResult:
                 if next(turns) == fails:
                     raise TrialFailed("was killed by SIGSEGV while measured")
-                return Turn(mean * bench.draw.uniform(1, 1.2))
+                return RoundResult(mean * factory.draw.uniform(1, 1.2))
 
         return Drawn()
 
@@ -284,14 +284,21 @@ def test_the_same_numbers_lead_to_the_same_choice(exported: Any, bundle: Path, t
     program = task.entries[0].program
     trials = [Trial(name, program, "forward") for name in "abc"]
     left = iter(range(most))
-    measured = compared(trials, Drawing(seed), lambda s: {}, (), lambda: True, lambda: next(left, None) is not None)
+    measured = measure_until_decided(
+        trials, Drawing(seed), lambda s: {}, (), lambda: True, lambda: next(left, None) is not None
+    )
     digest = bundles.digest(program)
     known = MethodCosts("latency", [], 60.0, 1.0, {n: ProgramCosts(digest, r) for n, r in measured.items()})
-    replayed = compared(
-        trials, _Elsewhere([_Known(known, "")], collects=False), lambda s: {}, (), lambda: True, lambda: True
+    replayed = measure_until_decided(
+        trials,
+        RemoteRunnerFactory([_Measurement(known, "")], collects=False),
+        lambda s: {},
+        (),
+        lambda: True,
+        lambda: True,
     )
     assert {n: r.rounds for n, r in replayed.items()} == {n: r.rounds for n, r in measured.items()}
-    assert winner(replayed, "abc") == winner(measured, "abc")
+    assert choose_winner(replayed, "abc") == choose_winner(measured, "abc")
 
 
 def test_candidates_that_are_missing_or_unknown_are_noted(exported: Any, costs: Costs, tmp_path: Path) -> None:
@@ -450,7 +457,7 @@ NEAR: dict[str, tuple[list[torch.Tensor], list[torch.Tensor]]] = {
 @pytest.mark.parametrize("name", NEAR)
 def test_how_near_results_are_is_the_same_without_torch(name: str) -> None:
     actual, expected = NEAR[name]
-    arrays = [[numbers(to_array(t, ""), dtype_of(t.dtype)) for t in tensors] for tensors in (actual, expected)]
+    arrays = [[widen_bfloat16(to_array(t, ""), dtype_of(t.dtype)) for t in tensors] for tensors in (actual, expected)]
     assert sqnr_db(arrays[:1], arrays[1:]) == pytest.approx(difference(actual, expected).sqnr_db, nan_ok=True, abs=1e-6)
 
 
@@ -464,8 +471,8 @@ def test_an_output_that_says_nothing_hides_no_other(says_nothing: np.ndarray) ->
     assert sqnr_db([[says_nothing, wrong]], expected) < 0
 
 
-def judged(figures: dict[str, float], bound: float | None = None) -> Examined:
-    return examined(dict.fromkeys(figures), lambda name, seat: figures[name], bound, {})
+def judged(figures: dict[str, float], bound: float | None = None) -> AccuracyResult:
+    return check_accuracy(dict.fromkeys(figures), lambda name, runner: figures[name], bound, {})
 
 
 def test_what_is_out_by_its_results() -> None:

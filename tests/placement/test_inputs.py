@@ -12,8 +12,8 @@ from delegate.config import Placing
 from delegate.edge.sources import exported_programs
 from delegate.errors import ConfigError, InputError
 from delegate.lowering.compiler import Compiler
+from delegate.placement.accuracy_check import check_accuracy
 from delegate.placement.calls import samples_to_place
-from delegate.placement.judging import examined
 from delegate.registry import default_registry
 from delegate.runtime.kernels import kernels_of
 from delegate.selection import select
@@ -124,9 +124,9 @@ def test_candidates_of_one_scheme_have_names_of_their_own(tmp_path) -> None:
     ],
 )
 def test_a_bound_is_kept_on_other_inputs_too(near, why) -> None:
-    found = examined({"a": object()}, lambda name, seat: near, 40.0, {})
+    found = check_accuracy({"a": object()}, lambda name, runner: near, 40.0, {})
     assert found == ({}, {"a": why} if why else {})
 
 
 def test_a_bound_beyond_less_precision_has_no_more_to_keep() -> None:
-    assert examined({"a": object()}, lambda name, seat: 121.6, 121.0, {}) == ({}, {})
+    assert check_accuracy({"a": object()}, lambda name, runner: 121.6, 121.0, {}) == ({}, {})

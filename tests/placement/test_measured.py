@@ -20,9 +20,9 @@ from delegate.compile import explain
 from delegate.config import Placing
 from delegate.edge.export import to_edge
 from delegate.errors import ConfigError, InputError
-from delegate.placement.examining import Examination, arrays_of
-from delegate.placement.racing import measured, rounds
-from delegate.placement.trials import ProcessBench, Trial
+from delegate.placement.elimination import fixed_rounds, measure_rounds
+from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
+from delegate.placement.trials import ProcessRunnerFactory, Trial
 from delegate.report import Report
 from delegate.testing import assert_same
 from tests.backends.onnx.test_rows import require
@@ -178,16 +178,16 @@ def test_a_wrong_state_is_a_wrong_result(tmp_path, what: str) -> None:
     given = (X, torch.zeros_like(X))
     right, wrong = (torch.export.export(module().eval(), given) for module in (Writing, Other))
     programs = {name: delegate.to_backend(ep, "xnnpack").program for name, ep in (("right", right), ("wrong", wrong))}
-    examine = Examination(right, to_edge(right), [Sample(given)], 40.0, is_random=False)
-    bench = ProcessBench(tmp_path, arrays_of(examine.calls[0]), None, 20.0)
+    comparator = ReferenceComparator(right, to_edge(right), [Sample(given)], 40.0, is_random=False)
+    factory = ProcessRunnerFactory(tmp_path, arrays_of(comparator.calls[0]), None, 20.0)
     trials = [Trial(name, program, "forward") for name, program in programs.items()]
     found: dict[str, str] = {}
 
-    def check(seats):
-        found.update(examine(seats, programs).inaccurate)
+    def check(runners):
+        found.update(comparator(runners, programs).inaccurate)
         return {}
 
-    measured(trials, bench, rounds(0), lambda: True, check)
+    measure_rounds(trials, factory, fixed_rounds(0), lambda: True, check)
     assert list(found) == ["wrong"]
 
 
@@ -388,15 +388,17 @@ def test_without_inputs_there_is_nothing_to_measure_on(exported) -> None:
 def test_a_process_that_is_killed_midway(exported, tmp_path) -> None:
     """What was measured until then stays, and the others go on."""
     program = delegate.to_backend(exported, "xnnpack").program
-    bench = ProcessBench(tmp_path, [X.numpy()], None, 20.0)
-    died = killed_midway(bench, program, lambda seat: seat._process.kill())
+    factory = ProcessRunnerFactory(tmp_path, [X.numpy()], None, 20.0)
+    died = killed_midway(factory, program, lambda runner: runner._process.kill())
     assert died.failure == "was killed by SIGKILL while measured"
 
 
 def test_steps_are_told_by_partition(exported, tmp_path) -> None:
     program = delegate.to_backend(exported, "xnnpack")
-    bench = ProcessBench(tmp_path, [X.numpy()], None, 20.0)
-    records = measured([Trial("a", program.program, "forward", is_watched=True)], bench, rounds(2), lambda: True)
+    factory = ProcessRunnerFactory(tmp_path, [X.numpy()], None, 20.0)
+    records = measure_rounds(
+        [Trial("a", program.program, "forward", is_watched=True)], factory, fixed_rounds(2), lambda: True
+    )
     (name,) = (p.name for p in program.report.partitions)
     assert [set(step) for step in records["a"].steps] == [{name}, {name}]
     assert all(step[name] > 0 for step in records["a"].steps)
@@ -438,12 +440,12 @@ def test_a_worker_ends_with_who_asked_it_though_a_library_hangs(site: Site, tmp_
         halves.read_text().replace("np.add(*inputs, out=outputs[0])", f"print('here', flush=True); {HANG}")
     )
     program = delegate.to_backend(torch.export.export(Sum(), (X, X)), "bad").program
-    seat = ProcessBench(tmp_path, [X.numpy(), X.numpy()], None, 60.0).seat(Trial("a", program, "forward"))
+    runner = ProcessRunnerFactory(tmp_path, [X.numpy(), X.numpy()], None, 60.0).start(Trial("a", program, "forward"))
     try:
-        while b"here" not in Path(f"/proc/self/fd/{seat._words.fileno()}").read_bytes():
-            assert seat._process.poll() is None
-        assert seat._process.stdin is not None
-        seat._process.stdin.close()
-        assert seat._process.wait(60) == 0
+        while b"here" not in Path(f"/proc/self/fd/{runner._words.fileno()}").read_bytes():
+            assert runner._process.poll() is None
+        assert runner._process.stdin is not None
+        runner._process.stdin.close()
+        assert runner._process.wait(60) == 0
     finally:
-        seat.close()
+        runner.close()

@@ -14,11 +14,11 @@ from torch import nn
 from delegate.edge.sources import exported_programs
 from delegate.lowering.compiler import Compiler
 from delegate.measured import PlanCost
+from delegate.placement.accuracy_check import AccuracyResult
 from delegate.placement.alternatives import Alternatives
-from delegate.placement.judging import Examined
-from delegate.placement.plans import Candidate, Placed, Task
+from delegate.placement.plans import Candidate, ChosenPlan, Task
 from delegate.placement.policy import Placer
-from delegate.placement.trials import Seat, Trial, TrialFailed, Turn
+from delegate.placement.trials import ProgramRunner, RoundResult, Trial, TrialFailed
 from delegate.program.model import DelegateCall, Program
 from delegate.registry import default_registry
 from delegate.runtime.kernels import kernels_of
@@ -34,7 +34,7 @@ def block(width: int) -> nn.Module:
 
 
 @dataclass
-class TableBench:
+class TableRunnerFactory:
     """Programs whose blocks cost what a table says, with noise; the clock goes with what is measured.
 
     While other work has the cores, what some backends cost is so many times as much.
@@ -52,34 +52,36 @@ class TableBench:
     draw: random.Random = field(default_factory=lambda: random.Random(0))
     opened: list[Trial] = field(default_factory=list)
 
-    def seat(self, trial: Trial) -> Seat:
+    def start(self, trial: Trial) -> ProgramRunner:
         self.opened.append(trial)
-        return TableSeat(self, trial)
+        return TableRunner(self, trial)
 
     def clock(self) -> float:
         return self.now
 
 
-class TableSeat:
-    def __init__(self, bench: TableBench, trial: Trial) -> None:
-        self.bench, self.trial, self.turns = bench, trial, 0
-        self.costs = dict(partition_costs(trial.program, bench))
+class TableRunner:
+    def __init__(self, factory: TableRunnerFactory, trial: Trial) -> None:
+        self.factory, self.trial, self.turns = factory, trial, 0
+        self.costs = dict(partition_costs(trial.program, factory))
 
     def ready(self) -> None:
-        self.bench.now += 0.1
+        self.factory.now += 0.1
 
-    def turn(self) -> Turn:
+    def measure_round(self) -> RoundResult:
         self.turns += 1
         for spec in self.trial.program.delegates:
-            if self.turns >= self.bench.faults.get(spec.backend, 1000):
+            if self.turns >= self.factory.faults.get(spec.backend, 1000):
                 raise TrialFailed("was killed by SIGSEGV while measured")
-        is_busy = self.bench.busy(self.bench.now)
-        self.bench.now += 0.05
+        is_busy = self.factory.busy(self.factory.now)
+        self.factory.now += 0.05
         backends = {spec.backend for spec in self.trial.program.delegates} if is_busy else ()
-        slower = max((self.bench.slowed.get(name, 1.0) for name in backends), default=1.0)
-        steps = {n: c * slower * self.bench.draw.uniform(1, 1 + self.bench.noise) for n, c in self.costs.items()}
+        slower = max((self.factory.slowed.get(name, 1.0) for name in backends), default=1.0)
+        steps = {n: c * slower * self.factory.draw.uniform(1, 1 + self.factory.noise) for n, c in self.costs.items()}
         waited = (0.6 if is_busy else 0.0) + 0.01 * (self.turns % 5)
-        return Turn(sum(steps.values()), steps if self.trial.is_watched else {}, waited if self.bench.tells else 0.0)
+        return RoundResult(
+            sum(steps.values()), steps if self.trial.is_watched else {}, waited if self.factory.tells else 0.0
+        )
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:
         raise AssertionError
@@ -88,7 +90,7 @@ class TableSeat:
         pass
 
 
-def partition_costs(program: Program, bench: TableBench):
+def partition_costs(program: Program, factory: TableRunnerFactory):
     """Of each partition, by its name; the width of what it gives tells its last block."""
     method = program.methods[0]
     done, last = 0, ""
@@ -99,8 +101,8 @@ def partition_costs(program: Program, bench: TableBench):
             continue
         spec = program.delegates[call.delegate]
         end = method.values[call.outputs[0]].shape[-1] - WIDTH
-        passing = bench.crossing if last not in ("", spec.backend) else 0.0
-        yield spec.name, sum(bench.table[spec.backend][done:end]) + bench.call + passing
+        passing = factory.crossing if last not in ("", spec.backend) else 0.0
+        yield spec.name, sum(factory.table[spec.backend][done:end]) + factory.call + passing
         done, last = end, spec.backend
     assert done == BLOCKS
 
@@ -113,8 +115,8 @@ class Looked:
     bound: float = 40.0
     is_random: bool = False
 
-    def __call__(self, seats: Mapping[str, Seat], programs: Mapping[str, Program]) -> Examined:
-        return Examined({}, {n: "too far" for n in seats if self.far.get(n, 100.0) < self.bound})
+    def __call__(self, runners: Mapping[str, ProgramRunner], programs: Mapping[str, Program]) -> AccuracyResult:
+        return AccuracyResult({}, {n: "too far" for n in runners if self.far.get(n, 100.0) < self.bound})
 
     def sqnr_db(self, name: str) -> float | None:
         return self.far.get(name)
@@ -133,24 +135,24 @@ def lowering() -> Alternatives:
 
 def placer(
     lowering: Alternatives,
-    bench: TableBench,
-    examine: Looked | None = None,
+    factory: TableRunnerFactory,
+    comparator: Looked | None = None,
     known: Memory | None = None,
     **task: Any,
 ) -> Placer:
     def pause(seconds: float) -> None:
-        bench.now += seconds
+        factory.now += seconds
 
-    candidates = [Candidate(name, name, lowering) for name in bench.table]
+    candidates = [Candidate(name, name, lowering) for name in factory.table]
     asked = Task("forward", candidates, **{"objective": "latency", "budget": 1000.0, **task})
-    return Placer(asked, bench, examine or Looked(), known, clock=bench.clock, pause=pause)
+    return Placer(asked, factory, comparator or Looked(), known, clock=factory.clock, pause=pause)
 
 
-def placed(lowering: Alternatives, bench: TableBench, *given: Any, **task: Any) -> Placed:
-    return placer(lowering, bench, *given, **task).place()
+def placed(lowering: Alternatives, factory: TableRunnerFactory, *given: Any, **task: Any) -> ChosenPlan:
+    return placer(lowering, factory, *given, **task).place()
 
 
-def rows(found: Placed) -> dict[str, PlanCost]:
+def rows(found: ChosenPlan) -> dict[str, PlanCost]:
     return {p.name: p for p in found.placement.plans}
 
 
@@ -164,16 +166,21 @@ class Memory:
 
     known: dict[tuple[tuple[str, ...], str], list[float]] = field(default_factory=dict)
 
-    def find(self, candidates: Sequence[str], what: str) -> list[float] | None:
+    def get(self, candidates: Sequence[str], what: str) -> list[float] | None:
         return self.known.get((tuple(candidates), what))
 
-    def keep(self, candidates: Sequence[str], what: str, seconds: Sequence[float]) -> None:
+    def put(self, candidates: Sequence[str], what: str, seconds: Sequence[float]) -> None:
         self.known[tuple(candidates), what] = list(seconds)
 
 
 def test_what_stretches_cost_is_measured_once(lowering: Alternatives) -> None:
     table = {NAMES[0]: [1, 1, 1, 2, 2, 2], NAMES[1]: [2, 2, 2, 1, 1, 1]}
-    memory, first, second, third = Memory(), TableBench(table), TableBench(table), TableBench(table)
+    memory, first, second, third = (
+        Memory(),
+        TableRunnerFactory(table),
+        TableRunnerFactory(table),
+        TableRunnerFactory(table),
+    )
     wanted = placed(lowering, first, known=memory).placement
     assert any(t.is_watched for t in first.opened)
     again = placed(lowering, second, known=memory).placement
@@ -188,7 +195,7 @@ def test_what_stretches_cost_is_measured_once(lowering: Alternatives) -> None:
 
 
 def test_the_best_of_all_is_taken(lowering: Alternatives) -> None:
-    found = placed(lowering, TableBench({NAMES[0]: flat(1.2), NAMES[1]: flat(1.0), NAMES[2]: flat(1.5)}))
+    found = placed(lowering, TableRunnerFactory({NAMES[0]: flat(1.2), NAMES[1]: flat(1.0), NAMES[2]: flat(1.5)}))
     assert found.placement.chosen == NAMES[1]
     assert {p.backend for p in found.plan.partitions} == {NAMES[1]}
     table = rows(found)
@@ -201,8 +208,8 @@ def test_the_best_of_all_is_taken(lowering: Alternatives) -> None:
 
 
 def test_stretches_go_where_they_are_fastest(lowering: Alternatives) -> None:
-    bench = TableBench({NAMES[0]: [1, 1, 1, 2, 2, 2], NAMES[1]: [2, 2, 2, 1, 1, 1], NAMES[2]: flat(1.9)})
-    found = placed(lowering, bench)
+    factory = TableRunnerFactory({NAMES[0]: [1, 1, 1, 2, 2, 2], NAMES[1]: [2, 2, 2, 1, 1, 1], NAMES[2]: flat(1.9)})
+    found = placed(lowering, factory)
     assert [p.backend for p in found.plan.partitions] == [NAMES[0], NAMES[1]]
     assert found.placement.chosen == f"{NAMES[0]} | {NAMES[1]}"
     assert [s.candidate for s in found.placement.stretches] == [NAMES[0], NAMES[1]]
@@ -213,47 +220,49 @@ def test_stretches_go_where_they_are_fastest(lowering: Alternatives) -> None:
 
 def test_a_dear_crossing_keeps_it_on_one(lowering: Alternatives) -> None:
     table = {NAMES[0]: [1, 1, 1, 1.2, 1.2, 1.2], NAMES[1]: [1.2, 1.2, 1.2, 1.1, 1.1, 1.1]}
-    assert " | " in placed(lowering, TableBench(table)).placement.chosen
-    assert placed(lowering, TableBench(table, crossing=1.0)).placement.chosen == NAMES[0]
+    assert " | " in placed(lowering, TableRunnerFactory(table)).placement.chosen
+    assert placed(lowering, TableRunnerFactory(table, crossing=1.0)).placement.chosen == NAMES[0]
 
 
 def test_costly_calls_join_neighbours(lowering: Alternatives) -> None:
     """One block is faster elsewhere by less than two more calls take."""
     table = {NAMES[0]: flat(1.0), NAMES[1]: [2, 2, 0.5, 2, 2, 2]}
-    assert placed(lowering, TableBench(table, call=0.5)).placement.chosen == NAMES[0]
-    assert placed(lowering, TableBench(table, call=0.1)).placement.chosen.count("|") == 2
+    assert placed(lowering, TableRunnerFactory(table, call=0.5)).placement.chosen == NAMES[0]
+    assert placed(lowering, TableRunnerFactory(table, call=0.1)).placement.chosen.count("|") == 2
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_taken_is_never_worse_than_the_best_alone(lowering: Alternatives, seed: int) -> None:
     draw = random.Random(seed)
     table = {name: [draw.uniform(0.5, 2) for _ in range(BLOCKS)] for name in NAMES}
-    bench = TableBench(table, noise=0.3, call=draw.uniform(0, 0.3), crossing=draw.uniform(0, 0.3), draw=draw)
-    found = placed(lowering, bench)
-    exact = TableBench(table, noise=0.0, call=bench.call, crossing=bench.crossing)
+    factory = TableRunnerFactory(table, noise=0.3, call=draw.uniform(0, 0.3), crossing=draw.uniform(0, 0.3), draw=draw)
+    found = placed(lowering, factory)
+    exact = TableRunnerFactory(table, noise=0.0, call=factory.call, crossing=factory.crossing)
 
     def cost(plan: Any) -> float:
-        return sum(dict(partition_costs(lowering.planned(plan).program, exact)).values())
+        return sum(dict(partition_costs(lowering.compile_plan(plan).program, exact)).values())
 
-    alone = [cost(lowering.alone(name).plan) for name in NAMES]
+    alone = [cost(lowering.compile_preferring(name).plan) for name in NAMES]
     assert cost(found.plan) <= min(alone) * 1.05  # equal within what noise of 30 % leaves open
 
 
 def test_a_tie_goes_to_the_preferred(lowering: Alternatives) -> None:
-    assert placed(lowering, TableBench({n: flat(1.0) for n in NAMES}, noise=0.2)).placement.chosen == NAMES[0]
+    assert placed(lowering, TableRunnerFactory({n: flat(1.0) for n in NAMES}, noise=0.2)).placement.chosen == NAMES[0]
 
 
-@pytest.mark.parametrize("turn", [1, 5])
-def test_what_fails_is_out_with_the_reason(lowering: Alternatives, turn: int) -> None:
-    bench = TableBench({NAMES[0]: flat(1.0), NAMES[1]: flat(0.5), NAMES[2]: flat(1.5)}, faults={NAMES[1]: turn})
-    found = placed(lowering, bench)
+@pytest.mark.parametrize("round_number", [1, 5])
+def test_what_fails_is_out_with_the_reason(lowering: Alternatives, round_number: int) -> None:
+    factory = TableRunnerFactory(
+        {NAMES[0]: flat(1.0), NAMES[1]: flat(0.5), NAMES[2]: flat(1.5)}, faults={NAMES[1]: round_number}
+    )
+    found = placed(lowering, factory)
     assert found.placement.chosen == NAMES[0]
     assert rows(found)[NAMES[1]].why == "was killed by SIGSEGV while measured"
 
 
 def test_where_all_fail_it_is_the_preferred(lowering: Alternatives) -> None:
-    bench = TableBench({n: flat(1.0) for n in NAMES}, faults=dict.fromkeys(NAMES, 1))
-    found = placed(lowering, bench)
+    factory = TableRunnerFactory({n: flat(1.0) for n in NAMES}, faults=dict.fromkeys(NAMES, 1))
+    found = placed(lowering, factory)
     assert found.placement.chosen == NAMES[0]
     assert found.placement.not_tried
     assert all(p.why for p in found.placement.plans)
@@ -261,16 +270,16 @@ def test_where_all_fail_it_is_the_preferred(lowering: Alternatives) -> None:
 
 def test_a_small_budget_says_what_was_not_tried(lowering: Alternatives) -> None:
     table = {NAMES[0]: [1, 1, 1, 2, 2, 2], NAMES[1]: [2, 2, 2, 1, 1, 1]}
-    found = placed(lowering, TableBench(table), budget=1.5)
+    found = placed(lowering, TableRunnerFactory(table), budget=1.5)
     assert found.placement.chosen in table
     assert any("budget" in what for what in found.placement.not_tried)
-    none = placed(lowering, TableBench(table), budget=1e-6)
+    none = placed(lowering, TableRunnerFactory(table), budget=1e-6)
     assert none.placement.chosen == NAMES[0]
 
 
 def test_what_misses_the_bound_is_in_the_table_and_never_taken(lowering: Alternatives) -> None:
     table = {NAMES[0]: flat(1.0), NAMES[1]: flat(0.2), NAMES[2]: flat(0.9)}
-    found = placed(lowering, TableBench(table), Looked({NAMES[1]: 18.0, NAMES[2]: 60.0}))
+    found = placed(lowering, TableRunnerFactory(table), Looked({NAMES[1]: 18.0, NAMES[2]: 60.0}))
     assert found.placement.chosen == NAMES[2]
     row = rows(found)[NAMES[1]]
     assert (row.sqnr_db, row.why) == (18.0, "too far")
@@ -280,28 +289,30 @@ def test_what_misses_the_bound_is_in_the_table_and_never_taken(lowering: Alterna
 
 def test_where_none_keeps_the_bound_it_is_the_nearest(lowering: Alternatives) -> None:
     table = {n: flat(1.0) for n in NAMES}
-    found = placed(lowering, TableBench(table), Looked(dict(zip(NAMES, (10.0, 30.0, 20.0), strict=True))))
+    found = placed(lowering, TableRunnerFactory(table), Looked(dict(zip(NAMES, (10.0, 30.0, 20.0), strict=True))))
     assert found.placement.chosen == NAMES[1]
 
 
 def test_repeated_it_chooses_the_same(lowering: Alternatives) -> None:
     table = {NAMES[0]: [1, 1, 1, 1.5, 1.5, 1.5], NAMES[1]: [1.5, 1.5, 1.5, 1, 1, 1], NAMES[2]: flat(1.4)}
-    chosen = {placed(lowering, TableBench(table, noise=0.2, draw=random.Random(s))).placement.chosen for s in range(3)}
+    chosen = {
+        placed(lowering, TableRunnerFactory(table, noise=0.2, draw=random.Random(s))).placement.chosen for s in range(3)
+    }
     assert chosen == {f"{NAMES[0]} | {NAMES[1]}"}
 
 
 @pytest.mark.parametrize("objective", ["memory", "file size"])
 def test_other_objectives_compare_whole_plans(lowering: Alternatives, objective: str) -> None:
-    bench = TableBench({NAMES[0]: flat(3.0), NAMES[1]: flat(1.0)}, noise=0.0)
-    found = placed(lowering, bench, objective=objective)
+    factory = TableRunnerFactory({NAMES[0]: flat(3.0), NAMES[1]: flat(1.0)}, noise=0.0)
+    found = placed(lowering, factory, objective=objective)
     assert found.placement.chosen == NAMES[1]
-    assert all(t.objective == objective and not t.is_watched for t in bench.opened)
+    assert all(t.objective == objective and not t.is_watched for t in factory.opened)
 
 
 def test_throughput_has_as_many_callers_as_asked(lowering: Alternatives) -> None:
-    bench = TableBench({NAMES[0]: flat(1.0), NAMES[1]: flat(1.2)})
-    placed(lowering, bench, objective="throughput", callers=4)
-    callers = {(t.is_watched, t.callers) for t in bench.opened}
+    factory = TableRunnerFactory({NAMES[0]: flat(1.0), NAMES[1]: flat(1.2)})
+    placed(lowering, factory, objective="throughput", callers=4)
+    callers = {(t.is_watched, t.callers) for t in factory.opened}
     assert callers == {(False, 4), (True, 1)}
 
 
@@ -318,7 +329,9 @@ PREFERRED = {NAMES[0]: flat(1.0), NAMES[1]: flat(1.2), NAMES[2]: flat(1.6)}
 def test_other_work_that_hits_the_best_the_hardest_does_not_count(lowering: Alternatives, when: str, seed: int) -> None:
     slowed = {NAMES[0]: 1.8, NAMES[1]: 1.3, NAMES[2]: 1.3}
     busy, said = BUSY[when]
-    made = placer(lowering, TableBench(PREFERRED, busy=busy, slowed=slowed, draw=random.Random(seed)), budget=60.0)
+    made = placer(
+        lowering, TableRunnerFactory(PREFERRED, busy=busy, slowed=slowed, draw=random.Random(seed)), budget=60.0
+    )
     found = made.place()
     assert found.placement.chosen == NAMES[0]
     assert not made.was_disturbed
@@ -328,69 +341,69 @@ def test_other_work_that_hits_the_best_the_hardest_does_not_count(lowering: Alte
 
 def test_what_looked_best_has_to_win_once_more(lowering: Alternatives) -> None:
     """Also where nothing tells that other work had the cores."""
-    bench = TableBench(PREFERRED, busy=lambda now: now < 1.5, slowed={NAMES[0]: 1.5}, tells=False)
-    found = placed(lowering, bench)
+    factory = TableRunnerFactory(PREFERRED, busy=lambda now: now < 1.5, slowed={NAMES[0]: 1.5}, tells=False)
+    found = placed(lowering, factory)
     assert found.placement.chosen == NAMES[0]
-    assert [t.name for t in bench.opened].count(NAMES[0]) == 2
+    assert [t.name for t in factory.opened].count(NAMES[0]) == 2
 
 
 def test_where_other_work_never_ends_that_is_said_and_nothing_is_kept(lowering: Alternatives) -> None:
     """Each program had the cores for itself once."""
     turns = iter(range(10**6))
-    bench = TableBench(PREFERRED, busy=lambda now: next(turns) > 8, slowed={NAMES[0]: 1.5})
+    factory = TableRunnerFactory(PREFERRED, busy=lambda now: next(turns) > 8, slowed={NAMES[0]: 1.5})
     memory = Memory()
-    made = placer(lowering, bench, known=memory, budget=60.0)
+    made = placer(lowering, factory, known=memory, budget=60.0)
     found = made.place()
     assert found.placement.chosen == NAMES[0]
     assert made.was_disturbed
     assert found.placement.busy.startswith("other work had the cores all the time")
     assert not memory.known
-    assert bench.now < 60 * 1.1
+    assert factory.now < 60 * 1.1
 
 
 @dataclass
-class Slow(TableBench):
+class Slow(TableRunnerFactory):
     """A bench on which one thing takes long: what a program is asked for -> seconds."""
 
     takes: Mapping[str, float] = field(default_factory=dict)
 
-    def seat(self, trial: Trial) -> Seat:
+    def start(self, trial: Trial) -> ProgramRunner:
         self.now += self.takes.get("seat", 0.0)
-        return SlowSeat(self, trial)
+        return SlowRunner(self, trial)
 
 
-class SlowSeat(TableSeat):
+class SlowRunner(TableRunner):
     def ready(self) -> None:
-        self.bench.now += self.bench.takes.get("ready", 0.0)
+        self.factory.now += self.factory.takes.get("ready", 0.0)
 
-    def turn(self) -> Turn:
-        self.bench.now += self.bench.takes.get("turn", 0.0)
-        return super().turn()
+    def measure_round(self) -> RoundResult:
+        self.factory.now += self.factory.takes.get("turn", 0.0)
+        return super().measure_round()
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:
-        self.bench.now += self.bench.takes.get("outputs", 0.0)
+        self.factory.now += self.factory.takes.get("outputs", 0.0)
         return []
 
 
 class Asking(Looked):
     """An examiner that asks each program for its outputs."""
 
-    def __call__(self, seats: Mapping[str, Seat], programs: Mapping[str, Program]) -> Examined:
+    def __call__(self, runners: Mapping[str, ProgramRunner], programs: Mapping[str, Program]) -> AccuracyResult:
         failed = {}
-        for name, seat in seats.items():
+        for name, runner in runners.items():
             try:
-                seat.outputs([])
+                runner.outputs([])
             except TrialFailed as failure:
                 failed[name] = str(failure)
-        return Examined(failed, {})
+        return AccuracyResult(failed, {})
 
 
 @pytest.mark.parametrize("what", ["seat", "ready", "turn", "outputs"])
 def test_measuring_ends_with_the_budget_and_what_one_program_does_then(lowering, what) -> None:
     """Whatever takes long: starting processes, their first answers, looking at results, a turn."""
-    bench = Slow({n: [1.0] * BLOCKS for n in NAMES}, takes={what: 7.0})
-    found = placed(lowering, bench, Asking(), budget=10.0).placement
-    assert bench.now < 10 + 7 + 1
+    factory = Slow({n: [1.0] * BLOCKS for n in NAMES}, takes={what: 7.0})
+    found = placed(lowering, factory, Asking(), budget=10.0).placement
+    assert factory.now < 10 + 7 + 1
     assert found.chosen == NAMES[0]
     told = " ".join((*found.not_tried, *(p.why for p in found.plans)))
     assert "the budget was over" in told
@@ -400,14 +413,14 @@ def test_what_there_was_no_time_for_is_taken_before_what_failed(lowering) -> Non
     """The first hangs until the budget is over; the second had no time, and nothing is known against it."""
 
     @dataclass
-    class Hanging(TableBench):
-        def seat(self, trial: Trial) -> Seat:
+    class Hanging(TableRunnerFactory):
+        def start(self, trial: Trial) -> ProgramRunner:
             first = any(spec.backend == NAMES[0] for spec in trial.program.delegates)
-            return HangingSeat(self, trial) if first else super().seat(trial)
+            return HangingRunner(self, trial) if first else super().start(trial)
 
-    class HangingSeat(TableSeat):
+    class HangingRunner(TableRunner):
         def ready(self) -> None:
-            self.bench.now += 20
+            self.factory.now += 20
             raise TrialFailed("gave no answer in 20 s")
 
     found = placed(lowering, Hanging({n: [1.0] * BLOCKS for n in NAMES}), budget=10.0).placement
@@ -418,9 +431,11 @@ def test_what_there_was_no_time_for_is_taken_before_what_failed(lowering) -> Non
 
 
 def test_what_is_spent_before_is_of_the_budget(lowering) -> None:
-    bench = TableBench({n: [1.0] * BLOCKS for n in NAMES})
-    candidates = [Candidate(name, name, lowering) for name in bench.table]
-    late = Placer(Task("forward", candidates, "latency", 10.0), bench, Looked(), clock=bench.clock, late=11.0).place()
-    assert not bench.opened
+    factory = TableRunnerFactory({n: [1.0] * BLOCKS for n in NAMES})
+    candidates = [Candidate(name, name, lowering) for name in factory.table]
+    late = Placer(
+        Task("forward", candidates, "latency", 10.0), factory, Looked(), clock=factory.clock, late=11.0
+    ).place()
+    assert not factory.opened
     assert late.placement.spent >= 11
     assert any("the budget was over before it was compiled" in what for what in late.placement.not_tried)

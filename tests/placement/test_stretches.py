@@ -15,8 +15,8 @@ from delegate.edge.node import is_compute
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
 from delegate.partitioner.saved import SavedPartition, SavedPlan
-from delegate.placement.composing import composed
-from delegate.placement.stretches import digest, stretches
+from delegate.placement.compose import compose_segments
+from delegate.placement.segments import segment_digest, split_into_segments
 from delegate.testing import assert_same
 from tests import zoo
 
@@ -65,7 +65,7 @@ MODELS = {
 @pytest.mark.parametrize("most", [1, 5, 12])
 def test_every_node_is_in_one_stretch(name: str, most: int) -> None:
     program = MODELS[name]()
-    found = stretches(program, most)
+    found = split_into_segments(program, most)
     assert 1 <= len(found) <= most
     assert [node for s in found for node in s.nodes] == [identity(n) for n in program.graph.nodes if is_compute(n)]
     assert all(s.nodes for s in found)
@@ -73,7 +73,7 @@ def test_every_node_is_in_one_stretch(name: str, most: int) -> None:
 
 
 def test_cuts_are_between_blocks() -> None:
-    found = stretches(MODELS["blocks"](), 5)
+    found = split_into_segments(MODELS["blocks"](), 5)
     assert [s.name for s in found] == [f"{i}.up to {i}" for i in range(5)]
     assert [s.bytes_in for s in found] == [0, *[4 * 16 * 4] * 4]  # and not the 64 within a block
     assert [s.after for s in found] == [(), (0,), (1,), (2,), (3,)]
@@ -94,31 +94,31 @@ def test_a_digest_tells_what_is_computed_and_nothing_else() -> None:
             return x
 
     first, second = MODELS["blocks"](), edge(Other(), torch.randn(4, 8))
-    known = {digest(first, s) for s in stretches(first, 5)}
-    found = stretches(second, 5)
+    known = {segment_digest(first, s) for s in split_into_segments(first, 5)}
+    found = split_into_segments(second, 5)
     assert len(known) == 1  # all blocks are alike
-    assert known & {digest(second, s) for s in found}
+    assert known & {segment_digest(second, s) for s in found}
     assert len(found) == len({s.nodes for s in found}) > 1
     larger = edge(nn.Sequential(*(Block() for _ in range(5))), torch.randn(6, 16))
-    assert known.isdisjoint(digest(larger, s) for s in stretches(larger, 5))
-    assert len(digest(MODELS["looping"](), stretches(MODELS["looping"]())[0])) == 64
+    assert known.isdisjoint(segment_digest(larger, s) for s in split_into_segments(larger, 5))
+    assert len(segment_digest(MODELS["looping"](), split_into_segments(MODELS["looping"]())[0])) == 64
 
 
 def test_graphs_of_control_flow_go_with_their_call() -> None:
     program = MODELS["looping"]()
-    graphs = [name for s in stretches(program) for name in s.graphs]
+    graphs = [name for s in split_into_segments(program) for name in s.graphs]
     assert sorted(graphs) == ["forward.false_graph_0", "forward.true_graph_0"]
 
 
 def test_a_plan_is_composed_of_others() -> None:
     program = MODELS["blocks"]()
-    found = stretches(program, 5)
+    found = split_into_segments(program, 5)
     nodes = [node for s in found for node in s.nodes]
     plans = {
         name: SavedPlan((SavedPartition("forward", f"{name}_0", name, tuple(nodes)),), ("aten.linear.default",))
         for name in ("a", "b")
     }
-    made = composed(plans, found, ["a", "a", "b", "b", "a"])
+    made = compose_segments(plans, found, ["a", "a", "b", "b", "a"])
     assert [(p.backend, p.nodes) for p in made.partitions] == [
         ("a", (*found[0].nodes, *found[1].nodes)),
         ("b", (*found[2].nodes, *found[3].nodes)),
@@ -126,7 +126,7 @@ def test_a_plan_is_composed_of_others() -> None:
     ]
     assert len({p.name for p in made.partitions}) == 3
     assert made.whole == ("aten.linear.default",)
-    apart = composed(plans, found, ["a"] * 5, apart=range(5))
+    apart = compose_segments(plans, found, ["a"] * 5, separate=range(5))
     assert [p.nodes for p in apart.partitions] == [s.nodes for s in found]
 
 
@@ -139,10 +139,10 @@ def test_a_composed_plan_is_lowered_as_it_says(choice: str) -> None:
     names = [f"xnnpack:{name}" for name in choice.split(",")]
     first = delegate.to_backend(exported, config=config).plan
     second = delegate.to_backend(exported, config={"backends": ["xnnpack:two", "xnnpack:one"]}).plan
-    found = stretches(
+    found = split_into_segments(
         identify(optimize(to_edge(exported, name="forward", preserve_ops=frozenset(first.whole or ())))), 5
     )
-    wanted = composed({"xnnpack:one": first, "xnnpack:two": second}, found, names)
+    wanted = compose_segments({"xnnpack:one": first, "xnnpack:two": second}, found, names)
     program = delegate.to_backend(exported, config=config, plan=wanted)
     assert program.plan.places() == wanted.places()
     assert [p.backend for p in program.plan.partitions] == [p.backend for p in wanted.partitions]

@@ -21,7 +21,7 @@ import os, signal, sys, time
 sys.path.insert(0, {root!r})
 from pathlib import Path
 import numpy as np
-from delegate.placement.trials import ProcessBench, Trial
+from delegate.placement.trials import ProcessRunnerFactory, Trial
 from delegate.plugins import Plugin
 from delegate.probing.process import Child, ask
 from delegate.program import file
@@ -33,8 +33,8 @@ def isolated():
 def measuring():
     folder = Path({folder!r}) / str(os.getpid())
     folder.mkdir()
-    bench = ProcessBench(folder, [np.ones((2, 3), np.float32)] * 2, None, 60.0)
-    return bench.seat(Trial("a", file.load({path!r}), "forward"))
+    factory = ProcessRunnerFactory(folder, [np.ones((2, 3), np.float32)] * 2, None, 60.0)
+    return factory.start(Trial("a", file.load({path!r}), "forward"))
 
 def probing():
     return ask(Plugin("holder", "", "", "tests.runtime.holder:INFO"), "probe")

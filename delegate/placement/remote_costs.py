@@ -88,10 +88,10 @@ class Costs:
         return json.dumps({"format": FORMAT, "machine": self.machine, "methods": methods}, indent=1, allow_nan=False)
 
     @classmethod
-    def from_json(cls, given: str, where: str = "") -> Costs:
+    def from_json(cls, document: str, where: str = "") -> Costs:
         """What `to_json` gave; raises PartitionError for other text. `where` is for the message."""
         try:
-            data = json.loads(given)
+            data = json.loads(document)
             require_format(data, FORMAT)
             methods = mapping(data, "methods")
             return cls(text(data, "machine"), {name: _method(mapping(methods, name)) for name in methods})

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from delegate.placement.statistics import LEAST
-from delegate.placement.trials import Turn
+from delegate.placement.statistics import MIN_ROUNDS
+from delegate.placement.trials import RoundResult
 
 _MORE, _OWN = 0.1, 1.25  # waits beyond this share of the time, and so many times the usual, are others' work
 _LOW, _LEAST = 8, 3  # of so many turns one may have waited less than is usual; in all fewer than so many
 
-Round = Mapping[str, Turn]
+Round = Mapping[str, RoundResult]
 
 
-class Calm:
+class NoiseFilter:
     """Knows how long programs wait for a core, over all measurements of one method: one calm moment is enough."""
 
     def __init__(self) -> None:
@@ -26,18 +26,18 @@ class Calm:
 
     def add(self, turns: Round) -> None:
         """Learn from a round."""
-        for name, turn in turns.items():
-            self._waited.setdefault(name, []).append(turn.waited)
+        for name, result in turns.items():
+            self._waited.setdefault(name, []).append(result.waited)
 
-    def counting(self, rounds: Sequence[Round]) -> tuple[list[Round], bool]:
+    def select(self, rounds: Sequence[Round]) -> tuple[list[Round], bool]:
         """The rounds that count, and whether they are calm.
 
         Where fewer are than an interval needs, it is the least busy ones.
         """
         usual = {n: sorted(waited)[min(len(waited) // _LOW, _LEAST - 1)] for n, waited in self._waited.items()}
         beyond = [max((t.waited - _OWN * usual[n] - _MORE for n, t in turns.items()), default=0.0) for turns in rounds]
-        calm = [turns for turns, busy in zip(rounds, beyond, strict=True) if busy <= 0]
-        if len(calm) >= min(LEAST, len(rounds)):
-            return calm, True
-        most = sorted(beyond)[min(LEAST, len(rounds)) - 1]
+        quiet = [turns for turns, busy in zip(rounds, beyond, strict=True) if busy <= 0]
+        if len(quiet) >= min(MIN_ROUNDS, len(rounds)):
+            return quiet, True
+        most = sorted(beyond)[min(MIN_ROUNDS, len(rounds)) - 1]
         return [turns for turns, busy in zip(rounds, beyond, strict=True) if busy <= most], False

@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from delegate.kernels.halves import from_bfloat16
-from delegate.placement.trials import Seat, TrialFailed
+from delegate.kernels.half_precision import from_bfloat16
+from delegate.placement.trials import ProgramRunner, TrialFailed
 from delegate.program.dtypes import DType
 from delegate.program.model import Program, Ref
-from delegate.program.written import written_inputs
+from delegate.program.written_inputs import written_inputs
 
-_OWN = 75.0  # dB: what computes in float32 is nearer to torch
-_OTHERS = 1.0  # dB beyond a bound, of what computes in less precision: other inputs may be harder on it
-_WORSE = 25.0  # dB below the nearest one: then it computes in less than the program's own precision
+_OWN_PRECISION = 75.0  # dB: what computes in float32 is nearer to torch
+_MARGIN = 1.0  # dB beyond a bound, of what computes in less precision: other inputs may be harder on it
+_MAX_LOSS = 25.0  # dB below the nearest one: then it computes in less than the program's own precision
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class Examined(NamedTuple):
+class AccuracyResult(NamedTuple):
     """What is wrong with programs.
 
     Args:
@@ -33,9 +33,12 @@ class Examined(NamedTuple):
     inaccurate: Mapping[str, str]
 
 
-def examined(
-    seats: Mapping[str, Seat], near: Callable[[str, Seat], float], bound: float | None, found: dict[str, float]
-) -> Examined:
+def check_accuracy(
+    runners: Mapping[str, ProgramRunner],
+    sqnr_db_of: Callable[[str, ProgramRunner], float],
+    bound: float | None,
+    sqnr_db: dict[str, float],
+) -> AccuracyResult:
     """Look at what programs give.
 
     Args:
@@ -46,29 +49,37 @@ def examined(
         found: is given the SQNR of each.
     """
     failed: dict[str, str] = {}
-    for name, seat in seats.items():
+    for name, runner in runners.items():
         try:
-            found[name] = near(name, seat)
+            sqnr_db[name] = sqnr_db_of(name, runner)
         except TrialFailed as failure:
             failed[name] = str(failure)
-    known = {name: found[name] for name in seats if name not in failed}
+    known = {name: sqnr_db[name] for name in runners if name not in failed}
     if bound is not None:
-        return Examined(failed, {name: missed for name, f in known.items() if (missed := _missed(f, bound))})
-    least = min(_OWN, max((f for f in known.values() if not math.isnan(f)), default=_OWN) - _WORSE)
+        return AccuracyResult(failed, {name: missed for name, f in known.items() if (missed := _missed(f, bound))})
+    least = min(
+        _OWN_PRECISION, max((f for f in known.values() if not math.isnan(f)), default=_OWN_PRECISION) - _MAX_LOSS
+    )
     far = {name: f for name, f in known.items() if not (math.isnan(f) or f >= least) or f == -math.inf}
-    return Examined(failed | {n: f"{f:.1f} dB, less than the program's own precision" for n, f in far.items()}, {})
+    return AccuracyResult(
+        failed | {n: f"{f:.1f} dB, less than the program's own precision" for n, f in far.items()}, {}
+    )
 
 
-def _missed(found: float, bound: float) -> str:
+def _missed(sqnr_db: float, bound: float) -> str:
     """What is wrong with an SQNR; empty where it keeps a bound, on other inputs too."""
-    if not found >= bound:
-        return f"{found:.1f} dB, where {bound:g} dB is asked"
-    if found < min(bound + _OTHERS, _OWN):
-        return f"{found:.1f} dB, where {bound:g} dB is asked, and {_OTHERS:g} dB more for inputs that are not measured"
+    if not sqnr_db >= bound:
+        return f"{sqnr_db:.1f} dB, where {bound:g} dB is asked"
+    if sqnr_db < min(bound + _MARGIN, _OWN_PRECISION):
+        return (
+            f"{sqnr_db:.1f} dB, where {bound:g} dB is asked, and {_MARGIN:g} dB more for inputs that are not measured"
+        )
     return ""
 
 
-def results(seat: Seat, program: Program, name: str, call: Sequence[Any]) -> list[tuple[Array, DType | None]]:
+def read_results(
+    runner: ProgramRunner, program: Program, name: str, call: Sequence[Any]
+) -> list[tuple[Array, DType | None]]:
     """The arrays that a call of a method gives, each with its dtype; None of a number.
 
     Its results, then the inputs that it writes to, then the states by name. Raises TrialFailed.
@@ -77,7 +88,7 @@ def results(seat: Seat, program: Program, name: str, call: Sequence[Any]) -> lis
     dtypes = [method.values[o.index].dtype if isinstance(o, Ref) else None for o in method.outputs]
     dtypes += [method.values[method.inputs[number].value].dtype for number in compared_inputs(program, name)]
     dtypes += [state.dtype for state in sorted(program.states, key=lambda state: state.name)]
-    return [(a, d) for a, d in zip(seat.outputs(call), dtypes, strict=True) if a is not None]
+    return [(a, d) for a, d in zip(runner.outputs(call), dtypes, strict=True) if a is not None]
 
 
 def compared_inputs(program: Program, name: str) -> list[int]:
@@ -85,7 +96,7 @@ def compared_inputs(program: Program, name: str) -> list[int]:
     return sorted(written_inputs(program, next(m for m in program.methods if m.name == name)))
 
 
-def numbers(array: Array, dtype: DType | None = None) -> Array:
+def widen_bfloat16(array: Array, dtype: DType | None = None) -> Array:
     """An array of the runtime as NumPy's own numbers: bfloat16, which it has as bits, in float32."""
     return from_bfloat16(array) if dtype is DType.bfloat16 else array
 
@@ -100,41 +111,41 @@ def sqnr_db(actual: Sequence[Sequence[Array]], expected: Sequence[Sequence[Array
     Returns:
         infinity where all are the same, -infinity where number or shapes are others; NaN where no output says anything.
     """
-    if any(len(got) != len(wanted) for got, wanted in zip(actual, expected, strict=True)):
+    if any(len(got) != len(reference) for got, reference in zip(actual, expected, strict=True)):
         return -math.inf
     outputs = zip(zip(*actual, strict=True), zip(*expected, strict=True), strict=True)
-    found = [_sqnr_db(got, wanted) for got, wanted in outputs]
-    return farthest(found)
+    figures = [_sqnr_db(got, reference) for got, reference in outputs]
+    return lowest_sqnr_db(figures)
 
 
-def farthest(figures: Iterable[float]) -> float:
+def lowest_sqnr_db(figures: Iterable[float]) -> float:
     """The least SQNR of several outputs, but for those that say nothing; NaN where none does."""
     return min((figure for figure in figures if not math.isnan(figure)), default=math.nan)
 
 
 def _sqnr_db(actual: Sequence[Array], expected: Sequence[Array]) -> float:
     """Of one output over all calls."""
-    if any(got.shape != wanted.shape for got, wanted in zip(actual, expected, strict=True)):
+    if any(got.shape != reference.shape for got, reference in zip(actual, expected, strict=True)):
         return -math.inf
-    got, wanted = (np.concatenate([_parts(array) for array in arrays]) for arrays in (actual, expected))
-    if not wanted.size:
+    got, reference = (np.concatenate([_flatten(array) for array in arrays]) for arrays in (actual, expected))
+    if not reference.size:
         return math.nan
-    finite = np.isfinite(got) & np.isfinite(wanted)
-    if not np.array_equal(got[~finite], wanted[~finite], equal_nan=True):
+    finite = np.isfinite(got) & np.isfinite(reference)
+    if not np.array_equal(got[~finite], reference[~finite], equal_nan=True):
         return -math.inf
     if not finite.any():
         return math.nan
-    got, wanted = got[finite], wanted[finite]
-    noise = float(np.square(got - wanted).sum())
+    got, reference = got[finite], reference[finite]
+    noise = float(np.square(got - reference).sum())
     if not noise:
         return math.inf
     is_integer = all(array.dtype.kind in "biu" for array in expected)
-    centre = float(wanted.mean()) if is_integer else 0.0  # a quantized tensor has its zero anywhere
-    signal = float(np.square(wanted).sum()) - centre**2 * wanted.size
+    centre = float(reference.mean()) if is_integer else 0.0  # a quantized tensor has its zero anywhere
+    signal = float(np.square(reference).sum()) - centre**2 * reference.size
     return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
 
 
-def _parts(array: Array) -> Array:
+def _flatten(array: Array) -> Array:
     """Its numbers in a row, in the widest type; a complex one is its two parts."""
     flat = array.reshape(-1)
     parts = np.stack((flat.real, flat.imag)).reshape(-1) if array.dtype.kind == "c" else flat

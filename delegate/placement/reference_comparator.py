@@ -16,15 +16,21 @@ from delegate.accuracy.samples import Sample
 from delegate.compiled import to_array, to_tensor
 from delegate.edge.program import EdgeProgram
 from delegate.errors import AccuracyError
-from delegate.placement.judging import Examined, compared_inputs, examined, farthest, results
-from delegate.placement.trials import Seat
+from delegate.placement.accuracy_check import (
+    AccuracyResult,
+    check_accuracy,
+    compared_inputs,
+    lowest_sqnr_db,
+    read_results,
+)
+from delegate.placement.trials import ProgramRunner
 from delegate.program.expr import Expr
 from delegate.program.model import Program, Ref
 
-MOST_SAMPLES = 8  # that are compared
+MAX_SAMPLES = 8  # that are compared
 
 
-class Examination:
+class ReferenceComparator:
     """Compares programs of one method with torch.
 
     Args:
@@ -40,23 +46,25 @@ class Examination:
     ) -> None:
         self._ep, self._edge, self.bound, self.is_random = ep, edge, bound, is_random
         self.calls = self.leaves(samples)
-        self._found: dict[str, float] = {}
+        self._sqnr_db_of: dict[str, float] = {}
         self._expected: list[list[torch.Tensor]] | None = None
 
     @staticmethod
     def leaves(samples: Sequence[Sample]) -> list[list[Any]]:
         """The flat arguments of the calls that are compared."""
-        return [pytree.tree_flatten((s.args, dict(s.kwargs)))[0] for s in samples[:MOST_SAMPLES]]
+        return [pytree.tree_flatten((s.args, dict(s.kwargs)))[0] for s in samples[:MAX_SAMPLES]]
 
-    def __call__(self, seats: Mapping[str, Seat], programs: Mapping[str, Program]) -> Examined:
+    def __call__(self, runners: Mapping[str, ProgramRunner], programs: Mapping[str, Program]) -> AccuracyResult:
         """Look at what these programs give."""
         if self.is_random:
-            return Examined({}, {})
-        return examined(seats, lambda name, seat: self._sqnr_db(seat, programs[name]), self.bound, self._found)
+            return AccuracyResult({}, {})
+        return check_accuracy(
+            runners, lambda name, runner: self._sqnr_db(runner, programs[name]), self.bound, self._sqnr_db_of
+        )
 
     def sqnr_db(self, name: str) -> float | None:
         """How near a program's results were, where that was looked at."""
-        return self._found.get(name)
+        return self._sqnr_db_of.get(name)
 
     def expected(self, program: Program) -> list[list[torch.Tensor]]:
         """What torch gives for the calls: results, then the inputs that are written to, then the states by name.
@@ -89,22 +97,24 @@ class Examination:
         name = self._edge.name
         eager = EagerMethods({name: self._ep}, {name: tuple(self._edge.states.values())})
         start = dict(eager.states)
-        found = []
+        expected = []
         for call in self.calls:
             eager.states = {state: value.clone() for state, value in start.items()}
-            given = copies(call)
-            made = eager.run(name, given)
-            made += [given[number] for number in written]
-            found.append(made + [eager.states[state] for state in sorted(eager.names(name))])
-        return found
+            arguments = copies(call)
+            results = eager.run(name, arguments)
+            results += [arguments[number] for number in written]
+            expected.append(results + [eager.states[state] for state in sorted(eager.names(name))])
+        return expected
 
-    def _sqnr_db(self, seat: Seat, program: Program) -> float:
-        found = Differences()
+    def _sqnr_db(self, runner: ProgramRunner, program: Program) -> float:
+        differences = Differences()
         for call, expected in zip(self.calls, self.expected(program), strict=True):
-            given = results(seat, program, self._edge.name, arrays_of(call))
-            actual = tensors([to_tensor(*result) for result in given])
-            found.add(actual, expected)
-        return farthest(math.nan if number in found.empty else o.sqnr_db for number, o in enumerate(found.outputs))
+            results = read_results(runner, program, self._edge.name, arrays_of(call))
+            actual = tensors([to_tensor(*result) for result in results])
+            differences.add(actual, expected)
+        return lowest_sqnr_db(
+            math.nan if number in differences.empty else o.sqnr_db for number, o in enumerate(differences.outputs)
+        )
 
 
 def arrays_of(call: Sequence[Any]) -> list[Any]:

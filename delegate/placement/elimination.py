@@ -7,30 +7,38 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from delegate.measured import Interval
-from delegate.placement.calm import Calm, Round
 from delegate.placement.costs import Record
-from delegate.placement.statistics import LEAST, ratio
-from delegate.placement.trials import LATE, Bench, RoundsOver, Seat, Trial, TrialFailed, Turn
+from delegate.placement.noise_filter import NoiseFilter, Round
+from delegate.placement.statistics import MIN_ROUNDS, ratio
+from delegate.placement.trials import (
+    BUDGET_OVER,
+    ProgramRunner,
+    RoundResult,
+    RoundsOver,
+    RunnerFactory,
+    Trial,
+    TrialFailed,
+)
 
-MOST = 40  # rounds
-SURVEYED = 9  # rounds of programs whose steps are timed
-_BESIDE = 5  # rounds of what is in the table alone
+MAX_ROUNDS = 40  # rounds
+SURVEY_ROUNDS = 9  # rounds of programs whose steps are timed
+_TABLE_ROUNDS = 5  # rounds of what is in the table alone
 SAME = 0.01  # two plans whose difference is less for sure are the same
-DOUBT = 1.3  # other work may make a plan take so many times as long beside another
+NOISE_FACTOR = 1.3  # other work may make a plan take so many times as long beside another
 _FAR = ((1, 8.0), (3, 2.0))  # after so many rounds what takes so many times as long in each of them is out
 
 T = TypeVar("T")
-GoOn = Callable[[Mapping[str, Record]], Collection[str]]
-Check = Callable[[Mapping[str, Seat]], Mapping[str, str]]
+NextRound = Callable[[Mapping[str, Record]], Collection[str]]
+Check = Callable[[Mapping[str, ProgramRunner]], Mapping[str, str]]
 
 
-def measured(
+def measure_rounds(
     trials: Sequence[Trial],
-    bench: Bench,
-    go_on: GoOn,
+    factory: RunnerFactory,
+    go_on: NextRound,
     has_time: Callable[[], bool],
     check: Check | None = None,
-    calm: Calm | None = None,
+    noise_filter: NoiseFilter | None = None,
 ) -> dict[str, Record]:
     """What rounds of these programs show, by name. One that fails is out, with the reason in its record.
 
@@ -46,92 +54,92 @@ def measured(
         calm: what is known of how long programs wait for a core.
     """
     records = {trial.name: Record() for trial in trials}
-    seats: dict[str, Seat] = {}
-    taken: list[dict[str, Turn]] = []
-    calm = Calm() if calm is None else calm
+    runners: dict[str, ProgramRunner] = {}
+    rounds: list[dict[str, RoundResult]] = []
+    noise_filter = NoiseFilter() if noise_filter is None else noise_filter
 
-    def tried(name: str, work: Callable[..., T], *args: object) -> T | None:
+    def attempt(name: str, work: Callable[..., T], *args: object) -> T | None:
         try:
             return work(*args)
         except TrialFailed as error:
             records[name].failure = str(error)
-            seats.pop(name, None)
+            runners.pop(name, None)
             return None
 
     with contextlib.ExitStack() as stack:
         for trial in trials:
-            seat = tried(trial.name, _seat, trial, bench, has_time)
-            if seat is not None:
-                stack.callback(seat.close)
-                seats[trial.name] = seat
-        for name, seat in list(seats.items()):
-            tried(name, seat.ready)
-        for name, why in check(dict(seats)).items() if check is not None else ():
+            runner = attempt(trial.name, _start, trial, factory, has_time)
+            if runner is not None:
+                stack.callback(runner.close)
+                runners[trial.name] = runner
+        for name, runner in list(runners.items()):
+            attempt(name, runner.ready)
+        for name, why in check(dict(runners)).items() if check is not None else ():
             records[name].failure = why
-            del seats[name]
-        is_turned = is_over = False
-        while not is_over and has_time() and (names := [name for name in go_on(records) if name in seats]):
-            taken.append({})
+            del runners[name]
+        is_reversed = is_over = False
+        while not is_over and has_time() and (names := [name for name in go_on(records) if name in runners]):
+            rounds.append({})
             try:
-                for name in reversed(names) if is_turned else names:
-                    turn = tried(name, seats[name].turn)
-                    if turn is not None:
-                        taken[-1][name] = turn
+                for name in reversed(names) if is_reversed else names:
+                    result = attempt(name, runners[name].measure_round)
+                    if result is not None:
+                        rounds[-1][name] = result
             except RoundsOver:
                 is_over = True
-            calm.add(taken[-1])
-            _write(records, taken, calm)
-            is_turned = not is_turned
+            noise_filter.add(rounds[-1])
+            _update_records(records, rounds, noise_filter)
+            is_reversed = not is_reversed
     return records
 
 
-class _InTime:
+class _DeadlineRunner:
     """A seat that nothing is asked of once the time is over."""
 
-    def __init__(self, seat: Seat, has_time: Callable[[], bool]) -> None:
-        self._seat, self._has_time, self.close = seat, has_time, seat.close
+    def __init__(self, runner: ProgramRunner, has_time: Callable[[], bool]) -> None:
+        self._runner, self._has_time, self.close = runner, has_time, runner.close
 
     def ready(self) -> None:
         _require(self._has_time)
-        self._seat.ready()
+        self._runner.ready()
 
-    def turn(self) -> Turn:
+    def measure_round(self) -> RoundResult:
         if not self._has_time():
             raise RoundsOver
-        return self._seat.turn()
+        return self._runner.measure_round()
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:
         _require(self._has_time)
-        return self._seat.outputs(leaves)
+        return self._runner.outputs(leaves)
 
 
-def _seat(trial: Trial, bench: Bench, has_time: Callable[[], bool]) -> Seat:
+def _start(trial: Trial, factory: RunnerFactory, has_time: Callable[[], bool]) -> ProgramRunner:
     _require(has_time)
-    return _InTime(bench.seat(trial), has_time)
+    return _DeadlineRunner(factory.start(trial), has_time)
 
 
 def _require(has_time: Callable[[], bool]) -> None:
     if not has_time():
-        raise TrialFailed(LATE)
+        raise TrialFailed(BUDGET_OVER)
 
 
-def _write(records: Mapping[str, Record], taken: Sequence[Round], calm: Calm) -> None:
+def _update_records(records: Mapping[str, Record], rounds: Sequence[Round], noise_filter: NoiseFilter) -> None:
     """Put what counts of the rounds into records. A program of which nothing would count has all it took part in."""
-    counting, is_calm = calm.counting(taken)
+    counting, is_quiet = noise_filter.select(rounds)
     for name, record in records.items():
-        own, every = ([turns[name] for turns in each if name in turns] for each in (counting, taken))
-        turns = own or every
-        record.rounds[:] = [turn.cost for turn in turns]
-        record.steps[:] = [turn.steps for turn in turns if turn.steps]
-        record.busy, record.is_calm = len(every) - len(turns), is_calm
+        own, every = ([results[name] for results in each if name in results] for each in (counting, rounds))
+        results = own or every
+        record.rounds[:] = [result.cost for result in results]
+        record.steps[:] = [result.steps for result in results if result.steps]
+        record.busy, record.is_quiet = len(every) - len(results), is_quiet
 
 
-def rounds(count: int) -> GoOn:
+def fixed_rounds(count: int) -> NextRound:
     """So many rounds of all, for which twice as many more may be busy."""
     return lambda records: [n for n, r in records.items() if len(r.rounds) < count and r.busy < 2 * count]
 
 
-class Race:
+class EliminationTest:
     """Goes on with programs until it is known whether they are slower than the fastest.
 
     Those that are slower beyond the noise are out, and so are those that are far behind from the start. It goes on with
@@ -142,38 +150,38 @@ class Race:
         most: rounds.
     """
 
-    def __init__(self, beside: Collection[str] = (), most: int = MOST) -> None:
-        self._most, self._beside = most, beside
+    def __init__(self, table_only: Collection[str] = (), most: int = MAX_ROUNDS) -> None:
+        self._most, self._table_only = most, table_only
         self._out: set[str] = set()
 
     def __call__(self, records: Mapping[str, Record]) -> list[str]:
         """The names of those that another round is for; none where all is known."""
         left = {name: r for name, r in records.items() if not r.failure and name not in self._out}
-        beside = [n for n, r in left.items() if n in self._beside and len(r.rounds) < _BESIDE]
-        running = {name: r for name, r in left.items() if name not in self._beside}
+        extra = [n for n, r in left.items() if n in self._table_only and len(r.rounds) < _TABLE_ROUNDS]
+        running = {name: r for name, r in left.items() if name not in self._table_only}
         costs = {name: cost for name, r in running.items() if (cost := r.cost) is not None}
         if len(costs) < len(running):
-            return [*running, *beside]
+            return [*running, *extra]
         if not costs:
-            return beside
+            return extra
         best = min(costs, key=costs.__getitem__)
-        if not all(r.is_calm for r in running.values()):
-            return [*running, *beside]
+        if not all(r.is_quiet for r in running.values()):
+            return [*running, *extra]
         known = {name: ratio(r.rounds, running[best].rounds) for name, r in running.items() if name != best}
         self._out |= {n for n, i in known.items() if i.low > 1 or _is_far(running[n], running[best])}
         undecided = [n for n, i in known.items() if n not in self._out and not _is_same(i)]
         goes_on = undecided and len(running[best].rounds) < self._most
-        return [best, *undecided, *beside] if goes_on else beside
+        return [best, *undecided, *extra] if goes_on else extra
 
 
-def compared(
+def measure_until_decided(
     trials: Sequence[Trial],
-    bench: Bench,
+    factory: RunnerFactory,
     check: Check,
-    beside: Collection[str],
+    table_only: Collection[str],
     goes_on: Callable[[], bool],
     has_time: Callable[[], bool],
-    calm: Calm | None = None,
+    noise_filter: NoiseFilter | None = None,
 ) -> dict[str, Record]:
     """What rounds show of programs of one objective, until it is known which is the best.
 
@@ -183,14 +191,14 @@ def compared(
         goes_on: whether there is time for more than the rounds that an interval needs.
     """
     runs = all(trial.objective in ("latency", "throughput") for trial in trials)
-    wanted = Race(beside) if runs else rounds(LEAST)
+    select_next = EliminationTest(table_only) if runs else fixed_rounds(MIN_ROUNDS)
 
     def go_on(records: Mapping[str, Record]) -> Collection[str]:
-        names = wanted(records)
-        enough = all(len(records[name].rounds) + records[name].busy >= LEAST for name in names)
+        names = select_next(records)
+        enough = all(len(records[name].rounds) + records[name].busy >= MIN_ROUNDS for name in names)
         return () if enough and not goes_on() else names
 
-    return measured(trials, bench, go_on, has_time, check, calm)
+    return measure_rounds(trials, factory, go_on, has_time, check, noise_filter)
 
 
 def _is_far(record: Record, best: Record) -> bool:
@@ -209,12 +217,12 @@ def beats(record: Record, other: Record) -> bool:
     In fewer rounds than an interval needs, which are those there was time for, it is what other work hardly does.
     """
     known = ratio(record.rounds, other.rounds)
-    has_interval = min(len(record.rounds), len(other.rounds)) >= LEAST
-    is_sure = has_interval and record.is_calm and other.is_calm
-    return known.ratio < (1 if is_sure else 1 / DOUBT) and (known.high < 1 or not has_interval)
+    has_interval = min(len(record.rounds), len(other.rounds)) >= MIN_ROUNDS
+    is_sure = has_interval and record.is_quiet and other.is_quiet
+    return known.ratio < (1 if is_sure else 1 / NOISE_FACTOR) and (known.high < 1 or not has_interval)
 
 
-def winner(records: Mapping[str, Record], names: Sequence[str]) -> str | None:
+def choose_winner(records: Mapping[str, Record], names: Sequence[str]) -> str | None:
     """The program to take: the first that none of the others beats beyond the noise.
 
     Args:

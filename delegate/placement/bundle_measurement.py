@@ -12,13 +12,13 @@ from pathlib import Path
 from delegate.cache.environment import machine
 from delegate.errors import ProgramError
 from delegate.placement import bundle
-from delegate.placement.calm import Calm
-from delegate.placement.elsewhere import Costs, MethodCosts, ProgramCosts
-from delegate.placement.judging import Examined, examined, numbers, results, sqnr_db
-from delegate.placement.racing import SURVEYED, compared, measured, rounds
-from delegate.placement.trials import ProcessBench, Seat, Trial, patience, until
+from delegate.placement.accuracy_check import AccuracyResult, check_accuracy, read_results, sqnr_db, widen_bfloat16
+from delegate.placement.elimination import SURVEY_ROUNDS, fixed_rounds, measure_rounds, measure_until_decided
+from delegate.placement.noise_filter import NoiseFilter
+from delegate.placement.remote_costs import Costs, MethodCosts, ProgramCosts
+from delegate.placement.trials import ProcessRunnerFactory, ProgramRunner, Trial, answer_timeout, seconds_until
 
-_RACED = 0.5  # of the budget, where the rest is for programs whose steps are timed
+_COMPARISON_SHARE = 0.5  # of the budget, where the rest is for programs whose steps are timed
 
 
 def measure(
@@ -54,34 +54,36 @@ def measure(
             own = Path(folder) / f"{number}-run"
             own.mkdir()
             end = min(begun + (number + 1) * seconds, time.monotonic() + seconds)
-            limits = (patience(seconds), until(end))
-            bench = ProcessBench(own, task.calls[0], kernels, *limits, trust_code=trust_code)
-            methods[task.method] = _measured(task, bench, seconds, end)
+            limits = (answer_timeout(seconds), seconds_until(end))
+            factory = ProcessRunnerFactory(own, task.calls[0], kernels, *limits, trust_code=trust_code)
+            methods[task.method] = _measure_method(task, factory, seconds, end)
         return Costs(machine(), methods)
 
 
-def _measured(task: bundle.Task, bench: ProcessBench, budget: float, end: float) -> MethodCosts:
+def _measure_method(task: bundle.Task, factory: ProcessRunnerFactory, budget: float, end: float) -> MethodCosts:
     start = time.monotonic()
     timed, whole = ([_trial(task, e) for e in task.entries if e.is_watched == is_timed] for is_timed in (True, False))
-    found: dict[str, float] = {}
+    sqnr_db_of: dict[str, float] = {}
     inaccurate: dict[str, str] = {}
 
-    def check(seats: Mapping[str, Seat]) -> Mapping[str, str]:
-        looked = _examined(task, seats, found)
-        inaccurate.update(looked.inaccurate)
-        return looked.failed
+    def check(runners: Mapping[str, ProgramRunner]) -> Mapping[str, str]:
+        checked = _check_results(task, runners, sqnr_db_of)
+        inaccurate.update(checked.inaccurate)
+        return checked.failed
 
     def has_time() -> bool:
         return time.monotonic() < end
 
     def is_racing() -> bool:
-        return time.monotonic() < end - (budget * (1 - _RACED) if timed else 0)
+        return time.monotonic() < end - (budget * (1 - _COMPARISON_SHARE) if timed else 0)
 
-    calm = Calm()
-    records = compared(whole, bench, check, inaccurate, is_racing, has_time, calm)
-    records |= measured(timed, bench, rounds(SURVEYED), has_time, calm=calm)
-    programs = {e.name: ProgramCosts(e.digest, records[e.name], found.get(e.name)) for e in task.entries}
-    return MethodCosts(task.objective, bundle.described(task.calls[0]), budget, time.monotonic() - start, programs)
+    noise_filter = NoiseFilter()
+    records = measure_until_decided(whole, factory, check, inaccurate, is_racing, has_time, noise_filter)
+    records |= measure_rounds(timed, factory, fixed_rounds(SURVEY_ROUNDS), has_time, noise_filter=noise_filter)
+    programs = {e.name: ProgramCosts(e.digest, records[e.name], sqnr_db_of.get(e.name)) for e in task.entries}
+    return MethodCosts(
+        task.objective, bundle.describe_arguments(task.calls[0]), budget, time.monotonic() - start, programs
+    )
 
 
 def _trial(task: bundle.Task, entry: bundle.Entry) -> Trial:
@@ -92,15 +94,17 @@ def _trial(task: bundle.Task, entry: bundle.Entry) -> Trial:
     return Trial(entry.name, entry.program, task.method, task.objective, options, callers=callers)
 
 
-def _examined(task: bundle.Task, seats: Mapping[str, Seat], found: dict[str, float]) -> Examined:
+def _check_results(
+    task: bundle.Task, runners: Mapping[str, ProgramRunner], sqnr_db_of: dict[str, float]
+) -> AccuracyResult:
     """What is wrong with the results of programs."""
     expected = task.expected
     if expected is None:
-        return Examined({}, {})
+        return AccuracyResult({}, {})
     programs = {e.name: e.program for e in task.entries}
 
-    def near(name: str, seat: Seat) -> float:
-        given = [results(seat, programs[name], task.method, call) for call in task.calls]
-        return sqnr_db([[numbers(*result) for result in call] for call in given], expected)
+    def near(name: str, runner: ProgramRunner) -> float:
+        given = [read_results(runner, programs[name], task.method, call) for call in task.calls]
+        return sqnr_db([[widen_bfloat16(*result) for result in call] for call in given], expected)
 
-    return examined(seats, near, task.bound, found)
+    return check_accuracy(runners, near, task.bound, sqnr_db_of)

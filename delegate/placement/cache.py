@@ -14,7 +14,7 @@ from delegate.edge.graphs import described
 from delegate.edge.program import EdgeProgram
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.plans import Options, Placed
+from delegate.placement.plans import ChosenPlan, Options
 from delegate.plain_data import amount, flag, mapping, text
 from delegate.program.segments import checksums
 
@@ -22,7 +22,7 @@ FORMAT = 1  # of what an entry holds
 MOST_BYTES = 64 * 2**20
 
 
-class KeptChoices:
+class PlacementCache:
     """What was chosen for methods.
 
     Args:
@@ -32,32 +32,32 @@ class KeptChoices:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def find(self, key: str, budget: float) -> tuple[str, SavedPlan, Options, Placement] | None:
+    def get(self, key: str, budget: float) -> tuple[str, SavedPlan, Options, Placement] | None:
         """The candidate, the plan, its options and the placement that are kept under a key.
 
         None where there are none, or where they were cut short by a smaller budget.
         """
-        found = self._store.read(key, _choice)
-        if found is None:
+        entry = self._store.read(key, _choice)
+        if entry is None:
             return None
-        candidate, plan, options, placement, cut_short = found
+        candidate, plan, options, placement, cut_short = entry
         if cut_short and placement.budget < budget:
             return None
         return candidate, plan, options, replace(placement, spent=0.0)
 
-    def keep(self, key: str, chosen: Placed, *, cut_short: bool) -> None:
+    def put(self, key: str, chosen: ChosenPlan, *, cut_short: bool) -> None:
         """Have this found under a key."""
         about = {
             "candidate": chosen.candidate.name,
             "plan": chosen.plan.to_json(),
-            "options": {name: dict(given) for name, given in chosen.options.items()},
+            "options": {name: dict(values) for name, values in chosen.options.items()},
             "placement": asdict(chosen.placement),
             "cut_short": cut_short,
         }
         self._store.put(key, about, [])
 
 
-class KeptCosts:
+class CostCache:
     """What stretches cost on candidates: a `survey.Known` on disk.
 
     Args:
@@ -68,11 +68,11 @@ class KeptCosts:
     def __init__(self, store: Store, identities: Mapping[str, str]) -> None:
         self._store, self._identities = store, identities
 
-    def find(self, candidates: Sequence[str], what: str) -> list[float] | None:
+    def get(self, candidates: Sequence[str], what: str) -> list[float] | None:
         """The seconds of rounds, where they are known."""
         return self._store.read(self._key(candidates, what), _seconds)
 
-    def keep(self, candidates: Sequence[str], what: str, seconds: Sequence[float]) -> None:
+    def put(self, candidates: Sequence[str], what: str, seconds: Sequence[float]) -> None:
         """Have them found."""
         self._store.put(self._key(candidates, what), {"seconds": list(seconds)}, [])
 
@@ -94,10 +94,10 @@ def _choice(entry: Entry) -> tuple[str, SavedPlan, Options, Placement, bool]:
 
 
 def _seconds(entry: Entry) -> list[float]:
-    given = entry.about["seconds"]
-    if not isinstance(given, list) or not given:
+    values = entry.about["seconds"]
+    if not isinstance(values, list) or not values:
         raise ValueError("seconds should be a list of numbers")
-    return [amount({"seconds": each}, "seconds") for each in given]
+    return [amount({"seconds": each}, "seconds") for each in values]
 
 
 def choice_key(edges: Iterable[EdgeProgram], depends_on: Iterable[Any], *, by_weights: bool) -> str:
@@ -108,11 +108,11 @@ def choice_key(edges: Iterable[EdgeProgram], depends_on: Iterable[Any], *, by_we
         depends_on: versions and options of the backends, settings: by their `repr`.
         by_weights: whether it depends on what the weights hold, and not on their shapes alone.
     """
-    known = hashlib.sha256(repr((FORMAT, host_features(), *depends_on)).encode())
+    digest = hashlib.sha256(repr((FORMAT, host_features(), *depends_on)).encode())
     for edge in edges:
-        known.update(described(edge.graph_module))
-        known.update(repr(sorted(edge.states.items())).encode())
+        digest.update(described(edge.graph_module))
+        digest.update(repr(sorted(edge.states.items())).encode())
         if by_weights:
-            for digest in checksums([raw_bytes(value).data for value in edge.constants.values()]):
-                known.update(digest)
-    return known.hexdigest()
+            for checksum in checksums([raw_bytes(value).data for value in edge.constants.values()]):
+                digest.update(checksum)
+    return digest.hexdigest()

@@ -17,18 +17,18 @@ from delegate.accuracy.samples import Sample
 from delegate.cache.store import Store
 from delegate.config import Placing
 from delegate.edge.graphs import is_random
-from delegate.edge.keys import NoKey, exported_key
+from delegate.edge.keys import NotCacheable, exported_key
 from delegate.errors import BackendError, ConfigError, did_you_mean
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.alternatives import Alternatives, Compiler
-from delegate.placement.cluster import Cluster, ClusterBench
-from delegate.placement.examining import Examination, arrays_of
-from delegate.placement.kept import KeptChoices, KeptCosts, choice_key
-from delegate.placement.plans import Candidate, Options, Placed, Progress, Task
+from delegate.placement.cache import CostCache, PlacementCache, choice_key
+from delegate.placement.cluster import Cluster, ClusterRunnerFactory
+from delegate.placement.plans import Candidate, ChosenPlan, Options, Progress, Task
 from delegate.placement.policy import Placer
-from delegate.placement.replaying import Elsewhere
-from delegate.placement.trials import ProcessBench, patience, until
+from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
+from delegate.placement.remote_placement import RemotePlacement
+from delegate.placement.trials import ProcessRunnerFactory, answer_timeout, seconds_until
 from delegate.registry import Registry
 from delegate.verdict import Reason, no
 
@@ -36,7 +36,7 @@ MEASURED = no(Reason.SLOWER, "as measured", "the table of plans says by how much
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class BaseProgram:
     """A program that candidates are of: as it was given, or quantized.
 
     Args:
@@ -53,7 +53,7 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class PlacementContext:
     """What all methods have in common.
 
     Args:
@@ -84,7 +84,7 @@ class Circumstances:
     progress: Progress
     begun: float
     not_tried: Sequence[str] = ()
-    elsewhere: Elsewhere | None = None
+    remote: RemotePlacement | None = None
     cluster: Cluster | None = None
 
     def reference(self, method: str, own: ExportedProgram) -> ExportedProgram:
@@ -108,13 +108,13 @@ class Outcome:
         placements: by method, for the report.
     """
 
-    base: Base
+    base: BaseProgram
     plan: SavedPlan
     options: Options = field(default_factory=dict)
     placements: tuple[Placement, ...] = ()
 
 
-def placed(bases: Sequence[Base], given: Circumstances) -> Outcome:
+def choose_placements(bases: Sequence[BaseProgram], context: PlacementContext) -> Outcome:
     """Measure, and choose.
 
     Args:
@@ -130,30 +130,35 @@ def placed(bases: Sequence[Base], given: Circumstances) -> Outcome:
     if len(methods) > 1 and len(bases) > 1:
         what = f"candidates that are quantized are for one method, and the program has {len(methods)}"
         raise ConfigError(what, where="placement.candidates", remedy="lower the methods one by one, or quantize first")
-    share = given.settings.budget / len(methods)
-    found = [_placed(name, bases, given, share, given.begun + (i + 1) * share) for i, name in enumerate(methods)]
-    home = {c.name: base for base in bases for c in _candidates(methods[0], base, given)}
-    options = {name: chosen for one in found for name, chosen in one.options.items()}
+    share = context.settings.budget / len(methods)
+    chosen = [
+        _choose_placement(name, bases, context, share, context.begun + (i + 1) * share)
+        for i, name in enumerate(methods)
+    ]
+    base_of = {c.name: base for base in bases for c in _candidates(methods[0], base, context)}
+    options = {name: value for one in chosen for name, value in one.options.items()}
     return Outcome(
-        home[found[0].candidate.name],
-        _joined([one.plan for one in found]),
+        base_of[chosen[0].candidate.name],
+        _merge_plans([one.plan for one in chosen]),
         options,
-        tuple(one.placement for one in found),
+        tuple(one.placement for one in chosen),
     )
 
 
-def _joined(plans: Sequence[SavedPlan]) -> SavedPlan:
+def _merge_plans(plans: Sequence[SavedPlan]) -> SavedPlan:
     """The plans of several methods as one, whose partitions have names of their own."""
     partitions = tuple(replace(p, name=f"{i}_{p.name}") for i, plan in enumerate(plans) for p in plan.partitions)
-    together = tuple(
+    parallel = tuple(
         tuple(tuple(f"{i}_{name}" for name in branch) for branch in group)
         for i, plan in enumerate(plans)
         for group in plan.together
     )
-    return SavedPlan(partitions, tuple(sorted({op for plan in plans for op in plan.whole or ()})), together)
+    return SavedPlan(partitions, tuple(sorted({op for plan in plans for op in plan.whole or ()})), parallel)
 
 
-def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: float, end: float) -> Placed:
+def _choose_placement(
+    name: str, bases: Sequence[BaseProgram], context: PlacementContext, budget: float, end: float
+) -> ChosenPlan:
     """What is chosen for a method.
 
     Args:
@@ -162,79 +167,83 @@ def _placed(name: str, bases: Sequence[Base], given: Circumstances, budget: floa
         budget: its share.
         end: by `time.monotonic`; sooner than by its share where those before it took longer.
     """
-    settings = given.settings
-    candidates = [c for base in bases for c in _candidates(name, base, given)]
+    settings = context.settings
+    candidates = [c for base in bases for c in _candidates(name, base, context)]
     task = Task(name, candidates, settings.objective, budget, os.cpu_count() or 1)
-    kept = _Kept.of(name, bases, candidates, given)
-    found = kept.choice(candidates, budget)
-    if found is not None:
-        return found
-    ep, edge = given.reference(name, bases[0].exported[name]), candidates[0].lowering.edge()
+    cache = _MethodCache.of(name, bases, candidates, context)
+    cached = cache.choice(candidates, budget)
+    if cached is not None:
+        return cached
+    ep, edge = context.reference(name, bases[0].exported[name]), candidates[0].lowering.edge()
     bound = None if settings.accuracy is None else settings.accuracy.sqnr_db
-    examine = Examination(ep, edge, given.samples[name], bound, is_random=is_random(edge.graph_module))
+    comparator = ReferenceComparator(ep, edge, context.samples[name], bound, is_random=is_random(edge.graph_module))
 
     def progress(text: str) -> None:
-        given.progress(f"{name}: {text}")
+        context.progress(f"{name}: {text}")
 
-    if given.elsewhere is not None:
-        return given.elsewhere.place(task, examine, progress)
+    if context.remote is not None:
+        return context.remote.place(task, comparator, progress)
     with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
         end = min(end, time.monotonic() + budget)
-        bench = _bench(given, Path(folder), arrays_of(examine.calls[0]), budget, end)
-        placer = Placer(task, bench, examine, kept.costs, progress, late=budget - until(end)())
-        made = placer.place()
-    if isinstance(bench, ClusterBench):
-        made = replace(made, placement=replace(made.placement, machine="; ".join(bench.machines)))
-    made = replace(made, placement=replace(made.placement, not_tried=(*made.placement.not_tried, *given.not_tried)))
+        factory = _open_factory(context, Path(folder), arrays_of(comparator.calls[0]), budget, end)
+        placer = Placer(task, factory, comparator, cache.costs, progress, late=budget - seconds_until(end)())
+        chosen = placer.place()
+    if isinstance(factory, ClusterRunnerFactory):
+        chosen = replace(chosen, placement=replace(chosen.placement, machine="; ".join(factory.machines)))
+    chosen = replace(
+        chosen, placement=replace(chosen.placement, not_tried=(*chosen.placement.not_tried, *context.not_tried))
+    )
     if not placer.was_disturbed:
-        kept.keep(made, cut_short=placer.was_cut_short)
-    return made
+        cache.put(chosen, cut_short=placer.was_cut_short)
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _MethodCache:
     """What earlier runs measured of a method; nothing where nothing may be kept."""
 
-    choices: KeptChoices | None = None
+    placements: PlacementCache | None = None
     key: str = ""
-    costs: KeptCosts | None = None
+    costs: CostCache | None = None
 
     @classmethod
-    def of(cls, name: str, bases: Sequence[Base], candidates: Sequence[Candidate], given: Circumstances) -> _Kept:
-        if given.store is None or not given.identities.keys() >= {c.backend for c in candidates}:
+    def of(
+        cls, name: str, bases: Sequence[BaseProgram], candidates: Sequence[Candidate], context: PlacementContext
+    ) -> _MethodCache:
+        if context.store is None or not context.identities.keys() >= {c.backend for c in candidates}:
             return cls()
-        own = {c.name: repr((given.identities[c.backend], c.options, given.kernels)) for c in candidates}
-        costs = KeptCosts(given.store, own)
+        own = {c.name: repr((context.identities[c.backend], c.options, context.kernels)) for c in candidates}
+        costs = CostCache(context.store, own)
         try:
-            return cls(KeptChoices(given.store), _key(name, bases, candidates, given), costs)
-        except NoKey:  # the reference holds what nobody can compare
+            return cls(PlacementCache(context.store), _key(name, bases, candidates, context), costs)
+        except NotCacheable:  # the reference holds what nobody can compare
             return cls(costs=costs)
 
-    def choice(self, candidates: Sequence[Candidate], budget: float) -> Placed | None:
-        found = None if self.choices is None else self.choices.find(self.key, budget)
+    def choice(self, candidates: Sequence[Candidate], budget: float) -> ChosenPlan | None:
+        cached = None if self.placements is None else self.placements.get(self.key, budget)
         known = {c.name: c for c in candidates}
-        if found is None or found[0] not in known:
+        if cached is None or cached[0] not in known:
             return None
-        candidate, plan, options, placement = found
-        return Placed(known[candidate], plan, options, placement)
+        candidate, plan, options, placement = cached
+        return ChosenPlan(known[candidate], plan, options, placement)
 
-    def keep(self, made: Placed, *, cut_short: bool) -> None:
-        if self.choices is not None:
-            self.choices.keep(self.key, made, cut_short=cut_short)
-
-
-def _bench(
-    given: Circumstances, folder: Path, leaves: Sequence[Any], budget: float, end: float
-) -> ProcessBench | ClusterBench:
-    given_to_all = (leaves, given.kernels, patience(budget), until(end))
-    return ProcessBench(folder, *given_to_all) if given.cluster is None else ClusterBench(*given_to_all)
+    def put(self, chosen: ChosenPlan, *, cut_short: bool) -> None:
+        if self.placements is not None:
+            self.placements.put(self.key, chosen, cut_short=cut_short)
 
 
-def _candidates(method: str, base: Base, given: Circumstances) -> Iterator[Candidate]:
+def _open_factory(
+    context: PlacementContext, folder: Path, leaves: Sequence[Any], budget: float, end: float
+) -> ProcessRunnerFactory | ClusterRunnerFactory:
+    arguments = (leaves, context.kernels, answer_timeout(budget), seconds_until(end))
+    return ProcessRunnerFactory(folder, *arguments) if context.cluster is None else ClusterRunnerFactory(*arguments)
+
+
+def _candidates(method: str, base: BaseProgram, context: PlacementContext) -> Iterator[Candidate]:
     """The candidates of a base, also with other numbers of threads where these are to be tried."""
     lowering = Alternatives(base.compiler, method)
     for name, backend in base.candidates.items():
-        counts = given.settings.threads if _takes_threads(backend, given.registry) else ()
+        counts = context.settings.threads if _takes_threads(backend, context.registry) else ()
         for count in counts:
             yield Candidate(f"{name}, {count} threads", backend, lowering, {backend: {"threads": count}})
         if not counts:
@@ -248,38 +257,38 @@ def _takes_threads(backend: str, registry: Registry) -> bool:
         return False
 
 
-def _key(name: str, bases: Sequence[Base], candidates: Sequence[Candidate], given: Circumstances) -> str:
-    settings = given.settings
+def _key(name: str, bases: Sequence[BaseProgram], candidates: Sequence[Candidate], context: PlacementContext) -> str:
+    settings = context.settings
     edges = [base.compiler.methods[name].edge for base in bases]
     leaves = [
         (str(leaf.dtype), leaf.shape) if hasattr(leaf, "shape") else leaf
-        for leaf in arrays_of(Examination.leaves(given.samples[name])[0])
+        for leaf in arrays_of(ReferenceComparator.leaves(context.samples[name])[0])
     ]
-    asked = settings.model_copy(update={"budget": 1.0})
+    without_budget = settings.model_copy(update={"budget": 1.0})
     depends_on = [
         name,  # plans name the graph that their nodes are of
-        sorted(given.identities.items()),
-        given.rules,
-        given.kernels,
-        asked,
+        sorted(context.identities.items()),
+        context.rules,
+        context.kernels,
+        without_budget,
         leaves,
         [(c.name, c.backend) for c in candidates],
     ]
     if settings.accuracy is not None:
-        reference = given.reference(name, bases[0].exported[name])
-        depends_on += [_digest(given.samples[name]), exported_key({name: reference})]
+        reference = context.reference(name, bases[0].exported[name])
+        depends_on += [_digest(context.samples[name]), exported_key({name: reference})]
     return choice_key(edges, depends_on, by_weights=settings.accuracy is not None)
 
 
 def _digest(samples: Sequence[Sample]) -> str:
-    known = hashlib.sha256()
-    for call in Examination.leaves(samples):
+    digest = hashlib.sha256()
+    for call in ReferenceComparator.leaves(samples):
         for leaf in arrays_of(call):
-            known.update(leaf.tobytes() if hasattr(leaf, "tobytes") else repr(leaf).encode())
-    return known.hexdigest()
+            digest.update(leaf.tobytes() if hasattr(leaf, "tobytes") else repr(leaf).encode())
+    return digest.hexdigest()
 
 
-def named_candidates(settings: Placing, backends: Sequence[str]) -> dict[str, str]:
+def unquantized_candidates(settings: Placing, backends: Sequence[str]) -> dict[str, str]:
     """Those of the program as it is: name -> backend.
 
     Raises:
