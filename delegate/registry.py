@@ -277,7 +277,7 @@ class Registry:
         from delegate.probing.process import CannotAsk
 
         try:
-            return self._understood(plugin, self._prober.ask(plugin, "probe", plugin.module, anew=anew))
+            return self._understood(plugin, self._prober.ask(plugin, "probe", plugin.module, refresh=anew))
         except CannotAsk:
             return self._here(plugin)
 
@@ -289,15 +289,15 @@ class Registry:
         """The state that an answer tells."""
         data = answer.data
         if "problem" in data:
-            return replace(_told(plugin, data), kept=answer.kept)
+            return replace(_told(plugin, data), kept=answer.cached)
         try:
             said = from_json(data, plugin)
         except (LookupError, TypeError, ValueError, AttributeError):
             return broken(plugin, "answers nonsense when it is probed")
         state = self._state_of(said, plugin)
-        if answer.kept and state.state is State.BROKEN and isinstance(said, BackendAlias):
+        if answer.cached and state.state is State.BROKEN and isinstance(said, BackendAlias):
             return self._asked(plugin, anew=True)  # the cached names are of no backend
-        return replace(state, kept=answer.kept)
+        return replace(state, kept=answer.cached)
 
     def _state_of(self, said: BackendState | BackendAlias, plugin: Plugin) -> BackendState:
         if isinstance(said, BackendState):

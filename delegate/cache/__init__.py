@@ -1,1 +1,1 @@
-"""What is kept on disk between processes, in one folder of the user's: compiled partitions, in `artifacts/`."""
+"""Data on disk that processes share, in one folder per user. Compiled partitions are in `artifacts/`."""

@@ -1,4 +1,4 @@
-"""A folder of files that is bounded: what was unused for longest goes first."""
+"""A folder of files with a size limit: the least recently used files are removed first."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import BinaryIO, ClassVar, NamedTuple
 from delegate.cache.folder import make_private
 
 _UNFINISHED = ".part"
-_ABANDONED = 3600  # seconds after which a file that is still unfinished has no writer any more
+_ABANDONED = 3600  # seconds; the writer of an older unfinished file has ended
 
 
 class File(NamedTuple):
-    """One of them."""
+    """A file of the folder."""
 
     path: Path
     size: int
@@ -25,11 +25,11 @@ class File(NamedTuple):
 
 
 class BoundedFolder:
-    """Files of one kind in a folder of their own, each there whole or not at all.
+    """Files of one kind in one folder. Each file is either complete or absent.
 
     Args:
-        folder: need not exist; it is made for the user alone.
-        most_bytes: of all files together: those that were not used for the longest time go first.
+        folder: created for the user alone if it does not exist.
+        most_bytes: limit for the total size of all files; the least recently used are removed first.
     """
 
     suffix: ClassVar[str]  # of their names
@@ -38,7 +38,7 @@ class BoundedFolder:
         self.folder, self.most_bytes = folder, most_bytes
 
     def clear(self) -> int:
-        """Remove all; gives how many there were."""
+        """Remove all files, and return their number."""
         files = list(self.files())
         for file in files:
             with suppress(OSError):
@@ -47,16 +47,16 @@ class BoundedFolder:
         return len(files)
 
     def sizes(self) -> list[int]:
-        """The bytes of every file."""
+        """Return the size of every file in bytes."""
         return [file.size for file in self.files()]
 
     def files(self) -> Iterator[File]:
-        """All that are there."""
-        yield from self._found(self.suffix)
+        """Yield all files."""
+        yield from self._scan(self.suffix)
 
     @contextmanager
     def writing(self) -> Iterator[tuple[BinaryIO, Path]]:
-        """A new file beside the others, to be renamed to its place; it is gone behind this where that is not done."""
+        """Open a new file that the caller renames to its place. It is removed at the end unless it was renamed."""
         make_private(self.folder)
         handle, name = tempfile.mkstemp(_UNFINISHED, dir=self.folder)
         try:
@@ -66,8 +66,8 @@ class BoundedFolder:
             with suppress(OSError):
                 os.unlink(name)
 
-    def make_room(self) -> None:
-        """Remove files until all together are small enough."""
+    def evict(self) -> None:
+        """Remove the least recently used files until the total size is within the limit."""
         files = sorted(self.files(), key=lambda file: file.used)
         total = sum(file.size for file in files)
         for file in files:
@@ -79,16 +79,16 @@ class BoundedFolder:
         self._drop_abandoned()
 
     def _drop_abandoned(self) -> None:
-        """Remove what killed processes have left; what others are writing now stays."""
-        for file in self._found(_UNFINISHED):
+        """Remove unfinished files of killed processes. Keep those that may still be written."""
+        for file in self._scan(_UNFINISHED):
             if time.time() - file.used / 1e9 > _ABANDONED:
                 with suppress(OSError):
                     file.path.unlink()
 
-    def _found(self, suffix: str) -> Iterator[File]:
-        with suppress(OSError), os.scandir(self.folder) as found:
-            for file in found:
-                if file.name.endswith(suffix):
+    def _scan(self, suffix: str) -> Iterator[File]:
+        with suppress(OSError), os.scandir(self.folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(suffix):
                     with suppress(OSError):  # another process may have removed it
-                        status = file.stat()
-                        yield File(Path(file.path), status.st_size, status.st_mtime_ns)
+                        status = entry.stat()
+                        yield File(Path(entry.path), status.st_size, status.st_mtime_ns)

@@ -1,7 +1,7 @@
-"""Files by key that others map as they are: bounded, checked, safe for several processes. No fault is ever an error.
+"""Files by key that other code maps into memory: bounded, checked, safe for several processes. No failure is an error.
 
-The name of a file is the digest of its key and that of its content, so that the content is all that it holds. It is
-written beside its place and renamed into it, and nobody writes to it afterwards.
+The file name holds the digest of the key and that of the content. So the file holds the content alone. It is written
+under a temporary name and renamed into its place. Nobody writes to it afterwards.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _CHUNK = 1 << 20  # bytes, hashed at a time
 
 
 class MappedFiles(BoundedFolder):
-    """Files in a folder of their own."""
+    """Files in their own folder, to be mapped."""
 
     suffix = ".mapped"
 
     def open(self, key: str) -> int | None:
-        """A descriptor, for reading, of what is kept under a key, all of it checked; None where nothing is.
+        """Return a descriptor for reading the file of a key, with all of it checked; None if there is no such file.
 
-        What is damaged is removed.
+        A damaged file is removed.
         """
         for path in self._of(key):
             with suppress(OSError):  # another process may have removed it
@@ -36,12 +36,12 @@ class MappedFiles(BoundedFolder):
                     os.utime(path)
                     return descriptor
                 os.close(descriptor)
-                _say("%s is damaged, and is removed", path)
+                _log("%s is damaged, and is removed", path)
                 path.unlink()
         return None
 
     def keep(self, key: str, source: int) -> bool:
-        """Keep the content of a file, given by its descriptor, under a key; whether that was done."""
+        """Store the content of a file, given by its descriptor, under a key. Return False if that fails."""
         size = os.fstat(source).st_size
         if size > self.most_bytes:
             return False
@@ -50,13 +50,13 @@ class MappedFiles(BoundedFolder):
                 _copy(source, file.fileno(), size)
                 os.replace(path, self.folder / _name(key, source))
         except OSError as error:
-            _say("%s cannot be written: %s", self.folder, error)
+            _log("%s cannot be written: %s", self.folder, error)
             return False
-        self.make_room()
+        self.evict()
         return True
 
     def remove(self, key: str) -> None:
-        """Have nothing under a key."""
+        """Remove all files of a key."""
         for path in self._of(key):
             with suppress(OSError):
                 path.unlink()
@@ -71,9 +71,9 @@ def _name(key: str, descriptor: int) -> str:
 
 
 def content_digest(descriptor: int) -> str:
-    """The SHA-256 of the SHA-256s of a file's chunks of 1 MiB, and of its size, computed on all cores.
+    """Return the SHA-256 of the SHA-256s of a file's chunks of 1 MiB and of its size, computed on all cores.
 
-    It is read, not mapped, so that it does not count as memory of this process.
+    The file is read, not mapped, so that it does not count as memory of this process.
     """
     size = os.fstat(descriptor).st_size
     count = max(1, min(os.cpu_count() or 1, 8, size // (4 * _CHUNK)))
@@ -103,8 +103,8 @@ def _copy(source: int, target: int, size: int) -> None:
         at += count
 
 
-def _say(message: str, *args: object) -> None:
-    """A line of the log, which is imported late: programs are loaded through this module, as fast as it is imported."""
+def _log(message: str, *args: object) -> None:
+    """Write a line to the log. `logging` is imported late because loading a program imports this module."""
     import logging
 
     logging.getLogger(__name__).info(message, *args)

@@ -1,4 +1,4 @@
-"""Where the cache lies."""
+"""The folder of the cache, and its safety."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pathlib import Path
 
 VARIABLE = "DELEGATE_CACHE"  # environment variable: the folder, or "off"
 OFF = "off"
-ARTIFACTS = "artifacts"  # within it: what backends made of partitions
-CHOICES = "choices"  # within it: what was chosen by measuring
-PACKED = "packed"  # and: weights as a library reads them
-PLUGINS = "plugins"  # and: answers of plugins
+ARTIFACTS = "artifacts"  # within it: compiled partitions
+CHOICES = "choices"  # within it: placements chosen by measuring
+PACKED = "packed"  # within it: weights in the layout of a library
+PLUGINS = "plugins"  # within it: answers of plugins to probes
 
 _warned: set[Path] = set()  # folders, once each in a process
 
 
 def cache_folder() -> Path | None:
-    """The folder of all that is kept; None where the environment says off, or there is no home to put it into.
+    """Return the folder of the cache; None if the environment turns it off or the user has no home folder.
 
-    It is what `DELEGATE_CACHE` names, else the one that the platform has for this. It need not exist.
+    The folder is the value of `DELEGATE_CACHE`, else the platform's default. It need not exist.
     """
-    asked = os.environ.get(VARIABLE, "")
-    if asked == OFF:
+    requested = os.environ.get(VARIABLE, "")
+    if requested == OFF:
         return None
-    if asked:
-        return Path(asked).expanduser()
+    if requested:
+        return Path(requested).expanduser()
     try:
         return _platform_folder() / "delegate"
     except RuntimeError:  # no home
@@ -34,10 +34,10 @@ def cache_folder() -> Path | None:
 
 
 def private(folder: Path | None) -> Path | None:
-    """Return a cache folder if nobody but its user may write to it, as ssh does; else warn, and return None.
+    """Return a cache folder if only its user may write to it, as ssh requires; else warn, and return None.
 
-    Who may write there may have any machine code run. Neither the folder nor its parts may be writable by others, or
-    belong to a user who is not this one or root. One that is not there is made for the user alone.
+    A user who may write there can have machine code run. Neither the folder nor its parts may be writable by others.
+    Their owner must be this user or root. A missing folder is later created for the user alone.
     """
     if folder is None or not hasattr(os, "getuid"):
         return folder
@@ -63,7 +63,7 @@ def private(folder: Path | None) -> Path | None:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder, and those above it that are not there, for the user alone; raises OSError."""
+    """Create a folder and its missing parents for the user alone; raise OSError on failure."""
     for place in (*reversed(folder.parents), folder):
         if not place.exists():
             place.mkdir(mode=0o700, exist_ok=True)

@@ -1,8 +1,8 @@
-"""A folder of entries by key: bounded, checksummed, safe for several processes. No fault of it is ever an error.
+"""A folder of entries by key: bounded, checksummed, safe for several processes. No failure of it is an error.
 
-An entry is a file, which is written beside its place and renamed into it, so that readers see all of it or nothing. It
-holds: `_MAGIC`, the SHA-256 of the header, the length of the header, the header as JSON (the key, what the caller
-keeps, sizes and checksums of the parts), the parts, each where `ALIGNMENT` divides its place.
+An entry is a file that is written under a temporary name and renamed into place. So readers see a complete file or
+none. The file holds, in this order: `_MAGIC`; the SHA-256 of the header; the length of the header; the header as JSON
+(key, metadata, sizes and checksums of the parts); the parts, each aligned to `ALIGNMENT`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _warned: set[Path] = set()  # folders, once each in a process
 
 
 class Entry(NamedTuple):
-    """What was kept under a key.
+    """The content stored under a key.
 
     Args:
         about: plain JSON values.
-        parts: mapped from the file, which nobody writes to once it is there; removing it leaves them as they are.
+        parts: mapped from the file. Nobody writes to a complete file, and removing it leaves the parts valid.
         digests: the checksum of each part, as text.
     """
 
@@ -47,12 +47,12 @@ class Entry(NamedTuple):
 
 
 class Store(BoundedFolder):
-    """Entries in a folder of their own."""
+    """Entries in their own folder."""
 
     suffix = ".kept"
 
     def get(self, key: str) -> Entry | None:
-        """What is kept under a key, all of it checked; None where nothing is. An entry that is damaged is removed."""
+        """Return the checked entry of a key; None if there is none. A damaged entry is removed."""
         path = self._path(key)
         try:
             entry = _read(_mapped(path), key)
@@ -67,11 +67,11 @@ class Store(BoundedFolder):
         return entry
 
     def read(self, key: str, make: Callable[[Entry], T]) -> T | None:
-        """Return what an entry means. One that makes no sense is a miss, and is removed.
+        """Return the value that `make` builds from an entry. An entry that `make` rejects is a miss, and is removed.
 
         Args:
             key: of the entry.
-            make: checks an entry and turns it into a value; whatever it raises says that the entry makes no sense.
+            make: checks an entry and turns it into a value; any exception means that the entry is invalid.
         """
         entry = self.get(key)
         if entry is None:
@@ -84,10 +84,10 @@ class Store(BoundedFolder):
             return None
 
     def put(self, key: str, about: Mapping[str, Any], parts: Sequence[bytes | memoryview]) -> tuple[str, ...] | None:
-        """Keep this under a key. Where that cannot be, there is one warning in a process for each folder.
+        """Store metadata and parts under a key. If that fails, warn once per process and folder.
 
         Returns:
-            The checksum of each part, as text; None where it is not kept.
+            The checksum of each part, as text; None if the entry was not stored.
         """
         views = [memoryview(p).cast("B") for p in parts]
         digests = tuple(d.hex() for d in checksums(views))
@@ -102,11 +102,11 @@ class Store(BoundedFolder):
                 what = f"the compile cache cannot be written: {error.strerror or error} ({self.folder})"
                 warnings.warn(f"{what}: partitions are compiled anew every time", RuntimeWarning, stacklevel=2)
             return None
-        self.make_room()
+        self.evict()
         return digests
 
     def remove(self, key: str) -> None:
-        """Have nothing under a key."""
+        """Remove the entry of a key."""
         with suppress(OSError):
             self._path(key).unlink()
 
@@ -122,14 +122,14 @@ class Store(BoundedFolder):
 
 
 def _mapped(path: Path) -> memoryview:
-    with open(path, "rb", opener=_without_waiting) as file:
+    with open(path, "rb", opener=_open_nonblocking) as file:
         if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped
             return memoryview(b"")
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file; a pipe in its place has nobody who writes to it."""
+def _open_nonblocking(path: str, flags: int) -> int:
+    """Open a file without blocking: a pipe in its place may have no writer."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -148,23 +148,27 @@ def _pieces(
 
 
 def _read(data: memoryview, key: str) -> Entry | None:
-    """The entry that a file holds; None where it is damaged, or another."""
+    """Return the entry in the bytes of a file; None if the file is damaged or belongs to another key."""
     at = _PREFIX + int.from_bytes(data[_PREFIX - 8 : _PREFIX], "little")
     header = bytes(data[_PREFIX:at])
     if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : _PREFIX - 8] != hashlib.sha256(header).digest():
         return None
     parts = []
     try:  # a checksum says that it is as it was written, not who wrote it
-        found = json.loads(header)
-        about = mapping(found, "about")
-        for part in found["sizes"]:
+        header_fields = json.loads(header)
+        about = mapping(header_fields, "about")
+        for part in header_fields["sizes"]:
             size = count({"size": part}, "size")
             if any(data[at : align(at)]):
                 return None
             at = align(at) + size
             parts.append(data[at - size : at])
-        if found["key"] != key or at != data.nbytes or [d.hex() for d in checksums(parts)] != found["digests"]:
+        if (
+            header_fields["key"] != key
+            or at != data.nbytes
+            or [d.hex() for d in checksums(parts)] != header_fields["digests"]
+        ):
             return None
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
-    return Entry(about, tuple(parts), tuple(found["digests"]))
+    return Entry(about, tuple(parts), tuple(header_fields["digests"]))

@@ -1,6 +1,6 @@
-"""Questions to plugins, put in a process of their own with a time limit, and the answers kept on disk.
+"""Questions to plugins, each in a separate process with a time limit, and a cache of the answers on disk.
 
-A plugin is code of somebody else that imports its vendor's library: it may crash or hang. So one that nobody asked for
-by name is asked elsewhere (`process.py`, `worker.py`), and what it said is kept (`kept.py`) until something changes
-that it may depend on.
+A plugin is foreign code that imports its vendor's library: it may crash or hang. So a plugin that the user did not name
+runs in a separate process (`process.py`, `worker.py`). Its answer is cached (`probe_cache.py`) until something that it
+may depend on changes.
 """

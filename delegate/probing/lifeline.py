@@ -1,6 +1,6 @@
-"""A pipe that binds the life of a child process to its parent's: its end is noticed by the kernel, not by Python.
+"""A pipe that ends a child process with its parent. The kernel, not Python, notices that the pipe is closed.
 
-`PR_SET_PDEATHSIG` would do less: it follows the thread that started the child, which may end long before its process.
+`PR_SET_PDEATHSIG` is not enough: it follows the thread that started the child, which may end before its process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import select
 import signal
 import threading
 
-_HELD: set[int] = set()  # descriptors of lifelines of this process
+_OPEN: set[int] = set()  # parent ends of this process's lifelines
 
 
 class Lifeline:
@@ -25,22 +25,22 @@ class Lifeline:
     """
 
     def __init__(self) -> None:
-        self.child_end, self._own = os.pipe()
-        _HELD.add(self._own)
+        self.child_end, self._parent_end = os.pipe()
+        _OPEN.add(self._parent_end)
 
     def handed_over(self) -> None:
-        """Close the child's end here, when the child has been started or could not be."""
+        """Close the child's end in this process, after the child was started or could not be started."""
         os.close(self.child_end)
 
     def close(self) -> None:
-        """End the child, if it lives. A forked process has closed its copy already."""
-        if self._own in _HELD:
-            _HELD.remove(self._own)
-            os.close(self._own)
+        """End the child if it runs. A forked process has already closed its copy."""
+        if self._parent_end in _OPEN:
+            _OPEN.remove(self._parent_end)
+            os.close(self._parent_end)
 
 
 def end_with_parent(child_end: int) -> None:
-    """Have this process end when its parent does, also while a library hangs or holds Python's lock.
+    """End this process when its parent ends, even while a library hangs or holds Python's lock.
 
     On Linux the kernel kills this process, and its process group if it leads one. Elsewhere a thread ends it.
 
@@ -60,7 +60,7 @@ def end_with_parent(child_end: int) -> None:
         threading.Thread(target=_wait_for_end, args=(child_end,), daemon=True).start()
     hung_up = select.poll()
     hung_up.register(child_end, 0)
-    if hung_up.poll(0):  # the parent ended before the kernel was told
+    if hung_up.poll(0):  # the parent ended before the signal was set up
         os._exit(1)
 
 
@@ -71,10 +71,10 @@ def _wait_for_end(child_end: int) -> None:
 
 
 def _close_in_fork() -> None:
-    """A forked process is no parent of these children: its copies would keep them alive."""
-    for descriptor in _HELD:
+    """Close the inherited parent ends: in a forked process they would keep the children alive."""
+    for descriptor in _OPEN:
         os.close(descriptor)
-    _HELD.clear()
+    _OPEN.clear()
 
 
 if hasattr(os, "register_at_fork"):

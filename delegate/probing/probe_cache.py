@@ -1,4 +1,4 @@
-"""Answers of plugins on disk, each under a key of all that it may depend on."""
+"""Answers of plugins on disk. The key holds everything that an answer may depend on."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from delegate.entry_points import distributions
 from delegate.plain_data import amount, mapping
 from delegate.plugins import BLOCK_VARIABLE, Plugin
 
-LASTS = 24 * 3600.0  # seconds: devices and drivers come and go without a new version of any distribution
-_MOST = 500  # files that are kept
-_FORM = 1  # of the answers
-# Of no matter to a library: the session, the terminal, and what tests and this project set for themselves.
-_IDLE = frozenset({
+MAX_AGE = 24 * 3600.0  # seconds: devices and drivers come and go without a new version of any distribution
+_MAX_FILES = 500
+_FORMAT = 1  # of the answers
+# These do not affect a library: the session, the terminal, and variables of tests and of this project.
+_IGNORED = frozenset({
     "_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLUMNS", "LINES", "WINDOWID", "TMUX", "TMUX_PANE", "STY", "LS_COLORS",
     "COLORTERM", "HISTFILE", "PS1", "INVOCATION_ID", "JOURNAL_STREAM", "DELEGATE_VERIFY_PASSES", BLOCK_VARIABLE,
     VARIABLE,
 })  # fmt: skip
-_IDLE_PREFIXES = ("SSH_", "PYTEST_", "TERM_", "VSCODE_", "GIT_", "JPY_", "XDG_SESSION_")
+_IGNORED_PREFIXES = ("SSH_", "PYTEST_", "TERM_", "VSCODE_", "GIT_", "JPY_", "XDG_SESSION_")
 
 
-_HERE: dict[str, dict[str, Any]] = {}  # answers where nothing is to be kept on disk
+_IN_MEMORY: dict[str, dict[str, Any]] = {}  # answers if the cache on disk is off
 
 
-class Kept:
-    """The answer that an earlier process got to a question, and where a new one is put.
+class ProbeCache:
+    """The cached answer to one question.
 
     Args:
         plugin: that is asked.
@@ -46,7 +46,7 @@ class Kept:
     """
 
     def __init__(self, plugin: Plugin, question: str, module: str, surroundings: tuple[Any, ...]) -> None:
-        key = (_FORM, question, tuple(plugin), surroundings, tuple(_sources(module)))
+        key = (_FORMAT, question, tuple(plugin), surroundings, tuple(_sources(module)))
         name = hashlib.sha256(repr(key).encode(errors="surrogatepass")).hexdigest()
         folder = private(cache_folder())
         self._name = name[:40]
@@ -55,13 +55,13 @@ class Kept:
     def get(self, check: Callable[[dict[str, Any]], object]) -> dict[str, Any] | None:
         """Return the answer; None if there is none, it is too old, or `check` raises an exception for it."""
         if self._file is None:
-            return _HERE.get(self._name)
+            return _IN_MEMORY.get(self._name)
         try:
-            with open(self._file, "rb", opener=_without_waiting) as file:
+            with open(self._file, "rb", opener=_open_nonblocking) as file:
                 data = json.loads(file.read())
             answer = dict(mapping(data, "answer"))
             check(answer)
-            return answer if abs(time.time() - amount(data, "time")) < LASTS else None
+            return answer if abs(time.time() - amount(data, "time")) < MAX_AGE else None
         except FileNotFoundError:
             return None
         except Exception:  # an entry that makes no sense, in whatever way
@@ -72,12 +72,12 @@ class Kept:
     def put(self, answer: dict[str, Any]) -> None:
         """Keep an answer; where the disk does not take it, it is asked again next time."""
         if self._file is None:
-            _HERE[self._name] = answer
+            _IN_MEMORY[self._name] = answer
             return
         folder = self._file.parent
         with contextlib.suppress(OSError):
             make_private(folder)
-            _bound(folder)
+            _evict(folder)
             descriptor, name = tempfile.mkstemp(dir=folder, suffix=".new")
             try:
                 with open(descriptor, "w", encoding="utf-8") as file:
@@ -88,28 +88,30 @@ class Kept:
                 raise
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file; a pipe in its place has nobody who writes to it."""
+def _open_nonblocking(path: str, flags: int) -> int:
+    """Open a file without blocking: a pipe in its place may have no writer."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def _bound(folder: Path) -> None:
-    """Delete the oldest answers where there are too many."""
+def _evict(folder: Path) -> None:
+    """Delete the oldest answers if there are too many."""
     files = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime)
-    for file in files[: max(0, len(files) - _MOST)]:
+    for file in files[: max(0, len(files) - _MAX_FILES)]:
         file.unlink(missing_ok=True)
 
 
 def surroundings() -> tuple[Any, ...]:
-    """What any answer may depend on: Python, the path, the versions of all distributions, the environment."""
+    """Return everything any answer may depend on: Python, the path, versions of all distributions, the environment."""
     path = [os.path.abspath(folder) for folder in sys.path]
-    installed = [name for folder in path for name in (folder, *sorted(distributions(folder)))]  # names tell versions
-    environment = [(k, v) for k, v in sorted(os.environ.items()) if k not in _IDLE and not k.startswith(_IDLE_PREFIXES)]
+    installed = [name for folder in path for name in (folder, *sorted(distributions(folder)))]  # names include versions
+    environment = [
+        (k, v) for k, v in sorted(os.environ.items()) if k not in _IGNORED and not k.startswith(_IGNORED_PREFIXES)
+    ]
     return sys.version, platform.node(), tuple(installed), tuple(environment)
 
 
 def _sources(module: str) -> Iterator[tuple[str, int, int]]:
-    """The Python files beside a module with their times, so that one who writes a plugin is asked anew."""
+    """Yield the Python files next to a module with their times. So an edited plugin is queried again."""
     top, *inner = module.split(".")
     try:
         spec = importlib.util.find_spec(top)  # of a package that is not inside another: imports nothing

@@ -1,4 +1,4 @@
-"""Prober: asks plugins, or gives what they said in an earlier process."""
+"""The prober: it queries plugins, or returns their cached answers."""
 
 from __future__ import annotations
 
@@ -9,55 +9,55 @@ from typing import Any, NamedTuple
 
 from delegate.backends.state import check_answer
 from delegate.plugins import Plugin
-from delegate.probing.probe_cache import Kept, surroundings
+from delegate.probing.probe_cache import ProbeCache, surroundings
 from delegate.probing.process import Failed, ask
 
 
 class Answer(NamedTuple):
-    """What a plugin said.
+    """An answer of a plugin.
 
     Args:
-        data: what `worker.main` answers; of a process that gave no answer, its "problem" and its "traceback".
-        kept: whether it said so in an earlier process.
+        data: the answer of `worker.main`; if the process failed, its "problem" and "traceback".
+        cached: true if an earlier process got the answer.
     """
 
     data: dict[str, Any]
-    kept: bool
+    cached: bool
 
 
 class Prober:
-    """Puts questions to plugins; surroundings are those of its first question.
+    """Queries plugins. Its first question determines the surroundings of all its questions.
 
     Args:
-        refresh: forget what they said earlier.
+        refresh: ignore cached answers.
     """
 
     def __init__(self, *, refresh: bool = False) -> None:
         self._refresh = refresh
 
-    def ask(self, plugin: Plugin, question: str, module: str, *, anew: bool = False) -> Answer:
-        """The answer to a question of `process.ask`.
+    def ask(self, plugin: Plugin, question: str, module: str, *, refresh: bool = False) -> Answer:
+        """Return the answer to a question of `process.ask`.
 
         Args:
-            plugin: that is asked.
+            plugin: the plugin to query.
             question: "probe", "aot" or "runtime".
-            module: the one that answers.
-            anew: do not look at what is kept.
+            module: the plugin's module.
+            refresh: ignore the cached answer.
 
         Raises:
             CannotAsk: no process can be started here.
         """
-        place = Kept(plugin, question, module, self._surroundings)
-        data = None if anew or self._refresh else place.get(partial(check_answer, question=question, plugin=plugin))
+        cache = ProbeCache(plugin, question, module, self._surroundings)
+        data = None if refresh or self._refresh else cache.get(partial(check_answer, question=question, plugin=plugin))
         if data is not None:
-            return Answer(data, kept=True)
-        said = ask(plugin, question)
-        data = {"problem": said.problem, "traceback": said.words} if isinstance(said, Failed) else said
-        place.put(data)
-        return Answer(data, kept=False)
+            return Answer(data, cached=True)
+        result = ask(plugin, question)
+        data = {"problem": result.problem, "traceback": result.words} if isinstance(result, Failed) else result
+        cache.put(data)
+        return Answer(data, cached=False)
 
     def probe_all(self, plugins: Sequence[Plugin]) -> list[Answer]:
-        """The answers to "probe" of several, as many at a time as there are cores; raises CannotAsk."""
+        """Return the answers to "probe" of several plugins, queried in parallel on all cores; raise CannotAsk."""
         from concurrent.futures import ThreadPoolExecutor
 
         self._surroundings  # noqa: B018 - once, before there are threads

@@ -1,4 +1,4 @@
-"""Processes of Python that end with this one, and questions to plugins: a process each, ended when its time is up."""
+"""Child processes of Python that end with this one, and questions to plugins with a time limit each."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from delegate.probing.lifeline import Lifeline
 
 T = TypeVar("T")
 
-LIMITS = {"probe": 10.0, "aot": 60.0, "runtime": 10.0}  # seconds for each question: the AOT half imports torch
-_DOING = {"probe": "while probed", "aot": "while its AOT half was imported", "runtime": "while its runtime half was"}
+LIMITS = {"probe": 10.0, "aot": 60.0, "runtime": 10.0}  # seconds per question; the AOT part imports torch
+_ACTIVITY = {"probe": "while probed", "aot": "while its AOT half was imported", "runtime": "while its runtime half was"}
 # `-P` keeps the working directory out of the path. The child is bound to its parent before it imports anything else.
 _START = (
     "import sys; sys.path[:] = {path!r}; from delegate.probing.lifeline import end_with_parent; {bind}"
     "from {module} import {function}; {function}(*{arguments!r})"
 )
-PATIENCE = 6  # times the limit, where the machine is so busy that a process waits for a core
-_MOST_WORDS = 10_000  # characters of what a process that failed had to say
+PATIENCE = 6  # times the limit, if a process waits for a core on a busy machine
+_MAX_OUTPUT = 10_000  # characters of the output of a failed process
 
 
 class CannotAsk(Exception):
@@ -41,11 +41,11 @@ class CannotAsk(Exception):
 
 @dataclass(frozen=True)
 class Failed:
-    """A process that gave no answer.
+    """The result of a process that gave no answer.
 
     Args:
-        problem: how it ended, e.g. "was killed by SIGSEGV while probed".
-        words: the end of what it printed, such as the Python stack of the crash.
+        problem: the way it ended, e.g. "was killed by SIGSEGV while probed".
+        words: the end of its output, such as the Python stack of the crash.
     """
 
     problem: str
@@ -53,10 +53,10 @@ class Failed:
 
 
 class Child:
-    """A process of Python that calls one function. It ends with this object, and with this process.
+    """A Python process that calls one function. It ends with this object, and with this process.
 
     Attributes:
-        process: leads a session of its own.
+        process: the leader of its own session.
 
     Raises:
         OSError: it cannot be started.
@@ -66,26 +66,26 @@ class Child:
         if not sys.executable:
             raise OSError("Python does not know its own program")
         module, _, function = main.partition(":")
-        life = Lifeline() if os.name == "posix" else None
-        bind = f"end_with_parent({life.child_end}); " if life else ""
+        lifeline = Lifeline() if os.name == "posix" else None
+        bind = f"end_with_parent({lifeline.child_end}); " if lifeline else ""
         code = _START.format(
             path=search_path(), bind=bind, module=module, function=function, arguments=tuple(arguments)
         )
         try:
             self.process: subprocess.Popen[Any] = subprocess.Popen(
                 [sys.executable, "-P", "-c", code],
-                pass_fds=(*pass_fds, *((life.child_end,) if life else ())),
+                pass_fds=(*pass_fds, *((lifeline.child_end,) if lifeline else ())),
                 start_new_session=True,  # interrupts at the terminal are not for it; what it starts ends with it
                 **popen,
             )
         except BaseException:
-            if life:
-                life.close()
+            if lifeline:
+                lifeline.close()
             raise
         finally:
-            if life:
-                life.handed_over()
-        self._finalizer = weakref.finalize(self, _end_child, self.process, life, os.getpid())
+            if lifeline:
+                lifeline.handed_over()
+        self._finalizer = weakref.finalize(self, _end_child, self.process, lifeline, os.getpid())
 
     @classmethod
     def start(cls, main: str, *arguments: Any, pass_fds: Sequence[int] = (), **popen: Any) -> Child:
@@ -100,19 +100,20 @@ class Child:
         return uninterrupted(partial(cls, main, arguments, pass_fds, popen))
 
     def end(self) -> None:
-        """Kill it, and what it has started."""
+        """Kill the process and those that it started."""
         uninterrupted(self._finalizer)
 
     def abandon(self) -> None:
-        """Forget it, in a process forked from the one whose it is."""
+        """Drop the process without ending it, in a fork of its owner."""
         self._finalizer.detach()
         self.process.returncode = 0  # not this process's child
 
 
 def uninterrupted(work: Callable[[], T]) -> T:
-    """Do work in a thread, for interrupts are raised in the main one: never between a resource and its owner.
+    """Run work in another thread, because interrupts are raised in the main one, perhaps between a resource and its
+    owner.
 
-    An interrupt meanwhile is raised when the work is done. Its result is then dropped, so it has to clean up itself.
+    An interrupt is raised when the work is done. The result is then dropped, so it must clean up after itself.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
@@ -147,13 +148,13 @@ def uninterrupted(work: Callable[[], T]) -> T:
 
 
 def ask(plugin: Plugin, question: str) -> dict[str, Any] | Failed:
-    """Put a question to a plugin in a process of its own; gives what `worker.main` answers.
+    """Query a plugin in a separate process, and return the answer of `worker.main`.
 
     Raises:
         CannotAsk: no process can be started here.
     """
     limit = LIMITS[question]
-    with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as errors:
         try:
             child = Child.start(
                 "delegate.probing.worker:main",
@@ -162,7 +163,7 @@ def ask(plugin: Plugin, question: str) -> dict[str, Any] | Failed:
                 *plugin,
                 stdin=subprocess.DEVNULL,
                 stdout=answer,
-                stderr=said,
+                stderr=errors,
             )
         except OSError as error:
             raise CannotAsk(str(error)) from error
@@ -172,19 +173,19 @@ def ask(plugin: Plugin, question: str) -> dict[str, Any] | Failed:
             child.end()
         ending = f"gave no answer in {limit:g} s" if status is None else ended(status)
         with contextlib.suppress(ValueError):
-            made = json.loads(_read(answer))
-            if isinstance(made, dict):
-                return made
-        return Failed(f"{ending} {_DOING[question]}", _read(said)[-_MOST_WORDS:].strip())
+            data = json.loads(_read(answer))
+            if isinstance(data, dict):
+                return data
+        return Failed(f"{ending} {_ACTIVITY[question]}", _read(errors)[-_MAX_OUTPUT:].strip())
 
 
 def search_path() -> list[str]:
-    """Where Python looks for modules, for a process that may stand in another folder."""
+    """Return the absolute module search path, for a process that may start in another folder."""
     return [os.path.abspath(entry) for entry in sys.path]
 
 
 class Clock:
-    """The time that a process has from now on, of which waiting for a core is no part.
+    """The remaining time of a process. Time spent waiting for a core does not count.
 
     Args:
         pid: of the process.
@@ -199,13 +200,13 @@ class Clock:
 
     @property
     def left(self) -> float:
-        """Seconds; 0 or less where its time is up."""
+        """Return the remaining seconds; 0 or less if the time is up."""
         idle = min(waited(self._pid) - self._waited, (PATIENCE - 1) * self.limit)
         return min(self.limit + idle, self._most) - (time.monotonic() - self._begun)
 
 
 def exit_code(process: subprocess.Popen[bytes], limit: float) -> int | None:
-    """How a process ends; None where its time is up."""
+    """Wait for a process and return its exit code; None if its time is up."""
     clock = Clock(process.pid, limit)
     while (left := clock.left) > 0:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -214,7 +215,7 @@ def exit_code(process: subprocess.Popen[bytes], limit: float) -> int | None:
 
 
 def waited(pid: int) -> float:
-    """Seconds that a process could have run and had no core, where the system tells (Linux: proc(5), schedstat)."""
+    """Return the seconds a process waited for a core, if the system reports them (Linux: proc(5), schedstat)."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -222,7 +223,7 @@ def waited(pid: int) -> float:
 
 
 def ended(code: int) -> str:
-    """How a process ended, e.g. "was killed by SIGSEGV"."""
+    """Describe the end of a process, e.g. "was killed by SIGSEGV"."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:
@@ -231,7 +232,7 @@ def ended(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def _end_child(process: subprocess.Popen[Any], life: Lifeline | None, owner: int) -> None:
+def _end_child(process: subprocess.Popen[Any], lifeline: Lifeline | None, owner: int) -> None:
     if os.getpid() != owner:
         return
     if hasattr(os, "killpg"):
@@ -240,8 +241,8 @@ def _end_child(process: subprocess.Popen[Any], life: Lifeline | None, owner: int
     else:
         process.kill()
     process.wait()
-    if life:
-        life.close()
+    if lifeline:
+        lifeline.close()
 
 
 def _read(file: IO[bytes]) -> str:

@@ -1,4 +1,4 @@
-"""The process in which one plugin is asked one question: it prints the answer as JSON, and ends."""
+"""The process in which one plugin answers one question: it prints the answer as JSON, and ends."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from delegate.errors import BackendUnavailable
 from delegate.plugins import Plugin, full_traceback, load_object
 
 
-def main(question: str, limit: float, *plugin: str) -> None:
-    """Answer; what else is printed goes to stderr.
+def main(question: str, limit: float, *fields: str) -> None:
+    """Print the answer to stdout. Other output goes to stderr.
 
     Args:
-        question: "probe", or a half to import: "aot" or "runtime".
+        question: "probe", or a part to import: "aot" or "runtime".
         limit: seconds until the process that asks ends this one.
-        plugin: the fields of a Plugin.
+        fields: of a Plugin.
     """
     answer = os.dup(1)
     os.dup2(2, 1)
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is told by name, and its core is of no use
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is reported by name; its core dump is of no use
     faulthandler.enable()
     faulthandler.dump_traceback_later(0.9 * limit)  # where it hangs
-    asked = Plugin(*plugin)
-    said = to_json(found(asked)) if question == "probe" else _half(asked, question)
+    plugin = Plugin(*fields)
+    result = to_json(found(plugin)) if question == "probe" else _load_part(plugin, question)
     with open(answer, "w", encoding="utf-8") as out:
-        json.dump(said, out)
+        json.dump(result, out)
     os._exit(0)  # libraries get no chance to hang or crash in their own ends
 
 
-def _half(plugin: Plugin, half: str) -> dict[str, Any]:
-    """What is wrong with a half; of one to compile with, the JSON schema of its options."""
+def _load_part(plugin: Plugin, name: str) -> dict[str, Any]:
+    """Return the problem of a part; of an AOT part without one, the JSON schema of its options."""
     try:
         info = load_object(plugin.value)
         assert isinstance(info, BackendInfo)
-        made = load_half(info, half)
-        return {"options": schema_of(made)} if half == "aot" else {}
+        part = load_half(info, name)
+        return {"options": schema_of(part)} if name == "aot" else {}
     except BackendUnavailable as error:
         return {"absent": error.what, "remedy": error.remedy}
     except HalfBroken as error:
