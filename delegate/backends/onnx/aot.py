@@ -14,6 +14,7 @@ from delegate.backends.lowering import LoweringTable, TableBackend
 from delegate.backends.onnx.assignment import left_to_cpu
 from delegate.backends.onnx.biases import too_large
 from delegate.backends.onnx.blob import unpack
+from delegate.backends.onnx.float64 import keeps_float64
 from delegate.backends.onnx.model import ExportedModel, require_graph, to_onnx
 from delegate.backends.onnx.provider import Provider
 from delegate.backends.onnx.session import may_hold_code
@@ -52,7 +53,7 @@ class OnnxBackend(TableBackend):
         return no(Reason.OPERATOR, f"{self.library} does not run ONNX's {', '.join(missing)}")
 
     def check(self, node: Node) -> Verdict:
-        return super().check(node) and keeps_zero(node)
+        return super().check(node) and keeps_zero(node) and keeps_float64(node)
 
     def preprocess(self, region: Region) -> PreprocessResult:
         if refused := too_large(region) | cut_off(region) | constants_of_zero(region):

@@ -1,0 +1,61 @@
+"""Operators on float64 with numbers that float32 does not hold; they were rounded to float32 without a note."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from delegate.testing import assert_same
+from tests.backends.casts import lowered, ran
+
+X = torch.tensor([[0.1, 0.3, -0.7, 1.5], [2.25, -3.1, 0.10000000149011612, 7.7]], dtype=torch.float64)
+CASES: dict[str, Callable[[Tensor], Tensor]] = {
+    "add": lambda x: x + 0.1,
+    "rsub": lambda x: 0.1 - x,
+    "mul": lambda x: x * 0.1,
+    "mul by a large number": lambda x: x * 1e300,
+    "add an integer": lambda x: x + 16777217,
+    "div": lambda x: x / 0.1,
+    "alpha": lambda x: torch.add(x, x.flip(0), alpha=0.1),
+    "power of a number": lambda x: 1.1**x,
+    "power": lambda x: x.abs() ** 0.1,
+    "fmod": lambda x: torch.fmod(x, 0.3),
+    "remainder": lambda x: torch.remainder(x, 0.3),
+    "floor of a quotient": lambda x: x // 0.3,
+    "eq": lambda x: x == 0.1,
+    "le": lambda x: x <= 0.1,
+    "clamp": lambda x: x.clamp(-0.1, 0.1),
+    "hardtanh": lambda x: F.hardtanh(x, -0.1, 0.1),
+    "threshold": lambda x: F.threshold(x, 0.1, 0.3),
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.1),
+    "celu": lambda x: F.celu(x, 0.3),
+    "hardshrink": lambda x: F.hardshrink(x, 0.1),
+    "addcmul": lambda x: torch.addcmul(x, x, x.flip(0), value=0.1),
+    "addmm": lambda x: torch.addmm(x[:, :2], x[:, :2], x[:, 2:], alpha=0.1, beta=0.3),
+    "layer norm": lambda x: F.layer_norm(x, (4,)),
+    "rms norm": lambda x: F.rms_norm(x, (4,), eps=1e-5),
+    "full": lambda x: x * torch.full((4,), 0.1, dtype=torch.float64),
+    "masked_fill": lambda x: x.masked_fill(x > 1, 0.1),
+    "where": lambda x: torch.where(x > 1, x, 0.1),
+    "pad": lambda x: F.pad(x, (1, 1), value=0.1),
+    "log10": lambda x: x.abs().log10(),
+    "log2": lambda x: x.abs().log2(),
+    "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], scale=0.1),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numbers_keep_their_digits(name: str) -> None:
+    result, expected = lowered(CASES[name], X, "onnxruntime")(X), CASES[name](X)
+    assert_same(result, expected, 1e-14)
+
+
+@pytest.mark.parametrize("function", [lambda x: x + 0.5, lambda x: x * 3, lambda x: x.clamp(min=0.25)])
+def test_exact_numbers_run(function: Callable[[Tensor], Tensor]) -> None:
+    program = lowered(function, X, "onnxruntime")
+    assert ran(program) == {"onnxruntime"}
+    assert_same(program(X), function(X), 0)
