@@ -166,7 +166,7 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
      ("program/test_memory.py",)),
     ("program/bounds.py", "return max(a[0], b[0]), max(a[1], b[1])", "return max(a[0], b[0]), min(a[1], b[1])",
      "bound of a maximum", ("program/test_expr.py",)),
-    ("program/gaps.py", "self._add(begin + size, end)", "self._add(begin, end)", "rest of a gap",
+    ("program/memory_plan.py", "self._add(begin + size, end)", "self._add(begin, end)", "rest of a gap",
      ("program/test_memory.py",)),
     ("program/expr.py", "Op.CEIL: math.ceil", "Op.CEIL: math.floor", "ceil of a size", ("program/test_expr.py",)),
     ("program/segments.py", "places[digest, segment.nbytes] = align(end)", "places[digest, segment.nbytes] = end",

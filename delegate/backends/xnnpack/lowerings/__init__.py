@@ -1,4 +1,4 @@
-"""The lowerings of the XNNPACK backend, by family; importing this package fills the one `TABLE`."""
+"""The lowerings of the XNNPACK backend, by operator family. Importing this package fills `TABLE`."""
 
 from delegate.backends.xnnpack.lowerings import (
     activations,

@@ -18,12 +18,12 @@ from delegate.backends.xnnpack.quantized import SIGMOID
 from delegate.edge.node import arguments, results_used, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
-_LINEAR = 15  # where softplus is x to float32 precision
+_LINEAR = 15  # from here on, softplus(x) equals x in float32
 _CLAMPS = {(0.0, math.inf): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1"}
 
 
 def clamp(builder: RegionBuilder, x: Operand, low: float, high: float) -> Operand:
-    """x between two numbers; -inf and inf for none."""
+    """Clamp x between two numbers; -inf and inf stand for no bound."""
     name = _CLAMPS.get((low, high))
     if name:
         return unary(builder, name, x)
@@ -36,14 +36,14 @@ def clamp(builder: RegionBuilder, x: Operand, low: float, high: float) -> Operan
 
 @TABLE.lowers("aten.hardtanh.default", check=floats)
 def hardtanh(builder: RegionBuilder, node: Node) -> None:
-    """A clamp, of -1 and 1 where nothing is said."""
+    """Lower to a clamp; its default bounds are -1 and 1."""
     low, high = (float(cast(float, v)) for v in (arg(node, 1, -1), arg(node, 2, 1)))
     builder.set(node, clamp(builder, builder.operand(node.args[0]), low, high))
 
 
 @TABLE.lowers("aten.clamp.default", check=floats)
 def lower_clamp(builder: RegionBuilder, node: Node) -> None:
-    """A clamp between numbers; None for none."""
+    """Lower to a clamp between numbers; None stands for no bound."""
     low, high = arg(node, 1, node.kwargs.get("min")), arg(node, 2, node.kwargs.get("max"))
     low, high = -math.inf if low is None else float(low), math.inf if high is None else float(high)
     builder.set(node, clamp(builder, builder.operand(node.args[0]), low, high))
@@ -51,7 +51,7 @@ def lower_clamp(builder: RegionBuilder, node: Node) -> None:
 
 @TABLE.lowers("aten.clamp.Tensor", check=floats)
 def clamp_tensor(builder: RegionBuilder, node: Node) -> None:
-    """A clamp between tensors."""
+    """Lower to MAXIMUM and MINIMUM with tensors."""
     low, high = arg(node, 1, node.kwargs.get("min")), arg(node, 2, node.kwargs.get("max"))
     value: Any = node.args[0]
     if low is not None:
@@ -74,7 +74,7 @@ def _slope(node: Node) -> Verdict:
 
 @TABLE.lowers("aten.leaky_relu.default", check=every(floats, _slope))
 def leaky_relu(builder: RegionBuilder, node: Node) -> None:
-    """LEAKY_RELU, which takes no slope of 0."""
+    """Lower to LEAKY_RELU, or to RELU for a slope of 0, which LEAKY_RELU rejects."""
     slope = float(arg(node, 1, 0.01))
     x = builder.operand(node.args[0])
     if slope == 0:
@@ -86,7 +86,7 @@ def leaky_relu(builder: RegionBuilder, node: Node) -> None:
 @TABLE.lowers("aten.prelu.default", check=every(floats, with_dimensions, constant((1, "weight"))), keep=True)
 @TABLE.lowers("aten._prelu_kernel.default", check=every(floats, with_dimensions, constant((1, "weight"))))
 def prelu(builder: RegionBuilder, node: Node) -> None:
-    """PRELU with a slope per channel, or one for all."""
+    """Lower to PRELU with one slope per channel, or one slope for all."""
     x = builder.operand(node.args[0])
     weight = builder.array(cast(Node, node.args[1]))
     if weight.ndim == 1 and x.rank > 1:
@@ -97,20 +97,20 @@ def prelu(builder: RegionBuilder, node: Node) -> None:
 
 @TABLE.lowers("aten.celu.default", check=floats, keep=True)
 def celu(builder: RegionBuilder, node: Node) -> None:
-    """ELU whose slope at 0 is 1 for every alpha."""
+    """Lower to an ELU whose slope at 0 is 1 for every alpha."""
     alpha = float(arg(node, 1, 1))
     builder.set(node, _elu(builder, builder.operand(node.args[0]), alpha, 1.0, 1 / alpha))
 
 
 @TABLE.lowers("aten.elu.default", check=floats)
 def elu(builder: RegionBuilder, node: Node) -> None:
-    """ELU with its three numbers."""
+    """Lower to an ELU with alpha, scale and input scale."""
     alpha, scale, input_scale = (float(arg(node, i, 1)) for i in (1, 2, 3))
     builder.set(node, _elu(builder, builder.operand(node.args[0]), alpha, scale, input_scale))
 
 
 def _elu(builder: RegionBuilder, x: Operand, alpha: float, scale: float, input_scale: float) -> Operand:
-    """scale * (max(x, 0) + alpha * expm1(min(input_scale * x, 0))); TFLite's ELU has all three at 1."""
+    """Emit scale * (max(x, 0) + alpha * expm1(min(input_scale * x, 0))). TFLite's ELU has all three at 1."""
     if alpha == scale == input_scale == 1:
         return unary(builder, "ELU", x)
     below = binary(builder, "MINIMUM", x, 0.0)
@@ -121,12 +121,12 @@ def _elu(builder: RegionBuilder, x: Operand, alpha: float, scale: float, input_s
     return binary(builder, "ADD", above, below)
 
 
-# -- smooth ones -------------------------------------------------------------------------------------------------------
+# -- smooth activations ------------------------------------------------------------------------------------------------
 
 
 @TABLE.lowers("aten.gelu.default", check=floats)
 def gelu(builder: RegionBuilder, node: Node) -> None:
-    """GELU, exact or by tanh."""
+    """Lower to GELU, exact or approximated by tanh."""
     approximate = node.kwargs.get("approximate", "none") == "tanh"
     x = builder.operand(node.args[0])
     builder.set(node, unary(builder, "GELU", x, "GeluOptions", approximate=approximate))
@@ -134,23 +134,23 @@ def gelu(builder: RegionBuilder, node: Node) -> None:
 
 @TABLE.lowers("aten.silu.default", check=floats, keep=True)
 def silu(builder: RegionBuilder, node: Node) -> None:
-    """x * sigmoid(x)."""
+    """Lower to x * sigmoid(x)."""
     x = builder.operand(node.args[0])
     with builder.between(SIGMOID):
         gate = unary(builder, "LOGISTIC", x)
     builder.set(node, binary(builder, "MUL", x, gate))
 
 
-def _halves(node: Node) -> Verdict:
+def _fixed_split_size(node: Node) -> Verdict:
     """The dimension that is halved has a fixed size."""
-    given = arguments(node)
-    size = tensor(given["self"]).shape[given["dim"]]
+    named = arguments(node)
+    size = tensor(named["self"]).shape[named["dim"]]
     return YES if isinstance(size, int) else no(Reason.DYNAMIC_SHAPE, f"it halves a dimension of size {size}")
 
 
-@TABLE.lowers("aten.glu.default", check=every(floats, _halves), keep=True)
+@TABLE.lowers("aten.glu.default", check=every(floats, _fixed_split_size), keep=True)
 def glu(builder: RegionBuilder, node: Node) -> None:
-    """The first half times sigmoid of the second."""
+    """Lower to the first half times the sigmoid of the second half."""
     x = builder.operand(node.args[0])
     axis = builder.numbers(x.axis(arguments(node)["dim"] % x.rank))
     first, second = builder.emit_many("SPLIT", [axis, x], [shape_of(node)] * 2, x.order, "SplitOptions", numSplits=2)
@@ -161,13 +161,13 @@ def glu(builder: RegionBuilder, node: Node) -> None:
 
 @TABLE.lowers("aten.hardswish.default", check=floats, keep=True)
 def hardswish(builder: RegionBuilder, node: Node) -> None:
-    """x * relu6(x + 3) / 6."""
+    """Lower to HARD_SWISH, x * relu6(x + 3) / 6."""
     builder.set(node, unary(builder, "HARD_SWISH", builder.operand(node.args[0])))
 
 
 @TABLE.lowers("aten.hardsigmoid.default", check=floats, keep=True)
 def hardsigmoid(builder: RegionBuilder, node: Node) -> None:
-    """relu6(x + 3) / 6."""
+    """Lower to relu6(x + 3) / 6."""
     x = builder.operand(node.args[0])
     shifted = builder.emit(
         "ADD", [x, builder.scalar(3.0)], x.shape, x.order, "AddOptions", fusedActivationFunction=Fused.RELU6
@@ -177,7 +177,10 @@ def hardsigmoid(builder: RegionBuilder, node: Node) -> None:
 
 @TABLE.lowers("aten.mish.default", check=floats, keep=True)
 def mish(builder: RegionBuilder, node: Node) -> None:
-    """x * tanh(log(1 + e)) = x * n / (n + 2) with e = exp(x), n = e * (e + 2); from x = 20 on it is x itself."""
+    """Lower to x * tanh(log(1 + e)) = x * n / (n + 2) with e = exp(x), n = e * (e + 2).
+
+    From x = 20 on, the result is x itself.
+    """
     x = builder.operand(node.args[0])
     e = unary(builder, "EXP", binary(builder, "MINIMUM", x, 20.0))
     n = binary(builder, "MUL", e, binary(builder, "ADD", e, 2.0))
@@ -185,16 +188,16 @@ def mish(builder: RegionBuilder, node: Node) -> None:
 
 
 def log1p_exp(builder: RegionBuilder, x: Operand) -> Operand:
-    """log(1 + exp(-|x|)), to full precision also where it is tiny.
+    """Emit log(1 + exp(-|x|)), to full precision even if the result is tiny.
 
-    With z = e / (2 + e), e = exp(-|x|) <= 1, it is 2 * atanh(z), whose series converges fast for z <= 1/3.
+    With e = exp(-|x|) <= 1 and z = e / (2 + e), the result is 2 * atanh(z). Its series converges fast for z <= 1/3.
     """
     e = unary(builder, "EXP", unary(builder, "NEG", unary(builder, "ABS", x)))
     z = binary(builder, "DIV", e, binary(builder, "ADD", e, 2.0))
     square = unary(builder, "SQUARE", z)
     series = binary(builder, "MUL", square, 1 / 13)
-    for odd in (11, 9, 7, 5, 3):
-        series = binary(builder, "MUL", binary(builder, "ADD", series, 1 / odd), square)
+    for divisor in (11, 9, 7, 5, 3):
+        series = binary(builder, "MUL", binary(builder, "ADD", series, 1 / divisor), square)
     return binary(builder, "MUL", binary(builder, "ADD", series, 1.0), binary(builder, "MUL", z, 2.0))
 
 
@@ -208,7 +211,7 @@ def _threshold(node: Node) -> Verdict:
 
 @TABLE.lowers("aten.softplus.default", check=every(floats, _threshold), keep=True)
 def softplus(builder: RegionBuilder, node: Node) -> None:
-    """log(1 + exp(beta * x)) / beta; beyond the threshold the formula gives x by itself."""
+    """Lower to log(1 + exp(beta * x)) / beta. Beyond the threshold, the formula yields x without a special case."""
     beta = float(arg(node, 1, 1))
     x = builder.operand(node.args[0])
     scaled = x if beta == 1 else binary(builder, "MUL", x, beta)
@@ -218,7 +221,7 @@ def softplus(builder: RegionBuilder, node: Node) -> None:
 
 @TABLE.lowers("aten.log_sigmoid.default", check=floats, keep=True)
 def log_sigmoid(builder: RegionBuilder, node: Node) -> None:
-    """min(x, 0) - log(1 + exp(-|x|))."""
+    """Lower to min(x, 0) - log(1 + exp(-|x|))."""
     x = builder.operand(node.args[0])
     builder.set(node, binary(builder, "SUB", binary(builder, "MINIMUM", x, 0.0), log1p_exp(builder, x)))
 
@@ -240,7 +243,7 @@ def _first_only(node: Node) -> Verdict:
     ),
 )
 def batch_norm(builder: RegionBuilder, node: Node) -> None:
-    """x * scale + shift per channel; passes fold it into a convolution where one comes before."""
+    """Lower to x * scale + shift per channel. Passes fold these into a preceding convolution."""
     x_node, weight, bias, mean, var, _, eps = cast(Any, node.args)
     x = builder.operand(x_node)
     scale = 1 / np.sqrt(builder.array(var).astype(np.float64) + eps)
@@ -250,7 +253,7 @@ def batch_norm(builder: RegionBuilder, node: Node) -> None:
     y = x
     for name, numbers in (("MUL", scale), ("ADD", shift)):
         rank = max(x.rank, 2)
-        whole = numbers.astype(np.float32).reshape(shape)
-        whole = whole.reshape((1,) * (rank - whole.ndim) + whole.shape)
-        y = binary(builder, name, y, builder.constant(whole, x.order))
+        coefficients = numbers.astype(np.float32).reshape(shape)
+        coefficients = coefficients.reshape((1,) * (rank - coefficients.ndim) + coefficients.shape)
+        y = binary(builder, name, y, builder.constant(coefficients, x.order))
     builder.set(node, y)

@@ -1,4 +1,4 @@
-"""Lowering of scaled dot-product attention: two batched products around a softmax, with masks and grouped heads."""
+"""Lowering of scaled dot-product attention to two batched products around a softmax, with masks and grouped heads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ from delegate.verdict import YES, Reason, Verdict, no
 
 
 def product(builder: RegionBuilder, a: Operand, b: Operand, shape: tuple[Any, ...], transposed: bool) -> Operand:
-    """a @ b, or a @ b.mT where `transposed`, of operands of one rank; b goes in by rows or by columns as it lies."""
+    """Emit a @ b, or a @ b.mT if `transposed`, of operands of the same rank.
+
+    b is passed by rows or by columns, as it is stored.
+    """
     a = builder.reorder(a, layout.row_major(a.rank))
     swapped = (*range(b.rank - 2), b.rank - 1, b.rank - 2)
     by_columns = b.order == swapped
@@ -36,9 +39,9 @@ def product(builder: RegionBuilder, a: Operand, b: Operand, shape: tuple[Any, ..
 
 def _operands(node: Node) -> Verdict:
     """Query, key and value are float32, float16 or bfloat16, of 2 to 5 dimensions, and none is empty."""
-    given = arguments(node)
+    named = arguments(node)
     for name in ("query", "key", "value"):
-        value, shape = tensor(given[name]), shape_of(given[name])
+        value, shape = tensor(named[name]), shape_of(named[name])
         if value.dtype not in FLOATS:
             kind = str(value.dtype).removeprefix("torch.")
             return no(Reason.DTYPE, f"{name} is {kind}, and XNNPACK computes in float32")
@@ -46,20 +49,20 @@ def _operands(node: Node) -> Verdict:
             return no(Reason.RANK, f"{name} has {len(shape)} dimensions; lowered are 2 to 5")
         if 0 in [s for s in shape if type(s) is int]:
             return no(Reason.ATTRIBUTE, f"{name} has no elements")
-        if len(shape) != len(shape_of(given["query"])):
+        if len(shape) != len(shape_of(named["query"])):
             return no(Reason.RANK, "query, key and value have different numbers of dimensions")
     return YES
 
 
 def _options(node: Node) -> Verdict:
     """No dropout; a causal mask and the default scale are of sizes known now."""
-    given = arguments(node)
-    q, k = shape_of(given["query"]), shape_of(given["key"])
-    if given["dropout_p"]:
-        return no(Reason.ATTRIBUTE, f"dropout of {given['dropout_p']}, for training", "export the model in eval mode")
-    if given["scale"] is None and type(q[-1]) is not int:
+    named = arguments(node)
+    q, k = shape_of(named["query"]), shape_of(named["key"])
+    if named["dropout_p"]:
+        return no(Reason.ATTRIBUTE, f"dropout of {named['dropout_p']}, for training", "export the model in eval mode")
+    if named["scale"] is None and type(q[-1]) is not int:
         return no(Reason.DYNAMIC_SHAPE, f"the default scale of {q[-1]} channels")
-    if given["is_causal"] and dynamic_sizes((q[-2], k[-2])):
+    if named["is_causal"] and dynamic_sizes((q[-2], k[-2])):
         return no(
             Reason.DYNAMIC_SHAPE, "a causal mask whose size is known at run time only", "give the mask as an input"
         )
@@ -68,11 +71,11 @@ def _options(node: Node) -> Verdict:
 
 def _heads(node: Node) -> Verdict:
     """Batch dimensions are equal, or heads are grouped in (batch, heads, length, channels)."""
-    given = arguments(node)
-    q, k, v = (shape_of(given[name]) for name in ("query", "key", "value"))
+    named = arguments(node)
+    q, k, v = (shape_of(named[name]) for name in ("query", "key", "value"))
     if same_shape(q[:-2], k[:-2]) and same_shape(k[:-2], v[:-2]):
         return YES
-    if not given["enable_gqa"]:
+    if not named["enable_gqa"]:
         return no(Reason.ATTRIBUTE, "query, key and value have batch dimensions that broadcast")
     if len(q) != 4 or not same_shape((q[0], *k[1:2]), (k[0], *v[1:2])) or dynamic_sizes((q[1], k[1])):
         return no(Reason.ATTRIBUTE, "grouped heads of another form than (batch, heads, length, channels)")
@@ -96,13 +99,13 @@ def _masked(node: Node) -> Verdict:
 
 @TABLE.lowers("aten.scaled_dot_product_attention.default", check=every(_operands, _options, _heads, _masked), keep=True)
 def lower_attention(builder: RegionBuilder, node: Node) -> None:
-    """softmax(query * scale @ key.mT + mask) @ value; rows in which all is masked give 0, as torch's do.
+    """Lower to softmax(query * scale @ key.mT + mask) @ value. Fully masked rows give 0, as in torch.
 
-    Heads that share a key are laid side by side: one product per key.
+    Heads that share a key become rows of one product.
     """
-    given, shape = arguments(node), shape_of(node)
-    q, k, v = (builder.operand(given[name]) for name in ("query", "key", "value"))
-    scale = 1 / math.sqrt(q.shape[-1]) if given["scale"] is None else float(given["scale"])
+    named, shape = arguments(node), shape_of(node)
+    q, k, v = (builder.operand(named[name]) for name in ("query", "key", "value"))
+    scale = 1 / math.sqrt(q.shape[-1]) if named["scale"] is None else float(named["scale"])
     scores_shape = (*q.shape[:-1], k.shape[-2])
     q = builder.reorder(q, layout.row_major(q.rank))
     q = q if scale == 1 else binary(builder, "MUL", q, scale)
@@ -115,14 +118,14 @@ def lower_attention(builder: RegionBuilder, node: Node) -> None:
     scores = builder.reshape(scores, scores_shape)
     scores, alive = _add_mask(builder, node, scores)
     weights = builder.reshape(softmax(builder, scores, -1), (*rows, k.shape[-2]))
-    found = builder.reshape(product(builder, weights, v, (*rows, v.shape[-1]), transposed=False), shape)
-    builder.set(node, found if alive is None else binary(builder, "MUL", found, alive))
+    output = builder.reshape(product(builder, weights, v, (*rows, v.shape[-1]), transposed=False), shape)
+    builder.set(node, output if alive is None else binary(builder, "MUL", output, alive))
 
 
 def _add_mask(builder: RegionBuilder, node: Node, scores: Operand) -> tuple[Operand, Operand | None]:
-    """Masked scores, and a factor per row that is 0 where all of the row is masked (None: no such row)."""
-    given = arguments(node)
-    mask = given["attn_mask"]
+    """Return masked scores, and a factor per row that is 0 if the whole row is masked (None: no such row)."""
+    named = arguments(node)
+    mask = named["attn_mask"]
     if mask is not None and not builder.is_constant(mask):
         if tensor(mask).dtype is torch.bool:
             return masked_scores(builder, mask, scores)
@@ -137,10 +140,10 @@ def _add_mask(builder: RegionBuilder, node: Node, scores: Operand) -> tuple[Oper
 
 
 def _constant_mask(builder: RegionBuilder, node: Node) -> Array | None:
-    given = arguments(node)
-    mask = given["attn_mask"]
-    if given["is_causal"]:
-        length, others = shape_of(given["query"])[-2], shape_of(given["key"])[-2]
+    named = arguments(node)
+    mask = named["attn_mask"]
+    if named["is_causal"]:
+        length, others = shape_of(named["query"])[-2], shape_of(named["key"])[-2]
         return np.triu(np.full((length, others), -np.inf, np.float32), 1)
     if mask is None:
         return None
@@ -151,10 +154,10 @@ def _constant_mask(builder: RegionBuilder, node: Node) -> Array | None:
 
 
 def _add_computed(builder: RegionBuilder, mask: Operand, scores: Operand) -> tuple[Operand, Operand]:
-    """Adds a mask that is known at run time only.
+    """Add a mask that is known at run time only.
 
-    Infinities become the lowest number, which leaves the softmax as it is but for rows of nothing else; those are
-    found on half of the mask, where -inf and the lowest number stay apart.
+    Infinities become the lowest number. That changes the softmax of fully masked rows only. These rows are
+    detected on half of the mask, where -inf and the lowest number still differ.
     """
     (mask,) = builder.broadcast([mask], scores.rank, scores.order)
     masked = binary(builder, "ADD", scores, binary(builder, "MAXIMUM", mask, -LARGEST))

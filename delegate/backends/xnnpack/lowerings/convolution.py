@@ -1,4 +1,4 @@
-"""Convolutions: 1d and 2d, grouped, depthwise, dilated, transposed; weights are rearranged ahead of time."""
+"""Convolutions: 1d and 2d, grouped, depthwise, dilated and transposed. Weights are rearranged ahead of time."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from delegate.verdict import YES, Reason, Verdict, no
 
 Pairs = Sequence[Sequence[int]]  # per spatial dimension (before, after)
 
-_TAPS = 25  # of the largest depthwise kernel that XNNPACK unrolls; beyond, each tap costs tenfold
+_TAPS = 25  # of the largest depthwise kernel that XNNPACK unrolls; in larger kernels, each tap costs tenfold
 
 
 def to_2d(builder: RegionBuilder, x: Operand) -> Operand:
-    """A value [N, C, L] or [N, C, H, W] as [N, C, 1, L] or [N, C, H, W], in NHWC."""
+    """Return a value [N, C, L] or [N, C, H, W] as [N, C, 1, L] or [N, C, H, W], in NHWC."""
     if x.rank == 4:
         return builder.reorder(x, NHWC)
     n, c, length = x.shape
@@ -37,7 +37,7 @@ def to_2d(builder: RegionBuilder, x: Operand) -> Operand:
 
 
 def from_2d(builder: RegionBuilder, y: Operand, rank: int) -> Operand:
-    """The inverse of `to_2d`."""
+    """Undo `to_2d`."""
     if rank == 4:
         return y
     n, c, _, length = y.shape
@@ -45,7 +45,7 @@ def from_2d(builder: RegionBuilder, y: Operand, rank: int) -> Operand:
 
 
 def pad_zeros(builder: RegionBuilder, x: Operand, pairs: Pairs) -> Operand:
-    """Zeros around the spatial dimensions of a value in NHWC; XNNPACK folds them into a convolution that follows."""
+    """Pad the spatial dimensions of a value in NHWC with zeros. XNNPACK folds this into a following convolution."""
     (top, bottom), (left, right) = [(max(0, before), max(0, after)) for before, after in pairs]
     if not top + bottom + left + right:
         return x
@@ -55,7 +55,7 @@ def pad_zeros(builder: RegionBuilder, x: Operand, pairs: Pairs) -> Operand:
 
 
 def crop(builder: RegionBuilder, x: Operand, pairs: Pairs) -> Operand:
-    """A value in NHWC without the rows and columns that negative padding takes away."""
+    """Remove the rows and columns of a value in NHWC that negative padding excludes."""
     if not np.any(np.array(pairs) < 0):
         return x
     cut = [(max(0, -before), max(0, -after)) for before, after in pairs]
@@ -65,7 +65,7 @@ def crop(builder: RegionBuilder, x: Operand, pairs: Pairs) -> Operand:
 
 
 def spatial(values: Any, dims: int, first: int) -> list[int]:
-    """A spatial attribute for height and width; where there is but one spatial dimension the height gets `first`.
+    """Return a spatial attribute for height and width. With one spatial dimension, the height gets `first`.
 
     >>> spatial([3], 1, 0), spatial(3, 2, 0), spatial([2, 3], 2, 0)
     ([0, 3], [3, 3], [2, 3])
@@ -94,7 +94,7 @@ def _sizes(node: Node) -> Verdict:
     check=every(floats, ranks(3, 4), constant((1, "weight"), (2, "bias")), _sizes),
 )
 def convolution(builder: RegionBuilder, node: Node) -> None:
-    """CONV_2D, DEPTHWISE_CONV_2D or TRANSPOSE_CONV."""
+    """Lower to CONV_2D, DEPTHWISE_CONV_2D or TRANSPOSE_CONV."""
     x_node, weight_node, bias_node, stride, padding, dilation, transposed, _, groups = cast(Any, node.args)
     x = builder.operand(x_node)
     weight = builder.weights(weight_node)
@@ -147,11 +147,11 @@ def _windows(
     dilation: list[int],
     multiplier: int | None = None,
 ) -> Operand:
-    """A CONV_2D, or with a multiplier a DEPTHWISE_CONV_2D; kernels are [., H, W, .]."""
+    """Emit a CONV_2D, or with a multiplier a DEPTHWISE_CONV_2D; kernels are [., H, W, .]."""
     kernel = kernels.shape[1:3]
-    # TFLite's SAME is symmetric padding only for stride 1; there it saves an operator.
-    whole = [(d * (k - 1) / 2,) * 2 for d, k in zip(dilation, kernel, strict=True)]
-    same = stride == [1, 1] and [tuple(pair) for pair in pairs] == whole
+    # TFLite's SAME is symmetric padding for stride 1 only; it saves an operator.
+    symmetric = [(d * (k - 1) / 2,) * 2 for d, k in zip(dilation, kernel, strict=True)]
+    same = stride == [1, 1] and [tuple(pair) for pair in pairs] == symmetric
     x = x if same else pad_zeros(builder, crop(builder, x, pairs), pairs)
     depthwise = {} if multiplier is None else {"depthMultiplier": multiplier}
     return builder.emit(
@@ -179,9 +179,10 @@ def _depthwise(
     pairs: Pairs,
     dilation: list[int],
 ) -> Operand:
-    """A kernel of too many taps is split, say into every third row from the first, the second and the third on.
+    """Emit a depthwise convolution, split if its kernel has too many taps.
 
-    Such parts are dilated kernels; with the usual padding nothing has to be cut off the input for them.
+    A kernel may be split into every third row from the first, the second and the third row on. These parts are
+    dilated kernels. With the usual padding, the input is not cropped for them.
     """
     size = kernels.shape[1:3]
     steps = (1, 1) if isinstance(kernels, Coded) else phases(size)  # sums of parts would be rounded each
@@ -203,13 +204,15 @@ def _depthwise(
 def depthwise(
     builder: RegionBuilder, x: Operand, kernels: Array | Coded, shape: Sequence[Size], stride: list[int]
 ) -> Operand:
-    """A depthwise convolution of a value in NHWC with kernels [1, H, W, C], without padding and bias."""
+    """Emit a depthwise convolution of a value in NHWC with kernels [1, H, W, C], without padding and bias."""
     bias = np.zeros(kernels.shape[3], np.float32)
     return _depthwise(builder, x, kernels, bias, shape, stride, [(0, 0), (0, 0)], [1, 1])
 
 
 def phases(kernel: Sequence[int]) -> tuple[int, int]:
-    """Steps (rows, columns) that part a kernel into the fewest parts of at most 25 taps, the most that XNNPACK unrolls.
+    """Return steps (rows, columns) that split a kernel into the fewest parts of at most 25 taps.
+
+    XNNPACK does not unroll larger kernels.
 
     >>> phases((5, 5)), phases((7, 7)), phases((9, 9)), phases((1, 31))
     ((1, 1), (3, 1), (2, 2), (1, 2))
@@ -230,25 +233,25 @@ def _transposed(
     dilation: list[int],
     groups: int,
 ) -> Operand:
-    """TRANSPOSE_CONV; where its SAME padding is not torch's, the whole result is computed and the padding cut off.
+    """Emit a TRANSPOSE_CONV. If its SAME padding differs from torch's, crop the padding off the full result.
 
-    It has no groups and no dilation: zeros in the weight say both.
+    TRANSPOSE_CONV has neither groups nor dilation. Zeros in the weight represent both.
     """
     kernel = _dense(weight, dilation, groups)
-    wanted = cast("list[int]", list(shape[2:]))
-    given = cast("list[int]", list(x.shape[2:]))
-    full = [(n - 1) * s + k for n, s, k in zip(given, stride, kernel.shape[2:], strict=True)]
+    out_sizes = cast("list[int]", list(shape[2:]))
+    in_sizes = cast("list[int]", list(x.shape[2:]))
+    full = [(n - 1) * s + k for n, s, k in zip(in_sizes, stride, kernel.shape[2:], strict=True)]
     same = (
-        wanted
-        == [n * s for n, s in zip(given, stride, strict=True)]
+        out_sizes
+        == [n * s for n, s in zip(in_sizes, stride, strict=True)]
         == [f - 2 * p for f, p in zip(full, padding, strict=True)]
     )
     if not same:
-        # Rows that output_padding asks for beyond the whole result: zero rows of the kernel make them.
-        extra = [max(0, p + w - f) for p, w, f in zip(padding, wanted, full, strict=True)]
+        # output_padding adds rows beyond the full result: zero rows of the kernel compute them.
+        extra = [max(0, p + w - f) for p, w, f in zip(padding, out_sizes, full, strict=True)]
         kernel = _with_zeros(kernel, extra)
         full = [f + e for f, e in zip(full, extra, strict=True)]
-    outputs, size = kernel.shape[1], wanted if same else full
+    outputs, size = kernel.shape[1], out_sizes if same else full
     y = builder.emit(
         "TRANSPOSE_CONV",
         [
@@ -264,13 +267,13 @@ def _transposed(
         strideH=stride[0],
         strideW=stride[1],
     )
-    if size == wanted:
+    if size == out_sizes:
         return y
-    return builder.slice(y, {d + 2: (p, p + w) for d, (p, w) in enumerate(zip(padding, wanted, strict=True))}, shape)
+    return builder.slice(y, {d + 2: (p, p + w) for d, (p, w) in enumerate(zip(padding, out_sizes, strict=True))}, shape)
 
 
 def _with_zeros(kernel: Array | Coded, extra: list[int]) -> Array | Coded:
-    """A kernel [., ., H, W] with rows and columns of zeros at its end."""
+    """Append rows and columns of zeros to a kernel [., ., H, W]."""
     if not any(extra):
         return kernel
     widths = [(0, 0), (0, 0), (0, extra[0]), (0, extra[1])]
@@ -280,7 +283,7 @@ def _with_zeros(kernel: Array | Coded, extra: list[int]) -> Array | Coded:
 
 
 def _dense(weight: Array | Coded, dilation: list[int], groups: int) -> Array | Coded:
-    """A transposed convolution's weight [I, O / groups, H, W] as [I, O, H', W'] without groups and dilation."""
+    """Return a transposed convolution's weight [I, O / groups, H, W] as [I, O, H', W'] without groups and dilation."""
     if groups == 1 and dilation == [1, 1]:
         return weight
     weight = weight.decoded() if isinstance(weight, Coded) else weight

@@ -1,4 +1,4 @@
-"""Elementwise operators: unary ones, binary ones with broadcasting and scalars, powers, clamps."""
+"""Elementwise operators: unary, binary with broadcasting and scalars, powers and quotients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from torch.fx import Node
 
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import RegionBuilder
-from delegate.backends.xnnpack.lowerings.nan import kept, kept_log, kept_of_operand, without_large_angles
+from delegate.backends.xnnpack.lowerings.nan import (
+    propagate_nan,
+    propagate_nan_of_log,
+    propagate_nan_of_operand,
+    without_large_angles,
+)
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg, floats, floats_or_truths, whole_precision
 from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.edge.node import arguments, op_name
@@ -29,8 +34,8 @@ UNARY = {
     "aten.relu.default": "RELU",
 }
 JUMPS = {"aten.ceil.default": "CEIL", "aten.floor.default": "FLOOR", "aten.round.default": "ROUND"}
-_BEFORE = {"COS": without_large_angles, "SIN": without_large_angles}
-_KEEP = {"EXP": kept, "LOG": kept_log}
+_PREPARE = {"COS": without_large_angles, "SIN": without_large_angles}
+_PROPAGATE_NAN = {"EXP": propagate_nan, "LOG": propagate_nan_of_log}
 EXTREMES = ("MAXIMUM", "MINIMUM")
 _TABLES = {"ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "DIV": "DivOptions"}
 BINARY = {
@@ -47,18 +52,18 @@ BINARY = {
 
 
 def unary(builder: RegionBuilder, name: str, x: Operand, table: str = "", **options: Any) -> Operand:
-    """An operator of one operand, elementwise, in whatever order it lies."""
+    """Emit an elementwise operator of one operand, in the operand's order."""
     return builder.emit(name, [x], x.shape, x.order, table, **options)
 
 
 def binary(builder: RegionBuilder, name: str, x: Operand, y: Operand | float) -> Operand:
-    """An operator of two operands of one shape and order, or of an operand and a number."""
+    """Emit an operator of two operands of the same shape and order, or of an operand and a number."""
     other = y if isinstance(y, Operand) else builder.scalar(y)
     return builder.emit(name, [x, other], x.shape, x.order, _TABLES.get(name, ""))
 
 
 def broadcasting(builder: RegionBuilder, node: Node, name: str, arguments: Sequence[Any]) -> Operand:
-    """A binary operator on two of nodes or numbers, in the order that moves least."""
+    """Emit a binary operator on two nodes or numbers, in the order that moves the fewest elements."""
     shape = shape_of(node)
     order = builder.common_order(arguments, len(shape))
     operands = builder.broadcast(arguments, len(shape), order)
@@ -66,7 +71,10 @@ def broadcasting(builder: RegionBuilder, node: Node, name: str, arguments: Seque
 
 
 def extreme(builder: RegionBuilder, node: Node, name: str, arguments: Sequence[Any]) -> Operand:
-    """MAXIMUM or MINIMUM with NaN of either; constants go first, for NaN of the second operand stays by itself."""
+    """Emit a MAXIMUM or MINIMUM that propagates NaN of both operands.
+
+    Constants go first, because NaN of the second operand is propagated by XNNPACK.
+    """
     first, second = arguments
     if not _varies(builder, second):
         first, second = second, first
@@ -74,8 +82,8 @@ def extreme(builder: RegionBuilder, node: Node, name: str, arguments: Sequence[A
     if not _varies(builder, first):
         return y
     operands = builder.broadcast([first, second], y.rank, y.order)
-    for x in operands[: 1 if operands[0].shape == operands[1].shape else 2]:  # those that broadcast may change places
-        y = kept_of_operand(builder, y, x)
+    for x in operands[: 1 if operands[0].shape == operands[1].shape else 2]:  # XNNPACK may swap operands that broadcast
+        y = propagate_nan_of_operand(builder, y, x)
     return y
 
 
@@ -96,21 +104,21 @@ simple = every(floats, _numbers)
 
 @TABLE.lowers(*UNARY, check=floats)
 def lower_unary(builder: RegionBuilder, node: Node) -> None:
-    """One TFLite operator."""
+    """Lower to one TFLite operator."""
     name, x = UNARY[op_name(node)], builder.operand(node.args[0])
-    y = unary(builder, name, _BEFORE[name](builder, x) if name in _BEFORE else x)
-    builder.set(node, _KEEP[name](builder, y, x) if name in _KEEP else y)
+    y = unary(builder, name, _PREPARE[name](builder, x) if name in _PREPARE else x)
+    builder.set(node, _PROPAGATE_NAN[name](builder, y, x) if name in _PROPAGATE_NAN else y)
 
 
 @TABLE.lowers("aten.neg.default", check=floats)
 def lower_neg(builder: RegionBuilder, node: Node) -> None:
-    """A product with -1: NEG subtracts from 0, which gives 0.0 for 0.0 instead of -0.0."""
+    """Lower to a product with -1. NEG subtracts from 0, which gives 0.0 for 0.0 instead of -0.0."""
     builder.set(node, binary(builder, "MUL", builder.operand(node.args[0]), -1.0))
 
 
 @TABLE.lowers(*BINARY, check=simple)
 def lower_binary(builder: RegionBuilder, node: Node) -> None:
-    """One TFLite operator; numbers become constants."""
+    """Lower to one TFLite operator; numbers become constants."""
     name = BINARY[op_name(node)]
     build = extreme if name in EXTREMES else broadcasting
     builder.set(node, build(builder, node, name, node.args[:2]))
@@ -118,18 +126,18 @@ def lower_binary(builder: RegionBuilder, node: Node) -> None:
 
 @TABLE.lowers(*JUMPS, check=every(floats, whole_precision))
 def lower_jump(builder: RegionBuilder, node: Node) -> None:
-    """One TFLite operator."""
+    """Lower to one TFLite operator."""
     builder.set(node, unary(builder, JUMPS[op_name(node)], builder.operand(node.args[0])))
 
 
 @TABLE.lowers("aten.trunc.default", check=every(floats, whole_precision))
 def lower_trunc(builder: RegionBuilder, node: Node) -> None:
-    """Rounded towards zero."""
-    builder.set(node, truncated(builder, builder.operand(node.args[0])))
+    """Lower to rounding towards zero."""
+    builder.set(node, truncate(builder, builder.operand(node.args[0])))
 
 
-def truncated(builder: RegionBuilder, x: Operand) -> Operand:
-    """Floor of what is positive, and ceil of what is negative."""
+def truncate(builder: RegionBuilder, x: Operand) -> Operand:
+    """Emit the floor of positive elements, and the ceil of negative ones."""
     above = unary(builder, "FLOOR", unary(builder, "RELU", x))
     return binary(builder, "ADD", above, unary(builder, "CEIL", binary(builder, "MINIMUM", x, 0.0)))
 
@@ -161,19 +169,19 @@ _ROUNDED = ("aten.div.Tensor_mode", "aten.div.Scalar_mode")
 
 @TABLE.lowers(*_ROUNDED, check=every(floats, _numbers, _rounds_exactly, whole_precision))
 def lower_rounded_quotient(builder: RegionBuilder, node: Node) -> None:
-    """A quotient, rounded towards zero or down where that is wished; torch's of infinity is NaN when rounded down."""
+    """Lower to a quotient, rounded as `rounding_mode` requires. Rounded down, torch's quotient of infinity is NaN."""
     if arguments(node)["rounding_mode"] == "floor":
         steps, rest = _floor_and_rest(builder, node)
-        builder.set(node, kept(builder, steps, rest))
+        builder.set(node, propagate_nan(builder, steps, rest))
         return
     y = broadcasting(builder, node, "DIV", node.args[:2])
-    builder.set(node, y if arguments(node)["rounding_mode"] is None else truncated(builder, y))
+    builder.set(node, y if arguments(node)["rounding_mode"] is None else truncate(builder, y))
 
 
 def _floor_and_rest(builder: RegionBuilder, node: Node) -> tuple[Operand, Operand]:
-    """Quotient and remainder by a power of two, exact to the last bit; of infinities the latter is NaN.
+    """Emit the quotient and the remainder by a power of two, exact to the last bit.
 
-    What is divided is whole already, so that no quotient is too small for a float.
+    The dividend is rounded down first, so no quotient underflows. The remainder of an infinity is NaN.
     """
     x, y = builder.operand(node.args[0]), float(cast(float, node.args[1]))
     steps = unary(builder, "FLOOR", binary(builder, "MUL", unary(builder, "FLOOR", x), 1 / y))
@@ -183,13 +191,13 @@ def _floor_and_rest(builder: RegionBuilder, node: Node) -> tuple[Operand, Operan
 
 @TABLE.lowers("aten.remainder.Scalar", check=every(floats, _numbers, _divides_exactly, whole_precision))
 def lower_remainder(builder: RegionBuilder, node: Node) -> None:
-    """What is left of a floor division."""
+    """Lower to the remainder of a floor division."""
     builder.set(node, _floor_and_rest(builder, node)[1])
 
 
 @TABLE.lowers("aten.mul.Tensor", check=every(floats_or_truths, _numbers))
 def lower_product(builder: RegionBuilder, node: Node) -> None:
-    """A MUL; a mask of truth values is one of 0 and 1."""
+    """Lower to a MUL; a mask of truth values holds 0 and 1."""
     builder.set(node, broadcasting(builder, node, "MUL", node.args[:2]))
 
 
@@ -203,7 +211,7 @@ def lower_product(builder: RegionBuilder, node: Node) -> None:
     check=simple,
 )
 def lower_sum(builder: RegionBuilder, node: Node) -> None:
-    """x + alpha * y, x - alpha * y, or y - alpha * x."""
+    """Lower to x + alpha * y, x - alpha * y, or y - alpha * x."""
     name = op_name(node)
     x, y = node.args[:2]
     alpha = arg(node, 2, node.kwargs.get("alpha", 1))
@@ -241,45 +249,45 @@ def _exponent(node: Node) -> Verdict:
 
 @TABLE.lowers("aten.pow.Tensor_Scalar", check=every(floats, _exponent))
 def power(builder: RegionBuilder, node: Node) -> None:
-    """Roots by their own operators, whole powers by repeated squaring."""
+    """Lower roots to SQRT, and integer powers to repeated squaring."""
     exponent = float(cast(float, node.args[1]))
     x = builder.operand(node.args[0])
     if abs(exponent) == 0.5:
         root = unary(builder, "SQRT", x)
         builder.set(node, root if exponent > 0 else inverse(builder, root))
         return
-    y = _whole_power(builder, x, abs(int(exponent)))
+    y = _integer_power(builder, x, abs(int(exponent)))
     builder.set(node, y if exponent > 0 else inverse(builder, y))
 
 
-def _whole_power(builder: RegionBuilder, x: Operand, exponent: int) -> Operand:
+def _integer_power(builder: RegionBuilder, x: Operand, exponent: int) -> Operand:
     if exponent == 1:
         return x
-    half = _whole_power(builder, x, exponent // 2)
+    half = _integer_power(builder, x, exponent // 2)
     square = unary(builder, "SQUARE", half)
     return binary(builder, "MUL", square, x) if exponent % 2 else square
 
 
 def inverse(builder: RegionBuilder, x: Operand) -> Operand:
-    """1 / x."""
+    """Emit 1 / x."""
     return builder.emit("DIV", [builder.scalar(1.0), x], x.shape, x.order, "DivOptions")
 
 
 @TABLE.lowers("aten.reciprocal.default", check=floats)
 def reciprocal(builder: RegionBuilder, node: Node) -> None:
-    """1 / x."""
+    """Lower to 1 / x."""
     builder.set(node, inverse(builder, builder.operand(node.args[0])))
 
 
 @TABLE.lowers("aten.rsqrt.default", check=floats)
 def rsqrt(builder: RegionBuilder, node: Node) -> None:
-    """1 / sqrt(x); XNNPACK's own RSQRT gives NaN for 0."""
+    """Lower to 1 / sqrt(x). XNNPACK's RSQRT gives NaN for 0."""
     builder.set(node, inverse(builder, unary(builder, "SQRT", builder.operand(node.args[0]))))
 
 
 @TABLE.lowers(*_LOGS, check=floats)
 def logarithm(builder: RegionBuilder, node: Node) -> None:
-    """The natural logarithm, scaled."""
+    """Lower to the natural logarithm, scaled."""
     x = builder.operand(node.args[0])
-    natural = kept_log(builder, unary(builder, "LOG", x), x)
+    natural = propagate_nan_of_log(builder, unary(builder, "LOG", x), x)
     builder.set(node, binary(builder, "MUL", natural, 1 / math.log(_LOGS[op_name(node)])))

@@ -24,19 +24,19 @@ from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.edge.node import arguments, is_constant, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
-MAX_PIECES = 64  # of one gather along one dimension; more would cost more than they move
+MAX_PIECES = 64  # slices of one gather along one dimension; more are too slow
 
 
 # -- constant indices --------------------------------------------------------------------------------------------------
 
 
 def runs(indices: Sequence[int]) -> list[Run]:
-    """Indices as runs of a constant step that is 0 or more.
+    """Split indices into runs of a constant step of at least 0.
 
     >>> runs([4, 5, 6, 2, 2, 1])
     [(4, 3, 1), (2, 2, 0), (1, 1, 1)]
     """
-    found: list[Run] = []
+    result: list[Run] = []
     i = 0
     while i < len(indices):
         step = indices[i + 1] - indices[i] if i + 1 < len(indices) else 1
@@ -45,13 +45,13 @@ def runs(indices: Sequence[int]) -> list[Run]:
             end += 1
         if step < 0 or (step > 1 and end - i < 3):
             step, end = 1, i + 1
-        found.append((indices[i], end - i, step))
+        result.append((indices[i], end - i, step))
         i = end
-    return found
+    return result
 
 
 def evenly_repeated(indices: Sequence[int]) -> int:
-    """How many times each index stands there in a row, if all stand equally often; else 1.
+    """Return how many times each index is repeated in a row, if this is the same for all; else 1.
 
     >>> evenly_repeated([0, 0, 3, 3, 1, 1])
     2
@@ -62,20 +62,20 @@ def evenly_repeated(indices: Sequence[int]) -> int:
 
 
 def pieces(indices: Sequence[int]) -> int:
-    """How many operators a gather of these indices takes, about."""
+    """Return the approximate number of operators of a gather of these indices."""
     return len(runs(indices[:: evenly_repeated(indices)]))
 
 
 def gather(builder: RegionBuilder, x: Operand, dim: int, indices: Sequence[int]) -> Operand:
-    """The elements of a dimension at constant, non-negative indices: slices, repetitions and a concatenation."""
+    """Emit the elements of a dimension at constant, non-negative indices: slices, repetitions and a concatenation."""
     times = evenly_repeated(indices)
     parts = [piece(builder, x, dim, run) for run in runs(indices[::times])]
-    found = concatenate(builder, parts, dim)
-    return repeat_each(builder, found, {dim: times}, inner=True)
+    gathered = concatenate(builder, parts, dim)
+    return repeat_each(builder, gathered, {dim: times}, inner=True)
 
 
 def piece(builder: RegionBuilder, x: Operand, dim: int, run: Run) -> Operand:
-    """The elements of a dimension at a run of indices."""
+    """Emit the elements of a dimension at a run of indices."""
     start, count, step = run
     if step:
         return take_every(builder, x, dim, run)
@@ -83,11 +83,11 @@ def piece(builder: RegionBuilder, x: Operand, dim: int, run: Run) -> Operand:
 
 
 def _indices(node: Node) -> list[tuple[int, Node]]:
-    """The dimensions that an `index` operator indexes, each with its indices."""
-    given = arguments(node)
-    if "dim" in given:
-        return [(given["dim"] % len(shape_of(source(node))), given["index"])]
-    return [(d, index) for d, index in enumerate(given["indices"]) if index is not None]
+    """Return the dimensions that an `index` operator indexes, each with its indices."""
+    named = arguments(node)
+    if "dim" in named:
+        return [(named["dim"] % len(shape_of(source(node))), named["index"])]
+    return [(d, index) for d, index in enumerate(named["indices"]) if index is not None]
 
 
 def _gathered_floats(node: Node) -> Verdict:
@@ -103,30 +103,30 @@ def _gathered_floats(node: Node) -> Verdict:
 
 def _gatherable(node: Node) -> Verdict:
     """Indices are constants that form a grid, into dimensions of sizes known now."""
-    found, given = _indices(node), shape_of(source(node))
-    for dim, index in found:
+    indexed, sizes = _indices(node), shape_of(source(node))
+    for dim, index in indexed:
         if not is_constant(index):
             return no(
                 Reason.NON_CONSTANT, f"the indices {index.name} are computed at run time, and XNNPACK has no gather"
             )
         if tensor(index).dtype not in (torch.int32, torch.int64):
             return no(Reason.DTYPE, f"the indices {index.name} are {tensor(index).dtype}".replace("torch.", ""))
-        if type(given[dim]) is not int or 0 in tensor(index).shape:
-            return no(Reason.DYNAMIC_SHAPE, f"the indexed dimension has {given[dim]} elements")
-    dims = [dim for dim, _ in found]
-    if not dims or dims != list(range(dims[0], dims[0] + len(dims))) or (len(dims) > 1 and not _outer(found)):
+        if type(sizes[dim]) is not int or 0 in tensor(index).shape:
+            return no(Reason.DYNAMIC_SHAPE, f"the indexed dimension has {sizes[dim]} elements")
+    dims = [dim for dim, _ in indexed]
+    if not dims or dims != list(range(dims[0], dims[0] + len(dims))) or (len(dims) > 1 and not _form_grid(indexed)):
         return no(Reason.ATTRIBUTE, "several indices that do not form a grid, and XNNPACK has no gather")
     return YES if dynamic_sizes(shape_of(node)) <= 1 else no(Reason.DYNAMIC_SHAPE, "more than one dynamic size")
 
 
-def _outer(found: Sequence[tuple[int, Node]]) -> bool:
-    """Whether several indices broadcast to a grid, the first along its first dimension, and so on."""
-    for position, (_, index) in enumerate(found):
+def _form_grid(indexed: Sequence[tuple[int, Node]]) -> bool:
+    """Return true if several indices broadcast to a grid: the first along its first dimension, and so on."""
+    for position, (_, index) in enumerate(indexed):
         shape = list(tensor(index).shape)
-        own = len(found) - position
+        own = len(indexed) - position
         if len(shape) < own or any(s != 1 for s in [*shape[:-own], *shape[len(shape) - own + 1 :]]):
             return False
-        if len(shape) > len(found):
+        if len(shape) > len(indexed):
             return False
     return True
 
@@ -135,31 +135,31 @@ def _outer(found: Sequence[tuple[int, Node]]) -> bool:
     "aten.index.Tensor", "aten.index_select.default", check=every(with_dimensions, _gathered_floats, _gatherable)
 )
 def lower_index(builder: RegionBuilder, node: Node) -> None:
-    """Slices and a concatenation for each indexed dimension; RegionRefused where they would be too many."""
-    x, found = builder.operand(source(node)), _indices(node)
-    for dim, index in found:
+    """Lower to slices and a concatenation per indexed dimension; raise RegionRefused if there are too many."""
+    x, indexed = builder.operand(source(node)), _indices(node)
+    for dim, index in indexed:
         size = cast(int, x.shape[dim])
-        wanted = [int(i) % size for i in builder.array(index).reshape(-1)]
-        if pieces(wanted) > MAX_PIECES:
-            raise RegionRefused({node.name: f"its indices are {pieces(wanted)} runs, and XNNPACK has no gather"})
-        x = gather(builder, x, dim, wanted)
-    builder.set(node, x if len(found) > 1 else builder.reshape(x, shape_of(node)))
+        positions = [int(i) % size for i in builder.array(index).reshape(-1)]
+        if pieces(positions) > MAX_PIECES:
+            raise RegionRefused({node.name: f"its indices are {pieces(positions)} runs, and XNNPACK has no gather"})
+        x = gather(builder, x, dim, positions)
+    builder.set(node, x if len(indexed) > 1 else builder.reshape(x, shape_of(node)))
 
 
 def _flippable(node: Node) -> Verdict:
     """Flipped dimensions are short, of sizes known now."""
-    given = shape_of(source(node))
+    sizes = shape_of(source(node))
     for dim in arguments(node)["dims"]:
-        if type(given[dim]) is not int:
-            return no(Reason.DYNAMIC_SHAPE, f"dimension {dim} has {given[dim]} elements")
-        if given[dim] > MAX_PIECES:
-            return no(Reason.SLOWER, f"XNNPACK flips element by element, and dimension {dim} has {given[dim]}")
+        if type(sizes[dim]) is not int:
+            return no(Reason.DYNAMIC_SHAPE, f"dimension {dim} has {sizes[dim]} elements")
+        if sizes[dim] > MAX_PIECES:
+            return no(Reason.SLOWER, f"XNNPACK flips element by element, and dimension {dim} has {sizes[dim]}")
     return YES
 
 
 @TABLE.lowers("aten.flip.default", check=every(floats, with_dimensions, _flippable))
 def lower_flip(builder: RegionBuilder, node: Node) -> None:
-    """Slices of one element and a concatenation."""
+    """Lower to slices of one element and a concatenation."""
     x = builder.operand(source(node))
     for dim in arguments(node)["dims"]:
         x = gather(builder, x, dim % x.rank, range(x.shape[dim])[::-1])
@@ -168,24 +168,24 @@ def lower_flip(builder: RegionBuilder, node: Node) -> None:
 
 def _rollable(node: Node) -> Verdict:
     """Shifts and the sizes of rolled dimensions are known now."""
-    given, shape = arguments(node), shape_of(node)
-    if not given["dims"]:
+    named, shape = arguments(node), shape_of(node)
+    if not named["dims"]:
         return infers_one(node) if not dynamic_sizes(shape) else no(Reason.DYNAMIC_SHAPE, "rolled over all dimensions")
-    if any(type(shift) is not int for shift in given["shifts"]):
+    if any(type(shift) is not int for shift in named["shifts"]):
         return no(Reason.DYNAMIC_SHAPE, "the shifts are known at run time only")
-    if dynamic_sizes([shape[d] for d in given["dims"]]):
+    if dynamic_sizes([shape[d] for d in named["dims"]]):
         return no(Reason.DYNAMIC_SHAPE, f"a rolled dimension is known at run time only: {[str(s) for s in shape]}")
     return YES
 
 
 @TABLE.lowers("aten.roll.default", check=every(floats, _rollable), keep=True)
 def lower_roll(builder: RegionBuilder, node: Node) -> None:
-    """Two slices and a concatenation for each rolled dimension."""
-    given, x = arguments(node), builder.operand(source(node))
-    shape, dims = x.shape, given["dims"] or [0]
-    if not given["dims"]:
+    """Lower to two slices and a concatenation for each rolled dimension."""
+    named, x = arguments(node), builder.operand(source(node))
+    shape, dims = x.shape, named["dims"] or [0]
+    if not named["dims"]:
         x = builder.reshape(x, (int(np.prod(shape)),))
-    for dim, shift in zip(dims, given["shifts"], strict=True):
+    for dim, shift in zip(dims, named["shifts"], strict=True):
         size = cast(int, x.shape[dim])
         first = -shift % size
         x = gather(builder, x, dim % x.rank, [*range(first, size), *range(first)])

@@ -25,15 +25,15 @@ from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.edge.node import arguments, results_used
 from delegate.verdict import YES, Reason, Verdict, no
 
-_MAX_JOINED = 5  # inputs of one CONCATENATION that XNNPACK takes
-_MAX_SPLIT = 4  # outputs of one SPLIT that it takes
+_MAX_JOINED = 5  # most inputs of one CONCATENATION in XNNPACK
+_MAX_SPLIT = 4  # most outputs of one SPLIT in XNNPACK
 
 Span = tuple[int, int | None]  # start and end; counted from the end if negative; None is the end itself
 Run = tuple[int, int, int]  # start, count, step
 
 
 def sized(shape: Sequence[Size], dim: int, size: Size) -> tuple[Size, ...]:
-    """A shape with another size of one dimension."""
+    """Return a shape with another size of one dimension."""
     return (*shape[:dim], size, *shape[dim + 1 :])
 
 
@@ -41,20 +41,23 @@ def sized(shape: Sequence[Size], dim: int, size: Size) -> tuple[Size, ...]:
 
 
 def take(builder: RegionBuilder, x: Operand, dim: int, span: Span, size: Size) -> Operand:
-    """Elements start to end of one dimension, in the order that the operand has; `size` is how many they are."""
+    """Emit elements start to end of one dimension, in the operand's order; `size` is their number."""
     if span[0] == 0 and str(size) == str(x.shape[dim]):
         return x
     return builder.slice(x, {dim: span}, sized(x.shape, dim, size))
 
 
 def take_every(builder: RegionBuilder, x: Operand, dim: int, run: Run) -> Operand:
-    """Elements start, start + step, ...: XNNPACK takes no strides, so the dimension is split into (count, step)."""
+    """Emit elements start, start + step, ... of one dimension.
+
+    XNNPACK has no strides, so the dimension is split into (count, step).
+    """
     start, count, step = run
     if step == 1 or count == 1:
         return take(builder, x, dim, (start, start + count), count)
     length = cast(int, x.shape[dim])
     phase = next((p for p in range(step) if p <= start and start - p + count * step <= length), None)
-    if phase is None:  # the last group is cut off: fill it up with zeros that nobody reads
+    if phase is None:  # the last group is incomplete: pad it with zeros that are never read
         phase, missing = 0, start + count * step - length
         x = pad_zeros(builder, x, {dim: (0, missing)})
     x = take(builder, x, dim, (start - phase, start - phase + count * step), count * step)
@@ -68,7 +71,7 @@ def take_every(builder: RegionBuilder, x: Operand, dim: int, run: Run) -> Operan
 
 
 def pad_zeros(builder: RegionBuilder, x: Operand, widths: dict[int, tuple[int, int]]) -> Operand:
-    """Zeros before and after, by dimension; none of the widths is negative."""
+    """Pad with zeros before and after, by dimension; no width is negative."""
     if not any(before or after for before, after in widths.values()):
         return x
     shape = tuple(s + sum(widths.get(d, (0, 0))) for d, s in enumerate(x.shape))
@@ -77,7 +80,7 @@ def pad_zeros(builder: RegionBuilder, x: Operand, widths: dict[int, tuple[int, i
 
 
 def _span(size: Size, out: Size, start: Any) -> Span | None:
-    """Start and end of a slice of step 1 as XNNPACK takes them; None where they are not known ahead of time."""
+    """Return start and end of a slice of step 1 for XNNPACK; None if they are not known ahead of time."""
     if type(start) is not int:
         return None
     if type(size) is int:
@@ -93,31 +96,31 @@ def _span(size: Size, out: Size, start: Any) -> Span | None:
 
 
 def _slice_arguments(node: Node) -> tuple[int, Any, Any]:
-    given = arguments(node)
-    start = given["start"]
-    return given["dim"] % len(shape_of(node)), 0 if start is None else start, given["step"]
+    named = arguments(node)
+    start = named["start"]
+    return named["dim"] % len(shape_of(node)), 0 if start is None else start, named["step"]
 
 
 def _sliceable(node: Node) -> Verdict:
-    """Where the slice begins and ends is known now."""
+    """The start and the end of the slice are known now."""
     dim, start, step = _slice_arguments(node)
-    given, shape = shape_of(source(node)), shape_of(node)
-    if step != 1 and type(given[dim]) is not int:
-        return no(Reason.DYNAMIC_SHAPE, f"every {step}. element of a dimension of {given[dim]} elements")
+    sizes, shape = shape_of(source(node)), shape_of(node)
+    if step != 1 and type(sizes[dim]) is not int:
+        return no(Reason.DYNAMIC_SHAPE, f"every {step}. element of a dimension of {sizes[dim]} elements")
     if step != 1 and len(shape) == MAX_RANK:
         return no(Reason.RANK, f"a slice with step {step} takes one dimension more than the {len(shape)} given")
     if step != 1:
         return infers_one(node) if dynamic_sizes(shape) > 1 else YES
-    if _span(given[dim], shape[dim], start) is None:
+    if _span(sizes[dim], shape[dim], start) is None:
         return no(
-            Reason.DYNAMIC_SHAPE, f"where the slice of {given[dim]} elements begins or ends is known at run time only"
+            Reason.DYNAMIC_SHAPE, f"where the slice of {sizes[dim]} elements begins or ends is known at run time only"
         )
     return YES
 
 
 @TABLE.lowers("aten.slice.Tensor", check=every(floats, _sliceable))
 def lower_slice(builder: RegionBuilder, node: Node) -> None:
-    """A STRIDED_SLICE; a step becomes a dimension of its own."""
+    """Lower to a STRIDED_SLICE; a step becomes a separate dimension."""
     dim, start, step = _slice_arguments(node)
     x, size = builder.operand(source(node)), shape_of(node)[dim]
     if step == 1:
@@ -139,24 +142,24 @@ def _selectable(node: Node) -> Verdict:
 
 @TABLE.lowers("aten.select.int", check=every(floats, _selectable))
 def lower_select(builder: RegionBuilder, node: Node) -> None:
-    """A slice of one element, without its dimension."""
-    given, x = arguments(node), builder.operand(source(node))
-    dim = given["dim"] % x.rank
-    span = _span(x.shape[dim], 1, given["index"])
+    """Lower to a slice of one element, without its dimension."""
+    named, x = arguments(node), builder.operand(source(node))
+    dim = named["dim"] % x.rank
+    span = _span(x.shape[dim], 1, named["index"])
     assert span is not None
     one = take(builder, x, dim, span, 1)
-    found = (
+    squeezed = (
         builder.reshape(one, shape_of(node))
         if infers_one(node)
         else squeeze_by_sum(builder, one, shape_of(node), [dim])
     )
-    builder.set(node, found)
+    builder.set(node, squeezed)
 
 
 def _splittable(node: Node) -> Verdict:
     """The sizes of the parts are known now, and none is empty."""
-    given = arguments(node)
-    parts = [t.shape[given["dim"]] for t in node.meta["val"]]
+    named = arguments(node)
+    parts = [t.shape[named["dim"]] for t in node.meta["val"]]
     if dynamic_sizes(parts):
         return no(Reason.DYNAMIC_SHAPE, f"sizes of the parts are known at run time only: {[str(s) for s in parts]}")
     if 0 in parts:
@@ -166,7 +169,7 @@ def _splittable(node: Node) -> Verdict:
 
 @TABLE.lowers("aten.split_with_sizes.default", "aten.split.Tensor", check=every(floats, _splittable))
 def lower_split(builder: RegionBuilder, node: Node) -> None:
-    """One SPLIT into 2 to 4 equal parts, else slices."""
+    """Lower to one SPLIT into 2 to 4 equal parts, else to slices."""
     x = builder.operand(source(node))
     dim = arguments(node)["dim"] % x.rank
     shapes = [tuple(t.shape) for t in node.meta["val"]]
@@ -176,7 +179,7 @@ def lower_split(builder: RegionBuilder, node: Node) -> None:
         parts = builder.emit_many("SPLIT", [axis, x], shapes, x.order, "SplitOptions", numSplits=len(sizes))
     else:
         starts = np.cumsum([0, *sizes]).tolist()
-        used = results_used(node)  # XNNPACK drops what nobody reads
+        used = results_used(node)  # XNNPACK removes results that are never read
         parts = [
             take(builder, x, dim, (start, start + size), size) if i in used else x
             for i, (start, size) in enumerate(zip(starts, sizes, strict=False))
@@ -188,11 +191,11 @@ def lower_split(builder: RegionBuilder, node: Node) -> None:
 
 
 def concatenate(builder: RegionBuilder, parts: Sequence[Operand], dim: int) -> Operand:
-    """Operands of one order, joined along a dimension; more than XNNPACK takes at once in several steps."""
-    found = list(parts)
-    while len(found) > 1:
-        found = [_join(builder, found[i : i + _MAX_JOINED], dim) for i in range(0, len(found), _MAX_JOINED)]
-    return found[0]
+    """Concatenate operands of the same order along a dimension, in several steps if they are many."""
+    operands = list(parts)
+    while len(operands) > 1:
+        operands = [_join(builder, operands[i : i + _MAX_JOINED], dim) for i in range(0, len(operands), _MAX_JOINED)]
+    return operands[0]
 
 
 def _join(builder: RegionBuilder, parts: Sequence[Operand], dim: int) -> Operand:
@@ -205,7 +208,7 @@ def _join(builder: RegionBuilder, parts: Sequence[Operand], dim: int) -> Operand
 
 @TABLE.lowers("aten.cat.default", check=floats)
 def lower_cat(builder: RegionBuilder, node: Node) -> None:
-    """A CONCATENATION in the order that most of the elements lie in."""
+    """Lower to a CONCATENATION in the order that most of the elements have."""
     nodes = cast(Sequence[Node], node.args[0])
     shape = shape_of(node)
     dim = arguments(node)["dim"] % len(shape)
@@ -219,7 +222,10 @@ def lower_cat(builder: RegionBuilder, node: Node) -> None:
 
 
 def _overlay(builder: RegionBuilder, parts: Sequence[Operand], dim: int, shape: tuple[Size, ...]) -> Operand:
-    """Joined although some lie unexpanded: a sum of all, each between zeros, in which those broadcast."""
+    """Concatenate parts of which some are unexpanded.
+
+    The result is the sum of all parts, each padded with zeros. Unexpanded parts broadcast in the sum.
+    """
     sizes = [cast(int, p.shape[dim]) for p in parts]
     total: Operand | None = None
     for i, part in enumerate(parts):

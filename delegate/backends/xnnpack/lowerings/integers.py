@@ -1,8 +1,8 @@
-"""How operators take integers: a row for each that XNNPACK computes in int8, and the way from dq, op, act, q to one.
+"""Lowering of operators on integers: a row for each operator that XNNPACK computes in int8.
 
-The lowering of an operator is the same in integers and in floats. What differs is said here: which arguments must lie
-in integers, which ratios of scales the kernels have, and which activations the operator takes over. The quantizers of
-this backend are made of the same rows.
+The pattern dequantize, operator, activation, quantize becomes one operator. Its lowering is the same in integers and
+in floats. A row holds the differences: the arguments that must be integers, the ratios of scales that the kernels
+support, and the activations that the operator includes. The quantizers of this backend use the same rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Bounds = tuple[float, float]
 
 _ACTIVATIONS = ("aten.relu.default", "aten.hardtanh.default", "aten.clamp.default")
 _FUSED = {(0.0, math.inf): Fused.RELU, (0.0, 6.0): Fused.RELU6, (-1.0, 1.0): Fused.RELU_N1_TO_1}
-_BIASES = 2**30  # bounds of an int32 bias, which leave room for the sum of products
+_BIASES = 2**30  # bounds of an int32 bias, so that adding the sum of products does not overflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +50,22 @@ class Case:
     result: Integers
 
     def ratio(self, *factors: float) -> float:
-        """The product of the operands' scales, and of others, over the result's."""
+        """Return the product of the operands' scales, and of other factors, over the result's scale."""
         scales = [x.scale for x in self.operands if x is not None]
         return math.prod(scales) * math.prod(factors) / self.result.scale
 
 
-Fits = Callable[[Case], str]  # why it does not fit; empty where it does
+Fits = Callable[[Case], str]  # the reason if the case is not supported; else empty
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How an operator takes integers.
+    """The support of one operator on integers.
 
     Args:
-        quantized: what quantizers do with it.
-        fits: whether XNNPACK's kernel has these parameters.
-        lower: where it is not as in floats.
+        quantized: the row for quantizers.
+        fits: checks if XNNPACK's kernel supports the parameters of a case.
+        lower: the lowering, if it differs from that in floats.
     """
 
     quantized: QuantizedOperator
@@ -78,7 +78,7 @@ def _within(value: float, low: float, high: float, what: str) -> str:
 
 
 def _layer(case: Case) -> str:
-    """Weights in int8 about 0, per tensor or per output channel, and a bias that fits into int32."""
+    """Check that weights are int8 with zero points 0, per tensor or per output channel."""
     row = ROWS[op_name(case.node)].quantized
     assert row.weight is not None
     return _weights(case, case.builder.weights(cast(Node, case.node.args[row.weight])), row.axis)
@@ -106,12 +106,12 @@ def _bias(case: Case, weights: Any, bias: Any) -> str:
 
 
 def _convolution(case: Case) -> str:
-    given = arguments(case.node)
-    weights = case.builder.weights(given["weight"])
-    transposed = bool(given["transposed"])
-    if transposed and (given["groups"] != 1 or any(d != 1 for d in given["dilation"])):
+    named = arguments(case.node)
+    weights = case.builder.weights(named["weight"])
+    transposed = bool(named["transposed"])
+    if transposed and (named["groups"] != 1 or any(d != 1 for d in named["dilation"])):
         return "a transposed convolution with groups or dilation"
-    return _weights(case, weights, 1 if transposed else 0) or _bias(case, weights, given["bias"])
+    return _weights(case, weights, 1 if transposed else 0) or _bias(case, weights, named["bias"])
 
 
 def _linear(case: Case) -> str:
@@ -140,19 +140,19 @@ def _times(case: Case) -> str:
 
 
 def _scales(case: Case) -> list[float]:
-    """Scales of both operands, constants among them."""
-    found = []
+    """Return the scales of both operands; either may be a constant."""
+    scales = []
     for value in case.node.args[:2]:
         held = None if case.builder.is_constant(value) or not isinstance(value, Node) else case.builder.type_of(value)
-        found.append(held.scale if held is not None else _constant_scale(case.builder, value))
-    return found
+        scales.append(held.scale if held is not None else _constant_scale(case.builder, value))
+    return scales
 
 
 def _constant_scale(builder: RegionBuilder, value: Any) -> float:
-    given = builder.weights(value) if isinstance(value, Node) else np.full((), value, np.float32)
-    held = given if isinstance(given, Coded) else exact(given)
-    assert held is not None
-    return float(held.scales[0])
+    constant = builder.weights(value) if isinstance(value, Node) else np.full((), value, np.float32)
+    coded = constant if isinstance(constant, Coded) else exact(constant)
+    assert coded is not None
+    return float(coded.scales[0])
 
 
 def _slope(case: Case) -> str:
@@ -170,8 +170,8 @@ def _mean(case: Case) -> str:
 
 
 def _adaptive(case: Case) -> str:
-    given, wanted = (shape_of(n)[2:] for n in (cast(Node, case.node.args[0]), case.node))
-    if all(w == 1 for w in wanted) or not any(g % w for g, w in zip(given, wanted, strict=True)):
+    in_sizes, out_sizes = (shape_of(n)[2:] for n in (cast(Node, case.node.args[0]), case.node))
+    if all(w == 1 for w in out_sizes) or not any(g % w for g, w in zip(in_sizes, out_sizes, strict=True)):
         return _mean(case)
     return "windows of several sizes, whose rows would be rounded before their columns"
 
@@ -189,7 +189,7 @@ def _same(case: Case) -> str:
 
 
 def _implied(case: Case) -> str:
-    """Saturation at the ends of the result's range is all that the activation does."""
+    """Check that the activation does no more than saturate at the ends of the result's range."""
     return "" if saturates(case.result, bounds(case.node)) else "bounds that are not the ends of the result's range"
 
 
@@ -240,32 +240,32 @@ _CONVERSIONS = frozenset({QUANTIZE, *DECODES})
 _ROUNDS = frozenset({"aten.upsample_bilinear2d.vec", "aten.upsample_bilinear2d.default"})  # moves, but rounds
 
 
-# -- the way -----------------------------------------------------------------------------------------------------------
+# -- lowering in integers ----------------------------------------------------------------------------------------------
 
 
 def bounds(node: Node) -> Bounds | None:
-    """What a rectifier or clamp clamps to; None where a bound is no number."""
+    """Return the bounds of a rectifier or clamp; None if a bound is not a number."""
     if op_name(node) == "aten.relu.default":
         return 0.0, math.inf
-    given = arguments(node)
-    low, high = (given[k] for k in (("min_val", "max_val") if "hardtanh" in op_name(node) else ("min", "max")))
+    named = arguments(node)
+    low, high = (named[k] for k in (("min_val", "max_val") if "hardtanh" in op_name(node) else ("min", "max")))
     if isinstance(low, Node) or isinstance(high, Node):
         return None
     return -math.inf if low is None else float(low), math.inf if high is None else float(high)
 
 
 def saturates(result: Integers, limits: Bounds | None) -> bool:
-    """Whether values that saturate at the ends of a range need no clamp to these limits."""
+    """Return true if values that saturate at the ends of a range need no clamp to these limits."""
     if limits is None:
         return False
     inverse = np.float32(1 / result.scale)
-    low, high = (np.rint(np.float32(v) * inverse) + result.zero_point for v in limits)  # as the quantization has them
+    low, high = (np.rint(np.float32(v) * inverse) + result.zero_point for v in limits)  # as quantization computes them
     return bool(low <= LOW and high >= HIGH)
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How a value goes on: an activation that nothing else stands between, and the node that quantizes it."""
+class QuantizedUse:
+    """The only use of a value: an optional activation, then the node that quantizes it."""
 
     activation: Node | None
     quantize: Node
@@ -273,73 +273,73 @@ class Way:
     @property
     def result(self) -> Integers:
         """The parameters of the quantization."""
-        found = integers_of(self.quantize)
-        assert found is not None
-        return found
+        parameters = integers_of(self.quantize)
+        assert parameters is not None
+        return parameters
 
 
-def way(node: Node, fuses: Sequence[str]) -> Way | None:
-    """How the value of an operator goes on to be quantized; None where others see it before."""
+def quantized_use(node: Node, fuses: Sequence[str]) -> QuantizedUse | None:
+    """Return the quantized use of an operator's value; None if other nodes read it before."""
     users = list(node.users)
     if len(users) != 1 or users[0].op != "call_function":
         return None
     user = users[0]
     if op_name(user) == QUANTIZE and integers_of(user) is not None:
-        return Way(None, user)
+        return QuantizedUse(None, user)
     if op_name(user) in fuses:
-        behind = way(user, ())
-        return None if behind is None else replace(behind, activation=user)
+        following = quantized_use(user, ())
+        return None if following is None else replace(following, activation=user)
     return None
 
 
 def lower_in_integers(builder: RegionBuilder, node: Node) -> str | None:
-    """Lower an operator in integers where its operands lie in them and XNNPACK has it so.
+    """Lower an operator in integers if its operands are integers and XNNPACK supports it.
 
     Returns:
-        None where that is done, else why it is lowered in floats; empty where nothing here is quantized.
+        None on success, else the reason to lower it in floats; an empty reason if no operand is quantized.
     """
     name = op_name(node)
     row = ROWS.get(name)
     if row is None:
-        beside = name not in _CONVERSIONS and any(builder.type_of(x) for x in node.all_input_nodes)
-        return name if beside else ""
+        reads_integers = name not in _CONVERSIONS and any(builder.type_of(x) for x in node.all_input_nodes)
+        return name if reads_integers else ""
     operands = _operands(builder, node, row.quantized)
     if not any(operands):
         return ""
     moves = row.quantized.moves and name not in _ROUNDS
-    why = (_moved if moves else _computed)(builder, node, row, operands)
+    why = (_lower_move if moves else _lower_computation)(builder, node, row, operands)
     return f"{name}: {why}" if why else None
 
 
-def _computed(builder: RegionBuilder, node: Node, row: Row, operands: tuple[Integers | None, ...]) -> str:
-    """Lower what gives other values than it takes; why not, where it cannot be."""
-    ahead = way(node, row.quantized.fuses)
-    if ahead is None:
+def _lower_computation(builder: RegionBuilder, node: Node, row: Row, operands: tuple[Integers | None, ...]) -> str:
+    """Lower an operator that computes new values; return the reason if this is not possible."""
+    use = quantized_use(node, row.quantized.fuses)
+    if use is None:
         return "its result is not quantized"
-    result, limits, code = ahead.result, None, Fused.NONE
-    if ahead.activation is not None:
-        limits = bounds(ahead.activation)
+    result, limits, code = use.result, None, Fused.NONE
+    if use.activation is not None:
+        limits = bounds(use.activation)
         code = Fused.NONE if saturates(result, limits) else _FUSED.get(limits or (0.0, 0.0), -1)
     if code < 0:
         return f"an activation between {limits}"
-    why = _lacking(builder, node, row, operands) or row.fits(Case(builder, node, operands, result))
+    why = _unquantized_operand(builder, node, row, operands) or row.fits(Case(builder, node, operands, result))
     if why:
         return why
     with builder.integers(result, code):
         (row.lower or TABLE[op_name(node)].lower)(builder, node)
-        made = builder.quantize(builder.held(node), result)
-    for member in (node, ahead.activation, ahead.quantize):
+        quantized = builder.quantize(builder.held(node), result)
+    for member in (node, use.activation, use.quantize):
         if member is not None:
-            builder.set(member, made)
+            builder.set(member, quantized)
     return ""
 
 
-def _moved(builder: RegionBuilder, node: Node, row: Row, operands: tuple[Integers | None, ...]) -> str:
-    """Lower what only moves values; why not, where it cannot be."""
-    ahead = way(node, ()) if op_name(node) == "aten.cat.default" else None
-    if None in operands or (ahead is None and len(set(operands)) > 1):
+def _lower_move(builder: RegionBuilder, node: Node, row: Row, operands: tuple[Integers | None, ...]) -> str:
+    """Lower an operator that only moves values; return the reason if this is not possible."""
+    use = quantized_use(node, ()) if op_name(node) == "aten.cat.default" else None
+    if None in operands or (use is None and len(set(operands)) > 1):
         return "operands in different integers"
-    result = operands[0] if ahead is None else ahead.result
+    result = operands[0] if use is None else use.result
     assert result is not None
     why = row.fits(Case(builder, node, operands, result))
     if why:
@@ -350,7 +350,7 @@ def _moved(builder: RegionBuilder, node: Node, row: Row, operands: tuple[Integer
 
 
 def _operands(builder: RegionBuilder, node: Node, row: QuantizedOperator) -> tuple[Integers | None, ...]:
-    """Parameters of the activations; None for floats, and for constants."""
+    """Return the parameters of the activations; None for floats, and for constants."""
     values: list[Any] = []
     for position in row.inputs:
         value = arg(node, position)
@@ -358,8 +358,8 @@ def _operands(builder: RegionBuilder, node: Node, row: QuantizedOperator) -> tup
     return tuple(builder.type_of(v) if isinstance(v, Node) else None for v in values)
 
 
-def _lacking(builder: RegionBuilder, node: Node, row: Row, operands: Sequence[Integers | None]) -> str:
-    """Which operand is in floats, and no constant that integers can stand for."""
+def _unquantized_operand(builder: RegionBuilder, node: Node, row: Row, operands: Sequence[Integers | None]) -> str:
+    """Return a message about an operand in floats that is not an exact constant in integers; empty if there is none."""
     for position, held in zip(row.quantized.inputs, operands, strict=True):
         value = arg(node, position)
         if held is None and not _is_exact(builder, value):

@@ -1,6 +1,6 @@
 """Lowerings of normalisations: layer, group, instance and RMS norm; softmax and its logarithm.
 
-All of them work in the order that their operand has: reductions go along any axes.
+All of them work in the order of their operand, because reductions go along any axes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.fx import Node
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.lowerings.elementwise import binary, unary
-from delegate.backends.xnnpack.lowerings.nan import kept_along
+from delegate.backends.xnnpack.lowerings.nan import propagate_nan_along
 from delegate.backends.xnnpack.lowerings.reduction import deviation, mean_square, reduce
 from delegate.backends.xnnpack.lowerings.shape import repeat_each, source
 from delegate.backends.xnnpack.lowerings.table import TABLE, floats
@@ -24,13 +24,13 @@ from delegate.verdict import YES, Reason, Verdict, no
 
 
 def scaled(builder: RegionBuilder, d: Operand, dims: Sequence[int], eps: float) -> Operand:
-    """d / sqrt(mean(d * d) + eps)."""
+    """Emit d / sqrt(mean(d * d) + eps)."""
     variance = binary(builder, "ADD", mean_square(builder, d, dims), eps)
     return binary(builder, "MUL", d, unary(builder, "RSQRT", variance))
 
 
 def affine(builder: RegionBuilder, y: Operand, weight: Any, bias: Any) -> Operand:
-    """y * weight + bias, either of which may be None, a node or an operand that broadcasts."""
+    """Emit y * weight + bias. Either may be None, a node or an operand that broadcasts."""
     for name, value in (("MUL", weight), ("ADD", bias)):
         if value is not None:
             (other,) = builder.broadcast([value], y.rank, y.order)
@@ -52,24 +52,24 @@ def _last_dims(node: Node, shape: Sequence[Any]) -> list[int]:
 @TABLE.lowers("aten.layer_norm.default", check=floats, keep=True)
 @TABLE.lowers("aten.native_layer_norm.default", check=every(floats, _first_only))
 def lower_layer_norm(builder: RegionBuilder, node: Node) -> None:
-    """Deviation from the mean over its root mean square, along the last dimensions."""
-    given, x = arguments(node), builder.operand(source(node))
+    """Lower to the deviation from the mean over its root mean square, along the last dimensions."""
+    named, x = arguments(node), builder.operand(source(node))
     dims = _last_dims(node, x.shape)
-    y = scaled(builder, deviation(builder, x, dims), dims, given["eps"])
-    builder.set(node, affine(builder, y, given["weight"], given["bias"]))
+    y = scaled(builder, deviation(builder, x, dims), dims, named["eps"])
+    builder.set(node, affine(builder, y, named["weight"], named["bias"]))
 
 
 @TABLE.lowers("aten.rms_norm.default", check=floats, keep=True)
 def lower_rms_norm(builder: RegionBuilder, node: Node) -> None:
-    """x over its root mean square, along the last dimensions."""
-    given, x = arguments(node), builder.operand(source(node))
-    eps = torch.finfo(torch.float32).eps if given["eps"] is None else given["eps"]
-    builder.set(node, affine(builder, scaled(builder, x, _last_dims(node, x.shape), eps), given["weight"], None))
+    """Lower to x over its root mean square, along the last dimensions."""
+    named, x = arguments(node), builder.operand(source(node))
+    eps = torch.finfo(torch.float32).eps if named["eps"] is None else named["eps"]
+    builder.set(node, affine(builder, scaled(builder, x, _last_dims(node, x.shape), eps), named["weight"], None))
 
 
 def _groups(node: Node) -> int:
-    given = arguments(node)
-    return cast(int, given["num_groups"] if "num_groups" in given else given["group"])
+    named = arguments(node)
+    return cast(int, named["num_groups"] if "num_groups" in named else named["group"])
 
 
 def _groupable(node: Node) -> Verdict:
@@ -81,26 +81,31 @@ def _groupable(node: Node) -> Verdict:
 @TABLE.lowers("aten.group_norm.default", check=every(floats, _groupable), keep=True)
 @TABLE.lowers("aten.native_group_norm.default", check=every(floats, _groupable, _first_only))
 def lower_group_norm(builder: RegionBuilder, node: Node) -> None:
-    """Normalised along all but the first two dimensions and the channels of a group: no view of dynamic sizes."""
-    given, x, count = arguments(node), builder.operand(source(node)), _groups(node)
-    weight, bias = (_per_channel(builder, given[name], x.rank) for name in ("weight", "bias"))
+    """Normalise along all but the first two dimensions and along the channels of a group.
+
+    No view of dynamic sizes is needed.
+    """
+    named, x, count = arguments(node), builder.operand(source(node)), _groups(node)
+    weight, bias = (_per_channel(builder, named[name], x.rank) for name in ("weight", "bias"))
     d = binary(builder, "SUB", x, _means(builder, x, count))
-    variance = binary(builder, "ADD", _means(builder, unary(builder, "SQUARE", d), count), given["eps"])
+    variance = binary(builder, "ADD", _means(builder, unary(builder, "SQUARE", d), count), named["eps"])
     scale = affine(builder, unary(builder, "RSQRT", variance), weight, None)
     builder.set(node, affine(builder, binary(builder, "MUL", d, scale), None, bias))
 
 
 def _means(builder: RegionBuilder, x: Operand, count: int) -> Operand:
-    """Of every group of channels, for each of these: (batch, channels, 1, ...). First of each channel."""
+    """Emit the mean of each channel's group: (batch, channels, 1, ...)."""
     dims, channels = list(range(2, x.rank)), cast(int, x.shape[1]) // count
-    each = reduce(builder, "MEAN", x, dims, keepdim=True) if dims else x
-    whole = reduce(builder, "MEAN", builder.reshape(each, (x.shape[0], count, channels)), [2], keepdim=True)
-    spread = repeat_each(builder, whole, {2: channels}, inner=False)
-    return builder.reorder(builder.reshape(spread, each.shape), x.order)
+    channel_means = reduce(builder, "MEAN", x, dims, keepdim=True) if dims else x
+    group_means = reduce(
+        builder, "MEAN", builder.reshape(channel_means, (x.shape[0], count, channels)), [2], keepdim=True
+    )
+    spread = repeat_each(builder, group_means, {2: channels}, inner=False)
+    return builder.reorder(builder.reshape(spread, channel_means.shape), x.order)
 
 
 def _per_channel(builder: RegionBuilder, parameter: Node | None, rank: int) -> Operand | None:
-    """A value per channel, as it broadcasts to (batch, channels, ...)."""
+    """Return a value per channel, in a shape that broadcasts to (batch, channels, ...)."""
     if parameter is None:
         return None
     shape = (-1, *(1,) * (rank - 2))
@@ -111,26 +116,26 @@ def _per_channel(builder: RegionBuilder, parameter: Node | None, rank: int) -> O
 
 def _own_statistics(node: Node) -> Verdict:
     """It keeps no running statistics."""
-    given = arguments(node)
-    if given["use_input_stats"] and given["running_mean"] is None:
+    named = arguments(node)
+    if named["use_input_stats"] and named["running_mean"] is None:
         return YES
     return no(Reason.ATTRIBUTE, "an instance norm with running statistics", "leave track_running_stats off")
 
 
 @TABLE.lowers("aten.instance_norm.default", check=every(floats, _own_statistics), keep=True)
 def lower_instance_norm(builder: RegionBuilder, node: Node) -> None:
-    """Every channel of every sample normalised along the remaining dimensions."""
-    given, x = arguments(node), builder.operand(source(node))
+    """Normalise every channel of every sample along the remaining dimensions."""
+    named, x = arguments(node), builder.operand(source(node))
     dims = list(range(2, x.rank))
-    y = scaled(builder, deviation(builder, x, dims), dims, given["eps"])
-    builder.set(node, affine(builder, y, *(_per_channel(builder, given[name], x.rank) for name in ("weight", "bias"))))
+    y = scaled(builder, deviation(builder, x, dims), dims, named["eps"])
+    builder.set(node, affine(builder, y, *(_per_channel(builder, named[name], x.rank) for name in ("weight", "bias"))))
 
 
 # -- softmax -----------------------------------------------------------------------------------------------------------
 
 
 def softmax(builder: RegionBuilder, x: Operand, dim: int) -> Operand:
-    """Softmax along a dimension, which TFLite wants last in memory."""
+    """Emit a softmax along a dimension, which TFLite requires to be last in memory."""
     dim %= x.rank
     x = builder.reorder(x, (*(d for d in x.order if d != dim), dim))
     return builder.emit("SOFTMAX", [x], x.shape, x.order, "SoftmaxOptions", beta=1.0)
@@ -145,16 +150,16 @@ def _has_dimension(node: Node) -> Verdict:
 
 @TABLE.lowers("aten._softmax.default", check=every(floats, _has_dimension))
 def lower_softmax(builder: RegionBuilder, node: Node) -> None:
-    """One SOFTMAX."""
+    """Lower to one SOFTMAX."""
     builder.set(node, softmax(builder, builder.operand(source(node)), arguments(node)["dim"]))
 
 
 @TABLE.lowers("aten._log_softmax.default", check=every(floats, _has_dimension))
 def lower_log_softmax(builder: RegionBuilder, node: Node) -> None:
-    """x - m - log(sum(exp(x - m))) with the maximum m: the logarithm of a softmax would underflow."""
+    """Lower to x - m - log(sum(exp(x - m))) with the maximum m. The logarithm of a softmax would underflow."""
     x = builder.operand(source(node))
     dims = [arguments(node)["dim"] % x.rank]
     shifted = binary(builder, "SUB", x, reduce(builder, "REDUCE_MAX", x, dims, keepdim=True))
     total = reduce(builder, "SUM", unary(builder, "EXP", shifted), dims, keepdim=True)
-    whole = kept_along(builder, unary(builder, "LOG", total), shifted, dims, keepdim=True)
-    builder.set(node, binary(builder, "SUB", shifted, whole))
+    logarithm = propagate_nan_along(builder, unary(builder, "LOG", total), shifted, dims, keepdim=True)
+    builder.set(node, binary(builder, "SUB", shifted, logarithm))

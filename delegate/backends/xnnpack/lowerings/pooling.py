@@ -14,7 +14,7 @@ from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.layout import NHWC, Size
 from delegate.backends.xnnpack.lowerings.convolution import depthwise, pad_zeros, spatial
-from delegate.backends.xnnpack.lowerings.nan import clamped_windows, kept_of_windows, ones
+from delegate.backends.xnnpack.lowerings.nan import clamped_windows, ones, propagate_nan_of_windows
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg, floats, ranks
 from delegate.backends.xnnpack.operand import Operand
 from delegate.backends.xnnpack.quantized import LOW, exact
@@ -23,7 +23,7 @@ from delegate.edge.node import op_name, results_used, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
 _NEVER_NEGATIVE = ("aten.relu.default", "aten.sigmoid.default", "aten.abs.default", "aten.exp.default")
-_MAX_COPIES = 16  # rows of padding that are made by repeating an edge
+_MAX_COPIES = 16  # most rows of padding that repeat an edge
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,47 +32,47 @@ class Windows:
 
     Args:
         kernel, stride, padding: of the node.
-        given, wanted: sizes of its input and its result.
+        in_sizes, out_sizes: of its input and of its result.
     """
 
     kernel: list[int]
     stride: list[int]
     padding: list[int]
-    given: list[Size]
-    wanted: list[Size]
+    in_sizes: list[Size]
+    out_sizes: list[Size]
 
     @classmethod
     def of(cls, node: Node) -> Windows:
-        """Read them from a pooling node whose arguments begin with input, kernel, stride, padding."""
-        given, wanted = tensor(cast(Node, node.args[0])).shape[2:], tensors(node)[0].shape[2:]
+        """Read the windows of a pooling node whose arguments begin with input, kernel, stride, padding."""
+        in_sizes, out_sizes = tensor(cast(Node, node.args[0])).shape[2:], tensors(node)[0].shape[2:]
         kernel = spatial(node.args[1], 2, 1)
         stride = spatial(arg(node, 2) or node.args[1], 2, 1)
-        return cls(kernel, stride, spatial(arg(node, 3, 0), 2, 0), list(given), list(wanted))
+        return cls(kernel, stride, spatial(arg(node, 3, 0), 2, 0), list(in_sizes), list(out_sizes))
 
     @property
     def is_static(self) -> bool:
-        """Whether height and width are plain numbers."""
-        return all(isinstance(s, int) for s in (*self.given, *self.wanted))
+        """True if height and width are plain numbers."""
+        return all(isinstance(s, int) for s in (*self.in_sizes, *self.out_sizes))
 
     @property
-    def leave_gaps(self) -> bool:
-        """Whether there are elements between windows, which XNNPACK's pools do not take."""
+    def has_gaps(self) -> bool:
+        """True if there are elements between windows, which XNNPACK's pools do not support."""
         return any(s > k for s, k in zip(self.stride, self.kernel, strict=True))
 
     def pairs(self) -> list[tuple[int, int]]:
-        """How far windows reach beyond the input, (before, after) per dimension."""
+        """Return the padding that windows need, (before, after) per dimension."""
         if not self.is_static:
             return [(p, p) for p in self.padding]
-        reach = [(w - 1) * s + k for w, s, k in zip(self.wanted, self.stride, self.kernel, strict=True)]
-        return [(p, max(0, r - p - g)) for p, r, g in zip(self.padding, reach, self.given, strict=True)]
+        reach = [(w - 1) * s + k for w, s, k in zip(self.out_sizes, self.stride, self.kernel, strict=True)]
+        return [(p, max(0, r - p - g)) for p, r, g in zip(self.padding, reach, self.in_sizes, strict=True)]
 
 
 def pool(builder: RegionBuilder, name: str, x: Operand, windows: Windows, shape: Sequence[Size]) -> Operand:
-    """A pooling operator without padding."""
+    """Emit a pooling operator without padding."""
     return builder.emit(
         name,
         [x],
-        (*shape[:2], *windows.wanted),
+        (*shape[:2], *windows.out_sizes),
         NHWC,
         "Pool2DOptions",
         padding=Padding.VALID,
@@ -92,7 +92,7 @@ def channels_known(node: Node) -> Verdict:
 def _fits(node: Node) -> Verdict:
     """The stride does not exceed the window, or that is of one element."""
     windows = Windows.of(node)
-    if windows.leave_gaps and windows.kernel != [1, 1]:
+    if windows.has_gaps and windows.kernel != [1, 1]:
         return no(Reason.ATTRIBUTE, f"stride {windows.stride} exceeds the window {windows.kernel}")
     return YES
 
@@ -100,7 +100,7 @@ def _fits(node: Node) -> Verdict:
 # -- max ---------------------------------------------------------------------------------------------------------------
 
 
-def maxima_alone(node: Node) -> Verdict:
+def maxima_only(node: Node) -> Verdict:
     """Only the maxima are used."""
     if 1 in results_used(node):
         return no(Reason.ATTRIBUTE, "the indices of the maxima are used, and XNNPACK gives the maxima only")
@@ -109,7 +109,7 @@ def maxima_alone(node: Node) -> Verdict:
 
 def _max(node: Node) -> Verdict:
     """Only the maxima are used; no dilation, narrow padding; with ceil_mode and a stride, sizes known now."""
-    verdict = maxima_alone(node)
+    verdict = maxima_only(node)
     if not verdict:
         return verdict
     windows = Windows.of(node)
@@ -124,15 +124,15 @@ def _max(node: Node) -> Verdict:
 
 @TABLE.lowers("aten.max_pool2d_with_indices.default", check=every(floats, ranks(4), channels_known, _fits, _max))
 def max_pool2d(builder: RegionBuilder, node: Node) -> None:
-    """MAX_POOL_2D on an input padded with zeros where it has no negative values, else with copies of its edges.
+    """Lower to MAX_POOL_2D on an input padded with zeros if it is never negative, else with copies of its edges.
 
-    The one element of a window is its average too.
+    Windows of one element with gaps between them are lowered as averages.
     """
     windows = Windows.of(node)
     source = cast(Node, node.args[0])
     x = builder.operand(source, NHWC)
-    if windows.leave_gaps:
-        builder.set(node, averaged(builder, x, windows))
+    if windows.has_gaps:
+        builder.set(node, average(builder, x, windows))
         return
     if _never_negative(source) or (x.type is not None and x.type.zero_point == LOW):
         x = pad_zeros(builder, x, windows.pairs())
@@ -144,10 +144,10 @@ def max_pool2d(builder: RegionBuilder, node: Node) -> None:
 
 
 def _with_nan(builder: RegionBuilder, y: Operand, x: Operand, windows: Windows) -> Operand:
-    """A pool of x with NaN where a window has NaN: where the window's sum of clamped elements is NaN."""
+    """Return y, a pool of x, with NaN where a window has NaN: its sum of clamped elements is NaN."""
     channels = cast(int, x.shape[1])
     sums = depthwise(builder, clamped_windows(builder, x), ones(channels, windows.kernel), y.shape, windows.stride)
-    return kept_of_windows(builder, y, sums)
+    return propagate_nan_of_windows(builder, y, sums)
 
 
 def _never_negative(node: Node) -> bool:
@@ -159,7 +159,7 @@ def _never_negative(node: Node) -> bool:
 
 
 def _repeat_edges(builder: RegionBuilder, x: Operand, dim: int, before: int, after: int) -> Operand:
-    """Copies of the first and the last row: every window that reaches beyond the input holds that row, too."""
+    """Pad with copies of the first and the last row. Every window that exceeds the input contains that row already."""
     if before:
         x = _append(builder, [_row(builder, x, dim, 0)] * before + [x], dim)
     if after:
@@ -173,7 +173,7 @@ def _row(builder: RegionBuilder, x: Operand, dim: int, position: int) -> Operand
 
 
 def _append(builder: RegionBuilder, parts: list[Operand], dim: int) -> Operand:
-    """CONCATENATION, of at most 5 at a time."""
+    """Emit a CONCATENATION, of at most 5 parts at a time."""
     while len(parts) > 1:
         few = parts[:5]
         shape = tuple(sum(p.shape[d] for p in few) if d == dim else s for d, s in enumerate(few[0].shape))
@@ -189,7 +189,7 @@ def _append(builder: RegionBuilder, parts: list[Operand], dim: int) -> Operand:
 
 
 def _average(node: Node) -> Verdict:
-    """What windows at the edge are divided by is known now."""
+    """The divisors of windows at the edge are known now."""
     windows = Windows.of(node)
     ceil, include = arg(node, 4, False), arg(node, 5, True)
     if not windows.is_static and (ceil or (any(windows.padding) and not include)):
@@ -201,49 +201,49 @@ def _average(node: Node) -> Verdict:
 
 @TABLE.lowers("aten.avg_pool2d.default", check=every(floats, ranks(4), channels_known, _average))
 def avg_pool(builder: RegionBuilder, node: Node) -> None:
-    """AVERAGE_POOL_2D on an input padded with zeros, times a correction where torch divides by another number."""
+    """Lower to AVERAGE_POOL_2D on a zero-padded input, times a correction if torch divides by another number."""
     windows = Windows.of(node)
     x = builder.operand(node.args[0], NHWC)
-    y = averaged(builder, pad_zeros(builder, x, windows.pairs()), windows)
+    y = average(builder, pad_zeros(builder, x, windows.pairs()), windows)
     factors = _corrections(node, windows)
     if factors is not None:
         y = builder.emit("MUL", [y, builder.constant(factors)], y.shape, NHWC, "MulOptions")
     builder.set(node, y)
 
 
-def averaged(builder: RegionBuilder, x: Operand, windows: Windows) -> Operand:
-    """Averages of windows; AVERAGE_POOL_2D gives -inf for NaN, which a depthwise convolution carries over.
+def average(builder: RegionBuilder, x: Operand, windows: Windows) -> Operand:
+    """Emit averages of windows.
 
-    Where there are gaps between windows a convolution it is, too.
+    AVERAGE_POOL_2D gives -inf for NaN and supports no gaps between windows. A depthwise convolution handles both.
     """
     kernel = ones(cast(int, x.shape[1]), windows.kernel, 1 / (windows.kernel[0] * windows.kernel[1]))
     small = None if builder.result is None else exact(kernel)
-    if small is None and not windows.leave_gaps and not builder.keeps_nan():
+    if small is None and not windows.has_gaps and not builder.keeps_nan():
         return pool(builder, "AVERAGE_POOL_2D", x, windows, x.shape)
-    return depthwise(builder, x, kernel if small is None else small, (*x.shape[:2], *windows.wanted), windows.stride)
+    return depthwise(builder, x, kernel if small is None else small, (*x.shape[:2], *windows.out_sizes), windows.stride)
 
 
 def _corrections(node: Node, windows: Windows) -> Array | None:
-    """Kernel size over torch's divisor for each window, [H, W, 1]; None where they are the same everywhere."""
-    whole = windows.kernel[0] * windows.kernel[1]
+    """Return kernel size over torch's divisor for each window, [H, W, 1]; None if all are 1."""
+    kernel_size = windows.kernel[0] * windows.kernel[1]
     override = arg(node, 6)
     if override:
-        return np.full((1, 1, 1), whole / override, np.float32)
+        return np.full((1, 1, 1), kernel_size / override, np.float32)
     if not windows.is_static:
         return None
     rows, columns = (_counts(windows, d, bool(arg(node, 5, True))) for d in (0, 1))
     divisors = np.outer(rows, columns)
-    return None if np.all(divisors == whole) else np.asarray(whole / divisors, np.float32)[:, :, None]
+    return None if np.all(divisors == kernel_size) else np.asarray(kernel_size / divisors, np.float32)[:, :, None]
 
 
 def uncorrected(node: Node) -> bool:
-    """Whether an average pool divides every window by the size of its kernel."""
+    """Return true if an average pool divides every window by the size of its kernel."""
     return _corrections(node, Windows.of(node)) is None
 
 
 def _counts(windows: Windows, d: int, include_padding: bool) -> Array:
-    """How many elements torch counts in each window along one dimension."""
-    padding, given = windows.padding[d], windows.given[d]
-    start = np.arange(windows.wanted[d]) * windows.stride[d] - padding
-    end = np.minimum(start + windows.kernel[d], given + padding)
-    return np.asarray(end - start if include_padding else np.minimum(end, given) - np.maximum(start, 0))
+    """Return the number of elements that torch counts in each window along one dimension."""
+    padding, size = windows.padding[d], windows.in_sizes[d]
+    start = np.arange(windows.out_sizes[d]) * windows.stride[d] - padding
+    end = np.minimum(start + windows.kernel[d], size + padding)
+    return np.asarray(end - start if include_padding else np.minimum(end, size) - np.maximum(start, 0))

@@ -1,4 +1,4 @@
-"""Conversions between floats and integers, and constants in their small form."""
+"""Lowerings of conversions between floats and integers, and of constants in integers."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from delegate.backends.xnnpack.quantized import SCALES
 from delegate.edge.node import arguments, is_constant, is_empty, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
-ALONE = "parameters chosen at run time, which XNNPACK has in layers alone"
-_WHOLE = {torch.int8: (-128, 127), torch.uint8: (0, 255)}
+LAYERS_ONLY = "parameters chosen at run time, which XNNPACK has in layers alone"
+_RANGES = {torch.int8: (-128, 127), torch.uint8: (0, 255)}
 
 
 def _per_tensor(node: Node) -> Verdict:
     """Between float32 and int8 or uint8, with a normal scale; quantized to the whole range of the type."""
-    given = arguments(node)
-    dtype = given["dtype"]
+    named = arguments(node)
+    dtype = named["dtype"]
     floats = node if op_name(node) == DEQUANTIZE else cast(Node, node.args[0])
-    if dtype not in _WHOLE or tensor(floats).dtype is not torch.float32:
+    if dtype not in _RANGES or tensor(floats).dtype is not torch.float32:
         pair = f"{tensor(floats).dtype} and {dtype}".replace("torch.", "")
         return no(Reason.DTYPE, f"between {pair}, where XNNPACK has float32 and int8 or uint8")
-    if not SCALES[0] <= given["scale"] <= SCALES[1]:
-        return no(Reason.ATTRIBUTE, f"the scale {given['scale']} is not from {SCALES[0]:.2g} to {SCALES[1]:.2g}")
-    low, high = _WHOLE[dtype]
-    if not low <= given["zero_point"] <= high:
-        return no(Reason.ATTRIBUTE, f"the zero point {given['zero_point']} is beyond {low} to {high}")
-    if op_name(node) == QUANTIZE and (given["quant_min"], given["quant_max"]) != (low, high):
-        range_ = f"{given['quant_min']} to {given['quant_max']}"
+    if not SCALES[0] <= named["scale"] <= SCALES[1]:
+        return no(Reason.ATTRIBUTE, f"the scale {named['scale']} is not from {SCALES[0]:.2g} to {SCALES[1]:.2g}")
+    low, high = _RANGES[dtype]
+    if not low <= named["zero_point"] <= high:
+        return no(Reason.ATTRIBUTE, f"the zero point {named['zero_point']} is beyond {low} to {high}")
+    if op_name(node) == QUANTIZE and (named["quant_min"], named["quant_max"]) != (low, high):
+        range_ = f"{named['quant_min']} to {named['quant_max']}"
         return no(Reason.ATTRIBUTE, f"values from {range_}, where XNNPACK saturates at {low} and {high}")
     if tensor(node).dim() > MAX_RANK or is_empty(node):
         return no(Reason.RANK, f"the result has {tensor(node).dim()} dimensions")
@@ -51,10 +51,10 @@ def _per_tensor(node: Node) -> Verdict:
 
 @TABLE.lowers(QUANTIZE, check=_per_tensor)
 def lower_quantize(builder: RegionBuilder, node: Node) -> None:
-    """A QUANTIZE, of floats or of other integers; nothing where what comes lies in these integers."""
-    source, wanted = cast(Node, node.args[0]), integers_of(node)
-    assert wanted is not None
-    builder.set(node, builder.quantize(builder.held(source), wanted))
+    """Lower to a QUANTIZE of floats or of other integers; to nothing if the value has these integers already."""
+    source, parameters = cast(Node, node.args[0]), integers_of(node)
+    assert parameters is not None
+    builder.set(node, builder.quantize(builder.held(source), parameters))
 
 
 def _decodable(node: Node) -> Verdict:
@@ -77,7 +77,7 @@ def _at_run_time(node: Node) -> Verdict:
 @TABLE.lowers(*DECODES[:3], check=_decodable)
 @TABLE.lowers(*DECODES[3:], check=_decodable, keep=True)
 def lower_dequantize(builder: RegionBuilder, node: Node) -> None:
-    """Nothing: the integers themselves, which those decode that need floats."""
+    """Pass on the integers. Operators in floats decode them."""
     source = cast(Node, node.args[0])
     if not builder.is_constant(source) and op_name(node) != DEQUANTIZE:
         at_run_time(builder, node)
@@ -94,21 +94,21 @@ def _only_in_layers(node: Node) -> Verdict:
     for _ in range(4):  # chosen, picked, quantized, decoded
         reached = {user for one in reached for user in one.users}
     refused = (claim.verdict for layer in reached if layer.op == "call_function" for claim in TABLE.claims(layer))
-    return next((verdict for verdict in refused if not verdict), no(Reason.OPERATOR, ALONE))
+    return next((verdict for verdict in refused if not verdict), no(Reason.OPERATOR, LAYERS_ONLY))
 
 
 @TABLE.lowers(*CHOOSES[:-1], *QUANTIZES_BY[:-1], check=_only_in_layers)
 @TABLE.lowers(CHOOSES[-1], QUANTIZES_BY[-1], check=_only_in_layers, keep=True)
-def absorbed(builder: RegionBuilder, node: Node) -> None:
-    """Nothing: the layer behind it does that."""
+def skip_absorbed(builder: RegionBuilder, node: Node) -> None:
+    """Emit nothing, because the following layer quantizes its input."""
     builder.set(node)
 
 
 @TABLE.lowers(*DECODES_BY[:-1], check=_only_in_layers)
 def at_run_time(builder: RegionBuilder, node: Node) -> None:
-    """What was quantized: the layers that read it quantize it themselves."""
-    found = chain(node)
-    if found is None:
-        raise RegionRefused({node.name: ALONE})
-    builder.set(node, builder.operand(found[0]))
+    """Pass on the value before quantization. The layers that read it quantize it themselves."""
+    quantization = chain(node)
+    if quantization is None:
+        raise RegionRefused({node.name: LAYERS_ONLY})
+    builder.set(node, builder.operand(quantization[0]))
     builder.at_run_time.add(node)

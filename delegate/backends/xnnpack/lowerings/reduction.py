@@ -13,7 +13,7 @@ from torch.fx import Node
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.lowerings.elementwise import binary, unary
-from delegate.backends.xnnpack.lowerings.nan import kept_along
+from delegate.backends.xnnpack.lowerings.nan import propagate_nan_along
 from delegate.backends.xnnpack.lowerings.shape import dynamic_sizes, source, without
 from delegate.backends.xnnpack.lowerings.table import FLOATS, TABLE, floats
 from delegate.backends.xnnpack.operand import Operand, shape_of
@@ -35,7 +35,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 def reduce(builder: RegionBuilder, name: str, x: Operand, dims: Sequence[int], keepdim: bool) -> Operand:
-    """A TFLite reduction, e.g. "MEAN", along dimensions of an operand in whatever order it lies."""
+    """Emit a TFLite reduction, e.g. "MEAN", along dimensions of an operand in any order."""
     if not dims:
         return x
     axes = builder.numbers(sorted(x.axis(d) for d in dims))
@@ -48,12 +48,12 @@ def reduce(builder: RegionBuilder, name: str, x: Operand, dims: Sequence[int], k
     return builder.emit(name, [x, axes], shape, order, "ReducerOptions", keepDims=keepdim)
 
 
-def reduced(node: Node) -> list[int]:
-    """The dimensions that a reduction goes along, none negative: those of its argument `dim`, or all."""
+def reduced_dims(node: Node) -> list[int]:
+    """Return the dimensions of a reduction, none negative: those of its argument `dim`, or all."""
     rank = len(shape_of(source(node)))
     dims = arguments(node).get("dim")
-    wanted = [dims] if isinstance(dims, int) else dims
-    return sorted({d % rank for d in wanted}) if wanted and rank else list(range(rank))
+    requested = [dims] if isinstance(dims, int) else dims
+    return sorted({d % rank for d in requested}) if requested and rank else list(range(rank))
 
 
 def _same_dtype(node: Node) -> Verdict:
@@ -66,11 +66,11 @@ def _same_dtype(node: Node) -> Verdict:
 
 @TABLE.lowers(*REDUCTIONS, check=every(floats, _same_dtype))
 def lower_reduction(builder: RegionBuilder, node: Node) -> None:
-    """One TFLite reduction."""
+    """Lower to one TFLite reduction."""
     x, keepdim = builder.operand(source(node)), bool(arguments(node).get("keepdim", False))
-    name, dims = REDUCTIONS[op_name(node)], reduced(node)
+    name, dims = REDUCTIONS[op_name(node)], reduced_dims(node)
     y = reduce(builder, name, x, dims, keepdim)
-    builder.set(node, y if name in ("MEAN", "SUM") else kept_along(builder, y, x, dims, keepdim))
+    builder.set(node, y if name in ("MEAN", "SUM") else propagate_nan_along(builder, y, x, dims, keepdim))
 
 
 def _values_only(node: Node) -> Verdict:
@@ -85,34 +85,34 @@ def _values_only(node: Node) -> Verdict:
 
 @TABLE.lowers(*EXTREMES, check=_values_only)
 def lower_extreme(builder: RegionBuilder, node: Node) -> None:
-    """The values of `max` or `min` along one dimension."""
+    """Lower to the values of `max` or `min` along one dimension."""
     x, keepdim = builder.operand(source(node)), arguments(node)["keepdim"]
-    dims = reduced(node)
+    dims = reduced_dims(node)
     y = reduce(builder, EXTREMES[op_name(node)], x, dims, keepdim)
-    builder.set(node, kept_along(builder, y, x, dims, keepdim))
+    builder.set(node, propagate_nan_along(builder, y, x, dims, keepdim))
 
 
 # -- variance ----------------------------------------------------------------------------------------------------------
 
 
 def deviation(builder: RegionBuilder, x: Operand, dims: Sequence[int]) -> Operand:
-    """x - mean(x)."""
+    """Emit x - mean(x)."""
     return binary(builder, "SUB", x, reduce(builder, "MEAN", x, dims, keepdim=True))
 
 
 def mean_square(builder: RegionBuilder, x: Operand, dims: Sequence[int], keepdim: bool = True) -> Operand:
-    """mean(x * x)."""
+    """Emit mean(x * x)."""
     return reduce(builder, "MEAN", unary(builder, "SQUARE", x), dims, keepdim)
 
 
 def _variance_scale(node: Node) -> float | None:
-    """What the mean of squares is multiplied with: n / (n - correction)."""
+    """Return the factor of the mean of squares: n / (n - correction)."""
     shape = shape_of(source(node))
     correction = arguments(node)["correction"]
     correction = 1 if correction is None else correction
     if correction == 0:
         return 1.0
-    sizes = [shape[d] for d in reduced(node)]
+    sizes = [shape[d] for d in reduced_dims(node)]
     if dynamic_sizes(sizes) or math.prod(sizes) <= correction:
         return None
     count = math.prod(sizes)
@@ -120,10 +120,10 @@ def _variance_scale(node: Node) -> float | None:
 
 
 def _correctable(node: Node) -> Verdict:
-    """What a variance is divided by is known now."""
+    """The divisor of a variance is known now."""
     if _variance_scale(node) is not None:
         return YES
-    sizes = [str(shape_of(source(node))[d]) for d in reduced(node)]
+    sizes = [str(shape_of(source(node))[d]) for d in reduced_dims(node)]
     correction = arguments(node)["correction"]
     return no(
         Reason.DYNAMIC_SHAPE, f"the correction {correction} of a variance along sizes {sizes} is not a known number"
@@ -135,26 +135,26 @@ _VARIANCES = ("aten.var.correction", "aten.std.correction", "aten.var_mean.corre
 
 @TABLE.lowers(*_VARIANCES, check=every(floats, _correctable))
 def lower_variance(builder: RegionBuilder, node: Node) -> None:
-    """The mean of squared deviations, corrected."""
-    x, dims, keepdim = builder.operand(source(node)), reduced(node), arguments(node)["keepdim"]
+    """Lower to the mean of squared deviations, corrected."""
+    x, dims, keepdim = builder.operand(source(node)), reduced_dims(node), arguments(node)["keepdim"]
     scale = _variance_scale(node)
     assert scale is not None
     used = results_used(node) if op_name(node) == "aten.var_mean.correction" else {0}
-    found = x
+    variance = x
     if 0 in used:
-        found = mean_square(builder, deviation(builder, x, dims), dims, keepdim)
-        found = found if scale == 1 else binary(builder, "MUL", found, scale)
-        found = unary(builder, "SQRT", found) if "std" in op_name(node) else found
+        variance = mean_square(builder, deviation(builder, x, dims), dims, keepdim)
+        variance = variance if scale == 1 else binary(builder, "MUL", variance, scale)
+        variance = unary(builder, "SQRT", variance) if "std" in op_name(node) else variance
     mean = reduce(builder, "MEAN", x, dims, keepdim) if 1 in used else x
-    builder.set(node, found, mean)
+    builder.set(node, variance, mean)
 
 
 # -- norms -------------------------------------------------------------------------------------------------------------
 
 
 def _order(node: Node) -> Any:
-    given = arguments(node)
-    return given["ord"] if "ord" in given else given["p"]
+    named = arguments(node)
+    return named["ord"] if "ord" in named else named["p"]
 
 
 def _known_order(node: Node) -> Verdict:
@@ -168,8 +168,8 @@ def _known_order(node: Node) -> Verdict:
     "aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim", "aten.norm.Scalar", check=every(floats, _known_order)
 )
 def lower_norm(builder: RegionBuilder, node: Node) -> None:
-    """Root of the sum of squares, sum of absolute values, or the largest of them."""
-    x, dims, keepdim = builder.operand(source(node)), reduced(node), bool(arguments(node).get("keepdim", False))
+    """Lower to the root of the sum of squares, the sum of absolute values, or their maximum."""
+    x, dims, keepdim = builder.operand(source(node)), reduced_dims(node), bool(arguments(node).get("keepdim", False))
     order = _order(node)
     if order in (2, None):
         total = reduce(builder, "SUM", unary(builder, "SQUARE", x), dims, keepdim)
@@ -177,21 +177,21 @@ def lower_norm(builder: RegionBuilder, node: Node) -> None:
     else:
         name = "SUM" if order == 1 else "REDUCE_MAX"
         y = reduce(builder, name, unary(builder, "ABS", x), dims, keepdim)
-        builder.set(node, y if order == 1 else kept_along(builder, y, x, dims, keepdim))
+        builder.set(node, y if order == 1 else propagate_nan_along(builder, y, x, dims, keepdim))
 
 
 @TABLE.lowers("aten.logsumexp.default", check=floats, keep=True)
 def lower_logsumexp(builder: RegionBuilder, node: Node) -> None:
-    """log(sum(exp(x - m))) + m with the finite m nearest to the maximum, and at least the maximum.
+    """Lower to log(sum(exp(x - m))) + m with the finite m nearest to the maximum, and at least the maximum.
 
-    The latter changes infinity alone: its logarithm is finite in XNNPACK's kernel for CPUs without AVX-512.
+    The last step changes infinity only. XNNPACK's kernel for CPUs without AVX-512 gives it a finite logarithm.
     """
-    x, dims = builder.operand(source(node)), reduced(node)
+    x, dims = builder.operand(source(node)), reduced_dims(node)
     largest = reduce(builder, "REDUCE_MAX", x, dims, keepdim=True)
     m = binary(builder, "MAXIMUM", binary(builder, "MINIMUM", largest, LARGEST), -LARGEST)
     exponents = unary(builder, "EXP", binary(builder, "SUB", x, m))
-    found = binary(builder, "ADD", unary(builder, "LOG", reduce(builder, "SUM", exponents, dims, keepdim=True)), m)
-    found = kept_along(builder, binary(builder, "MAXIMUM", found, largest), x, dims, keepdim=True)
+    result = binary(builder, "ADD", unary(builder, "LOG", reduce(builder, "SUM", exponents, dims, keepdim=True)), m)
+    result = propagate_nan_along(builder, binary(builder, "MAXIMUM", result, largest), x, dims, keepdim=True)
     builder.set(
-        node, found if arguments(node)["keepdim"] else builder.view(found, shape_of(node), without(x.order, dims))
+        node, result if arguments(node)["keepdim"] else builder.view(result, shape_of(node), without(x.order, dims))
     )

@@ -1,4 +1,4 @@
-"""Lowering of views. A RESHAPE infers one size; of several dynamic ones, static dimensions are split and joined apart.
+"""Lowering of views. A RESHAPE infers one size. With several dynamic sizes, static dimensions are split and joined.
 
 (batch, length, heads * channels) over dynamic batch and length becomes (batch, length, heads, channels) by a slice per
 head and a concatenation, and back.
@@ -31,8 +31,11 @@ from delegate.backends.xnnpack.operand import Operand, shape_of
 from delegate.verdict import YES, Reason, Verdict, no
 
 
-def _steps(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
-    """How dimensions that are not 1 belong together; None where a dynamic one is joined or split, or in many parts."""
+def _pair_dimensions(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
+    """Pair old with new dimensions, without those of size 1.
+
+    Returns None if a dynamic dimension is joined or split, or if the parts are too many.
+    """
     pairs = layout.groups(old, new)
     for a, b in pairs or ():
         if len(a) == len(b) == 1:
@@ -49,34 +52,37 @@ def _viewable(node: Node) -> Verdict:
     if verdict:
         return verdict
     old, new = shape_of(source(node)), shape_of(node)
-    if max(len(old), len(new)) < MAX_RANK and _steps(old, new) is not None:
+    if max(len(old), len(new)) < MAX_RANK and _pair_dimensions(old, new) is not None:
         return YES
     return no(
-        Reason.DYNAMIC_SHAPE, f"a view of {_words(old)} as {_words(new)} leaves more than one size to be inferred"
+        Reason.DYNAMIC_SHAPE, f"a view of {_format(old)} as {_format(new)} leaves more than one size to be inferred"
     )
 
 
-def _words(shape: Sequence[Size]) -> str:
+def _format(shape: Sequence[Size]) -> str:
     return f"[{', '.join(map(str, shape))}]"
 
 
 @TABLE.lowers(*RESHAPES, check=every(floats, _viewable))
 def lower_view(builder: RegionBuilder, node: Node) -> None:
-    """A RESHAPE, with a transpose before it only where the memory order does not allow the new shape; or by parts."""
+    """Lower to a RESHAPE, or to splits and joins of dimensions.
+
+    A transpose precedes the RESHAPE only if the memory order does not allow the new shape.
+    """
     if infers_one(node):
         reshape(builder, node)
         return
     x, new = builder.operand(source(node)), shape_of(node)
-    pairs = _steps(x.shape, new)
+    pairs = _pair_dimensions(x.shape, new)
     assert pairs is not None
     ones = [d for d, size in enumerate(x.shape) if layout.is_one(size)]
     if ones:
         x = squeeze_by_sum(builder, x, tuple(s for s in x.shape if not layout.is_one(s)), ones)
     at = 0
-    for old, found in pairs:  # dimensions before `at` are done
+    for old, new_dims in pairs:  # dimensions before `at` are final
         for _ in old[1:]:
-            x = _joined(builder, x, at)
-        for d in found[:-1]:
+            x = _join(builder, x, at)
+        for d in new_dims[:-1]:
             x = _split(builder, x, at, new[d])
             at += 1
         at += 1
@@ -87,16 +93,16 @@ def lower_view(builder: RegionBuilder, node: Node) -> None:
 
 
 def _split(builder: RegionBuilder, x: Operand, dim: int, count: Size) -> Operand:
-    """A dimension as (count, rest), `count` right behind the first one in memory: attention wants heads there."""
+    """Split a dimension into (count, rest). `count` is second in memory, as attention requires."""
     rest, shape = x.shape[dim] // count, x.shape
-    whole = unsqueeze_by_product(builder, x, (*shape[:dim], 1, *shape[dim:]), dim)
-    parts = [take(builder, whole, dim + 1, (i * rest, (i + 1) * rest), rest) for i in range(count)]
+    unsqueezed = unsqueeze_by_product(builder, x, (*shape[:dim], 1, *shape[dim:]), dim)
+    parts = [take(builder, unsqueezed, dim + 1, (i * rest, (i + 1) * rest), rest) for i in range(count)]
     return concatenate(builder, parts, dim)
 
 
-def _joined(builder: RegionBuilder, x: Operand, dim: int) -> Operand:
-    """A dimension and the next one as one."""
+def _join(builder: RegionBuilder, x: Operand, dim: int) -> Operand:
+    """Join a dimension and the next one."""
     count, rest = x.shape[dim], x.shape[dim + 1]
-    whole = concatenate(builder, [take(builder, x, dim, (i, i + 1), 1) for i in range(count)], dim + 1)
+    joined = concatenate(builder, [take(builder, x, dim, (i, i + 1), 1) for i in range(count)], dim + 1)
     shape = (*x.shape[:dim], count * rest, *x.shape[dim + 2 :])
-    return squeeze_by_sum(builder, whole, shape, [dim])
+    return squeeze_by_sum(builder, joined, shape, [dim])

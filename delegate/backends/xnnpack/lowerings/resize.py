@@ -40,27 +40,29 @@ def _mode(node: Node) -> str:
 
 
 def _flat(node: Node) -> Sequence[Any]:
-    given = arguments(node)
-    return cast(Sequence[Any], given["pad"] if "pad" in given else given["padding"])
+    named = arguments(node)
+    return cast(Sequence[Any], named["pad"] if "pad" in named else named["padding"])
 
 
 def _widths(node: Node) -> Widths:
-    """Of each padded dimension; torch lists them from the last dimension."""
+    """Return the widths of each padded dimension; torch lists them from the last dimension."""
     flat, rank = _flat(node), len(shape_of(node))
-    found = {rank - 1 - i: (flat[2 * i], flat[2 * i + 1]) for i in range(len(flat) // 2)}
-    return {d: w for d, w in found.items() if w != (0, 0)}
+    widths = {rank - 1 - i: (flat[2 * i], flat[2 * i + 1]) for i in range(len(flat) // 2)}
+    return {d: w for d, w in widths.items() if w != (0, 0)}
 
 
 def _value(node: Node) -> float:
     return float(arguments(node).get("value") or 0)
 
 
-def _indices(mode: str, size: int, width: tuple[int, int]) -> list[int]:
-    """Where the elements of a padded dimension come from."""
+def _source_indices(mode: str, size: int, width: tuple[int, int]) -> list[int]:
+    """Return the source position of each element of a padded dimension."""
     positions = np.arange(-width[0], size + width[1])
-    if mode == "circular":  # around what negative widths leave
-        kept = np.arange(size)[max(-width[0], 0) : size + min(width[1], 0)]
-        return [int(p) for p in kept[np.arange(-max(width[0], 0), len(kept) + max(width[1], 0)) % len(kept)]]
+    if mode == "circular":  # around the elements that negative widths do not remove
+        remaining = np.arange(size)[max(-width[0], 0) : size + min(width[1], 0)]
+        return [
+            int(p) for p in remaining[np.arange(-max(width[0], 0), len(remaining) + max(width[1], 0)) % len(remaining)]
+        ]
     if mode == "replicate":
         return [int(p) for p in positions.clip(0, size - 1)]
     return [
@@ -71,17 +73,17 @@ def _indices(mode: str, size: int, width: tuple[int, int]) -> list[int]:
 
 def _paddable(node: Node) -> Verdict:
     """Widths are known now; other than with zeros, dimensions are of sizes known now."""
-    mode, given = _mode(node), shape_of(source(node))
+    mode, sizes = _mode(node), shape_of(source(node))
     if any(type(w) is not int for w in _flat(node)):
         return no(Reason.DYNAMIC_SHAPE, "the widths of the padding are known at run time only")
-    dynamic = [d for d in _widths(node) if type(given[d]) is not int]
+    dynamic = [d for d in _widths(node) if type(sizes[d]) is not int]
     if dynamic and (mode != "constant" or _value(node) or any(min(_widths(node)[d]) < 0 for d in dynamic)):
-        return no(Reason.DYNAMIC_SHAPE, f"padding other than with zeros of a dimension of {given[dynamic[0]]} elements")
+        return no(Reason.DYNAMIC_SHAPE, f"padding other than with zeros of a dimension of {sizes[dynamic[0]]} elements")
     if mode == "constant":
         return YES
-    if len(given) == MAX_RANK:
+    if len(sizes) == MAX_RANK:
         return no(Reason.RANK, f"{mode} padding takes one dimension more than the {MAX_RANK} given")
-    count = max((pieces(_indices(mode, given[d], w)) for d, w in _widths(node).items()), default=0)
+    count = max((pieces(_source_indices(mode, sizes[d], w)) for d, w in _widths(node).items()), default=0)
     if count > MAX_PIECES:
         return no(Reason.SLOWER, f"{mode} padding of {count} slices along one dimension")
     return YES
@@ -93,11 +95,11 @@ _PADS = ("aten.constant_pad_nd.default", *_MODES)
 @TABLE.lowers("aten.pad.default", check=every(floats, _paddable), keep=True)
 @TABLE.lowers(*_PADS, check=every(floats, _paddable))
 def lower_pad(builder: RegionBuilder, node: Node) -> None:
-    """A PAD with zeros, and a sum with the value on the border; negative widths and other modes are slices."""
+    """Lower to a PAD with zeros, and a sum with the value on the border; negative widths and other modes are slices."""
     x, mode, widths = builder.operand(source(node)), _mode(node), _widths(node)
     if mode != "constant":
         for d, width in widths.items():
-            x = gather(builder, x, d, _indices(mode, cast(int, x.shape[d]), width))
+            x = gather(builder, x, d, _source_indices(mode, cast(int, x.shape[d]), width))
         builder.set(node, x)
         return
     for d, (before, after) in widths.items():
@@ -116,7 +118,7 @@ def lower_pad(builder: RegionBuilder, node: Node) -> None:
 
 
 def _border(x: Operand, widths: Widths, value: float) -> Any:
-    """Zeros within, `value` on the border; of size 1 where nothing is padded."""
+    """Return an array of zeros inside and `value` on the border; its size is 1 along dimensions that are not padded."""
     border = np.full([x.shape[d] if d in widths else 1 for d in range(x.rank)], value, np.float32)
     inner = [slice(widths[d][0], s - widths[d][1]) if d in widths else slice(None) for d, s in enumerate(border.shape)]
     border[tuple(inner)] = 0
@@ -127,21 +129,21 @@ def _border(x: Operand, widths: Widths, value: float) -> Any:
 
 
 def _scales(node: Node) -> list[float | None]:
-    """The scale factors that the caller gave, of height and width."""
-    given = arguments(node)
-    if "scale_factors" in given:
-        return list(given["scale_factors"] or (None, None))
-    return [given["scales_h"], given["scales_w"]]
+    """Return the requested scale factors of height and width."""
+    named = arguments(node)
+    if "scale_factors" in named:
+        return list(named["scale_factors"] or (None, None))
+    return [named["scales_h"], named["scales_w"]]
 
 
 def _interpolable(node: Node) -> Verdict:
     """Sizes are known now, and a given scale is their ratio."""
-    sizes, wanted = shape_of(source(node))[2:], shape_of(node)[2:]
-    if dynamic_sizes((*sizes, *wanted)):
-        return no(Reason.DYNAMIC_SHAPE, f"from {[str(s) for s in sizes]} to {[str(s) for s in wanted]}")
+    sizes, out_sizes = shape_of(source(node))[2:], shape_of(node)[2:]
+    if dynamic_sizes((*sizes, *out_sizes)):
+        return no(Reason.DYNAMIC_SHAPE, f"from {[str(s) for s in sizes]} to {[str(s) for s in out_sizes]}")
     if arguments(node)["align_corners"]:
         return YES
-    for size, out, scale in zip(sizes, wanted, _scales(node), strict=True):
+    for size, out, scale in zip(sizes, out_sizes, _scales(node), strict=True):
         if scale is not None and size * scale != out:
             return no(
                 Reason.INACCURATE,
@@ -156,15 +158,15 @@ _BILINEAR = ("aten.upsample_bilinear2d.vec", "aten.upsample_bilinear2d.default")
 
 @TABLE.lowers(*_BILINEAR, check=every(floats, ranks(4), _interpolable), keep=True)
 def lower_bilinear(builder: RegionBuilder, node: Node) -> None:
-    """One RESIZE_BILINEAR in NHWC."""
+    """Lower to one RESIZE_BILINEAR in NHWC."""
     x, shape = builder.operand(source(node), NHWC), shape_of(node)
     aligned = bool(arguments(node)["align_corners"])
     size = builder.numbers(shape[2:])
-    found = builder.emit(
+    resized = builder.emit(
         "RESIZE_BILINEAR", [x, size], shape, NHWC, "ResizeBilinearOptions",
         alignCorners=aligned, halfPixelCenters=not aligned,
     )  # fmt: skip
-    builder.set(node, found)
+    builder.set(node, resized)
 
 
 _NEAREST = {
@@ -176,20 +178,20 @@ _NEAREST = {
 
 
 def _nearest(node: Node) -> list[list[int]]:
-    """Which row, and which column, each of the result is a copy of: torch's own answer on a ramp."""
-    found = []
-    sizes, wanted = shape_of(source(node))[2:], shape_of(node)[2:]
-    for size, out, scale in zip(sizes, wanted, _scales(node), strict=True):
+    """Return the source row and the source column of each result row and column, as torch resizes a ramp."""
+    indices = []
+    sizes, out_sizes = shape_of(source(node))[2:], shape_of(node)[2:]
+    for size, out, scale in zip(sizes, out_sizes, _scales(node), strict=True):
         ramp = torch.arange(size, dtype=torch.float32).reshape(1, 1, -1)
-        found.append([int(i) for i in _NEAREST[op_name(node)](ramp, [out], scale).reshape(-1)])
-    return found
+        indices.append([int(i) for i in _NEAREST[op_name(node)](ramp, [out], scale).reshape(-1)])
+    return indices
 
 
-_LARGEST_BLOCK = 8  # of pixels that each become so many in height and width
+_LARGEST_BLOCK = 8  # largest number of copies of a pixel in height and in width
 
 
 def _times(node: Node) -> int | None:
-    """How many times each pixel stands there in height and in width, whatever the sizes are; None if that varies."""
+    """Return the number of copies of each pixel in height and in width for all sizes; None if it varies."""
     ratios = {quotient(a, b) for a, b in zip(shape_of(node)[2:], shape_of(source(node))[2:], strict=True)}
     times = ratios.pop()
     if ratios or times is None or times > _LARGEST_BLOCK or any(s not in (None, times) for s in _scales(node)):
@@ -214,10 +216,13 @@ def _copies(node: Node) -> Verdict:
 
 @TABLE.lowers(*_NEAREST, check=every(floats, ranks(4), _copies), keep=True)
 def lower_nearest(builder: RegionBuilder, node: Node) -> None:
-    """Rows and columns picked by slices, then repeated by one product with ones; of dynamic sizes, as channels."""
+    """Lower to slices of rows and columns, then repeat these by a product with ones.
+
+    With dynamic sizes, the copies are first channels.
+    """
     x = builder.operand(source(node))
     if dynamic_sizes(shape_of(node)[2:]) or dynamic_sizes(shape_of(node)) > 1:
-        builder.set(node, _grown(builder, builder.reorder(x, NHWC), cast(int, _times(node)), shape_of(node)))
+        builder.set(node, _repeat_pixels(builder, builder.reorder(x, NHWC), cast(int, _times(node)), shape_of(node)))
         return
     repeats = {}
     for dim, indices in enumerate(_nearest(node), start=2):
@@ -227,8 +232,8 @@ def lower_nearest(builder: RegionBuilder, node: Node) -> None:
     builder.set(node, repeat_each(builder, x, repeats, inner=True))
 
 
-def _grown(builder: RegionBuilder, x: Operand, times: int, shape: Sequence[Any]) -> Operand:
-    """Every pixel a block of copies, in NHWC."""
+def _repeat_pixels(builder: RegionBuilder, x: Operand, times: int, shape: Sequence[Any]) -> Operand:
+    """Emit a block of copies for every pixel, in NHWC."""
     for _ in range(2):
         x = concatenate(builder, [x] * times, 1)
     return builder.emit("DEPTH_TO_SPACE", [x], shape, NHWC, "DepthToSpaceOptions", blockSize=times)
@@ -238,7 +243,7 @@ def _grown(builder: RegionBuilder, x: Operand, times: int, shape: Sequence[Any])
 
 
 def _shuffled_order(node: Node) -> Order:
-    """Row-major for what leaves the region next, else NHWC, which convolutions want."""
+    """Return row-major for an output of the region, else NHWC, which convolutions need."""
     leaves = all(user.op == "output" for user in node.users)
     return layout.row_major(4) if leaves else NHWC
 
@@ -253,19 +258,19 @@ def _one_unknown(node: Node) -> Verdict:
 
 @TABLE.lowers("aten.pixel_shuffle.default", check=every(floats, ranks(4), _one_unknown), keep=True)
 def lower_pixel_shuffle(builder: RegionBuilder, node: Node) -> None:
-    """Channels to space: one transpose of six dimensions, straight into the order that is wanted."""
+    """Lower channels to space: one transpose of six dimensions, directly into the required order."""
     x, r = builder.operand(source(node)), arguments(node)["upscale_factor"]
     n, c, h, w = x.shape
     spread = relabel(builder.reshape(x, (n, c // (r * r), r, r, h, w)), (0, 1, 4, 2, 5, 3))
-    wanted = (0, 2, 3, 4, 5, 1) if _shuffled_order(node) == NHWC else layout.row_major(6)
-    builder.set(node, builder.reshape(builder.reorder(spread, wanted), shape_of(node)))
+    order = (0, 2, 3, 4, 5, 1) if _shuffled_order(node) == NHWC else layout.row_major(6)
+    builder.set(node, builder.reshape(builder.reorder(spread, order), shape_of(node)))
 
 
 @TABLE.lowers("aten.pixel_unshuffle.default", check=every(floats, ranks(4), _one_unknown), keep=True)
 def lower_pixel_unshuffle(builder: RegionBuilder, node: Node) -> None:
-    """Space to channels: one transpose of six dimensions."""
+    """Lower space to channels: one transpose of six dimensions."""
     x, r = builder.operand(source(node)), arguments(node)["downscale_factor"]
     n, c, h, w = x.shape
     spread = relabel(builder.reshape(x, (n, c, h // r, r, w // r, r)), (0, 1, 3, 5, 2, 4))
-    wanted = (0, 4, 5, 1, 2, 3) if _shuffled_order(node) == NHWC else layout.row_major(6)
-    builder.set(node, builder.reshape(builder.reorder(spread, wanted), shape_of(node)))
+    order = (0, 4, 5, 1, 2, 3) if _shuffled_order(node) == NHWC else layout.row_major(6)
+    builder.set(node, builder.reshape(builder.reorder(spread, order), shape_of(node)))

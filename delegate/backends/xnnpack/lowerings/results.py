@@ -1,4 +1,4 @@
-"""Picking one of several results of a node."""
+"""Lowering of `getitem`, which selects one of several results of a node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _producer(node: Node) -> Verdict:
 
 @TABLE.lowers("getitem", check=_producer)
 def getitem(builder: RegionBuilder, node: Node) -> None:
-    """`operator.getitem` of what a multi-result operator set; nothing of one that a layer does itself."""
+    """Select a result of a multi-result operator; emit nothing for an operator that is part of a layer."""
     if op_name(cast(Node, node.args[0])) in CHOOSES:
         builder.set(node)
         return

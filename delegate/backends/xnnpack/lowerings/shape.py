@@ -1,6 +1,6 @@
-"""Lowerings of operators that give the same elements in another shape: views, permutes, aliases, expand, repeat.
+"""Lowerings of operators that return the same elements in another shape: views, permutes, aliases, expand, repeat.
 
-Permutes and aliases cost nothing: they only rename dimensions. A reshape keeps the order in memory where it can.
+Permutes and aliases cost nothing: they only rename dimensions. A reshape keeps the order in memory if possible.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ALIASES = (
     "aten.contiguous.default",
     "aten.lift_fresh_copy.default",
 )
-# Binary operators that broadcast: what they are given need not be expanded.
+# Binary operators that broadcast: their arguments need not be expanded.
 _BROADCASTING = frozenset(
     {
         "aten.add.Tensor",
@@ -48,33 +48,33 @@ _BROADCASTING = frozenset(
 
 
 def dynamic_sizes(shape: Sequence[Size]) -> int:
-    """How many sizes are not known ahead of time."""
+    """Return the number of sizes that are not known ahead of time."""
     return sum(type(s) is not int for s in shape)
 
 
 def same_shape(a: Sequence[Size], b: Sequence[Size]) -> bool:
-    """Whether two shapes are equal, symbol by symbol, without adding guards."""
+    """Return true if two shapes are equal, symbol by symbol, without adding guards."""
     return len(a) == len(b) and all(str(x) == str(y) for x, y in zip(a, b, strict=True))
 
 
 def difference(a: Size, b: Size) -> int | None:
-    """a - b where that is a plain number, whatever the symbols stand for."""
-    found = a - b
-    if type(found) is int:
-        return found
-    expression = found.node.expr
+    """Return a - b if this is a plain number for all values of the symbols, else None."""
+    result = a - b
+    if type(result) is int:
+        return result
+    expression = result.node.expr
     return int(expression) if expression.is_Integer else None
 
 
 def quotient(a: Size, b: Size) -> int | None:
-    """a / b where that is a whole number, whatever the symbols stand for."""
+    """Return a / b if this is an integer for all values of the symbols, else None."""
     top, bottom = (x if type(x) is int else x.node.expr for x in (a, b))
-    found = sympy.Integer(1) * top / bottom
-    return int(found) if found.is_Integer else None
+    ratio = sympy.Integer(1) * top / bottom
+    return int(ratio) if ratio.is_Integer else None
 
 
 def source(node: Node) -> Node:
-    """The tensor that a shape operator works on: its first argument."""
+    """Return the source of a shape operator: its first argument."""
     return cast(Node, node.args[0])
 
 
@@ -87,15 +87,15 @@ def infers_one(node: Node) -> Verdict:
 
 
 def reshape(builder: RegionBuilder, node: Node) -> None:
-    """A RESHAPE, with a transpose before it only where the memory order does not allow the new shape."""
+    """Lower to a RESHAPE. A transpose precedes it only if the memory order does not allow the new shape."""
     builder.set(node, builder.reshape(builder.operand(source(node)), shape_of(node)))
 
 
 @TABLE.lowers(*SQUEEZES, check=floats)
 def lower_squeeze(builder: RegionBuilder, node: Node) -> None:
-    """A RESHAPE; of several dynamic sizes, which that cannot infer, a product with ones or a sum over sizes of 1."""
-    shape, given = shape_of(node), shape_of(source(node))
-    if not infers_one(node) and len(shape) > len(given):
+    """Lower to a RESHAPE, or with several dynamic sizes to a product with ones or a sum over sizes of 1."""
+    shape, source_shape = shape_of(node), shape_of(source(node))
+    if not infers_one(node) and len(shape) > len(source_shape):
         dim = cast(int, node.args[1]) % len(shape)
         builder.set(node, unsqueeze_by_product(builder, builder.operand(source(node)), shape, dim))
     elif not infers_one(node):
@@ -105,7 +105,7 @@ def lower_squeeze(builder: RegionBuilder, node: Node) -> None:
 
 
 def unsqueeze_by_product(builder: RegionBuilder, x: Operand, shape: tuple[Size, ...], dim: int) -> Operand:
-    """A new dimension of size 1, which comes first in memory."""
+    """Add a dimension of size 1, which comes first in memory."""
     order = (dim, *(d + (d >= dim) for d in x.order))
     return builder.emit(
         "MUL", [x, builder.constant(np.ones((1,) * len(shape), np.float32))], shape, order, "MulOptions"
@@ -115,45 +115,45 @@ def unsqueeze_by_product(builder: RegionBuilder, x: Operand, shape: tuple[Size, 
 def _squeezed(node: Node) -> list[int]:
     rank = len(shape_of(source(node)))
     dims = node.args[1] if len(node.args) > 1 else range(rank)
-    wanted = [d % rank for d in ([dims] if isinstance(dims, int) else cast(Sequence[int], dims))]
-    return [d for d in wanted if layout.is_one(shape_of(source(node))[d])]
+    requested = [d % rank for d in ([dims] if isinstance(dims, int) else cast(Sequence[int], dims))]
+    return [d for d in requested if layout.is_one(shape_of(source(node))[d])]
 
 
 def squeeze_by_sum(builder: RegionBuilder, x: Operand, shape: tuple[Size, ...], dims: list[int]) -> Operand:
-    """Without dimensions of size 1."""
+    """Remove dimensions of size 1."""
     axes = builder.numbers(sorted(x.axis(d) for d in dims))
     return builder.emit("SUM", [x, axes], shape, without(x.order, dims), "ReducerOptions", keepDims=False)
 
 
 def without(order: Order, dims: Sequence[int]) -> Order:
-    """The order that is left when dimensions go away.
+    """Return an order without some of its dimensions.
 
     >>> without((0, 2, 3, 1), [1])
     (0, 1, 2)
     """
-    kept = sorted(d for d in order if d not in dims)
-    return tuple(kept.index(d) for d in order if d not in dims)
+    remaining = sorted(d for d in order if d not in dims)
+    return tuple(remaining.index(d) for d in order if d not in dims)
 
 
 @TABLE.lowers("aten.permute.default", "aten.transpose.int", "aten.t.default", check=floats)
 def lower_permute(builder: RegionBuilder, node: Node) -> None:
-    """Nothing: the dimensions get other names."""
+    """Rename the dimensions; no operator is emitted."""
     x, dims = builder.operand(source(node)), _permutation(node)
     builder.set(node, relabel(x, dims))
 
 
 def relabel(x: Operand, dims: Sequence[int]) -> Operand:
-    """`torch.permute`: the same memory, its dimensions by other names."""
+    """Permute as `torch.permute` does: the same memory with renamed dimensions."""
     return replace(x, shape=tuple(x.shape[d] for d in dims), order=layout.permute(x.order, dims))
 
 
 def _permutation(node: Node) -> list[int]:
     rank = len(shape_of(node))
-    given = arguments(node)
-    if "dims" in given:
-        return [d % rank for d in given["dims"]]
+    named = arguments(node)
+    if "dims" in named:
+        return [d % rank for d in named["dims"]]
     dims = list(range(rank))
-    a, b = (given["dim0"] % rank, given["dim1"] % rank) if "dim0" in given else (0, rank - 1)
+    a, b = (named["dim0"] % rank, named["dim1"] % rank) if "dim0" in named else (0, rank - 1)
     dims[a], dims[b] = dims[b], dims[a]
     return dims
 
@@ -161,7 +161,7 @@ def _permutation(node: Node) -> list[int]:
 @TABLE.lowers("aten._to_copy.default", check=every(floats, returns_to_half))
 @TABLE.lowers(*ALIASES, check=floats)
 def lower_alias(builder: RegionBuilder, node: Node) -> None:
-    """Nothing: values have no memory of their own here."""
+    """Pass on the operand; no operator is emitted."""
     builder.set(node, builder.operand(source(node)))
 
 
@@ -169,28 +169,28 @@ def lower_alias(builder: RegionBuilder, node: Node) -> None:
 
 
 def _expanded(node: Node) -> list[int]:
-    """Dimensions of the result of an expand along which elements are repeated, new leading ones included."""
-    shape, given = shape_of(node), shape_of(source(node))
-    missing = len(shape) - len(given)
-    sizes = (1,) * missing + given
+    """Return the result dimensions of an expand along which elements are repeated, with new leading dimensions."""
+    shape, source_shape = shape_of(node), shape_of(source(node))
+    missing = len(shape) - len(source_shape)
+    sizes = (1,) * missing + source_shape
     return [d for d, s in enumerate(shape) if layout.is_one(sizes[d]) and not layout.is_one(s)]
 
 
 def is_expand(node: Any) -> bool:
-    """Whether a node is an expand, whose value may lie unexpanded in the model."""
+    """Return true if a node is an expand, whose value may be unexpanded in the model."""
     return isinstance(node, Node) and op_name(node) == "aten.expand.default"
 
 
 def _absorbs(user: Node, node: Node) -> bool:
-    """Whether an operator broadcasts by itself what the expand `node` would repeat for it."""
+    """Return true if an operator broadcasts the dimensions that the expand `node` repeats."""
     name, dims = op_name(user), _expanded(node)
     if name in _BROADCASTING:
         x, y = user.args[:2]
         other = y if x is node else x
         if not isinstance(other, Node) or is_expand(other) or not isinstance(other.meta.get("val"), torch.Tensor):
             return False
-        shape, wanted = shape_of(other), shape_of(node)
-        return len(shape) == len(wanted) and all(str(shape[d]) == str(wanted[d]) for d in dims)
+        shape, expanded_shape = shape_of(other), shape_of(node)
+        return len(shape) == len(expanded_shape) and all(str(shape[d]) == str(expanded_shape[d]) for d in dims)
     if name == "aten.cat.default" and dynamic_sizes([shape_of(node)[d] for d in dims]):
         parts = cast(Sequence[Node], user.args[0])
         dim = cast(int, user.args[1] if len(user.args) > 1 else 0) % len(shape_of(user))
@@ -200,7 +200,7 @@ def _absorbs(user: Node, node: Node) -> bool:
 
 
 def _expandable(node: Node) -> Verdict:
-    """How often dimensions are repeated is known now, or those who use it broadcast."""
+    """The numbers of repetitions are known now, or all users broadcast."""
     shape = shape_of(node)
     unknown = [d for d in _expanded(node) if type(shape[d]) is not int]
     if unknown and not all(_absorbs(user, node) for user in node.users):
@@ -211,7 +211,7 @@ def _expandable(node: Node) -> Verdict:
 
 @TABLE.lowers("aten.expand.default", check=every(floats, _expandable))
 def lower_expand(builder: RegionBuilder, node: Node) -> None:
-    """Nothing where all users broadcast; else a product with ones, which repeats elements exactly."""
+    """Emit nothing if all users broadcast; else a product with ones, which repeats elements exactly."""
     shape, dims = shape_of(node), _expanded(node)
     x = builder.operand(source(node))
     if not dims and len(shape) == x.rank:
@@ -227,7 +227,7 @@ def lower_expand(builder: RegionBuilder, node: Node) -> None:
 
 
 def repeat_ones(builder: RegionBuilder, x: Operand, times: Mapping[int, int], rank: int) -> Operand:
-    """Repeat dimensions of size 1, of a result of `rank` dimensions whose new ones lead."""
+    """Repeat dimensions of size 1. The result has `rank` dimensions; new dimensions come first."""
     missing = rank - x.rank
     order = (*range(missing), *(d + missing for d in x.order))
     shape = [*(1,) * missing, *x.shape]
@@ -240,16 +240,16 @@ def repeat_ones(builder: RegionBuilder, x: Operand, times: Mapping[int, int], ra
 def repeat_each(builder: RegionBuilder, x: Operand, times: Mapping[int, int], inner: bool) -> Operand:
     """Repeat dimensions: element by element if `inner` (a a b b), else as a whole (a b a b).
 
-    The rank and the number of dimensions in `times` together are 6 at most.
+    The sum of the rank and the number of dimensions in `times` is at most 6.
     """
-    wanted = {d: n for d, n in times.items() if n != 1}
-    single = {d: n for d, n in wanted.items() if layout.is_one(x.shape[d])}
+    repeats = {d: n for d, n in times.items() if n != 1}
+    single = {d: n for d, n in repeats.items() if layout.is_one(x.shape[d])}
     if single:
         x = repeat_ones(builder, x, single, x.rank)
-    split = sorted(wanted.keys() - single.keys())
+    split = sorted(repeats.keys() - single.keys())
     if not split:
         return x
-    # Every dimension d of these becomes two neighbours in memory: the elements, and a 1 that is then repeated.
+    # Each dimension d to repeat becomes two adjacent ones in memory: the elements, and a 1 that is then repeated.
     start = {d: d + sum(s < d for s in split) for d in range(x.rank)}
     order: list[int] = []
     sizes: list[Size] = []
@@ -258,9 +258,9 @@ def repeat_each(builder: RegionBuilder, x: Operand, times: Mapping[int, int], in
     for d in x.order:
         order += [start[d], start[d] + 1] if d in split else [start[d]]
     spread = builder.view(x, tuple(sizes), tuple(order))
-    repeated = repeat_ones(builder, spread, {start[d] + inner: wanted[d] for d in split}, len(sizes))
-    whole = [s * wanted[d] if d in split else s for d, s in enumerate(x.shape)]
-    return builder.view(repeated, tuple(whole), x.order)
+    repeated = repeat_ones(builder, spread, {start[d] + inner: repeats[d] for d in split}, len(sizes))
+    repeated_shape = [s * repeats[d] if d in split else s for d, s in enumerate(x.shape)]
+    return builder.view(repeated, tuple(repeated_shape), x.order)
 
 
 def _repeatable(node: Node) -> Verdict:
@@ -268,9 +268,9 @@ def _repeatable(node: Node) -> Verdict:
     repeats = arguments(node)["repeats"]
     if any(type(n) is not int for n in repeats):
         return no(Reason.DYNAMIC_SHAPE, "the number of repetitions is known at run time only")
-    given = shape_of(source(node))
-    missing = len(repeats) - len(given)
-    split = sum(n != 1 and not layout.is_one(s) for n, s in zip(repeats[missing:], given, strict=True))
+    source_shape = shape_of(source(node))
+    missing = len(repeats) - len(source_shape)
+    split = sum(n != 1 and not layout.is_one(s) for n, s in zip(repeats[missing:], source_shape, strict=True))
     if len(repeats) + split > MAX_RANK:
         return no(Reason.RANK, f"repeating {split} of {len(repeats)} dimensions takes more than {MAX_RANK} dimensions")
     if split or missing:
@@ -280,9 +280,9 @@ def _repeatable(node: Node) -> Verdict:
 
 @TABLE.lowers("aten.repeat.default", check=every(floats, _repeatable))
 def lower_repeat(builder: RegionBuilder, node: Node) -> None:
-    """A product with ones, between two reshapes where whole dimensions are repeated."""
+    """Lower to a product with ones, between two reshapes if whole dimensions are repeated."""
     repeats = arguments(node)["repeats"]
     x = builder.operand(source(node))
     x = builder.reshape(x, (1,) * (len(repeats) - x.rank) + x.shape)
-    found = repeat_each(builder, x, dict(enumerate(repeats)), inner=False)
-    builder.set(node, replace(found, shape=shape_of(node)))
+    repeated = repeat_each(builder, x, dict(enumerate(repeats)), inner=False)
+    builder.set(node, replace(repeated, shape=shape_of(node)))

@@ -1,6 +1,6 @@
 """The table of XNNPACK lowerings, and the checks that its rows share.
 
-A check answers for one node of an edge graph; it must be cheap (a graph may have 100,000 nodes) and exact.
+A check returns a verdict about one node of an edge graph. It must be exact, and cheap: a graph may have 100,000 nodes.
 """
 
 from __future__ import annotations
@@ -132,5 +132,5 @@ def static(node: Node) -> Verdict:
 
 
 def arg(node: Node, position: int, default: Any = None) -> Any:
-    """A positional argument, or `default` where the call leaves it out."""
+    """Return a positional argument, or `default` if the call omits it."""
     return node.args[position] if position < len(node.args) else default
