@@ -1,4 +1,4 @@
-"""Whether what is to be made can be written where it is wanted: asked before the work, not after it."""
+"""Check before the work that its results can be written."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def require_file(
     """Raise an error unless a file can be written.
 
     Args:
-        path: of it.
-        what: it is to hold, for the message.
-        error: to raise.
-        streams: whether it may be a pipe or a terminal.
+        path: of the file.
+        what: its content, for the message.
+        error: the error class.
+        streams: True if it may be a pipe or a terminal.
     """
     target = _resolved(path)
     problem = remedy = ""
@@ -38,7 +38,7 @@ def require_file(
 
 
 def require_folder(path: PathLike, what: str, error: type[DelegateError]) -> None:
-    """Raise an error unless files can be written to a folder that is there or can be made; see `require_file`."""
+    """Raise an error unless files can be written to a folder, which may be new; see `require_file`."""
     target = _resolved(path)
     there = next((place for place in (target, *target.parents) if place.exists()), target) if target else None
     problem = ""
@@ -53,7 +53,7 @@ def require_folder(path: PathLike, what: str, error: type[DelegateError]) -> Non
 
 
 def _resolved(path: PathLike) -> Path | None:
-    """The path without links; None where it can be none, e.g. with a zero in it."""
+    """Return the path without links, or None if it is invalid, e.g. with a null character."""
     try:
         return Path(os.path.realpath(path))
     except ValueError:

@@ -1,6 +1,6 @@
-"""What a report tells of a measured placement: whole plans, partitions, what was not tried. Plain data, without torch.
+"""The report of a measured placement: plans, segments, and what was not tried. Plain data, without torch.
 
-All of it is stable: the report's JSON, the lockfile and bundles are made of it.
+All of it is stable. The report's JSON, the lockfile and bundles contain it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _SCALES = {"ms": 1e3, "MiB": 2.0**-20}
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A ratio of two costs and where it lies for all that is known; below 1 the first costs less.
+    """A ratio of two costs with its confidence interval; below 1 the first costs less.
 
     Args:
         ratio: the median of paired rounds.
-        low, high: the ends of its confidence interval; 0 and infinity where too few rounds were run to know.
+        low, high: the ends of the interval; 0 and infinity if there are too few rounds.
     """
 
     ratio: float
@@ -30,7 +30,7 @@ class Interval:
 
     @property
     def is_known(self) -> bool:
-        """Whether one of both is cheaper beyond the noise."""
+        """True if one of both is cheaper beyond the noise."""
         return self.high < 1 or self.low > 1
 
     def __str__(self) -> str:
@@ -39,16 +39,16 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class PlanCost:
-    """One whole plan of a method.
+    """The cost of one plan of a method.
 
     Args:
-        name: e.g. "xnnpack", or "onnxruntime | xnnpack" of one whose stretches are on several backends.
-        partitions: how many delegates it has.
-        cost: the median over its rounds, in seconds a call, or bytes; None where it was not measured.
-        rounds: of measuring.
-        against: its cost over that of the plan that was chosen; None for that one, and where it was not measured.
-        sqnr_db: how near its results are to torch's; None where that was not measured.
-        why: what put it out, e.g. "was killed by SIGSEGV"; empty where nothing did.
+        name: e.g. "xnnpack", or "onnxruntime | xnnpack" if its segments are on several backends.
+        partitions: number of delegates.
+        cost: the median over its rounds, in seconds per call, or bytes; None if it was not measured.
+        rounds: number of measured rounds.
+        against: its cost relative to that of the chosen plan; None for the chosen plan, and if it was not measured.
+        sqnr_db: the SQNR of its results against torch; None if it was not measured.
+        why: the reason that it was dropped, e.g. "was killed by SIGSEGV"; else empty.
     """
 
     name: str
@@ -62,15 +62,15 @@ class PlanCost:
 
 @dataclass(frozen=True, slots=True)
 class StretchCost:
-    """One stretch of a method, or several in a row that became one partition.
+    """The cost of one segment of a method, or of consecutive segments in one partition.
 
     Args:
-        name: of the stretch, e.g. "layer1.0 to layer2.1".
-        candidate: that it was given to.
-        nodes: how many nodes compute in it.
-        seconds: what it costs there, measured in the running program; None where it was not measured.
-        runner_up: the candidate that is the next best; empty where no other was measured.
-        against: the cost of the choice over the runner-up's; None where no other was measured.
+        name: of the segment, e.g. "layer1.0 to layer2.1".
+        candidate: its candidate.
+        nodes: number of compute nodes.
+        seconds: its cost in the running program; None if it was not measured.
+        runner_up: the next best candidate; empty if no other was measured.
+        against: the cost relative to the runner-up's; None if no other was measured.
     """
 
     name: str
@@ -83,19 +83,19 @@ class StretchCost:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How the places of one method were chosen.
+    """The placement of one method.
 
     Args:
         method: its name.
         objective: a key of `UNITS`.
-        chosen: name of the plan that was taken.
-        plans: the table of whole plans, the cheapest first; the chosen one is among them.
-        stretches: in the order of the method; neighbours on one candidate are one.
-        not_tried: what the budget, or the objective, left out; for people.
-        budget: seconds that measuring was given.
-        spent: seconds that it took; 0 where all was known from earlier.
-        machine: that it was measured on, where that is another one.
-        busy: what other work on the machine did to it; empty where it did nothing.
+        chosen: name of the chosen plan.
+        plans: the table of plans with the chosen one, the cheapest first.
+        stretches: the segments in the order of the method; consecutive ones on one candidate are joined.
+        not_tried: plans and measurements that the budget or the objective left out.
+        budget: seconds for the measurement.
+        spent: seconds that it took; 0 if all costs were cached.
+        machine: the machine of the measurement if it is another one.
+        busy: the effect of other processes; empty if there was none.
     """
 
     method: str
@@ -110,7 +110,7 @@ class Placement:
     busy: str = ""
 
     def lines(self) -> Iterator[str]:
-        """The placement for people."""
+        """Yield the lines of the text report."""
         unit = UNITS[self.objective]
         yield f"{self.method}: {self.chosen} is placed by {self.objective}, {self._known()}"
         header = ("plan", "partitions", unit, "over the chosen", "SQNR", "rounds", "")
@@ -143,7 +143,10 @@ class Placement:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Placement:
-        """The placement of what `dataclasses.asdict` gave; raises KeyError, TypeError or ValueError for other data."""
+        """Return the placement of the result of `dataclasses.asdict`.
+
+        Raises KeyError, TypeError or ValueError for other data.
+        """
         objective = text(data, "objective")
         if objective not in UNITS:
             raise ValueError(f"{objective!r} is no objective")
@@ -181,11 +184,11 @@ def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 def _interval(data: Mapping[str, Any]) -> Interval | None:
     if data["against"] is None:
         return None
-    given = mapping(data, "against")
-    found = Interval(number(given, "ratio"), number(given, "low"), number(given, "high"))
-    if not 0 <= found.low <= found.ratio <= found.high:
-        raise ValueError(f"{found} is no ratio within an interval")
-    return found
+    ratios = mapping(data, "against")
+    interval = Interval(number(ratios, "ratio"), number(ratios, "low"), number(ratios, "high"))
+    if not 0 <= interval.low <= interval.ratio <= interval.high:
+        raise ValueError(f"{interval} is no ratio within an interval")
+    return interval
 
 
 def _plan_cost(data: Mapping[str, Any]) -> PlanCost:

@@ -1,6 +1,7 @@
-"""Values of JSON and YAML that others wrote, by what they should be: nothing is taken for something else.
+"""Read typed values of JSON and YAML that others wrote. No value is converted.
 
-Each reads one key of a mapping, and raises KeyError where it is not there, TypeError or ValueError where it is wrong.
+Each function reads one key of a mapping. It raises KeyError if the key is missing, TypeError or ValueError if the value
+is wrong.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from collections.abc import Mapping
 from typing import Any
 
 _MOST_COUNT = 2**63
-_NOT_FINITE = ("inf", "-inf", "nan")  # what JSON has for these
+_NOT_FINITE = ("inf", "-inf", "nan")  # their JSON form
 
 
 def require_format(data: Mapping[str, Any], known: int) -> None:
-    """Raise ValueError where it is of another format."""
-    given = data["format"]
-    if type(given) is not int or given != known:
-        raise ValueError(f"its format is {given!r}, known is {known}")
+    """Raise ValueError if the data has another format."""
+    format_number = data["format"]
+    if type(format_number) is not int or format_number != known:
+        raise ValueError(f"its format is {format_number!r}, known is {known}")
 
 
 def text(data: Mapping[str, Any], key: str) -> str:
-    """A text."""
+    """Return a text."""
     value = data[key]
     if not isinstance(value, str):
         raise _wrong(key, "a text", value)
@@ -30,7 +31,7 @@ def text(data: Mapping[str, Any], key: str) -> str:
 
 
 def texts(data: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """A list of texts."""
+    """Return a list of texts as a tuple."""
     value = data[key]
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
         raise _wrong(key, "a list of texts", value)
@@ -38,7 +39,7 @@ def texts(data: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 def mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """A mapping by texts."""
+    """Return a mapping with text keys."""
     value = data[key]
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise _wrong(key, "a mapping by texts", value)
@@ -46,7 +47,7 @@ def mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def items(data: Mapping[str, Any], key: str) -> tuple[Mapping[str, Any], ...]:
-    """A list of mappings by texts."""
+    """Return a list of mappings with text keys as a tuple."""
     value = data[key]
     if not isinstance(value, list | tuple):
         raise _wrong(key, "a list of mappings", value)
@@ -54,7 +55,7 @@ def items(data: Mapping[str, Any], key: str) -> tuple[Mapping[str, Any], ...]:
 
 
 def flag(data: Mapping[str, Any], key: str) -> bool:
-    """True or False."""
+    """Return True or False."""
     value = data[key]
     if not isinstance(value, bool):
         raise _wrong(key, "true or false", value)
@@ -62,7 +63,7 @@ def flag(data: Mapping[str, Any], key: str) -> bool:
 
 
 def count(data: Mapping[str, Any], key: str) -> int:
-    """A whole number of 0 or more, of 63 bits at most."""
+    """Return an integer of 0 or more, of at most 63 bits."""
     value = data[key]
     if type(value) is not int or not 0 <= value < _MOST_COUNT:
         raise _wrong(key, "a whole number of 0 or more", value)
@@ -70,7 +71,7 @@ def count(data: Mapping[str, Any], key: str) -> int:
 
 
 def number(data: Mapping[str, Any], key: str) -> float:
-    """A number; one that is not finite may be its text."""
+    """Return a number. Non-finite numbers may be texts."""
     value = data[key]
     if value not in _NOT_FINITE and type(value) not in (int, float):
         raise _wrong(key, "a number", value)
@@ -81,20 +82,20 @@ def number(data: Mapping[str, Any], key: str) -> float:
 
 
 def finite(data: Mapping[str, Any], key: str) -> float:
-    """A finite number."""
-    found = number(data, key)
-    if not math.isfinite(found):
+    """Return a finite number."""
+    value = number(data, key)
+    if not math.isfinite(value):
         raise _wrong(key, "a finite number", data[key])
-    return found
+    return value
 
 
 def amount(data: Mapping[str, Any], key: str) -> float:
-    """A finite number of 0 or more."""
-    found = number(data, key)
-    if not 0 <= found < math.inf:
+    """Return a finite number of 0 or more."""
+    value = number(data, key)
+    if not 0 <= value < math.inf:
         raise _wrong(key, "a finite number of 0 or more", data[key])
-    return found
+    return value
 
 
-def _wrong(key: str, wanted: str, value: Any) -> ValueError:
-    return ValueError(f"{key} should be {wanted}, not {reprlib.repr(value)}")
+def _wrong(key: str, expected: str, value: Any) -> ValueError:
+    return ValueError(f"{key} should be {expected}, not {reprlib.repr(value)}")

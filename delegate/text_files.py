@@ -1,4 +1,4 @@
-"""Plans, lockfiles and costs as files of text, and what is said where such a file cannot be read or written."""
+"""Text files of plans, lockfiles and costs, with errors for users."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _MOST_BYTES = 2**26
 
 
 def write_text(path: PathLike, text: str, what: str) -> None:
-    """Write a file, whole or not at all; raises PartitionError where that cannot be.
+    """Write a file atomically; raises PartitionError if it cannot be written.
 
-    `what` it holds is for the message.
+    `what` is its content, for the message.
     """
     try:
         if os.path.exists(path) and not os.path.isfile(path):  # a terminal or a pipe; a folder is an error
@@ -30,9 +30,9 @@ def write_text(path: PathLike, text: str, what: str) -> None:
 
 
 def read_text(path: PathLike, what: str, remedy: str, most: int = _MOST_BYTES) -> str:
-    """Read a file; raises PartitionError where that cannot be, or where it has more than `most` bytes.
+    """Read a file; raises PartitionError if it cannot be read, or has more than `most` bytes.
 
-    `what` it holds and `remedy` are for the message.
+    `what` is its content; `what` and `remedy` are for the message.
     """
     try:
         with open_to_read(path) as file:

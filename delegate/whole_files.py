@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all: a new one takes the place of the old one at once."""
+"""Atomic file writes: a complete new file replaces the old one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TEMPORARY = re.compile(r"\.delegate-[0-9a-f]{16}\.tmp")
 
 @contextlib.contextmanager
 def replacing(target: str) -> Iterator[BinaryIO]:
-    """A file to write, which is flushed to the disk and takes its place when the block ends; else nothing changes.
+    """Open a temporary file, which is flushed and replaces the target at the end of the block. Errors change nothing.
 
     Args:
         target: its path, with links resolved.
@@ -32,7 +32,7 @@ def replacing(target: str) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            with contextlib.suppress(OSError):  # who may read the old file may read the new one, and nobody else
+            with contextlib.suppress(OSError):  # keep the access rights of the old file
                 os.chmod(_by_descriptor(file, temporary), stat.S_IMODE(os.stat(target).st_mode))
         os.replace(temporary, target)
     except BaseException:
@@ -43,12 +43,12 @@ def replacing(target: str) -> Iterator[BinaryIO]:
 
 
 def open_to_read(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file, or a pipe without a name that this process was given, such as that of `<(command)`.
+    """Open a file, or an inherited pipe without a name, such as that of `<(command)`.
 
     Raises:
-        OSError: it cannot be opened, or is a pipe with a name, to which nobody may ever write.
+        OSError: it cannot be opened, or it is a named pipe, which may never have a writer.
     """
-    file = open(path, "rb", opener=_following)  # noqa: SIM115 - closed by who asked for it
+    file = open(path, "rb", opener=_following)  # noqa: SIM115 - the caller closes it
     if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
         if _is_named(path):
             file.close()
@@ -58,7 +58,7 @@ def open_to_read(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def open_pipe_to_write(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a pipe or a device for writing; raises OSError, also for a pipe from which nobody reads."""
+    """Open a pipe or a device for writing; raises OSError, also for a pipe without a reader."""
     try:
         file = open(path, "wb", opener=_following)  # noqa: SIM115 - the same
     except OSError as error:
@@ -70,7 +70,7 @@ def open_pipe_to_write(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def _is_named(path: str | os.PathLike[str]) -> bool:
-    """Return if a pipe has a name in a folder; that of a shell's own leads to no file."""
+    """Return True if a pipe has a name in a folder. The pipe of a shell has none."""
     target = os.path.realpath(path)
     return os.path.exists(target) and not target.startswith("/dev/")
 
@@ -81,19 +81,19 @@ def _following(path: str, flags: int) -> int:
 
 
 def _new_temporary(directory: str) -> tuple[str, BinaryIO]:
-    """A new file, locked as long as it is open: so others know that it is not stale."""
-    import secrets  # reading a file does without it
+    """Return a new file that is locked while it is open, so that other processes do not remove it as stale."""
+    import secrets  # not needed for reading
 
     while True:
         path = os.path.join(directory, f".delegate-{secrets.token_hex(8)}.tmp")
-        file = open(path, "xb")  # noqa: SIM115 - closed by who asked for it
-        if _lock(file) is not False and os.path.exists(path):  # else somebody took it for a stale one just now
+        file = open(path, "xb")  # noqa: SIM115 - the caller closes it
+        if _lock(file) is not False and os.path.exists(path):  # else another process just removed it as stale
             return path, file
         file.close()
 
 
 def _remove_stale(directory: str) -> None:
-    """Remove what processes left that were killed while they saved: temporary files that nobody has locked."""
+    """Remove temporary files of processes that were killed. Nobody has locked these files."""
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             if _TEMPORARY.fullmatch(entry.name):
@@ -103,17 +103,17 @@ def _remove_stale(directory: str) -> None:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a file that anybody may have put there: no link is followed, and no writer of a pipe is waited for."""
+    """Open a file of unknown origin. Do not follow links, and do not wait for the writer of a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
 
 
 def _by_descriptor(file: BinaryIO, path: str) -> int | str:
-    """The open file where the system takes it, for another may have its path by now."""
+    """Return the descriptor of a file if the system supports it, since the path may name another file by now."""
     return file.fileno() if os.chmod in os.supports_fd else path
 
 
 def _lock(file: BinaryIO) -> bool | None:
-    """Whether a file could be locked; None where the system has no such locks."""
+    """Lock a file. Return False if another process holds the lock, or None if the system has no such locks."""
     try:
         import fcntl
     except ModuleNotFoundError:
@@ -128,7 +128,7 @@ def _lock(file: BinaryIO) -> bool | None:
 
 
 def _flush_directory(directory: Path) -> None:
-    """Make the new name survive a power failure, where the system lets directories be flushed."""
+    """Flush a directory, so that the new name survives a power failure. Some systems do not support it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY)
         try:

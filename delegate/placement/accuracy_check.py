@@ -1,4 +1,4 @@
-"""Whether what programs give is near enough to torch's results to be taken. Without torch."""
+"""Check that the results of programs are accurate enough. Without torch."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from delegate.program.dtypes import DType
 from delegate.program.model import Program, Ref
 from delegate.program.written_inputs import written_inputs
 
-_OWN_PRECISION = 75.0  # dB: what computes in float32 is nearer to torch
-_MARGIN = 1.0  # dB beyond a bound, of what computes in less precision: other inputs may be harder on it
-_MAX_LOSS = 25.0  # dB below the nearest one: then it computes in less than the program's own precision
+_OWN_PRECISION = 75.0  # dB: float32 computations are more accurate
+_MARGIN = 1.0  # dB above the bound for lower precision, since other inputs may be less accurate
+_MAX_LOSS = 25.0  # dB below the most accurate program: more means less than the program's own precision
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class AccuracyResult(NamedTuple):
-    """What is wrong with programs.
+    """Programs that fail the accuracy check.
 
     Args:
-        failed: those that are out, and why.
-        inaccurate: those that miss the bound: they are measured for the table, and never taken.
+        failed: programs to drop, with the reason.
+        inaccurate: programs that miss the bound. They are measured for the table, and never chosen.
     """
 
     failed: Mapping[str, str]
@@ -39,14 +39,14 @@ def check_accuracy(
     bound: float | None,
     sqnr_db: dict[str, float],
 ) -> AccuracyResult:
-    """Look at what programs give.
+    """Check the results of programs.
 
     Args:
-        seats: of the programs.
-        near: gives the SQNR of a program's results in dB; raises TrialFailed. NaN, where they say nothing, keeps no
-            bound; where none is asked it is as good as any.
+        runners: of the programs.
+        sqnr_db_of: returns the SQNR of a program in dB; raises TrialFailed. NaN, for results without information, fails
+            every bound, and passes if there is no bound.
         bound: the least SQNR in dB; None: that of the program's own precision.
-        found: is given the SQNR of each.
+        sqnr_db: receives the SQNR of each program.
     """
     failed: dict[str, str] = {}
     for name, runner in runners.items():
@@ -67,7 +67,7 @@ def check_accuracy(
 
 
 def _missed(sqnr_db: float, bound: float) -> str:
-    """What is wrong with an SQNR; empty where it keeps a bound, on other inputs too."""
+    """Return the reason that an SQNR misses a bound, with a margin for other inputs; empty if it does not."""
     if not sqnr_db >= bound:
         return f"{sqnr_db:.1f} dB, where {bound:g} dB is asked"
     if sqnr_db < min(bound + _MARGIN, _OWN_PRECISION):
@@ -80,9 +80,9 @@ def _missed(sqnr_db: float, bound: float) -> str:
 def read_results(
     runner: ProgramRunner, program: Program, name: str, call: Sequence[Any]
 ) -> list[tuple[Array, DType | None]]:
-    """The arrays that a call of a method gives, each with its dtype; None of a number.
+    """Return the arrays of a call, each with its dtype; None for numbers.
 
-    Its results, then the inputs that it writes to, then the states by name. Raises TrialFailed.
+    They are the outputs, then the inputs that the method writes to, then the states by name. Raises TrialFailed.
     """
     method = next(m for m in program.methods if m.name == name)
     dtypes = [method.values[o.index].dtype if isinstance(o, Ref) else None for o in method.outputs]
@@ -92,24 +92,24 @@ def read_results(
 
 
 def compared_inputs(program: Program, name: str) -> list[int]:
-    """The numbers of the inputs that a method writes to, in order."""
+    """Return the numbers of the inputs that a method writes to, in order."""
     return sorted(written_inputs(program, next(m for m in program.methods if m.name == name)))
 
 
 def widen_bfloat16(array: Array, dtype: DType | None = None) -> Array:
-    """An array of the runtime as NumPy's own numbers: bfloat16, which it has as bits, in float32."""
+    """Return an array of the runtime with a NumPy dtype. Arrays of bfloat16, stored as bits, become float32."""
     return from_bfloat16(array) if dtype is DType.bfloat16 else array
 
 
 def sqnr_db(actual: Sequence[Sequence[Array]], expected: Sequence[Sequence[Array]]) -> float:
-    """How near results are to others, in dB, by the output that is the farthest off; see docs/accuracy.md.
+    """Return the SQNR of results in dB: that of the least accurate output; see docs/accuracy.md.
 
     Args:
-        actual: of every call, its outputs; bfloat16 as float32.
+        actual: for each call, its outputs; bfloat16 as float32.
         expected: the same of the reference.
 
     Returns:
-        infinity where all are the same, -infinity where number or shapes are others; NaN where no output says anything.
+        Infinity for equal results, -infinity for another number or shape, NaN if no output has information.
     """
     if any(len(got) != len(reference) for got, reference in zip(actual, expected, strict=True)):
         return -math.inf
@@ -119,12 +119,12 @@ def sqnr_db(actual: Sequence[Sequence[Array]], expected: Sequence[Sequence[Array
 
 
 def lowest_sqnr_db(figures: Iterable[float]) -> float:
-    """The least SQNR of several outputs, but for those that say nothing; NaN where none does."""
+    """Return the lowest SQNR of several outputs without NaN; NaN if all are NaN."""
     return min((figure for figure in figures if not math.isnan(figure)), default=math.nan)
 
 
 def _sqnr_db(actual: Sequence[Array], expected: Sequence[Array]) -> float:
-    """Of one output over all calls."""
+    """Return the SQNR of one output over all calls."""
     if any(got.shape != reference.shape for got, reference in zip(actual, expected, strict=True)):
         return -math.inf
     got, reference = (np.concatenate([_flatten(array) for array in arrays]) for arrays in (actual, expected))
@@ -146,7 +146,7 @@ def _sqnr_db(actual: Sequence[Array], expected: Sequence[Array]) -> float:
 
 
 def _flatten(array: Array) -> Array:
-    """Its numbers in a row, in the widest type; a complex one is its two parts."""
+    """Return the elements as float64 in one dimension; complex elements as real and imaginary parts."""
     flat = array.reshape(-1)
     parts = np.stack((flat.real, flat.imag)).reshape(-1) if array.dtype.kind == "c" else flat
     return parts.astype(np.float64)

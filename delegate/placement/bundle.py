@@ -1,7 +1,7 @@
-"""A bundle: programs of plans, and the calls to measure them with, in one file for another machine. Without torch.
+"""A bundle: programs and their sample calls in one file, to be measured on another machine. Without torch.
 
-It is a zip archive that compresses nothing: `bundle.json`, and a folder for each method with its programs, the
-arguments of calls, and what torch gives for them. It may come from a stranger: all of it is checked when it is read.
+It is an uncompressed zip archive. It has `bundle.json`, and for each method a folder with the programs, the arguments
+of the calls, and torch's results. It may come from a stranger, so reading it checks everything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from delegate.program import file as program_file
 from delegate.program.model import Program
 from delegate.whole_files import open_to_read, replacing
 
-FORMAT = 3  # 1 had plans of one candidate alone, 2 compared results alone, no states
+FORMAT = 3  # 1 had only single-backend plans, 2 did not compare states
 _ABOUT = "bundle.json"
 _MOST_ABOUT = 2**20  # bytes of it
 _AGAIN = "write it again: `delegate lower --measure --bundle FILE`"
@@ -39,14 +39,14 @@ _AGAIN = "write it again: `delegate lower --measure --bundle FILE`"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A plan, compiled.
+    """A compiled plan.
 
     Args:
         name: of the plan.
         program: the method.
-        threads: load options that it is measured with: backend -> number of threads.
-        is_watched: whether its steps are timed, in rounds with the others that are; else it is one to choose from.
-        digest: of the bytes that it is saved as, where it was read from a bundle.
+        threads: load options for the measurement: backend -> number of threads.
+        is_watched: True if its steps are timed, in rounds with other watched programs; False if it may be chosen.
+        digest: of its file, if it was read from a bundle.
     """
 
     name: str
@@ -65,9 +65,9 @@ class Task:
         objective: a key of `delegate.measured.UNITS`.
         budget: seconds.
         bound: the least SQNR in dB; None: that of the program's own precision.
-        entries: the plans; those of one program have the same `Program`.
-        calls: the flat arguments of calls, as the runtime takes them; the first is measured.
-        expected: of each call what torch gives, bfloat16 as float32; None where results cannot be compared.
+        entries: the plans; those of one program share the `Program` object.
+        calls: the flat arguments of calls, in the form of the runtime; the first one is measured.
+        expected: torch's results of each call, bfloat16 as float32; None if results cannot be compared.
     """
 
     method: str
@@ -80,17 +80,17 @@ class Task:
 
 
 def digest(program: Program) -> str:
-    """Of the bytes that a program is saved as."""
+    """Return the digest of a program's file."""
     return _digest_and_copy(program, None)
 
 
 def describe_arguments(call: Sequence[Any]) -> list[str]:
-    """The arguments of a call in a few words each: dtype and sizes, or the value."""
+    """Return a short description of each argument of a call: dtype and sizes, or the value."""
     return [f"{leaf.dtype}{list(leaf.shape)}" if isinstance(leaf, np.ndarray) else repr(leaf) for leaf in call]
 
 
 def write(tasks: Sequence[Task], path: str | os.PathLike[str]) -> None:
-    """Write a bundle, whole or not at all; raises ProgramError where that cannot be."""
+    """Write a bundle atomically; raises ProgramError if it cannot be written."""
     require_file(path, "the bundle", ProgramError)
     try:
         with replacing(os.path.realpath(path)) as file, zipfile.ZipFile(file, "w") as archive:
@@ -114,14 +114,14 @@ def write(tasks: Sequence[Task], path: str | os.PathLike[str]) -> None:
 
 
 def read(path: str | os.PathLike[str], folder: Path) -> list[Task]:
-    """Read a bundle and check all of it; nothing of it is run, unpickled or imported.
+    """Read and check a bundle. This does not run, unpickle or import anything of it.
 
     Args:
         path: of the file.
-        folder: that it is unpacked to, under names of our own. Programs are mapped from there.
+        folder: for the unpacked members, under new names. Programs are mapped from there.
 
     Raises:
-        ProgramError: it is no sound bundle.
+        ProgramError: it is no valid bundle.
     """
     try:
         with open_to_read(path) as stored, zipfile.ZipFile(stored) as archive:
@@ -144,13 +144,13 @@ def read(path: str | os.PathLike[str], folder: Path) -> list[Task]:
 
 
 def _write_program(archive: zipfile.ZipFile, member: str, program: Program) -> str:
-    """Write a program; gives its digest."""
+    """Write a program, and return its digest."""
     with archive.open(zipfile.ZipInfo(member), "w", force_zip64=True) as written:
         return _digest_and_copy(program, written)
 
 
 def _digest_and_copy(program: Program, written: IO[bytes] | None) -> str:
-    """The digest of a program's bytes, which are also written where that is wished."""
+    """Return the digest of a program's bytes, and write them if there is a stream."""
     digest = hashlib.sha256()
     for piece in program_file.assemble(program):
         digest.update(piece)
@@ -160,7 +160,7 @@ def _digest_and_copy(program: Program, written: IO[bytes] | None) -> str:
 
 
 def _about(task: Task, members: Mapping[int, tuple[int, str]]) -> dict[str, Any]:
-    """What is told of a task. `places` has the number of each program's member, and its digest, by its id."""
+    """Return the description of a task. `members` maps the id of each program to its number and digest."""
     programs = [
         {
             "name": entry.name,
@@ -212,7 +212,7 @@ def _read(archive: zipfile.ZipFile, number: int, about: Mapping[str, Any], folde
 
 
 def _program(archive: zipfile.ZipFile, member: str, folder: Path) -> tuple[Program, str]:
-    """A program, and the digest of its file."""
+    """Return a program, and the digest of its file."""
     path = _unpacked(archive, member, folder)
     with path.open("rb") as stored:
         known = hashlib.file_digest(stored, "sha256").hexdigest()
@@ -244,7 +244,7 @@ def _unpacked(archive: zipfile.ZipFile, member: str, folder: Path) -> Path:
 
 
 def _require_stored(archive: zipfile.ZipFile) -> None:
-    """Raise ValueError where members are packed, so that what is unpacked is never larger than the file."""
+    """Raise ValueError if members are compressed, so that the unpacked data is never larger than the file."""
     members = archive.infolist()
     if any(m.compress_type != zipfile.ZIP_STORED or m.file_size != m.compress_size for m in members):
         raise ValueError("its members are compressed")

@@ -1,4 +1,4 @@
-"""Measures the candidates of a bundle on the machine where they are wanted. Without torch."""
+"""Measure the programs of a bundle on the target machine. Without torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from delegate.placement.noise_filter import NoiseFilter
 from delegate.placement.remote_costs import Costs, MethodCosts, ProgramCosts
 from delegate.placement.trials import ProcessRunnerFactory, ProgramRunner, Trial, answer_timeout, seconds_until
 
-_COMPARISON_SHARE = 0.5  # of the budget, where the rest is for programs whose steps are timed
+_COMPARISON_SHARE = 0.5  # of the budget; the rest is for programs whose steps are timed
 
 
 def measure(
@@ -29,19 +29,19 @@ def measure(
     trust_code: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Costs:
-    """Run the plans of a bundle by turns, each in a process of its own, until it is known which is the best.
+    """Measure the plans of a bundle, each in a process of its own, until the best is known.
 
-    Then those whose steps are timed, which tell what the parts of the method cost.
+    Then measure the programs whose steps are timed, for the costs of segments.
 
     Args:
         path: of the bundle.
-        kernels: names of the libraries to run on; see `delegate.load`.
-        budget: seconds for all; without it as the bundle says.
-        trust_code: whether partitions that are machine code are opened: they run as this process.
-        progress: is told in a few words what is done.
+        kernels: names of the kernel libraries; see `delegate.load`.
+        budget: seconds for all; None: that of the bundle.
+        trust_code: True if partitions of machine code may run, with the rights of this process.
+        progress: receives a short text for each step.
 
     Raises:
-        ProgramError: it is no sound bundle.
+        ProgramError: it is no valid bundle.
     """
     with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
         tasks = bundle.read(path, Path(folder))
@@ -97,14 +97,14 @@ def _trial(task: bundle.Task, entry: bundle.Entry) -> Trial:
 def _check_results(
     task: bundle.Task, runners: Mapping[str, ProgramRunner], sqnr_db_of: dict[str, float]
 ) -> AccuracyResult:
-    """What is wrong with the results of programs."""
+    """Compare the results of programs with torch's results in the bundle."""
     expected = task.expected
     if expected is None:
         return AccuracyResult({}, {})
     programs = {e.name: e.program for e in task.entries}
 
-    def near(name: str, runner: ProgramRunner) -> float:
-        given = [read_results(runner, programs[name], task.method, call) for call in task.calls]
-        return sqnr_db([[widen_bfloat16(*result) for result in call] for call in given], expected)
+    def measure_sqnr_db(name: str, runner: ProgramRunner) -> float:
+        results = [read_results(runner, programs[name], task.method, call) for call in task.calls]
+        return sqnr_db([[widen_bfloat16(*result) for result in call] for call in results], expected)
 
-    return check_accuracy(runners, near, task.bound, sqnr_db_of)
+    return check_accuracy(runners, measure_sqnr_db, task.bound, sqnr_db_of)

@@ -1,4 +1,4 @@
-"""Choices that outlast the process, under a key of all that they depend on."""
+"""A cache on disk for choices and costs, keyed by everything they depend on."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from delegate.placement.plans import ChosenPlan, Options
 from delegate.plain_data import amount, flag, mapping, text
 from delegate.program.segments import checksums
 
-FORMAT = 1  # of what an entry holds
+FORMAT = 1  # of an entry
 MOST_BYTES = 64 * 2**20
 
 
 class PlacementCache:
-    """What was chosen for methods.
+    """A cache of choices for methods.
 
     Args:
-        store: where they lie.
+        store: holds the entries.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def get(self, key: str, budget: float) -> tuple[str, SavedPlan, Options, Placement] | None:
-        """The candidate, the plan, its options and the placement that are kept under a key.
+        """Return the candidate, plan, options and placement of a key.
 
-        None where there are none, or where they were cut short by a smaller budget.
+        Return None without an entry, or if a smaller budget cut the entry short.
         """
         entry = self._store.read(key, _choice)
         if entry is None:
@@ -46,7 +46,7 @@ class PlacementCache:
         return candidate, plan, options, replace(placement, spent=0.0)
 
     def put(self, key: str, chosen: ChosenPlan, *, cut_short: bool) -> None:
-        """Have this found under a key."""
+        """Store a choice."""
         about = {
             "candidate": chosen.candidate.name,
             "plan": chosen.plan.to_json(),
@@ -58,22 +58,22 @@ class PlacementCache:
 
 
 class CostCache:
-    """What stretches cost on candidates: a `survey.Known` on disk.
+    """A cache of segment costs: a `survey.SegmentCostStore` on disk.
 
     Args:
-        store: where they lie.
-        identities: candidate -> its backend, options, versions, threads as text.
+        store: holds the entries.
+        identities: candidate -> its backend, options, versions and threads as text.
     """
 
     def __init__(self, store: Store, identities: Mapping[str, str]) -> None:
         self._store, self._identities = store, identities
 
     def get(self, candidates: Sequence[str], what: str) -> list[float] | None:
-        """The seconds of rounds, where they are known."""
+        """Return the seconds of each round, or None if they are unknown."""
         return self._store.read(self._key(candidates, what), _seconds)
 
     def put(self, candidates: Sequence[str], what: str, seconds: Sequence[float]) -> None:
-        """Have them found."""
+        """Store the seconds of each round."""
         self._store.put(self._key(candidates, what), {"seconds": list(seconds)}, [])
 
     def _key(self, candidates: Sequence[str], what: str) -> str:
@@ -101,12 +101,12 @@ def _seconds(entry: Entry) -> list[float]:
 
 
 def choice_key(edges: Iterable[EdgeProgram], depends_on: Iterable[Any], *, by_weights: bool) -> str:
-    """What a choice is kept under.
+    """Return the key of a choice.
 
     Args:
-        edges: the method in edge dialect, as it is and as candidates have it.
+        edges: the method in edge dialect, for each base program.
         depends_on: versions and options of the backends, settings: by their `repr`.
-        by_weights: whether it depends on what the weights hold, and not on their shapes alone.
+        by_weights: True if the choice depends on weight values, not only on their shapes.
     """
     digest = hashlib.sha256(repr((FORMAT, host_features(), *depends_on)).encode())
     for edge in edges:

@@ -1,4 +1,4 @@
-"""The calls that programs are measured and compared on: given, read from data, or the export's own."""
+"""The sample calls for measurement and comparison: arguments of `verify`, data files, or the example inputs."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _INPUTS = "placement.accuracy.inputs"
 def samples_to_place(
     settings: Placing, verify: Any, exported: Mapping[str, ExportedProgram], compiler: Compiler
 ) -> dict[str, list[Sample]]:
-    """The calls that programs are measured and compared on, by method, in the structure of its export; all have some.
+    """Return the calls to measure and compare, by method, in the structure of the export. Every method has some.
 
     Args:
-        settings: that may name data.
-        verify: inputs that were given; see `samples_of`.
+        settings: may name a data file.
+        verify: the user's inputs; see `samples_of`.
         exported: the methods.
-        compiler: that has taken them.
+        compiler: has the methods.
 
     Raises:
-        InputError: there are none, they cannot be read, or are none that the method takes.
-        ConfigError: data is named, and torchao is not here.
+        InputError: there are no inputs, they cannot be read, or they do not fit the method.
+        ConfigError: a data file is named, and torchao is not installed.
     """
     source, where = None if settings.accuracy is None else settings.accuracy.inputs, "verify"
     if source is not None:
@@ -69,7 +69,7 @@ def _read_samples(source: str, ep: ExportedProgram) -> list[Sample]:
 
 
 def _match_structure(call: Sample, inputs: Method, spec: Any, where: str) -> Sample:
-    """A call in the structure of the export; raises InputError where the method does not take it."""
+    """Return a call in the structure of the export; raises InputError if it does not fit the method."""
     try:
         leaves = leaves_of(inputs, call.args, dict(call.kwargs))
         checker = InputChecker(inputs)

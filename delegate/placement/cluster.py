@@ -1,7 +1,7 @@
-"""Programs that are measured on a Ray cluster: each an actor, on a node that carries the devices that it needs.
+"""Measure programs on a Ray cluster. Each program is an actor, on a node that has the devices it requires.
 
-A node carries a device as a resource with the name of the backend: `ray start --resources='{"openvino": 1}'`. It needs
-the libraries and this project, and no torch.
+A node declares a device as a resource with the name of the backend: `ray start --resources='{"openvino": 1}'`. It needs
+the libraries and this project, but not torch.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from delegate.plugins import INSTANCE, one_line
 from delegate.probing.process import PATIENCE
 from delegate.program import file
 
-_SHARE = 0.001  # of a resource: programs take turns, and all of one measurement are open
+_SHARE = 0.001  # of a resource, since all programs of a measurement are open and run one after the other
 _INSTALL = "pip install 'delegate[ray]'"
 _START = "start one, `ray start --head`, or correct this; for a cluster that asks for a token set RAY_AUTH_MODE=token"
 
 
 @dataclass(frozen=True)
 class _PackedTrial:
-    """A `Trial` as it goes to a node, with its program as bytes."""
+    """A `Trial` to send to a node, with its program as bytes."""
 
     program: bytes
     fields: Mapping[str, Any]
 
 
 class NodeRunner:
-    """On a node: a program in a process of its own. A Ray actor, whose process may die.
+    """A program in a process of its own on a node. A Ray actor, whose process may die.
 
     Args:
-        wanted: the program.
+        packed: the program.
         leaves, kernels, limit: see `ProcessRunnerFactory`.
     """
 
@@ -50,29 +50,29 @@ class NodeRunner:
         self._runner = ProcessRunnerFactory(Path(self._folder.name), leaves, kernels, limit).start(trial)
 
     def ready(self) -> str:
-        """Wait until it can be called; gives the machine in words. Raises TrialFailed."""
+        """Wait until the program can be called, and return a description of the machine. Raises TrialFailed."""
         self._runner.ready()
         return machine()
 
     def measure_round(self) -> RoundResult:
-        """See `ProgramRunner`."""
+        """Measure one round; see `ProgramRunner`."""
         return self._runner.measure_round()
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:
-        """See `ProgramRunner`."""
+        """Return the results of a call; see `ProgramRunner`."""
         return self._runner.outputs(leaves)
 
     def close(self) -> None:
-        """See `ProgramRunner`."""
+        """End the program; see `ProgramRunner`."""
         self._runner.close()
         self._folder.cleanup()
 
 
 class Cluster:
-    """A connection to a Ray cluster, while it is entered; one that this process has already is used.
+    """A connection to a Ray cluster, as a context manager. It reuses an existing connection of this process.
 
     Args:
-        address: of it, as `ray.init` takes it: host:port, "auto", or "ray://host:port".
+        address: for `ray.init`: host:port, "auto", or "ray://host:port".
 
     Raises:
         ConfigError: Ray is not installed, or there is no cluster.
@@ -105,15 +105,15 @@ class Cluster:
 
 
 class ClusterRunnerFactory:
-    """Nodes of the cluster that this process is connected to.
+    """A factory that starts programs on nodes of the connected cluster.
 
-    Programs go to one node as long as it carries what they need, so that rounds of two of them are pairs.
+    Programs go to one node if it has the devices they require, so that rounds of two programs are pairs.
 
     Args:
         leaves, kernels, limit, left: see `ProcessRunnerFactory`.
 
     Attributes:
-        machines: those that programs have run on, in words.
+        machines: descriptions of the machines that programs have run on.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class ClusterRunnerFactory:
         self.machines: dict[str, None] = {}
 
     def start(self, trial: Trial) -> ProgramRunner:
-        """Begin with a program; raises TrialFailed where no node carries what it needs."""
+        """Start a program; raises TrialFailed if no node has the required devices."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -145,7 +145,7 @@ class ClusterRunnerFactory:
         return _ClusterRunner(actor, lambda: min(self._limit, max(self._left(), 0.0) + MIN_TIMEOUT), self.machines)
 
     def _node(self, backends: Iterable[str]) -> tuple[str, list[str]]:
-        """A node that carries what backends need, and the resources that say so."""
+        """Return a node that has the devices of these backends, and the names of the resources."""
         import ray
 
         nodes = {n["NodeID"]: n["Resources"] for n in ray.nodes() if n["Alive"]}
@@ -160,7 +160,7 @@ class ClusterRunnerFactory:
 
 
 class _ClusterRunner:
-    """An actor; what goes wrong there or on the way is TrialFailed."""
+    """An actor. All errors there or on the way are TrialFailed."""
 
     def __init__(self, actor: Any, limit: Callable[[], float], machines: dict[str, None]) -> None:
         self._actor, self._limit, self._machines = actor, limit, machines
@@ -200,5 +200,5 @@ class _ClusterRunner:
             known = isinstance(cause, TrialFailed)
             raise TrialFailed(str(cause) if known else one_line(cause)) from error
         except RayError as error:
-            first, _, _ = str(error).partition("\n")  # the others tell what might have been the cause
+            first, _, _ = str(error).partition("\n")  # the other lines list possible causes
             raise TrialFailed(f"the Ray worker died: {type(error).__name__}: {first}") from error

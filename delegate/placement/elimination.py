@@ -1,4 +1,4 @@
-"""Programs that take turns in rounds, until what is asked of them is known or the time is over."""
+"""Measure programs in rounds, and eliminate those that are slower than the fastest."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from delegate.placement.trials import (
     TrialFailed,
 )
 
-MAX_ROUNDS = 40  # rounds
-SURVEY_ROUNDS = 9  # rounds of programs whose steps are timed
-_TABLE_ROUNDS = 5  # rounds of what is in the table alone
-SAME = 0.01  # two plans whose difference is less for sure are the same
-NOISE_FACTOR = 1.3  # other work may make a plan take so many times as long beside another
-_FAR = ((1, 8.0), (3, 2.0))  # after so many rounds what takes so many times as long in each of them is out
+MAX_ROUNDS = 40
+SURVEY_ROUNDS = 9  # of programs whose steps are timed
+_TABLE_ROUNDS = 5  # of programs that are only in the table
+SAME = 0.01  # plans with a smaller relative difference are equal
+NOISE_FACTOR = 1.3  # other processes may slow down one plan this much more than another
+_FAR = ((1, 8.0), (3, 2.0))  # (rounds, factor): drop programs that are slower by the factor in each of these rounds
 
 T = TypeVar("T")
 NextRound = Callable[[Mapping[str, Record]], Collection[str]]
@@ -40,18 +40,18 @@ def measure_rounds(
     check: Check | None = None,
     noise_filter: NoiseFilter | None = None,
 ) -> dict[str, Record]:
-    """What rounds of these programs show, by name. One that fails is out, with the reason in its record.
+    """Measure programs in rounds and return their records by name.
 
-    In each round every program has one turn; the order is turned around from round to round. Rounds in which other work
-    had the cores do not count.
+    Each round measures every program once, in alternating order. Rounds in which other processes used the cores do not
+    count. A program that fails leaves the measurement, and its record has the reason.
 
     Args:
-        trials: that are compared.
-        bench: where they run.
-        go_on: is told what is known after every round; gives the names of those that another round is for.
-        has_time: whether anything may begin: a program, a look at its results, a turn.
-        check: is given all that run before the first round; says which of them are out, and why.
-        calm: what is known of how long programs wait for a core.
+        trials: the programs.
+        factory: starts them.
+        go_on: receives the records after every round; returns the names to measure in the next one.
+        has_time: returns True if another step may begin.
+        check: receives the running programs before the first round; returns those to drop, with the reason.
+        noise_filter: the waiting times of earlier measurements.
     """
     records = {trial.name: Record() for trial in trials}
     runners: dict[str, ProgramRunner] = {}
@@ -94,7 +94,7 @@ def measure_rounds(
 
 
 class _DeadlineRunner:
-    """A seat that nothing is asked of once the time is over."""
+    """A runner that refuses requests after the deadline."""
 
     def __init__(self, runner: ProgramRunner, has_time: Callable[[], bool]) -> None:
         self._runner, self._has_time, self.close = runner, has_time, runner.close
@@ -124,7 +124,7 @@ def _require(has_time: Callable[[], bool]) -> None:
 
 
 def _update_records(records: Mapping[str, Record], rounds: Sequence[Round], noise_filter: NoiseFilter) -> None:
-    """Put what counts of the rounds into records. A program of which nothing would count has all it took part in."""
+    """Write the rounds that count into the records. A program without such rounds has all its rounds."""
     counting, is_quiet = noise_filter.select(rounds)
     for name, record in records.items():
         own, every = ([results[name] for results in each if name in results] for each in (counting, rounds))
@@ -135,19 +135,19 @@ def _update_records(records: Mapping[str, Record], rounds: Sequence[Round], nois
 
 
 def fixed_rounds(count: int) -> NextRound:
-    """So many rounds of all, for which twice as many more may be busy."""
+    """Return a rule for a fixed number of rounds of each program. Twice as many more may be disturbed."""
     return lambda records: [n for n, r in records.items() if len(r.rounds) < count and r.busy < 2 * count]
 
 
 class EliminationTest:
-    """Goes on with programs until it is known whether they are slower than the fastest.
+    """A rule that measures programs until it is known if they are slower than the fastest one.
 
-    Those that are slower beyond the noise are out, and so are those that are far behind from the start. It goes on with
-    all as long as other work has the cores.
+    It drops programs that are slower beyond the noise, or far slower from the start. While other processes use the
+    cores it drops none.
 
     Args:
-        beside: names of those that no one is compared with, which may be added later: they get a few rounds.
-        most: rounds.
+        table_only: names of programs that are not compared, and get a few rounds. It may grow later.
+        most: the maximum number of rounds.
     """
 
     def __init__(self, table_only: Collection[str] = (), most: int = MAX_ROUNDS) -> None:
@@ -155,7 +155,7 @@ class EliminationTest:
         self._out: set[str] = set()
 
     def __call__(self, records: Mapping[str, Record]) -> list[str]:
-        """The names of those that another round is for; none where all is known."""
+        """Return the names to measure in the next round; none if all is known."""
         left = {name: r for name, r in records.items() if not r.failure and name not in self._out}
         extra = [n for n, r in left.items() if n in self._table_only and len(r.rounds) < _TABLE_ROUNDS]
         running = {name: r for name, r in left.items() if name not in self._table_only}
@@ -183,12 +183,12 @@ def measure_until_decided(
     has_time: Callable[[], bool],
     noise_filter: NoiseFilter | None = None,
 ) -> dict[str, Record]:
-    """What rounds show of programs of one objective, until it is known which is the best.
+    """Measure programs of one objective until the best is known, and return their records.
 
     Args:
-        trials, bench, has_time, check, calm: see `measured`.
-        beside: see `Race`; the check may add to it.
-        goes_on: whether there is time for more than the rounds that an interval needs.
+        trials, factory, has_time, check, noise_filter: see `measure_rounds`.
+        table_only: see `EliminationTest`; the check may add to it.
+        goes_on: returns True if there is time for more rounds than an interval requires.
     """
     runs = all(trial.objective in ("latency", "throughput") for trial in trials)
     select_next = EliminationTest(table_only) if runs else fixed_rounds(MIN_ROUNDS)
@@ -202,7 +202,7 @@ def measure_until_decided(
 
 
 def _is_far(record: Record, best: Record) -> bool:
-    """Whether no more rounds are needed to know that it is slower."""
+    """Return True if a program is far slower, so that no more rounds are necessary."""
     pairs = list(zip(record.rounds, best.rounds, strict=False))
     return any(len(pairs) >= rounds and all(a > times * b for a, b in pairs) for rounds, times in _FAR)
 
@@ -212,9 +212,9 @@ def _is_same(interval: Interval) -> bool:
 
 
 def beats(record: Record, other: Record) -> bool:
-    """Whether it costs less than the other beyond the noise, and beyond what other work may do where there was any.
+    """Return True if a record costs less than another, beyond the noise and the effect of other processes.
 
-    In fewer rounds than an interval needs, which are those there was time for, it is what other work hardly does.
+    With fewer rounds than an interval requires, the difference must exceed the possible effect of other processes.
     """
     known = ratio(record.rounds, other.rounds)
     has_interval = min(len(record.rounds), len(other.rounds)) >= MIN_ROUNDS
@@ -223,14 +223,14 @@ def beats(record: Record, other: Record) -> bool:
 
 
 def choose_winner(records: Mapping[str, Record], names: Sequence[str]) -> str | None:
-    """The program to take: the first that none of the others beats beyond the noise.
+    """Return the first program that no other one beats beyond the noise.
 
     Args:
         records: of one measurement.
-        names: of those that may be taken, the simplest first.
+        names: the programs to choose from, the simplest first.
 
     Returns:
-        None where none of them ran.
+        None if none of them ran.
     """
     ran = {name: records[name] for name in names if records[name].rounds and not records[name].failure}
     unbeaten = (n for n, r in ran.items() if not any(beats(other, r) for other in ran.values()))

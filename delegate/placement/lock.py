@@ -1,4 +1,4 @@
-"""The lockfile: where nodes of a program run, and what that was measured to cost, as YAML that is made for diffs."""
+"""The lockfile: the backend of each node of a program and the measured costs, as YAML for readable diffs."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from delegate.registry import Registry
 from delegate.text_files import read_text, write_text
 
 FORMAT = 1
-_DIGITS = 4  # of measured numbers: more are noise in a diff
+_DIGITS = 4  # of measured numbers; more digits are noise in a diff
 _KEYS = frozenset({"format", "machine", "measured", "model", "options", "plan", "quantization", "versions"})
-_MOST_BYTES = 2**22  # some ten thousand nodes; a file of that size is read in some ten seconds
+_MOST_BYTES = 2**22  # about ten thousand nodes, which take about ten seconds to read
 AGAIN = "measure again, and lock that: `delegate lower --measure --lock FILE`"
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """What is locked.
+    """The content of a lockfile.
 
     Args:
-        model: method -> fingerprint of its structure: operators, sizes and dtypes, not what weights hold.
-        machine: that it was measured on, for people.
+        model: method -> fingerprint of its structure: operators, sizes and dtypes, without weight values.
+        machine: description of the machine of the measurement.
         versions: of the libraries, by name.
-        plan: where nodes run.
+        plan: the backend of each node.
         options: of `delegate.load`, by name of a backend.
-        quantization: the section of the configuration that the chosen candidate was quantized by; None: by none.
-        placements: what was measured, by method.
+        quantization: the configuration section of the quantization of the chosen candidate; None without quantization.
+        placements: the measurements, by method.
     """
 
     model: Mapping[str, str]
@@ -56,7 +56,7 @@ class Lock:
     placements: tuple[Placement, ...] = ()
 
     def to_yaml(self) -> str:
-        """As YAML, keys sorted, an item a line; the same lock gives the same text."""
+        """Return YAML with sorted keys and one item per line. Equal locks have the same text."""
         data = {
             "format": FORMAT,
             "machine": self.machine,
@@ -71,7 +71,7 @@ class Lock:
 
     @classmethod
     def from_yaml(cls, text: str, where: str = "") -> Lock:
-        """The lock of such a text; raises PartitionError where it is none. `where` is for the message."""
+        """Return the lock of a YAML text; raises PartitionError for other text. `where` is for the message."""
         try:
             parsed = parse(text)
             return cls._of(mapping({"a lock": None if parsed is None else parsed.data}, "a lock"))
@@ -89,7 +89,7 @@ class Lock:
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> Lock:
-        """The lock of what a file holds; raises KeyError, TypeError, ValueError or PartitionError where it is none."""
+        """Return the lock of parsed data; raises KeyError, TypeError, ValueError or PartitionError for other data."""
         require_format(data, FORMAT)
         if unknown := sorted(data.keys() - _KEYS):
             raise ValueError(f"{unknown[0]!r} is no key of a lock")
@@ -111,18 +111,18 @@ class Lock:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file; raises PartitionError where that cannot be."""
+        """Write a file; raises PartitionError if it cannot be written."""
         write_text(path, self.to_yaml(), "the lockfile")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Lock:
-        """Read it from a file; raises PartitionError where there is no lock in it."""
+        """Read a file; raises PartitionError if it has no lock."""
         return cls.from_yaml(read_text(path, "the lockfile", AGAIN, _MOST_BYTES), str(path))
 
     def require_model(self, exported: Mapping[str, ExportedProgram], where: str) -> None:
-        """Raise PartitionError where it is a lock of another model: weights may be others.
+        """Raise PartitionError if it is the lock of another model. Other weights are allowed.
 
-        `where` it was read from is for the message.
+        `where` is the origin of the lock, for the message.
         """
         fingerprints = fingerprint_methods(exported)
         for name in sorted({*self.model, *fingerprints}):
@@ -132,9 +132,9 @@ class Lock:
                 raise PartitionError(f"the lock is of another model: {what}", where=where, remedy=AGAIN)
 
     def require_backends(self, backends: Collection[str], where: str) -> None:
-        """Raise PartitionError where it has nodes on a backend that is not among these, or options of one with none.
+        """Raise PartitionError if a backend of the lock is not among these, or has options but no node.
 
-        `where` it was read from is for the message.
+        `where` is the origin of the lock, for the message.
         """
         for name in sorted(self.options.keys() - {*self.plan.backends}):
             what = f"the lock has options of {name!r}, on which it runs no node"
@@ -145,7 +145,7 @@ class Lock:
                 raise PartitionError(what, where=where, remedy=f"name it too, or {AGAIN}")
 
     def require_applied(self, plans: Sequence[Plan], where: str) -> None:
-        """Raise PartitionError where plans that were made as it says have a node elsewhere, or a partition in parts."""
+        """Raise PartitionError if the plans move a node of the lock, or split a partition."""
         self.plan.require_applied(plans, where, AGAIN)
         partition_of = {(p.graph, node): p.name for p in SavedPlan.of(plans).partitions for node in p.nodes}
         for partition in self.plan.partitions:
@@ -156,7 +156,7 @@ class Lock:
                 raise PartitionError(f"the lock cannot be kept: {what}, for {why}", where=where, remedy=AGAIN)
 
     def notes(self, here: Lock) -> tuple[str, ...]:
-        """What is another where it is kept than where it was measured, for the report."""
+        """Return the differences between the machine of the measurement and this one, for the report."""
         other = list(_changes("", self.versions, here.versions))
         notes = [f"locked: measured with other versions: {'; '.join(other)}"] if other else []
         if self.machine != here.machine:
@@ -164,7 +164,7 @@ class Lock:
         return tuple(notes)
 
     def differences(self, other: Lock) -> Iterator[str]:
-        """What another one has otherwise, a line each: what it is of, what moved, what it costs."""
+        """Yield the differences to another lock, one line each: the model, moved nodes, costs."""
         for name in sorted({*self.model, *other.model}):
             if self.model.get(name) != other.model.get(name):
                 yield f"method {name}: another model"
@@ -184,12 +184,12 @@ class Lock:
 
 
 def fingerprint_methods(exported: Mapping[str, ExportedProgram]) -> dict[str, str]:
-    """The structure of each method as a digest: its nodes, sizes and dtypes, those of control flow too."""
+    """Return a digest of the structure of each method: nodes, sizes and dtypes, also those of control flow."""
     return {name: hashlib.sha256(described(ep.graph_module)).hexdigest()[:16] for name, ep in exported.items()}
 
 
 def versions_of(backends: Iterable[str], registry: Registry) -> dict[str, str]:
-    """The versions of this project, of torch, and of the libraries of backends, as they say."""
+    """Return the versions of this project, of torch, and of the libraries of backends."""
     versions = {"torch": str(torch.__version__)}
     for name in backends:
         try:
@@ -208,7 +208,7 @@ def _changes(what: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> I
 
 
 def _costs(ours: Placement, theirs: Placement) -> Iterator[str]:
-    """What a method cost, and the stretches that are elsewhere."""
+    """Yield the cost of a method, and the segments that moved."""
     first, second = (next((p.cost for p in one.plans if p.name == one.chosen), None) for one in (ours, theirs))
     if first and second and ours.objective == theirs.objective:
         by = f"{second / first:.3f} of the {ours.objective}, {UNITS[ours.objective]} as measured by each"
@@ -226,7 +226,7 @@ def _place(stretch: StretchCost) -> str:
 
 
 def _plain(data: Any) -> Any:
-    """The same as YAML has it, measured numbers short."""
+    """Return the data with plain YAML values and rounded numbers."""
     if isinstance(data, Mapping):
         return {str(key): _plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):

@@ -16,7 +16,7 @@ _MAX_CANDIDATES = 3  # candidates, on each of which all branches run
 def compile_parallel_plans(search: Search, best: str) -> list[MethodPlan]:
     """Compile plans with parallel branches: all on one candidate, or one of two branches on the second best."""
     first = search.state.plans[best]
-    if not search.is_timed or first.lowered.plan.together:  # the rules say what runs at the same time
+    if not search.is_timed or first.lowered.plan.together:  # the rules decide what runs in parallel
         return []
     search.state.branches = find_branches(first.candidate.lowering.edge())
     count = len(search.state.branches)

@@ -1,4 +1,4 @@
-"""Places of all methods of a program by measuring, as a configuration asks for it."""
+"""Place all methods of a program by measurement, as configured."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ MEASURED = no(Reason.SLOWER, "as measured", "the table of plans says by how much
 
 @dataclass(frozen=True, slots=True)
 class BaseProgram:
-    """A program that candidates are of: as it was given, or quantized.
+    """A program that candidates compile: the original or a quantized one.
 
     Args:
-        compiler: that has its methods.
+        compiler: has its methods.
         exported: the methods.
         candidates: name -> backend.
-        quantization: the section of the configuration that it was quantized by; None where it was not.
+        quantization: the configuration section of its quantization; None without quantization.
     """
 
     compiler: Compiler
@@ -54,23 +54,23 @@ class BaseProgram:
 
 @dataclass(frozen=True, slots=True)
 class PlacementContext:
-    """What all methods have in common.
+    """The settings that all methods share.
 
     Args:
         settings: of the configuration.
-        samples: method -> calls that results are compared on; the first is measured.
-        floats: method -> its float reference, of methods that have one. A bound is on the results against this, as that
-            of `verify` is; without a bound, results are compared with the program that is lowered.
-        registry: where backends are looked up.
-        kernels: names of the libraries to run on.
-        identities: backend -> versions and options as text; what is not there has nothing kept.
+        samples: method -> calls to compare; the first one is measured.
+        floats: method -> its float reference, if it has one. An accuracy bound compares results with it, as `verify`
+            does. Without a bound the reference is the program that is lowered.
+        registry: of the backends.
+        kernels: names of the kernel libraries.
+        identities: backend -> versions and options as text. Other backends have no cache entries.
         rules: of the configuration as text.
-        store: of what was measured earlier; None where nothing is to be kept.
-        progress: is told in a few words what is done.
-        begun: when the budget began, by `time.monotonic`.
-        not_tried: candidates that there was no time for, and why.
-        elsewhere: what takes the place of measuring here, if anything does.
-        cluster: to measure on; None: this machine.
+        store: of earlier measurements; None without a cache.
+        progress: receives a short text for each step.
+        begun: start of the budget, by `time.monotonic`.
+        not_tried: candidates that were left out for lack of time, with the reason.
+        remote: remote measurements, instead of local ones.
+        cluster: measures the programs; None: this machine does.
     """
 
     settings: Placing
@@ -99,12 +99,12 @@ class PlacementContext:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was chosen for a program.
+    """The result for a program.
 
     Args:
-        base: that it is compiled from.
+        base: the program to compile.
         plan: of all methods.
-        options: to be given to partitions, by name of a backend.
+        options: for partitions, by name of a backend.
         placements: by method, for the report.
     """
 
@@ -115,14 +115,14 @@ class Outcome:
 
 
 def choose_placements(bases: Sequence[BaseProgram], context: PlacementContext) -> Outcome:
-    """Measure, and choose.
+    """Measure the candidates of all methods, and choose a plan.
 
     Args:
-        bases: the program as it was given first; its methods have been taken by their compilers.
-        given: all else.
+        bases: the original program first; their compilers have the methods.
+        context: the settings.
 
     Raises:
-        ConfigError: quantized candidates are asked for, and the program has several methods.
+        ConfigError: candidates with quantization are configured for a program of several methods.
         DelegateError: no candidate can be compiled.
     """
     first = bases[0]
@@ -146,7 +146,7 @@ def choose_placements(bases: Sequence[BaseProgram], context: PlacementContext) -
 
 
 def _merge_plans(plans: Sequence[SavedPlan]) -> SavedPlan:
-    """The plans of several methods as one, whose partitions have names of their own."""
+    """Merge the plans of several methods into one with unique partition names."""
     partitions = tuple(replace(p, name=f"{i}_{p.name}") for i, plan in enumerate(plans) for p in plan.partitions)
     parallel = tuple(
         tuple(tuple(f"{i}_{name}" for name in branch) for branch in group)
@@ -159,13 +159,13 @@ def _merge_plans(plans: Sequence[SavedPlan]) -> SavedPlan:
 def _choose_placement(
     name: str, bases: Sequence[BaseProgram], context: PlacementContext, budget: float, end: float
 ) -> ChosenPlan:
-    """What is chosen for a method.
+    """Return the choice for a method.
 
     Args:
         name: of the method.
-        bases, given: see `placed`.
+        bases, context: see `choose_placements`.
         budget: its share.
-        end: by `time.monotonic`; sooner than by its share where those before it took longer.
+        end: of the budget, by `time.monotonic`; earlier than by its share if earlier methods took longer.
     """
     settings = context.settings
     candidates = [c for base in bases for c in _candidates(name, base, context)]
@@ -200,7 +200,7 @@ def _choose_placement(
 
 @dataclass(frozen=True, slots=True)
 class _MethodCache:
-    """What earlier runs measured of a method; nothing where nothing may be kept."""
+    """The cached measurements of a method; empty without a cache."""
 
     placements: PlacementCache | None = None
     key: str = ""
@@ -240,7 +240,7 @@ def _open_factory(
 
 
 def _candidates(method: str, base: BaseProgram, context: PlacementContext) -> Iterator[Candidate]:
-    """The candidates of a base, also with other numbers of threads where these are to be tried."""
+    """Yield the candidates of a base, with each configured number of threads."""
     lowering = Alternatives(base.compiler, method)
     for name, backend in base.candidates.items():
         counts = context.settings.threads if _takes_threads(backend, context.registry) else ()
@@ -289,10 +289,10 @@ def _digest(samples: Sequence[Sample]) -> str:
 
 
 def unquantized_candidates(settings: Placing, backends: Sequence[str]) -> dict[str, str]:
-    """Those of the program as it is: name -> backend.
+    """Return the candidates without quantization: name -> backend.
 
     Raises:
-        ConfigError: one is not among the backends that are used.
+        ConfigError: a candidate is not among the backends.
     """
     if settings.candidates is None:
         return {name: name for name in backends}

@@ -1,4 +1,4 @@
-"""What programs give, compared with torch: a plan that is fast and wrong is no plan."""
+"""Compare results of programs with torch, so that no fast but wrong plan is chosen."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from delegate.placement.trials import ProgramRunner
 from delegate.program.expr import Expr
 from delegate.program.model import Program, Ref
 
-MAX_SAMPLES = 8  # that are compared
+MAX_SAMPLES = 8  # to compare
 
 
 class ReferenceComparator:
-    """Compares programs of one method with torch.
+    """A comparison of programs of one method with torch.
 
     Args:
         ep: the reference: the method itself, or the float program that it was quantized from.
         edge: the same in edge dialect.
         samples: calls of it.
         bound: the least SQNR in dB; None: that of the program's own precision.
-        is_random: whether it draws random numbers, so that nothing can be compared.
+        is_random: True if the method draws random numbers, so that results cannot be compared.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class ReferenceComparator:
 
     @staticmethod
     def leaves(samples: Sequence[Sample]) -> list[list[Any]]:
-        """The flat arguments of the calls that are compared."""
+        """Return the flat arguments of the compared calls."""
         return [pytree.tree_flatten((s.args, dict(s.kwargs)))[0] for s in samples[:MAX_SAMPLES]]
 
     def __call__(self, runners: Mapping[str, ProgramRunner], programs: Mapping[str, Program]) -> AccuracyResult:
-        """Look at what these programs give."""
+        """Compare the results of these programs."""
         if self.is_random:
             return AccuracyResult({}, {})
         return check_accuracy(
@@ -63,16 +63,16 @@ class ReferenceComparator:
         )
 
     def sqnr_db(self, name: str) -> float | None:
-        """How near a program's results were, where that was looked at."""
+        """Return the SQNR of a program, or None if it was not compared."""
         return self._sqnr_db_of.get(name)
 
     def expected(self, program: Program) -> list[list[torch.Tensor]]:
-        """What torch gives for the calls: results, then the inputs that are written to, then the states by name.
+        """Return torch's results for the calls: outputs, then the written inputs, then the states by name.
 
-        Each call begins with the states as they are at the start.
+        Each call starts with the initial states.
 
         Args:
-            program: of the method, by any plan; it knows which inputs are written to.
+            program: any program of the method, for the written inputs.
 
         Raises:
             AccuracyError: torch cannot run the reference, or it has other outputs or states than the program.
@@ -118,5 +118,5 @@ class ReferenceComparator:
 
 
 def arrays_of(call: Sequence[Any]) -> list[Any]:
-    """The leaves of arguments as the runtime takes them."""
+    """Return flat arguments in the form of the runtime."""
     return [to_array(leaf, f"input {number}") for number, leaf in enumerate(call)]

@@ -1,4 +1,4 @@
-"""What another machine has measured: costs of a bundle's candidates as JSON. Without torch."""
+"""Costs that another machine measured for the programs of a bundle, as JSON. Without torch."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _AGAIN = "measure a bundle again: `delegate measure BUNDLE -o FILE`"
 
 @dataclass(frozen=True, slots=True)
 class ProgramCosts:
-    """What running one program showed.
+    """The measurement of one program.
 
     Args:
         digest: of its bytes.
-        record: its rounds, with their steps where these were timed.
-        sqnr_db: how near its results are to torch's; None where that was not looked at.
+        record: its rounds, with their steps if these were timed.
+        sqnr_db: the SQNR of its results; None if they were not compared.
     """
 
     digest: str
@@ -37,12 +37,12 @@ class ProgramCosts:
 
 @dataclass(frozen=True, slots=True)
 class MethodCosts:
-    """What the programs of a method cost, measured together.
+    """The measurement of the programs of one method.
 
     Args:
         objective: a key of `delegate.measured.UNITS`.
-        inputs: the arguments that it was called with, in a few words each.
-        budget: seconds that measuring was given.
+        inputs: a short description of each argument of the calls.
+        budget: seconds for the measurement.
         spent: seconds that it took.
         programs: by name of the plan.
     """
@@ -56,10 +56,10 @@ class MethodCosts:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a machine has measured.
+    """The measurements of a machine.
 
     Args:
-        machine: for people.
+        machine: description of the machine.
         methods: by name.
     """
 
@@ -67,7 +67,7 @@ class Costs:
     methods: Mapping[str, MethodCosts]
 
     def to_json(self) -> str:
-        """As JSON, a program a line or more."""
+        """Return the costs as JSON."""
         methods = {
             name: {
                 "objective": m.objective,
@@ -89,7 +89,10 @@ class Costs:
 
     @classmethod
     def from_json(cls, document: str, where: str = "") -> Costs:
-        """What `to_json` gave; raises PartitionError for other text. `where` is for the message."""
+        """Return the costs of the result of `to_json`; raises PartitionError for other text.
+
+        `where` is for the message.
+        """
         try:
             data = json.loads(document)
             require_format(data, FORMAT)
@@ -100,12 +103,12 @@ class Costs:
             raise PartitionError(what, where=where, remedy=_AGAIN) from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write them to a file; raises PartitionError where that cannot be."""
+        """Write a file; raises PartitionError if it cannot be written."""
         write_text(path, self.to_json() + "\n", "costs")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Costs:
-        """Read them from a file; raises PartitionError where there are none in it."""
+        """Read a file; raises PartitionError if it has no costs."""
         return cls.from_json(read_text(path, "costs", _AGAIN), str(path))
 
 

@@ -1,6 +1,6 @@
-"""Plans by what another machine measures: here its bundle is written, and what it found is taken for rounds run here.
+"""Place a method by the measurements of another machine: write its bundle, and use the measured costs.
 
-It is a bench for the policy that measures here, so that the same numbers lead to the same choice.
+A runner factory replays the costs for the local policy, so that equal numbers lead to equal choices.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ PathLike = str | os.PathLike[str]
 
 
 class RemotePlacement:
-    """What takes the place of measuring here: costs that were measured elsewhere, and a bundle of what is to be.
+    """Measurements of another machine instead of local ones: its costs, and a bundle of programs to measure.
 
-    With a bundle alone it has the plans of each candidate, and what tells the costs of their parts; the first plan is
-    taken meanwhile. With costs too it has the plans that promise more, beside those that they have to beat.
+    A bundle without costs has the single-backend plans, and the programs for segment costs. The first plan is chosen
+    until then. With costs it has the plans that promise more, and the ones they have to beat.
 
     Args:
-        costs: of each measurement, in order, and where they are from.
+        costs: of each measurement, in order, with their origin.
         to_bundle: path of the file to write; None for none.
     """
 
@@ -47,7 +47,7 @@ class RemotePlacement:
         self._costs, self._path, self._tasks = costs, to_bundle, list[bundle.Task]()
 
     def place(self, task: Task, comparator: ReferenceComparator, progress: Progress) -> ChosenPlan:
-        """The plan that measuring would choose here, had it found these numbers.
+        """Choose the plan that a local measurement with these numbers would choose.
 
         Raises:
             PartitionError: these are costs of other programs, of other inputs, or by another objective.
@@ -75,10 +75,10 @@ class RemotePlacement:
         return replace(chosen, placement=placement)
 
     def finish(self) -> None:
-        """All methods are placed: write the bundle.
+        """Write the bundle after all methods are placed.
 
         Raises:
-            PartitionError: by the costs there is nothing left to measure.
+            PartitionError: according to the costs there is nothing left to measure.
             ProgramError: it cannot be written.
         """
         if self._path is None:
@@ -92,11 +92,11 @@ class RemotePlacement:
 def open_remote_placement(
     to_bundle: PathLike | None, costs: PathLike | Sequence[PathLike] | None
 ) -> RemotePlacement | None:
-    """What takes the place of measuring here.
+    """Read costs and check the path of the bundle. Return None if there are neither costs nor a bundle.
 
     Raises:
         PartitionError: costs cannot be read.
-        ProgramError: the bundle cannot be written where it is wanted.
+        ProgramError: the bundle cannot be written.
     """
     if to_bundle is not None:
         require_file(to_bundle, "the bundle", ProgramError)
@@ -112,14 +112,14 @@ def open_remote_placement(
 
 
 class _Measurement(NamedTuple):
-    """What one measurement found of a method, and the file it is from."""
+    """The costs of a method in one measurement, and their file."""
 
     costs: MethodCosts
     where: str
 
 
 def _require_same_program(costs: Costs, where: str, task: Task, inputs: Sequence[str]) -> _Measurement:
-    """Raises PartitionError where they are of something else."""
+    """Return the costs of a method; raises PartitionError if they are of another program."""
     known, what = costs.methods.get(task.method), ""
     if known is None:
         what = f"there are none of method {task.method!r}"
@@ -140,18 +140,18 @@ def _task(task: Task, comparator: ReferenceComparator, entries: Sequence[bundle.
 
 
 class RemoteRunnerFactory:
-    """A bench whose programs cost what another machine found.
+    """A factory that replays the costs of another machine.
 
-    A program that takes part in two measurements here took part in two there: each time the next costs count that have
-    it. One that is in no more costs fails; a bundle may have it.
+    If a program is measured for the nth time, its costs are from the nth measurement that has it. A program without
+    further costs fails, and may be collected for a bundle.
 
     Args:
-        known: what was found, in order.
-        collects: whether what is not known is kept for a bundle.
+        known: the measurements, in order.
+        collects: True if unknown programs are collected for a bundle.
 
     Attributes:
         entries: for the bundle.
-        is_over: whether more rounds were asked for than were run there.
+        is_over: True if a program needed more rounds than were measured.
     """
 
     def __init__(self, known: Sequence[_Measurement], *, collects: bool) -> None:
@@ -161,7 +161,7 @@ class RemoteRunnerFactory:
         self.is_over = False
 
     def start(self, trial: Trial) -> ProgramRunner:
-        """Raises PartitionError where the costs are of another artifact."""
+        """Return the costs of a program as a runner; raises PartitionError if they are of another artifact."""
         remaining = [k for k in self._known if trial.name in k.costs.programs][self._started[trial.name] :]
         self._started[trial.name] += 1
         if remaining:
@@ -172,12 +172,12 @@ class RemoteRunnerFactory:
             return _ReplayRunner(self, costs)
         if not self._collects:
             raise TrialFailed("not among the costs that were measured elsewhere")
-        threads = {backend: int(given["threads"]) for backend, given in trial.options.items()}
+        threads = {backend: int(load_options["threads"]) for backend, load_options in trial.options.items()}
         self.entries.append(bundle.Entry(trial.name, trial.program, threads, trial.is_watched))
         raise TrialFailed("not measured here: it is in the bundle")
 
     def unused(self) -> list[str]:
-        """Whole plans that were measured, and not asked for."""
+        """Return the measured plans that were not requested."""
         whole = {n for k in self._known for n, p in k.costs.programs.items() if not p.record.steps}
         return sorted(whole - self._started.keys())
 
@@ -202,7 +202,7 @@ class _ReplayRunner:
         raise RoundsOver
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:
-        """They are not kept: the other machine has looked at them."""
+        """Raise TrialFailed: the costs do not have the results, which the other machine has compared."""
         raise TrialFailed("what it gave elsewhere is not known here")
 
     def close(self) -> None:
@@ -210,7 +210,7 @@ class _ReplayRunner:
 
 
 class RemoteComparator:
-    """An examiner that goes by what was looked at elsewhere."""
+    """A comparator that returns the SQNR values of another machine."""
 
     def __init__(self, known: Sequence[_Measurement], bound: float | None, *, is_random: bool) -> None:
         self._known, self._bound, self.is_random = known, bound, is_random
@@ -227,7 +227,7 @@ class RemoteComparator:
 
 
 def _to_array(tensor: torch.Tensor) -> Array:
-    """What torch gives, as NumPy's own numbers."""
+    """Return a tensor of torch with a NumPy dtype."""
     return widen_bfloat16(to_array(tensor, "result"), dtype_of(tensor.dtype))
 
 

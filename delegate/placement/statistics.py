@@ -1,4 +1,4 @@
-"""What paired rounds on a noisy machine say of a difference, without assuming how the noise is distributed."""
+"""Confidence intervals of paired rounds on a noisy machine, for any distribution of the noise."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from functools import cache
 
 from delegate.measured import Interval
 
-CONFIDENCE = 0.99  # of an interval; it is looked at after every round, which takes some of that
-MIN_ROUNDS = 8  # rounds: of fewer, no interval of the median is that sure
+CONFIDENCE = 0.99  # of an interval; repeated tests after every round reduce it
+MIN_ROUNDS = 8  # fewer rounds have no interval of this confidence
 
 
 def ratio(first: Sequence[float], second: Sequence[float]) -> Interval:
-    """The cost of the first over that of the second, in rounds that are pairs; what one has more of is left out.
+    """Return the ratio of two costs, from paired rounds. Extra rounds of one of them are ignored.
 
-    The interval is of the median, from order statistics: the number of rounds below it is binomial, whatever the noise.
+    The interval is of the median, from order statistics. For any noise the number of rounds below it is binomial.
     """
     ratios = sorted(a / b if b else math.inf if a else 1.0 for a, b in zip(first, second, strict=False))
     if not ratios:
@@ -29,11 +29,11 @@ def ratio(first: Sequence[float], second: Sequence[float]) -> Interval:
 
 @cache
 def _rank(count: int) -> int | None:
-    """How many of so many numbers in order may be left out at each end; None where all of them are too few."""
-    below, rank_found = 0.0, None
+    """Return how many values may be cut off at each end of this many, or None if there are too few."""
+    below, best = 0.0, None
     for rank in range(count // 2):
         below += math.comb(count, rank) / 2**count
         if 2 * below > 1 - CONFIDENCE:
             break
-        rank_found = rank
-    return rank_found
+        best = rank
+    return best

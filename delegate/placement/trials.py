@@ -1,4 +1,4 @@
-"""Trials: programs that run in processes of their own while they are measured, since they may crash or hang."""
+"""Trials: programs that run in processes of their own during the measurement, since they may crash or hang."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from delegate.probing.process import Child, Clock, ended
 from delegate.program import file
 from delegate.program.model import Program
 
-ROUND_SECONDS = 0.04  # seconds of calls in a turn
-MIN_TIMEOUT = 10.0  # seconds that a program gets for an answer, whatever the budget
+ROUND_SECONDS = 0.04  # of calls in a round
+MIN_TIMEOUT = 10.0  # seconds for an answer, for any budget
 BUDGET_OVER = "the budget was over before it ran"
-_MAX_STDERR = 200  # characters of what a process that failed had to say
+_MAX_STDERR = 200  # characters in the failure message
 
 
 class TrialFailed(Exception):
-    """A program could not be measured; says how it ended."""
+    """A program could not be measured. The message is the reason."""
 
 
 class RoundsOver(Exception):
-    """A bench has no more rounds of a program."""
+    """A runner has no more rounds of a program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class Trial:
     """A program to measure.
 
     Args:
-        name: of it among those that are measured together.
+        name: unique in one measurement.
         program: compiled.
-        method: that is called.
+        method: the method to call.
         objective: a key of `delegate.measured.UNITS`.
         options: of `delegate.load`, by name of a backend.
-        is_watched: whether its steps are timed too.
-        callers: that call at the same time, where that is the objective.
+        is_watched: True if its steps are timed too.
+        callers: number of concurrent callers if the objective is throughput.
     """
 
     name: str
@@ -63,9 +63,9 @@ class RoundResult:
     """One round of one program.
 
     Args:
-        cost: seconds a call, or bytes.
-        steps: seconds of each, where these are watched.
-        waited: how long its threads could have run and had no core, as a share of the time; 0 where nothing tells.
+        cost: seconds per call, or bytes.
+        steps: seconds of each step if these are watched.
+        waited: time that its threads were ready without a core, relative to the time of the round; 0 if unknown.
     """
 
     cost: float
@@ -74,41 +74,41 @@ class RoundResult:
 
 
 class ProgramRunner(Protocol):
-    """A program that takes its turns."""
+    """A started program that can be measured."""
 
     def ready(self) -> None:
-        """Wait until it can be called; raises TrialFailed."""
+        """Wait until the program can be called; raises TrialFailed."""
 
     def measure_round(self) -> RoundResult:
-        """Measure one round; raises TrialFailed, and RoundsOver where none is to be had, which ends all."""
+        """Measure one round; raises TrialFailed, and RoundsOver if there are no more rounds of any program."""
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:
-        """What a call gives in a context of its own, see `worker`, as arrays; None for what is no number.
+        """Return the results of a call in a new context (see `worker`) as arrays, with None for non-numeric results.
 
         Raises TrialFailed.
         """
 
     def close(self) -> None:
-        """End it."""
+        """End the program."""
 
 
 class RunnerFactory(Protocol):
-    """Where programs are measured: processes here, and whatever else has the devices."""
+    """A place to run programs: local processes or other machines."""
 
     def start(self, trial: Trial) -> ProgramRunner:
-        """Begin with a program; raises TrialFailed."""
+        """Start a program; raises TrialFailed."""
 
 
 class ProcessRunnerFactory:
-    """Each program in a process of its own on this machine.
+    """A factory that starts each program in a local process.
 
     Args:
         folder: for files that the processes read.
         leaves: the flat arguments of each call; see `delegate.runtime.method.Method.leaves`.
-        kernels: names of the libraries to run on.
-        limit: seconds after which a process that gives no answer is ended.
-        left: gives the seconds of the budget that are left; no answer is waited for more than `SHORTEST` longer.
-        trust_code: whether partitions that are machine code are opened; see `delegate.load`.
+        kernels: names of the kernel libraries.
+        limit: seconds after which a process without an answer is ended.
+        left: returns the remaining seconds of the budget. No answer may take more than `MIN_TIMEOUT` longer.
+        trust_code: True if partitions of machine code may run; see `delegate.load`.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class ProcessRunnerFactory:
         self._count = 0
 
     def start(self, trial: Trial) -> ProcessRunner:
-        """Begin with a program; raises TrialFailed where no process can be started."""
+        """Start a program; raises TrialFailed if no process can be started."""
         self._count += 1
         path = self.folder / f"{self._count}.dlg"
         file.save(trial.program, path)
@@ -150,7 +150,7 @@ class ProcessRunner:
     Args:
         trial: the program.
         path: of its file.
-        request: that opens it.
+        request: the request that opens it.
         limit: seconds for each answer.
         left: see `ProcessRunnerFactory`.
     """
@@ -181,7 +181,7 @@ class ProcessRunner:
         self._receive()
 
     def measure_round(self) -> RoundResult:
-        """One round."""
+        """Measure one round."""
         if self._trial.objective == "file size":
             return RoundResult(float(self._path.stat().st_size))
         self._send("measure_round", seconds=ROUND_SECONDS, callers=self._trial.callers)
@@ -192,7 +192,7 @@ class ProcessRunner:
         return RoundResult(float(answer["cost"]), dict(answer.get("steps", {})), float(answer.get("waited", 0.0)))
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:
-        """What a call gives, as arrays; None for what is no number."""
+        """Return the results of a call as arrays, with None for non-numeric results."""
         inputs, outputs = (self._path.with_suffix(f".{kind}.npz") for kind in ("in", "out"))
         save_leaves(inputs, leaves)
         self._send("outputs", inputs=str(inputs), path=str(outputs))
@@ -201,7 +201,7 @@ class ProcessRunner:
             return [stored.get(str(i)) for i in range(count)]
 
     def close(self) -> None:
-        """End the process, and what it has started."""
+        """End the process and its child processes."""
         self._child.end()
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError, ValueError):  # what was written and not read
@@ -220,7 +220,7 @@ class ProcessRunner:
         most = max(self._left(), 0.0) + MIN_TIMEOUT
         self._clock = Clock(self._process.pid, min(self._limit, most), most)
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended, which its answer tells
+        with contextlib.suppress(OSError):  # it has ended, which the next answer reports
             self._process.stdin.write(json.dumps({"do": do, **request}) + "\n")
             self._process.stdin.flush()
 
@@ -234,7 +234,7 @@ class ProcessRunner:
         return dict(answer)
 
     def _next(self) -> str | None:
-        """The next line; None where the process has ended."""
+        """Return the next line, or None if the process has ended."""
         left = self._clock.left
         while True:
             with contextlib.suppress(queue.Empty):  # it may have answered while others were waited for
@@ -249,12 +249,12 @@ class ProcessRunner:
 
 
 def answer_timeout(budget: float) -> float:
-    """Seconds that a program gets for an answer, by what all of them may take."""
+    """Return the seconds that a program has for an answer."""
     return max(MIN_TIMEOUT, budget / 2)
 
 
 def seconds_until(end: float) -> Callable[[], float]:
-    """Gives the seconds that are left until a time by `time.monotonic`."""
+    """Return a function for the remaining seconds until a time of `time.monotonic`."""
     return lambda: end - time.monotonic()
 
 

@@ -1,6 +1,6 @@
-"""The process in which one program runs while it is measured. Without torch.
+"""The process that runs one program during its measurement. Without torch.
 
-It reads requests and writes answers, a JSON object a line; the first request opens the program.
+It reads requests and writes answers, one JSON object per line. The first request opens the program.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from delegate.plugins import one_line
 from delegate.runtime.loaded import LoadedProgram, load
 from delegate.runtime.profile import Profile
 
-_WARM = 0.003  # seconds of calls that do not count in front of every turn: others ran since the last
+_WARM = 0.003  # seconds of warm-up calls before each round, since other programs ran in between
 _NUMBERS = (np.ndarray, np.generic, bool, int, float)
-_LEAST = 2  # calls of a turn that count
+_LEAST = 2  # calls that count in a round
 
 
 def main() -> None:
-    """Answer until the requests end, in the middle of a call too; what libraries print goes to stderr."""
+    """Answer requests until they end, even during a call. Output of libraries goes to stderr."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     with contextlib.suppress(ImportError, OSError, ValueError):
@@ -52,7 +52,10 @@ def main() -> None:
 
 
 def _read(requests: queue.SimpleQueue[str]) -> None:
-    """Read requests. Where they end the process does, also if a library hangs: who asked may have been killed."""
+    """Read requests, and end the process after the last one, even if a library hangs.
+
+    The requests also end if the parent is killed.
+    """
     for line in sys.stdin:
         requests.put(line)
     os._exit(0)  # libraries get no chance to hang or crash in their own ends
@@ -79,11 +82,11 @@ class _Work:
 
         Args:
             path: of the program's file.
-            method: that is called.
+            method: the method to call.
             inputs: see `leaves`.
-            kernels: the libraries to run on.
-            trusted: whether partitions that are machine code are opened.
-            watched: whether its steps are timed.
+            kernels: names of the kernel libraries.
+            trusted: True if partitions of machine code may run.
+            watched: True if its steps are timed.
             options: of `delegate.load`.
         """
         before = _memory()
@@ -97,11 +100,11 @@ class _Work:
         return {}
 
     def measure_round(self, seconds: float, callers: int) -> Mapping[str, Any]:
-        """Call for about so long; gives seconds a call, and of each step that is watched.
+        """Call the method for some time. Return seconds per call, and per watched step.
 
         Args:
-            seconds: of calls that count; at least `_LEAST` do.
-            callers: that call at the same time, each in a context of its own; then seconds between two results.
+            seconds: of calls that count; at least `_LEAST` calls do.
+            callers: concurrent callers, each in a context of its own. The cost is then the seconds between two results.
         """
         if callers > 1:
             return self._crowd(seconds, callers)
@@ -111,18 +114,18 @@ class _Work:
         times = _calls(lambda: self.run(self.leaves), seconds, _LEAST, reset)
         share = (_waited() - waited) / sum(times)
         cost = median(times)
-        typical = 1e-9 * cost / sum(times)  # of the call that counts: calls that were held up tell shares alone
+        typical = 1e-9 * cost / sum(times)  # scale to the median call: delayed calls only determine the shares
         steps = {name: (spent - before.get(name, 0)) * typical for name, spent in self._steps().items()}
         return {"cost": cost, "steps": steps, "waited": max(share, 0.0)}
 
     def memory(self) -> Mapping[str, Any]:
-        """Bytes that the process has taken at most since before the program was loaded."""
+        """Return the peak bytes of the process since before the program was loaded."""
         return {"cost": max(_memory() - self.base, 0)}
 
     def outputs(self, inputs: str, path: str) -> Mapping[str, Any]:
-        """Write what a call in a new context gives to an .npz file; says how many there are.
+        """Write the results of a call in a new context to an .npz file, and return their number.
 
-        That is its results, then the inputs that it writes to, then the states by name.
+        The results are the outputs, then the inputs that the method writes to, then the states by name.
         """
         context, arguments = self.program.context(), leaves(inputs)
         method = context.method(self.method)
@@ -133,7 +136,7 @@ class _Work:
         return {"count": len(results)}
 
     def _steps(self) -> dict[str, int]:
-        """Nanoseconds so far by the name of a partition, or of the first value that a step makes."""
+        """Return the nanoseconds so far, by the name of a partition or of the first value of a step."""
         spent: dict[str, int] = {}
         for timing in () if self.profile is None else self.profile.timings:
             what = timing.what.removeprefix("copy for ")
@@ -153,7 +156,7 @@ class _Work:
 
 
 def _calls(call: Callable[[], Any], seconds: float, least: int, reset: Callable[[], None] | None) -> list[float]:
-    """What calls took, of about so many seconds together. States are set back in front of each: a cache may be full."""
+    """Return the seconds of each call, for about this many seconds in total. Each call starts with reset states."""
     times: list[float] = []
     end = time.perf_counter() + seconds
     while len(times) < least or time.perf_counter() < end:
@@ -166,9 +169,9 @@ def _calls(call: Callable[[], Any], seconds: float, least: int, reset: Callable[
 
 
 def _waited() -> float:
-    """Seconds that threads of this process could have run and had no core, and those that a hypervisor gave to others.
+    """Return the seconds that ready threads of this process had no core, including time that a hypervisor took.
 
-    Linux tells; elsewhere it is 0.
+    Only Linux reports it; elsewhere the result is 0.
     """
     nanoseconds = 0
     for path in Path("/proc/self/task").glob("*/schedstat"):
@@ -182,17 +185,17 @@ def _waited() -> float:
 
 
 def _memory() -> int:
-    """The most bytes that this process had at once."""
-    with contextlib.suppress(OSError, LookupError, ValueError):  # Linux tells it of this program alone,
+    """Return the peak bytes of this process."""
+    with contextlib.suppress(OSError, LookupError, ValueError):  # Linux has the peak of this program alone,
         text = Path("/proc/self/status").read_text().partition("VmHWM:")[2]
         return int(text.split()[0]) * 1024
-    import resource  # and here of what the parent had when it started this one, too
+    import resource  # and this includes the memory of the parent at the start
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def leaves(path: str | Path) -> list[Any]:
-    """The arguments in a file that `trials.save_leaves` wrote: arrays, and plain values."""
+    """Return the arguments in a file of `trials.save_leaves`: arrays and plain values."""
     with np.load(path) as stored:
         plain = json.loads(str(stored["plain"]))
         return [stored.get(str(i), value) for i, value in enumerate(plain)]
