@@ -1,1 +1,1 @@
-"""What a compiled program is: its model, its operators, its file. Needs only NumPy and flatbuffers."""
+"""The format of compiled programs: model, file, verifier, memory planner. Needs only NumPy and flatbuffers."""

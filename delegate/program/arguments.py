@@ -1,6 +1,6 @@
 """Arguments and expressions as program files hold them: pairs of numbers in pre-order, over pools of texts and sizes.
 
-`ArgPool` makes them, `ArgReader` and `read_exprs` turn them back; what these read is untrusted, see `decode`.
+`ArgPool` writes them; `ArgReader` and `read_exprs` read them. The data they read is untrusted, see `decode`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TOO_DEEP = "the expression of a size is nested too deeply"
 
 
 class _Placed(NamedTuple):
-    """An expression in the pool, kept so that it stays itself: its index, how many nodes it has, how deep it is."""
+    """An expression in the pool with its index, its number of nodes and its height. Keeping it keeps its identity."""
 
     expr: Expr
     place: int
@@ -56,7 +56,7 @@ class ArgPool:
 
     @property
     def exprs(self) -> Iterable[tuple[int, int, int]]:
-        """Operation, first, second of each expression."""
+        """The operation, first and second operand of each expression."""
         return self._exprs
 
     @property
@@ -64,7 +64,7 @@ class ArgPool:
         return self._texts
 
     def dim(self, dim: Dim) -> int:
-        """A size as it stands in Value.shape."""
+        """Return a size as it is stored in Value.shape."""
         if isinstance(dim, Expr):
             return -1 - self.expr(dim)
         if dim < 0:
@@ -72,16 +72,16 @@ class ArgPool:
         return dim
 
     def expr(self, expr: Expr) -> int:
-        """The index of an expression."""
+        """Return the index of an expression."""
         return self._expr(expr, MAX_DEPTH).place
 
     def _expr(self, expr: Expr, depth: int) -> _Placed:
-        placed = self._placed.get(id(expr))  # many sizes share one expression, which is walked once
-        if placed is None:
+        pooled = self._placed.get(id(expr))  # many sizes share one expression, which is walked once
+        if pooled is None:
             if depth == 0:
                 raise ProgramError(_TOO_DEEP, remedy=_SIMPLIFY)
-            placed = self._placed[id(expr)] = self._place(expr, depth)
-        return placed
+            pooled = self._placed[id(expr)] = self._place(expr, depth)
+        return pooled
 
     def _place(self, expr: Expr, depth: int) -> _Placed:
         if expr.op in LEAVES:
@@ -102,7 +102,7 @@ class ArgPool:
         return _Placed(expr, self._exprs[key], nodes, height)
 
     def flatten(self, arg: Arg, depth: int = MAX_DEPTH) -> list[tuple[int, int]]:
-        """The kind and the value of an argument, followed by those of its items."""
+        """Return the kind and the value of an argument, followed by those of its items."""
         if depth == 0:
             raise ProgramError(f"an argument is nested deeper than {MAX_DEPTH}")
         if isinstance(arg, tuple):
@@ -121,32 +121,32 @@ class ArgPool:
 
 
 def read_exprs(*columns: Sequence[int]) -> tuple[tuple[Expr, ...], int]:
-    """All expressions, and how many nodes they have, counted as often as they occur.
+    """Return all expressions, and their number of nodes, counted as often as they occur.
 
-    Sizes and depths are counted while they are built: parts may be shared without end.
+    Sizes and depths are counted during reading because expressions may share parts without limit.
     """
-    made: list[Expr] = []
+    exprs: list[Expr] = []
     sizes: list[int] = []
     depths: list[int] = []
     total = 0
     for code, first, second in zip(*columns, strict=True):
         op = _OPS[code]
         if op in LEAVES:
-            made.append(Expr(op, _double(first) if op is Op.FLOAT else first))
+            exprs.append(Expr(op, _double(first) if op is Op.FLOAT else first))
             sizes.append(1)
             depths.append(1)
             total += 1
             continue
         used = (first, second)[: operands(op)]
-        if not all(0 <= i < len(made) for i in used):
+        if not all(0 <= i < len(exprs) for i in used):
             raise ValueError("an expression uses one that does not stand before it")
-        made.append(Expr(op, 0, tuple(made[i] for i in used)))
+        exprs.append(Expr(op, 0, tuple(exprs[i] for i in used)))
         sizes.append(1 + sum(sizes[i] for i in used))
         depths.append(1 + max(depths[i] for i in used))
         total += sizes[-1]
         if sizes[-1] > MAX_EXPR_NODES or depths[-1] > MAX_DEPTH or total > MAX_ALL_EXPR_NODES:
             raise ValueError("an expression is too large")
-    return tuple(made), total
+    return tuple(exprs), total
 
 
 class ArgReader:
@@ -189,27 +189,27 @@ class ArgReader:
 
 
 def take(count: int, rest: Iterator[T]) -> tuple[T, ...]:
-    """The next parts, of which there must be as many."""
+    """Return the next `count` parts; raise ValueError if there are fewer."""
     taken = tuple(itertools.islice(rest, count))
     if len(taken) < count:
         raise ValueError("a list is incomplete")
     return taken
 
 
-def all_of(made: list[T], *rests: Iterator[object]) -> tuple[T, ...]:
-    """What was made, after nothing may be left of what it was made from."""
+def require_exhausted(items: list[T], *rests: Iterator[object]) -> tuple[T, ...]:
+    """Return the items; raise ValueError if an iterator that they were built from has parts left."""
     if any(True for rest in rests for _ in rest):
         raise ValueError("a list has more parts than are used")
-    return tuple(made)
+    return tuple(items)
 
 
 def _bits(number: float) -> int:
-    """A double's bits; every NaN as the same one, so that equal programs give equal bytes."""
+    """Return a double's bits. Every NaN has the same bits, so that equal programs give equal bytes."""
     return int(_LONG.unpack(_DOUBLE.pack(math.nan if math.isnan(number) else number))[0])
 
 
 def _index(value: int) -> int:
-    """The value, which must not count from the end."""
+    """Return the value; raise IndexError if it is negative."""
     if value < 0:
         raise IndexError(f"the index {value} is negative")
     return value

@@ -1,4 +1,4 @@
-"""Control flow: its instructions, and which values hold what goes into its blocks, on which all rooms must agree."""
+"""Control flow: iteration over its instructions, and the values that the inputs of its blocks share memory with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from delegate.program.model import Block, Instruction, Structure, StructuredCall
 
 
 def walk(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
-    """Instructions in order, those of the blocks of control flow behind it."""
+    """Yield instructions in order; the instructions of blocks follow their structured call."""
     for call in instructions:
         yield call
         if isinstance(call, StructuredCall):
@@ -17,17 +17,17 @@ def walk(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
 
 
 def block_bases(call: StructuredCall, block: Block) -> Iterator[tuple[int, int]]:
-    """The inputs of a block that equal another value when the block starts, each with that value.
+    """Yield the inputs of a block that equal another value at its start, each with that value.
 
-    For a carried input it is the result of the call, which holds the carried value from turn to turn; for a captured
-    one it is the operand. Parts of sequences equal no other value.
+    For a carried input it is the result of the call, which holds the carried value between iterations. For a captured
+    input it is the operand. Parts of sequences equal no other value.
     """
-    behind = call.carried + call.sequences
-    captured = operands(call)[behind:]
+    first_captured = call.carried + call.sequences
+    captured = operands(call)[first_captured:]
     yield from zip(block.inputs[: call.carried], call.outputs[: call.carried], strict=True)
-    yield from zip(block.inputs[behind:], captured, strict=True)
+    yield from zip(block.inputs[first_captured:], captured, strict=True)
 
 
 def operands(call: StructuredCall) -> tuple[int, ...]:
-    """What the blocks take: all operands but the predicate."""
+    """Return the operands that the blocks get: all but the predicate of IF."""
     return call.operands[1:] if call.kind is Structure.IF else call.operands

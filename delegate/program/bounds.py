@@ -1,7 +1,7 @@
 """The bounds of symbolic sizes: interval arithmetic over the ranges of a method's symbols.
 
-What it gives always holds, for every choice of symbols within their ranges, also where a size does not grow with its
-symbols. It need not be the least bound.
+The bounds hold for every choice of symbols within their ranges, even if a size does not grow with its symbols. They
+need not be the tightest bounds.
 """
 
 from __future__ import annotations
@@ -74,16 +74,16 @@ _MONOTONE: dict[Op, Callable[[float], float]] = {
 
 
 class Bounds:
-    """The bounds of expressions over some symbols; each expression is looked at once, however many sizes share it."""
+    """The bounds of expressions over some symbols. Each expression is evaluated once, however many sizes share it."""
 
     def __init__(self, symbols: Sequence[Symbol]) -> None:
         self._symbols = symbols
         self._known: dict[int, tuple[Expr, Interval]] = {}  # by identity; the expression is kept, so that it stays
 
     def interval(self, expr: Expr) -> Interval:
-        """Bounds of the values of an expression; infinite where none is known."""
-        if (found := self._known.get(id(expr))) is not None:
-            return found[1]
+        """Return bounds of the values of an expression; infinite if none is known."""
+        if (known := self._known.get(id(expr))) is not None:
+            return known[1]
         try:
             low, high = self._interval(expr)
             if math.isnan(low) or math.isnan(high):
@@ -91,9 +91,9 @@ class Bounds:
         except OverflowError:
             low, high = _ALL
         # what exceeds 64 bits is an error when it is evaluated
-        made = -math.inf if low < -_LARGEST else low, math.inf if high > _LARGEST else high
-        self._known[id(expr)] = expr, made
-        return made
+        interval = -math.inf if low < -_LARGEST else low, math.inf if high > _LARGEST else high
+        self._known[id(expr)] = expr, interval
+        return interval
 
     def _interval(self, expr: Expr) -> Interval:
         if expr.op in (Op.CONST, Op.FLOAT):
@@ -110,13 +110,13 @@ class Bounds:
         return _ALL
 
     def largest(self, dim: Dim) -> int | None:
-        """The size that a dimension never exceeds, or None where no such size is known."""
+        """Return the size that a dimension never exceeds; None if there is no known bound."""
         if isinstance(dim, int):
             return dim
         bound = self.interval(dim)[1]
         return None if math.isinf(bound) else max(int(bound), 0)
 
     def largest_count(self, shape: Iterable[Dim]) -> int | None:
-        """The number of elements that a shape never exceeds, or None where no such number is known."""
+        """Return the number of elements that a shape never exceeds; None if there is no known bound."""
         sizes = [self.largest(dim) for dim in shape]
         return None if None in sizes else math.prod(size for size in sizes if size is not None)

@@ -1,4 +1,4 @@
-"""What all parts of the verifier share: how a fault is told, and the checks of indices, shapes and expressions."""
+"""Checks that all parts of the verifier share: error reports, indices, shapes and expressions."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def fail(what: str, where: str) -> NoReturn:
 
 
 def check_index(index: int, table: Sequence[object], what: str, where: str) -> None:
-    """An index is one of a table."""
+    """Raise ProgramError unless the index is one of the table."""
     if not 0 <= index < len(table):
         fail(f"there is no {what} {index}, only {len(table)}", where)
 
 
 def check_shape(shape: Sequence[Dim], dtype: DType, where: str) -> None:
-    """A shape is one that an array can have; symbolic sizes are checked when they are known."""
+    """Raise ProgramError unless an array can have the shape. Symbolic sizes are checked when they are known."""
     if len(shape) > MAX_RANK:
         fail(f"it has {len(shape)} dimensions, more than {MAX_RANK}", where)
     sizes = [d for d in shape if isinstance(d, int)]
@@ -38,15 +38,15 @@ def check_shape(shape: Sequence[Dim], dtype: DType, where: str) -> None:
 
 
 def sizes_text(shape: Iterable[Dim]) -> str:
-    """A shape for people."""
+    """Return a shape as text for messages."""
     return f"[{', '.join(map(str, shape))}]"
 
 
 class Checker:
-    """Looks at one method.
+    """Checks one method.
 
     Attributes:
-        where: what is looked at, for the message.
+        where: the thing being checked, for messages.
     """
 
     def __init__(self, program: Program, method: Method) -> None:
@@ -59,11 +59,11 @@ class Checker:
         fail(what, self.where)
 
     def index(self, index: int, table: Sequence[object], what: str) -> None:
-        """An index is one of a table."""
+        """Raise ProgramError unless the index is one of the table."""
         check_index(index, table, what, self.where)
 
     def expr(self, expr: Expr) -> None:
-        """Its operators have their operands, and its symbols are there."""
+        """Raise ProgramError unless operators have their operands and symbols exist."""
         if id(expr) in self._checked:
             return
         if expr.op is Op.SYMBOL:

@@ -1,4 +1,4 @@
-"""What a method declares: trees, values and where they lie, inputs, symbols, guards."""
+"""Checks of a method's declarations: trees, values and their storage, inputs, symbols, guards."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from delegate.program.model import Constant, Method, Program, State, StorageKind
 _KEYED = {"tuple": False, "list": False, "dict": True, "namedtuple": True, "record": True}  # kinds of trees
 
 
-class Declared(Checker):
-    """Checks all of a method but its instructions.
+class DeclarationChecker(Checker):
+    """Checks of everything in a method but its instructions.
 
     Attributes:
-        outputs: numbers of those whose memory a value has.
+        outputs: the numbers of the outputs whose memory a value uses.
     """
 
     def __init__(self, program: Program, method: Method, bounds: Bounds) -> None:
@@ -25,7 +25,7 @@ class Declared(Checker):
         self.outputs: set[int] = set()
 
     def verify(self) -> None:
-        """Raise ProgramError where something makes no sense."""
+        """Raise ProgramError if a declaration is invalid."""
         self._check_trees()
         for index, value in enumerate(self.method.values):
             self.where = f"{self.name}, value %{index} {value.name!r}"
@@ -90,8 +90,8 @@ class Declared(Checker):
 
     def _check_like(self, value: Value, tensor: Constant | State) -> None:
         if (value.dtype, value.shape) != (tensor.dtype, tensor.shape):
-            found = f"{value.dtype.name}{sizes_text(value.shape)}"
-            self.fail(f"it is {found}, its tensor {tensor.name!r} is {tensor.dtype.name}{sizes_text(tensor.shape)}")
+            actual = f"{value.dtype.name}{sizes_text(value.shape)}"
+            self.fail(f"it is {actual}, its tensor {tensor.name!r} is {tensor.dtype.name}{sizes_text(tensor.shape)}")
 
     def _check_arena(self, value: Value) -> None:
         storage = value.storage
@@ -142,7 +142,7 @@ class Declared(Checker):
             self.index(symbol.dim, self.method.values[value].shape if value >= 0 else (), "dimension")
 
     def _check_sizes_of_inputs(self) -> None:
-        """They are compared with the caller's before anything runs, so other inputs have to tell them."""
+        """Check that sizes of inputs depend on inputs alone: they are compared with the caller's before a run."""
         symbols, sets = self.method.symbols, SymbolSets()
         late = set_of(i for i, s in enumerate(symbols) if s.input < 0)
         for leaf in self.method.inputs:

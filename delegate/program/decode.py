@@ -1,9 +1,9 @@
-"""The FlatBuffers tables of a program file -> Program. The tables are untrusted.
+"""Reading of a program from the FlatBuffers tables of a file. The tables are untrusted.
 
-FlatBuffers for Python checks nothing. Here every access that leaves the buffer, and every code that means nothing,
-becomes a ProgramError in one place, `decode`. Two more rules keep a forged file from running without end: nesting is
-limited (see `limits`), and all that is read is paid for from a budget of as many bytes as the tables have. Tables that
-`encode` wrote share no parts, so they never cost more; tables that refer to one part many times do.
+FlatBuffers for Python checks nothing. An access outside the buffer or an unknown code becomes a ProgramError in one
+place, `decode`. Two more rules stop a forged file from running forever. Nesting is limited (see `limits`). All reads
+are charged to a budget of as many bytes as the tables have. Tables that `encode` wrote share no parts, so they stay
+within the budget; tables that refer to one part many times do not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from delegate.errors import ProgramError
 from delegate.program import schema_generated as schema
-from delegate.program.arguments import ArgReader, all_of, read_exprs, take
+from delegate.program.arguments import ArgReader, read_exprs, require_exhausted, take
 from delegate.program.dtypes import DType
 from delegate.program.expr import Dim, Expr
 from delegate.program.limits import (
@@ -53,13 +53,14 @@ from delegate.program.segments import DIGEST_SIZE, Directory
 
 _ITEM_BYTES = 8  # at least, of an entry of a vector of tables or texts with what it refers to
 _DTYPES = {t.value: t for t in DType}
-_HOMES = {h.value: h for h in StorageKind}
+_STORAGE_KINDS = {h.value: h for h in StorageKind}
 _STRUCTURES = {s.value: s for s in Structure}
 _TREE_KINDS = {code: name for name, code in vars(schema.TreeKind).items() if not name.startswith("_")}
 
 
 def decode(tables: memoryview) -> tuple[Program, Directory]:
-    """The program without its segments, and where they lie. What an older version lacks gets its default.
+    """Return the program without its segments, and the directory of the segments. Fields missing in an older version
+    get defaults.
 
     Args:
         tables: as `encode` wrote them, or anything.
@@ -109,13 +110,13 @@ class _Decoder:
             raise ValueError("parts are longer than the file, or used more than once")
 
     def _items(self, item: Any, field: str) -> Iterator[Any]:
-        """The tables of a vector of tables, or its texts."""
+        """Return the tables of a vector of tables, or its texts."""
         count = getattr(item, f"{field}Length")()
         self._spend(_ITEM_BYTES * count)
         return map(getattr(item, field), range(count))
 
     def _numbers(self, item: Any, field: str) -> tuple[int, ...]:
-        """A vector of numbers."""
+        """Return a vector of numbers."""
         if not getattr(item, f"{field}Length")():
             return ()
         vector = getattr(item, f"{field}AsNumpy")()
@@ -123,7 +124,7 @@ class _Decoder:
         return tuple(vector.tolist())
 
     def _bytes(self, item: Any, field: str) -> bytes:
-        """A vector of bytes: they count as numbers, and take an eighth of the memory."""
+        """Return a vector of bytes. A bytes object takes an eighth of the memory of a tuple."""
         if not getattr(item, f"{field}Length")():
             return b""
         vector = getattr(item, f"{field}AsNumpy")()
@@ -131,7 +132,7 @@ class _Decoder:
         return bytes(vector)
 
     def _text(self, data: bytes | None, most: int | None = None) -> str:
-        """A text of at most so many bytes."""
+        """Return a text; raise ProgramError if it has more than `most` bytes."""
         if data is None:
             return ""
         self._spend(len(data))
@@ -165,7 +166,7 @@ class _Decoder:
         self._spec_parts += sum(map(text.count, ",[{"))
         if self._specs > MAX_SPECS or self._spec_parts > MAX_SPEC_PARTS:
             raise ValueError("the compile specs are too large")
-        specs = json.loads(text, parse_constant=_refuse)
+        specs = json.loads(text, parse_constant=_reject_constant)
         if not isinstance(specs, dict):
             raise ValueError("compile specs are not a JSON object")
         name, backend = self._name(item.Name()), self._name(item.Backend())
@@ -217,10 +218,10 @@ class _Decoder:
         codes = self._bytes(item, "Dtypes"), self._bytes(item, "Homes")
         columns = [*codes, *(self._numbers(item, f) for f in ("Ranks", "Indices", "Offsets"))]
         values = []
-        for name, dtype, home, rank, index, offset in zip(self._texts(item, "Names"), *columns, strict=True):
+        for name, dtype, kind, rank, index, offset in zip(self._texts(item, "Names"), *columns, strict=True):
             shape: tuple[Dim, ...] = tuple(d if d >= 0 else exprs[-1 - d] for d in take(rank, sizes))
-            values.append(Value(name, _DTYPES[dtype], shape, Storage(_HOMES[home], index, offset)))
-        return all_of(values, sizes)
+            values.append(Value(name, _DTYPES[dtype], shape, Storage(_STORAGE_KINDS[kind], index, offset)))
+        return require_exhausted(values, sizes)
 
     def _symbol(self, item: Any) -> Symbol:
         maximum = item.Maximum() if item.Bounded() else None
@@ -235,17 +236,17 @@ class _Decoder:
         columns = [self._bytes(item, "Kinds"), *(self._numbers(item, f) for f in fields)]
         calls: list[Instruction] = []
         for kind, target, source, arg_count, output_count in zip(*columns, strict=True):
-            given, made = take(arg_count, args), take(output_count, outputs)
+            operands, results = take(arg_count, args), take(output_count, outputs)
             if kind == schema.CallKind.KERNEL:
-                calls.append(KernelCall(target, given, made, source))
+                calls.append(KernelCall(target, operands, results, source))
             elif kind == schema.CallKind.DELEGATE:
-                calls.append(DelegateCall(target, _indices(given), made))
+                calls.append(DelegateCall(target, _indices(operands), results))
             elif kind == schema.CallKind.STRUCTURED:
                 (table,) = take(1, structured)
-                calls.append(self._structured(table, reader, _indices(given), made, depth))
+                calls.append(self._structured(table, reader, _indices(operands), results, depth))
             else:
                 raise ValueError(f"no kind of instruction has the code {kind}")
-        return all_of(calls, args, outputs, structured)
+        return require_exhausted(calls, args, outputs, structured)
 
     def _structured(
         self, item: Any, reader: ArgReader, operands: tuple[int, ...], outputs: tuple[int, ...], depth: int
@@ -261,7 +262,7 @@ class _Decoder:
 
     def _tree(self, item: Any, field: str, reader: ArgReader) -> Tree:
         nodes = self._items(item, field)
-        (root,) = all_of([self._subtree(nodes, reader, MAX_DEPTH)], nodes)
+        (root,) = require_exhausted([self._subtree(nodes, reader, MAX_DEPTH)], nodes)
         return root
 
     def _subtree(self, nodes: Iterator[Any], reader: ArgReader, depth: int) -> Tree:
@@ -282,11 +283,11 @@ def _key(arg: Arg) -> str | int:
 
 
 def _indices(args: tuple[Arg, ...]) -> tuple[int, ...]:
-    """The indices in arguments that are all values."""
+    """Return the indices in arguments that are all values; raise ValueError if one is not."""
     if not all(isinstance(a, Ref) for a in args):
         raise ValueError("an instruction takes something that is no value")
     return tuple(a.index for a in args if isinstance(a, Ref))
 
 
-def _refuse(constant: str) -> float:
+def _reject_constant(constant: str) -> float:
     raise ValueError(f"{constant} is not JSON")

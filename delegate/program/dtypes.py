@@ -33,27 +33,27 @@ class DType(Enum):
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy type that stores it."""
+        """The NumPy type of its arrays."""
         return _NUMPY[self]
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element."""
+        """The bytes per element."""
         return _NUMPY[self].itemsize
 
     @property
     def is_floating(self) -> builtins.bool:
-        """Whether it is a real floating-point type."""
+        """Return True for a real floating-point type."""
         return self in _FLOATING
 
     @property
     def is_integral(self) -> builtins.bool:
-        """Whether it is an integer type; bool is not."""
+        """Return True for an integer type; bool is not one."""
         return _NUMPY[self].kind in "iu" and self is not DType.bfloat16
 
     @classmethod
     def of(cls, dtype: np.dtype[Any]) -> DType:
-        """The type that a NumPy dtype stores; raises KeyError for one that has none."""
+        """Return the type that a NumPy dtype stores; raise KeyError if there is none."""
         return _FROM_NUMPY[dtype]
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Program -> the FlatBuffers tables of a program file."""
+"""Writing of a program as the FlatBuffers tables of a file."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ IDENTIFIER = b"DLG1"
 
 
 def encode(program: Program, directory: Directory) -> bytes:
-    """The tables of a program whose segments lie as the directory says.
+    """Return the tables of a program whose segments lie where the directory says.
 
     Raises:
-        ProgramError: the program holds something that a file cannot: a number beyond 64 bits, an argument of a foreign
-            type, compile specs that are not JSON, nesting beyond `limits`, or tables beyond 2 GiB.
+        ProgramError: a number exceeds 64 bits, an argument has a foreign type, compile specs are not JSON, nesting
+            exceeds `limits`, or the tables exceed 2 GiB.
     """
     try:
         return _Encoder().program(program, directory)
@@ -56,7 +56,7 @@ def encode(program: Program, directory: Directory) -> bytes:
 
 
 class _Encoder:
-    """Writes tables into one builder. FlatBuffers wants children written before their parents."""
+    """Writes tables into one builder. FlatBuffers requires children before their parents."""
 
     def __init__(self) -> None:
         self._builder = flatbuffers.Builder(1 << 16)
@@ -232,7 +232,7 @@ class _Encoder:
 
 
 class _Row(NamedTuple):
-    """An instruction as the vectors of Instructions hold it."""
+    """An instruction in the form of the vectors of Instructions."""
 
     kind: int
     target: int

@@ -1,7 +1,7 @@
-"""Symbolic numbers: sizes, and what is computed from sizes, that are known only when a method is called.
+"""Symbolic numbers: sizes, and numbers computed from sizes, that are known only when a method is called.
 
-An expression is a small immutable tree. It is stored in program files as data and evaluated by walking; nothing of a
-file is ever parsed as code. Evaluation is total: whatever a file holds gives a number or an `InputError`.
+An expression is a small immutable tree. Program files store it as data, and it is evaluated by walking. Nothing in a
+file is parsed as code. Evaluation of any file gives a number or an `InputError`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LEAVES = frozenset({Op.CONST, Op.SYMBOL, Op.FLOAT})
 
 
 def _pow(base: Number, exponent: Number) -> Number:
-    """Raises OverflowError where an integer of more than 64 bits would be the result."""
+    """Raise OverflowError if the result would be an integer of more than 64 bits."""
     if isinstance(base, int) and isinstance(exponent, int) and exponent >= 0:
         if abs(base) > 1 and exponent > 64:
             raise OverflowError("the power is too large")
@@ -94,27 +94,27 @@ _UNARY = frozenset({Op.NOT, Op.TO_FLOAT, Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND, 
 _LARGEST = 2**63 - 1
 
 
-_LONGEST = 256  # characters of a text that is shown
+_LONGEST = 256  # characters of a text in a message
 _MOST_NAMED = 8  # symbols in a message
 
 
-def cut(pieces: Iterable[str]) -> str:
-    """The pieces joined; what exceeds the characters that a line has room for is left out, and not even made."""
+def shorten(pieces: Iterable[str]) -> str:
+    """Join the pieces up to a maximum length. Pieces beyond it are not even computed."""
     if isinstance(pieces, str):
         return pieces if len(pieces) <= _LONGEST else f"{pieces[:_LONGEST]}..."
-    made, size = [], 0
+    parts, size = [], 0
     for piece in pieces:
-        made.append(piece)
+        parts.append(piece)
         size += len(piece)
         if size > _LONGEST:
-            return f"{''.join(made)[:_LONGEST]}..."
-    return "".join(made)
+            return f"{''.join(parts)[:_LONGEST]}..."
+    return "".join(parts)
 
 
 class Symbols(dict[int, Number]):
-    """The numbers of symbols. The values of expressions over them are remembered: many sizes share one expression.
+    """The numbers of symbols, with a cache of the values of expressions over them. Many sizes share one expression.
 
-    A symbol may be added, and none changed.
+    Symbols may be added, but not changed.
     """
 
     __slots__ = ("values_of",)
@@ -125,7 +125,7 @@ class Symbols(dict[int, Number]):
 
 
 def operands(op: Op) -> int:
-    """How many operands an operation takes."""
+    """Return the number of operands of an operation."""
     return 0 if op in LEAVES else 1 if op in _UNARY else 2
 
 
@@ -144,14 +144,14 @@ class Expr:
     args: tuple[Expr, ...] = ()
 
     def evaluate(self, symbols: Mapping[int, Number]) -> Number:
-        """Its value where symbol i has the value `symbols[i]`; `Symbols` remember it.
+        """Return the value if symbol i has the value `symbols[i]`. `Symbols` cache it.
 
         Raises:
-            InputError: it has no value for these symbols, e.g. for a division by zero, or it exceeds 64 bits.
+            InputError: the expression has no value, e.g. after a division by zero, or its value exceeds 64 bits.
         """
-        known = symbols.values_of if isinstance(symbols, Symbols) else {}
-        if (found := known.get(id(self))) is not None:
-            return found[1]
+        cache = symbols.values_of if isinstance(symbols, Symbols) else {}
+        if (cached := cache.get(id(self))) is not None:
+            return cached[1]
         try:
             value = self._evaluate(symbols)
         except (ArithmeticError, ValueError) as error:
@@ -161,7 +161,7 @@ class Expr:
                 where=", ".join(f"s{i} = {symbols[i]}" for i in named),
                 remedy="give other sizes, or guard the computation in the model",
             ) from error
-        known[id(self)] = self, value
+        cache[id(self)] = self, value
         return value
 
     def _evaluate(self, symbols: Mapping[int, Number]) -> Number:
@@ -169,21 +169,21 @@ class Expr:
             return symbols[int(self.value)]
         if self.op in LEAVES:
             return self.value
-        made = _EVALUATE[self.op](*[arg._evaluate(symbols) for arg in self.args])
-        if isinstance(made, int) and abs(made) > _LARGEST:
+        result = _EVALUATE[self.op](*[arg._evaluate(symbols) for arg in self.args])
+        if isinstance(result, int) and abs(result) > _LARGEST:
             raise OverflowError("it exceeds 64 bits")
-        return made
+        return result
 
     def free_symbols(self) -> Iterator[int]:
-        """The indices of the symbols in it, with repetitions."""
+        """Yield the indices of the symbols in the expression, with repetitions."""
         if self.op is Op.SYMBOL:
             yield int(self.value)
         for arg in self.args:
             yield from arg.free_symbols()
 
     def text(self, names: Sequence[str]) -> str:
-        """The expression with the name `names[i]` for symbol i; "s<i>" for a symbol beyond them. A long one is cut."""
-        return cut(self._pieces(names))
+        """Return the expression with the name `names[i]` for symbol i, or "s<i>" without a name. A long text is cut."""
+        return shorten(self._pieces(names))
 
     def _pieces(self, names: Sequence[str]) -> Iterator[str]:
         if self.op is Op.SYMBOL:
@@ -208,7 +208,7 @@ Dim = int | Expr
 
 
 def evaluate(dim: Dim, symbols: Mapping[int, Number]) -> int:
-    """A dimension's size where symbol i has the value `symbols[i]`; raises InputError where that is no size."""
+    """Return a dimension's size if symbol i has the value `symbols[i]`; raise InputError if it is no size."""
     if isinstance(dim, int):
         return dim
     size = dim.evaluate(symbols)
@@ -218,7 +218,7 @@ def evaluate(dim: Dim, symbols: Mapping[int, Number]) -> int:
 
 
 def symbols_of(dim: Any) -> Iterator[int]:
-    """The indices of the symbols in an argument (a size, a number, nested tuples of these), with repetitions."""
+    """Yield the indices of the symbols in an argument (a size, a number, nested tuples of these), with repetitions."""
     if isinstance(dim, Expr):
         yield from dim.free_symbols()
     elif isinstance(dim, tuple):
@@ -233,28 +233,28 @@ class SymbolSets:
         self._known: dict[int, tuple[Expr, int]] = {}  # by identity; the expression is kept, so that it stays
 
     def of(self, arg: Any) -> int:
-        """The symbols in a size, a number, or nested tuples of these."""
+        """Return the symbols in a size, a number, or nested tuples of these."""
         if isinstance(arg, tuple):
-            made = 0
+            union = 0
             for item in arg:
-                made |= self.of(item)
-            return made
+                union |= self.of(item)
+            return union
         if not isinstance(arg, Expr):
             return 0
-        found = self._known.get(id(arg))
-        if found is None:
-            found = self._known[id(arg)] = arg, set_of(set(arg.free_symbols()))
-        return found[1]
+        cached = self._known.get(id(arg))
+        if cached is None:
+            cached = self._known[id(arg)] = arg, set_of(set(arg.free_symbols()))
+        return cached[1]
 
 
 def set_of(symbols: Iterable[int]) -> int:
-    """The set of these symbols."""
-    made = 0
+    """Return the set of these symbols."""
+    union = 0
     for symbol in symbols:
-        made |= 1 << symbol
-    return made
+        union |= 1 << symbol
+    return union
 
 
 def members(symbols: int) -> tuple[int, ...]:
-    """The symbols in a set, in order."""
+    """Return the symbols in a set, in order."""
     return tuple(i for i, bit in enumerate(reversed(f"{symbols:b}")) if bit == "1")

@@ -1,6 +1,6 @@
-"""The program file: header, tables, segments; saved whole or not at all, loaded by mapping.
+"""The program file: header, tables, segments. It is saved completely or not at all, and loaded by mapping.
 
-The layout, all numbers little-endian, is told in docs/file-format.md.
+docs/file-format.md describes the layout. All numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from delegate.program.verifier import verify
 from delegate.whole_files import replacing
 
 READABLE = frozenset({1, 2, 3, 4, 5})  # the versions of the format that `load` reads
-_FIRST_RELEASE = b"0.1.0"  # of this project that reads FORMAT_VERSION: told to users of older ones
+_FIRST_RELEASE = b"0.1.0"  # that reads FORMAT_VERSION; reported to users of older releases
 _HEADER = struct.Struct("<8sII16sQQQQ32x32s")
 _DIGEST_AT = _HEADER.size - 32
 _DAMAGED = "the file is damaged: copy it again, or lower the model again"
@@ -42,8 +42,8 @@ class _Header(NamedTuple):
 def save(program: Program, path: str | os.PathLike[str]) -> None:
     """Write a program to a file: completely, or not at all.
 
-    The file is written beside the old one, flushed to the disk, and put in its place; a program that is mapped from
-    the old one stays valid. Segments go to the disk one after the other, never joined in memory.
+    The new file is written next to the old one, flushed to the disk, and renamed. A program mapped from the old file
+    stays valid. Segments are written one after the other, never joined in memory.
 
     Raises:
         ProgramError: the program is not valid, or the file cannot be written. The old file is then untouched.
@@ -65,23 +65,25 @@ def save(program: Program, path: str | os.PathLike[str]) -> None:
 
 
 def serialize(program: Program) -> bytes:
-    """The bytes that `save` writes; equal programs give equal bytes. Raises ProgramError if it is not valid."""
+    """Return the bytes that `save` writes. Equal programs give equal bytes. Raise ProgramError if the program is
+    invalid.
+    """
     return b"".join(_parts(program))
 
 
 def load(source: Source, *, copy: bool = False) -> Program:
-    """Read a program and check all of it: structure, checksums, and meaning. Nothing of it is run.
+    """Read a program and check all of it: structure, checksums, and meaning. Nothing in it is run.
 
-    The segments are read-only views of the source, not copies. A file given by its path is mapped; the mapping needs no
-    closing: it lives as long as any view of it (a segment, an array over one) and goes with the last. Until then the
-    file must not be changed in place; replacing it, as `save` does, is safe. A binary file object is read from where
-    it stands to its end, and can be closed afterwards. A member of a zip archive is given as a `zipfile.Path`, a file
-    of a package as `importlib.resources` gives it.
+    The segments are read-only views of the source, not copies. A file given by path is mapped. The mapping lives as
+    long as any view of it (a segment, an array over one). Until then the file must not be changed in place; replacing
+    it, as `save` does, is safe. A binary file object is read from its position to its end, and can be closed
+    afterwards. A member of a zip archive is given as a `zipfile.Path`, a file of a package as returned by
+    `importlib.resources`.
 
     Args:
-        source: where the bytes are.
-        copy: read the bytes into memory of this process first, and check those: for a file that somebody else may cut
-            or overwrite meanwhile, which ends a process that has it mapped, or changes its answers.
+        source: the source of the bytes.
+        copy: read the bytes into memory of this process before the checks. Use it for a file that somebody else may
+            truncate or overwrite: that would crash a process with a mapping, or change its results.
 
     Raises:
         ProgramError: there is no such file, or it is not a sound program file of a known version.
@@ -90,7 +92,7 @@ def load(source: Source, *, copy: bool = False) -> Program:
 
 
 def parse(data: memoryview, name: str = "") -> Program:
-    """The program of these bytes, checked as `load` says; `name` is for messages."""
+    """Return the program of these bytes, checked as in `load`; `name` is for messages."""
     try:
         header = _read_header(data)
         program, directory = decode(data[header.tables : header.tables + header.tables_size])
@@ -104,16 +106,16 @@ def parse(data: memoryview, name: str = "") -> Program:
 
 
 def _parts(program: Program) -> Iterator[memoryview | bytes]:
-    """The file in pieces, after the program was verified."""
+    """Return the pieces of the file of a program, after verifying it."""
     verify(program)
     return iter(assemble(program))
 
 
 def assemble(program: Program) -> Iterator[memoryview | bytes]:
-    """The pieces of the file of a program that is not checked."""
+    """Yield the pieces of the file of a program without checking it."""
     segments = [flat(s) for s in program.segments]
     directory = layout(segments)
-    from delegate.program.encode import encode  # reading a file does without it
+    from delegate.program.encode import encode  # not needed to read a file
 
     tables = encode(program, directory)
     start = align(_HEADER.size + len(tables))
@@ -158,12 +160,14 @@ def _foreign(data: memoryview) -> str:
 def _check_version(header: _Header) -> None:
     if header.version in READABLE:
         return
-    found = f"the file has format version {header.version}, this delegate reads {', '.join(map(str, sorted(READABLE)))}"
+    problem = (
+        f"the file has format version {header.version}, this delegate reads {', '.join(map(str, sorted(READABLE)))}"
+    )
     release = header.first_release.rstrip(b"\0")
     if header.version > max(READABLE):
         newer = f"delegate {release.decode()} or newer" if re.fullmatch(rb"[0-9.]+", release) else "a newer delegate"
-        raise ProgramError(found, remedy=f"install {newer}, or lower the model again with this one")
-    raise ProgramError(found, remedy="lower the model again with this delegate")
+        raise ProgramError(problem, remedy=f"install {newer}, or lower the model again with this one")
+    raise ProgramError(problem, remedy="lower the model again with this delegate")
 
 
 def _sha256(*parts: memoryview | bytes) -> bytes:
@@ -174,7 +178,7 @@ def _sha256(*parts: memoryview | bytes) -> bytes:
 
 
 def _owner(program: Program, segment: int) -> str:
-    """What a segment belongs to."""
+    """Return the owner of a segment, for messages."""
     tables = (("constant", program.constants), ("state", program.states), ("delegate", program.delegates))
     owners = [f"{kind} {row.name!r}" for kind, rows in tables for row in rows if row.segment == segment]
     owners += [f"data of delegate {spec.name!r}" for spec in program.delegates if segment in spec.data]

@@ -1,4 +1,4 @@
-"""What a method does: its instructions in the order of execution, and which values can be read where."""
+"""Checks of a method's instructions: their order, and the values that each may read."""
 
 from __future__ import annotations
 
@@ -27,48 +27,48 @@ from delegate.program.written_inputs import written_input
 
 _BLOCKS = {Structure.IF: 2, Structure.WHILE: 2, Structure.SCAN: 1, Structure.MAP: 1}
 _READ_ONLY = {StorageKind.INPUT, StorageKind.CONSTANT}  # but for `written_input`
-_GIVEN = {StorageKind.INPUT, StorageKind.CONSTANT, StorageKind.STATE}  # there before the first instruction
+_INITIAL = {StorageKind.INPUT, StorageKind.CONSTANT, StorageKind.STATE}  # available before the first instruction
 _LEAST_BRANCHES = 2
 
 
 class _Branch:
-    """What a branch that may run beside others reads, and what it writes that was there before: home and index."""
+    """The memory that a branch of PARALLEL reads, and the older memory that it writes, by storage kind and index."""
 
     def __init__(self) -> None:
         self.read: set[tuple[StorageKind, int]] = set()
         self.written: set[tuple[StorageKind, int]] = set()
 
 
-class Flow(Checker):
-    """Checks the instructions of a method whose declarations are right.
+class FlowChecker(Checker):
+    """Checks of the instructions of a method with valid declarations.
 
     Args:
-        program, method: that they are of.
-        is_fallback: whether the method stands in for a delegate.
-        outputs: numbers of those whose memory a value has.
+        program, method: the owner of the instructions.
+        is_fallback: true if the method replaces a delegate.
+        outputs: the numbers of the outputs whose memory a value uses.
     """
 
     def __init__(self, program: Program, method: Method, *, is_fallback: bool, outputs: Set[int]) -> None:
         super().__init__(program, method)
         self._is_fallback, self._outputs = is_fallback, outputs
-        self._readable = [v.storage.kind in _GIVEN for v in method.values]
-        self._made = list(self._readable)
-        self._owner = list(range(len(method.values)))  # what an alias is a view of, in the end
-        self._branch: _Branch | None = None  # the one that is looked at
+        self._readable = [v.storage.kind in _INITIAL for v in method.values]
+        self._defined = list(self._readable)
+        self._owner = list(range(len(method.values)))  # the value that owns the memory
+        self._branch: _Branch | None = None  # the current one
 
     def verify(self) -> None:
-        """Raise ProgramError where something makes no sense."""
+        """Raise ProgramError if an instruction is invalid."""
         self._instructions(self.method.instructions, "instruction")
         self.where = f"{self.name}, outputs"
         self._args(self.method.outputs)
         self._check_outputs()
         for index, value in enumerate(self.method.values):
-            if not self._made[index]:
+            if not self._defined[index]:
                 self.where = f"{self.name}, value %{index} {value.name!r}"
                 self.fail("no instruction makes it")
 
     def _check_outputs(self) -> None:
-        """What lies in an output's memory is that output, or the output is a view of it."""
+        """Check that the value in an output's memory is that output, or that the output is a view of it."""
         for number in self._outputs:
             ref = self.method.outputs[number]
             index = self._owner[ref.index] if isinstance(ref, Ref) else -1
@@ -92,9 +92,9 @@ class Flow(Checker):
             self.index(call.source, self.method.sources, "source")
         across = self.program.operators[call.operator] == COPY_ACROSS
         uploads = across and any(self._on_device(o) for o in call.outputs)
-        fetched = int(across and not uploads)
-        self._args(call.args[:fetched], None)
-        self._args(call.args[fetched:])
+        fetch_count = int(across and not uploads)
+        self._args(call.args[:fetch_count], None)
+        self._args(call.args[fetch_count:])
         if (number := written_input(self.program, self.method, call)) is not None:
             self._write(Storage(StorageKind.INPUT, number))
             return
@@ -102,12 +102,12 @@ class Flow(Checker):
         self._make(call.outputs, aliases=True, space=None if uploads else 0)
 
     def _write(self, storage: Storage) -> None:
-        """Note that an instruction writes what was there before."""
+        """Record that an instruction writes memory that existed before."""
         if self._branch is not None:
             self._branch.written.add((storage.kind, storage.index))
 
     def _check_aliases(self, call: KernelCall) -> None:
-        """A kernel gives views of its first argument alone: lifetimes count on that."""
+        """Check that a kernel returns views of its first argument alone. Lifetimes depend on it."""
         for index in call.outputs:
             self.index(index, self.method.values, "value")
             storage = self.method.values[index].storage
@@ -130,14 +130,14 @@ class Flow(Checker):
             self._check_fallback(call, self.program.fallbacks[spec.fallback])
 
     def _check_fallback(self, call: DelegateCall, fallback: Method) -> None:
-        """It takes and gives as many tensors as the delegate, of the same dtypes."""
+        """Check that a fallback has as many inputs and outputs as the delegate, of the same dtypes."""
         values = self.method.values
         for what, indices, refs in (
             ("take", call.inputs, [Ref(i.value) for i in fallback.inputs if i.value >= 0]),
             ("give", call.outputs, fallback.outputs),
         ):
-            found = [fallback.values[r.index].dtype if isinstance(r, Ref) else None for r in refs]
-            if found != [values[i].dtype for i in indices]:
+            dtypes = [fallback.values[r.index].dtype if isinstance(r, Ref) else None for r in refs]
+            if dtypes != [values[i].dtype for i in indices]:
                 self.fail(f"the fallback {fallback.name!r} does not {what} what its delegate does")
 
     def _parallel_call(self, call: StructuredCall, path: str) -> None:
@@ -160,9 +160,9 @@ class Flow(Checker):
             self._instructions(block.instructions, f"{path}, block {number}, instruction")
             self.where = place
             self._read(block.outputs)
-            made = {o for inner in block.instructions for o in inner.outputs}
+            defined = {o for inner in block.instructions for o in inner.outputs}
             for index in block.outputs:
-                if index not in made or self.method.values[index].storage.kind in _GIVEN:
+                if index not in defined or self.method.values[index].storage.kind in _INITIAL:
                     self.fail(f"the branch gives value %{index}, which it does not make")
             for inner in block.instructions:
                 self._forget(inner.outputs)
@@ -173,7 +173,7 @@ class Flow(Checker):
         self._check_writes(branches)
 
     def _check_writes(self, branches: Sequence[_Branch]) -> None:
-        """What one branch writes that was there before, a state or an input, no other branch reads or writes."""
+        """Check that no branch uses an older state or input that another branch writes."""
         touched = Counter(memory for branch in branches for memory in branch.read | branch.written)
         for memory in sorted({m for b in branches for m in b.written}, key=lambda m: (m[0].value, m[1])):
             if touched[memory] > 1:
@@ -208,8 +208,8 @@ class Flow(Checker):
         for number, (block, expected) in enumerate(zip(call.blocks, outputs, strict=True)):
             self.where = f"{self.name}, {path}, block {number}"
             if (len(block.inputs), len(block.outputs)) != (inputs, expected):
-                given = f"{len(block.inputs)} values and gives {len(block.outputs)}"
-                self.fail(f"the block takes {given}, {call.kind.name} needs {inputs} and {expected}")
+                actual = f"{len(block.inputs)} values and gives {len(block.outputs)}"
+                self.fail(f"the block takes {actual}, {call.kind.name} needs {inputs} and {expected}")
             self._block(call, block, f"{path}, block {number}, instruction")
         self.where = f"{self.name}, {path}"
         self._make(call.outputs[call.carried :], aliases=False)
@@ -223,12 +223,12 @@ class Flow(Checker):
         self._instructions(block.instructions, path)
         self.where = place
         self._read(block.outputs)
-        for made in block.instructions:
-            self._forget(made.outputs)
+        for inner in block.instructions:
+            self._forget(inner.outputs)
         self._forget(block.inputs)
 
     def _check_block_input(self, index: int, base: int) -> None:
-        """An alias among a block's inputs is the value that it holds, of the same type."""
+        """Check that an alias among a block's inputs is an alias of the value that it holds, of the same type."""
         self.index(index, self.method.values, "value")
         values, storage = self.method.values, self.method.values[index].storage
         if storage.kind is not StorageKind.ALIAS:
@@ -239,12 +239,12 @@ class Flow(Checker):
             self.fail(f"%{index} {values[index].name!r} is another type than %{base}, which it is an alias of")
 
     def _forget(self, values: Iterable[int]) -> None:
-        """What a block made cannot be read behind it."""
+        """Make values unreadable after the end of their block."""
         for index in values:
-            self._readable[index] = self.method.values[index].storage.kind in _GIVEN
+            self._readable[index] = self.method.values[index].storage.kind in _INITIAL
 
     def _read(self, values: Iterable[int], space: int | None = 0) -> None:
-        """Values are read by what reaches the host's memory and that space; None: any space."""
+        """Check that values can be read from the host's memory or from a memory space; None: any space."""
         for index in values:
             self.index(index, self.method.values, "value")
             if not self._readable[index]:
@@ -255,7 +255,7 @@ class Flow(Checker):
             self._check_reach(index, space)
 
     def _check_reach(self, index: int, space: int | None) -> None:
-        """What reaches the host's memory and a memory space of a device reaches no other device; None: all."""
+        """Check that a value does not lie in another device's memory. A space of None means no check."""
         storage = self.method.values[index].storage
         if (
             space is not None
@@ -271,21 +271,21 @@ class Flow(Checker):
         for index in values:
             self.index(index, self.method.values, "value")
             value = self.method.values[index]
-            name, home = f"value %{index} {value.name!r}", value.storage.kind
-            if home in _READ_ONLY:
-                self.fail(f"{name} is written, but {home.name} is read-only")
-            if home is StorageKind.STATE:
+            name, kind = f"value %{index} {value.name!r}", value.storage.kind
+            if kind in _READ_ONLY:
+                self.fail(f"{name} is written, but {kind.name} is read-only")
+            if kind is StorageKind.STATE:
                 self._write(value.storage)
                 continue
-            if self._made[index]:
+            if self._defined[index]:
                 self.fail(f"{name} is made twice")
-            if home is StorageKind.ALIAS:
+            if kind is StorageKind.ALIAS:
                 if not aliases:
                     self.fail(f"{name} is an alias, which only a kernel or a block can make")
                 self._read((value.storage.index,))
                 self._owner[index] = self._owner[value.storage.index]
             self._check_reach(index, space)
-            self._made[index] = self._readable[index] = True
+            self._defined[index] = self._readable[index] = True
 
     def _args(self, args: Iterable[Arg], space: int | None = 0) -> None:
         for arg in args:

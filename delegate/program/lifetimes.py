@@ -1,16 +1,18 @@
-"""When the values of a method live, and whether two that live at once share memory.
+"""The lifetimes of a method's values, and a check that values alive at the same time share no memory.
 
-Time is a count of steps: every instruction takes one, a structured call one before and one
-behind each of its blocks, and one at its end.
-A value lives from the step that makes it to the last that reads it or an alias of it, both included. Besides:
+Time is counted in steps. Every instruction takes one. A structured call takes one at its start, one before and one
+after each of its blocks, and one at its end. A value lives from the step that makes it to the last step that reads it
+or an alias of it, both included.
+
+In addition:
 
 - operands and outputs of a structured call live during the whole call;
 - inputs and outputs of a block live until the block ends, its inputs from its start;
-- what is made outside of a loop and read within lives until the loop ends.
+- a value made outside of a loop and read inside lives until the loop ends.
 
-Branches that may run at the same time (PARALLEL) have their steps one after another, as other blocks have. What one of
-them makes meets all that another one makes, whatever their steps are. What is made before and read in a branch lives
-until all branches end.
+Branches that may run at the same time (PARALLEL) have their steps one after another, like other blocks. A value of one
+branch overlaps in time with all values of another branch, whatever their steps are. A value made before and read in a
+branch lives until all branches end.
 """
 
 from __future__ import annotations
@@ -57,22 +59,22 @@ def check_memory(method: Method, bounds: Bounds) -> None:
                 spaces.setdefault(value.storage.index, []).append(index)
     for indices in spaces.values():
         _sweep(method, lifetimes, sizes, sorted(indices, key=lambda i: lifetimes.start[i]))
-        beside: dict[int, list[int]] = {}  # the first step of branches -> what they make
+        by_branches: dict[int, list[int]] = {}  # the first step of branches -> their values
         for index in indices:
             if (branch := lifetimes.branch.get(index)) is not None:
-                beside.setdefault(branch.start, []).append(index)
-        for values in beside.values():
-            _check_beside(method, lifetimes, sizes, values)
+                by_branches.setdefault(branch.start, []).append(index)
+        for values in by_branches.values():
+            _check_branches(method, lifetimes, sizes, values)
 
 
 def _sweep(method: Method, lifetimes: Lifetimes, sizes: Mapping[int, int], indices: Iterable[int]) -> None:
-    """Go through time and keep what lives, sorted by offset: only neighbours can overlap."""
+    """Walk through time with the live values sorted by offset: only neighbours can overlap."""
     memory = _Memory()
     ends: list[tuple[int, int]] = []
     for index in indices:
         while ends and ends[0][0] < lifetimes.start[index]:
-            done = heapq.heappop(ends)[1]
-            memory.remove((method.values[done].storage.offset, done))
+            expired = heapq.heappop(ends)[1]
+            memory.remove((method.values[expired].storage.offset, expired))
         offset = method.values[index].storage.offset
         before, after = memory.insert((offset, index))
         if before is not None and before[0] + sizes[before[1]] > offset:
@@ -82,21 +84,21 @@ def _sweep(method: Method, lifetimes: Lifetimes, sizes: Mapping[int, int], indic
         heapq.heappush(ends, (lifetimes.end[index], index))
 
 
-def _check_beside(method: Method, lifetimes: Lifetimes, sizes: Mapping[int, int], values: Iterable[int]) -> None:
-    """Go through memory: none of these values overlaps one that another of the branches makes."""
-    farthest = other = (0, -1, -1)  # end, branch and value of what reaches farthest, and of what does so in another
+def _check_branches(method: Method, lifetimes: Lifetimes, sizes: Mapping[int, int], values: Iterable[int]) -> None:
+    """Walk through memory and check that values of different branches do not overlap."""
+    farthest = other = (0, -1, -1)  # end, branch and value of the farthest one, and of the farthest in another branch
     for index in sorted(values, key=lambda i: method.values[i].storage.offset):
         offset, branch = method.values[index].storage.offset, lifetimes.branch[index].number
         before = farthest if farthest[1] != branch else other
         if before[0] > offset:
             _fail(method, before[2], index)
-        made = (offset + sizes[index], branch, index)
+        reach = (offset + sizes[index], branch, index)
         if branch == farthest[1]:
-            farthest = max(farthest, made)
-        elif made[0] > farthest[0]:
-            farthest, other = made, farthest
+            farthest = max(farthest, reach)
+        elif reach[0] > farthest[0]:
+            farthest, other = reach, farthest
         else:
-            other = max(other, made)
+            other = max(other, reach)
 
 
 def _fail(method: Method, first: int, second: int) -> None:
@@ -106,22 +108,22 @@ def _fail(method: Method, first: int, second: int) -> None:
 
 
 class Lifetimes:
-    """First and last step of every value that owns memory; an alias counts for the value that it is a view of.
+    """The first and last step of every value that owns memory. A read of an alias counts for the owner.
 
     Args:
-        method: whose values they are.
-        storages: of the values; only which of them are aliases, and of what, counts.
+        method: the owner of the values.
+        storages: of the values; only aliases matter.
 
     Attributes:
         start, end: the steps, by value; -1 for one that no instruction makes.
-        branch: that makes a value, where others may run at the same time.
+        branch: the branch that makes a value, if others may run at the same time.
     """
 
     def __init__(self, method: Method, storages: Sequence[Storage]) -> None:
         self._owner = list(range(len(method.values)))
         self._storages = storages
         self._step = 0
-        self._made: list[int] = []  # the values that own memory, in the order of their making
+        self._defined: list[int] = []  # the values that own memory, in order of definition
         self.branch: dict[int, Branch] = {}
         self.start = [-1] * len(method.values)
         self.end = [-1] * len(method.values)
@@ -130,7 +132,7 @@ class Lifetimes:
         self._read(refs(method.outputs), ())
 
     def _instructions(self, instructions: Iterable[Instruction], loops: tuple[set[int], ...]) -> None:
-        """Walk in the order of execution. `loops`: for each loop around, what is read in it."""
+        """Walk in the order of execution. `loops` holds the values read in each enclosing loop."""
         for call in instructions:
             self._step += 1
             if isinstance(call, StructuredCall):
@@ -140,22 +142,22 @@ class Lifetimes:
             self._make(call.outputs)
 
     def lifetime(self, index: int, size: int) -> Lifetime:
-        """That of a value of so many bytes."""
+        """Return the lifetime of a value of `size` bytes."""
         return Lifetime(size, self.start[index], self.end[index], self.branch.get(index))
 
     def _parallel(self, call: StructuredCall, loops: tuple[set[int], ...]) -> None:
         begin = self._step
         read: set[int] = set()
-        made: list[list[int]] = []
+        defined: list[list[int]] = []
         for block in call.blocks:
             self._step += 1
-            first = len(self._made)
+            first = len(self._defined)
             self._instructions(block.instructions, (*loops, read))
             self._step += 1
             self._read(block.outputs, (*loops, read))
-            made.append(self._made[first:])
+            defined.append(self._defined[first:])
         self._step += 1
-        for number, values in enumerate(made):
+        for number, values in enumerate(defined):
             self.branch.update(dict.fromkeys(values, Branch(begin, self._step, number)))
         outside = [index for index in read if self.start[index] < begin]
         self._read((*outside, *call.outputs), loops)
@@ -185,7 +187,7 @@ class Lifetimes:
                 self._owner[index] = self._owner[storage.index]
             else:
                 self.start[index] = self.end[index] = self._step
-                self._made.append(index)
+                self._defined.append(index)
 
     def _read(self, values: Iterable[int], loops: tuple[set[int], ...]) -> None:
         for index in values:
@@ -196,14 +198,14 @@ class Lifetimes:
 
 
 def reads(call: Instruction) -> Iterator[int]:
-    """The values that an instruction takes; of control flow its operands, not what its blocks read."""
+    """Return the values that an instruction takes; of control flow its operands, not the reads of its blocks."""
     if isinstance(call, KernelCall):
         return refs(call.args)
     return iter(call.operands if isinstance(call, StructuredCall) else call.inputs)
 
 
 def refs(args: Iterable[Arg]) -> Iterator[int]:
-    """The values in arguments, those inside lists too, in order."""
+    """Yield the values in arguments, those inside lists too, in order."""
     for arg in args:
         if isinstance(arg, tuple):
             yield from refs(arg)
@@ -212,7 +214,7 @@ def refs(args: Iterable[Arg]) -> Iterator[int]:
 
 
 class _Memory:
-    """A sorted set of blocks (offset, value) in buckets, so that millions of them do not make it slow."""
+    """A sorted set of blocks (offset, value) in buckets, so that millions of them stay fast."""
 
     def __init__(self) -> None:
         self._buckets: list[list[tuple[int, int]]] = [[]]
@@ -221,7 +223,7 @@ class _Memory:
         return max(bisect.bisect_right(self._buckets, block, key=_first) - 1, 0)
 
     def insert(self, block: tuple[int, int]) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
-        """Insert a block; gives its neighbours below and above."""
+        """Insert a block; return its neighbours below and above."""
         number = self._bucket(block)
         bucket = self._buckets[number]
         at = bisect.bisect(bucket, block)

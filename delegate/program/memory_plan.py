@@ -1,28 +1,27 @@
 """The memory planner: places blocks with known lifetimes into one arena, or into buffers that they share.
 
-Greedy by size, as in Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020): the
-largest block first, each at the tightest gap between the blocks that are placed already and alive at the same time.
-Where that needs more than the blocks that are alive at once, the blocks that stick out are placed first, and all of it
-is tried again a few times; then the same with those first that live longest, of equal size and of any.
+Greedy by size, as in Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020). The largest
+block is placed first, each at the tightest gap between placed blocks that are alive at the same time. If the result
+exceeds the largest sum of live blocks, the blocks beyond that limit are placed first. This is repeated a few times.
+Then the same is done with the longest-lived blocks first, of equal size and of any size.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from delegate.program.gaps import Gaps
-
-ALIGNMENT = 64  # bytes: a cache line, and what vendor libraries like best
+ALIGNMENT = 64  # bytes: a cache line, and the preferred alignment of vendor libraries
 _TRIES = 9  # of each order
-_MANY = 256  # blocks alive at once: each would be compared with all others
-_STEPS_PER_BUCKET = 64  # neighbours in time are looked up in buckets, so that planning stays near linear
+_MANY = 256  # blocks alive at the same time: each would be compared with all others
+_STEPS_PER_BUCKET = 64  # neighbours in time are found in buckets, so that planning stays almost linear
 
 
 class Branch(NamedTuple):
-    """One of the branches that may run at the same time, from step `start` to step `end` of all of them together."""
+    """One of several branches that may run at the same time, all between step `start` and step `end`."""
 
     start: int
     end: int
@@ -33,7 +32,7 @@ class Lifetime(NamedTuple):
     """A block of `size` bytes that is alive from step `start` to step `end`, both inclusive.
 
     Args:
-        branch: that it belongs to: what belongs to another one of the same branches may be alive at the same time,
+        branch: the branch of the block. Blocks of another branch of the same call may be alive at the same time,
             whatever their steps are.
     """
 
@@ -49,8 +48,8 @@ class Lifetime(NamedTuple):
             return self.start, self.end
         return min(self.start, self.branch.start), max(self.end, self.branch.end)
 
-    def meets(self, other: Lifetime) -> bool:
-        """Whether both may be alive at the same time."""
+    def overlaps(self, other: Lifetime) -> bool:
+        """Return True if both may be alive at the same time."""
         if self.start <= other.end and other.start <= self.end:
             return True
         if self.branch is None or other.branch is None:
@@ -66,15 +65,15 @@ _ORDERS: tuple[Callable[[Lifetime], tuple[int, int]], ...] = (
 
 
 def align(size: int) -> int:
-    """The size rounded up to the alignment."""
+    """Return the size rounded up to the alignment."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def plan_memory(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """The offset of each block, and the size of the arena, in bytes; all offsets are multiples of ALIGNMENT.
+    """Return the offset of each block, and the size of the arena, in bytes. Offsets are multiples of ALIGNMENT.
 
-    Blocks of size 0 get offset 0. Where very many blocks are alive at once they are placed in the order of time, which
-    may take more memory, but only O(blocks * log(blocks)) time.
+    Blocks of size 0 get offset 0. If very many blocks are alive at the same time, they are placed in the order of time.
+    That may take more memory, but only O(blocks * log(blocks)) time.
     """
     if _alive_on_average(lifetimes) > _MANY:
         return _sweep(lifetimes)
@@ -91,44 +90,45 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
 
 
 def plan_buffers(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """As `plan_memory`, for memory that cannot be cut: blocks of the same offset share a buffer, others have their own.
+    """Plan as `plan_memory`, for memory that cannot be divided: blocks of one offset share a buffer.
 
-    The largest block first, each in the smallest buffer that is free while it lives ("shared objects" in that paper).
+    The largest block is placed first, each in the smallest buffer that is free during its lifetime ("shared objects" in
+    that paper).
     """
     offsets = [0] * len(lifetimes)
     total = 0
-    buffers: list[tuple[int, list[Lifetime]]] = []  # offset, and who lives there; the largest first
+    buffers: list[tuple[int, list[Lifetime]]] = []  # offset and blocks; the largest first
     for index in sorted(range(len(lifetimes)), key=lambda i: -lifetimes[i].size):
         block = lifetimes[index]
-        free = (b for b in reversed(buffers) if not any(o.meets(block) for o in b[1]))
-        found = next(free, None)
-        if found is None:
-            found = total, []
-            buffers.append(found)
+        free = (b for b in reversed(buffers) if not any(o.overlaps(block) for o in b[1]))
+        buffer = next(free, None)
+        if buffer is None:
+            buffer = total, []
+            buffers.append(buffer)
             total += align(max(block.size, 1))
-        found[1].append(block)
-        offsets[index] = found[0]
+        buffer[1].append(block)
+        offsets[index] = buffer[0]
     return offsets, total
 
 
 def _tries(lifetimes: Sequence[Lifetime], order: list[int], least: int) -> Iterator[tuple[list[int], int]]:
-    """Offsets and sizes, the first for that order, the others for what it becomes by placing first what sticks out."""
+    """Yield offsets and sizes, first for that order, then with the blocks first that exceed the limit."""
     for _ in range(_TRIES):
         offsets, total = _place(lifetimes, order)
         yield offsets, total
-        sticks_out = {i for i in order if offsets[i] + lifetimes[i].size > least}
-        order = [i for i in order if i in sticks_out] + [i for i in order if i not in sticks_out]
+        exceeding = {i for i in order if offsets[i] + lifetimes[i].size > least}
+        order = [i for i in order if i in exceeding] + [i for i in order if i not in exceeding]
 
 
 def _place(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> tuple[list[int], int]:
-    """Offsets and size where blocks are placed in that order."""
+    """Return offsets and size if blocks are placed in that order."""
     offsets = [0] * len(lifetimes)
     total = 0
     buckets: dict[int, list[int]] = defaultdict(list)
     for index in order:
         block = lifetimes[index]
-        near = {i for b in _buckets(block) for i in buckets[b]}
-        alive = [i for i in near if lifetimes[i].meets(block)]
+        candidates = {i for b in _buckets(block) for i in buckets[b]}
+        alive = [i for i in candidates if lifetimes[i].overlaps(block)]
         taken = sorted((offsets[i], offsets[i] + align(lifetimes[i].size)) for i in alive)
         offsets[index] = _tightest_gap(taken, align(block.size))
         total = max(total, offsets[index] + align(block.size))
@@ -138,7 +138,7 @@ def _place(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> tuple[list[in
 
 
 def _alive_on_average(lifetimes: Sequence[Lifetime]) -> float:
-    """How many blocks are alive, on average over their starts."""
+    """Return the number of live blocks, on average over their starts."""
     starts = sorted(b.span[0] for b in lifetimes if b.size)
     ends = sorted(b.span[1] for b in lifetimes if b.size)
     ended = pairs = 0
@@ -150,22 +150,67 @@ def _alive_on_average(lifetimes: Sequence[Lifetime]) -> float:
 
 
 def _sweep(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Offsets and size where blocks are placed as they begin to live, each in the smallest gap that holds it."""
+    """Place blocks in the order of their starts, each in the smallest gap that holds it; return offsets and size."""
     offsets = [0] * len(lifetimes)
-    gaps, ending = Gaps(), list[tuple[int, int]]()
+    free_list, ends = FreeList(), list[tuple[int, int]]()
     for index in sorted((i for i, b in enumerate(lifetimes) if b.size), key=lambda i: lifetimes[i].span[0]):
-        while ending and ending[0][0] < lifetimes[index].span[0]:
-            _, ended = heappop(ending)
-            gaps.free(offsets[ended], align(lifetimes[ended].size))
-        offsets[index] = gaps.take(align(lifetimes[index].size))
-        heappush(ending, (lifetimes[index].span[1], index))
-    return offsets, gaps.total
+        while ends and ends[0][0] < lifetimes[index].span[0]:
+            _, ended = heappop(ends)
+            free_list.free(offsets[ended], align(lifetimes[ended].size))
+        offsets[index] = free_list.take(align(lifetimes[index].size))
+        heappush(ends, (lifetimes[index].span[1], index))
+    return offsets, free_list.total
+
+
+class FreeList:
+    """The free ranges of an arena, which grows if no range holds a block. The best fit is found by binary search.
+
+    Attributes:
+        total: the size of the arena in bytes so far.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._by_size: list[tuple[int, int]] = []  # size and begin of each free range, in order
+        self._ends: dict[int, int] = {}  # begin -> end
+        self._begins: dict[int, int] = {}  # end -> begin
+
+    def take(self, size: int) -> int:
+        """Take `size` bytes; return their offset."""
+        place = bisect_left(self._by_size, (size, -1))
+        if place == len(self._by_size):  # at the end, including a free range there
+            begin = self._remove(self._begins[self.total])[0] if self.total in self._begins else self.total
+            self.total = begin + size
+            return begin
+        begin, end = self._remove(self._by_size[place][1])
+        if end - begin > size:
+            self._add(begin + size, end)
+        return begin
+
+    def free(self, begin: int, size: int) -> None:
+        """Return bytes to the list, and merge adjacent free ranges."""
+        end = begin + size
+        if end in self._ends:
+            end = self._remove(end)[1]
+        if begin in self._begins:
+            begin = self._remove(self._begins[begin])[0]
+        self._add(begin, end)
+
+    def _add(self, begin: int, end: int) -> None:
+        insort(self._by_size, (end - begin, begin))
+        self._ends[begin], self._begins[end] = end, begin
+
+    def _remove(self, begin: int) -> tuple[int, int]:
+        end = self._ends.pop(begin)
+        del self._begins[end]
+        del self._by_size[bisect_left(self._by_size, (end - begin, begin))]
+        return begin, end
 
 
 def largest_live_sum(lifetimes: Sequence[Lifetime]) -> int:
-    """The largest sum of the sizes of blocks alive at one step: no arena can be smaller.
+    """Return the largest sum of the sizes of blocks alive at one step. No arena can be smaller.
 
-    Where branches may run at the same time it is that of the steps of one after another.
+    Branches that may run at the same time count with their steps one after another.
     """
     changes: dict[int, int] = defaultdict(int)
     for block in lifetimes:
@@ -184,7 +229,7 @@ def _buckets(block: Lifetime) -> Iterator[int]:
 
 
 def _tightest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
-    """The offset of the smallest gap that holds `size` bytes; else the end of the last taken range."""
+    """Return the offset of the smallest gap of at least `size` bytes; else the end of the last taken range."""
     best, best_size, end = -1, 0, 0
     for start, stop in taken:
         gap = start - end

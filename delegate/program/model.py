@@ -1,11 +1,11 @@
-"""The model of a compiled program: frozen data, without behaviour.
+"""The model of a compiled program: frozen data without behaviour.
 
-`emit` makes it, `program.file` saves and loads it, `program.verifier` checks it, `runtime` runs it.
-Everything refers to everything else by index, so that a damaged file is caught by bounds checks.
+`emit` makes it, `program.file` saves and loads it, `program.verifier` checks it, `runtime` runs it. All references are
+indices, so that bounds checks find a damaged file.
 
-Most classes are NamedTuples: Python makes them several times faster than dataclasses, and making classes is a good part
-of loading a small program. `Ref` is a dataclass, as a tuple among arguments is a list; `Storage`, as tuples have an
-`index` of their own.
+Most classes are NamedTuples: Python creates them several times faster than dataclasses, and class creation is a large
+part of loading a small program. `Ref` is a dataclass, because a tuple among arguments is a list. So is `Storage`,
+because tuples have their own `index`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ UNBOUNDED_BELOW = -(2**63)  # the minimum of a symbol that has none
 
 
 class StorageKind(Enum):
-    """Where the memory of a value is; the value is its stable code in program files."""
+    """The kind of memory that holds a value; the enum value is its stable code in program files."""
 
     ARENA = 0  # planned: `offset` bytes into the arena of memory space `index`; offset -1: planned per shape
     CONSTANT = 1  # constant number `index` of the program; read-only
     STATE = 2  # state number `index` of the program: a mutable buffer that lives between calls
-    INPUT = 3  # the caller's array for input number `index`, used where it lies; read-only but for `written_input`
-    OUTPUT = 4  # a new array for output number `index`, made for every call and given to the caller
-    ALIAS = 5  # a view of value `index`: the instruction that makes it costs nothing at run time
+    INPUT = 3  # the caller's array for input number `index`, not copied; read-only but for `written_input`
+    OUTPUT = 4  # a new array for output number `index`, allocated in every call for the caller
+    ALIAS = 5  # a view of value `index`: its instruction costs nothing at run time
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class Value(NamedTuple):
     """A tensor of a method.
 
     Args:
-        name: the node that makes it, for people.
+        name: of the node that produces the value, for people.
         dtype: element type.
         shape: sizes; an `Expr` where it depends on the inputs' shapes or on data.
-        storage: where its memory is.
+        storage: its memory.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Value(NamedTuple):
 
     @property
     def is_static(self) -> bool:
-        """Whether all its sizes are known ahead of time."""
+        """Return True if all sizes are known ahead of time."""
         return all(isinstance(d, int) for d in self.shape)
 
 
@@ -81,7 +81,7 @@ class KernelCall(NamedTuple):
     Args:
         operator: index into `Program.operators`.
         args: all arguments in the order of the operator's schema, keyword-only ones and defaults included.
-        outputs: values that it makes.
+        outputs: the values that it computes.
         source: index into `Method.sources`, or -1.
     """
 
@@ -92,7 +92,7 @@ class KernelCall(NamedTuple):
 
 
 class DelegateCall(NamedTuple):
-    """Give values to a delegate and take its results: index into `Program.delegates`, values in, values out."""
+    """A call of a delegate: index into `Program.delegates`, input values, output values."""
 
     delegate: int
     inputs: tuple[int, ...]
@@ -102,7 +102,7 @@ class DelegateCall(NamedTuple):
 class Structure(Enum):
     """The kinds of control flow; the value is the stable code in program files."""
 
-    IF = 0  # operands: predicate, then what both blocks take; blocks: then, else
+    IF = 0  # operands: predicate, then the inputs of both blocks; blocks: then, else
     WHILE = 1  # operands: carried values, then captured ones; blocks: condition, body
     SCAN = (
         2  # operands: carried values, then sequences, then captured ones; block: body. Outputs: carried, then stacked
@@ -120,15 +120,15 @@ class Block(NamedTuple):
 
 
 class StructuredCall(NamedTuple):
-    """Control flow: runs its blocks as `kind` says.
+    """Control flow: runs its blocks according to `kind`.
 
     Args:
-        kind: which control flow.
-        operands: values that go in, in the order that `Structure` says.
-        carried: how many of them one turn gives to the next.
+        kind: of the control flow.
+        operands: input values in the order of `Structure`.
+        carried: the number of operands that one iteration passes to the next.
         blocks: the bodies.
-        outputs: values that come out.
-        sequences: how many operands are taken apart along dimension 0, a turn for each part.
+        outputs: output values.
+        sequences: the number of operands that are split along dimension 0, with one iteration per part.
     """
 
     kind: Structure
@@ -143,14 +143,14 @@ Instruction = KernelCall | DelegateCall | StructuredCall
 
 
 class Symbol(NamedTuple):
-    """A symbolic number of a method: a size, a number that the caller gives, or an element of a tensor.
+    """A symbolic number of a method: a size, a number among the inputs, or an element of a tensor.
 
     Args:
         name: for people, e.g. "s0" or the Dim's name "batch".
         minimum, maximum: the range of integers that is allowed, inclusive; maximum None: unbounded.
-        input, dim: it is the size of that dimension of that input; dim -1: it is the input, which is a number.
+        input, dim: the symbol is the size of that dimension of that input; dim -1: the input itself, a number.
             Input -1: known only from data.
-        value, dim: where input is -1, it is the size of that dimension of that value; dim -1: the value's one element.
+        value, dim: if input is -1, the symbol is the size of that dimension of that value; dim -1: its only element.
     """
 
     name: str
@@ -166,8 +166,8 @@ class Input(NamedTuple):
 
     Args:
         name: its path for people, e.g. "x" or "batch['ids']".
-        value: the tensor value that it fills, or -1 for a number that is a symbol, or that the export made a constant.
-        literal: what it must be where value is -1 and no symbol is this input.
+        value: the tensor value that it fills, or -1 for a number that is a symbol or was constant at export.
+        literal: the required value, if value is -1 and no symbol is this input.
     """
 
     name: str
@@ -176,7 +176,7 @@ class Input(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """How leaves make up nested containers, without torch.
+    """The nesting of leaves in containers, without torch.
 
     Args:
         kind: "leaf", "tuple", "list", "dict", "namedtuple" or "record" (a dataclass or model output: named fields).
@@ -202,11 +202,11 @@ class Method(NamedTuple):
         out_tree: over the outputs.
         values: all tensors.
         instructions: in the order of execution.
-        symbols: the symbolic sizes that Expr.value counts.
-        arenas: bytes of each memory space, the host's first; -1 where it depends on the shapes and is planned per
-            shape. Spaces that it does not use may be left out at the end.
+        symbols: the symbolic sizes; Expr.value is an index into them.
+        arenas: bytes of each memory space, the host's first; -1 if the size depends on shapes and is planned per
+            shape. Unused spaces at the end may be omitted.
         sources: the user's own source lines, for messages.
-        guards: what the export assumed of the symbols beyond their ranges, each a truth value.
+        guards: assumptions of the export about the symbols beyond their ranges, each a truth value.
     """
 
     name: str
@@ -241,13 +241,13 @@ class State(NamedTuple):
 
 
 class MemorySpace(NamedTuple):
-    """Memory of a device: tensors that pass between partitions of it lie there, and come and go by `COPY_ACROSS` alone.
+    """Memory of a device for tensors between its partitions. Tensors get there and back by `COPY_ACROSS` alone.
 
-    Values of one offset share a block of it; blocks have nothing else in common.
+    Values with one offset share a block of it. Blocks are independent of each other.
 
     Args:
-        backend: whose runtime half gives memory in it.
-        name: that the backend knows it by, e.g. "webgpu".
+        backend: whose runtime part allocates memory in it.
+        name: the backend's name for it, e.g. "webgpu".
     """
 
     backend: str
@@ -259,12 +259,12 @@ class DelegateSpec(NamedTuple):
 
     Args:
         name: e.g. "xnnpack_0".
-        backend: the backend whose runtime half takes it.
+        backend: whose runtime part runs it.
         segment: the segment that holds its blob.
-        compile_specs: what the backend's AOT half tells its runtime half; plain JSON values.
+        compile_specs: passed from the backend's AOT part to its runtime part; plain JSON values.
         fallback: index into `Program.fallbacks` of the same computation in kernels, or -1.
         space: the memory space that its inputs and outputs may lie in besides the host's; 0: none.
-        data: the segments of what it has besides its blob, such as weights, which others may have too.
+        data: segments besides its blob, such as weights, which others may share.
     """
 
     name: str
@@ -280,13 +280,13 @@ class Program(NamedTuple):
     """A compiled program.
 
     Args:
-        methods: what can be called.
-        operators: names of the operators that instructions count.
-        constants, states, delegates: what methods share.
+        methods: the entry points.
+        operators: names of the operators; instructions hold indices into them.
+        constants, states, delegates: shared by the methods.
         segments: the bulk bytes (64-byte aligned and mapped when loaded from a file).
         report: the partition report as JSON.
-        fallbacks: partitions in kernels, for when a delegate fails; they take and give what the delegate does.
-        on_fallback: what happens when a fallback is used: "allow", "warn" or "error".
+        fallbacks: partitions in kernels, for a delegate that fails, with the same inputs and outputs.
+        on_fallback: the reaction when a fallback is used: "allow", "warn" or "error".
         spaces: memory of devices: memory space n is `spaces[n - 1]`. Space 0, and one beyond these, is the host's.
         version: of the format.
     """

@@ -1,8 +1,8 @@
-"""Arrays over memory that NumPy does not check for us, and memory whose size an argument says: all of it, in one place.
+"""Arrays over memory that NumPy does not check, and memory whose size comes from an argument, all in one module.
 
-`as_strided`, `frombuffer` and the like give whatever they are told, inside of an array or far beyond it, and a program
-file is untrusted. So nothing else in this project calls them (a test reads the sources for that), and each function
-here checks its arguments first: what it gives lies in the memory that it was given.
+`as_strided`, `frombuffer` and the like do not check that their result lies inside the array, and a program file is
+untrusted. So nothing else in this project calls them, which a test checks. Each function here checks its arguments
+first: its result lies in the memory of its input.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from delegate.errors import KernelError
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MOST_BYTES = 2**62  # of one tensor: sums of a few such numbers stay within 64 bits
-_LEAST_ROOM = 1 << 26  # bytes that an argument may always ask for
-_MOST_PARTS = 1 << 16  # that one operator gives
+_ALWAYS_ALLOWED = 1 << 26  # bytes that an argument may always require
+_MOST_PARTS = 1 << 16  # results of one operator
 _MOST_COUNTED = 1 << 40
-_TIMES = 64  # and as many times the bytes of the tensors beside it
+_TIMES = 64  # times the bytes of the operator's tensors, in addition
 
 
 def array_over(data: Any, dtype: np.dtype[Any], shape: Sequence[int], offset: int = 0) -> Array:
-    """An array of a shape over bytes of an object with the buffer protocol, from `offset` on; read-only if that is.
+    """Return an array of a shape over an object with the buffer protocol, from `offset` on; read-only if the object is.
 
     Raises:
         ValueError: the bytes do not hold it.
     """
-    size, have = nbytes(shape, dtype), memoryview(data).nbytes
-    if offset < 0 or offset + size > have:
-        raise ValueError(f"{dtype}{list(shape)} at byte {offset} does not fit into {have} bytes")
+    size, available = nbytes(shape, dtype), memoryview(data).nbytes
+    if offset < 0 or offset + size > available:
+        raise ValueError(f"{dtype}{list(shape)} at byte {offset} does not fit into {available} bytes")
     if size == 0:
         return np.empty(shape, dtype)
     return np.frombuffer(data, dtype, size // dtype.itemsize, offset).reshape(shape)
 
 
 def writable_bytes(array: Array) -> Array:
-    """The bytes of a contiguous array as memory that may be written, for libraries that take nothing else.
+    """Return the bytes of a contiguous array as writable memory, for libraries that accept nothing else.
 
-    They write nothing there. It does not keep the array alive. Raises ValueError for one that is not contiguous.
+    The libraries do not write to it. It does not keep the array alive. Raise ValueError if the array is not contiguous.
     """
     if not array.flags.c_contiguous:
         raise ValueError("the bytes of the array do not lie one after the other")
@@ -52,7 +52,7 @@ def writable_bytes(array: Array) -> Array:
 
 
 def nbytes(shape: Iterable[int], dtype: np.dtype[Any]) -> int:
-    """The bytes of an array; raises ValueError for a negative size, and for more than any memory has."""
+    """Return the bytes of an array; raise ValueError for a negative size, or for more bytes than any memory has."""
     sizes = list(map(int, shape))
     size = dtype.itemsize * math.prod(sizes)
     if min(sizes, default=0) < 0 or dtype.itemsize * math.prod(n for n in sizes if n) > MOST_BYTES:
@@ -61,7 +61,7 @@ def nbytes(shape: Iterable[int], dtype: np.dtype[Any]) -> int:
 
 
 def strided(x: Array, shape: Sequence[int], strides: Sequence[int], offset: int) -> Array:
-    """A view of a contiguous vector x (n); strides and offset count its elements, strides may be negative.
+    """Return a view of a contiguous vector x (n). Strides and offset count its elements; strides may be negative.
 
     Raises:
         KernelError: an element of the view lies outside of x, or sizes and strides are not of one length.
@@ -88,7 +88,8 @@ def strided(x: Array, shape: Sequence[int], strides: Sequence[int], offset: int)
 def windows(
     x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], count: Sequence[int]
 ) -> Array:
-    """A view of shape (..., *kernel, *count): element [k, i] is x[i * stride + k * dilation]. x is (..., *spatial).
+    """Return a view of shape (..., *kernel, *count): element [k, i] is x[i * stride + k * dilation]. x is (...,
+    *spatial).
 
     Raises:
         KernelError: a window lies outside of x.
@@ -115,7 +116,8 @@ def windows(
 
 
 def shadow(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-    """An array of that shape with row-major strides that takes no memory: for what looks at strides, never at elements.
+    """Return an array of a shape with row-major strides that takes no memory, for code that reads strides, not
+    elements.
 
     Raises:
         ValueError: no array has that shape.
@@ -127,22 +129,22 @@ def shadow(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
     return as_strided(np.zeros(1, dtype), shape, strides, writeable=False)
 
 
-def check_room(shape: Iterable[int], dtype: np.dtype[Any], *beside: Array) -> None:
-    """Whether a kernel may make an array of a shape that its arguments say, beside tensors that are there.
+def check_room(shape: Iterable[int], dtype: np.dtype[Any], *tensors: Array) -> None:
+    """Check that a kernel may allocate an array whose shape comes from its arguments, given its tensors.
 
     Raises:
-        KernelError: the array would be many times as large as the tensors: no model means that.
+        KernelError: the array would be many times as large as the tensors, which no real model needs.
     """
     sizes = list(shape)
     size = dtype.itemsize * math.prod(sizes)
-    if min(sizes, default=0) < 0 or size > _LEAST_ROOM + _TIMES * sum(x.nbytes for x in beside):
+    if min(sizes, default=0) < 0 or size > _ALWAYS_ALLOWED + _TIMES * sum(x.nbytes for x in tensors):
         raise KernelError(
             f"the arguments ask for working memory of the shape {sizes}", remedy="check the sizes that it is given"
         )
 
 
 def repeated(x: Array, repeats: int | Array, axis: int | None, count: int) -> Array:
-    """The parts of an axis, or of the flattened array, each as often as `repeats` says; `count` parts in all.
+    """Repeat each part of an axis, or of the flattened array, as often as `repeats` says; `count` parts in total.
 
     Raises:
         KernelError: a number is negative, or they are not `count` in all. NumPy adds them up in 64 bits, and writes
@@ -155,13 +157,13 @@ def repeated(x: Array, repeats: int | Array, axis: int | None, count: int) -> Ar
         raise KernelError("repeats are negative", where=f"the least is {least}")
     if most > MOST_BYTES // max(parts, 1):
         raise KernelError(f"nothing can be repeated {most} times", remedy="check the repeats that it is given")
-    if (found := int(numbers.sum(dtype=np.int64)) * (parts if numbers.ndim == 0 or numbers.size == 1 else 1)) != count:
-        raise KernelError(f"the parts repeated are {found}, the result has {count}")
+    if (total := int(numbers.sum(dtype=np.int64)) * (parts if numbers.ndim == 0 or numbers.size == 1 else 1)) != count:
+        raise KernelError(f"the parts repeated are {total}, the result has {count}")
     return np.repeat(x, numbers, axis=axis)
 
 
 def occurrences(numbers: Array, weights: Array | None, least: int) -> Array:
-    """How often each number from 0 on occurs, or the sum of its weights; at least `least` of them.
+    """Count the occurrences of each number from 0 on, or sum its weights. The result has at least `least` entries.
 
     Raises:
         KernelError: a number is negative, or too large to count up to. NumPy adds 1 to the largest in 64 bits, and
@@ -176,16 +178,16 @@ def occurrences(numbers: Array, weights: Array | None, least: int) -> Array:
 
 
 def diagonal(x: Array, offset: int, dim1: int, dim2: int) -> Array:
-    """The diagonal as the last dimension; empty where the offset leads out, which NumPy does not check."""
+    """Return the diagonal as the last dimension; empty if the offset is outside, which NumPy does not check."""
     rows, columns = x.shape[dim1], x.shape[dim2]
     return x.diagonal(max(-rows, min(offset, columns)), dim1, dim2)
 
 
 def combine_at(ufunc: np.ufunc, out: Array, places: tuple[Any, ...], values: Any) -> None:
-    """`ufunc.at`, which writes anywhere where the values have more dimensions than the places.
+    """Call `ufunc.at`, which writes outside of `out` if the values have more dimensions than the places.
 
     Raises:
-        KernelError: they have.
+        KernelError: the values have more dimensions.
     """
     arrays = [p for p in places if isinstance(p, np.ndarray)]
     masks = [p for p in arrays if p.dtype == bool]
@@ -197,14 +199,14 @@ def combine_at(ufunc: np.ufunc, out: Array, places: tuple[Any, ...], values: Any
 
 
 def same_shape(*arrays: Array) -> None:
-    """Whether arrays have one shape; raises KernelError."""
+    """Raise KernelError unless all arrays have one shape."""
     if any(a.shape != arrays[0].shape for a in arrays[1:]):
         shapes = ", ".join(str(list(a.shape)) for a in arrays)
         raise KernelError(f"the tensors should have one shape, not {shapes}")
 
 
 def check_parts(count: int) -> int:
-    """The number of parts that a tensor is taken apart into; raises KernelError where no model means it."""
+    """Return a number of parts to split a tensor into; raise KernelError if it is negative or too large."""
     if not 0 <= count <= _MOST_PARTS:
         raise KernelError(f"a tensor cannot be taken apart into {count}", remedy="check the sizes that it is given")
     return count

@@ -1,4 +1,4 @@
-"""Instructions with other numbers for their values."""
+"""Renumbering of the values of instructions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Numbering = Callable[[int], int]  # the old index of a value -> the new one
 
 
 def renumbered(call: Instruction, number: Numbering) -> Instruction:
-    """The instruction, its blocks included, with `number(i)` for value i."""
+    """Return the instruction, its blocks included, with `number(i)` for value i."""
     if isinstance(call, KernelCall):
         outputs = _all(call.outputs, number)
         return KernelCall(call.operator, tuple(renumbered_arg(a, number) for a in call.args), outputs, call.source)
@@ -22,7 +22,7 @@ def renumbered(call: Instruction, number: Numbering) -> Instruction:
 
 
 def renumbered_arg(arg: Arg, number: Numbering) -> Arg:
-    """The argument with `number(i)` for value i."""
+    """Return the argument with `number(i)` for value i."""
     if isinstance(arg, tuple):
         return tuple(renumbered_arg(a, number) for a in arg)
     return Ref(number(arg.index)) if isinstance(arg, Ref) else arg

@@ -1,7 +1,7 @@
-"""The segments of a program file: where each lies, its checksum, and the check of both.
+"""The segments of a program file: their layout and their checksums, and the check of both.
 
-The checksum of a segment is the SHA-256 of the SHA-256s of its chunks of 1 MiB (the last may be shorter), so that one
-large segment is hashed on all cores. Segments of the same content are stored once.
+The checksum of a segment is the SHA-256 of the SHA-256s of its chunks of 1 MiB (the last may be shorter). So one large
+segment is hashed on all cores. Segments of the same content are stored once.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ CHUNK = 1 << 20  # bytes, hashed at a time
 DIGEST_SIZE = 32  # bytes of a SHA-256
 _SMALL = 4 * CHUNK  # bytes; less is hashed faster than threads start
 _ZEROS = bytes(ALIGNMENT)
-_MEND = "the file is damaged: copy it again, or lower the model again"
+_REMEDY = "the file is damaged: copy it again, or lower the model again"
 
 
 class Directory(NamedTuple):
-    """Where the segments lie: for each its offset from the start of the segments' area, its size, its checksum."""
+    """The layout of the segments: for each its offset from the start of the segments' area, its size, its checksum."""
 
     offsets: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
@@ -36,11 +36,13 @@ class Directory(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the area."""
+        """The bytes of the area."""
         return max((o + s for o, s in zip(self.offsets, self.sizes, strict=True)), default=0)
 
     def stored(self) -> list[int]:
-        """The segments whose bytes are in the file, in its order: of those that share a place the first."""
+        """Return the segments with bytes in the file, in file order. Of segments that share bytes, the first is
+        returned.
+        """
         places: dict[tuple[int, int], int] = {}
         for index, place in enumerate(zip(self.offsets, self.sizes, strict=True)):
             places.setdefault(place, index)
@@ -48,12 +50,12 @@ class Directory(NamedTuple):
 
 
 def align(size: int) -> int:
-    """The size rounded up to the alignment."""
+    """Return the size rounded up to the alignment."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def flat(segment: memoryview | bytes | bytearray) -> memoryview:
-    """The bytes of a segment as they lie; raises ProgramError where they do not lie one after the other."""
+    """Return the bytes of a segment in memory order; raise ProgramError if they are not contiguous."""
     view = memoryview(segment)
     if not view.c_contiguous:
         raise ProgramError("a segment is not contiguous in memory", remedy="give bytes or a contiguous memoryview")
@@ -61,7 +63,7 @@ def flat(segment: memoryview | bytes | bytearray) -> memoryview:
 
 
 def layout(segments: Sequence[memoryview]) -> Directory:
-    """Place the segments one behind the other, each content once."""
+    """Place the segments one after the other, each content once."""
     digests = checksums(segments)
     places: dict[tuple[bytes, int], int] = {}
     offsets = []
@@ -76,7 +78,7 @@ def layout(segments: Sequence[memoryview]) -> Directory:
 
 
 def checksums(segments: Sequence[memoryview]) -> list[bytes]:
-    """The checksum of every segment, computed on all cores (hashlib frees the interpreter while it works)."""
+    """Return the checksum of every segment, computed on all cores (hashlib releases the interpreter lock)."""
     chunks = [s[at : at + CHUNK] for s in segments for at in range(0, s.nbytes, CHUNK)]
     if sum(c.nbytes for c in chunks) < _SMALL:
         hashed: Iterator[bytes] = iter(_hashed(chunks))
@@ -89,12 +91,12 @@ def checksums(segments: Sequence[memoryview]) -> list[bytes]:
 
 
 def split(directory: Directory, area: memoryview, owner: Callable[[int], str]) -> tuple[memoryview, ...]:
-    """The segments as views of the area, after all was checked.
+    """Return the segments as views of the area, after all checks.
 
     Args:
         directory: read from the file.
-        area: all bytes of the file behind the tables.
-        owner: says what a segment belongs to, for messages.
+        area: all bytes of the file after the tables.
+        owner: returns the owner of a segment, for messages.
 
     Raises:
         ProgramError: an offset or a size is impossible, the padding is not zero, or a checksum is wrong.
@@ -104,19 +106,19 @@ def split(directory: Directory, area: memoryview, owner: Callable[[int], str]) -
     stored = directory.stored()
     for index, digest in zip(stored, checksums([views[i] for i in stored]), strict=True):
         if digest != directory.digests[index]:
-            raise ProgramError(f"segment {index} is altered: its checksum is wrong", where=owner(index), remedy=_MEND)
+            raise ProgramError(f"segment {index} is altered: its checksum is wrong", where=owner(index), remedy=_REMEDY)
         if isinstance(area.obj, mmap.mmap):
             _CHECKED.setdefault(area.obj, {})[_place(views[index])] = digest
     return views
 
 
 def checksum(segment: memoryview) -> bytes:
-    """The checksum of a segment; not computed again where it lies in a file that was checked."""
+    """Return the checksum of a segment. It is cached for segments of checked files."""
     checked = _CHECKED.get(segment.obj, {}) if isinstance(segment.obj, mmap.mmap) else {}
     return checked.get(_place(segment)) or checksums([segment])[0]
 
 
-_CHECKED = WeakKeyDictionary[mmap.mmap, dict[tuple[int, int], bytes]]()  # what `split` found, by place in memory
+_CHECKED = WeakKeyDictionary[mmap.mmap, dict[tuple[int, int], bytes]]()  # checksums by place in memory
 
 
 def _place(view: memoryview) -> tuple[int, int]:
@@ -124,7 +126,7 @@ def _place(view: memoryview) -> tuple[int, int]:
 
 
 def _check_places(directory: Directory, area: memoryview, owner: Callable[[int], str]) -> None:
-    """Every segment lies where `layout` would put it, so that none overlap and all bytes are accounted for."""
+    """Check that every segment lies where `layout` would put it. So none overlap, and all bytes have an owner."""
     seen: dict[tuple[int, int], bytes] = {}
     end = 0
     for index, (offset, size, digest) in enumerate(
@@ -134,13 +136,13 @@ def _check_places(directory: Directory, area: memoryview, owner: Callable[[int],
             continue
         if offset != align(end) or offset + size > area.nbytes or (offset, size) in seen:
             problem = f"segment {index} cannot lie at offset {offset} with {size} bytes"
-            raise ProgramError(problem, where=owner(index), remedy=_MEND)
+            raise ProgramError(problem, where=owner(index), remedy=_REMEDY)
         if area[end:offset] != _ZEROS[: offset - end]:
-            raise ProgramError(f"the padding before segment {index} is not zero", where=owner(index), remedy=_MEND)
+            raise ProgramError(f"the padding before segment {index} is not zero", where=owner(index), remedy=_REMEDY)
         seen[offset, size] = digest
         end = offset + size
     if end != area.nbytes:
-        raise ProgramError(f"the segments end at {end} of {area.nbytes} bytes", remedy=_MEND)
+        raise ProgramError(f"the segments end at {end} of {area.nbytes} bytes", remedy=_REMEDY)
 
 
 def _hashed(chunks: Sequence[memoryview]) -> list[bytes]:
@@ -152,7 +154,7 @@ def _sha256(data: memoryview | bytes) -> bytes:
 
 
 def pieces(directory: Directory, segments: Sequence[memoryview]) -> Iterable[memoryview | bytes]:
-    """What to write one after the other to make the area: paddings and segments."""
+    """Yield the paddings and segments that make the area, in order."""
     end = 0
     for index in directory.stored():
         yield _ZEROS[: directory.offsets[index] - end]

@@ -1,4 +1,4 @@
-"""Where the bytes of a program file come from: a path, memory, a file object, a member of an archive."""
+"""Sources of the bytes of a program file: a path, memory, a file object, a member of an archive."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from delegate.program.segments import ALIGNMENT, flat
 if TYPE_CHECKING:
     import zipfile
 
-MAGIC = b"\x89DLG\r\n\x1a\n"  # not ASCII, and spoiled by any transfer that converts line ends
+MAGIC = b"\x89DLG\r\n\x1a\n"  # not ASCII, and damaged by any transfer that converts line ends
 MAX_RATIO = 10  # of a compressed member: weights hardly compress
-_LEAST_UNPACKED = 1 << 26  # bytes that a member may always become
+_LEAST_UNPACKED = 1 << 26  # bytes that a member may always unpack to
 _LOCAL_HEADER = struct.Struct("<26xHH")  # of a member of a zip archive: the sizes of its name and of its extra field
 _KINDS = "a path, bytes, a binary file object, or a file in an archive or a package (zipfile.Path, importlib.resources)"
 
 
 class Readable(Protocol):
-    """What gives all its bytes at once: a `zipfile.Path`, a file of `importlib.resources`."""
+    """An object that returns all its bytes at once: a `zipfile.Path`, a file of `importlib.resources`."""
 
     def is_file(self) -> bool:
-        """Whether there is such a file."""
+        """Return True if the file exists."""
 
     def read_bytes(self) -> bytes:
-        """All its bytes."""
+        """Return all its bytes."""
 
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | Readable
 
 
 def open_source(source: Source, *, copy: bool = False) -> tuple[memoryview, str]:
-    """The bytes of a source, and its name for messages.
+    """Return the bytes of a source, and its name for messages.
 
-    A file given by its path is mapped, and so is a member that a zip archive on the disk holds uncompressed and aligned
-    as segments must be. Anything else is read: a file object from where it stands to its end.
+    A file given by path is mapped. So is an uncompressed member of a zip archive on the disk, if it is aligned.
+    Anything else is read: a file object from its position to its end.
 
     Args:
-        source: where the bytes are.
-        copy: read them into memory of this process, which nothing else changes, in place of mapping or sharing them.
+        source: the source of the bytes.
+        copy: read the bytes into memory of this process, which nothing else changes; do not map or share them.
 
     Raises:
         ProgramError: it cannot be read, or is no source.
@@ -58,7 +58,7 @@ def open_source(source: Source, *, copy: bool = False) -> tuple[memoryview, str]
         return _copied(flat(_contents(source))) if copy else flat(_contents(source)), name
     except ProgramError:
         raise
-    except Exception as error:  # archives and file objects raise what they like: zlib.error, BadZipFile, RuntimeError
+    except Exception as error:  # archives and file objects raise many types: zlib.error, BadZipFile, RuntimeError
         reason = getattr(error, "strerror", None) or error
         raise ProgramError(f"cannot read the program file: {reason}", where=name, remedy=_remedy(error)) from error
 
@@ -76,7 +76,7 @@ def _contents(source: object) -> memoryview | bytes:
     if isinstance(source, str | os.PathLike):
         return _mapped(source)
     if hasattr(source, "read_bytes") and hasattr(source, "is_file"):
-        import zipfile  # most programs come from elsewhere
+        import zipfile  # most programs are not in archives
 
         if not source.is_file():
             raise ProgramError(
@@ -95,13 +95,13 @@ def _contents(source: object) -> memoryview | bytes:
 
 
 def _mapped(path: str | os.PathLike[str]) -> memoryview:
-    """The bytes of a regular file, mapped."""
+    """Return the bytes of a regular file, mapped."""
     with _regular(path) as file:
         return _map(file.fileno())
 
 
 def _read(path: str | os.PathLike[str]) -> memoryview:
-    """The bytes of a regular file, read: a mapping would break where the file is cut meanwhile."""
+    """Return the bytes of a regular file, read. A mapping would break if the file is truncated meanwhile."""
     with _regular(path) as file:
         memory = _memory(os.fstat(file.fileno()).st_size)
         count = 0
@@ -117,7 +117,7 @@ def _copied(data: memoryview) -> memoryview:
 
 
 def _memory(size: int) -> memoryview:
-    """So many bytes, aligned as a mapped file is."""
+    """Return `size` bytes, aligned like a mapped file."""
     return memoryview(mmap.mmap(-1, size)) if size else memoryview(bytearray())
 
 
@@ -128,11 +128,11 @@ def _regular(path: str | os.PathLike[str]) -> io.FileIO:
 
 
 class MappedFile(mmap.mmap):
-    """A file that is mapped, told from memory of this process."""
+    """A mapped file, distinguishable from other memory of this process."""
 
 
-def let_go(data: memoryview) -> None:
-    """Have the pages of a mapped file leave this process until they are read again; nothing where it is none."""
+def release_pages(data: memoryview) -> None:
+    """Release the pages of a mapped file until they are read again. Other memory is left unchanged."""
     if isinstance(data.obj, MappedFile) and hasattr(mmap, "MADV_DONTNEED"):
         data.obj.madvise(mmap.MADV_DONTNEED)
 
@@ -144,9 +144,9 @@ def _map(descriptor: int) -> memoryview:
 
 
 def _stored(member: zipfile.Path) -> memoryview | None:
-    """The mapped bytes of a member that lies in its archive as it is, aligned; None for another.
+    """Return the mapped bytes of an uncompressed, aligned member of an archive; None for any other member.
 
-    Its CRC is not looked at: the checksums of the program file say more.
+    Its CRC is not checked: the checksums of the program file are stronger.
     """
     archive = member.root
     info = archive.NameToInfo.get(member.at)
@@ -161,7 +161,7 @@ def _stored(member: zipfile.Path) -> memoryview | None:
 
 
 def _unpacked(member: zipfile.Path) -> bytes:
-    """The bytes of a compressed member, once what it begins with is a program file of its size."""
+    """Return the bytes of a compressed member, if it begins like a program file and its ratio is plausible."""
     info = member.root.NameToInfo[member.at]
     if info.file_size > _LEAST_UNPACKED + MAX_RATIO * info.compress_size:
         what = f"this member becomes {info.file_size} bytes out of {info.compress_size}, a ratio above {MAX_RATIO}"

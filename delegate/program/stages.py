@@ -1,7 +1,7 @@
-"""Sizes and numbers that depend on data: a method split where it makes them.
+"""Splitting of a method at the sizes and numbers that depend on data.
 
-Between two such places everything is known, so that each stage is an ordinary method: what was made before are its
-inputs, what is used later its outputs.
+Between two such places all sizes are known. So each stage is an ordinary method: its inputs are earlier values, its
+outputs are values used later.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from delegate.program.model import (
 )
 from delegate.program.renumber import renumbered, renumbered_arg
 
-_KEPT = (StorageKind.CONSTANT, StorageKind.STATE)  # homes that are the same in every stage
+_SHARED = (StorageKind.CONSTANT, StorageKind.STATE)  # the same in every stage
 
 
 class Stage(NamedTuple):
     """A part of a method whose sizes are known when it starts.
 
     Args:
-        method: its instructions. Symbols are those of the whole method, values are numbered anew.
-        takes: values of the whole method that are its inputs, in order.
-        gives: values of the whole method that are its outputs, in order; empty for the last stage, whose outputs are
-            those of the whole method.
-        call: runs after it and makes its results itself, for their sizes depend on data; in the numbers of the whole.
-        learns: symbols whose numbers can be read off values once all that has run.
-        drops: values of the whole method that nothing needs any more.
+        method: its instructions. It has the symbols of the original method, and its own numbering of values.
+        takes: values of the original method that are its inputs, in order.
+        gives: values of the original method that are its outputs, in order; empty for the last stage, whose outputs
+            are those of the original method.
+        call: runs after the stage and allocates its own results, because their sizes depend on data. It has the
+            numbers of the original method.
+        learns: symbols whose numbers can be read from values after the stage and the call.
+        drops: values of the original method that nothing needs any more.
     """
 
     method: Method
@@ -56,7 +57,7 @@ class Stage(NamedTuple):
 
 @dataclass(slots=True)
 class _Part:
-    """A stage before it is known what goes in and out."""
+    """A stage before its inputs and outputs are known."""
 
     instructions: list[Instruction]
     call: KernelCall | None = None
@@ -65,53 +66,53 @@ class _Part:
 
 
 def split(method: Method) -> tuple[Stage, ...]:
-    """The stages of a method that has symbols known only from data.
+    """Return the stages of a method with symbols known only from data.
 
     Raises:
         ProgramError: a size is used before it is known.
     """
-    return tuple(_Stages(method, list(_parts(method))).made())
+    return tuple(_Stages(method, list(_parts(method))).build())
 
 
 def used_symbols(method: Method) -> tuple[int, ...]:
-    """The symbols that shapes, arguments, results and guards of a method hold, in order."""
+    """Return the symbols in shapes, arguments, results and guards of a method, in order."""
     sets = SymbolSets()
-    found = sets.of((*method.outputs, *method.guards))
+    symbols = sets.of((*method.outputs, *method.guards))
     for value in method.values:
-        found |= sets.of(value.shape)
+        symbols |= sets.of(value.shape)
     for call in walk(method.instructions):
         if isinstance(call, KernelCall):
-            found |= sets.of(call.args)
-    return members(found)
+            symbols |= sets.of(call.args)
+    return members(symbols)
 
 
 def depends_on_data(method: Method) -> bool:
-    """Whether a method has symbols that the caller's inputs do not tell."""
+    """Return True if a method has symbols that the caller's inputs do not determine."""
     return any(s.input < 0 for s in method.symbols)
 
 
 def _parts(method: Method) -> Iterator[_Part]:
-    """Cut as late as possible: where a size is made, where a number is wanted that was not read yet, or could change.
+    """Cut as late as possible: where a size is made, where a number that was not read yet is needed or could change.
 
-    A number may be read off a state, or a view of one, which has its old content before the first update.
+    A number may be read from a state, or a view of one, which has its old content before the first update.
     """
-    told = _Told(method)
+    data_symbols = _DataSymbols(method)
     known = set_of(i for i, s in enumerate(method.symbols) if s.input >= 0)
-    there = (i for i, v in enumerate(method.values) if v.storage.kind in (*_KEPT, StorageKind.INPUT))
-    readable = told.elements(there)
+    available = (i for i, v in enumerate(method.values) if v.storage.kind in (*_SHARED, StorageKind.INPUT))
+    readable = data_symbols.elements(available)
     part = _Part([])
     for call in method.instructions:
-        new = told.sizes(call.outputs) & ~known
-        wanted = told.wanted(call) & ~new
+        new = data_symbols.sizes(call.outputs) & ~known
+        required = data_symbols.required(call) & ~new
         unread = readable & ~known
         updates = any(method.values[i].storage.kind is StorageKind.STATE for i in call.outputs)
-        if wanted & ~known or (updates and unread):
+        if required & ~known or (updates and unread):
             part.learns = members(unread)
             known |= unread
             yield part
             part = _Part([])
-        _require(wanted & ~known, method)
-        readable |= told.elements(call.outputs)
+        _require(required & ~known, method)
+        readable |= data_symbols.elements(call.outputs)
         if not new:
             part.instructions.append(call)
             continue
@@ -122,14 +123,14 @@ def _parts(method: Method) -> Iterator[_Part]:
         known |= new | unread
         yield part
         part = _Part([])
-    wanted = told.sets.of((*method.outputs, *method.guards))
-    if wanted & ~known:
+    required = data_symbols.sets.of((*method.outputs, *method.guards))
+    if required & ~known:
         unread = readable & ~known
         part.learns = members(unread)
         known |= unread
         yield part
         part = _Part([])
-    _require(wanted & ~known, method)
+    _require(required & ~known, method)
     part.outputs = method.outputs
     yield part
 
@@ -140,8 +141,8 @@ def _require(unknown: int, method: Method) -> None:
         raise ProgramError(f"the number {name} is used before it is known", where=f"method {method.name!r}")
 
 
-class _Told:
-    """Which symbols values tell, and which ones instructions want, as sets of `SymbolSets`."""
+class _DataSymbols:
+    """The data-dependent symbols of values and those that instructions need, as sets of `SymbolSets`."""
 
     def __init__(self, method: Method) -> None:
         self.sets = SymbolSets()
@@ -150,37 +151,37 @@ class _Told:
         self._elements: dict[int, int] = {}  # value -> the symbols that are its element
         for index, symbol in enumerate(method.symbols):
             if symbol.input < 0:
-                found = self._sizes if symbol.dim >= 0 else self._elements
-                found[symbol.value] = found.get(symbol.value, 0) | 1 << index
+                symbols_of_value = self._sizes if symbol.dim >= 0 else self._elements
+                symbols_of_value[symbol.value] = symbols_of_value.get(symbol.value, 0) | 1 << index
 
     def sizes(self, values: Iterable[int]) -> int:
-        """The symbols that are sizes of these values."""
+        """Return the symbols that are sizes of these values."""
         return _union(self._sizes, values)
 
     def elements(self, values: Iterable[int]) -> int:
-        """The symbols that are elements of these values."""
+        """Return the symbols that are elements of these values."""
         return _union(self._elements, values)
 
-    def wanted(self, call: Instruction) -> int:
-        """The symbols in arguments of an instruction and in the shapes of what it touches."""
-        found = 0
+    def required(self, call: Instruction) -> int:
+        """Return the symbols in arguments of an instruction and in the shapes of the values that it uses."""
+        symbols = 0
         for each in walk((call,)):
             if isinstance(each, KernelCall):
-                found |= self.sets.of(each.args)
+                symbols |= self.sets.of(each.args)
         for index in _touched(call):
-            found |= self.sets.of(self._values[index].shape)
-        return found
+            symbols |= self.sets.of(self._values[index].shape)
+        return symbols
 
 
 def _union(sets: Mapping[int, int], values: Iterable[int]) -> int:
-    found = 0
+    union = 0
     for value in values:
-        found |= sets.get(value, 0)
-    return found
+        union |= sets.get(value, 0)
+    return union
 
 
 def _touched(call: Instruction) -> Iterator[int]:
-    """The values that an instruction and its blocks read or make."""
+    """Yield the values that an instruction and its blocks read or make."""
     for each in walk((call,)):
         yield from each.outputs
         yield from reads(each)
@@ -190,60 +191,60 @@ def _touched(call: Instruction) -> Iterator[int]:
 
 
 class _Stages:
-    """Finds what goes from part to part."""
+    """Builds the stages: finds the values that pass from part to part."""
 
     def __init__(self, method: Method, parts: list[_Part]) -> None:
         self._method, self._parts = method, parts
-        self._home = [v.storage.kind for v in method.values]
+        self._kinds = [v.storage.kind for v in method.values]
         self._last: dict[int, int] = {}  # value -> the last part that needs it
         for number, part in enumerate(parts):
             self._last.update(dict.fromkeys(self._needs(part), number))
 
-    def made(self) -> Iterator[Stage]:
-        there = {i.value for i in self._method.inputs if i.value >= 0}
+    def build(self) -> Iterator[Stage]:
+        available = {i.value for i in self._method.inputs if i.value >= 0}
         guards = self._guards()
         ends: dict[int, list[int]] = defaultdict(list)  # part -> the values that it is the last to need
         for index, last in self._last.items():
             ends[last].append(index)
-        added: Iterable[int] = list(there)
+        added: Iterable[int] = list(available)
         for number, part in enumerate(self._parts):
             inside = dict.fromkeys(i for c in part.instructions for i in _touched(c))
             inside |= dict.fromkeys(refs(part.outputs))
-            takes = tuple(i for i in inside if i in there)
-            made = dict.fromkeys(i for i in inside if i not in there and self._home[i] not in _KEPT)
+            takes = tuple(i for i in inside if i in available)
+            defined = dict.fromkeys(i for i in inside if i not in available and self._kinds[i] not in _SHARED)
             after = {*self._after(part)}
-            gives = tuple(i for i in made if i in after or self._last.get(i, -1) > number)
+            gives = tuple(i for i in defined if i in after or self._last.get(i, -1) > number)
             outputs: tuple[Arg, ...] = tuple(map(Ref, gives))
             if number == len(self._parts) - 1:
                 gives, outputs = (), part.outputs
             added = (*added, *gives, *(part.call.outputs if part.call else ()))
-            there.update(added)
+            available.update(added)
             unneeded = (i for i in added if i not in self._last)
-            drops = tuple(i for i in dict.fromkeys((*ends[number], *unneeded)) if i in there)
-            there.difference_update(drops)
+            drops = tuple(i for i in dict.fromkeys((*ends[number], *unneeded)) if i in available)
+            available.difference_update(drops)
             added = ()
             checked = tuple(guards.get(number, ()))
             yield Stage(self._stage(part, takes, outputs, checked), takes, gives, part.call, part.learns, drops)
 
     def _guards(self) -> dict[int, list[Expr]]:
-        """Part -> the guards of which all symbols are known when it begins, and not before."""
+        """Return the guards to check in each part: the first in which all their symbols are known."""
         known = dict.fromkeys((i for i, s in enumerate(self._method.symbols) if s.input >= 0), 0)
         for number, part in enumerate(self._parts):
             known.update(dict.fromkeys((i for i in part.learns if i not in known), number + 1))
-        found: dict[int, list[Expr]] = defaultdict(list)
+        guards: dict[int, list[Expr]] = defaultdict(list)
         for guard in self._method.guards:
-            found[max((known[i] for i in guard.free_symbols()), default=0)].append(guard)
-        return found
+            guards[max((known[i] for i in guard.free_symbols()), default=0)].append(guard)
+        return guards
 
     def _needs(self, part: _Part) -> Iterator[int]:
-        """The values that must be there for a part."""
+        """Yield the values that a part requires."""
         for call in part.instructions:
             yield from _touched(call)
         yield from refs(part.outputs)
         yield from self._after(part)
 
     def _after(self, part: _Part) -> Iterator[int]:
-        """The values that are needed once the instructions of a part have run: by its call, or to read symbols."""
+        """Yield the values required after the instructions of a part: by its call, or to read symbols."""
         if part.call:
             yield from refs(part.call.args)
         yield from (self._method.symbols[i].value for i in part.learns)
@@ -273,5 +274,5 @@ class _Stages:
 
     def _unplanned(self, index: int, storages: dict[int, Storage]) -> Value:
         value = self._method.values[index]
-        kept = value.storage if value.storage.kind in _KEPT else Storage(StorageKind.ARENA, 0, -1)
-        return value._replace(storage=storages.get(index, kept))
+        storage = value.storage if value.storage.kind in _SHARED else Storage(StorageKind.ARENA, 0, -1)
+        return value._replace(storage=storages.get(index, storage))

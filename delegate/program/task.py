@@ -1,4 +1,4 @@
-"""Work in a thread of its own. `concurrent.futures` would do; importing it, and `logging` with it, slows loading."""
+"""Work in another thread. Importing `concurrent.futures`, and `logging` with it, would slow down loading."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 def cores() -> int:
-    """The number of cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class Task(Generic[T]):
-    """A call that starts at once in another thread.
+    """A call that starts immediately in another thread.
 
     >>> Task(lambda: 6 * 7).result()
     42
@@ -34,11 +34,11 @@ class Task(Generic[T]):
     def _run(self) -> None:
         try:
             self._results.append(self._function())
-        except BaseException as error:  # raised again where the result is wanted
+        except BaseException as error:  # raised again in `result`
             self._error = error
 
     def result(self) -> T:
-        """Wait for the end of the call; gives its result, or raises what it raised."""
+        """Wait for the end of the call; return its result, or raise its error."""
         self._thread.join()
         if self._error is not None:
             raise self._error

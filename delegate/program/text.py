@@ -1,4 +1,4 @@
-"""The text form of a program, for people and for golden tests. Equal programs give equal texts."""
+"""The text form of a program, for people and for golden tests. Equal programs have equal texts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 
 from delegate.program.dtypes import DType
-from delegate.program.expr import Dim, Expr, cut
+from delegate.program.expr import Dim, Expr, shorten
 from delegate.program.model import (
     UNBOUNDED_BELOW,
     Arg,
@@ -37,16 +37,15 @@ _BRACKETS = {"tuple": "()", "list": "[]", "dict": "{}", "namedtuple": "()", "rec
 
 
 def format_program(program: Program) -> str:
-    """Everything in a program but the bytes of its segments, a line for each thing. The program must be verified.
+    """Return everything in a program except the bytes of its segments, one line per item. The program must be verified.
 
-    A name, a source line, a text or an expression that is longer than `cut` lets be is cut: parts of a file may be
-    referred to many times.
+    Names, source lines, texts and expressions are shortened (see `shorten`): a file may refer to one many times.
     """
     return "".join(f"{line}\n" for line in program_lines(program))
 
 
 def program_lines(program: Program) -> Iterator[str]:
-    """The lines of `format_program`, made one after the other."""
+    """Yield the lines of `format_program`, one after the other."""
     return map(printable, _lines(program))
 
 
@@ -65,9 +64,9 @@ def _lines(program: Program) -> Iterator[str]:
 
 
 def printable(text: str) -> str:
-    """The text with escapes for what is no printable character or space, which names in a foreign file may hold.
+    """Return the text with escapes for characters that are not printable. Names in a foreign file may hold such.
 
-    Control characters (C0, C1) would steer a terminal, marks of direction show other text than there is.
+    Control characters (C0, C1) could control a terminal. Direction marks could hide the real text.
     """
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
@@ -88,18 +87,18 @@ def _delegates(program: Program) -> Iterator[str]:
     sizes = [constant_bytes(program, method) for method in program.fallbacks]
     for index, spec in enumerate(program.delegates):
         specs = json.dumps(dict(spec.compile_specs), sort_keys=True)
-        kept = ""
+        fallback = ""
         if spec.fallback >= 0:
             name = program.fallbacks[spec.fallback].name
-            kept = f", fallback {cut(name)} with constants of {sizes[spec.fallback]} bytes"
+            fallback = f", fallback {shorten(name)} with constants of {sizes[spec.fallback]} bytes"
         size = _bytes(program, spec.segment)
         if spec.data:
             size += f" and {sum(memoryview(program.segments[i]).nbytes for i in spec.data)} bytes of data"
-        yield f"#{index} {spec.name}: {spec.backend}, segment {spec.segment}, {size}, {specs}{kept}"
+        yield f"#{index} {spec.name}: {spec.backend}, segment {spec.segment}, {size}, {specs}{fallback}"
 
 
 def constant_bytes(program: Program, method: Method) -> int:
-    """The size of the constants that a method uses, which it may share with others."""
+    """Return the size of the constants that a method uses; other methods may share them."""
     used = {v.storage.index for v in method.values if v.storage.kind is StorageKind.CONSTANT}
     return sum(memoryview(program.segments[program.constants[i].segment]).nbytes for i in used)
 
@@ -113,7 +112,7 @@ def _type(dtype: DType, shape: Sequence[Dim], names: Sequence[str] = ()) -> str:
 
 
 def _dim(dim: Dim, names: Sequence[str]) -> str:
-    """A size with the names of its symbols; `Expr` itself knows only their numbers."""
+    """Return a size with the names of its symbols."""
     return str(dim) if isinstance(dim, int) else dim.text(names)
 
 
@@ -122,7 +121,7 @@ def _refs(indices: Iterable[int]) -> str:
 
 
 def _tree(tree: Tree, leaves: Iterator[str]) -> str:
-    """A tree with its leaves in place."""
+    """Return a tree with its leaves in place."""
     if tree.kind == "leaf":
         return next(leaves)
     parts = [_tree(c, leaves) for c in tree.children]
@@ -139,7 +138,7 @@ class _MethodText:
 
     def __init__(self, program: Program, method: Method) -> None:
         self._program, self._method = program, method
-        self._symbols = [cut(s.name) for s in method.symbols]
+        self._symbols = [shorten(s.name) for s in method.symbols]
         self._numbers = {s.input: s.name for s in method.symbols if s.dim < 0}
 
     def lines(self) -> Iterator[str]:
@@ -158,7 +157,7 @@ class _MethodText:
         if not 0 < number <= len(self._program.spaces):
             return planned
         space = self._program.spaces[number - 1]
-        return f"{planned} in memory {cut(space.name)!r} of {cut(space.backend)}"
+        return f"{planned} in memory {shorten(space.name)!r} of {shorten(space.backend)}"
 
     def _input(self, index: int) -> str:
         leaf = self._method.inputs[index]
@@ -172,9 +171,9 @@ class _MethodText:
             limits = "" if symbol.minimum == UNBOUNDED_BELOW else f" >= {symbol.minimum}"
         origin = ""
         if symbol.input >= 0 and symbol.dim < 0:
-            origin = f" = the number {cut(self._method.inputs[symbol.input].name)}"
+            origin = f" = the number {shorten(self._method.inputs[symbol.input].name)}"
         elif symbol.input >= 0:
-            origin = f" = size {symbol.dim} of {cut(self._method.inputs[symbol.input].name)}"
+            origin = f" = size {symbol.dim} of {shorten(self._method.inputs[symbol.input].name)}"
         elif symbol.value >= 0:
             origin = f" = size {symbol.dim} of %{symbol.value}" if symbol.dim >= 0 else f" = element of %{symbol.value}"
         return f"{symbol.name}{limits}{origin}"
@@ -195,18 +194,18 @@ class _MethodText:
             results = f"{_refs(call.outputs)} = " if call.outputs else ""
             if isinstance(call, StructuredCall):
                 counts = {"carried": call.carried, "sequences": call.sequences}
-                given = ", ".join([_refs(call.operands), *(f"{name}={n}" for name, n in counts.items() if n)])
-                yield f"{indent}{results}{call.kind.name.lower()}({given})"
+                inputs = ", ".join([_refs(call.operands), *(f"{name}={n}" for name, n in counts.items() if n)])
+                yield f"{indent}{results}{call.kind.name.lower()}({inputs})"
                 yield from self._blocks(call, f"{indent}  ")
             else:
                 yield f"{indent}{results}{self._call(call)}"
 
     def _call(self, call: KernelCall | DelegateCall) -> str:
         if isinstance(call, DelegateCall):
-            return f"delegate {cut(self._program.delegates[call.delegate].name)}({_refs(call.inputs)})"
-        source = f"  # {cut(self._method.sources[call.source])}" if call.source >= 0 else ""
+            return f"delegate {shorten(self._program.delegates[call.delegate].name)}({_refs(call.inputs)})"
+        source = f"  # {shorten(self._method.sources[call.source])}" if call.source >= 0 else ""
         args = ", ".join(self._arg(a) for a in call.args)
-        return f"{cut(self._program.operators[call.operator])}({args}){source}"
+        return f"{shorten(self._program.operators[call.operator])}({args}){source}"
 
     def _blocks(self, call: StructuredCall, indent: str) -> Iterator[str]:
         names = _BLOCK_NAMES.get(call.kind) or [f"branch {number}" for number in range(len(call.blocks))]
@@ -222,4 +221,4 @@ class _MethodText:
             return _dim(arg, self._symbols)
         if isinstance(arg, tuple):
             return f"[{', '.join(self._arg(a) for a in arg)}]"
-        return repr(cut(arg) if isinstance(arg, str) else arg)
+        return repr(shorten(arg) if isinstance(arg, str) else arg)

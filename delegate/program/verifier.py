@@ -1,6 +1,6 @@
-"""The verifier: whether a program means something, so that the runtime can trust every index and offset in it.
+"""The verifier of programs. The runtime trusts every index and offset of a verified program.
 
-Takes time linear in the program, apart from the sorting of arena blocks (see `lifetimes`).
+It takes time linear in the program, apart from the sorting of arena blocks (see `lifetimes`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from delegate.errors import ProgramError
 from delegate.program.bounds import Bounds
 from delegate.program.checks import check_index, check_shape, fail
-from delegate.program.declared import Declared
-from delegate.program.flow import Flow
+from delegate.program.declared import DeclarationChecker
+from delegate.program.flow import FlowChecker
 from delegate.program.lifetimes import check_memory
 from delegate.program.model import FORMAT_VERSION, Constant, DelegateSpec, Method, Program, State
 
@@ -50,16 +50,16 @@ def _verify_methods(program: Program, methods: Sequence[Method], *, are_fallback
         names.add(method.name)
         try:
             bounds = Bounds(method.symbols)
-            declared = Declared(program, method, bounds)
+            declared = DeclarationChecker(program, method, bounds)
             declared.verify()
-            Flow(program, method, is_fallback=are_fallbacks, outputs=declared.outputs).verify()
+            FlowChecker(program, method, is_fallback=are_fallbacks, outputs=declared.outputs).verify()
             check_memory(method, bounds)
         except RecursionError:
             raise ProgramError("something is nested too deeply", where=f"method {method.name!r}") from None
 
 
 def _check_space(spec: DelegateSpec, program: Program) -> None:
-    """The memory space that a delegate's tensors may lie in is one of its own backend."""
+    """Raise ProgramError unless the memory space of a delegate belongs to its backend."""
     if spec.space == 0:
         return
     check_index(spec.space - 1, program.spaces, "memory space", f"delegate {spec.name!r}")

@@ -119,7 +119,7 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ("backends/xnnpack/lowerings/convolution.py", "kernels = weight.transpose(0, 2, 3, 1)",
      "kernels = weight.transpose(0, 3, 2, 1)", "convolution: height and width of the kernel",
      ("backends/xnnpack/test_convolution.py",)),
-    ("backends/xnnpack/layout.py", "order.index(d) for d in wanted)", "wanted.index(d) for d in order)",
+    ("backends/xnnpack/layout.py", "order.index(d) for d in target)", "target.index(d) for d in order)",
      "transpose: the inverse permutation", ("backends/xnnpack/test_layout.py",)),
     ("backends/xnnpack/weights.py", "(bits >> np.uint32(16))", "(bits >> np.uint32(15))", "stored bfloat16: shift",
      ("backends/xnnpack/test_weights.py",)),

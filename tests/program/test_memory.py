@@ -63,7 +63,7 @@ def test_blocks_of_branches_that_may_run_at_the_same_time(plan, count):
         for b, y in zip(lifetimes[:i], offsets[:i], strict=True):
             beside = a.branch and b.branch and a.branch[:2] == b.branch[:2] and a.branch != b.branch
             meet = bool(beside) or (a.start <= b.end and b.start <= a.end)
-            assert a.meets(b) == b.meets(a) == meet
+            assert a.overlaps(b) == b.overlaps(a) == meet
             if a.size and b.size and meet:
                 assert x >= y + b.size or y >= x + a.size
 

@@ -17,7 +17,7 @@ from torch.export import Dim
 import delegate
 from delegate.errors import InputError
 from delegate.testing import assert_same
-from tests.lowering import compiled
+from tests.lowering import assert_runs, compiled
 from tests.runtime import stranger
 from tests.runtime.test_isolation import registry  # noqa: F401
 
@@ -67,6 +67,7 @@ def test_a_hundred_thousand_runs_leave_memory_flat(backend, dynamic):
 def test_sizes_of_tensors_are_checked_before_anything_is_copied():
     module = torch.nn.Linear(8, 8).eval()
     program = delegate.to_backend(torch.export.export(module, (torch.randn(2, 8),)), "xnnpack")
+    assert_runs(program, "xnnpack")
     program(torch.zeros(2, 8))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InputError, match="has the shape"):

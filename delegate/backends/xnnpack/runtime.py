@@ -18,7 +18,7 @@ from delegate.backends.xnnpack.weights import Piece, between, pieces, put_togeth
 from delegate.errors import BackendFailed
 from delegate.kernels.half_precision import from_bfloat16, from_float16, to_bfloat16
 from delegate.program.dtypes import DType
-from delegate.program.source import let_go
+from delegate.program.source import release_pages
 from delegate.program.task import Task, cores
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
 
@@ -181,7 +181,7 @@ def _large(blob: memoryview, found: Sequence[Piece], specs: Mapping[str, Any]) -
         model.close()
         raise
     finally:
-        let_go(blob)  # and with it the whole program file, whose pages count as this process's memory
+        release_pages(blob)  # and with it the whole program file, whose pages count as this process's memory
 
 
 def _shared(model: ModelFile, found: Sequence[Piece], graph: Graph, specs: Mapping[str, Any]) -> Engine:
