@@ -11,6 +11,7 @@ from torch import Tensor
 import delegate
 from delegate.testing import assert_same
 from tests.e2e.test_dynamic import Function
+from tests.lowering import refused as refused_by
 
 INF, NAN = float("inf"), float("nan")
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -97,8 +98,17 @@ SIGNS: Mapping[str, Callable[[Tensor], Any]] = {
 }
 
 
-def check_signs(backend: str, name: str) -> None:
-    """Compare a function of SIGNS with eager, or all of them in one graph ("all")."""
+def check_signs(backend: str, name: str, refused: Mapping[str, int]) -> None:
+    """Compare a function of SIGNS with eager, or all of them in one graph ("all").
+
+    Args:
+        backend: that runs every node but the refused ones.
+        name: one of SIGNS, or "all".
+        refused: operators with the number of their nodes that the backend refuses.
+    """
     functions = list(SIGNS.values()) if name == "all" else [SIGNS[name]]
     together = lambda x: tuple(f(x) for f in functions)  # noqa: E731
-    assert_same(lowered(together, _Z, backend)(_Z), together(_Z), signed_zeros=True)
+    program = lowered(together, _Z, backend)
+    if backend != "portable":
+        assert refused_by(program, backend) == dict(refused)
+    assert_same(program(_Z), together(_Z), signed_zeros=True)

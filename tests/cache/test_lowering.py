@@ -17,7 +17,7 @@ from torch.export import Dim, ExportedProgram
 import delegate
 from delegate.cache import environment
 from delegate.registry import default_registry
-from delegate.testing import assert_same
+from tests.lowering import assert_runs, assert_same
 from tests.plugins import Site
 
 INFO = """
@@ -292,6 +292,7 @@ def test_a_real_backend(folder: Path) -> None:
     x = torch.randn(3, 4)
     for _ in range(2):
         program = delegate.to_backend(exported(), "xnnpack")
+        assert_runs(program, "xnnpack")
         assert_same(program(x), Net()(x))
         assert len(list((folder / "artifacts").iterdir())) == 2  # the partition and the program
 

@@ -20,7 +20,7 @@ from delegate.backends.gpu.cuda.targets import Target
 from delegate.backends.info import Availability
 from delegate.errors import BackendFailed, BackendUnavailable, ConfigError, LoweringError
 from delegate.program.dtypes import DType
-from tests.lowering import assert_same, compiled, relative_error
+from tests.lowering import assert_runs, assert_same, compiled, relative_error
 
 pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
 from delegate.backends.gpu.cuda import schedules
@@ -42,7 +42,9 @@ def lowered(arch, *, fallback=False, module=None, args=(X,), **rest):
 def saved(tmp_path_factory):
     """A program for the host, as a file."""
     path = tmp_path_factory.mktemp("cuda") / "host.dlg"
-    lowered("llvm").save(path)
+    program = lowered("llvm")
+    assert_runs(program, "cuda")
+    program.save(path)
     return path
 
 
@@ -54,6 +56,7 @@ def test_the_report_says_who_stands_in():
 def test_calls_do_not_disturb_each_other():
     module = nn.Sequential(nn.Linear(6, 64), nn.ReLU())
     program = lowered("llvm", module=module)
+    assert_runs(program, "cuda")
     for scale in (1.0, -2.0, 3.0):
         assert relative_error(program(X * scale), module(X * scale)) < 1e-6
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import delegate
 from tests.backends.gpu.cases import frozen
-from tests.lowering import compiled, relative_error
+from tests.lowering import assert_runs, compiled, relative_error
 
 pytest.importorskip("tvm", reason="TVM is not installed: pip install 'delegate[cuda]'")
 
@@ -100,6 +100,7 @@ def test_sizes_that_change():
     module, batch = Call(frozen(nn.Linear(80, 144))), torch.export.Dim("batch", min=1, max=64)
     config = {"backends": [{"name": "cuda"}]}
     program = compiled(module, (torch.randn(5, 80),), config=config, dynamic_shapes=(({0: batch},),))
+    assert_runs(program, "cuda")
     for size in (5, 1, 64):
         x = torch.randn(size, 80)
         assert relative_error(program(x), module(x)) < 2e-6

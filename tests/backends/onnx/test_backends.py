@@ -17,7 +17,7 @@ from delegate.errors import BackendFailed, ConfigError, LoweringError
 from delegate.runtime.loaded import LoadedProgram
 from tests.backends.onnx.test_rows import require
 from tests.e2e.test_dynamic import Function
-from tests.lowering import assert_same, compiled, relative_error
+from tests.lowering import answers, assert_runs, assert_same, compiled, relative_error
 
 
 class Stages(nn.Module):
@@ -59,6 +59,7 @@ def test_calls_do_not_disturb_each_other(backend):
     require(backend)
     module = nn.Sequential(nn.Linear(6, 5), nn.ReLU())
     program = compiled(module, (torch.ones(2, 6),), backends=backend)
+    assert_runs(program, backend)
     x = torch.empty(2, 6)
     for scale in (1.0, -2.0, 3.0):
         x.fill_(scale)  # in one place: what lies there must be read anew
@@ -112,6 +113,10 @@ def test_long_integers_are_whole(name, backend):
     require(backend)
     function, x = MOVES[name]
     program = delegate.to_backend(torch.export.export(Function(function).eval(), (x,)), backend)
+    if backend == "dsp":
+        assert answers(program, backend).keys() == {"dtype"}
+    else:
+        assert_runs(program, backend)
     assert torch.equal(program(x), function(x))
 
 
@@ -121,6 +126,7 @@ def test_tensors_that_hold_nothing(backend):
     require(backend)
     x = torch.empty(0, 4)
     program = compiled(_Nothing(), (x,), backends=backend)
+    assert answers(program, backend) == {"operator": 2}  # both are left to kernels
     assert_same(program(x), _Nothing()(x))
 
 
@@ -243,6 +249,7 @@ def test_options_reach_the_library_and_run(options, heard, monkeypatch, capfd):
     monkeypatch.setattr(session, "_FATAL", 0)  # every line
     x = torch.ones(2, 6)
     program = compiled(nn.ReLU(), (x,), config={"backends": [{"name": "dsp", "options": options}]})
+    assert_runs(program, "dsp")
     compiling = "".join(capfd.readouterr())
     with LoadedProgram(program.program, trust_code=True) as loaded:
         assert relative_error(loaded(x.numpy()), x) < 5e-7

@@ -10,6 +10,7 @@ import delegate
 from delegate.testing import assert_same, relative_error
 from delegate.verdict import Reason
 from tests.backends.xnnpack.harness import Call, refusal
+from tests.lowering import assert_runs
 
 HALVES = (torch.float16, torch.bfloat16)
 torch.manual_seed(0)
@@ -68,6 +69,7 @@ def test_saved_in_16_bits(dtype, tmp_path):
     module = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)).to(dtype)
     x = torch.randn(3, 64, dtype=dtype)
     program = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")
+    assert_runs(program, "xnnpack")
     program.save(tmp_path / "half.dlg")
     assert (tmp_path / "half.dlg").stat().st_size < 1.25 * sum(p.nbytes for p in module.parameters())
     raw = x.numpy() if dtype is torch.float16 else x.view(torch.uint16).numpy()
@@ -82,7 +84,9 @@ def test_limits(dtype):
     """Infinities and NaN pass; what is too large for the type becomes infinity at the border."""
     x = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0, -0.0, torch.finfo(dtype).max], dtype=dtype)
     module = Call(lambda x: (x + x, x * 0.5))
-    found = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")(x)
+    program = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")
+    assert_runs(program, "xnnpack")
+    found = program(x)
     for ours, theirs in zip(found, module(x), strict=True):
         assert_same(ours, theirs, tolerance=0)
 
@@ -90,7 +94,9 @@ def test_limits(dtype):
 def test_a_number_without_dimensions():
     x, y = torch.tensor(1.5, dtype=torch.bfloat16), torch.randn(40, 50, dtype=torch.bfloat16)
     module = Call(lambda x, y: ((x * y).sigmoid().sum(), x * 2))
-    found = delegate.to_backend(torch.export.export(module, (x, y)), "xnnpack")(x, y)
+    program = delegate.to_backend(torch.export.export(module, (x, y)), "xnnpack")
+    assert_runs(program, "xnnpack")
+    found = program(x, y)
     for ours, theirs in zip(found, module(x, y), strict=True):
         assert_same(ours, theirs)
 
@@ -105,8 +111,9 @@ def test_jumps_are_left_to_others(op):
 def test_a_float32_program_keeps_its_roundings(dtype):
     module = Call(lambda x: (x * 3).to(dtype).float().exp())
     x = torch.randn(40, 50)
-    found = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")(x)
-    assert_same(found, module(x))
+    program = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")
+    assert_runs(program, "xnnpack", {"aten._to_copy.default": 1})  # the one that rounds
+    assert_same(program(x), module(x))
 
 
 def test_rounded_after_every_operator():

@@ -9,6 +9,7 @@ import delegate
 from delegate.testing import assert_same
 from delegate.verdict import Reason
 from tests.backends.xnnpack.harness import Call, refusal, run
+from tests.lowering import assert_runs
 
 torch.manual_seed(0)
 Q, K, V = torch.randn(2, 4, 6, 8), torch.randn(2, 4, 5, 8), torch.randn(2, 4, 5, 3)
@@ -49,6 +50,7 @@ def test_scores_that_are_infinite():
     k = K.clone()
     k[0, :, 2] = torch.inf  # masked
     program = delegate.to_backend(torch.export.export(by_hand(FILLS["infinity"]), (Q.abs(), k, V, KEYS)), "xnnpack")
+    assert_runs(program, "xnnpack", {"aten.bitwise_not.default": 1})
     assert_same(program(Q.abs(), k, V, KEYS), by_hand(FILLS["infinity"])(Q.abs(), k, V, KEYS))
 
 

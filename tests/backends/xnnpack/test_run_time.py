@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.testing import assert_same
 from tests import zoo
 from tests.backends.xnnpack.qdq import QD, Weights
 from tests.backends.xnnpack.test_integers import floats_within, require_whole
+from tests.lowering import assert_runs, assert_same
 from tests.silence import silence  # noqa: F401 - for every test here
 
 with zoo.libraries():
@@ -240,5 +240,7 @@ def test_others_that_read_what_a_layer_is_given_get_it_right() -> None:
     x = torch.randn(4, 32)
     module = Both().eval()
     program = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")
+    left = ("choose_qparams", "quantize_per_tensor", "dequantize_per_tensor")
+    assert_runs(program, "xnnpack", {f"quantized_decomposed.{name}.tensor": 1 for name in left})
     for got, expected in zip(program(x), module(x), strict=True):
         assert_same(got, expected)

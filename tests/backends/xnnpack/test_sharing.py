@@ -19,7 +19,7 @@ from torch import nn
 
 import delegate
 from delegate.backends.xnnpack import litert, packed, sharing
-from delegate.testing import assert_same
+from tests.lowering import assert_runs, assert_same
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
 WIDTH, MIDDLE = 1024, 2200  # 18 MB of weights in two layers
@@ -61,7 +61,9 @@ def program(module: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path
     path = tmp_path_factory.mktemp("sharing") / "both.dlg"
     rows = {"decode": 1, "prefill": ROWS}
     exported = {name: torch.export.export(module, (torch.randn(n, WIDTH),)) for name, n in rows.items()}
-    delegate.to_backend(exported, "xnnpack").save(path)
+    program = delegate.to_backend(exported, "xnnpack")
+    assert_runs(program, "xnnpack")
+    program.save(path)
     return path
 
 
@@ -209,7 +211,9 @@ def test_weights_of_others_are_not_shared(module: nn.Module, program: Path, tmp_
         module[0].bias[0] += 1
     try:
         exported = torch.export.export(module, (torch.randn(1, WIDTH),))
-        delegate.to_backend(exported, "xnnpack").save(tmp_path / "other.dlg")
+        other = delegate.to_backend(exported, "xnnpack")
+        assert_runs(other, "xnnpack")
+        other.save(tmp_path / "other.dlg")
         x = torch.randn(1, WIDTH)
         second = delegate.load(tmp_path / "other.dlg")
         assert len(packed._OPEN) == 2
@@ -244,7 +248,9 @@ def test_threads_and_models_of_any_size_share_memory_for_what_goes_in_and_out(
     models: dict[str, nn.Module] = {"one": module, "two": deeper}
     given = (torch.randn(8, WIDTH),)
     exported = {name: torch.export.export(m, given, dynamic_shapes=rows) for name, m in models.items()}
-    delegate.to_backend(exported, "xnnpack").save(tmp_path / "dynamic.dlg")
+    program = delegate.to_backend(exported, "xnnpack")
+    assert_runs(program, "xnnpack")
+    program.save(tmp_path / "dynamic.dlg")
     loaded = delegate.load(tmp_path / "dynamic.dlg")
     inputs = [torch.randn(n, WIDTH) for n in (3, 64, 2, 64, 7)]
     with torch.no_grad():

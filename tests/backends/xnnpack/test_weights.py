@@ -1,4 +1,4 @@
-"""Weights apart from their models: stored once for all partitions that have them, in 16 bits where these hold them."""
+"""Separately stored weights: stored once for all partitions that share them, in 16 bits if this is lossless."""
 
 import numpy as np
 import pytest
@@ -8,11 +8,11 @@ from torch import nn
 import delegate
 from delegate.backends.xnnpack.quantized import Coded
 from delegate.backends.xnnpack.runtime import XnnpackRuntime
-from delegate.backends.xnnpack.weights import LEAST, pieces, put_together, take_apart
+from delegate.backends.xnnpack.weights import LEAST, assemble, extract_constants, pieces
 from delegate.errors import BackendFailed, ProgramError
 from delegate.program.verifier import verify
-from delegate.testing import assert_same
 from tests.backends.xnnpack.harness import lower
+from tests.lowering import assert_runs, assert_same
 
 N = LEAST // 4
 F32 = np.random.default_rng(0).standard_normal(N + 3).astype(np.float32)
@@ -29,21 +29,21 @@ KINDS = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_apart_and_together(name):
+def test_extracted_constants_are_assembled_again(name):
     array, kind = KINDS[name]
     model = b"12345678" + array.tobytes() + b"abc" + F32.tobytes()[: 4 * N]
-    found = [(8, array, None), (11 + array.nbytes, F32[:N], None)]
-    rest, places, data = take_apart(model, found)
+    constants = [(8, array, None), (11 + array.nbytes, F32[:N], None)]
+    rest, places, data = extract_constants(model, constants)
     assert rest == b"12345678abc"
     assert places == [(8, kind), (11, "")]
     assert data[0].nbytes == array.nbytes // (2 if kind else 1)
-    assert put_together(memoryview(rest), pieces(memoryview(rest), places, data)) == model
+    assert assemble(memoryview(rest), pieces(memoryview(rest), places, data)) == model
 
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("size", [1, 32, 128], ids="runs of {}".format)
 @pytest.mark.parametrize("zeros", [False, True])
-def test_floats_that_integers_were_made_of(bits, size, zeros):
+def test_floats_decoded_from_integers(bits, size, zeros):
     draw = np.random.default_rng(bits)
     values = draw.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), (64, 128)).astype(np.int8)
     scale = draw.random((64, 128 // size)).astype(np.float32)
@@ -51,18 +51,18 @@ def test_floats_that_integers_were_made_of(bits, size, zeros):
     coded = Coded(values, scale, zero, bits)
     assert coded.in_runs
     floats = coded.decoded()
-    rest, places, data = take_apart(floats.tobytes(), [(0, floats, coded)])
+    rest, places, data = extract_constants(floats.tobytes(), [(0, floats, coded)])
     assert data[0].nbytes == values.size * bits // 8 + scale.size * (5 if zeros else 4)
-    assert put_together(memoryview(rest), pieces(memoryview(rest), places, data)) == floats.tobytes()
+    assert assemble(memoryview(rest), pieces(memoryview(rest), places, data)) == floats.tobytes()
 
 
 @pytest.mark.parametrize("small", [False, True], ids=["8 bits", "4 bits would do"])
-def test_an_odd_number_of_integers(small):
+def test_integers_of_uneven_count(small):
     values = np.random.default_rng(0).integers(*((-8, 8) if small else (-128, 128)), (33, 33)).astype(np.int8)
     coded = Coded(values, np.linspace(0.1, 1, 99, dtype=np.float32).reshape(33, 3))
     floats = coded.decoded()
-    rest, places, data = take_apart(floats.tobytes(), [(0, floats, coded)])
-    assert put_together(memoryview(rest), pieces(memoryview(rest), places, data)) == floats.tobytes()
+    rest, places, data = extract_constants(floats.tobytes(), [(0, floats, coded)])
+    assert assemble(memoryview(rest), pieces(memoryview(rest), places, data)) == floats.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,11 @@ def test_not_in_runs(shape, scale, zero):
 
 def test_small_constants_stay():
     model = F32.tobytes()
-    assert take_apart(model, [(0, F32[: N - 1], None)]) == (model, [], [])
+    assert extract_constants(model, [(0, F32[: N - 1], None)]) == (model, [], [])
 
 
 class Language(nn.Module):
-    """Layers that two methods have."""
+    """Layers of two methods."""
 
     def __init__(self):
         super().__init__()
@@ -94,7 +94,9 @@ def test_two_methods_store_their_weights_once(tmp_path, isolate):
     module = Language().eval()
     shapes = {"prefill": (1, 9, 64), "decode": (1, 1, 64)}
     exported = {name: torch.export.export(module, (torch.randn(shape),)) for name, shape in shapes.items()}
-    delegate.to_backend(exported, "xnnpack").save(tmp_path / "both.dlg")
+    both = delegate.to_backend(exported, "xnnpack")
+    assert_runs(both, "xnnpack")
+    both.save(tmp_path / "both.dlg")
     weights = sum(p.numel() for p in module.parameters()) * 4
     assert (tmp_path / "both.dlg").stat().st_size < 1.2 * weights
     with delegate.load(tmp_path / "both.dlg", isolate=isolate) as program, torch.no_grad():
@@ -124,11 +126,11 @@ def test_two_methods_store_their_weights_once(tmp_path, isolate):
     ids=str,
 )
 def test_forged_places(places, count):
-    made = lower(nn.Linear(64, 64), (torch.randn(2, 64),)).result
-    assert len(made.data) == 1
-    specs = {**made.compile_specs, "weights": places}
+    lowered = lower(nn.Linear(64, 64), (torch.randn(2, 64),)).result
+    assert len(lowered.data) == 1
+    specs = {**lowered.compile_specs, "weights": places}
     with pytest.raises(BackendFailed, match="not as this backend writes them"):
-        XnnpackRuntime().init_with_data(memoryview(made.blob), made.data[:count], specs)
+        XnnpackRuntime().init_with_data(memoryview(lowered.blob), lowered.data[:count], specs)
 
 
 def test_data_of_a_delegate_that_is_missing():
