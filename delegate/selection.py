@@ -1,4 +1,4 @@
-"""Which backends a request means: their AOT halves made, their options checked, absent ones handled by policy."""
+"""Selection of the requested backends: create their AOT parts, check their options, and handle absent ones."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from delegate.config import (
     options_of_alias,
 )
 from delegate.errors import BackendError, BackendNotFound, BackendUnavailable, ConfigError
-from delegate.kernels.libraries import Wanted
+from delegate.kernels.libraries import KernelRequest
+from delegate.partitioner.artifact_cache import ArtifactCache
 from delegate.partitioner.capability import Capability
-from delegate.partitioner.kept import KeptArtifacts
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.rules import PartitionRules
 from delegate.plugins import INSTANCE, PORTABLE, backend_of
@@ -52,16 +52,16 @@ class Selection:
 
     Args:
         partitioners: one per backend.
-        backends: the AOT halves by name.
+        backends: the AOT parts by name.
         rules: include, exclude, pins and sizes of the configuration.
-        on_portable: "allow", "warn" or "error" for nodes that no backend took.
-        notes: for the report, e.g. backends that were asked for and are not here.
-        fallback: whether partitions keep their kernels beside their blobs, and what is said when these are used.
+        on_portable: "allow", "warn" or "error" for nodes that no backend supports.
+        notes: for the report, e.g. requested backends that are absent here.
+        fallback: the settings of kernel fallbacks of partitions.
         kernels: the kernel libraries to run on, in order of preference; None for the default.
-        verify: how far off results may be; None where the configuration does not say.
-        quantization: how the model is quantized first; None where it is taken as it is.
-        cache: where compiled partitions are kept.
-        placement: which of the backends that take a node runs it.
+        verify: the bounds on the error of results; None if not configured.
+        quantization: the settings of quantization before lowering; None for no quantization.
+        cache: the settings of the compile cache.
+        placement: the settings of the choice among backends that support a node.
     """
 
     partitioners: tuple[Partitioner, ...]
@@ -70,24 +70,24 @@ class Selection:
     on_portable: str
     notes: tuple[str, ...]
     fallback: Fallback
-    kernels: Wanted | None = None
+    kernels: KernelRequest | None = None
     verify: Verify | None = None
     quantization: Quantization | None = None
     cache: Cache = field(default_factory=Cache)
     placement: Placing = field(default_factory=Placing)
 
     def warm_up(self, graphs: Iterable[Graph]) -> None:
-        """Have the separate process of compilers start while this process has other work, if it may be needed.
+        """Start the separate process of compilers early, if it may be needed.
 
         Args:
-            graphs: of all methods.
+            graphs: the graphs of all methods.
         """
         backends = [b.backend if isinstance(b, UnaskedBackend) else b for b in self.backends.values()]
         warm_up([b for b in backends if isinstance(b, GuardedBackend)], graphs)
 
     @cached_property
     def capabilities(self) -> Mapping[str, Capability]:
-        """What each of the backends can do."""
+        """The capabilities of the backends, by name."""
         return {
             name: Capability(b.check, b.preserve_ops, b.claims, b.most_constants, getattr(b, "on_fault", None))
             for name, b in self.backends.items()
@@ -95,19 +95,21 @@ class Selection:
 
     @cached_property
     def keeps(self) -> Mapping[str, bool]:
-        """The backends whose partitions are kept in kernels, see `emit`: all where the configuration says so, and where
-        it says nothing, plugins that nobody asked for."""
+        """The backends whose partitions have kernel fallbacks; see `emit`.
+
+        By default these are the automatically selected plugins. The configuration can select all backends, or none.
+        """
         if self.fallback.keep is not None:
             return dict.fromkeys(self.backends, True) if self.fallback.keep else {}
-        unasked = (name for name, b in self.backends.items() if isinstance(b, UnaskedBackend) and b.foreign)
-        return dict.fromkeys(unasked, False)
+        automatic = (name for name, b in self.backends.items() if isinstance(b, UnaskedBackend) and b.foreign)
+        return dict.fromkeys(automatic, False)
 
 
 def select(
     request: Request,
     config: ConfigSource,
     registry: Registry,
-    kernels: Wanted | None = None,
+    kernels: KernelRequest | None = None,
     compiled_for: Collection[str] = (),
     cache: bool | None = None,
 ) -> Selection:
@@ -115,13 +117,13 @@ def select(
 
     Args:
         request, config, registry, kernels: see there.
-        compiled_for: backends that are used though their device is absent here, also where none is named.
-        cache: whether to use the cache; None: as the configuration has it.
+        compiled_for: backends that are used although their device is absent here, even if they are not named.
+        cache: use the cache; None: as configured.
 
     Raises:
         ConfigError: the configuration or an option is wrong, or backends or kernels are named in both places.
-        BackendNotFound, BackendBroken, BackendIncompatible, BackendUnavailable: a backend that was asked for cannot be
-            used (the first and the last unless the policy lets that pass).
+        BackendNotFound, BackendBroken, BackendIncompatible, BackendUnavailable: a requested backend cannot be used. The
+            policy can permit the first and the last.
     """
     settings = load_config(config if config is not None else {}, registry=registry)
     if request is not None and settings.backends is not None:
@@ -135,7 +137,7 @@ def select(
     partitioners, notes = [], []
     store = _store(settings.cache, cache)
     backends: dict[str, Half] = {}
-    asked = request is not None or settings.backends is not None
+    is_requested = request is not None or settings.backends is not None
     for partitioner in _partitioners(request, settings, registry, compiled_for):
         name = partitioner.backend
         if name in backends:
@@ -144,9 +146,9 @@ def select(
                 remedy=f"give one a name of its own, e.g. {backend_of(name)}{INSTANCE}second",
             )
         try:
-            backends[name] = _made(partitioner, registry, asked, name in compiled_for, store)
+            backends[name] = _create(partitioner, registry, is_requested, name in compiled_for, store)
         except BackendError as error:
-            if not asked:
+            if not is_requested:
                 if settings.policy.unavailable != "skip":
                     registry.warn(name, f"not used: {error}")
                 notes.append(f"not used: {error}")
@@ -171,38 +173,40 @@ def select(
     )
 
 
-def kept_artifacts(selection: Selection, registry: Registry, wanted: bool | None = None) -> KeptArtifacts | None:
-    """What earlier lowerings made for these backends; None where nothing is kept.
+def open_artifact_cache(selection: Selection, registry: Registry, enabled: bool | None = None) -> ArtifactCache | None:
+    """Return the cache of the artifacts of these backends; None if it is off.
 
     Args:
-        selection: with the settings of the cache.
-        registry: that knows the states of the backends.
-        wanted: whether to use it, in place of what the configuration says.
+        selection: the backends, with the settings of the cache.
+        registry: the registry of backends.
+        enabled: use the cache; None: as configured.
     """
-    store = _store(selection.cache, wanted)
+    store = _store(selection.cache, enabled)
     if store is None:
         return None
     identities = {name: partial(b.identity, registry.state(name)) for name, b in selection.backends.items()}
-    return KeptArtifacts(store, identities)
+    return ArtifactCache(store, identities)
 
 
-def kept_folder(settings: Cache, wanted: bool | None = None) -> Path | None:
-    """Return the folder of the cache; None if nothing is kept. `wanted` as in `kept_artifacts`."""
-    enabled = settings.enabled if wanted is None else wanted
+def configured_cache_folder(settings: Cache, enabled: bool | None = None) -> Path | None:
+    """Return the folder of the cache; None if it is off. `enabled` as in `open_artifact_cache`."""
+    is_enabled = settings.enabled if enabled is None else enabled
     folder = cache_folder() if settings.folder is None else Path(settings.folder).expanduser()
-    return private(folder) if enabled else None
+    return private(folder) if is_enabled else None
 
 
-def _store(settings: Cache, wanted: bool | None) -> Store | None:
-    folder = kept_folder(settings, wanted)
+def _store(settings: Cache, enabled: bool | None) -> Store | None:
+    folder = configured_cache_folder(settings, enabled)
     return None if folder is None else Store(folder / ARTIFACTS, settings.max_mb * 2**20)
 
 
-def _made(partitioner: Partitioner, registry: Registry, asked: bool, absent_ok: bool, store: Store | None) -> Half:
-    """The AOT half that a partitioner chooses nodes for; raises BackendError."""
+def _create(
+    partitioner: Partitioner, registry: Registry, is_requested: bool, absent_ok: bool, store: Store | None
+) -> Half:
+    """Create the AOT part of a partitioner's backend; raises BackendError."""
     name = partitioner.backend
     if partitioner.isolate == "compile":
-        registry.half(name, "aot")  # it may crash or hang when it is imported, too
+        registry.half(name, "aot")  # importing it may crash or hang, too
     half = registry.aot(name, absent_ok=absent_ok)
     options = backend_options(BackendChoice(name=name, options=dict(partitioner.options)), registry)
     # The text is the one that `backend_options` has accepted.
@@ -212,13 +216,13 @@ def _made(partitioner: Partitioner, registry: Registry, asked: bool, absent_ok: 
     if partitioner.isolate == "compile":
         return isolate()
     checked = CheckedBackend(name, half, options)
-    made: CheckedBackend | GuardedBackend = checked
+    guarded: CheckedBackend | GuardedBackend = checked
     if partitioner.isolate == "auto" and registry.is_plugin(name):
         outcomes = Outcomes(cache(partial(checked.identity, registry.state(name))), store)
-        made = GuardedBackend(checked, path, isolate, outcomes, partitioner.time_limit)
-    if asked:
-        return made
-    return UnaskedBackend(made, lambda fault: registry.warn(name, str(fault)), foreign=not registry.is_own(name))
+        guarded = GuardedBackend(checked, path, isolate, outcomes, partitioner.time_limit)
+    if is_requested:
+        return guarded
+    return UnaskedBackend(guarded, lambda fault: registry.warn(name, str(fault)), foreign=not registry.is_own(name))
 
 
 def _partitioners(
@@ -231,29 +235,29 @@ def _partitioners(
             CapabilityPartitioner(c.name, c.options, isolate=c.isolate, time_limit=c.time_limit)
             for c in settings.backends
         ]
-    wanted = list(request) if isinstance(request, Iterable) and not isinstance(request, str) else [request]
-    for item in wanted:
+    requested = list(request) if isinstance(request, Iterable) and not isinstance(request, str) else [request]
+    for item in requested:
         if not isinstance(item, str | Partitioner):
             raise ConfigError(f"a {type(item).__name__} is no backend", remedy="give names of backends or Partitioners")
-    named = (w if isinstance(w, Partitioner) else CapabilityPartitioner(w) for w in wanted if w != PORTABLE)
+    named = (w if isinstance(w, Partitioner) else CapabilityPartitioner(w) for w in requested if w != PORTABLE)
     return [_of_real_backend(partitioner, registry) for partitioner in named]
 
 
 def _of_real_backend(partitioner: Partitioner, registry: Registry) -> Partitioner:
-    """The same where its backend is an alias, with the backend that this stands for here."""
+    """Return a partitioner whose backend is resolved, if it is an alias."""
     alias = partitioner.backend
     name = registry.resolve(alias)
     if name == alias:
         return partitioner
     if partitioner.options:
         raise options_of_alias(alias, name)
-    found = copy(partitioner)
-    found.backend = name
-    return found
+    resolved = copy(partitioner)
+    resolved.backend = name
+    return resolved
 
 
 def _absent(error: BackendError, policy: str) -> str:
-    """What the report says of a backend that is not here; raises or warns as the policy wants it."""
+    """Return the note on an absent backend; raises the error or warns if the policy requires it."""
     if policy == "error":
         raise error
     if policy == "warn":

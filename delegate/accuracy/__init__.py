@@ -1,1 +1,1 @@
-"""How far results are from a reference, partition by partition, and the nodes that put them there."""
+"""Accuracy of results against a reference, partition by partition, and the nodes that cause errors."""

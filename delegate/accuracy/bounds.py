@@ -1,4 +1,4 @@
-"""Bounds: how far off results may be."""
+"""Bounds on the error of results."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from delegate.report import Accuracy
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How far off a partition, and a whole method, may be; None: as far as it likes.
+    """The error that a partition, or a method, may have; None means no bound.
 
     Args:
-        sqnr_db: the least, in decibels.
-        max_error: the greatest difference.
-        relative_error: the greatest difference over the greatest size in the reference.
-        top1: the least share of rows that agree.
+        sqnr_db: the least signal-to-quantization-noise ratio, in decibels.
+        max_error: the greatest absolute difference.
+        relative_error: the greatest absolute difference over the greatest absolute value in the reference.
+        top1: the least share of rows whose greatest elements agree.
     """
 
     sqnr_db: float | None = None
@@ -31,7 +31,7 @@ class Bounds:
 
     @classmethod
     def of(cls, policy: Verify | None) -> Bounds:
-        """Those of a configuration; none where it does not speak of them."""
+        """Return the bounds of a configuration; no bounds if it has no `verify` section."""
         if policy is None:
             return cls()
         return cls(policy.sqnr_db, policy.max_error, policy.relative_error, policy.top1)
@@ -49,13 +49,13 @@ class Bounds:
         return ", ".join(text.format(bound) for text, bound in texts.items() if bound is not None)
 
     def excess(self, figures: Accuracy | None) -> float:
-        """By what the noise is greater than the bounds allow, as a ratio of powers: they are kept up to 1.
+        """Return the noise over the noise that the bounds allow, as a ratio of powers; up to 1 the bounds hold.
 
-        The noise of independent causes adds up in these ratios. What is undefined keeps no bound; what was not measured
-        keeps all.
+        The ratios of independent causes of noise add up. Undefined figures miss every bound. Figures that were not
+        measured meet every bound.
         """
-        found = [] if figures is None else list(self._ratios(figures))
-        return math.inf if any(map(math.isnan, found)) else max(found, default=0.0)
+        ratios = [] if figures is None else list(self._ratios(figures))
+        return math.inf if any(map(math.isnan, ratios)) else max(ratios, default=0.0)
 
     def _ratios(self, figures: Accuracy) -> Iterator[float]:
         if self.sqnr_db is not None:

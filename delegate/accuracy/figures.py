@@ -1,4 +1,4 @@
-"""Figures: how far tensors are from those of a reference, over any number of calls."""
+"""Accuracy figures: the difference between tensors and those of a reference, over any number of calls."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ _LOGITS = 2  # dimensions: a row per sample, a column per class
 
 @dataclass(slots=True)
 class Difference:
-    """What one output differs from its reference by, summed up over calls; see `docs/accuracy.md` for the definitions.
+    """The difference between one output and its reference, over all calls; `docs/accuracy.md` has the definitions.
 
-    Elements where both are the same infinity, or both NaN, are as they should be and count for nothing more; where only
-    one of them is, or another one, the difference is infinite.
+    Equal infinities, and NaN in both, are correct elements and are not counted further. If only one of the two is not
+    finite, or if they are different infinities, the difference is infinite.
     """
 
     count: int = 0  # elements
-    compared: int = 0  # of them, finite in both
-    broken: bool = False  # whether one is not finite where the other is, or another infinity
-    total: float = 0.0  # of integers in the reference
+    compared: int = 0  # elements that are finite in both
+    broken: bool = False  # one is not finite and the other is, or they are different infinities
+    total: float = 0.0  # the sum of the reference, if it holds integers
     signal: float = 0.0  # sums of squares
     noise: float = 0.0
-    peak: float = 0.0  # the greatest size in the reference
-    greatest: float = 0.0  # difference
+    peak: float = 0.0  # the greatest absolute value in the reference
+    greatest: float = 0.0  # the greatest absolute difference
     rows: int = 0
     agreed: int = 0
 
     def add(self, actual: torch.Tensor, expected: torch.Tensor) -> None:
-        """One more call. Other shapes are wrong results, infinitely far off."""
+        """Add a call. A result of another shape is infinitely far off."""
         if actual.shape != expected.shape:
             self.count += expected.numel()
             self.broken = True
             return
         if _is_logits(expected):
             self._compare_rows(actual, expected)
-        got, wanted = _numbers(actual), _numbers(expected)
-        self.count += wanted.numel()
-        finite = wanted.isfinite() & got.isfinite()
+        actual_numbers, expected_numbers = _numbers(actual), _numbers(expected)
+        self.count += expected_numbers.numel()
+        finite = expected_numbers.isfinite() & actual_numbers.isfinite()
         if not bool(finite.all()):
-            self.broken = self.broken or not _same_beyond_numbers(got[~finite], wanted[~finite])
-            got, wanted = got[finite], wanted[finite]
-        self.compared += wanted.numel()
-        if not wanted.numel():
+            self.broken = self.broken or not _same_beyond_numbers(actual_numbers[~finite], expected_numbers[~finite])
+            actual_numbers, expected_numbers = actual_numbers[finite], expected_numbers[finite]
+        self.compared += expected_numbers.numel()
+        if not expected_numbers.numel():
             return
-        off = (got - wanted).abs()
+        off = (actual_numbers - expected_numbers).abs()
         if not expected.is_floating_point() and not expected.is_complex():
-            self.total += float(wanted.sum())
-        self.signal += float(wanted.square().sum())
+            self.total += float(expected_numbers.sum())
+        self.signal += float(expected_numbers.square().sum())
         self.noise += float(off.square().sum())
-        self.peak = max(self.peak, float(wanted.abs().max()))
+        self.peak = max(self.peak, float(expected_numbers.abs().max()))
         self.greatest = max(self.greatest, float(off.max()))
 
     def _compare_rows(self, actual: torch.Tensor, expected: torch.Tensor) -> None:
-        """Whether the greatest of a row is where the reference has its greatest, or one as great."""
+        """Count the rows whose greatest element is at a greatest element of the reference."""
         ordered = ~expected.isnan().any(1)
         chosen = expected.gather(1, actual.argmax(1, keepdim=True)).squeeze(1)
         self.rows += int(ordered.sum())
@@ -71,7 +71,10 @@ class Difference:
 
     @property
     def sqnr_db(self) -> float:
-        """Of integers the signal is what differs from their mean: a quantized tensor has its zero anywhere."""
+        """The signal-to-noise ratio in decibels.
+
+        The signal of integers is the deviation from their mean, since a quantized tensor has an arbitrary zero point.
+        """
         if self.broken:
             return -math.inf
         if self.is_nowhere_finite:
@@ -90,7 +93,7 @@ class Difference:
 
     @property
     def relative_error(self) -> float:
-        """The greatest difference over the greatest size in the reference."""
+        """The greatest difference over the greatest absolute value in the reference."""
         error = self.max_error
         if not error or not math.isfinite(error):
             return error
@@ -98,28 +101,28 @@ class Difference:
 
     @property
     def top1(self) -> float | None:
-        """The share of rows whose greatest is the reference's, where the output looks like logits."""
+        """The share of rows whose greatest element is the reference's; None if the output does not look like logits."""
         return self.agreed / self.rows if self.rows else None
 
 
 @dataclass(slots=True)
 class Differences:
-    """What the outputs of a partition, or of a method, differ by."""
+    """The differences of the outputs of a partition, or of a method."""
 
     outputs: list[Difference] = field(default_factory=list)
     calls: int = 0
 
     def add(self, actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
-        """One more call."""
+        """Add a call."""
         if not self.outputs:
             self.outputs = [Difference() for _ in expected]
-        for output, got, wanted in zip(self.outputs, actual, expected, strict=True):
-            output.add(got, wanted)
+        for output, one_actual, one_expected in zip(self.outputs, actual, expected, strict=True):
+            output.add(one_actual, one_expected)
         self.calls += 1
 
     @property
     def empty(self) -> list[int]:
-        """The numbers of the outputs that had no elements in any call, so that nothing was compared."""
+        """The numbers of the outputs that had no elements in any call."""
         return [number for number, output in enumerate(self.outputs) if not output.count and not output.broken]
 
     @property
@@ -128,9 +131,9 @@ class Differences:
         return [number for number, output in enumerate(self.outputs) if output.is_nowhere_finite]
 
     def accuracy(self) -> Accuracy | None:
-        """The figures of the output that is farthest off, figure by figure; None where nothing was compared.
+        """Return the worst of each figure over the outputs; None if nothing was compared.
 
-        An output that is nowhere finite, e.g. a mask, has no figures. They are NaN if there is no other output.
+        An output without finite elements, e.g. a mask, is skipped. If there is no other output, the figures are NaN.
         """
         if not self.outputs:
             return None
@@ -146,10 +149,10 @@ class Differences:
 
 
 def difference(actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> Accuracy | None:
-    """The figures of one call."""
-    found = Differences()
-    found.add(actual, expected)
-    return found.accuracy()
+    """Return the figures of one call."""
+    differences = Differences()
+    differences.add(actual, expected)
+    return differences.accuracy()
 
 
 def _is_logits(tensor: torch.Tensor) -> bool:
@@ -157,17 +160,17 @@ def _is_logits(tensor: torch.Tensor) -> bool:
 
 
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """Its numbers in a row, in the widest type; a complex one is its two parts."""
+    """Return the numbers of a tensor as float64 in one dimension, complex ones as their real and imaginary parts."""
     parts = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     return parts.detach().to(torch.float64).flatten()
 
 
-def _same_beyond_numbers(got: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """Whether these, one of which is no finite number at each place, are the same infinity or both NaN."""
-    return bool(((got == wanted) | (got.isnan() & wanted.isnan())).all())
+def _same_beyond_numbers(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Return if two tensors are equal infinities or both NaN, everywhere."""
+    return bool(((actual == expected) | (actual.isnan() & expected.isnan())).all())
 
 
 def _worst(figures: Iterable[float]) -> float:
-    """The greatest; one that is undefined is worse than all."""
-    found = list(figures)
-    return math.nan if any(map(math.isnan, found)) else max(found)
+    """Return the greatest figure; NaN is worse than all."""
+    values = list(figures)
+    return math.nan if any(map(math.isnan, values)) else max(values)

@@ -1,6 +1,6 @@
-"""Which nodes of a partition its error comes from: parts of it are run on its backend, the rest by torch.
+"""Find the nodes that cause a partition's error: run parts of it on its backend, and the rest in torch.
 
-The noise of parts adds up, so that the search knows what the bounds would allow without those that make most of it.
+The noise of the parts adds up. So the search can estimate the error of the partition without its noisiest parts.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from delegate.edge.node import dtype_of
 from delegate.report import Accuracy
 from delegate.runtime.backend import Delegate
 
-_MARGIN = 0.8  # of what the bounds allow is left to what stays: causes are not quite independent
+_MARGIN = 0.8  # share of the allowed noise that the remaining units may have, since causes are not quite independent
 
 
 @dataclass(slots=True)
 class Trial:
-    """Runs parts of a region on its backend and what is behind them by torch, on inputs that were seen.
+    """A runner of parts of a region on its backend, and of the nodes after them in torch, on recorded inputs.
 
     Args:
-        region: of the partition.
-        inputs: of the region.
-        compile: of the backend.
-        open: makes a delegate of what was compiled.
+        region: the region of the partition.
+        inputs: the recorded inputs of the region.
+        compile: compiles a region for the backend.
+        open: makes a delegate of a compiled region.
     """
 
     region: Region
@@ -48,14 +48,14 @@ class Trial:
         self._known = self._eager.values(self.inputs)
 
     def accuracy(self, units: Sequence[Unit]) -> Accuracy | None:
-        """How far off these units put the results; None where their backend does not run them on their own."""
+        """Return the error of the results if these units run on the backend; None if it cannot run them separately."""
         part = part_of(self.region, units)
         try:
-            given = self._run(part)
-        except Exception:  # a library that takes the whole may turn its parts down, in any way
+            part_results = self._run(part)
+        except Exception:  # a library that accepts the region may reject a part of it with any error
             return None
-        wanted = [self._known[node.name] for node in self.region.outputs]
-        return difference(self._eager.continued(self.inputs, self._known, given), wanted)
+        expected = [self._known[node.name] for node in self.region.outputs]
+        return difference(self._eager.continued(self.inputs, self._known, part_results), expected)
 
     def _run(self, part: Region) -> dict[str, torch.Tensor]:
         expected = [self._known[n.name] for n in part.outputs]
@@ -66,71 +66,71 @@ class Trial:
             delegate.execute(inputs, outputs)
         finally:
             delegate.close()
-        made = (to_tensor(a, dtype_of(t.dtype)) for a, t in zip(outputs, expected, strict=True))
-        return dict(zip((n.name for n in part.outputs), made, strict=True))
+        results = (to_tensor(a, dtype_of(t.dtype)) for a, t in zip(outputs, expected, strict=True))
+        return dict(zip((n.name for n in part.outputs), results, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Neighbouring units, and by what their noise is greater than the bounds allow."""
+class UnitRange:
+    """Neighbouring units, and their noise over the noise that the bounds allow."""
 
     units: tuple[Unit, ...]
     excess: float
-    is_one: bool = False  # whether it cannot be halved: of one unit, or its backend takes neither half
+    is_one: bool = False  # it cannot be split: it has one unit, or the backend runs neither half
 
     @property
     def density(self) -> float:
-        """Its noise by unit."""
+        """The noise per unit."""
         return self.excess / len(self.units)
 
 
-def inaccurate_units(region: Region, excess: float, measure: Callable[[Sequence[Unit]], float | None]) -> list[Unit]:
-    """The fewest units that were found without which the rest may keep the bounds; at least one.
+def bisect_inaccurate(region: Region, excess: float, measure: Callable[[Sequence[Unit]], float | None]) -> list[Unit]:
+    """Return the fewest units to remove from a region so that it may meet the bounds; at least one.
 
     Args:
-        region: that does not keep them.
-        excess: by what its noise is greater than the bounds allow.
-        measure: the same of some of its units; None where it cannot be told.
+        region: the region that misses the bounds.
+        excess: its noise over the noise that the bounds allow.
+        measure: returns the excess of some of its units; None if it cannot be measured.
     """
-    whole = tuple(units_of(region))
-    stretches = [Stretch(whole, excess, len(whole) == 1)]
-    cut = whole[0]
+    all_units = tuple(units_of(region))
+    ranges = [UnitRange(all_units, excess, len(all_units) == 1)]
+    cut = all_units[0]
     for _ in range(MOST // 2):
-        divisible = [s for s in _heaviest(stretches) if not s.is_one]
+        divisible = [s for s in _heaviest(ranges) if not s.is_one]
         if not divisible:
             break
         chosen = max(divisible, key=lambda s: len(s.units))
-        stretches.remove(chosen)
-        stretches += _halved(chosen, measure)
+        ranges.remove(chosen)
+        ranges += _halved(chosen, measure)
         cut = chosen.units[len(chosen.units) // 2]
-    found = list(chain.from_iterable(s.units for s in _heaviest(stretches)))
-    return found or [cut]  # only together they are inaccurate: a cut between them
+    heaviest = list(chain.from_iterable(s.units for s in _heaviest(ranges)))
+    return heaviest or [cut]  # both halves are accurate, and the whole is not: cut between them
 
 
-def _halved(stretch: Stretch, measure: Callable[[Sequence[Unit]], float | None]) -> list[Stretch]:
-    middle = len(stretch.units) // 2
-    halves = stretch.units[:middle], stretch.units[middle:]
+def _halved(parent: UnitRange, measure: Callable[[Sequence[Unit]], float | None]) -> list[UnitRange]:
+    middle = len(parent.units) // 2
+    halves = parent.units[:middle], parent.units[middle:]
     first, second = map(measure, halves)
     if first is None and second is None:
-        return [Stretch(stretch.units, stretch.excess, True)]
-    first = _rest(stretch.excess, second) if first is None else first
-    second = _rest(stretch.excess, first) if second is None else second
-    return [Stretch(units, excess, len(units) == 1) for units, excess in zip(halves, (first, second), strict=True)]
+        return [UnitRange(parent.units, parent.excess, True)]
+    first = _rest(parent.excess, second) if first is None else first
+    second = _rest(parent.excess, first) if second is None else second
+    return [UnitRange(units, excess, len(units) == 1) for units, excess in zip(halves, (first, second), strict=True)]
 
 
 def _rest(whole: float, part: float | None) -> float:
-    """The noise of what was not measured."""
+    """Return the excess of the half that was not measured."""
     assert part is not None
     return max(whole - part, 0.0) if math.isfinite(whole) else whole
 
 
-def _heaviest(stretches: Sequence[Stretch]) -> list[Stretch]:
-    """The stretches that have to go so that the noise of the rest fits, those with the most noise by unit first."""
-    moved = sorted(stretches, key=lambda s: s.density)
-    kept = 0.0
-    stay: list[Stretch] = []
-    for stretch in moved:
-        if kept + stretch.excess <= _MARGIN:
-            kept += stretch.excess
-            stay.append(stretch)
-    return [s for s in stretches if s not in stay]
+def _heaviest(ranges: Sequence[UnitRange]) -> list[UnitRange]:
+    """Return the ranges to remove so that the noise of the rest is allowed; the noisiest per unit go first."""
+    by_density = sorted(ranges, key=lambda s: s.density)
+    noise = 0.0
+    stay: list[UnitRange] = []
+    for candidate in by_density:
+        if noise + candidate.excess <= _MARGIN:
+            noise += candidate.excess
+            stay.append(candidate)
+    return [s for s in ranges if s not in stay]

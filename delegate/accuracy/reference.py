@@ -16,12 +16,12 @@ from delegate.backends.exported import plain_graph
 from delegate.edge.graphs import call, is_random
 from delegate.edge.node import draws, op_name, source_line
 from delegate.errors import AccuracyError
-from delegate.partitioner.cut import LoweredProgram
+from delegate.partitioner.extraction import LoweredProgram
 from delegate.plugins import one_line
 
 
 class EagerMethods:
-    """The exported methods run by torch, with states of their own that they share by name.
+    """The exported methods, run by torch; they have their own states, shared by name.
 
     Args:
         exported: the methods.
@@ -41,25 +41,25 @@ class EagerMethods:
                 self.states.setdefault(state, module.get_buffer(state).clone())
 
     def names(self, method: str) -> Sequence[str]:
-        """The states of a method."""
+        """Return the names of the states of a method."""
         return self._states[method]
 
     def in_spec(self, method: str) -> Any:
-        """Torch's pytree spec of the (args, kwargs) of a method."""
+        """Return torch's pytree spec of the (args, kwargs) of a method."""
         return self._in_specs[method]
 
     def run(self, method: str, leaves: Sequence[Any]) -> list[torch.Tensor]:
-        """The tensors of the result, in order; arguments that the method writes to hold their new values.
+        """Run a method and return the tensors of the result, in order; written arguments hold their new values.
 
         Args:
-            method: its name.
-            leaves: of the arguments, in order.
+            method: the name of the method.
+            leaves: the leaves of the arguments, in order.
 
         Raises:
-            AccuracyError: torch cannot run it.
+            AccuracyError: torch cannot run the method.
         """
         module = self._modules[method]
-        for state in self._states[method]:  # other tensors, so that those of the caller's program stay as they are
+        for state in self._states[method]:  # the caller's program must keep its own tensors
             owner, _, leaf = state.rpartition(".")
             module.get_submodule(owner)._buffers[leaf] = self.states[state]
         try:
@@ -71,13 +71,13 @@ class EagerMethods:
 
 
 def tensors(result: Any) -> list[torch.Tensor]:
-    """The tensors of a result, and its numbers as tensors."""
-    found = (leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor | bool | int | float))
-    return [torch.as_tensor(leaf) for leaf in found]
+    """Return the tensors of a result, and its numbers as tensors."""
+    numbers = (leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor | bool | int | float))
+    return [torch.as_tensor(leaf) for leaf in numbers]
 
 
 def is_random_method(method: LoweredProgram) -> bool:
-    """Whether a method draws random numbers, which are others in another program."""
+    """Return if a method draws random numbers, which differ from program to program."""
     delegated = (node for delegate in method.delegates.values() for node in delegate.region.graph.nodes)
     return is_random(method.program.graph_module) or any(map(draws, delegated))
 
@@ -94,7 +94,7 @@ def copies(leaves: Sequence[Any]) -> list[Any]:
 
 
 class NodeRunner(Interpreter):
-    """Runs an exported program node by node.
+    """An interpreter that runs an exported program node by node.
 
     Args:
         ep: the program.
@@ -121,18 +121,18 @@ class NodeRunner(Interpreter):
 
 def first_nan(ep: ExportedProgram, leaves: Sequence[Any]) -> str:
     """Describe the first node whose result has NaN in torch: operator, name, the user's source line. Empty if none."""
-    found: list[Node] = []
+    sources: list[Node] = []
 
-    def look(node: Node, result: Any) -> Any:
-        if not found and any(t.is_floating_point() and bool(t.isnan().any()) for t in tensors(result)):
-            found.append(node)
+    def record_nan(node: Node, result: Any) -> Any:
+        if not sources and any(t.is_floating_point() and bool(t.isnan().any()) for t in tensors(result)):
+            sources.append(node)
         return result
 
-    NodeRunner(ep, look).results(leaves)
-    if not found:
+    NodeRunner(ep, record_nan).results(leaves)
+    if not sources:
         return ""
-    line = source_line(found[0])
-    return f"{op_name(found[0])} ({found[0].name}){f' at {line}' if line else ''}"
+    line = source_line(sources[0])
+    return f"{op_name(sources[0])} ({sources[0].name}){f' at {line}' if line else ''}"
 
 
 class EagerRegion:
@@ -146,31 +146,34 @@ class EagerRegion:
         self._own = {copied.name: copied for copied in copies.values()}
 
     def values(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What every node that gives one tensor gives, by name; raises AccuracyError where torch cannot run one."""
+        """Return the results of nodes that have one tensor, by name; raises AccuracyError if torch cannot run one."""
         return dict(_by_name(self._run(inputs, {})))
 
     def results(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What the region gives; raises as `values` does."""
-        found = self.values(inputs)
-        return [found[node.name] for node in self.region.outputs]
+        """Return the outputs of the region; raises as `values` does."""
+        values = self.values(inputs)
+        return [values[node.name] for node in self.region.outputs]
 
     def continued(
-        self, inputs: Sequence[torch.Tensor], known: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]
+        self,
+        inputs: Sequence[torch.Tensor],
+        known: Mapping[str, torch.Tensor],
+        replacements: Mapping[str, torch.Tensor],
     ) -> list[torch.Tensor]:
-        """What the region gives where some nodes give other tensors than torch's.
+        """Return the outputs of the region if some nodes have other results than in torch.
 
         Args:
-            inputs: of the region.
-            known: what `values` gave for them.
-            given: the other tensors, by node.
+            inputs: the inputs of the region.
+            known: the result of `values` for these inputs.
+            replacements: the other results, by node.
         """
-        changed = set(given)
+        changed = set(replacements)
         for node in self._module.graph.nodes:
             if any(source.name in changed for source in node.all_input_nodes):
                 changed.add(node.name)
-        kept = {name: value for name, value in known.items() if name not in changed} | dict(given)
-        found = dict(_by_name(self._run(inputs, kept))) | dict(given)
-        return [found[node.name] for node in self.region.outputs]
+        unchanged = {name: value for name, value in known.items() if name not in changed} | dict(replacements)
+        values = dict(_by_name(self._run(inputs, unchanged))) | dict(replacements)
+        return [values[node.name] for node in self.region.outputs]
 
     def _run(self, inputs: Sequence[torch.Tensor], known: Mapping[str, torch.Tensor]) -> Mapping[Node, Any]:
         runner = _Runner(self._module, garbage_collect_values=False)

@@ -1,4 +1,4 @@
-"""Verification: a program run on inputs, its partitions and results compared with torch, and what misses a bound."""
+"""Accuracy check: run a program on inputs, compare its partitions and results with torch, and find missed bounds."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import DEFAULTS, Bounds, is_quantized, precision_of
 from delegate.accuracy.figures import Differences
-from delegate.accuracy.narrowing import Trial, inaccurate_units
+from delegate.accuracy.narrowing import Trial, bisect_inaccurate
 from delegate.accuracy.reference import EagerMethods, copies, first_nan, flat_arguments, is_random_method, tensors
 from delegate.accuracy.samples import Sample, example_samples, samples_of
-from delegate.accuracy.watching import WatchedPartition, Watcher
+from delegate.accuracy.watching import DelegateRecorder, WatchedPartition
 from delegate.backends.aot import PreprocessResult
 from delegate.backends.bisection import Unit
 from delegate.compiled import LoadedContext
 from delegate.edge.node import shape_text
 from delegate.errors import AccuracyError, InputError, did_you_mean
-from delegate.kernels.libraries import Wanted
+from delegate.kernels.libraries import KernelRequest
 from delegate.partitioner.candidates import Artifacts
-from delegate.partitioner.cut import LoweredDelegate, LoweredProgram
+from delegate.partitioner.extraction import LoweredDelegate, LoweredProgram
 from delegate.program.model import Program
 from delegate.registry import Registry
 from delegate.report import Accuracy, MethodAccuracy, Report
@@ -35,7 +35,7 @@ from delegate.runtime.delegates import open_blob
 from delegate.runtime.loaded import LoadedProgram
 from delegate.selection import Selection
 
-_ROUNDS = 4  # of halving the noise of partitions that keep the bounds, where the whole method does not
+_ROUNDS = 4  # of halving the noise of partitions that meet the bounds, if the whole method does not
 
 OnFailure = Literal["error", "warn", "move"]
 
@@ -48,13 +48,13 @@ Blame = Callable[[Sequence[str], Bounds], tuple[str, str]]  # -> the noisiest la
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run of a program has shown.
+    """The accuracy figures of a run of a program.
 
     Args:
-        methods: of whole methods against the reference that bounds are for, by name.
-        partitions: by name; those that no call has reached too.
+        methods: of whole methods against the reference that the bounds are for, by name.
+        partitions: by name, including those that no call reached.
         second: of methods with a float reference against the program that was lowered, by name.
-        between: of these programs against their float references, both run by torch.
+        between: of these lowered programs against their float references, both run by torch.
     """
 
     methods: Mapping[str, MethodAccuracy]
@@ -62,8 +62,8 @@ class Measured:
     second: Mapping[str, MethodAccuracy]
     between: Mapping[str, Accuracy | None]
 
-    def stated(self, report: Report) -> Report:
-        """A report with the figures."""
+    def add_to(self, report: Report) -> Report:
+        """Return the report with the figures."""
         partitions = (
             replace(p, accuracy=self.partitions[p.name].differences.accuracy()) if p.name in self.partitions else p
             for p in report.partitions
@@ -73,12 +73,12 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """What has to leave its backend.
+class Eviction:
+    """The nodes of a partition to move off its backend.
 
     Args:
         nodes: names of nodes of the partition's region.
-        why: for the verdict on each.
+        why: the message of the verdict on each node.
     """
 
     nodes: frozenset[str]
@@ -86,25 +86,25 @@ class Moved:
 
 
 def verification(
-    given: Any,
+    inputs: Any,
     exported: Mapping[str, ExportedProgram],
     selection: Selection,
     registry: Registry,
     floats: Mapping[str, ExportedProgram],
     blame: Blame | None = None,
 ) -> Verification | None:
-    """The verification that inputs or the configuration ask for; None where neither does.
+    """Return the accuracy check that inputs or the configuration request; None if neither does.
 
     Args:
-        given: the inputs, see `samples_of`; None: those of the export, where the configuration has bounds.
+        inputs: see `samples_of`; None: the example inputs of the export, if the configuration has bounds.
         exported: the methods.
-        selection: of backends, with the policy.
-        registry: where backends and kernels are looked up.
+        selection: the backends, and the policy.
+        registry: the registry of backends and kernels.
         floats: the float references of methods that are other programs, e.g. quantized ones.
         blame: describes the layers to blame if the quantization misses the bounds.
 
     Raises:
-        InputError: the inputs are not such, or there are none; or a reference is of no method.
+        InputError: the inputs are invalid or missing, or a reference belongs to no method.
     """
     if unknown := [name for name in floats if name not in exported]:
         raise InputError(
@@ -113,9 +113,9 @@ def verification(
     for name, reference in floats.items():
         _require_same_inputs(name, exported[name], reference)
     policy = selection.verify
-    if given is None and policy is None:
+    if inputs is None and policy is None:
         return None
-    samples = samples_to_verify(given, exported)
+    samples = samples_to_verify(inputs, exported)
     on_failure = None if policy is None else policy.on_failure
     return Verification(
         exported,
@@ -130,9 +130,9 @@ def verification(
     )
 
 
-def samples_to_verify(given: Any, exported: Mapping[str, ExportedProgram]) -> dict[str, list[Sample]]:
-    """Return the calls by method: those given, else the example inputs of the export; raises InputError."""
-    return example_samples(exported) if given is None else samples_of(given, exported)
+def samples_to_verify(inputs: Any, exported: Mapping[str, ExportedProgram]) -> dict[str, list[Sample]]:
+    """Return the calls by method: `inputs`, else the example inputs of the export; raises InputError."""
+    return example_samples(exported) if inputs is None else samples_of(inputs, exported)
 
 
 Results = Mapping[str, Sequence[Sequence[torch.Tensor]]]  # of each call, by method
@@ -149,15 +149,15 @@ def torch_results(programs: Mapping[str, ExportedProgram], samples: Mapping[str,
 
 def reference_figures(actual: Results, expected: Results) -> dict[str, Accuracy | None]:
     """Return how far results are from others, by method; raises AccuracyError if their numbers or shapes differ."""
-    found = {}
+    figures = {}
     for name, calls in actual.items():
         differences = Differences()
-        for results, wanted in zip(calls, expected[name], strict=True):
-            _require_as_many(name, results, wanted)
-            _require_shapes(name, results, wanted)
-            differences.add(results, wanted)
-        found[name] = differences.accuracy()
-    return found
+        for results, references in zip(calls, expected[name], strict=True):
+            _require_as_many(name, results, references)
+            _require_shapes(name, results, references)
+            differences.add(results, references)
+        figures[name] = differences.accuracy()
+    return figures
 
 
 def _eager(programs: Mapping[str, ExportedProgram]) -> EagerMethods:
@@ -172,9 +172,11 @@ def _require_as_many(method: str, actual: Sequence[torch.Tensor], expected: Sequ
 
 def _require_shapes(method: str, model: Sequence[torch.Tensor], reference: Sequence[torch.Tensor]) -> None:
     """Check that two models that torch runs give the same shapes."""
-    for number, (given, wanted) in enumerate(zip(model, reference, strict=True)):
-        if given.shape != wanted.shape:
-            what = f"output {number} of the program is {shape_text(given)}, and of its reference {shape_text(wanted)}"
+    for number, (actual, expected) in enumerate(zip(model, reference, strict=True)):
+        if actual.shape != expected.shape:
+            what = (
+                f"output {number} of the program is {shape_text(actual)}, and of its reference {shape_text(expected)}"
+            )
             raise AccuracyError(what, where=f"method {method}", remedy="give the model that the program was made of")
 
 
@@ -188,14 +190,14 @@ def _require_same_inputs(method: str, model: ExportedProgram, reference: Exporte
 
 @dataclass(slots=True)
 class Verification:
-    """Measures programs, and says which nodes have to leave their backends.
+    """An accuracy check of programs, which finds the nodes to move off their backends.
 
     Args:
         exported: the methods.
         samples: the calls to run, by method, in the order in which methods run.
-        bounds: that are to be kept.
-        on_failure: what happens where they are not; None: the default bounds of each precision, with a warning.
-        registry, kernels: that the program runs on.
+        bounds: the bounds on the error.
+        on_failure: the reaction to a missed bound; None: warn, with the default bounds of each precision.
+        registry, kernels: the backends and kernels that the program runs on.
         floats: the float references of methods that are other programs. Bounds are on the results against these.
         blame: describes the layers to blame if the quantization misses the bounds.
         is_quantized_here: the configuration quantizes the model, so that layers can stay in float.
@@ -206,7 +208,7 @@ class Verification:
     bounds: Bounds
     on_failure: OnFailure | None
     registry: Registry
-    kernels: Wanted | None
+    kernels: KernelRequest | None
     floats: Mapping[str, ExportedProgram]
     blame: Blame | None = None
     is_quantized_here: bool = False
@@ -216,8 +218,8 @@ class Verification:
         """Run a program; all methods run in one context, one after another.
 
         Args:
-            program: emitted.
-            lowered: its methods.
+            program: the compiled program.
+            lowered: its lowered methods.
 
         Raises:
             InputError: the samples do not fit.
@@ -237,15 +239,18 @@ class Verification:
         between: dict[str, Accuracy | None] = {}
         with LoadedProgram(program, self.registry, self.kernels, fallback="error", trust_code=True) as loaded:
             for name in loaded.methods:
-                loaded.method(name).watch(Watcher(partitions))
+                loaded.method(name).watch(DelegateRecorder(partitions))
             context = LoadedContext(loaded, specs)
             for name, calls in self.samples.items():
                 references = (eager, eager_floats) if name in floats else (eager,)
-                differences, between_them = _compared(name, context, references, calls)
-                stated = _stated(own[name], differences[0], eager, self._reference(name))
-                methods[name] = stated
+                differences, between_them = _compare(name, context, references, calls)
+                own_accuracy = _method_accuracy(own[name], differences[0], eager, self._reference(name))
+                methods[name] = own_accuracy
                 if name in floats:
-                    second[name], methods[name] = stated, _stated(own[name], differences[1], eager_floats, FLOAT)
+                    second[name], methods[name] = (
+                        own_accuracy,
+                        _method_accuracy(own[name], differences[1], eager_floats, FLOAT),
+                    )
                     if methods[name].figures is not None:
                         between[name] = between_them.accuracy()
         methods = {
@@ -267,24 +272,26 @@ class Verification:
         method: LoweredProgram,
         partitions: Mapping[str, WatchedPartition],
     ) -> MethodAccuracy:
-        """Add where NaN comes from, in the reference and in the program, if the figures suffer from it."""
+        """Add the first sources of NaN, in the reference and in the program, if the figures suffer from it."""
         figures, name = accuracy.figures, accuracy.method
         if figures is None or math.isfinite(figures.max_error):
             return accuracy
         nodes = (first_nan(ep, flat_arguments(ep, call.args, call.kwargs)) for call in self.samples[name])
         in_torch = next(filter(None, nodes), "")
-        here = next((n for n in method.delegates if partitions[n].gives_nan), "")
-        found = [f"the reference gives NaN too, first in {in_torch}"] * bool(in_torch)
-        found += [f"partition {here} is the first to give NaN where torch gives none"] * bool(here)
-        return replace(accuracy, why="; ".join(filter(None, (accuracy.why, *found))))
+        first_here = next((n for n in method.delegates if partitions[n].gives_nan), "")
+        sources = [f"the reference gives NaN too, first in {in_torch}"] * bool(in_torch)
+        sources += [f"partition {first_here} is the first to give NaN where torch gives none"] * bool(first_here)
+        return replace(accuracy, why="; ".join(filter(None, (accuracy.why, *sources))))
 
-    def to_move(self, measured: Measured, lowered: Sequence[LoweredProgram], artifacts: Artifacts) -> dict[str, Moved]:
-        """What has to leave its backend so that the bounds are kept: partition -> nodes of its region.
+    def to_move(
+        self, measured: Measured, lowered: Sequence[LoweredProgram], artifacts: Artifacts
+    ) -> dict[str, Eviction]:
+        """Return the nodes to move off their backends so that the bounds hold, by partition.
 
-        Empty where they are kept, or where the policy is a warning.
+        Empty if the bounds hold, or if the policy is a warning.
 
         Raises:
-            AccuracyError: the bounds are not kept, and the policy says so, or nothing is left to move.
+            AccuracyError: a bound is missed, and the policy makes that an error or nothing is left to move.
         """
         if self.on_failure is None:
             self._warn_by_default(measured, lowered)
@@ -297,12 +304,12 @@ class Verification:
         undefined = [m for m in methods if m.figures is not None and math.isnan(m.figures.sqnr_db)]
         if undefined:
             remedy = "verify on inputs whose results are finite in torch"
-            self._tell([f"{_undefined_text(m)}, where {self.bounds} is asked" for m in undefined], "", remedy)
+            self._fail_or_warn([f"{_undefined_text(m)}, where {self.bounds} is asked" for m in undefined], "", remedy)
             return {}
         quantized = [m.method for m in methods if self.bounds.excess(measured.between.get(m.method)) > 1]
         if quantized or self.on_failure != "move":
             texts = [*(self._text(measured, name) for name in missed), *map(self._method_text, methods)]
-            self._tell(texts, *self._blamed(measured, quantized))
+            self._fail_or_warn(texts, *self._describe_blame(measured, quantized))
             return {}
         allowed = 1.0
         if not missed:
@@ -310,7 +317,7 @@ class Verification:
             allowed = max(missed.values()) / 2
         delegates = {name: d for method in lowered for name, d in method.delegates.items()}
         return {
-            name: Moved(
+            name: Eviction(
                 self._cause(name, delegates[name], excess / allowed, allowed, measured, artifacts),
                 self._text(measured, name),
             )
@@ -323,10 +330,10 @@ class Verification:
     def _noisiest(
         self, measured: Measured, missed: MethodAccuracy, lowered: Sequence[LoweredProgram]
     ) -> dict[str, float]:
-        """The partition with the most noise of a method that misses the bounds, though every one of it keeps them.
+        """Return the noisiest partition of a method that misses the bounds although its partitions meet them.
 
         Raises:
-            AccuracyError: none makes any, or that has been tried often enough.
+            AccuracyError: no partition has noise, or the limit of rounds is reached.
         """
         own = next(method.delegates for method in lowered if method.program.name == missed.method)
         noise = {name: e for name in own if (e := self._excess(measured.partitions[name])) > 0}
@@ -347,10 +354,10 @@ class Verification:
         measured: Measured,
         artifacts: Artifacts,
     ) -> frozenset[str]:
-        """The nodes of a partition that have to go, by their names in its region."""
+        """Return the nodes of a partition to move, by their names in its region."""
         partition = measured.partitions[name]
 
-        def opened(result: PreprocessResult) -> Delegate:
+        def open_result(result: PreprocessResult) -> Delegate:
             runtime = self.registry.runtime(delegate.backend)()
             blob, *data = (memoryview(part) for part in (result.blob, *result.data))
             return open_blob(runtime, blob, data, result.compile_specs, trust_code=True)
@@ -359,12 +366,12 @@ class Verification:
             figures = trial.accuracy(units)
             return None if figures is None else self.bounds.excess(figures) / allowed
 
-        trial = Trial(partition.region, partition.worst, partial(artifacts.attempt, delegate.backend), opened)
-        units = inaccurate_units(partition.region, excess, measure)
+        trial = Trial(partition.region, partition.worst, partial(artifacts.attempt, delegate.backend), open_result)
+        units = bisect_inaccurate(partition.region, excess, measure)
         return frozenset(node.name for unit in units for node in unit)
 
-    def _blamed(self, measured: Measured, methods: Sequence[str]) -> tuple[str, str]:
-        """Return what is said of methods whose quantization is at fault, in words, and the remedy."""
+    def _describe_blame(self, measured: Measured, methods: Sequence[str]) -> tuple[str, str]:
+        """Describe the methods whose quantization is at fault, and return the remedy."""
         if not methods:
             remedy = "set verify.on_failure to move, which has the nodes that cause it run elsewhere, or ask for less"
             return "", remedy
@@ -416,7 +423,7 @@ class Verification:
                 stacklevel=5,
             )
 
-    def _tell(self, texts: Sequence[str], cause: str, remedy: str) -> None:
+    def _fail_or_warn(self, texts: Sequence[str], cause: str, remedy: str) -> None:
         what = "; ".join(texts) + cause
         if self.on_failure != "warn":
             raise AccuracyError(what, where="verify", remedy=remedy)
@@ -436,51 +443,57 @@ def _undefined_text(accuracy: MethodAccuracy) -> str:
     return f"{what}; {accuracy.why}" if accuracy.why else what
 
 
-def _compared(
+def _compare(
     name: str, context: LoadedContext, references: Sequence[EagerMethods], samples: Sequence[Sample]
 ) -> tuple[list[Differences], Differences]:
     """Run a method and its references on samples.
 
     Returns:
-        the differences of the program from each reference: of results, of the inputs that it writes to, and of its
-        states. Then the differences of the results of the first reference from those of the last.
+        the differences of the program from each reference: of results, of written inputs, and of states. Then the
+        differences of the results of the first reference from those of the last.
     """
     method = context.loaded.method(name)
-    found, between = [Differences() for _ in references], Differences()
+    by_reference, between = [Differences() for _ in references], Differences()
     for sample in samples:
         try:
-            given = method.leaves(sample.args, dict(sample.kwargs))
-            mine = copies(given)
-            args, kwargs = pytree.tree_unflatten(mine, references[0].in_spec(name))
+            leaves = method.leaves(sample.args, dict(sample.kwargs))
+            own_leaves = copies(leaves)
+            args, kwargs = pytree.tree_unflatten(own_leaves, references[0].in_spec(name))
             actual = tensors(context.method(name)(*args, **kwargs))
         except InputError as error:
             raise error.at("verify") from error
         states = context.snapshot()
         results = []
-        for eager, differences in zip(references, found, strict=True):
-            others = copies(given)
-            expected = eager.run(name, others)
+        for eager, differences in zip(references, by_reference, strict=True):
+            reference_leaves = copies(leaves)
+            expected = eager.run(name, reference_leaves)
             _require_as_many(name, actual, expected)
             results.append(expected)
             _require_shapes(name, results[0], expected)
             differences.add(
-                [*actual, *(mine[n] for n in method.written), *(states[s] for s in eager.names(name))],
-                [*expected, *(others[n] for n in method.written), *(eager.states[s] for s in eager.names(name))],
+                [*actual, *(own_leaves[n] for n in method.written), *(states[s] for s in eager.names(name))],
+                [
+                    *expected,
+                    *(reference_leaves[n] for n in method.written),
+                    *(eager.states[s] for s in eager.names(name)),
+                ],
             )
         between.add(results[0], results[-1])
-    return found, between
+    return by_reference, between
 
 
-def _stated(method: LoweredProgram, found: Differences, eager: EagerMethods, reference: str) -> MethodAccuracy:
+def _method_accuracy(
+    method: LoweredProgram, differences: Differences, eager: EagerMethods, reference: str
+) -> MethodAccuracy:
     """Return the figures of a method against a reference, and what was not compared."""
     name = method.program.name
     if is_random_method(method):
         return MethodAccuracy(name, reference, why="it draws random numbers, so its results are never the same")
-    if len(found.empty) == len(found.outputs):
+    if len(differences.empty) == len(differences.outputs):
         return MethodAccuracy(name, reference, why="it gives no numbers")
     states = set(method.program.states.values()).difference(eager.names(name))
-    left = [f"number {number} of what it gives is empty" for number in found.empty]
-    if len(found.nowhere_finite) < len(found.outputs):
-        left += [f"number {number} of what it gives is finite nowhere" for number in found.nowhere_finite]
-    left += [f"the reference has no state {state}" for state in sorted(states)]
-    return MethodAccuracy(name, reference, found.accuracy(), "; ".join(left))
+    gaps = [f"number {number} of what it gives is empty" for number in differences.empty]
+    if len(differences.nowhere_finite) < len(differences.outputs):
+        gaps += [f"number {number} of what it gives is finite nowhere" for number in differences.nowhere_finite]
+    gaps += [f"the reference has no state {state}" for state in sorted(states)]
+    return MethodAccuracy(name, reference, differences.accuracy(), "; ".join(gaps))

@@ -1,4 +1,4 @@
-"""Watches the partitions of a program while it runs: what each is given and gives, and what torch makes of that."""
+"""Records the calls of a program's partitions and compares their results with those of torch."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class WatchedPartition:
-    """A partition, and how far it was off in all its calls.
+    """A partition, and its error over all its calls.
 
     Args:
-        region: that it is.
-        worst: of the calls: the inputs of the one with the greatest noise, to look for its cause.
+        region: the region of the partition.
+        worst: the inputs of the call with the greatest noise, to look for its cause.
         gives_nan: a result had NaN, and torch gave none.
     """
 
@@ -42,44 +42,44 @@ class WatchedPartition:
     def __post_init__(self) -> None:
         self.eager = EagerRegion(self.region)
 
-    def called(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """One more call; raises AccuracyError where torch cannot run the region."""
-        given = [_tensor(a, n) for a, n in zip(inputs, self.region.inputs, strict=True)]
-        made = [_tensor(a, n) for a, n in zip(outputs, self.region.outputs, strict=True)]
+    def add_call(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Add a call; raises AccuracyError if torch cannot run the region."""
+        input_tensors = [_tensor(a, n) for a, n in zip(inputs, self.region.inputs, strict=True)]
+        output_tensors = [_tensor(a, n) for a, n in zip(outputs, self.region.outputs, strict=True)]
         call = Differences()
-        expected = self.eager.results(given)
-        call.add(made, expected)
-        self.differences.add(made, expected)
-        self.gives_nan |= any(map(_has_nan, made)) and not any(map(_has_nan, expected))
+        expected = self.eager.results(input_tensors)
+        call.add(output_tensors, expected)
+        self.differences.add(output_tensors, expected)
+        self.gives_nan |= any(map(_has_nan, output_tensors)) and not any(map(_has_nan, expected))
         noise = max((o.relative_error for o in call.outputs), default=0.0)
         if not noise <= self._noise:  # NaN is worse than all
-            self._noise, self.worst = noise, tuple(t.clone() for t in given)
+            self._noise, self.worst = noise, tuple(t.clone() for t in input_tensors)
 
 
-class Watcher:
-    """Watches the delegates of a program; a `Watch` of the runtime.
+class DelegateRecorder:
+    """A recorder of the calls of a program's delegates; a `Watch` of the runtime.
 
     Args:
-        partitions: by name.
+        partitions: the partitions by name.
     """
 
     def __init__(self, partitions: Mapping[str, WatchedPartition]) -> None:
         self._partitions = partitions
 
     def watched(self, program: Program, method: Method, call: Instruction, steps: Iterable[Step]) -> list[Step]:
-        """The steps of an instruction, with an eye on a delegate's."""
+        """Return the steps of an instruction; those of delegates are recorded."""
         if not isinstance(call, DelegateCall):
             return list(steps)
         partition = self._partitions[program.delegates[call.delegate].name]
         return [_WatchedStep(s, partition) if isinstance(s, DelegateStep) else s for s in steps]
 
     def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
-        """What the function of an instruction that is no step gives."""
+        """Run the function of an instruction that has no steps."""
         return function(*args)
 
 
 class _WatchedStep:
-    """A delegate's step, and what watches it."""
+    """A delegate's step whose calls are recorded."""
 
     __slots__ = ("partition", "step")
 
@@ -88,10 +88,10 @@ class _WatchedStep:
 
     def __call__(self) -> None:
         self.step()
-        self.partition.called(self.step.inputs, self.step.outputs)
+        self.partition.add_call(self.step.inputs, self.step.outputs)
 
     def failed(self, error: BaseException) -> DelegateError:
-        """The error that tells the user what failed."""
+        """Return the error that names what failed."""
         return self.step.failed(error)
 
 
@@ -99,9 +99,9 @@ def _has_nan(value: torch.Tensor) -> bool:
     return value.is_floating_point() and bool(value.isnan().any())
 
 
-def _tensor(given: Any, node: Node) -> torch.Tensor:
-    """An array, wherever it lies, as the tensor that a node of the graph gives."""
-    array = given.fetch() if isinstance(given, DeviceTensor) else given
-    found = to_tensor(array, dtype_of(tensor(node).dtype))
-    assert isinstance(found, torch.Tensor)
-    return found
+def _tensor(value: Any, node: Node) -> torch.Tensor:
+    """Convert an array, in host or device memory, to the tensor that a node of the graph returns."""
+    array = value.fetch() if isinstance(value, DeviceTensor) else value
+    result = to_tensor(array, dtype_of(tensor(node).dtype))
+    assert isinstance(result, torch.Tensor)
+    return result

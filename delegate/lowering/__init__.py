@@ -1,1 +1,1 @@
-"""What lowers programs: the compiler, and what a configuration may ask for before, while and after it works."""
+"""Lowering of programs: the compiler, and quantization, placement, locks and the program cache around it."""

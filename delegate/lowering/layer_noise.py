@@ -90,41 +90,41 @@ def layer_noises(run: FloatRun, quantized: ExportedProgram, bounds: Bounds) -> l
     floats, sample, values = run.program, run.sample, run.values
     nodes = {node.name: node for node in floats.graph.nodes}
     layers = {n.name: _layer(n, nodes) for n in quantized.graph.nodes if _is_layer(n) and float_node(n) in nodes}
-    alone: dict[str, torch.Tensor] = {}  # results of layers on the float program's values
+    single: dict[str, torch.Tensor] = {}  # results of layers on the float program's values
 
     def continue_in_float(node: Node, result: Any) -> Any:
         layer = layers.get(node.name)
         nearest = None if layer is None else _nearest(result, layer.starts, values)
         if nearest is None:
             return result
-        alone[node.name] = result
+        single[node.name] = result
         return values[nearest[0]].clone()
 
     NodeRunner(quantized, continue_in_float).results(flat_arguments(quantized, sample.args, sample.kwargs))
     decoded: dict[str, torch.Tensor] = {}  # the same, after the operator that is fused and the layer's own rounding
-    last = {layers[name].last: name for name in alone}
+    last = {layers[name].last: name for name in single}
 
-    def continue_alone(node: Node, result: Any) -> Any:
-        result = alone.get(node.name, result)
+    def continue_single(node: Node, result: Any) -> Any:
+        result = single.get(node.name, result)
         if node.name in last:
             decoded[last[node.name]] = result.clone()
         return result
 
-    NodeRunner(quantized, continue_alone).results(flat_arguments(quantized, sample.args, sample.kwargs))
+    NodeRunner(quantized, continue_single).results(flat_arguments(quantized, sample.args, sample.kwargs))
     nearest_of = {name: _nearest(result, layers[name].ends, values) for name, result in decoded.items()}
     own = {name: nearest for name, nearest in nearest_of.items() if nearest is not None}
-    found = []
+    noises = []
     for name in sorted(own, key=lambda name: own[name][1].sqnr_db)[:_MOST]:
         end, accuracy = own[name]
 
         def replace_one(node: Node, result: Any, end: str = end, name: str = name) -> Any:
             return decoded[name].to(result.dtype) if node.name == end else result
 
-        given = NodeRunner(floats, replace_one).results(flat_arguments(floats, sample.args, sample.kwargs))
+        results = NodeRunner(floats, replace_one).results(flat_arguments(floats, sample.args, sample.kwargs))
         layer = nodes[layers[name].nodes[0]]
         place = f"{module_path(layer) or 'no module'}, {op_name(layer)}"
-        found.append(LayerNoise(layers[name].nodes, place, accuracy, bounds.excess(difference(given, run.results))))
-    return sorted(found, key=lambda noise: -noise.excess)
+        noises.append(LayerNoise(layers[name].nodes, place, accuracy, bounds.excess(difference(results, run.results))))
+    return sorted(noises, key=lambda noise: -noise.excess)
 
 
 def noisiest(noises: Sequence[LayerNoise], allowed: float) -> list[LayerNoise]:

@@ -1,4 +1,4 @@
-"""Lockfiles at the ends of a lowering: the one to keep, and the one that it makes."""
+"""Lockfiles of a lowering: the lock to apply, and the lock to write."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from delegate.lowering.compiler import Compiler
 from delegate.lowering.quantized import configured, quantized
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.lock import AGAIN, Lock, fingerprints, versions_of
-from delegate.placement.placing import Outcome
+from delegate.placement.lock import AGAIN, Lock, fingerprint_methods, versions_of
+from delegate.placement.program_placement import Outcome
 from delegate.plugins import one_line
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
@@ -26,19 +26,19 @@ from delegate.runtime.kernels import kernels_of
 from delegate.selection import ConfigSource, Request, Selection, select
 
 
-def lock_to_keep(
+def lock_to_apply(
     locked: str | os.PathLike[str] | None, lock: str | os.PathLike[str] | None, others: Mapping[str, object]
 ) -> Lock | None:
-    """The lock to keep.
+    """Return the lock to apply, if any.
 
     Args:
-        locked: path of it, if there is one.
-        lock: path of another one that is to be written.
-        others: what has a say of where nodes run too, by name.
+        locked: path of the lock to apply.
+        lock: path of the lock to write.
+        others: other arguments that decide where nodes run, by name; None if one is absent.
 
     Raises:
-        PartitionError: it cannot be read, or the other one cannot be written.
-        ConfigError: others have a say too.
+        PartitionError: `locked` cannot be read, or `lock` cannot be written.
+        ConfigError: another argument decides where nodes run too.
     """
     if lock is not None:
         require_file(lock, "the lockfile", streams=True)
@@ -51,27 +51,27 @@ def lock_to_keep(
     return Lock.load(locked)
 
 
-def of_lock(
+def require_lock_matches(
     exported: dict[str, ExportedProgram],
     keeping: Lock | None,
     locked: str | os.PathLike[str] | None,
     selection: Selection,
 ) -> dict[str, ExportedProgram]:
-    """The programs; raises PartitionError where the lock is of another model, or of backends that are not selected."""
+    """Return the programs; raises PartitionError if the lock is of another model or of backends not selected."""
     if keeping is not None:
         keeping.require_model(exported, str(locked))
         keeping.require_backends(selection.backends, str(locked))
     return exported
 
 
-def as_locked(
+def quantize_as_locked(
     exported: dict[str, ExportedProgram],
     keeping: Lock | None,
     locked: str | os.PathLike[str] | None,
     selection: Selection,
     registry: Registry,
 ) -> dict[str, ExportedProgram]:
-    """The programs, quantized as the candidate was that is locked; raises PartitionError where that makes no sense."""
+    """Quantize the programs as the lock requires; raises PartitionError if its quantization is invalid."""
     if keeping is None or keeping.quantization is None:
         return exported
     try:
@@ -82,32 +82,32 @@ def as_locked(
     return configured()(exported, section, tuple(selection.backends), registry)
 
 
-def require_kept(saved: SavedPlan | None, keeping: Lock | None, locked: object, plans: Sequence[Plan]) -> None:
+def require_applied(saved: SavedPlan | None, keeping: Lock | None, locked: object, plans: Sequence[Plan]) -> None:
     """Raise PartitionError where plans are not as a saved one, or a lock, says."""
     if keeping is not None:
-        keeping.require_kept(plans, str(locked))
+        keeping.require_applied(plans, str(locked))
     elif saved is not None:
-        saved.require_kept(plans)
+        saved.require_applied(plans)
 
 
-def with_lock(report: Report, made: Lock, keeping: Lock | None, lock: str | os.PathLike[str] | None) -> Report:
-    """The report, with what is another here than where the lock was made that is kept; the new one is written."""
+def with_lock(report: Report, new_lock: Lock, keeping: Lock | None, lock: str | os.PathLike[str] | None) -> Report:
+    """Write the new lock, and return the report with the differences between this machine and the applied lock's."""
     if lock is not None:
-        made.save(lock)
-    return report if keeping is None else replace(report, notes=(*report.notes, *keeping.notes(made)))
+        new_lock.save(lock)
+    return report if keeping is None else replace(report, notes=(*report.notes, *keeping.notes(new_lock)))
 
 
 def lock_of(
-    given: Mapping[str, ExportedProgram], compiler: Compiler, registry: Registry, said: Outcome | Lock | None
+    exported: Mapping[str, ExportedProgram], compiler: Compiler, registry: Registry, source: Outcome | Lock | None
 ) -> Lock:
-    """The lock of a program that was compiled, as measuring or another lock had it."""
+    """Return the lock of a compiled program, with the placements of `source`."""
     versions = versions_of(compiler.selection.backends, registry)
-    made = Lock(fingerprints(given), machine(), versions, SavedPlan.of(compiler.plans))
-    if said is None:
-        return made
-    quantization = said.quantization if isinstance(said, Lock) else said.base.quantization
-    options = {name: given for name, given in said.options.items() if name in made.plan.backends}
-    return replace(made, options=options, quantization=quantization, placements=said.placements)
+    lock = Lock(fingerprint_methods(exported), machine(), versions, SavedPlan.of(compiler.plans))
+    if source is None:
+        return lock
+    quantization = source.quantization if isinstance(source, Lock) else source.base.quantization
+    options = {name: exported for name, exported in source.options.items() if name in lock.plan.backends}
+    return replace(lock, options=options, quantization=quantization, placements=source.placements)
 
 
 def check_locked(
@@ -117,18 +117,20 @@ def check_locked(
     *,
     config: ConfigSource = None,
 ) -> tuple[str, ...]:
-    """Whether a lock can be kept, without compiling; gives notes of what is another here than where it was measured.
+    """Check that a lock can be applied, without compiling, and return notes on differences from its machine.
 
     Raises:
-        PartitionError: it is of another model, or nodes cannot run where it has them; and as `explain` does.
+        PartitionError: the lock is of another model, or nodes cannot run where it places them; and as `explain`.
     """
     registry = default_registry()
     keeping = Lock.load(locked)
     selection = select(backends, config, registry, compiled_for=keeping.plan.backends)
-    given = of_lock(exported_programs(model), keeping, locked, selection)
-    exported = as_locked(quantized(given, selection, registry)[0], keeping, locked, selection, registry)
+    exported_models = require_lock_matches(exported_programs(model), keeping, locked, selection)
+    exported = quantize_as_locked(
+        quantized(exported_models, selection, registry)[0], keeping, locked, selection, registry
+    )
     compiler = Compiler(selection, kernels_of(registry, selection.kernels), keeping.plan)
-    compiler.take(exported)
+    compiler.add_methods(exported)
     compiler.plan()
-    keeping.require_kept(compiler.plans, str(locked))
-    return keeping.notes(lock_of(given, compiler, registry, None))
+    keeping.require_applied(compiler.plans, str(locked))
+    return keeping.notes(lock_of(exported_models, compiler, registry, None))

@@ -1,4 +1,4 @@
-"""Programs quantized as the configuration says, before they are lowered; layers stay in float where a bound asks it."""
+"""Quantization of programs before lowering, as configured; layers stay in float if a bound requires it."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def quantized(
     verify: Any = None,
     progress: Progress | None = None,
 ) -> tuple[dict[str, ExportedProgram], Selection]:
-    """Return the programs, quantized where the configuration says so, and the selection with what was done.
+    """Return the programs, quantized if the configuration requests it, and the selection with notes on that.
 
-    If `verify.on_failure` is "move" and the quantized programs miss the bounds in torch, the layers with the most noise
-    stay in float, until the bounds hold. The notes of the selection name them.
+    `verify.on_failure: move` keeps the layers with the most noise in float until the bounds hold in torch. The notes of
+    the selection name these layers.
 
     Args:
         programs: the float programs by method.
-        selection: of backends, with the policy.
-        registry: where backends are looked up.
+        selection: the backends, and the policy.
+        registry: the registry of backends.
         verify: the inputs to verify on, see `samples_of`.
-        progress: called with a few words.
+        progress: called with short progress texts.
 
     Raises:
         ConfigError, InputError, ExportError: as of `quantize_as_configured`.
@@ -51,46 +51,48 @@ def quantized(
     section, policy = selection.quantization, selection.verify
     if section is None:
         return programs, selection
-    quantize, tell = configured(), progress or (lambda text: None)
+    quantize, report_progress = configured(), progress or (lambda text: None)
 
     def quantize_by(section: Quantization) -> tuple[dict[str, ExportedProgram], list[warnings.WarningMessage]]:
         with warnings.catch_warnings(record=True) as records:  # of earlier rounds, they are about other programs
             warnings.simplefilter("always")
             count = "calibrating: batch {}".format
-            return quantize(programs, section, tuple(selection.backends), registry, lambda n: tell(count(n))), records
+            return quantize(
+                programs, section, tuple(selection.backends), registry, lambda n: report_progress(count(n))
+            ), records
 
-    found, records = quantize_by(section)
+    quantized_programs, records = quantize_by(section)
     bounds = Bounds.of(policy)
     samples: Mapping[str, Sequence[Sample]] = {}
     if policy is not None and policy.on_failure == "move" and bounds:
         samples = samples_to_verify(verify, programs)
         samples = {name: calls for name, calls in samples.items() if not is_random(programs[name].graph_module)}
-    kept: dict[str, LayerNoise] = {}
+    float_layers: dict[str, LayerNoise] = {}
     expected, runs = torch_results(programs, samples), dict[str, FloatRun]()
     for number in range(_ROUNDS):
-        figures = reference_figures(torch_results(found, samples), expected)
+        figures = reference_figures(torch_results(quantized_programs, samples), expected)
         missed = [name for name, accuracy in figures.items() if bounds.excess(accuracy) > _MARGIN]
         if not missed:
             break
         for name in missed:
             if name not in runs:
                 runs[name] = FloatRun.of(programs[name], samples[name][0])
-            noises = layer_noises(runs[name], found[name], bounds)
+            noises = layer_noises(runs[name], quantized_programs[name], bounds)
             allowed = _MARGIN / 2**number if number < _ROUNDS - 1 else 0.0
-            kept.update((noise.nodes[0], noise) for noise in noisiest(noises, allowed))
+            float_layers.update((noise.nodes[0], noise) for noise in noisiest(noises, allowed))
         from delegate.quantization.settings import keep_in_float
 
-        tell(f"quantizing again with {len(kept)} layers in float")
-        section = keep_in_float(section, nodes=[node for noise in kept.values() for node in noise.nodes])
-        found, records = quantize_by(section)
+        report_progress(f"quantizing again with {len(float_layers)} layers in float")
+        section = keep_in_float(section, nodes=[node for noise in float_layers.values() for node in noise.nodes])
+        quantized_programs, records = quantize_by(section)
     for record in records:
         warnings.warn(record.message, record.category, stacklevel=4)
-    if not kept:
-        return found, selection
-    names = ", ".join(map(str, kept.values()))
-    count_text = "1 layer stays" if len(kept) == 1 else f"{len(kept)} layers stay"
+    if not float_layers:
+        return quantized_programs, selection
+    names = ", ".join(map(str, float_layers.values()))
+    count_text = "1 layer stays" if len(float_layers) == 1 else f"{len(float_layers)} layers stay"
     note = f"{count_text} in float, so that {bounds} holds against the float reference: {names}"
-    return found, replace(selection, quantization=section, notes=(*selection.notes, note))
+    return quantized_programs, replace(selection, quantization=section, notes=(*selection.notes, note))
 
 
 def blamed(
@@ -104,7 +106,7 @@ def blamed(
     samples = samples_to_verify(verify, quantized)
     runs = {name: FloatRun.of(floats[name], samples[name][0]) for name in methods}
     noises = {name: layer_noises(runs[name], quantized[name], bounds) for name in methods}
-    return blame([noise for found in noises.values() for noise in noisiest(found, _MARGIN)])
+    return blame([noise for layer_group in noises.values() for noise in noisiest(layer_group, _MARGIN)])
 
 
 def configured() -> Callable[..., dict[str, ExportedProgram]]:

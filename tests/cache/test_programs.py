@@ -21,11 +21,11 @@ from torch.export import Dim, ExportedProgram
 
 import delegate
 from delegate import KernelTable
-from delegate.edge.keys import NoKey, exported_key
-from delegate.lowering.kept import KeptPrograms
+from delegate.edge.keys import NotCacheable, exported_key
+from delegate.lowering.program_cache import ProgramCache
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.registry import default_registry
-from delegate.selection import Selection, kept_artifacts, select
+from delegate.selection import Selection, open_artifact_cache, select
 from delegate.testing import assert_same
 
 
@@ -222,7 +222,7 @@ UNTOLD = {
 
 @pytest.mark.parametrize("name", UNTOLD)
 def test_what_nobody_can_tell_has_no_key(name: str) -> None:
-    with pytest.raises(NoKey):
+    with pytest.raises(NotCacheable):
         exported_key({"forward": UNTOLD[name]()})
 
 
@@ -242,9 +242,9 @@ def request_key(
     if config or isinstance(backends, list):
         config["backends"], backends = backends if isinstance(backends, list) else [backends], None
     selection = select(backends, config or None, registry, kernels)
-    artifacts = kept_artifacts(selection, registry, cache)
+    artifacts = open_artifact_cache(selection, registry, cache)
     methods = {"forward": exported() if model is None else model}
-    return None if artifacts is None else KeptPrograms(artifacts, selection, registry).key(methods, plan)
+    return None if artifacts is None else ProgramCache(artifacts, selection, registry).key(methods, plan)
 
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -280,9 +280,9 @@ def test_all_that_is_asked_for_counts(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        ("delegate.lowering.kept.host_features", lambda: "another machine"),
-        ("delegate.lowering.kept.code_of", lambda package: f"other code of {package}"),
-        ("delegate.lowering.kept.versions_of", lambda distribution: ("torch 0",)),
+        ("delegate.lowering.program_cache.host_features", lambda: "another machine"),
+        ("delegate.lowering.program_cache.code_of", lambda package: f"other code of {package}"),
+        ("delegate.lowering.program_cache.versions_of", lambda distribution: ("torch 0",)),
         ("sys.version", "3.99"),
         ("delegate.kernels.installed.InstalledKernels.identity", lambda kernels, wanted: ("others",)),
     ],
@@ -351,7 +351,7 @@ def test_what_may_differ_another_time_is_not_kept(folder: Path, request_: dict[s
 @pytest.fixture
 def taken(folder: Path, caplog: pytest.LogCaptureFixture) -> Callable[..., tuple[delegate.CompiledProgram, bool]]:
     """Lowers, and says whether the whole program was taken from the cache."""
-    caplog.set_level(logging.INFO, "delegate.lowering.kept")
+    caplog.set_level(logging.INFO, "delegate.lowering.program_cache")
 
     def lower(*args: Any, **kwargs: Any) -> tuple[delegate.CompiledProgram, bool]:
         caplog.clear()
@@ -470,7 +470,7 @@ def test_blobs_of_another_compilation_are_not_mixed_in(
     """The entry of an artifact may have been made anew since, by a compiler that is not the same to the last bit."""
     ep = exported()
     delegate.to_backend(ep, "xnnpack")
-    artifacts = kept_artifacts(select("xnnpack", None, default_registry()), default_registry())
+    artifacts = open_artifact_cache(select("xnnpack", None, default_registry()), default_registry())
     assert artifacts is not None
     (key,) = [
         entry["key"]

@@ -1,0 +1,224 @@
+"""A cache on disk of the programs that lowering makes of exported programs.
+
+An entry holds a program without the blobs of its delegates. It names the entries of these blobs and their checksums;
+see `partitioner/artifact_cache.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+import torch.utils._pytree as pytree
+from torch.export import ExportedProgram
+
+from delegate.backends.guarded import GuardedBackend
+from delegate.backends.isolated import IsolatedBackend
+from delegate.backends.keys import plain
+from delegate.backends.unasked import UnaskedBackend
+from delegate.cache.environment import code_of, host_features, versions_of
+from delegate.cache.store import Entry
+from delegate.config import Placing
+from delegate.edge.keys import NotCacheable, exported_key
+from delegate.errors import DelegateError
+from delegate.partitioner.artifact_cache import ArtifactCache
+from delegate.partitioner.extraction import LoweredProgram
+from delegate.partitioner.partitioner import CapabilityPartitioner
+from delegate.partitioner.saved import SavedPlan
+from delegate.placement.lock import Lock
+from delegate.plain_data import count, text, texts
+from delegate.program.decode import decode
+from delegate.program.encode import encode
+from delegate.program.model import Program
+from delegate.program.segments import Directory, flat
+from delegate.program.verifier import verify
+from delegate.registry import Registry
+from delegate.report import Report
+from delegate.selection import Selection
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1  # of an entry
+_MAY_FAIL = (GuardedBackend, UnaskedBackend)  # their failures are not errors
+
+
+class CompilationResult(NamedTuple):
+    """The result of lowering.
+
+    Args:
+        program: the program, with its report.
+        plan: the backend of each node.
+        warnings: the warnings of lowering, which every use of the entry repeats.
+    """
+
+    program: Program
+    plan: SavedPlan
+    warnings: tuple[str, ...]
+
+    def as_cached(self, report: Report) -> CompilationResult:
+        """Return the result for the cache: its report marks measured placements as earlier ones."""
+        placements = tuple(replace(p, spent=0.0) for p in report.placements)
+        cached_report = replace(report, placements=placements)
+        return self._replace(program=self.program._replace(report=cached_report.to_json()))
+
+
+class ProgramCache:
+    """A cache of programs, keyed by everything that they depend on.
+
+    Args:
+        artifacts: the cache of artifacts, and the store of both.
+        selection: the backends, with the settings of the request.
+        registry: the registry of kernel libraries.
+    """
+
+    def __init__(self, artifacts: ArtifactCache, selection: Selection, registry: Registry) -> None:
+        self._artifacts, self._selection, self._registry = artifacts, selection, registry
+
+    def key(
+        self,
+        exported: Mapping[str, ExportedProgram],
+        plan: SavedPlan | None,
+        lock: Lock | None = None,
+        placing: Placing | None = None,
+    ) -> str | None:
+        """Return the key of a program; None if its lowering may have another result the next time.
+
+        That holds for custom partitioners, kernels and operators, for backends that are not cached or run in separate
+        processes, for quantization, and for bounds on accuracy.
+
+        Args:
+            exported: the methods.
+            plan, lock: the plan and the lock to apply.
+            placing: the settings of measured placement on the methods' example inputs; None if nothing is measured.
+        """
+        if lock is not None and lock.quantization is not None:
+            return None
+        locked = None if lock is None else lock.to_yaml()
+        places = None if plan is None else plan.to_json()
+        try:
+            measured = None if placing is None else _measuring_key(placing, exported)
+            parts = (FORMAT, self._request(), exported_key(exported), places, locked, measured)
+        except NotCacheable:
+            return None
+        return hashlib.sha256(repr(parts).encode(errors="surrogatepass")).hexdigest()
+
+    def get(self, key: str) -> CompilationResult | None:
+        """Return the result of a key; None if any part of it is missing."""
+        result = self._artifacts.store.read(key, self._decode)
+        if result is not None:
+            logger.info("the program is taken from the compile cache")
+        return result
+
+    def _decode(self, entry: Entry) -> CompilationResult:
+        """Decode an entry; raises an error if any part of it is missing or invalid."""
+        tables, *own = entry.parts
+        program, _ = decode(tables)
+        places = entry.about["segments"]
+        program = program._replace(segments=tuple(self._segments(places, iter(own))))
+        for spec in program.delegates:
+            artifact = self._artifacts.store.get(places[spec.segment][0])
+            if artifact is None or dict(spec.compile_specs) != artifact.about["compile_specs"]:
+                raise ValueError(f"the specs of {spec.name} are not those of its artifact")
+        verify(program)
+        Report.from_json(program.report)
+        return CompilationResult(
+            program, SavedPlan.from_json(text(entry.about, "plan")), texts(entry.about, "warnings")
+        )
+
+    def put(self, key: str, result: CompilationResult, lowered: Sequence[LoweredProgram]) -> None:
+        """Store a result under a key, if all its artifacts are cached and no backend has failed."""
+        if any(isinstance(b, _MAY_FAIL) and b.has_failed for b in self._selection.backends.values()):
+            return
+        program = result.program
+        results = {name: d.result for part in lowered for name, d in part.delegates.items()}
+        segments: list[Any] = [None] * len(program.segments)
+        for spec in program.delegates:
+            location = self._artifacts.location_of(results[spec.name])
+            if location is None:
+                return
+            for number, segment in enumerate((spec.segment, *spec.data)):
+                segments[segment] = [location.key, number, location.digests[number]]
+        own = [flat(s) for s, location in zip(program.segments, segments, strict=True) if location is None]
+        try:
+            tables = encode(program, Directory())
+        except DelegateError:  # no file can hold it
+            return
+        about = {"segments": segments, "plan": result.plan.to_json(), "warnings": result.warnings}
+        self._artifacts.store.put(key, about, [tables, *own])
+
+    def _segments(self, places: Sequence[Any], own: Any) -> list[memoryview]:
+        """Return the segments of a program, its own and those of artifacts; raises LookupError if one is missing."""
+        keys = {location[0] for location in places if location is not None}
+        entries = {key: self._artifacts.store.get(key) for key in keys}
+        segments = []
+        for location in places:
+            if location is None:
+                segments.append(next(own))
+                continue
+            key, number, digest = location
+            count({"part": number}, "part")
+            entry = entries[key]
+            if entry is None or entry.digests[number] != digest:
+                raise LookupError(key)
+            segments.append(entry.parts[number])
+        return segments
+
+    def _request(self) -> tuple[Any, ...]:
+        """Return all parts of the key but the model: backends, rules, policies, kernels, versions, torch's settings."""
+        selection = self._selection
+        if selection.quantization is not None or selection.verify is not None:
+            raise NotCacheable
+        if any(isinstance(backend, IsolatedBackend) for backend in selection.backends.values()):
+            raise NotCacheable
+        backends = []
+        for partitioner in selection.partitioners:
+            identity = self._artifacts.identity(partitioner.backend)
+            if identity is None or type(partitioner) is not CapabilityPartitioner:
+                raise NotCacheable
+            backends.append((partitioner.backend, identity))
+        kernels = self._registry.kernels.identity(selection.kernels)
+        if kernels is None:
+            raise NotCacheable
+        settings = (
+            repr(selection.rules),
+            selection.on_portable,
+            selection.notes,
+            plain(selection.fallback),
+            selection.keeps,
+        )
+        versions = (sys.version, code_of("delegate"), versions_of("delegate"), host_features())
+        return (backends, settings, kernels, versions, _torch())
+
+
+def _measuring_key(placing: Placing, exported: Mapping[str, ExportedProgram]) -> tuple[Any, ...]:
+    """Return the further dependencies of a measured placement; raises NotCacheable if accuracy decides it."""
+    if placing.accuracy is not None:
+        raise NotCacheable
+    leaves = [
+        (leaf.dtype, leaf.shape) if isinstance(leaf, torch.Tensor) else leaf
+        for ep in exported.values()
+        for leaf in pytree.tree_leaves(ep.example_inputs)
+    ]
+    return (repr(placing), repr(leaves))
+
+
+def _torch() -> tuple[str, ...]:
+    """Return the settings of torch that change its decompositions and results."""
+    return tuple(
+        map(
+            str,
+            (
+                torch.get_default_dtype(),
+                torch.get_default_device(),
+                torch.get_float32_matmul_precision(),
+                torch.are_deterministic_algorithms_enabled(),
+                torch.is_autocast_enabled("cpu"),
+                torch.is_inference_mode_enabled(),
+            ),
+        )
+    )
