@@ -10,7 +10,7 @@ from torch import nn
 
 import delegate
 from delegate.edge.constants import raw_bytes
-from tests.lowering import assert_same
+from tests.lowering import assert_runs, assert_same
 
 CONSTANTS = {
     "one element, expanded": lambda: torch.tensor(2.0).expand(1),
@@ -44,6 +44,8 @@ def test_as_eager(name: str, backend: str) -> None:
     config = {"backends": [{"name": "cuda", "options": {"arch": "llvm"}}]} if backend == "cuda" else None
     wanted = None if config else ([] if backend == "portable" else backend)
     program = delegate.to_backend(torch.export.export(module, (x,)), wanted, config=config)
+    if backend != "portable":
+        assert_runs(program, backend)
     assert_same(program(x), module(x), 1e-6)
 
 
@@ -53,6 +55,7 @@ def test_as_eager(name: str, backend: str) -> None:
         *(make() for make in CONSTANTS.values()),
         *(torch.tensor([1 + 2j, 3 - 1j]).conj(), torch.tensor([1 + 2j]).conj().imag, torch.empty(0, 3)),
         *(torch.tensor([1.5]).bfloat16().expand(3), torch.tensor(True).expand(1, 1)),
+        torch._efficientzerotensor(2, 3),
     ],
 )
 def test_raw_bytes(value: torch.Tensor) -> None:
