@@ -155,6 +155,17 @@ def _kept_cast(node: Node) -> Verdict:
     return returns_to_half(node)
 
 
+def _small_power(node: Node) -> Verdict:
+    """The exponent is a number from 0 to 5, or -1: QNN 2.7 computes others as 2**(exponent * log2(base)).
+
+    That wraps around beyond float16, whose log2 is from -24 to 16, and a negative power of 0 is 0 there.
+    """
+    exponent = arguments(node)["exponent"]
+    if isinstance(exponent, int | float) and (0 <= exponent <= 5 or exponent == -1):
+        return YES
+    return no(Reason.INACCURATE, f"the exponent {exponent}, of which powers beyond float16 wrap around")
+
+
 _POOLS = (
     "avg_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_avg_pool1d", "adaptive_avg_pool3d",
     "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d",
@@ -165,6 +176,7 @@ LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
     "aten.constant_pad_nd.default": _finite,
     "aten.addmm.default": plain(beta=1, alpha=1),
     "aten.grid_sampler_2d.default": _no_cubic,
+    "aten.pow.Tensor_Scalar": _small_power,
     "aten.index.Tensor": _no_gathered_images,
     **{f"aten.upsample_{mode}2d.{form}": _by_sizes for mode in ("bilinear", "nearest") for form in ("vec", "default")},
     **dict.fromkeys((f"aten.{name}.default" for name in _POOLS), _plain_pool),

@@ -17,7 +17,7 @@ from delegate.backends.aot import PreprocessResult, Region, RegionFailed, Region
 from delegate.backends.asking import AskingBackend
 from delegate.backends.keys import require_specs
 from delegate.backends.nan import Nan, floats_of, keeps_nan, nan_notes
-from delegate.backends.rounding import returns_to_half
+from delegate.backends.rounding import returns_to_half, unrounded
 from delegate.backends.zeros import constants_of_zero, keeps_zero
 from delegate.edge.node import arguments, is_static, op_name, tensors
 from delegate.verdict import YES, Reason, Verdict, no
@@ -108,7 +108,7 @@ class OpenVinoBackend(AskingBackend):
         return _same_types(made.model, region)
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        if refused := constants_of_zero(region):
+        if refused := constants_of_zero(region) | unrounded(region):
             raise RegionRefused(refused)
         try:
             made = to_openvino(region)

@@ -1,0 +1,18 @@
+"""Results of 16-bit floats on XNNPACK, where a wider dtype shows them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.backends.rounding import check_kept, check_shown
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_wider_dtypes_show_rounded_results(dtype):
+    """They were numbers of float32: 70000.0 in place of infinity."""
+    check_shown("xnnpack", dtype)
+
+
+def test_other_casts_stay():
+    check_kept("xnnpack")
