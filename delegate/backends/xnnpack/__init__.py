@@ -1,1 +1,1 @@
-"""XNNPACK, float32, through LiteRT: a region becomes a TFLite model that XNNPACK takes whole."""
+"""XNNPACK through LiteRT: each region becomes a TFLite model that XNNPACK runs completely."""

@@ -1,4 +1,4 @@
-"""What a model may hold: the operators that the AOT half writes, with their operands, options and scales."""
+"""The operators that a model may hold, as the AOT part writes them, with their operands, options and scales."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from delegate.backends.xnnpack.reader import INTEGERS
 
-RANK = 6  # the largest that XNNPACK has
+RANK = 6  # the largest rank in XNNPACK
 LARGEST = 2**31 - 1  # of sizes, and of bytes of a tensor
 
 
 class Option(NamedTuple):
-    """A number among the options of an operator; `least` to `most` are allowed."""
+    """A number among the options of an operator, from `least` to `most`."""
 
     slot: int
     kind: str = "b"
@@ -93,8 +93,8 @@ class Row(NamedTuple):
 
     Args:
         code: TFLite's.
-        inputs: what it takes, a letter each: x float32 or int8, w a constant of these or what one was decoded to, i an
-            int32 constant, c whatever can be decoded; a capital one may be left out; "*": any number of x.
+        inputs: a letter for each input: x float32 or int8, w a constant of these types or a decoded constant, i an
+            int32 constant, c any value that can be decoded. A capital letter is optional; "*" is any number of x.
         options: its table of options.
     """
 
@@ -155,9 +155,9 @@ OPERATORS: Mapping[str, Row] = {
     "TRANSPOSE": Row(39, "xi", "TransposeOptions"),
     "TRANSPOSE_CONV": Row(67, "iwxW", "TransposeConvOptions"),
 }
-# What operators on int8 ask of scales: of each operand over the result's, of the operands' product over the result's
-# (of weights, the smallest and the largest), or the same parameters everywhere. LiteRT's own kernels end the process
-# where XNNPACK's do not take others.
+# Limits on the scales of operators on int8: of each operand over the result's, of the operands' product over the
+# result's (for weights, the smallest and the largest), or the same parameters everywhere. If XNNPACK's kernels reject
+# other scales, LiteRT's own kernels abort the process.
 RATIOS: Mapping[str, tuple[str, float, float]] = {
     **dict.fromkeys(("ADD", "SUB"), ("each", 2.0**-10, 256.0)),
     "MUL": ("product", 2.0**-16, 256.0),
@@ -177,6 +177,8 @@ RATIOS: Mapping[str, tuple[str, float, float]] = {
         ("same", 0.0, 0.0),
     ),
 }  # fmt: skip
-LAYERS = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})  # XNNPACK packs their second
-PACKING = LAYERS | {"BATCH_MATMUL", "PRELU"}  # whose constants may be packed
+LAYERS = frozenset(
+    {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"}
+)  # XNNPACK packs their second input
+PACKING = LAYERS | {"BATCH_MATMUL", "PRELU"}  # operators with constants that may be packed
 NAMES = {row.code: name for name, row in OPERATORS.items()}

@@ -1,4 +1,4 @@
-"""The AOT half: lowers a region to a TFLite model, and proves that XNNPACK takes all of it."""
+"""The AOT part of the backend: lowers a region to a TFLite model, and proves that XNNPACK runs all of it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from delegate.backends.keys import require_specs
 from delegate.backends.lowering import LoweringTable, TableBackend
 from delegate.backends.nan import Nan, note_of
 from delegate.backends.quantizable import QuantizationScheme
-from delegate.backends.rounding import unrounded
 from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.coding import DECODES, coded
 from delegate.backends.xnnpack.lowerings import TABLE
 from delegate.backends.xnnpack.lowerings.integers import lower_in_integers
 from delegate.backends.xnnpack.lowerings.patterns import SCALED_PRODUCT, lower_layer
 from delegate.backends.xnnpack.lowerings.table import HALVES, whole_precision
-from delegate.backends.xnnpack.proof import refused
+from delegate.backends.xnnpack.proof import find_rejected
 from delegate.backends.xnnpack.quantized import Coded
 from delegate.backends.xnnpack.rewrite import rewrite
 from delegate.backends.xnnpack.schemes import SCHEMES
 from delegate.backends.xnnpack.tflite import ModelTooLarge
-from delegate.backends.xnnpack.weights import pieces, take_apart, verify_apart
+from delegate.backends.xnnpack.weights import extract_constants, pieces, verify_without_constants
 from delegate.edge.graphs import call
 from delegate.edge.node import arguments, describe, is_static, op_name, tensor, tensors
 from delegate.errors import LoweringError
@@ -41,10 +40,10 @@ class XnnpackOptions(aot.Options):
     """Options of the XNNPACK backend.
 
     Args:
-        threads: how many to run with; None for as many as the machine that runs the program has cores.
-        nan: see `delegate.backends.nan`; `exact` takes little more time.
-        half: where float16 and bfloat16 are rounded. `border`: what a partition gives, which computes in float32;
-            `every`: after every operator, as eager does, so they are left to others.
+        threads: number of threads; None for the number of cores of the machine that runs the program.
+        nan: see `delegate.backends.nan`; `exact` is slightly slower.
+        half: where float16 and bfloat16 are rounded. `border`: at the outputs of a partition, which computes in
+            float32. `every`: after every operator, as in eager; such nodes go to other backends.
     """
 
     threads: int | None = Field(default=None, gt=0, le=1024)
@@ -58,7 +57,7 @@ class XnnpackBackend(TableBackend):
     name = "xnnpack"
     Options = XnnpackOptions
     table: LoweringTable[Any] = TABLE
-    most_constants = 475_000_000  # a TFLite model holds less than 2 GiB: 4 bytes each, and room for what lowerings add
+    most_constants = 475_000_000  # a TFLite model holds less than 2 GiB: 4 bytes each, plus constants of lowerings
 
     def check(self, node: Node) -> Verdict:
         if self.options.half == "every":
@@ -72,14 +71,12 @@ class XnnpackBackend(TableBackend):
         return SCHEMES
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        if refused_nodes := unrounded(region):
-            raise RegionRefused(refused_nodes)
         region = rewrite(region)
         builder = RegionBuilder(region, exact_nan=self.options.nan == "exact")
-        whole = {p.nodes[-1]: p for p in region.patterns if p.name == SCALED_PRODUCT}
-        inside = {n for p in whole.values() for n in p.nodes[:-1]}
+        products = {p.nodes[-1]: p for p in region.patterns if p.name == SCALED_PRODUCT}
+        inside = {n for p in products.values() for n in p.nodes[:-1]}
         for node in region.graph.nodes:
-            if node in whole:
+            if node in products:
                 builder.origin = node.name
                 self.table.pattern(SCALED_PRODUCT).lower(builder, node)
             elif node.op == "call_function" and not builder.has(node) and node not in inside and tensors(node):
@@ -87,9 +84,9 @@ class XnnpackBackend(TableBackend):
         try:
             blob, inputs, outputs = builder.finish()
         except ModelTooLarge as error:
-            raise RegionRefused({_heaviest(region): str(error)}) from error
-        rest, places, data = take_apart(blob, builder.model.constants(blob))
-        reasons = refused(builder.model, blob, inputs, outputs)
+            raise RegionRefused({_largest_node(region): str(error)}) from error
+        rest, places, data = extract_constants(blob, builder.model.constants(blob))
+        reasons = find_rejected(builder.model, blob, inputs, outputs)
         if reasons:
             raise RegionRefused(reasons)
         specs = {**self._specs(region), "inputs": inputs, "outputs": outputs, "weights": places}
@@ -104,7 +101,7 @@ class XnnpackBackend(TableBackend):
             raise TypeError("its inputs and outputs are numbers of tensors in the host's memory")
         model = memoryview(artifact.blob)
         constants = pieces(model, places, [memoryview(part) for part in artifact.data])
-        graph = verify_apart(model, constants, inputs, outputs)
+        graph = verify_without_constants(model, constants, inputs, outputs)
         if (len(graph.inputs), len(graph.outputs)) != (len(region.inputs), len(region.outputs)):
             raise ValueError(f"its model has other inputs or outputs than {region.name}")
 
@@ -123,9 +120,9 @@ class XnnpackBackend(TableBackend):
             raise LoweringError("xnnpack has no lowering of an operator of its region", where=describe(node))
         if isinstance(node.target, OpOverload) and all(map(builder.is_constant, node.all_input_nodes)):
             if op_name(node) in DECODES:
-                found = coded(node, builder.values(arguments(node)))
-                if isinstance(found, Coded):
-                    builder.set_coded(node, found)
+                decoded = coded(node, builder.values(arguments(node)))
+                if isinstance(decoded, Coded):
+                    builder.set_coded(node, decoded)
                     return
             with torch.no_grad():
                 value = call(node.target, builder.values(node.args), builder.values(node.kwargs))
@@ -149,8 +146,8 @@ def _notes(builder: RegionBuilder) -> Iterator[str]:
     if count["TRANSPOSE"]:
         yield _counted(count["TRANSPOSE"], "transpose")
     yield from (f"in floats beside integers: {why}{f' ({n} times)' if n > 1 else ''}" for why, n in _floats(builder))
-    if builder.nan_kept:
-        yield f"nan: exact, kept in {_counted(builder.nan_kept, 'place')}"
+    if builder.nan_guards:
+        yield f"nan: exact, kept in {_counted(builder.nan_guards, 'place')}"
     yield from note_of(op_name(n) for n in builder.region.calls if n.name in builder.nan_lost)
 
 
@@ -158,8 +155,8 @@ def _floats(builder: RegionBuilder) -> list[tuple[str, int]]:
     return sorted(Counter(builder.floats).items())
 
 
-def _heaviest(region: Region) -> str:
-    """The node that takes the most elements of constants."""
+def _largest_node(region: Region) -> str:
+    """Return the name of the node with the most elements of constants."""
 
     def weight(node: Node) -> int:
         return sum(region.constants[n].numel() for n in node.all_input_nodes if n in region.constants)

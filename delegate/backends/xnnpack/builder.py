@@ -1,8 +1,8 @@
-"""The lowering context: turns fx values into TFLite tensors, and keeps the order that their dimensions lie in.
+"""The lowering context: converts fx values to TFLite tensors, and tracks the order of their dimensions.
 
-A lowering takes operands of its node's arguments, emits operators, and sets what the node gives:
+A lowering gets operands for its node's arguments, emits operators, and sets the node's results:
 
-    x = builder.operand(node.args[0], NHWC)          # transposed once if it lies otherwise; a constant ahead of time
+    x = builder.operand(node.args[0], NHWC)          # transposed once if its order differs; a constant ahead of time
     y = builder.emit("LOGISTIC", [x], shape_of(node), x.order)
     builder.set(node, y)
 """
@@ -34,16 +34,16 @@ class RegionBuilder(Mover):
     """The model of one region, as its nodes are lowered in order.
 
     Attributes:
-        region: what is lowered.
-        nan_kept: in how many places lowerings kept NaN.
-        nan_lost: the nodes whose lowerings did not.
-        at_run_time: values that layers are to quantize themselves.
+        region: the region to lower.
+        nan_guards: number of places where lowerings propagate NaN.
+        nan_lost: the nodes whose lowerings lose NaN.
+        at_run_time: values that layers quantize at run time.
     """
 
     def __init__(self, region: Region, exact_nan: bool = True) -> None:
         super().__init__()
         self.region = region
-        self._exact_nan, self.nan_kept = exact_nan, 0
+        self._exact_nan, self.nan_guards = exact_nan, 0
         self.nan_lost: set[str] = set()
         self.at_run_time: set[Node] = set()
         self._coded: dict[Node, Coded] = {}
@@ -57,20 +57,20 @@ class RegionBuilder(Mover):
     def _take_input(self, node: Node) -> None:
         shape, dtype = shape_of(node), tensor(node).dtype
         order = layout.row_major(len(shape))
-        found = decoded_as(node)
-        if found is not None and dtype is torch.uint8:  # XNNPACK's operators take int8, and it converts floats alone
-            held = self.variable(shape, order, replace(found, zero_point=found.zero_point + 128), np.uint8)
-            self._inputs.append(held.index)
-            self.set(node, self.quantize(self.dequantize(held), found))
+        parameters = decoded_as(node)
+        if parameters is not None and dtype is torch.uint8:  # XNNPACK's operators take int8; only floats become uint8
+            stored = self.variable(shape, order, replace(parameters, zero_point=parameters.zero_point + 128), np.uint8)
+            self._inputs.append(stored.index)
+            self.set(node, self.quantize(self.dequantize(stored), parameters))
             return
-        operand = self.variable(shape, order, found)
+        operand = self.variable(shape, order, parameters)
         self._inputs.append(operand.index)
         self.set(node, operand)
 
     def keeps_nan(self) -> bool:
-        """Return true if a lowering is to keep NaN that XNNPACK's operators lose, see `lowerings.nan`.
+        """Return true if a lowering must propagate NaN that XNNPACK's operators lose, see `lowerings.nan`.
 
-        Otherwise the node is noted as one that loses it. Integers have none.
+        If not, record the node in `nan_lost`. Integers have no NaN.
         """
         if self.result is None and not self._exact_nan:
             self.nan_lost.add(self.origin)
@@ -79,18 +79,18 @@ class RegionBuilder(Mover):
     # -- constants ----------------------------------------------------------------------------------------------------
 
     def is_constant(self, node: Any) -> bool:
-        """Whether a node's value is known now."""
+        """Return true if a node's value is known now."""
         return node in self._constants or node in self._coded
 
     def constant_tensor(self, node: Node) -> torch.Tensor:
-        """The value of a constant node as it is; raises KeyError for another node."""
+        """Return the value of a constant node; raise KeyError for another node."""
         return self._constants[node].detach().cpu()
 
     def array(self, node: Node) -> Array:
-        """The value of a constant node, float32, in logical order; raises RegionRefused for another node."""
+        """Return the value of a constant node, float32, in logical order; raise RegionRefused for another node."""
         if node in self._coded:
             return self._coded[node].decoded()
-        if node not in self._constants:  # it was one when the check looked, but is decoded elsewhere
+        if node not in self._constants:  # the check accepted a constant, but another partition decodes it
             why = f"{node.name} is computed outside of the partition, and XNNPACK packs it ahead of time"
             raise RegionRefused({self.origin: why})
         if node not in self._arrays:
@@ -98,86 +98,86 @@ class RegionBuilder(Mover):
         return self._arrays[node]
 
     def values(self, arguments: Any) -> Any:
-        """A node's `args` or `kwargs` with tensors in place of its nodes, all of which must be constant."""
-        return map_arg(arguments, self._known)
+        """Return a node's `args` or `kwargs` with tensors instead of nodes, all of which must be constant."""
+        return map_arg(arguments, self._constant_value)
 
-    def _known(self, node: Node) -> torch.Tensor:
+    def _constant_value(self, node: Node) -> torch.Tensor:
         return torch.from_numpy(self.array(node)) if node in self._coded else self._constants[node]
 
     def weights(self, node: Node) -> Coded | Array:
-        """A constant that the model may hold in its small form; rearrange it as an array, then `constant` takes it."""
+        """Return a constant, in integers if possible; `constant` accepts it, also rearranged like an array."""
         return self._coded[node] if node in self._coded else self.array(node)
 
     def set_constant(self, node: Node, value: torch.Tensor) -> None:
-        """Say that a node's value is known now."""
+        """Set the constant value of a node."""
         self._constants[node] = value
 
     def set_coded(self, node: Node, value: Coded) -> None:
-        """Say that a node's value is a constant that is kept in its small form."""
+        """Set the constant value of a node, stored in integers."""
         self._coded[node] = value
 
     # -- values -------------------------------------------------------------------------------------------------------
 
     def has(self, node: Node) -> bool:
-        """Whether the node has been lowered already, by itself or together with another."""
+        """Return true if the node was lowered already, by itself or with another node."""
         return node in self._values or self.is_constant(node)
 
     def operand(self, node: Any, order: Order | None = None, result: int = 0) -> Operand:
-        """The value of a node, in the order that it has or in the one asked for.
+        """Return the value of a node, in its own order or in the requested one.
 
         A transpose is emitted at most once per value and order. Constants are rearranged here.
 
         Args:
             node: an input, a constant, or a node that was lowered before.
-            order: wanted; None for whatever is there (row-major for constants).
-            result: which one, of a node with several results.
+            order: the requested order; None for the present one (row-major for constants).
+            result: index of the result of a node with several results.
         """
         if self.is_constant(node):
             array = self.weights(node)
             return self.constant(array, order or layout.row_major(array.ndim))
-        found = self._values[node][result]
+        value = self._values[node][result]
         if self.result is None and tensors(node)[result].dtype.is_floating_point:
-            found = self.dequantize(found)
-        return found if order is None else self.reorder(found, order)
+            value = self.dequantize(value)
+        return value if order is None else self.reorder(value, order)
 
     def held(self, node: Node) -> Operand:
-        """The value of a node as it lies in the model, integers or floats."""
+        """Return the value of a node as the model stores it, in integers or floats."""
         return self.operand(node) if self.is_constant(node) else self._values[node][0]
 
     def order_of(self, node: Node) -> Order:
-        """The order that a node's value lies in."""
+        """Return the order of a node's value."""
         return layout.row_major(self.weights(node).ndim) if self.is_constant(node) else self._values[node][0].order
 
     def type_of(self, node: Node) -> Integers | None:
-        """What a node's value lies in; None for floats, and for constants."""
+        """Return the parameters of a node's integers; None for floats, and for constants."""
         held = () if self.is_constant(node) else self._values[node][:1]
         return held[0].type if held else None
 
     def set(self, node: Node, *results: Operand) -> None:
-        """Say what a node gives."""
+        """Set the results of a node."""
         self._values[node] = list(results)
 
     # -- elementwise operators ----------------------------------------------------------------------------------------
 
     def broadcast(self, values: Sequence[Any], rank: int, order: Order) -> list[Operand]:
-        """Operands of an elementwise operator whose result of `rank` dimensions lies in `order`.
+        """Return the operands of an elementwise operator whose result has `rank` dimensions and `order`.
 
         Args:
             values: fx nodes, operands or plain numbers; constants are prepared ahead of time.
             rank: of the result.
             order: of the result.
         """
-        found = [self._broadcast(value, rank, order) for value in values]
-        if len(found) > 1 and all(x.rank < rank for x in found):  # one must bring the result's leading sizes of 1
-            static = [i for i, x in enumerate(found) if signature(x.sizes) is None]  # a RESHAPE infers few sizes
+        operands = [self._broadcast(value, rank, order) for value in values]
+        if len(operands) > 1 and all(x.rank < rank for x in operands):  # one must have the result's leading sizes of 1
+            static = [i for i, x in enumerate(operands) if signature(x.sizes) is None]  # a RESHAPE infers few sizes
             at = static[0] if static else 0
-            x = found[at]
-            found[at] = self.view(x, (1,) * (rank - x.rank) + x.shape, self._led(x.order, rank))
-        return found
+            x = operands[at]
+            operands[at] = self.view(x, (1,) * (rank - x.rank) + x.shape, self._with_leading_dimensions(x.order, rank))
+        return operands
 
     @staticmethod
-    def _led(order: Order, rank: int) -> Order:
-        """An order with leading dimensions put before it."""
+    def _with_leading_dimensions(order: Order, rank: int) -> Order:
+        """Return an order with leading dimensions added."""
         missing = rank - len(order)
         return (*range(missing), *(d + missing for d in order))
 
@@ -193,9 +193,9 @@ class RegionBuilder(Mover):
         return self.constant(array)
 
     def common_order(self, values: Sequence[Any], rank: int) -> Order:
-        """The order in which an elementwise operator on these nodes, operands and numbers moves the fewest elements.
+        """Return the order in which an elementwise operator on these values moves the fewest elements.
 
-        Only values of full rank that are not constant have a say.
+        Only values of full rank that are not constant count.
         """
         weights: dict[Order, int] = {}
         for value in values:
@@ -207,28 +207,28 @@ class RegionBuilder(Mover):
                     weights[order] = weights.get(order, 0) + count
         return max(weights, key=lambda o: weights[o]) if weights else layout.row_major(rank)
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- result -------------------------------------------------------------------------------------------------------
 
     def finish(self) -> tuple[bytes, list[int], list[int]]:
-        """The model's bytes, and its input and output tensors in the order of the region's."""
+        """Return the model's bytes, and its input and output tensors in the order of the region's."""
         outputs: list[int] = []
-        taken = set(self._inputs)
+        used = set(self._inputs)
         for node in self.region.outputs:
             self.origin = node.name
             x = self.operand(node, layout.row_major(len(shape_of(node))))
             if tensor(node).dtype is torch.uint8 and x.type is not None:
-                wanted = Integers(x.type.scale, x.type.zero_point + 128)
-                x = self.quantize(self.dequantize(x), wanted, np.uint8)
-            if x.index in taken or self.is_constant(node):
-                new = signature(x.sizes) or list(x.sizes)
+                parameters = Integers(x.type.scale, x.type.zero_point + 128)
+                x = self.quantize(self.dequantize(x), parameters, np.uint8)
+            if x.index in used or self.is_constant(node):
+                sizes = signature(x.sizes) or list(x.sizes)
                 x = self.emit(
                     "RESHAPE",
-                    [x, self.numbers(new)],
+                    [x, self.numbers(sizes)],
                     x.shape,
                     None,
                     "ReshapeOptions",
-                    newShape=np.array(new, np.int32),
+                    newShape=np.array(sizes, np.int32),
                 )
-            taken.add(x.index)
+            used.add(x.index)
             outputs.append(x.index)
         return self.model.finish(self._inputs, outputs), self._inputs, outputs

@@ -1,4 +1,4 @@
-"""What the q and dq nodes of a graph say: parameters of activations, constants in their small form."""
+"""The quantize and dequantize nodes of a graph: parameters of activations, and constants in integers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from delegate.edge.node import arguments, is_constant, op_name
 
 QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
-# What decodes constants, whole tensors among them.
+# Operators that decode constants, with parameters per tensor and others.
 DECODES = (
     DEQUANTIZE,
     "quantized_decomposed.dequantize_per_channel.default",
@@ -44,29 +44,29 @@ _SHIFT = {torch.int8: 0, torch.uint8: 128}
 
 
 def is_known(node: Node) -> bool:
-    """Whether a node is a constant, or decodes one."""
+    """Return true if a node is a constant, or decodes one."""
     if node.op == "call_function" and op_name(node) in DECODES:
         return all(map(is_constant, node.all_input_nodes))
     return is_constant(node)
 
 
 def integers_of(node: Node) -> Integers | None:
-    """The parameters of a node that quantizes or decodes whole tensors of int8 or uint8; None for another."""
+    """Return the parameters of a node that quantizes or decodes int8 or uint8 per tensor; None for another node."""
     if op_name(node) not in (QUANTIZE, DEQUANTIZE):
         return None
-    given = arguments(node)
-    shift = _SHIFT.get(given["dtype"])
-    return None if shift is None else Integers(float(np.float32(given["scale"])), int(given["zero_point"]) - shift)
+    named = arguments(node)
+    shift = _SHIFT.get(named["dtype"])
+    return None if shift is None else Integers(float(np.float32(named["scale"])), int(named["zero_point"]) - shift)
 
 
 def decoded_as(node: Node) -> Integers | None:
-    """The parameters by which those that take a value of integers decode it; None for floats."""
-    found = {integers_of(user) for user in node.users if op_name(user) == DEQUANTIZE}
-    return found.pop() if len(found) == 1 else None
+    """Return the parameters by which all readers decode a value in integers; None for floats."""
+    candidates = {integers_of(user) for user in node.users if op_name(user) == DEQUANTIZE}
+    return candidates.pop() if len(candidates) == 1 else None
 
 
 def chain(dequantize: Any) -> tuple[Node, tuple[Node, ...]] | None:
-    """What is quantized at run time and decoded again, and the nodes that do so; None where it is none of that."""
+    """Return the value that is quantized at run time and decoded again, and the nodes that do so; else None."""
     if not (isinstance(dequantize, Node) and op_name(dequantize) in DECODES_BY):
         return None
     quantize = dequantize.args[0]
@@ -84,11 +84,11 @@ def chain(dequantize: Any) -> tuple[Node, tuple[Node, ...]] | None:
 
 
 def coded(node: Node, values: Any) -> Coded | str:
-    """The constant that a node decodes, in its small form; why not where a model has none for it.
+    """Return the constant that a node decodes, in integers; or the reason why a model cannot hold it.
 
     Args:
         node: of `DECODES`.
-        values: its argument by name, tensors in place of nodes.
+        values: its arguments by name, with tensors instead of nodes.
     """
     source = values["input"]
     shift = _SHIFT.get(source.dtype)
@@ -115,7 +115,7 @@ def coded(node: Node, values: Any) -> Coded | str:
 
 
 def _parameters(op: str, values: Any, shape: torch.Size) -> tuple[Any, Any]:
-    """Scale and zero point, of the rank of the values; None for a scale that cannot be had so."""
+    """Return scale and zero point, of the rank of the values; None if the blocks do not divide the shape."""
     rank = len(shape)
     if op == DEQUANTIZE:
         ones = (1,) * rank

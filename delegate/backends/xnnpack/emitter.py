@@ -1,4 +1,4 @@
-"""Adds operators and constants to a TFLite model, in floats or in integers. It knows nothing of fx nodes."""
+"""A builder of operators and constants of a TFLite model, in floats or in integers, independent of fx."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from delegate.backends.xnnpack.operand import Operand, example, signature
 from delegate.backends.xnnpack.quantized import Coded, Integers, exact
 from delegate.backends.xnnpack.tflite import Array, Model, Quantization
 
-# What only moves values, or picks some of them: the result has the parameters of the operands.
+# Operators that only move or select values: the result has the parameters of the operands.
 _MOVES = frozenset(
     {
         "CONCATENATION", "MAX_POOL_2D", "PAD", "REDUCE_MAX", "REDUCE_MIN", "RESHAPE", "SPLIT", "STRIDED_SLICE",
         "TRANSPOSE",
     }
 )  # fmt: skip
-_CONVERTS = (2.0**-8, 2.0**7)  # by how much scales may differ where integers become other integers
+_CONVERTS = (2.0**-8, 2.0**7)  # ratios of scales in conversions between integers
 
 
 @cache
@@ -37,14 +37,14 @@ def _blocks(coded: Coded) -> str:
 
 
 class Emitter:
-    """A TFLite model that grows.
+    """A TFLite model under construction.
 
     Attributes:
         model: the TFLite model.
-        result: what operators give while an operator is lowered in integers; None while it is in floats.
-        activation: TFLite's activation that the operator takes over, while one is lowered in integers.
+        result: parameters of results while an operator is lowered in integers; None while it is lowered in floats.
+        activation: TFLite's fused activation while an operator is lowered in integers.
         floats: why operators next to integers were lowered in floats.
-        origin: the name of the node that operators emitted from here on belong to, in messages about refusals.
+        origin: the name of the node that the next operators belong to, for messages about rejections.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Emitter:
         self.activation = 0
         self.floats: list[str] = []
         self.origin = ""
-        self._small = False  # whether constants are taken as they are, not decoded
+        self._small = False  # true if constants stay in integers
         self._decoded: dict[int, Operand] = {}
         self._once: dict[Hashable, Operand] = {}
 
@@ -72,9 +72,9 @@ class Emitter:
 
         Args:
             name: TFLite's name, e.g. "CONV_2D".
-            inputs: operands, or tensor indices (-1 for one left out).
+            inputs: operands, or tensor indices (-1 for an omitted one).
             shape: logical sizes of the result.
-            order: how the operator lays the result out; None: row-major.
+            order: order of the result's dimensions in memory; None: row-major.
             table: name of its options table, e.g. "Conv2DOptions"; empty for none.
             options: fields of the options table, e.g. strideW=2.
         """
@@ -99,18 +99,18 @@ class Emitter:
         elif self.activation and _takes_activation(table):
             options["fusedActivationFunction"] = self.activation
         plain = layout.row_major
-        found = [self.variable(tuple(s), plain(len(s)) if order is None else order, kind) for s in shapes]
+        results = [self.variable(tuple(s), plain(len(s)) if order is None else order, kind) for s in shapes]
         self.model.operator(
             name,
             [x.index if isinstance(x, Operand) else x for x in inputs],
-            [y.index for y in found],
+            [y.index for y in results],
             {"table": table, **options} if table else {},
             self.origin,
         )
-        return found
+        return results
 
     def once(self, key: Hashable, make: Callable[[], Operand]) -> Operand:
-        """What `make` gives; it is called once for all that name one key, such as layers that share a mask."""
+        """Return the result of `make`, which is called once per key, e.g. for all layers that share a mask."""
         if key not in self._once:
             self._once[key] = make()
         return self._once[key]
@@ -118,9 +118,9 @@ class Emitter:
     # -- constants ----------------------------------------------------------------------------------------------------
 
     def constant(self, array: Array | Coded, order: Order | None = None) -> Operand:
-        """A constant, given in logical order, stored in `order` (None: row-major).
+        """Add a constant, passed in logical order, stored in `order` (None: row-major).
 
-        One in its small form stays so; for operators on floats XNNPACK decodes it when the model is loaded.
+        A constant in integers stays in integers. For operators on floats, XNNPACK decodes it when the model is loaded.
         """
         order = layout.row_major(array.ndim) if order is None else order
         if isinstance(array, Coded):
@@ -134,23 +134,25 @@ class Emitter:
         return Operand(index, array.shape, order)
 
     def scalar(self, value: float) -> Operand:
-        """A float32 number."""
+        """Add a float32 number."""
         return self.constant(np.asarray(value, np.float32))
 
     def numbers(self, values: Any) -> int:
-        """The tensor of an int32 constant, such as axes or paddings, for `inputs` of `emit`."""
+        """Add an int32 constant, such as axes or paddings, and return its tensor for `inputs` of `emit`."""
         return self.model.constant(np.asarray(values, np.int32))
 
     def _small_constant(self, coded: Coded, order: Order) -> Operand:
         if not coded.is_plain and not (coded.block and self._small):
             self.floats.append(f"int{coded.bits} weights in {_blocks(coded)}: XNNPACK decodes one scale per channel")
-            laid = coded.transpose(order)
-            values = np.ascontiguousarray(laid.decoded())
-            made_of = replace(laid, values=np.ascontiguousarray(laid.values)) if laid.in_runs else None
-            return Operand(self.model.constant(values, coded=made_of), coded.shape, order)
-        laid = coded.transpose(order)
+            rearranged = coded.transpose(order)
+            values = np.ascontiguousarray(rearranged.decoded())
+            integers = (
+                replace(rearranged, values=np.ascontiguousarray(rearranged.values)) if rearranged.in_runs else None
+            )
+            return Operand(self.model.constant(values, coded=integers), coded.shape, order)
+        rearranged = coded.transpose(order)
         bits = 4 if coded.bits == 4 and self._small else 0
-        index = self.model.constant(np.ascontiguousarray(laid.values), self._quantization(laid), bits)
+        index = self.model.constant(np.ascontiguousarray(rearranged.values), self._quantization(rearranged), bits)
         held = Operand(index, coded.shape, order)
         if not self._small:
             y = self.variable(held.shape, order)
@@ -174,7 +176,7 @@ class Emitter:
 
     @contextmanager
     def integers(self, result: Integers, activation: int = 0) -> Iterator[None]:
-        """Lower an operator in integers: operands and constants are taken as they are, and it gives `result`."""
+        """Lower an operator in integers: operands and constants stay in integers, and results have `result`."""
         self.result, self.activation, self._small = result, activation, True
         try:
             yield
@@ -182,8 +184,8 @@ class Emitter:
             self.result, self.activation, self._small = None, 0, False
 
     @contextmanager
-    def between(self, result: Integers) -> Iterator[None]:
-        """What an operator gives on the way, where it is lowered in integers as several."""
+    def intermediate(self, result: Integers) -> Iterator[None]:
+        """Set the parameters of an intermediate result of an operator that is lowered in integers as several."""
         final, activation = self.result, self.activation
         if final is not None:
             self.result, self.activation = result, 0
@@ -194,7 +196,7 @@ class Emitter:
 
     @contextmanager
     def small_constants(self) -> Iterator[None]:
-        """Lower an operator on floats whose weights are taken as they are: XNNPACK quantizes its activations."""
+        """Lower an operator on floats whose weights stay in integers: XNNPACK quantizes its activations."""
         self._small = True
         try:
             yield
@@ -202,11 +204,11 @@ class Emitter:
             self._small = False
 
     def quantizes_at_run_time(self, x: Operand, weights: Array | Coded) -> bool:
-        """Whether a layer of these has XNNPACK quantize what it is given."""
+        """Return true if XNNPACK quantizes the input of a layer with these operands."""
         return self._small and x.type is None and isinstance(weights, Coded)
 
     def dequantize(self, x: Operand) -> Operand:
-        """A value as float32; a DEQUANTIZE is emitted at most once."""
+        """Return a value as float32; a DEQUANTIZE is emitted at most once per value."""
         if x.type is None:
             return x
         if x.index not in self._decoded:
@@ -215,18 +217,18 @@ class Emitter:
             self._decoded[x.index] = y
         return replace(x, index=self._decoded[x.index].index, type=None)
 
-    def quantize(self, x: Operand, wanted: Integers, dtype: Any = np.int8) -> Operand:
-        """A value in these integers: a QUANTIZE, also from other integers, or nothing where it has them."""
-        if x.type == wanted and dtype is np.int8:
+    def quantize(self, x: Operand, parameters: Integers, dtype: Any = np.int8) -> Operand:
+        """Return a value in integers of these parameters: a QUANTIZE, or the value itself if it has them already."""
+        if x.type == parameters and dtype is np.int8:
             return x
-        if x.type is not None and not _CONVERTS[0] <= x.type.scale / wanted.scale <= _CONVERTS[1]:
+        if x.type is not None and not _CONVERTS[0] <= x.type.scale / parameters.scale <= _CONVERTS[1]:
             x = self.dequantize(x)
-        y = self.variable(x.shape, x.order, wanted, dtype)
+        y = self.variable(x.shape, x.order, parameters, dtype)
         self.model.operator("QUANTIZE", [x.index], [y.index], {"table": "QuantizeOptions"}, self.origin)
         return y
 
     def bias(self, values: Array, x: Operand, weights: Coded | Array) -> Operand:
-        """A bias per channel: of integers int32, in units of the product of both scales."""
+        """Add a bias per channel; in integers, it is int32 in units of the product of both scales."""
         if x.type is None or not isinstance(weights, Coded):
             return self.constant(values)
         scales = weights.scales.astype(np.float64) * x.type.scale
@@ -237,7 +239,7 @@ class Emitter:
     def variable(
         self, shape: tuple[Size, ...], order: Order, kind: Integers | None = None, dtype: Any = np.int8
     ) -> Operand:
-        """A value that is computed when the model runs; with `kind`, in integers of this dtype that stand for reals."""
+        """Add a tensor that is computed at run time; with `kind`, in integers of this dtype that represent reals."""
         sizes = layout.physical(shape, order)
         quantization = None if kind is None else Quantization((kind.scale,), (kind.zero_point,))
         dtype = np.float32 if kind is None else dtype

@@ -1,4 +1,4 @@
-"""What is known of the XNNPACK backend before its library is touched."""
+"""The description of the XNNPACK backend, available without its library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ INSTALL = "pip install 'delegate[xnnpack]'"
 
 
 def probe() -> Availability:
-    """Whether LiteRT, which holds XNNPACK, can be imported here."""
+    """Check if LiteRT, which contains XNNPACK, can be imported here."""
     try:
         import ai_edge_litert.interpreter
 

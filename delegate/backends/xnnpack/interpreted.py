@@ -1,4 +1,4 @@
-"""LiteRT's interpreter, whose one operator is XNNPACK's: what runs models whose packed weights nobody shares."""
+"""LiteRT's interpreter, whose one operator is XNNPACK's. It runs models whose packed weights are not shared."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from delegate.backends.xnnpack.coverage import covered_operators
 from delegate.backends.xnnpack.info import INSTALL
 from delegate.backends.xnnpack.model_file import ModelFile
-from delegate.backends.xnnpack.quiet import make_first
-from delegate.backends.xnnpack.taken import taken
+from delegate.backends.xnnpack.quiet import create_first_delegate
 from delegate.backends.xnnpack.verified import Graph
 from delegate.errors import BackendFailed, BackendUnavailable
 
@@ -20,30 +20,30 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def litert() -> Any:
-    """LiteRT's class of interpreters, imported; raises BackendUnavailable where the library is absent."""
+    """Import and return LiteRT's class of interpreters; raise BackendUnavailable if the library is absent."""
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError as error:
         raise BackendUnavailable("backend xnnpack needs ai-edge-litert", where=str(error), remedy=INSTALL) from error
-    with _FIRST:
-        if not _MADE:
-            make_first(partial(_first, Interpreter))
-            _MADE.append(True)
+    with _LOCK:
+        if not _INITIALIZED:
+            create_first_delegate(partial(_create_first, Interpreter))
+            _INITIALIZED.append(True)
     return Interpreter
 
 
-_FIRST, _MADE = Lock(), list[bool]()
+_LOCK, _INITIALIZED = Lock(), list[bool]()
 
 
-def _first(interpreter: Any, model: bytes) -> None:
+def _create_first(interpreter: Any, model: bytes) -> None:
     interpreter(model_content=model, num_threads=1)._interpreter.AllocateTensors()
 
 
 def open_interpreter(model: bytes | ModelFile, num_threads: int) -> Any:
-    """LiteRT's interpreter of a model; raises BackendUnavailable where the library is absent."""
-    given = {"model_path": model.path} if isinstance(model, ModelFile) else {"model_content": model}
+    """Open LiteRT's interpreter of a model; raise BackendUnavailable if the library is absent."""
+    source = {"model_path": model.path} if isinstance(model, ModelFile) else {"model_content": model}
     try:
-        return litert()(**given, num_threads=num_threads)
+        return litert()(**source, num_threads=num_threads)
     except (ValueError, RuntimeError) as error:
         raise BackendFailed("LiteRT does not take the model", where=str(error)) from error
 
@@ -51,14 +51,13 @@ def open_interpreter(model: bytes | ModelFile, num_threads: int) -> Any:
 class Interpreted:
     """An interpreter as an `Engine`.
 
-    The wrapper below LiteRT's Python class is called directly: that class looks for arrays that share the interpreter's
-    memory before each call, and refuses to run while there are any. Here they are kept on purpose, and let go before
-    memory is planned anew.
+    The wrapper below LiteRT's Python class is called directly. The class refuses to run while arrays share the
+    interpreter's memory. Here such arrays exist on purpose, and are released before memory is planned again.
 
     Args:
         interpreter: LiteRT's.
         inputs, outputs: tensors of its model.
-        dynamic: whether sizes change; then `resize` comes first.
+        dynamic: true if sizes change; then `resize` must come first.
     """
 
     def __init__(self, interpreter: Any, inputs: Sequence[int], outputs: Sequence[int], dynamic: bool) -> None:
@@ -67,45 +66,45 @@ class Interpreted:
         self._inputs, self._outputs, self._dynamic = tuple(inputs), tuple(outputs), dynamic
         self.sources: list[Any] = []
         self.results: list[Any] = []
-        self._nodes = 0  # of the interpreter, where the model has let go of its weights
+        self._nodes = 0  # of the interpreter, if the model has released its weights
         self.run = self._wrapper.Invoke
         if not dynamic:
             self._bind()
 
     def _bind(self) -> None:
-        """Plan memory for the current sizes and look at it as arrays."""
+        """Plan memory for the current sizes and view it as arrays."""
         self._wrapper.AllocateTensors()
-        self.sources = [self._look(i) for i in self._inputs]
+        self.sources = [self._view_tensor(i) for i in self._inputs]
         self.look()
 
     def look(self) -> None:
-        """Find the results: XNNPACK may move them when sizes change."""
-        self.results = [self._look(i) for i in self._outputs]
+        """Update the result arrays: XNNPACK may move them when sizes change."""
+        self.results = [self._view_tensor(i) for i in self._outputs]
 
     def release(self, model: ModelFile, graph: Graph) -> None:
-        """Give back the memory of the model's weights, which XNNPACK has packed, if it has taken all operators."""
+        """Release the memory of the model's weights, which XNNPACK has packed, if XNNPACK runs all operators."""
         if self._dynamic:
-            self._wrapper.AllocateTensors()  # packs; what is resized later stays packed
-        if len(taken(self._wrapper, graph.operators)) == graph.operators:
+            self._wrapper.AllocateTensors()  # packs the weights, which stay packed after a resize
+        if len(covered_operators(self._wrapper, graph.operators)) == graph.operators:
             model.release(graph.weights)
             self._nodes = self._wrapper.NumNodes()
 
-    def _look(self, index: int) -> Any:
-        """A tensor's memory; of one without dimensions LiteRT gives only a number, so that cannot be kept."""
-        found = self._wrapper.tensor(self._wrapper, index)
-        return found if isinstance(found, np.ndarray) else _Number(self._wrapper, index)
+    def _view_tensor(self, index: int) -> Any:
+        """Return a tensor's memory. LiteRT copies tensors without dimensions, so these need a wrapper."""
+        tensor = self._wrapper.tensor(self._wrapper, index)
+        return tensor if isinstance(tensor, np.ndarray) else _Number(self._wrapper, index)
 
     def resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
-        """Have inputs of these sizes."""
+        """Resize the inputs."""
         self.sources, self.results = [], []
         for index, shape in zip(self._inputs, shapes, strict=True):
             self._wrapper.ResizeInputTensor(index, np.array(shape, np.int32), False)
         self._bind()
         if self._nodes and self._nodes != self._wrapper.NumNodes():
-            raise RuntimeError("LiteRT has given the model to XNNPACK anew, and its weights are gone")
+            raise RuntimeError("LiteRT has passed the model to XNNPACK again, and its weights are gone")
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the interpreter."""
         self.sources, self.results = [], []
         self._wrapper = self._owner = self.run = None
 

@@ -1,4 +1,4 @@
-"""Dimension orders: how logical dimensions lie in memory, and what a reshape does to them. Pure functions.
+"""Dimension orders: the order of logical dimensions in memory, and the effect of a reshape on it. Pure functions.
 
 An order is a permutation: physical axis i holds logical dimension order[i]. Row-major is (0, 1, 2, ...); a feature map
 [N, C, H, W] stored as NHWC has the order (0, 2, 3, 1). Sizes may be symbolic (torch.SymInt).
@@ -17,12 +17,12 @@ NWC: Order = (0, 2, 1)
 
 
 def row_major(rank: int) -> Order:
-    """The order of a plain contiguous tensor."""
+    """Return the order of a contiguous tensor."""
     return tuple(range(rank))
 
 
 def physical(shape: Sequence[Size], order: Order) -> tuple[Size, ...]:
-    """Sizes in memory order.
+    """Return sizes in memory order.
 
     >>> physical((1, 3, 8, 9), NHWC)
     (1, 8, 9, 3)
@@ -31,7 +31,7 @@ def physical(shape: Sequence[Size], order: Order) -> tuple[Size, ...]:
 
 
 def permute(order: Order, dims: Sequence[int]) -> Order:
-    """The order of the same memory after `torch.permute(x, dims)`.
+    """Return the order of the same memory after `torch.permute(x, dims)`.
 
     >>> permute((0, 2, 3, 1), (0, 2, 3, 1))
     (0, 1, 2, 3)
@@ -40,36 +40,36 @@ def permute(order: Order, dims: Sequence[int]) -> Order:
     return tuple(new[d] for d in order)
 
 
-def between(order: Order, wanted: Order) -> tuple[int, ...]:
-    """The permutation of physical axes (TRANSPOSE's) that leads from one order to another."""
-    return tuple(order.index(d) for d in wanted)
+def transposition(order: Order, target: Order) -> tuple[int, ...]:
+    """Return the permutation of physical axes (TRANSPOSE's) from one order to another."""
+    return tuple(order.index(d) for d in target)
 
 
 def is_one(size: Size) -> bool:
-    """Whether a size is the plain number 1."""
+    """Return true if a size is the plain number 1."""
     return isinstance(size, int) and size == 1
 
 
-def same_memory(shape: Sequence[Size], order: Order, wanted: Order) -> bool:
-    """Whether two orders of a tensor have their elements in the same places: they differ by dimensions of size 1 only.
+def same_memory(shape: Sequence[Size], order: Order, other: Order) -> bool:
+    """Return true if two orders differ by dimensions of size 1 only, so elements have the same places.
 
     >>> same_memory((1, 8, 1, 1), (0, 1, 2, 3), NHWC)
     True
     """
-    return [d for d in order if not is_one(shape[d])] == [d for d in wanted if not is_one(shape[d])]
+    return [d for d in order if not is_one(shape[d])] == [d for d in other if not is_one(shape[d])]
 
 
 def groups(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
-    """The finest pairing of runs of old dimensions with runs of new ones of the same number of elements.
+    """Pair runs of old dimensions with runs of new ones of the same number of elements, as finely as possible.
 
-    Dimensions of size 1 are left out. None where symbolic sizes hide the pairing.
+    Dimensions of size 1 are omitted. Returns None if symbolic sizes hide the pairing.
 
     >>> groups((2, 3, 4, 5), (6, 20))
     [([0, 1], [0]), ([2, 3], [1])]
     """
     left = [d for d, s in enumerate(old) if not is_one(s)]
     right = [d for d, s in enumerate(new) if not is_one(s)]
-    found: list[tuple[list[int], list[int]]] = []
+    pairs: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(left) and j < len(right):
         a, b = [left[i]], [right[j]]
@@ -92,12 +92,12 @@ def groups(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], li
                 y, j = y * new[right[j]], j + 1
             else:
                 return None
-        found.append((a, b))
-    return found if i == len(left) and j == len(right) else None
+        pairs.append((a, b))
+    return pairs if i == len(left) and j == len(right) else None
 
 
 def equal(x: Size, y: Size) -> bool:
-    """Whether two sizes are the same, without adding a guard on symbolic ones."""
+    """Return true if two sizes are the same, without adding a guard on symbolic ones."""
     if isinstance(x, int) and isinstance(y, int):
         return x == y
     return not isinstance(x, int) and not isinstance(y, int) and str(x) == str(y)
@@ -111,7 +111,7 @@ def _equal_tail(old: Sequence[Size], new: Sequence[Size], left: Sequence[int], r
 
 
 def reshape(old: Sequence[Size], new: Sequence[Size], order: Order) -> Order | None:
-    """The order of the same memory after `torch.reshape(x, new)`; None where memory must be rearranged first.
+    """Return the order of the same memory after `torch.reshape(x, new)`; None if memory must be rearranged first.
 
     >>> reshape((1, 8, 4, 4), (1, 8, 16), NHWC)  # flatten(2) of a feature map in NHWC
     (0, 2, 1)
@@ -123,22 +123,22 @@ def reshape(old: Sequence[Size], new: Sequence[Size], order: Order) -> Order | N
         return row_major(len(new)) if same_memory(old, order, row_major(len(old))) else None
     memory = [d for d in order if not is_one(old[d])]
     leads = {a[0]: (a, b) for a, b in pairs}
-    found: list[int] = []
+    dims: list[int] = []
     position = 0
     while position < len(memory):
         pair = leads.get(memory[position])
         if pair is None or memory[position : position + len(pair[0])] != pair[0]:
             return None
-        found += pair[1]
+        dims += pair[1]
         position += len(pair[0])
-    return _place_ones(found, new)
+    return _place_ones(dims, new)
 
 
-def _place_ones(found: Sequence[int], new: Sequence[Size]) -> Order:
+def _place_ones(dims: Sequence[int], new: Sequence[Size]) -> Order:
     """Put leading dimensions of size 1 first, the others right before the logical dimension that follows them."""
     first = next((d for d, s in enumerate(new) if not is_one(s)), len(new))
     placed = list(range(first))
-    for d in found:
+    for d in dims:
         before = d
         while before > first and is_one(new[before - 1]):
             before -= 1

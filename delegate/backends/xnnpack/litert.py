@@ -1,7 +1,7 @@
-"""LiteRT's C interface, as far as models are run through it: it lets XNNPACK keep packed weights in a file.
+"""The part of LiteRT's C interface that runs models. It lets XNNPACK store packed weights in a file.
 
-Its class of interpreters has no such option. What is called here is exported and documented by the library; its
-structures are those of version 2.3, so no other version is called.
+LiteRT's class of interpreters has no such option. The library exports and documents the functions below. Structures
+are those of version 2.3, so no other version is called.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from delegate.backends.xnnpack.quiet import make_first
+from delegate.backends.xnnpack.quiet import create_first_delegate
 
-VERSION = "2.3."  # of LiteRT, whose structures these are
-PADDING = 64  # bytes: arrays begin at multiples of it, and XNNPACK may read as many beyond their ends
+VERSION = "2.3."  # of LiteRT with these structures
+PADDING = 64  # bytes: alignment of arrays; XNNPACK may read this many bytes beyond their ends
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -51,7 +51,7 @@ class _TensorType(ctypes.Structure):
     _fields_ = (("element", c_int), ("layout", _Layout))
 
 
-# Function, without the prefix "LiteRt" -> what it takes; those that destroy give nothing, the others a status.
+# Function, without the prefix "LiteRt" -> its argument types. Functions that destroy return nothing, others a status.
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "CreateEnvironment": (c_int, c_void_p, c_void_p),
     "CreateModelFromFd": (c_void_p, c_int, c_size_t, c_size_t, c_void_p),
@@ -73,7 +73,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 
 
 def version() -> str:
-    """LiteRT's; raises ImportError where it is absent."""
+    """Return LiteRT's version; raise ImportError if it is absent."""
     import ai_edge_litert
 
     return str(ai_edge_litert.__version__)
@@ -81,85 +81,85 @@ def version() -> str:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The library; None where it is another version, or not as it should be."""
+    """Load the library; return None if it is absent, of another version, or without one of the functions."""
     try:
         import ai_edge_litert
 
         if not version().startswith(VERSION):
             return None
-        found = ctypes.CDLL(os.path.join(os.path.dirname(ai_edge_litert.__file__), "libLiteRt.so"))
-        for name, takes in _FUNCTIONS.items():
-            function = getattr(found, f"LiteRt{name}")
-            function.argtypes, function.restype = takes, None if name.startswith("Destroy") else c_int
+        dll = ctypes.CDLL(os.path.join(os.path.dirname(ai_edge_litert.__file__), "libLiteRt.so"))
+        for name, argument_types in _FUNCTIONS.items():
+            function = getattr(dll, f"LiteRt{name}")
+            function.argtypes, function.restype = argument_types, None if name.startswith("Destroy") else c_int
     except (ImportError, OSError, AttributeError):
         return None
-    return found
+    return dll
 
 
 @functools.cache
 def _environment(process: int) -> c_void_p:
-    """LiteRT's environment of a process: the CPU alone, and no words."""
+    """Create LiteRT's environment of a process, for the CPU only and without log messages."""
     options = (_Option * 2)(_Option(_ACCELERATORS, _Any(_INTEGER, _CPU)), _Option(_SEVERITY, _Any(_INTEGER, _SILENT)))
-    made = _made("CreateEnvironment", len(options), options)
-    make_first(functools.partial(_first, made))
-    return made
+    environment = _create("CreateEnvironment", len(options), options)
+    create_first_delegate(functools.partial(_create_first, environment))
+    return environment
 
 
-def _first(environment: c_void_p, content: bytes) -> None:
-    """Compile a model, and forget it."""
+def _create_first(environment: c_void_p, content: bytes) -> None:
+    """Compile a model, and destroy it."""
     with tempfile.TemporaryFile() as file:
         file.write(content)
         file.flush()
-        model = _made("CreateModelFromFd", environment, file.fileno(), 0, len(content))
+        model = _create("CreateModelFromFd", environment, file.fileno(), 0, len(content))
         _destroy("CompiledModel", _compiled(environment, model, "num_threads = 1\n"))
         _destroy("Model", model)
 
 
 def _compiled(environment: c_void_p, model: c_void_p, options: str) -> c_void_p:
-    """A compiled model, with options of XNNPACK as TOML."""
-    asked = _made("CreateOptions")
+    """Compile a model, with options of XNNPACK as TOML."""
+    compile_options = _create("CreateOptions")
     try:
-        _call("SetOptionsHardwareAccelerators", asked, _CPU)
+        _call("SetOptionsHardwareAccelerators", compile_options, _CPU)
         text: int = _C.strdup(options.encode())  # the options free it
-        _call("AddOpaqueOptions", asked, _made("CreateOpaqueOptions", b"xnnpack", text, _C.free))
-        return _made("CreateCompiledModel", environment, model, asked)
+        _call("AddOpaqueOptions", compile_options, _create("CreateOpaqueOptions", b"xnnpack", text, _C.free))
+        return _create("CreateCompiledModel", environment, model, compile_options)
     finally:
-        _destroy("Options", asked)
+        _destroy("Options", compile_options)
 
 
 def _function(name: str) -> Callable[..., int]:
-    found: Callable[..., int] = getattr(library(), f"LiteRt{name}")
-    return found
+    function: Callable[..., int] = getattr(library(), f"LiteRt{name}")
+    return function
 
 
-def _call(name: str, *given: Any) -> None:
-    status = _function(name)(*given)
+def _call(name: str, *arguments: Any) -> None:
+    status = _function(name)(*arguments)
     if status:
         raise RuntimeError(f"LiteRt{name} fails with status {status}")
 
 
-def _made(name: str, *given: Any) -> c_void_p:
+def _create(name: str, *arguments: Any) -> c_void_p:
     handle = c_void_p()
-    _call(name, *given, byref(handle))
+    _call(name, *arguments, byref(handle))
     return handle
 
 
 class CompiledModel:
-    """A model that LiteRT has compiled for the CPU, with arrays that it reads and fills where they lie.
+    """A model that LiteRT has compiled for the CPU, with arrays that it reads and fills in place.
 
     Args:
-        model: descriptor of its file, which stays the caller's.
-        threads: to run with.
-        packed: descriptor of a file of packed weights, which the model closes: an empty one is written, what is in
-            another is used.
+        model: descriptor of its file, which the caller closes.
+        threads: number of threads.
+        packed: descriptor of a file of packed weights, which the model closes. An empty file is written; the content
+            of another is used.
         inputs, outputs: dtypes of its tensors.
 
     Attributes:
-        sources, results: the arrays; none before `bind` or `resize`. Those of `resize` lie in memory that all models
-            of a thread share: they are of use from `here` until another model runs in this thread.
+        sources, results: the arrays; none before `bind` or `resize`. All models of a thread share the memory of
+            `resize`: its arrays are valid from `move_to_thread` until another model runs in this thread.
 
     Raises:
-        RuntimeError: by every method; LiteRT does not do it, or leaves operators to its own kernels.
+        RuntimeError: by every method; LiteRT fails, or runs operators with its own kernels.
     """
 
     def __init__(self, model: int, threads: int, packed: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -168,7 +168,7 @@ class CompiledModel:
         self._types = (tuple(inputs), tuple(outputs))
         self._buffers: tuple[list[c_void_p], list[c_void_p]] = ([], [])
         self._run: Callable[[], int] = _unbound
-        self._memory = _own(0)  # in which the arrays lie
+        self._memory = _zeros(0)  # of the arrays
         self._model = self._compiled = c_void_p()
         try:
             self._compile(model, threads, packed)
@@ -178,45 +178,47 @@ class CompiledModel:
 
     def _compile(self, model: int, threads: int, packed: int) -> None:
         environment = _environment(os.getpid())
-        self._model = _made("CreateModelFromFd", environment, model, 0, os.fstat(model).st_size)
+        self._model = _create("CreateModelFromFd", environment, model, 0, os.fstat(model).st_size)
         options = f"num_threads = {threads}\nweight_cache_file_descriptor = {packed}\n"
         self._compiled = _compiled(environment, self._model, options)
-        whole = c_bool()
-        _call("CompiledModelIsFullyAccelerated", self._compiled, byref(whole))
-        if not whole.value:
+        is_complete = c_bool()
+        _call("CompiledModelIsFullyAccelerated", self._compiled, byref(is_complete))
+        if not is_complete.value:
             raise RuntimeError("LiteRT leaves operators to its own kernels")
 
     def bind(self, inputs: Sequence[tuple[int, ...]]) -> None:
-        """Have arrays: inputs of these sizes, which are the model's, and outputs of what LiteRT computes of them."""
-        self._lay(inputs, self._computed(), _own)
+        """Allocate arrays: inputs of these sizes, which are the model's, and outputs of computed sizes."""
+        self._allocate_arrays(inputs, self._output_sizes(), _zeros)
 
-    def _computed(self) -> list[tuple[int, ...]]:
-        """The sizes of outputs."""
+    def _output_sizes(self) -> list[tuple[int, ...]]:
+        """Return the sizes of outputs."""
         layouts = (_Layout * len(self._types[1]))()
         _call("GetCompiledModelOutputTensorLayouts", self._compiled, 0, len(layouts), layouts, True)
         return [tuple(layout.sizes[: layout.rank]) for layout in layouts]
 
-    def _lay(
-        self, inputs: Sequence[tuple[int, ...]], outputs: Sequence[tuple[int, ...]], room: Callable[[int], Array]
+    def _allocate_arrays(
+        self, inputs: Sequence[tuple[int, ...]], outputs: Sequence[tuple[int, ...]], allocate: Callable[[int], Array]
     ) -> None:
-        """Have arrays of these sizes, in memory that `room` gives."""
+        """Create arrays of these sizes, in memory from `allocate`."""
         self._unbind()
         shapes, types = (*inputs, *outputs), (*self._types[0], *self._types[1])
         sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, types, strict=True)]
         starts = [0, *accumulate(size + PADDING - size % -PADDING for size in sizes)]
-        self._memory = room(starts.pop() + PADDING)
+        self._memory = allocate(starts.pop() + PADDING)
         memory = self._memory[-self._memory.ctypes.data % PADDING :]
-        found = [
+        views = [
             memory[at : at + size].view(t).reshape(s)
             for at, size, s, t in zip(starts, sizes, shapes, types, strict=True)
         ]
-        self.sources, self.results = found[: len(inputs)], found[len(inputs) :]
+        self.sources, self.results = views[: len(inputs)], views[len(inputs) :]
         for buffers, arrays in zip(self._buffers, (self.sources, self.results), strict=True):
             for array in arrays:
-                buffers.append(_buffer(array))  # one by one, so that all of them are freed where one fails
-        given, taken = ((c_void_p * len(b))(*(x.value for x in b)) for b in self._buffers)
+                buffers.append(_buffer(array))  # one by one, so that all of them are freed if one fails
+        input_handles, output_handles = ((c_void_p * len(b))(*(x.value for x in b)) for b in self._buffers)
         run = _function("RunCompiledModel")
-        self._run = functools.partial(run, self._compiled, 0, len(given), given, len(taken), taken)
+        self._run = functools.partial(
+            run, self._compiled, 0, len(input_handles), input_handles, len(output_handles), output_handles
+        )
 
     def _unbind(self) -> None:
         for buffers in self._buffers:
@@ -225,18 +227,20 @@ class CompiledModel:
         self.sources, self.results, self._run = [], [], _unbound
 
     def resize(self, shapes: Sequence[tuple[int, ...]], dynamic: Sequence[bool]) -> None:
-        """Have inputs of other sizes, of those that are dynamic; all arrays are new, in this thread's memory."""
+        """Resize the dynamic inputs; all arrays are new, in this thread's memory."""
         self._unbind()
         for index, (shape, is_dynamic) in enumerate(zip(shapes, dynamic, strict=True)):
             if is_dynamic:
                 sizes = (c_int * len(shape))(*shape)
                 _call("CompiledModelResizeInputTensor", self._compiled, 0, index, sizes, len(shape))
-        self._lay(shapes, self._computed(), _THREAD.room)
+        self._allocate_arrays(shapes, self._output_sizes(), _THREAD.memory_of_size)
 
-    def here(self) -> None:
-        """Have the arrays of `resize` in this thread's memory, which may be another now."""
+    def move_to_thread(self) -> None:
+        """Move the arrays of `resize` to the memory of the current thread."""
         if self._memory is not _THREAD.memory:
-            self._lay([x.shape for x in self.sources], [x.shape for x in self.results], _THREAD.room)
+            self._allocate_arrays(
+                [x.shape for x in self.sources], [x.shape for x in self.results], _THREAD.memory_of_size
+            )
 
     def run(self) -> None:
         """Fill the results."""
@@ -245,7 +249,7 @@ class CompiledModel:
             raise RuntimeError(f"LiteRtRunCompiledModel fails with status {status}")
 
     def close(self) -> None:
-        """Free it; nothing where it is."""
+        """Free the model. A second call does nothing."""
         self._unbind()
         _destroy("CompiledModel", self._compiled)
         _destroy("Model", self._model)
@@ -264,18 +268,18 @@ def _destroy(what: str, handle: c_void_p) -> None:
         _function(f"Destroy{what}")(handle)
 
 
-def _own(size: int) -> Array:
+def _zeros(size: int) -> Array:
     return np.zeros(size, np.uint8)
 
 
 class _Thread(threading.local):
-    """Memory for what goes into a model and comes out of it, as large as the largest that this thread has run."""
+    """Memory for inputs and outputs of models, of the largest size that this thread has needed."""
 
-    memory = _own(0)
+    memory = _zeros(0)
 
-    def room(self, size: int) -> Array:
+    def memory_of_size(self, size: int) -> Array:
         if len(self.memory) < size:
-            self.memory = _own(size)
+            self.memory = _zeros(size)
         return self.memory
 
 
@@ -283,7 +287,7 @@ _THREAD = _Thread()
 
 
 def _buffer(array: Array) -> c_void_p:
-    """LiteRT's buffer over the memory of an array, which has to outlive it."""
+    """Create LiteRT's buffer over the memory of an array, which must outlive the buffer."""
     layout = _Layout(array.ndim, 0, (c_int32 * 8)(*array.shape))
     kind = _TensorType(_TYPES[array.dtype], layout)
-    return _made("CreateTensorBufferFromHostMemory", byref(kind), array.ctypes.data, array.nbytes, None)
+    return _create("CreateTensorBufferFromHostMemory", byref(kind), array.ctypes.data, array.nbytes, None)

@@ -1,6 +1,6 @@
-"""A large model as a file in memory, which LiteRT maps, without the weights that XNNPACK has packed copies of.
+"""A large model as a file in memory, which LiteRT maps, without the weights that XNNPACK has packed.
 
-Else a process held them twice, and a third time where LiteRT is given bytes.
+Otherwise a process would hold them twice, and a third time if LiteRT received bytes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-Buffer = Any  # bytes, or what gives them by the buffer protocol
+Buffer = Any  # bytes, or an object with the buffer protocol
 
 
 class ModelFile:
-    """The bytes of a model in a file without a name, zeros at first; on Linux.
+    """The bytes of a model in an unnamed file, initially zeros; on Linux.
 
     Args:
         size: bytes.
@@ -44,25 +44,25 @@ class ModelFile:
 
     @property
     def view(self) -> memoryview:
-        """Its bytes."""
+        """Return its bytes."""
         return memoryview(self._memory).toreadonly()
 
     def write(self, start: int, part: Buffer) -> None:
-        """Put bytes there; without a mapping, so that they do not count as this process's memory."""
+        """Write bytes at a position, not through the mapping: its pages would count as this process's memory."""
         left = memoryview(part).cast("B")
         while left.nbytes:
             count = os.pwrite(self.descriptor, left, start)
             left, start = left[count:], start + count
 
     def release(self, places: Iterable[tuple[int, int]]) -> None:
-        """Give the memory of parts back, each (start, size): whoever reads them afterwards finds zeros."""
+        """Release the memory of parts, each (start, size). Later reads return zeros."""
         for start, size in places:
             first, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, (start + size) // mmap.PAGESIZE * mmap.PAGESIZE
             if end > first:
                 self._memory.madvise(mmap.MADV_REMOVE, first, end - first)
 
     def close(self) -> None:
-        """Let go of it; who has mapped it keeps it. Nothing where that was done."""
+        """Close the file; existing mappings stay valid. A second call does nothing."""
         descriptor, self.descriptor = self.descriptor, -1
         with suppress(OSError):
             os.close(descriptor)

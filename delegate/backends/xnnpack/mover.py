@@ -1,4 +1,4 @@
-"""Moves values of the model: other orders, shapes, parts, ranks."""
+"""Operators of the model that move values: other orders, shapes, parts and ranks."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from delegate.backends.xnnpack.operand import Operand, signature
 
 
 class Mover(Emitter):
-    """A model that grows, whose values can be moved; nothing is moved twice."""
+    """A model under construction whose values can be moved; no value is moved twice."""
 
     def __init__(self) -> None:
         super().__init__()
         self._reordered: dict[tuple[int, Order], Operand] = {}
 
     def reorder(self, x: Operand, order: Order) -> Operand:
-        """The same value in another order: a TRANSPOSE, made once, or a RESHAPE where only sizes of 1 move."""
+        """Return a value in another order: a TRANSPOSE, emitted once, or a RESHAPE if only sizes of 1 move."""
         if x.order == order:
             return x
-        key = (x.index, layout.between(x.order, order))
+        key = (x.index, layout.transposition(x.order, order))
         if key not in self._reordered:
             unknown = sum(type(s) is not int for s in x.shape)  # a RESHAPE infers one at most
             if unknown <= 1 and layout.same_memory(x.shape, x.order, order):
@@ -33,12 +33,12 @@ class Mover(Emitter):
                 perm = self.numbers(key[1])
                 y = self.emit("TRANSPOSE", [x, perm], x.shape, order, "TransposeOptions")
             self._reordered[key] = y
-            self._reordered[(y.index, layout.between(order, x.order))] = x
-        found = self._reordered[key]
-        return replace(x, index=found.index, order=order)
+            self._reordered[(y.index, layout.transposition(order, x.order))] = x
+        reordered = self._reordered[key]
+        return replace(x, index=reordered.index, order=order)
 
     def reshape(self, x: Operand, shape: Sequence[Size]) -> Operand:
-        """`torch.reshape`: keeps the memory order where the reshape allows it, else goes through row-major."""
+        """Reshape as `torch.reshape` does, in the same memory order if possible, else through row-major."""
         shape = tuple(shape)
         order = layout.reshape(x.shape, shape, x.order)
         if order is None:
@@ -47,9 +47,9 @@ class Mover(Emitter):
         return self.view(x, shape, order)
 
     def view(self, x: Operand, shape: tuple[Size, ...], order: Order) -> Operand:
-        """The same memory as a tensor of another logical shape in another order: a RESHAPE, or nothing at all.
+        """View the same memory as a tensor of another shape and order: a RESHAPE, or no operator.
 
-        The caller makes sure that element for element it is the same memory, see `layout.reshape`.
+        The caller ensures that the memory is the same, element by element; see `layout.reshape`.
         """
         sizes = layout.physical(shape, order)
         if len(sizes) == x.rank and all(map(layout.equal, sizes, x.sizes)):
@@ -60,7 +60,7 @@ class Mover(Emitter):
         )
 
     def slice(self, x: Operand, ranges: Mapping[int, tuple[int, int | None]], shape: Sequence[Size]) -> Operand:
-        """Part of a value of at most 5 dimensions, in its order.
+        """Slice a value of at most 5 dimensions, in its order.
 
         Args:
             x: the value.
@@ -76,7 +76,7 @@ class Mover(Emitter):
         return self.emit("STRIDED_SLICE", [x, *corners], shape, x.order, "StridedSliceOptions", endMask=mask)
 
     def expand_rank(self, x: Operand, rank: int, order: Order) -> Operand:
-        """A value of lower rank as it broadcasts to `rank` dimensions that lie in `order`: leading sizes of 1 added."""
+        """Add leading sizes of 1 to a value, so that it broadcasts to `rank` dimensions in `order`."""
         missing = rank - x.rank
         own = tuple(d - missing for d in order if d >= missing)
         x = self.reorder(x, own)

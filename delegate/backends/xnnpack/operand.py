@@ -1,4 +1,4 @@
-"""A value in the model: a TFLite tensor, and the order that its dimensions lie in."""
+"""A value in the model: a TFLite tensor and the order of its dimensions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from delegate.edge.node import tensor
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A value in the model; truth values, which come over the border alone, are 0 and 1 in float32.
+    """A value in the model. Truth values, which are only inputs, are 0 and 1 in float32.
 
     Args:
         index: of its TFLite tensor.
         shape: its logical sizes; torch.SymInt for dynamic ones.
         order: physical axis i of the TFLite tensor holds logical dimension order[i].
-        type: how its int8 numbers stand for reals; None for float32.
+        type: the parameters of its int8 numbers; None for float32.
     """
 
     index: int
@@ -40,17 +40,17 @@ class Operand:
         return len(self.shape)
 
     def axis(self, dim: int) -> int:
-        """The physical axis that holds a logical dimension; negative dimensions count from the end."""
+        """Return the physical axis of a logical dimension; negative dimensions count from the end."""
         return self.order.index(dim % len(self.order))
 
 
 def shape_of(node: Node) -> tuple[Size, ...]:
-    """Logical sizes of the one tensor that a node gives."""
+    """Return the logical sizes of a node's single result."""
     return tuple(tensor(node).shape)
 
 
 def example(size: Size) -> int:
-    """A size as a number: of a dynamic one, that of the example inputs, or 1 where torch kept none."""
+    """Return a size as a number: for a dynamic one, that of the example inputs, or 1 if torch has none."""
     if isinstance(size, int):
         return size
     hint = size.node.hint
@@ -58,6 +58,6 @@ def example(size: Size) -> int:
 
 
 def signature(sizes: Sequence[Size]) -> list[int] | None:
-    """TFLite's shape signature: -1 for dynamic sizes; None where all are static."""
-    found = [s if isinstance(s, int) else -1 for s in sizes]
-    return found if -1 in found else None
+    """Return TFLite's shape signature: -1 for dynamic sizes; None if all are static."""
+    dims = [s if isinstance(s, int) else -1 for s in sizes]
+    return dims if -1 in dims else None

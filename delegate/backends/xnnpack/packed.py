@@ -1,4 +1,4 @@
-"""Files of packed weights: one for all delegates of the same layers, in this process and, by the cache, in others."""
+"""Files of packed weights: one for all delegates of the same layers, in this process and, with the cache, in others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEADER, _LIST = 1 << 12, 1 << 20  # bytes that XNNPACK's header and its list of
 
 
 class PackedWeights:
-    """A file of packed weights. It is let go of when nothing refers to it.
+    """A file of packed weights, closed when nothing refers to it.
 
     Args:
         descriptor: of the file, which this closes.
@@ -25,32 +25,32 @@ class PackedWeights:
 
     @classmethod
     def empty(cls) -> PackedWeights:
-        """One in memory, to be written; raises OSError where there is no such file."""
+        """Create an empty file in memory; raise OSError if this is not possible."""
         return cls(os.memfd_create("packed weights"))
 
     @property
     def size(self) -> int:
-        """Bytes that it has."""
+        """Return its size in bytes."""
         return os.fstat(self._descriptor).st_size
 
     def reader(self) -> int:
-        """A new descriptor, through which nobody can write."""
+        """Return a new read-only descriptor."""
         return os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
     def writer(self) -> int:
-        """A new descriptor, of a file in memory."""
+        """Return a new descriptor to write a file in memory."""
         return os.dup(self._descriptor)
 
     def outline(self) -> PackedWeights:
-        """A copy in memory of what it begins with and ends with, where XNNPACK has its list, and zeros between."""
+        """Copy its start and its end, which hold XNNPACK's header and list, to a file in memory, with zeros between."""
         copy = PackedWeights.empty()
         os.ftruncate(copy._descriptor, self.size)
         for start, size in ((0, _HEADER), (max(0, self.size - _LIST), _LIST)):
             os.pwrite(copy._descriptor, os.pread(self._descriptor, size, start), start)
         return copy
 
-    def begins(self) -> tuple[int, bytes]:
-        """Its size, and what it begins with: XNNPACK notes there what it has missed."""
+    def header(self) -> tuple[int, bytes]:
+        """Return its size and its header, in which XNNPACK records missing weights."""
         return self.size, os.pread(self._descriptor, _HEADER, 0)
 
     def __del__(self) -> None:
@@ -61,18 +61,18 @@ class PackedWeights:
 _OPEN = WeakValueDictionary[str, PackedWeights]()  # by key, those that delegates of this process use
 
 
-def find(key: str, on_disk: bool) -> PackedWeights | None:
-    """What has been packed under a key, by this process or, if the cache may be asked, by another."""
-    found = _OPEN.get(key)
-    if found is None and on_disk and (files := _files()) is not None:
+def get(key: str, on_disk: bool) -> PackedWeights | None:
+    """Return the weights packed under a key, by this process or, if `on_disk`, by another; else None."""
+    packed = _OPEN.get(key)
+    if packed is None and on_disk and (files := _files()) is not None:
         descriptor = files.open(key)
         if descriptor is not None:
-            found = _OPEN[key] = PackedWeights(descriptor)
-    return found
+            packed = _OPEN[key] = PackedWeights(descriptor)
+    return packed
 
 
-def keep(key: str, packed: PackedWeights, on_disk: bool) -> PackedWeights:
-    """Have others find what was packed; gives the file to use, which is that of the cache where there is one."""
+def put(key: str, packed: PackedWeights, on_disk: bool) -> PackedWeights:
+    """Store packed weights under a key; return the file to use, which is that of the cache if there is one."""
     if on_disk and (files := _files()) is not None and files.keep(key, packed._descriptor):
         descriptor = files.open(key)
         if descriptor is not None:
@@ -81,8 +81,8 @@ def keep(key: str, packed: PackedWeights, on_disk: bool) -> PackedWeights:
     return packed
 
 
-def forget(key: str, on_disk: bool) -> None:
-    """Have nothing under a key that was of no use."""
+def evict(key: str, on_disk: bool) -> None:
+    """Remove the packed weights of a key."""
     _OPEN.pop(key, None)
     if on_disk and (files := _files()) is not None:
         files.remove(key)

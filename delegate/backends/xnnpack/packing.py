@@ -1,8 +1,8 @@
-"""What XNNPACK packs of a model, as a key: models of the same key may use the same packed weights.
+"""The key of packed weights: models of the same key may use the same packed weights.
 
-XNNPACK looks for what it packed by the numbers of buffers and a number that says how. So the key holds, for every layer
-in turn, all that packing depends on: the operator with its options, the numbers and contents of its constants, what its
-integers stand for. Sizes that only activations have are left out.
+XNNPACK identifies packed weights by the numbers of buffers and by a number for the kind of packing. The key contains
+all inputs of packing for every layer: the operator with its options, the numbers and contents of its constants, and
+their scales. Sizes of activations are not part of it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 
 from delegate.backends.xnnpack.verified import Graph, Layer, Operand, Tensor
 
-_FORM = 1  # of this key
+_VERSION = 1  # of this key
 
 
 def packing_key(graph: Graph, content: Callable[[tuple[int, int]], bytes], about: Mapping[str, str]) -> str:
-    """The key of a model's packed weights.
+    """Return the key of a model's packed weights.
 
     Args:
         graph: the model, verified.
-        content: gives a digest of the bytes at a place (start, size) of the file.
-        about: what packing depends on besides: versions, the machine.
+        content: returns a digest of the bytes at a place (start, size) of the file.
+        about: other inputs of packing: versions, the machine.
     """
-    said = [_FORM, sorted(about.items()), [_layer(layer, content) for layer in graph.layers]]
-    return hashlib.sha256(repr(said).encode()).hexdigest()
+    parts = [_VERSION, sorted(about.items()), [_layer(layer, content) for layer in graph.layers]]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def _layer(layer: Layer, content: Callable[[tuple[int, int]], bytes]) -> list[Any]:
@@ -40,7 +40,7 @@ def _operand(operand: Operand, content: Callable[[tuple[int, int]], bytes]) -> l
 
 
 def _tensor(tensor: Tensor, content: Callable[[tuple[int, int]], bytes]) -> list[Any]:
-    said = [tensor.kind, hashlib.sha256(repr((*tensor.numbers, tensor.blocks[1])).encode()).hexdigest()]
+    parts = [tensor.kind, hashlib.sha256(repr((*tensor.numbers, tensor.blocks[1])).encode()).hexdigest()]
     if tensor.is_constant:
-        return [*said, tensor.shape, tensor.buffer, content(tensor.place).hex()]
-    return [*said, tensor.signature[-1:]]
+        return [*parts, tensor.shape, tensor.buffer, content(tensor.place).hex()]
+    return [*parts, tensor.signature[-1:]]

@@ -1,4 +1,4 @@
-"""How integers stand for reals in a model: the parameters of activations, and constants in their small form."""
+"""Integers that represent reals in a model: the parameters of activations, and constants in integers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 LOW, HIGH = -128, 127
-SCALES = (2.0**-60, 2.0**60)  # the smallest and the largest that kernels are given
+SCALES = (2.0**-60, 2.0**60)  # the smallest and the largest scale of kernels
 
 
 @dataclass(frozen=True, slots=True)
 class Integers:
     """Parameters of an int8 activation: real = scale * (integer - zero_point).
 
-    What programs hold in uint8 lies in int8 here, with a zero point that is lower by 128: the same reals.
+    uint8 values of a program become int8 with a zero point that is lower by 128, which represents the same reals.
     """
 
     scale: float
@@ -40,14 +40,14 @@ SIGMOID = Integers(1 / 256, LOW)  # 0 to 1
 
 @dataclass(frozen=True)
 class Coded:
-    """A constant in its small form, as far as lowerings rearrange it like an array.
+    """A constant in integers (or float16) that lowerings rearrange like an array.
 
     Args:
         values: int8 (4 bits lie in int8 here), int32 or float16, in logical order.
-        scale: float32 of the same rank, of size 1 where it does not change; along an axis of blocks one per block.
-            None for float16.
-        zero_point: like scale; None where all are 0.
-        bits: that one value needs.
+        scale: float32 of the same rank. Its size is 1 along axes where it is constant, and the number of blocks along
+            an axis of blocks. None for float16.
+        zero_point: like scale; None if all are 0.
+        bits: of one value.
     """
 
     values: Array
@@ -71,19 +71,19 @@ class Coded:
         return self.transpose(*reversed(range(self.ndim)))
 
     def transpose(self, *axes: int | Sequence[int]) -> Coded:
-        """As `numpy.ndarray.transpose`."""
+        """Transpose as `numpy.ndarray.transpose` does."""
         return self._each(lambda a: a.transpose(*axes))
 
     def __getitem__(self, items: Any) -> Coded:
-        """A part, or with new axes: slices, None and Ellipsis at the end; never a part of the scales' own axis."""
+        """Return a part, or add axes: slices, None and Ellipsis at the end; never a part of the axis of scales."""
         listed = list(items) if isinstance(items, tuple) else [items]
 
-        def taken(array: Array) -> Array:
+        def take(array: Array) -> Array:
             axes = iter(range(array.ndim))
-            own = [None if i is None else _kept(i, array.shape[next(axes)]) for i in listed]
+            own = [None if i is None else _parameter_index(i, array.shape[next(axes)]) for i in listed]
             return np.asarray(array[tuple(own)])
 
-        return self._each(taken)
+        return self._each(take)
 
     def _each(self, change: Any) -> Coded:
         scale, zero_point = (None if a is None else change(a) for a in (self.scale, self.zero_point))
@@ -91,7 +91,7 @@ class Coded:
 
     @property
     def axis(self) -> int | None:
-        """The axis along which the scale changes; None where there is but one scale."""
+        """The axis along which the scale changes; None if there is one scale only."""
         if self.scale is None:
             return None
         wide = [i for i, size in enumerate(self.scale.shape) if size != 1]
@@ -99,7 +99,7 @@ class Coded:
 
     @property
     def block(self) -> int:
-        """Of a matrix with a scale for each row and each so many values of it: how many these are; else 0."""
+        """The number of values per scale in a matrix with blocks along its rows; else 0."""
         if self.scale is None or self.ndim != 2 or self.scale.shape[0] != self.shape[0]:
             return 0
         count = self.scale.shape[1]
@@ -107,7 +107,7 @@ class Coded:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is one scale for all, or one for each place on one axis."""
+        """True if there is one scale for all values, or one for each place on one axis."""
         if self.scale is None:
             return True
         wide = [i for i, size in enumerate(self.scale.shape) if size != 1]
@@ -115,13 +115,13 @@ class Coded:
 
     @property
     def scales(self) -> Array:
-        """All of them, flat."""
+        """All scales, flat."""
         assert self.scale is not None
         return self.scale.reshape(-1)
 
     @property
     def in_runs(self) -> bool:
-        """Whether each scale is that of so many values one behind the other, and zero points, if any, are integers."""
+        """True if scales apply to runs of equally many consecutive values, and zero points are integers."""
         if self.scale is None or self.values.size % self.scale.size:
             return False
         shared = [
@@ -132,11 +132,11 @@ class Coded:
 
     @property
     def symmetric(self) -> bool:
-        """Whether all zero points are 0."""
+        """True if all zero points are 0."""
         return self.zero_point is None or not self.zero_point.any()
 
     def decoded(self) -> Array:
-        """The reals, float32."""
+        """Return the reals, float32."""
         values = self.values.astype(np.float32)
         if self.scale is None:
             return values
@@ -144,22 +144,22 @@ class Coded:
         return np.asarray((values - wide[1] if len(wide) == 2 else values) * wide[0], np.float32)
 
     def _spread(self, parameters: Array) -> Array:
-        """Parameters of blocks, one per value."""
+        """Repeat parameters of blocks, to one per value."""
         for axis, (own, size) in enumerate(zip(parameters.shape, self.shape, strict=True)):
             if own not in (1, size):
                 parameters = parameters.repeat(size // own, axis)
         return parameters.astype(np.float32)
 
 
-def _kept(item: Any, size: int) -> Any:
-    """What an index of the values is in parameters that are the same all along an axis."""
+def _parameter_index(item: Any, size: int) -> Any:
+    """Return the index into parameters for an index into values; parameters may be constant along the axis."""
     if size > 1:
         return item
     return slice(None) if isinstance(item, slice) else 0
 
 
 def exact(array: Array) -> Coded | None:
-    """A float32 constant of one value, such as a scalar, as int8: exact but for rounding. None for any other."""
+    """Return a float32 constant of one value, such as a scalar, as int8, exact except for rounding; else None."""
     value = float(array.flat[0]) if array.size else 0.0
     fits = value == 0 or SCALES[0] <= abs(value) / HIGH <= SCALES[1]
     if not array.size or not fits or not np.all(array == value):

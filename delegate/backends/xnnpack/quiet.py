@@ -1,4 +1,4 @@
-"""LiteRT tells on stderr, once a process and library, that it made XNNPACK's delegate, and has no switch for that."""
+"""Suppression of LiteRT's line on stderr about its first XNNPACK delegate, which no option disables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 
-_ONE_AT_A_TIME = Lock()  # else stderr would be put back in the wrong order
+_ONE_AT_A_TIME = Lock()  # otherwise stderr would be restored in the wrong order
 _LINE = b"INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\n"
 _MODEL = zlib.decompress(  # y = -x for one number, as `tflite.Model` writes it
     base64.b85decode(
@@ -20,13 +20,13 @@ _MODEL = zlib.decompress(  # y = -x for one number, as `tflite.Model` writes it
 )
 
 
-def make_first(make: Callable[[bytes], object]) -> None:
-    """Have LiteRT make its first XNNPACK delegate, of a model of ours, and keep that one line from stderr.
+def create_first_delegate(make: Callable[[bytes], object]) -> None:
+    """Let LiteRT create its first XNNPACK delegate, for a small model, and remove its line from stderr.
 
-    What else comes there meanwhile, from any thread, is passed on.
+    Other output to stderr in the meantime, from any thread, is passed on.
 
     Args:
-        make: makes it of the bytes of a model.
+        make: creates the delegate for the bytes of a model.
     """
     with _ONE_AT_A_TIME, _stderr_without(_LINE):
         make(_MODEL)
@@ -39,12 +39,12 @@ def _stderr_without(line: bytes) -> Iterator[None]:
     except OSError:  # there is none
         yield
         return
-    with tempfile.TemporaryFile() as kept:
-        os.dup2(kept.fileno(), 2)
+    with tempfile.TemporaryFile() as captured:
+        os.dup2(captured.fileno(), 2)
         try:
             yield
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
-            kept.seek(0)
-            os.write(2, kept.read().replace(line, b""))
+            captured.seek(0)
+            os.write(2, captured.read().replace(line, b""))

@@ -1,7 +1,7 @@
-"""A reader of flatbuffers that trusts nothing: every offset is checked, and fields that nobody expects are refused.
+"""A reader of untrusted flatbuffers: every offset is checked, and unexpected fields are rejected.
 
-LiteRT follows the offsets of a model wherever they lead. What is read here by the tables of `verifier` and found whole
-is all that there is: a table with another field is not read.
+LiteRT follows the offsets of a model without checks. A model that this reader accepts has no other content than the
+tables of `verifier`: a table with another field is rejected.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from delegate.program.raw import array_over
 INTEGERS = "integers"  # a vector of int32, as a list
 LONGS = "longs"  # a vector of int64, as an array: there may be many
 FLOATS = "floats"  # a vector of float32, likewise
-BYTES = "bytes"  # a vector of bytes: where it starts, and how long it is; the bytes are not looked at
+BYTES = "bytes"  # a vector of bytes: its start and length; the bytes are not read
 TEXT = "text"  # likewise
-TABLE = "table"  # where it starts
-TABLES = "tables"  # where each of them starts
+TABLE = "table"  # its start
+TABLES = "tables"  # the start of each
 
 
 _WIDTHS = {BYTES: 1, TEXT: 1, LONGS: 8}
@@ -34,8 +34,8 @@ class Field(NamedTuple):
 
     Args:
         slot: its number.
-        kind: what it holds.
-        default: where it is left out.
+        kind: of its value.
+        default: its value if it is omitted.
     """
 
     slot: int
@@ -47,7 +47,7 @@ Fields = Mapping[str, Field]
 
 
 class Malformed(ValueError):
-    """Bytes that are no flatbuffer of the expected tables."""
+    """Bytes that are not a flatbuffer of the expected tables."""
 
 
 class Reader:
@@ -55,8 +55,8 @@ class Reader:
 
     Args:
         data: the whole buffer.
-        gaps: where bytes are not there yet, each (start, size), in order; nothing there is looked at, so that it can be
-            nothing but content of vectors of bytes.
+        gaps: ranges of missing bytes, each (start, size), in order. They are not read, so they can only be content of
+            vectors of bytes.
 
     Raises:
         Malformed: by every method; what is wrong, and where.
@@ -65,16 +65,16 @@ class Reader:
     def __init__(self, data: memoryview, gaps: Sequence[tuple[int, int]] = ()) -> None:
         self._data = data
         self._gaps = [(start, start + size) for start, size in gaps if size]
-        self._left = len(data)  # bytes of vectors that may still be read: they may share them, but not without end
+        self._left = len(data)  # bytes of vectors that may still be read: vectors may overlap to this limit
 
     def root(self, identifier: bytes) -> int:
-        """Where the root table starts, of a buffer with this identifier."""
+        """Return the start of the root table of a buffer with this identifier."""
         if bytes(self._data[4:8]) != identifier:
             raise Malformed(f"it does not begin as a file of {identifier.decode()} does")
         return self._offset(0)
 
     def table(self, start: int, fields: Fields) -> dict[str, Any]:
-        """The fields of a table by name; raises Malformed also for one that `fields` does not know."""
+        """Return the fields of a table by name; raise Malformed also for a field that is not in `fields`."""
         vtable = start - self._scalar("i", start)
         size, length = self._scalar("H", vtable), self._scalar("H", vtable + 2)
         if size < 4 or size % 2 or vtable % 2 or length < 4:
@@ -82,20 +82,20 @@ class Reader:
         self._need(vtable, size)
         self._need(start, length)
         places = struct.unpack_from(f"<{(size - 4) // 2}H", self._data, vtable + 4)
-        found, known = {}, 0
+        values, count = {}, 0
         for name, (slot, kind, default) in fields.items():
             place = places[slot] if slot < len(places) else 0
             if place:
-                known += 1
+                count += 1
                 width = struct.calcsize(kind) if len(kind) == 1 else 4
                 if not 4 <= place <= length - width:
                     raise Malformed(f"{name} of the table at {start} lies beyond it")
-                found[name] = self._value(kind, start + place)
+                values[name] = self._value(kind, start + place)
             else:
-                found[name] = default
-        if known != len(places) - places.count(0):
+                values[name] = default
+        if count != len(places) - places.count(0):
             raise Malformed(f"the table at {start} has fields that are not known")
-        return found
+        return values
 
     def _value(self, kind: str, start: int) -> Any:
         if len(kind) == 1:
@@ -124,13 +124,13 @@ class Reader:
         return numbers.tolist() if kind == INTEGERS else numbers
 
     def integers(self, place: tuple[int, int]) -> list[int]:
-        """The content of a vector of bytes that holds int32: where it starts, and how long it is."""
+        """Return the int32 content of a vector of bytes, which is located by its start and length."""
         self._need(*place)
         numbers: list[int] = array_over(self._data, np.dtype("<i4"), (place[1] // 4,), place[0]).tolist()
         return numbers
 
     def _offset(self, start: int) -> int:
-        """Where a reference leads; what lies there begins with 4 bytes."""
+        """Return the target of a reference, which has at least 4 bytes."""
         target: int = start + self._scalar("I", start)
         if target % 4 or target == start:
             raise Malformed(f"the reference at {start} leads nowhere")

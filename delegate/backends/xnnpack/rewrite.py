@@ -1,7 +1,7 @@
-"""Rewrites of a region before it is lowered: factors and terms per channel move into the weights next to them.
+"""Rewrites of a region before it is lowered: factors and terms per channel move into adjacent weights.
 
-Every rule leaves the region's function as it is but for rounding: products of constants are computed in float64 and
-rounded once. A weight that several nodes share stays as it is, since copies of it would cost more than they save.
+A rule changes the region's results by rounding only: products of constants are computed in float64 and rounded once.
+A weight that several nodes share is not changed, because copies of it would cost more than they save.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from delegate.edge.node import META_CONSTANT, arguments, op_name, tensor
 
 _LINEAR, _CONVOLUTION = "aten.linear.default", "aten.convolution.default"
 _PERMUTE = "aten.permute.default"
-_MOVES = (_PERMUTE, "aten.view.default")  # what a single factor for all elements may be moved through
+_MOVES = (_PERMUTE, "aten.view.default")  # operators that a single factor for all elements may move through
 
 
 class Rewriter:
-    """A region's graph as it is rewritten.
+    """The graph of a region during its rewrite.
 
     Attributes:
         graph: the graph, changed in place.
@@ -39,24 +39,24 @@ class Rewriter:
         self._first = next(iter(region.graph.nodes))
 
     def exact(self, value: Any) -> torch.Tensor | None:
-        """A number or a float32 constant in float64; None for anything else."""
+        """Return a number or a float32 constant in float64; None for other values."""
         if isinstance(value, int | float):
             return torch.tensor(float(value), dtype=torch.float64)
-        found = self.constants.get(value)
-        return None if found is None or found.dtype is not torch.float32 else found.detach().to(torch.float64)
+        constant = self.constants.get(value)
+        return None if constant is None or constant.dtype is not torch.float32 else constant.detach().to(torch.float64)
 
     def linears(self, node: Node) -> list[Node]:
-        """The linear layers that take a node's value, if nothing else does and their weights are theirs alone."""
+        """Return the linear layers that read a node's value, if no other node does and they do not share weights."""
         layers = list(node.users)
         fit = [n for n in layers if op_name(n) == _LINEAR and n.args[0] is node and self._own_weight(n)]
         return layers if len(fit) == len(layers) and node not in self._outputs else []
 
     def layer(self, value: Any, axis: int | None) -> Node | None:
-        """The linear layer or convolution that a value comes from alone, through permutes; None if it does not.
+        """Return the linear layer or convolution that computes a value, followed by permutes only; else None.
 
         Args:
             value: a node or a number.
-            axis: dimension that must be that of the layer's channels; None: any, and reshapes are passed through, too.
+            axis: dimension that must be that of the layer's channels; None: any, and reshapes may follow, too.
         """
         while isinstance(value, Node) and len(value.users) == 1 and value not in self._outputs:
             name = op_name(value)
@@ -76,14 +76,14 @@ class Rewriter:
         return fits and (bias is None or self.exact(bias) is not None)
 
     def scale_inputs(self, layer: Node, factor: torch.Tensor | None, term: torch.Tensor | None) -> None:
-        """Make a linear layer of x one of x * factor + term; either may be None."""
+        """Change a linear layer of x to one of x * factor + term; either may be None."""
         weight, bias = self._parameters(layer)
         if term is not None:
             bias = weight @ term + (0 if bias is None else bias)
         self._set(layer, weight if factor is None else weight * factor, bias)
 
     def scale_outputs(self, layer: Node, factor: torch.Tensor | None, term: torch.Tensor | None) -> None:
-        """Make a layer that gives y give y * factor + term: vectors of its channels, or one number for all."""
+        """Change a layer of result y to y * factor + term: vectors of its channels, or one number for all."""
         weight, bias = self._parameters(layer)
         if factor is not None:
             weight = weight * factor.reshape(-1, *(1,) * (weight.dim() - 1))
@@ -94,9 +94,9 @@ class Rewriter:
 
     def _parameters(self, layer: Node) -> tuple[torch.Tensor, torch.Tensor | None]:
         weight, bias = (*layer.args, None)[1:3]
-        found = self.exact(weight)
-        assert found is not None
-        return found, None if bias is None else self.exact(bias)
+        exact_weight = self.exact(weight)
+        assert exact_weight is not None
+        return exact_weight, None if bias is None else self.exact(bias)
 
     def _set(self, layer: Node, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         new = [None if t is None else self._constant(f"{layer.name}_{n}", t) for n, t in (("w", weight), ("b", bias))]
@@ -110,17 +110,17 @@ class Rewriter:
         return node
 
     def drop(self, node: Node, value: Any) -> None:
-        """Put one of its operands in a node's place; no output of the region."""
+        """Replace a node, which is not an output of the region, by one of its operands."""
         node.replace_all_uses_with(value)
         self.graph.erase_node(node)
 
     def is_output(self, node: Node) -> bool:
-        """Whether the node's value leaves the region."""
+        """Return true if the node's value is an output of the region."""
         return node in self._outputs
 
 
 def rewrite(region: Region) -> Region:
-    """The region after all rules, in a graph of its own; nodes keep their names."""
+    """Apply all rules to a copy of the region; nodes keep their names."""
     region = region.copy()
     rewriter = Rewriter(region)
     for node in list(region.graph.nodes):
@@ -131,35 +131,35 @@ def rewrite(region: Region) -> Region:
     return replace(region, constants=rewriter.constants)
 
 
-# -- rules: True where the node was rewritten --------------------------------------------------------------------------
+# -- rules: they return true if the node was rewritten -----------------------------------------------------------------
 
 
-def _norm_before_linears(rewriter: Rewriter, node: Node) -> bool:
-    """weight and bias of a norm along the last dimension move into the linear layers that take it."""
-    given = arguments(node)
-    parameters = {name: given[name] for name in ("weight", "bias") if given.get(name) is not None}
+def _fold_norm_into_linears(rewriter: Rewriter, node: Node) -> bool:
+    """Move weight and bias of a norm along the last dimension into the linear layers that read it."""
+    named = arguments(node)
+    parameters = {name: named[name] for name in ("weight", "bias") if named.get(name) is not None}
     vectors = {name: rewriter.exact(value) for name, value in parameters.items()}
     layers = rewriter.linears(node)
-    if not vectors or not layers or None in vectors.values() or len(given["normalized_shape"]) != 1:
+    if not vectors or not layers or None in vectors.values() or len(named["normalized_shape"]) != 1:
         return False
     for layer in layers:
         rewriter.scale_inputs(layer, vectors.get("weight"), vectors.get("bias"))
-    node.args, node.kwargs = tuple({**given, **dict.fromkeys(parameters)}.values()), {}
+    node.args, node.kwargs = tuple({**named, **dict.fromkeys(parameters)}.values()), {}
     return True
 
 
-def _beside_layer(rewriter: Rewriter, node: Node) -> bool:
-    """A product or sum with a constant per channel moves into the layer before it, or the linear layers behind it."""
+def _fold_into_layer(rewriter: Rewriter, node: Node) -> bool:
+    """Move a product or sum with a constant per channel into the layer before, or the linear layers after it."""
     if rewriter.is_output(node) or node.kwargs.get("alpha", 1) != 1:
         return False
     for value, other in (node.args[:2], node.args[1::-1]):
         constant = rewriter.exact(other)
         if constant is not None and isinstance(value, Node) and same_shape(shape_of(value), shape_of(node)):
-            return _move(rewriter, node, value, constant)
+            return _move_constant(rewriter, node, value, constant)
     return False
 
 
-def _move(rewriter: Rewriter, node: Node, value: Node, constant: torch.Tensor) -> bool:
+def _move_constant(rewriter: Rewriter, node: Node, value: Node, constant: torch.Tensor) -> bool:
     is_product = op_name(node).startswith("aten.mul")
     axis = _axis(constant.shape, len(shape_of(node)))
     if constant.numel() == 1 and not is_product:
@@ -167,13 +167,13 @@ def _move(rewriter: Rewriter, node: Node, value: Node, constant: torch.Tensor) -
     if constant.numel() > 1 and axis is None:
         return False
     vector = constant.reshape(-1)
-    given = (vector, None) if is_product else (None, vector)
+    factor_and_term = (vector, None) if is_product else (None, vector)
     layer = rewriter.layer(value, axis)
     if layer is not None:
-        rewriter.scale_outputs(layer, *given)
+        rewriter.scale_outputs(layer, *factor_and_term)
     elif axis == len(shape_of(node)) - 1 and rewriter.linears(node):
-        for behind in rewriter.linears(node):
-            rewriter.scale_inputs(behind, *given)
+        for linear in rewriter.linears(node):
+            rewriter.scale_inputs(linear, *factor_and_term)
     else:
         return False
     rewriter.drop(node, value)
@@ -181,30 +181,30 @@ def _move(rewriter: Rewriter, node: Node, value: Node, constant: torch.Tensor) -
 
 
 def _axis(shape: Sequence[int], rank: int) -> int | None:
-    """The one dimension, of `rank`, along which a constant that broadcasts is not the same; None if not one."""
+    """Return the one dimension, of `rank`, along which a broadcast constant varies; None if there is not one."""
     long = [d + rank - len(shape) for d, size in enumerate(shape) if size != 1]
     return long[0] if len(long) == 1 else None
 
 
-def _attention_scale(rewriter: Rewriter, node: Node) -> bool:
-    """The scale of scores moves into the layer that gives the queries."""
-    given = arguments(node)
-    query, channels = given["query"], shape_of(given["query"])[-1]
+def _fold_attention_scale(rewriter: Rewriter, node: Node) -> bool:
+    """Move the scale of scores into the layer that computes the queries."""
+    named = arguments(node)
+    query, channels = named["query"], shape_of(named["query"])[-1]
     layer = rewriter.layer(query, None)
-    if layer is None or query in (given["key"], given["value"]) or not isinstance(channels, int):
+    if layer is None or query in (named["key"], named["value"]) or not isinstance(channels, int):
         return False
-    scale = 1 / math.sqrt(channels) if given["scale"] is None else given["scale"]
+    scale = 1 / math.sqrt(channels) if named["scale"] is None else named["scale"]
     rewriter.scale_outputs(layer, rewriter.exact(scale), None)
     node.kwargs = {**node.kwargs, "scale": 1.0}
     return True
 
 
-def _grouped_heads(rewriter: Rewriter, node: Node) -> bool:
-    """Keys and values that were repeated for each query head of their group go in once."""
-    given = arguments(node)
-    if given["enable_gqa"] or len(shape_of(given["query"])) != 4:
+def _group_heads(rewriter: Rewriter, node: Node) -> bool:
+    """Pass keys and values that were repeated for each query head of their group once."""
+    named = arguments(node)
+    if named["enable_gqa"] or len(shape_of(named["query"])) != 4:
         return False
-    sources = [_repeated(given[name]) for name in ("key", "value")]
+    sources = [_source_of_repeat(named[name]) for name in ("key", "value")]
     if None in sources or not same_shape(shape_of(sources[0])[:2], shape_of(sources[1])[:2]):  # type: ignore[arg-type]
         return False
     node.args = (node.args[0], *sources, *node.args[3:])
@@ -212,8 +212,8 @@ def _grouped_heads(rewriter: Rewriter, node: Node) -> bool:
     return False  # the next rule may still apply
 
 
-def _repeated(node: Node) -> Node | None:
-    """x of x.unsqueeze(2).expand(batch, heads, n, length, channels).view(batch, heads * n, length, channels)."""
+def _source_of_repeat(node: Node) -> Node | None:
+    """Return x of x.unsqueeze(2).expand(batch, heads, n, length, channels).view(batch, heads * n, length, channels)."""
     names = []
     value: Any = node
     for _ in range(3):
@@ -232,8 +232,8 @@ def _repeated(node: Node) -> Node | None:
     return value if same and same_shape(shape_of(node), (shape[0], shape[1] * repeats, *shape[2:])) else None
 
 
-def _rms_norm(rewriter: Rewriter, node: Node) -> bool:
-    """x * rsqrt(mean(x ** 2) + eps) becomes one rms_norm: eps > 0 keeps zero away from the root's reciprocal."""
+def _form_rms_norm(rewriter: Rewriter, node: Node) -> bool:
+    """Replace x * rsqrt(mean(x ** 2) + eps) by one rms_norm. eps > 0 prevents a division by zero."""
     for x, root in (node.args[:2], node.args[1::-1]):
         total = _argument(root, "aten.rsqrt.default")
         mean = _argument(total, "aten.add.Tensor")
@@ -252,17 +252,17 @@ def _rms_norm(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _argument(node: Any, name: str) -> Any:
-    """The first argument of a call of that operator; None for anything else."""
+    """Return the first argument of a call of an operator; None for other nodes."""
     return node.args[0] if isinstance(node, Node) and node.op == "call_function" and op_name(node) == name else None
 
 
 Rule = Callable[[Rewriter, Node], bool]
 
 RULES: dict[str, tuple[Rule, ...]] = {
-    "aten.layer_norm.default": (_norm_before_linears,),
-    "aten.rms_norm.default": (_norm_before_linears,),
-    "aten.mul.Tensor": (_rms_norm, _beside_layer),
-    "aten.mul.Scalar": (_beside_layer,),
-    "aten.add.Tensor": (_beside_layer,),
-    "aten.scaled_dot_product_attention.default": (_grouped_heads, _attention_scale),
+    "aten.layer_norm.default": (_fold_norm_into_linears,),
+    "aten.rms_norm.default": (_fold_norm_into_linears,),
+    "aten.mul.Tensor": (_form_rms_norm, _fold_into_layer),
+    "aten.mul.Scalar": (_fold_into_layer,),
+    "aten.add.Tensor": (_fold_into_layer,),
+    "aten.scaled_dot_product_attention.default": (_group_heads, _fold_attention_scale),
 }

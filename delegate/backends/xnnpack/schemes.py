@@ -1,4 +1,4 @@
-"""The ways of quantizing that XNNPACK takes, made of the rows of `lowerings.integers`."""
+"""The quantization schemes that XNNPACK supports, from the rows of `lowerings.integers`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LINEAR = "aten.linear.default"
 
 def _static(node: Node) -> str:
     """Transposed convolutions have neither groups nor dilation."""
-    given = arguments(node)
-    dilation = given.get("dilation", 1)
+    named = arguments(node)
+    dilation = named.get("dilation", 1)
     dilated = any(d != 1 for d in ([dilation] if isinstance(dilation, int) else dilation))
-    if "transpose" in str(node.target) and (given["groups"] != 1 or dilated):
+    if "transpose" in str(node.target) and (named["groups"] != 1 or dilated):
         return "a transposed convolution with groups or dilation"
     return ""
 
@@ -32,7 +32,7 @@ def _dynamic(node: Node) -> str:
 
 
 def _even(node: Node) -> str:
-    """int4 lies two to a byte."""
+    """The number of inputs is even, because int4 values are stored in pairs."""
     return "an odd number of inputs" if tensor(node.args[1]).shape[-1] % 2 else ""  # type: ignore[arg-type]
 
 

@@ -1,8 +1,8 @@
-"""Models of many weights, whose packed form is one file for all that have the same: methods, contexts, processes.
+"""Models with many weights, whose packed weights are one file shared by methods, contexts and processes.
 
-XNNPACK finds its packed weights there and never reads the model's own, so these need not be there: the model is a file
-of zeros in their place. Were anything missing, XNNPACK would pack zeros without a word. So each model is rehearsed
-first, with an outline of the file, in which XNNPACK notes what it has missed.
+XNNPACK reads its packed weights from this file and never the model's own weights. So the model is a file with zeros
+instead of weights. If a packed weight were missing, XNNPACK would silently pack zeros. So each model is first compiled
+with an outline of the packed file, in which XNNPACK records missing weights.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 from delegate.backends.xnnpack.litert import CompiledModel, library, version
 from delegate.backends.xnnpack.model_file import ModelFile
-from delegate.backends.xnnpack.packed import PackedWeights, find, forget, keep
+from delegate.backends.xnnpack.packed import PackedWeights, evict, get, put
 from delegate.backends.xnnpack.packing import packing_key
 from delegate.backends.xnnpack.verified import Graph
 from delegate.backends.xnnpack.weights import Piece
 from delegate.cache.environment import host_features
 from delegate.program.segments import checksum
 
-LEAST_HOLE = 1 << 16  # bytes of a weight that is left out: whole pages lie in it
+LEAST_HOLE = 1 << 16  # bytes of the smallest omitted weight, which covers whole pages
 _READ = frozenset({"TRANSPOSE_CONV"})  # whose weights LiteRT reads though they are packed
 
 
@@ -30,17 +30,17 @@ class Shared:
 
     Args:
         model: without its weights.
-        graph: it, verified.
+        graph: the verified model.
         packed: its weights.
-        threads: to run with.
-        dynamic: whether sizes change; then `resize` comes first.
+        threads: number of threads.
+        dynamic: true if sizes change; then `resize` must come first.
 
     Raises:
-        RuntimeError: LiteRT does not take it; by `run` and `resize` too.
+        RuntimeError: LiteRT rejects the model; also raised by `run` and `resize`.
     """
 
     def __init__(self, model: ModelFile, graph: Graph, packed: PackedWeights, threads: int, dynamic: bool) -> None:
-        self._packed = packed  # its file goes with the last of them
+        self._packed = packed  # closes the file when the last reference is gone
         self._is_dynamic, self._dynamic = dynamic, [-1 in tensor.signature for tensor in graph.inputs]
         self._compiled = _compiled(model, graph, threads, packed.reader())
         if not dynamic:
@@ -53,7 +53,7 @@ class Shared:
     def sources(self) -> Sequence[Any]:
         """The arrays to fill, in this thread."""
         if self._is_dynamic:
-            self._compiled.here()
+            self._compiled.move_to_thread()
         return self._compiled.sources
 
     @property
@@ -62,72 +62,72 @@ class Shared:
         return self._compiled.results
 
     def look(self) -> None:
-        """Nothing: results stay where they are."""
+        """Do nothing, because results do not move."""
 
     def resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
-        """Have inputs of these sizes."""
+        """Resize the inputs."""
         self._compiled.resize(shapes, self._dynamic)
 
     def close(self) -> None:
-        """Free it."""
+        """Free the model."""
         self._compiled.close()
 
 
 def share(
-    model: ModelFile, graph: Graph, found: Sequence[Piece], threads: int, *, dynamic: bool, on_disk: bool
+    model: ModelFile, graph: Graph, constants: Sequence[Piece], threads: int, *, dynamic: bool, on_disk: bool
 ) -> Shared | None:
-    """A model that shares its packed weights, packed now if they never were; None where that cannot be.
+    """Open a model that shares its packed weights, and pack them if necessary; return None if this is not possible.
 
     Args:
         model: without its constants.
-        graph: it, verified.
-        found: its constants.
-        threads: to run with.
-        dynamic: whether its sizes change.
-        on_disk: whether the cache may hold what is packed, for other processes.
+        graph: the verified model.
+        constants: of the model.
+        threads: number of threads.
+        dynamic: true if its sizes change.
+        on_disk: true if the cache may hold the packed weights, for other processes.
     """
     if library() is None:
         return None
-    looked_up = _looked_up(graph)
+    packed_places = _packed_places(graph)
     holes = []
-    for piece in found:
-        if piece.size >= LEAST_HOLE and (piece.start, piece.size) in looked_up:
+    for piece in constants:
+        if piece.size >= LEAST_HOLE and (piece.start, piece.size) in packed_places:
             holes.append(piece)
         else:
             model.write(piece.start, piece.content())
     about = {"litert": version(), "host": host_features()}
-    key = packing_key(graph, _contents(model, found), about)
+    key = packing_key(graph, _contents(model, constants), about)
     try:
-        packed = find(key, on_disk)
+        packed = get(key, on_disk)
         if packed is None:
-            packed = keep(key, _pack(model, graph, holes, threads), on_disk)
-        if _misses(model, graph, packed):
-            forget(key, on_disk)
+            packed = put(key, _pack(model, graph, holes, threads), on_disk)
+        if _lacks_weights(model, graph, packed):
+            evict(key, on_disk)
             return None
-        made = Shared(model, graph, packed, threads, dynamic)
+        shared = Shared(model, graph, packed, threads, dynamic)
     except RuntimeError:
         return None
     model.release(graph.weights)
     model.close()
-    return made
+    return shared
 
 
-def _looked_up(graph: Graph) -> set[tuple[int, int]]:
-    """Where weights lie that XNNPACK finds packed, and nothing reads."""
-    found, read = set[tuple[int, int]](), set[tuple[int, int]]()
+def _packed_places(graph: Graph) -> set[tuple[int, int]]:
+    """Return the places of weights that XNNPACK reads in packed form only."""
+    packed, read = set[tuple[int, int]](), set[tuple[int, int]]()
     for layer in graph.layers:
         weight = layer.inputs[1]
         if weight is not None:
-            (read if layer.name in _READ else found).add(weight.tensor.place)
-    return found.intersection(graph.weights) - read
+            (read if layer.name in _READ else packed).add(weight.tensor.place)
+    return packed.intersection(graph.weights) - read
 
 
-def _misses(model: ModelFile, graph: Graph, packed: PackedWeights) -> bool:
-    """Whether XNNPACK does not find there all weights of a model."""
+def _lacks_weights(model: ModelFile, graph: Graph, packed: PackedWeights) -> bool:
+    """Return true if packed weights lack some weights of a model."""
     outline = packed.outline()
-    before = outline.begins()
+    before = outline.header()
     _compiled(model, graph, 1, outline.writer()).close()
-    return outline.begins() != before
+    return outline.header() != before
 
 
 def _pack(model: ModelFile, graph: Graph, holes: Sequence[Piece], threads: int) -> PackedWeights:
@@ -144,8 +144,8 @@ def _compiled(model: ModelFile, graph: Graph, threads: int, packed: int) -> Comp
     return CompiledModel(model.descriptor, threads, packed, *dtypes)
 
 
-def _contents(model: ModelFile, found: Sequence[Piece]) -> Callable[[tuple[int, int]], bytes]:
-    known = {(p.start, p.size): checksum(p.stored) + repr(p.how).encode() for p in found}
+def _contents(model: ModelFile, constants: Sequence[Piece]) -> Callable[[tuple[int, int]], bytes]:
+    known = {(p.start, p.size): checksum(p.stored) + repr(p.how).encode() for p in constants}
     return partial(_content, model.view, known)
 
 

@@ -1,4 +1,4 @@
-"""A writer of TFLite models: tensors, constants stored once by content, operators, and which node each came from."""
+"""A writer of TFLite models: tensors, constants stored once by content, operators and their source nodes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How the integers of a tensor stand for reals.
+    """The quantization of a tensor: its integers represent reals.
 
     Args:
-        scales: one, or one for each place on `axis`; none where `blocks` says.
-        zero_points: as many.
+        scales: one, or one for each place on `axis`; none if `blocks` is set.
+        zero_points: one for each scale.
         axis: of several scales.
-        blocks: the tensor of their scales, float16, and how many values share one; None where there are no blocks.
+        blocks: the tensor of their scales, float16, and the number of values per scale; None without blocks.
     """
 
     scales: tuple[float, ...]
@@ -46,17 +46,20 @@ class Quantization:
     blocks: tuple[int, int] | None = None
 
     def table(self) -> Any:
-        """The flatbuffer's table."""
-        found = schema.QuantizationParametersT()
-        found.quantizedDimension = self.axis
+        """Return the flatbuffer's table."""
+        parameters = schema.QuantizationParametersT()
+        parameters.quantizedDimension = self.axis
         if self.blocks is None:
-            found.scale, found.zeroPoint = np.array(self.scales, np.float32), np.array(self.zero_points, np.int64)
-            return found
-        found.detailsType = schema.QuantizationDetails.BlockwiseQuantization
-        found.details = schema.BlockwiseQuantizationT()
-        found.details.scales, found.details.blockSize = self.blocks
-        found.details.zeroPoints = -1
-        return found
+            parameters.scale, parameters.zeroPoint = (
+                np.array(self.scales, np.float32),
+                np.array(self.zero_points, np.int64),
+            )
+            return parameters
+        parameters.detailsType = schema.QuantizationDetails.BlockwiseQuantization
+        parameters.details = schema.BlockwiseQuantizationT()
+        parameters.details.scales, parameters.details.blockSize = self.blocks
+        parameters.details.zeroPoints = -1
+        return parameters
 
 
 class ModelTooLarge(ValueError):
@@ -67,8 +70,8 @@ class _Buffer(schema.BufferT):  # type: ignore[misc]
     """A buffer whose data is aligned; the generated class aligns bytes to 1.
 
     Attributes:
-        before_end: of the model that it was last packed into: how far before its end the data begins.
-        coded: the integers that the data was made of.
+        before_end: distance of the data's start from the end of the model that it was last packed into.
+        coded: the integers that the data was decoded from.
     """
 
     before_end = 0
@@ -78,7 +81,7 @@ class _Buffer(schema.BufferT):  # type: ignore[misc]
         data = None
         if self.data is not None:
             data = _aligned_vector(builder, self.data)
-            self.before_end = data - 4  # behind the vector's length
+            self.before_end = data - 4  # after the vector's length
         schema.BufferStart(builder)
         if data is not None:
             schema.BufferAddData(builder, data)
@@ -95,12 +98,12 @@ def _aligned_vector(builder: flatbuffers.Builder, data: Array) -> int:
 
 
 class Model:
-    """A TFLite model of one subgraph, as it is built.
+    """A TFLite model of one subgraph under construction.
 
     Tensors are named by their index. Sizes are physical: in the order that the data has in memory.
 
     Attributes:
-        origins: for each operator, in order, what `operator` was given as its origin.
+        origins: the origin of each operator, in order.
     """
 
     def __init__(self) -> None:
@@ -128,11 +131,11 @@ class Model:
         quantization: Quantization | None = None,
         dtype: Any = np.float32,
     ) -> int:
-        """Add a tensor that is computed or given at run time.
+        """Add a tensor that is an input or a result at run time.
 
         Args:
             shape: sizes; for a dynamic dimension an example.
-            signature: the same with -1 for dynamic dimensions; None where there is none.
+            signature: the same with -1 for dynamic dimensions; None if there is none.
             quantization: of integers.
             dtype: float32, int8 or uint8.
         """
@@ -141,13 +144,13 @@ class Model:
     def constant(
         self, array: Array, quantization: Quantization | None = None, bits: int = 0, coded: Coded | None = None
     ) -> int:
-        """Add a constant; the same contents with the same parameters are stored once, and give the same tensor again.
+        """Add a constant; the same content with the same parameters is stored once, as the same tensor.
 
         Args:
             array: float32, float16, int32 or int8.
-            quantization: of integers that stand for reals.
-            bits: 4 for values of int8 that are stored two to a byte; else 0.
-            coded: the integers that floats were made of, in runs.
+            quantization: of integers that represent reals.
+            bits: 4 for values of int8 that are stored in pairs per byte; else 0.
+            coded: the integers that floats were decoded from, in runs.
         """
         array = np.ascontiguousarray(array).reshape(array.shape)
         data = packed(array) if bits == 4 else array
@@ -171,10 +174,10 @@ class Model:
 
         Args:
             name: of `schema.BuiltinOperator`, e.g. "CONV_2D".
-            inputs: tensors; -1 for one that is left out.
+            inputs: tensors; -1 for an omitted one.
             outputs: tensors.
             options: fields of its options table, plus "table": the table's name, e.g. "Conv2DOptions"; empty for none.
-            origin: name of the node that it was made for.
+            origin: name of its source node.
         """
         code = getattr(schema.BuiltinOperator, name)
         operator = schema.OperatorT()
@@ -189,7 +192,7 @@ class Model:
         self.origins.append(origin)
 
     def finish(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
-        """The model as bytes; the same calls give the same bytes. Raises ModelTooLarge for 2 GiB of constants."""
+        """Return the model as bytes, which are reproducible. Raise ModelTooLarge for 2 GiB of constants."""
         if self._bytes > _LIMIT:
             raise ModelTooLarge(f"{self._bytes / 2**30:.1f} GiB of constants, and a TFLite model holds less than 2 GiB")
         self._number_buffers()
@@ -198,28 +201,28 @@ class Model:
         return self._pack(graph)
 
     def constants(self, model: bytes) -> list[tuple[int, Array, Coded | None]]:
-        """Where each constant begins in what `finish` just gave, what it is, and the integers that it was made of."""
+        """Return each constant: its start in the last result of `finish`, its array, and its integers or None."""
         return [(len(model) - b.before_end, b.data, b.coded) for b in self._buffers if b.data is not None]
 
     def single(self, position: int) -> bytes:
-        """A model of one of the operators alone, with what decodes its constants, on the same tensors."""
+        """Return a model of one operator and the operators that decode its constants, with the same tensors."""
         operator = self._graph.operators[position]
         decoding = [op for op in self._graph.operators if self._decodes(op) and op.outputs[0] in operator.inputs]
         graph = copy.copy(self._graph)
         graph.operators, graph.outputs = [*decoding, operator], operator.outputs
         known = {op.outputs[0] for op in decoding}
-        given = [t for t in operator.inputs if t >= 0 and not self._graph.tensors[t].buffer and t not in known]
-        graph.inputs = np.array(given, np.int32)
+        inputs = [t for t in operator.inputs if t >= 0 and not self._graph.tensors[t].buffer and t not in known]
+        graph.inputs = np.array(inputs, np.int32)
         return self._pack(graph)
 
     def _decodes(self, operator: Any) -> bool:
         return len(operator.inputs) == 1 and bool(self._graph.tensors[operator.inputs[0]].buffer)
 
     def _number_buffers(self) -> None:
-        """Have the constants of layers come first, in the order of the layers.
+        """Number the constants of layers first, in the order of the layers.
 
-        XNNPACK knows what it packed by the numbers of buffers: models of the same layers share it, whatever else they
-        hold.
+        XNNPACK identifies packed weights by the numbers of buffers. So models of the same layers share packed weights,
+        regardless of other content.
         """
         layers = (op for op, name in zip(self._graph.operators, self.operators, strict=True) if name in _PACKING)
         first = [b for op in layers for index in op.inputs[1:] for b in self._buffers_of(index)]
@@ -231,7 +234,7 @@ class Model:
             tensor.buffer = places[tensor.buffer]
 
     def _buffers_of(self, index: int) -> Iterator[int]:
-        """Where a constant operand lies, or what it is decoded from, with the scales of its blocks."""
+        """Yield the buffer of a constant operand or of its encoded form, and that of the scales of its blocks."""
         maker = self._makers.get(index)
         tensor = self._graph.tensors[maker.inputs[0] if maker is not None and self._decodes(maker) else index]
         if index >= 0 and tensor.buffer:
@@ -270,6 +273,6 @@ class Model:
 
 
 def _operator_code(code: int) -> Any:
-    found = schema.OperatorCodeT()
-    found.builtinCode, found.deprecatedBuiltinCode, found.version = code, min(code, 127), 1
-    return found
+    operator_code = schema.OperatorCodeT()
+    operator_code.builtinCode, operator_code.deprecatedBuiltinCode, operator_code.version = code, min(code, 127), 1
+    return operator_code

@@ -1,4 +1,4 @@
-"""A model that has been read: its tensors, its layers, and what of them goes together."""
+"""A model that has been read: its tensors and layers, and checks of their combinations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from delegate.backends.xnnpack.accepted import RATIOS
 
 FLOAT, HALF, INT, UINT8, INT8, INT4 = 0, 1, 2, 3, 9, 17  # TFLite's codes of types
-_MOST_PADDING = 2**29  # beside a size that is dynamic
+_MOST_PADDING = 2**29  # of a dynamic size
 _DTYPES: Mapping[int, np.dtype[Any]] = {
     FLOAT: np.dtype(np.float32),
     INT8: np.dtype(np.int8),
@@ -23,17 +23,17 @@ class Tensor(NamedTuple):
     """A tensor of a model.
 
     Args:
-        shape: its sizes; of a dynamic one an example.
+        shape: its sizes; for a dynamic one an example.
         signature: the same with -1 for dynamic ones.
         kind: TFLite's code of its type.
-        is_constant: whether the model holds its elements.
-        scales: how many scales its integers have; -1 for blocks.
-        blocks: of these, the tensor of the scales, and how many elements share one.
+        is_constant: true if the model holds its elements.
+        scales: number of scales of its integers; -1 for blocks.
+        blocks: the tensor of the scales of blocks, and the number of elements per scale.
         span: the smallest and the largest scale.
         zero_point: the first.
-        numbers: the bytes of all scales and of all zero points, and the axis that they lie on.
+        numbers: the bytes of all scales and of all zero points, and their axis.
         buffer: the number of the buffer that holds a constant.
-        place: where that lies in the file: start, size.
+        place: of the buffer in the file: start, size.
     """
 
     shape: tuple[int, ...]
@@ -50,17 +50,17 @@ class Tensor(NamedTuple):
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """NumPy's type of one that is given or taken; None for other types."""
+        """NumPy's type of an input or output; None for other types."""
         return _DTYPES.get(self.kind)
 
 
 class Operand(NamedTuple):
-    """What a layer takes or gives.
+    """An input or output of a layer.
 
     Args:
-        tensor: itself, or the constant that it is decoded from.
-        decoded: whether it is.
-        scales: of its blocks, where it has these.
+        tensor: the tensor, or the constant that it is decoded from.
+        decoded: true if it is decoded from a constant.
+        scales: of its blocks, if it has blocks.
     """
 
     tensor: Tensor
@@ -74,9 +74,9 @@ class Layer(NamedTuple):
     Args:
         name: of the operator.
         options: its options.
-        inputs: None for one that is left out.
-        outputs: what it gives.
-        padding: where what it takes is padded right before, by how much.
+        inputs: None for an omitted one.
+        outputs: of the operator.
+        padding: the amounts, if its input is padded directly before.
     """
 
     name: str
@@ -87,13 +87,12 @@ class Layer(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """What a model takes and gives.
+    """The inputs, outputs and layers of a model.
 
     Args:
         inputs, outputs: tensors.
-        operators: how many it has.
-        weights: where constants lie that layers alone read, as their weights or the scales of these: (start, size) in
-            the file.
+        operators: number of operators.
+        weights: places of constants that only layers read, as weights or scales of weights: (start, size) in the file.
         layers: the operators that have weights.
     """
 
@@ -105,7 +104,7 @@ class Graph(NamedTuple):
 
 
 def fits(letter: str, tensor: Tensor, decoded: bool) -> bool:
-    """Whether a tensor is of the kind that a letter of a row stands for; see `accepted.Row`."""
+    """Return true if a tensor has the kind of a letter of a row; see `accepted.Row`."""
     if letter == "i":
         return tensor.kind == INT and tensor.is_constant
     if letter == "c":
@@ -116,7 +115,7 @@ def fits(letter: str, tensor: Tensor, decoded: bool) -> bool:
 
 
 def agree(name: str, used: Sequence[tuple[str, Tensor]], outputs: Sequence[Tensor]) -> bool:
-    """Whether an operator computes in floats or in integers, not in both; the latter may be in its weights alone."""
+    """Return true if an operator computes in floats or in integers, not in both. Weights alone may be integers."""
     values = [tensor.kind for letter, tensor in used if letter == "x"] + [t.kind for t in outputs]
     if name == "DEQUANTIZE":
         return outputs[0].kind == FLOAT
@@ -131,19 +130,19 @@ def agree(name: str, used: Sequence[tuple[str, Tensor]], outputs: Sequence[Tenso
 
 
 def _are_integers(weights: Sequence[Tensor]) -> bool:
-    """Whether weights are int8, and the bias behind them int32."""
+    """Return true if weights are int8, and the following bias is int32."""
     return all(t.kind == (INT if i else INT8) and t.scales > 0 for i, t in enumerate(weights))
 
 
 def _go_with_floats(weights: Sequence[Tensor]) -> bool:
-    """Whether weights are floats, or integers of 8 or 4 bits, and the bias behind them floats."""
+    """Return true if weights are floats, or integers of 8 or 4 bits, and the following bias is in floats."""
     first, *others = weights
     quantized = first.kind in (INT8, INT4) and first.scales != 0
     return (first.kind == FLOAT or quantized) and all(t.kind == FLOAT for t in others)
 
 
 def _have_ratios(name: str, used: Sequence[tuple[str, Tensor]], outputs: Sequence[Tensor]) -> bool:
-    """Whether the scales of an operator on int8 are such as its kernels take."""
+    """Return true if the kernels of an operator on int8 support its scales."""
     if name not in RATIOS or any(t.kind != INT8 for t in outputs):
         return False
     kind, least, most = RATIOS[name]
@@ -159,27 +158,27 @@ def _have_ratios(name: str, used: Sequence[tuple[str, Tensor]], outputs: Sequenc
 
 
 def is_value(tensor: Tensor) -> bool:
-    """Whether a tensor holds what is computed: floats, or integers with the one scale that they stand for."""
+    """Return true if a tensor holds values: floats, or integers with one scale."""
     return tensor.kind == FLOAT or (tensor.kind in (INT8, UINT8) and tensor.scales == 1)
 
 
 def pads(tensor: Tensor, amounts: Sequence[int], result: Tensor) -> bool:
-    """Whether a tensor that is padded before and behind each dimension becomes such a result.
+    """Return true if padding before and after each dimension gives a result of this shape.
 
-    LiteRT adds them up in 32 bits, and writes beyond the result where that is not enough.
+    LiteRT adds sizes in 32 bits, and writes beyond the result on overflow.
     """
     rank = len(tensor.shape)
     if len(amounts) != 2 * rank or len(result.shape) != rank or min(amounts, default=0) < 0:
         return False
     rows = zip(tensor.signature, result.signature, amounts[::2], amounts[1::2], strict=True)
     return all(
-        before + behind <= _MOST_PADDING and (-1 in (size, made) or made == size + before + behind)
-        for size, made, before, behind in rows
+        before + after <= _MOST_PADDING and (-1 in (size, total) or total == size + before + after)
+        for size, total, before, after in rows
     )
 
 
 def has_blocks(tensor: Tensor, tensors: Sequence[Tensor]) -> bool:
-    """Whether the scales of a tensor's blocks are there, a float16 for each."""
+    """Return true if a tensor has no blocks, or a float16 scale for each block."""
     if tensor.scales != -1:
         return True
     scales, size = tensor.blocks
@@ -190,6 +189,6 @@ def has_blocks(tensor: Tensor, tensors: Sequence[Tensor]) -> bool:
     return own.kind == HALF and own.is_constant and own.shape == (rows, columns // size) and columns % size == 0
 
 
-def is_new(index: int, tensors: Sequence[Tensor], there: set[int]) -> bool:
-    """Whether a tensor may be written: it holds what is computed, and is not there yet."""
-    return 0 <= index < len(tensors) and index not in there and is_value(tensors[index])
+def is_new(index: int, tensors: Sequence[Tensor], available: set[int]) -> bool:
+    """Return true if a tensor may be written: it holds values, and is not available yet."""
+    return 0 <= index < len(tensors) and index not in available and is_value(tensors[index])

@@ -1,8 +1,8 @@
-"""Checks a TFLite model before LiteRT parses it: LiteRT takes files for trusted, and crashes where they are forged.
+"""A verifier of TFLite models before LiteRT parses them: LiteRT trusts files, and crashes on forged ones.
 
-What passes is a model as the AOT half writes it: one graph; the operators of its table, in an order that can run, each
-with as many inputs of the kinds that it takes, and with options in range; float32, integers of 8 bits that say what
-they stand for, and constants. Weights are not looked at: the time goes with the number of tensors and operators.
+A valid model is as the AOT part writes it. It has one graph with the operators of a table, in an order that can run.
+Each operator has inputs of the right number and kinds, and options in range. Tensors are float32, quantized integers of
+8 bits, or constants. Weights are not read: the time is proportional to the number of tensors and operators.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from delegate.backends.xnnpack.verified import (
 
 _BITS = {FLOAT: 32, HALF: 16, INT: 32, UINT8: 8, INT8: 8, INT4: 4}
 _BLOCKS = 2  # of the union of details of a quantization
-_ALIGNMENT = 16  # of constants, which XNNPACK reads where they lie
+_ALIGNMENT = 16  # of constants, which XNNPACK reads in place
 _SCALES = (2.0**-60, 2.0**60)  # of activations and weights
 
 _MODEL: Fields = {
@@ -92,15 +92,15 @@ _BUFFER: Fields = {"data": Field(0, BYTES)}
 def verify(
     model: memoryview, inputs: Sequence[int], outputs: Sequence[int], gaps: Sequence[tuple[int, int]] = ()
 ) -> Graph:
-    """What a model takes and gives.
+    """Verify a model, and return its inputs, outputs and layers.
 
     Args:
         model: the whole file.
         inputs, outputs: the tensors that the compile specs name.
-        gaps: where weights are put only afterwards, each (start, size), in order.
+        gaps: ranges of weights that are written later, each (start, size), in order.
 
     Raises:
-        Malformed: it is not as the AOT half writes models.
+        Malformed: the AOT part does not write such models.
     """
     return _Verifier(model, gaps).graph(list(inputs), list(outputs))
 
@@ -123,24 +123,26 @@ class _Verifier:
         _require((graph["inputs"], graph["outputs"]) == (inputs, outputs), "it takes or gives others than are named")
         for number, tensor in enumerate(tensors):
             _require(has_blocks(tensor, tensors), f"the blocks of tensor {number} have not their scales")
-        there = {i for i, tensor in enumerate(tensors) if tensor.is_constant}
+        available = {i for i, tensor in enumerate(tensors) if tensor.is_constant}
         self._weights, self._others = set[int](), set[int]()
         self._layers = list[Layer]()
         self._sources, self._paddings = dict[int, int](), dict[int, Tensor]()
         for index in inputs:
-            _require(is_new(index, tensors, there), f"tensor {index} cannot be an input")
-            there.add(index)
+            _require(is_new(index, tensors, available), f"tensor {index} cannot be an input")
+            available.add(index)
         for number, start in enumerate(graph["operators"]):
-            self._operator(number, read(start, _OPERATOR), codes, tensors, there)
+            self._operator(number, read(start, _OPERATOR), codes, tensors, available)
         for index in outputs:
-            _require(index in there and is_value(tensors[index]), f"tensor {index}, an output, is never computed")
+            _require(index in available and is_value(tensors[index]), f"tensor {index}, an output, is never computed")
         scales = {tensors[i].blocks[0] for i in self._weights if tensors[i].scales == -1}
         own, others = (
-            {buffers[tables[i]["buffer"]] for i in found if tensors[i].is_constant}
-            for found in (self._weights | scales, {*self._others, *outputs})
+            {buffers[tables[i]["buffer"]] for i in indices if tensors[i].is_constant}
+            for indices in (self._weights | scales, {*self._others, *outputs})
         )
-        taken, given = (tuple(tensors[i] for i in indices) for indices in (inputs, outputs))
-        return Graph(taken, given, len(graph["operators"]), tuple(sorted(own - others)), tuple(self._layers))
+        graph_inputs, graph_outputs = (tuple(tensors[i] for i in indices) for indices in (inputs, outputs))
+        return Graph(
+            graph_inputs, graph_outputs, len(graph["operators"]), tuple(sorted(own - others)), tuple(self._layers)
+        )
 
     def _row(self, code: Mapping[str, int]) -> str:
         name = NAMES.get(code["code"], "")
@@ -166,22 +168,22 @@ class _Verifier:
             signature = shape
         same = len(signature) == len(shape) and all(s in (-1, d) for s, d in zip(signature, shape, strict=True))
         _require(same, "a tensor has two shapes")
-        made = Tensor(shape, tuple(signature), kind, data is not None, buffer=tensor["buffer"], place=data or (0, 0))
-        return made._replace(**self._quantization(tensor["quantization"], shape, kind))
+        result = Tensor(shape, tuple(signature), kind, data is not None, buffer=tensor["buffer"], place=data or (0, 0))
+        return result._replace(**self._quantization(tensor["quantization"], shape, kind))
 
     def _quantization(self, start: int | None, shape: tuple[int, ...], kind: int) -> dict[str, Any]:
-        """How the integers of a tensor stand for reals: fields of `Tensor`."""
+        """Return the quantization of a tensor as fields of `Tensor`."""
         if start is None:
             return {}
         _require(kind in (INT, UINT8, INT8, INT4), "a tensor of floats has scales")
-        found = self._reader.table(start, _QUANTIZATION)
-        axis, scales, points = found["axis"], found["scales"], found["zero_points"]
-        if found["details_type"] or found["details"] is not None:
-            whole = (
-                found["details_type"] == _BLOCKS and found["details"] is not None and not (len(scales) or len(points))
+        fields = self._reader.table(start, _QUANTIZATION)
+        axis, scales, points = fields["axis"], fields["scales"], fields["zero_points"]
+        if fields["details_type"] or fields["details"] is not None:
+            has_only_blocks = (
+                fields["details_type"] == _BLOCKS and fields["details"] is not None and not (len(scales) or len(points))
             )
-            _require(whole and kind == INT4 and len(shape) == 2 and axis == 0, "a tensor has wrong blocks")
-            blocks = self._reader.table(found["details"], _BLOCKWISE)
+            _require(has_only_blocks and kind == INT4 and len(shape) == 2 and axis == 0, "a tensor has wrong blocks")
+            blocks = self._reader.table(fields["details"], _BLOCKWISE)
             _require(blocks["zero_points"] == -1 and blocks["size"] > 0, "a tensor has wrong blocks")
             return {"scales": -1, "blocks": (blocks["scales"], blocks["size"])}
         _require(len(points) == len(scales) > 0, "a tensor has not as many zero points as scales")
@@ -204,9 +206,9 @@ class _Verifier:
         operator: Mapping[str, Any],
         codes: Sequence[str],
         tensors: Sequence[Tensor],
-        there: set[int],
+        available: set[int],
     ) -> None:
-        """Check an operator, and add what it computes to what is there."""
+        """Check an operator, and add its results to the available tensors."""
         _require(operator["code"] < len(codes), f"operator {number} has no code")
         name = codes[operator["code"]]
         row, inputs, outputs = OPERATORS[name], operator["inputs"], operator["outputs"]
@@ -217,7 +219,7 @@ class _Verifier:
         for position, (letter, index) in enumerate(zip(letters, inputs, strict=False)):
             if index == -1 and letter.isupper():
                 continue
-            _require(index in there, f"{place} reads tensor {index} before it is there")
+            _require(index in available, f"{place} reads tensor {index} before it is there")
             _require(
                 fits(letter.lower(), tensors[index], index in self._sources),
                 f"{place} does not take such a tensor as {index}",
@@ -226,8 +228,8 @@ class _Verifier:
         options = self._options(place, operator, row.options)
         _require(len(outputs) == options.get("splits", 1), f"{place} has {len(outputs)} outputs")
         for index in outputs:
-            _require(is_new(index, tensors, there), f"{place} cannot write tensor {index}")
-            there.add(index)
+            _require(is_new(index, tensors, available), f"{place} cannot write tensor {index}")
+            available.add(index)
         if name == "DEQUANTIZE" and tensors[inputs[0]].is_constant:
             self._sources[outputs[0]] = inputs[0]
         if name == "PAD":
@@ -237,34 +239,34 @@ class _Verifier:
         used = [(x.lower(), tensors[i]) for x, i in zip(letters, inputs, strict=False) if i >= 0]
         _require(agree(name, used, [tensors[i] for i in outputs]), f"{place} has floats beside integers")
         if name in PACKING and any(i >= 0 and (tensors[i].is_constant or i in self._sources) for i in inputs):
-            taken = tuple(self._operand(i, tensors) if i >= 0 else None for i in inputs)
-            given = tuple(self._operand(i, tensors) for i in outputs)
+            layer_inputs = tuple(self._operand(i, tensors) if i >= 0 else None for i in inputs)
+            layer_outputs = tuple(self._operand(i, tensors) for i in outputs)
             padding = next((self._paddings[i] for i in inputs if i in self._paddings), None)
-            self._layers.append(Layer(name, options, taken, given, padding))
+            self._layers.append(Layer(name, options, layer_inputs, layer_outputs, padding))
 
     def _operand(self, index: int, tensors: Sequence[Tensor]) -> Operand:
         tensor = tensors[self._sources.get(index, index)]
         scales = tensors[tensor.blocks[0]] if tensor.scales == -1 else None
         return Operand(tensor, index in self._sources, scales)
 
-    def _options(self, place: str, operator: Mapping[str, Any], wanted: str) -> dict[str, Any]:
-        code, fields = OPTIONS[wanted]
+    def _options(self, place: str, operator: Mapping[str, Any], table: str) -> dict[str, Any]:
+        code, fields = OPTIONS[table]
         _require(operator["options_type"] == code, f"{place} has options of the type {operator['options_type']}")
         _require((operator["options"] is None) == (code == 0), f"{place} has wrong options")
         if code == 0:
             return {}
         known = {name: Field(o.slot, o.kind, o.default) for name, o in fields.items()}
-        found = self._reader.table(operator["options"], known)
+        values = self._reader.table(operator["options"], known)
         for name, option in fields.items():
-            for value in _numbers(found[name]):
+            for value in _numbers(values[name]):
                 _require(option.least <= value <= option.most, f"{place} has the option {name}={value}")
-        return found
+        return values
 
 
 def _numbers(value: Any) -> Iterator[float]:
     yield from value if isinstance(value, list | tuple) else (value,)
 
 
-def _require(holds: bool, otherwise: str) -> None:
+def _require(holds: bool, problem: str) -> None:
     if not holds:
-        raise Malformed(otherwise)
+        raise Malformed(problem)

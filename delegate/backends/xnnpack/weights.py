@@ -1,7 +1,7 @@
-"""Large constants of a model apart from it: partitions and methods share them, stored as small as nothing is lost.
+"""Large constants of a model, stored separately: partitions and methods share them, in the smallest lossless form.
 
-16 bits hold the floats of programs in float16 and bfloat16, 4 bits small integers; of floats that a quantized program
-makes of integers, run by run with a scale of each run, these are stored.
+Floats of programs in float16 and bfloat16 are stored in 16 bits, and small integers in 4 bits. Floats that a quantized
+program decodes from integers are stored as runs of integers with a scale per run.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from delegate.program.small_integers import is_small, packed, unpacked
 if TYPE_CHECKING:
     from delegate.backends.xnnpack.quantized import Coded
 
-LEAST = 4096  # bytes; what is smaller stays in the model
+LEAST = 4096  # bytes; smaller constants stay in the model
 
 Array = np.ndarray[Any, np.dtype[Any]]
-# Where a constant goes in the model without any, and how it is stored; of runs also how many numbers there are, their
-# bits, how many share a scale, and whether each run has a zero point.
+# The position of a constant in the model without constants, and its storage form. For runs also the number of values,
+# their bits, the number of values per scale, and true if each run has a zero point.
 Place = tuple[Any, ...]
 
 
@@ -33,41 +33,41 @@ def _from_bfloat16(bits: Array) -> Array:
     return bits.astype(np.uint32) << np.uint32(16)
 
 
-# How a constant is stored -> the elements that are, and what makes those of the model of them.
+# Storage form of a constant -> dtype of stored elements, and conversion to the model's elements.
 _STORED: Mapping[str, tuple[np.dtype[Any], Callable[[Array], Array]]] = {
     "": (np.dtype("u1"), lambda raw: raw),
     "float16": (np.dtype("<f2"), lambda half: half.astype("<f4")),
     "bfloat16": (np.dtype("<u2"), _from_bfloat16),
     "int4": (np.dtype("u1"), unpacked),
 }
-_WIDER = {"": 1, "float16": 2, "bfloat16": 2, "int4": 2}  # bytes of the model for one that is stored
+_WIDER = {"": 1, "float16": 2, "bfloat16": 2, "int4": 2}  # bytes of the model per stored byte
 _RUNS = "runs"
 
 
-def take_apart(
+def extract_constants(
     model: bytes, constants: Iterable[tuple[int, Array, Coded | None]]
 ) -> tuple[bytes, list[Place], list[memoryview]]:
-    """A model without its large constants; where they go, and what is stored of them.
+    """Return a model without its large constants, their places, and their stored data.
 
     Args:
-        model: the whole.
-        constants: where each begins in it, what it is, and the integers that it was made of.
+        model: the whole model.
+        constants: the start of each constant, its array, and the integers that it was decoded from.
     """
     rest, places, data = [], list[Place](), list[memoryview]()
-    at = left = 0
-    for start, array, coded in sorted(constants, key=lambda found: found[0]):
+    at = position = 0
+    for start, array, coded in sorted(constants, key=lambda constant: constant[0]):
         if array.nbytes >= LEAST:
             rest.append(model[at:start])
-            left += start - at
+            position += start - at
             at = start + array.nbytes
-            how, stored = _runs(coded) if coded is not None else _halved(array)
-            places.append((left, *how))
+            how, stored = _runs(coded) if coded is not None else _narrow(array)
+            places.append((position, *how))
             data.append(stored.reshape(-1).view(np.uint8).data.toreadonly())
     return b"".join((*rest, model[at:])), places, data
 
 
-def _halved(array: Array) -> tuple[Place, Array]:
-    """A constant in half its bits per element where nothing is lost, and how that is called."""
+def _narrow(array: Array) -> tuple[Place, Array]:
+    """Return the storage form of a constant and its data, in half the bits per element if this is lossless."""
     if array.dtype == np.float32:
         bits = array.reshape(-1).view(np.uint32)
         if not (bits & np.uint32(0xFFFF)).any():
@@ -82,7 +82,7 @@ def _halved(array: Array) -> tuple[Place, Array]:
 
 
 def _runs(coded: Coded) -> tuple[Place, Array]:
-    """Integers, as they lie in memory, with a scale for each run of them."""
+    """Return the storage form of integers and their data, in memory order, with a scale per run."""
     assert coded.scale is not None
     bits = 4 if is_small(coded.values) else 8
     values = packed(coded.values) if bits == 4 else coded.values
@@ -107,13 +107,13 @@ def _from_runs(stored: memoryview, count: int, bits: int, size: int, with_zeros:
 
 
 class Piece(NamedTuple):
-    """A constant of a model that is stored apart from it.
+    """A constant of a model that is stored separately.
 
     Args:
-        start: where it begins in the whole model.
-        size: bytes that it takes there.
-        stored: what is stored of it.
-        how: how.
+        start: in the whole model.
+        size: bytes in the whole model.
+        stored: its stored data.
+        how: its storage form.
     """
 
     start: int
@@ -122,31 +122,31 @@ class Piece(NamedTuple):
     how: tuple[Any, ...]
 
     def content(self) -> memoryview:
-        """Its bytes in the whole model; raises ValueError or TypeError where they are not as many, or none."""
+        """Return its bytes in the whole model; raise ValueError or TypeError if stored data and size do not match."""
         kind, *how = self.how
         if kind == _RUNS:
-            whole = _from_runs(self.stored, *how)
+            content = _from_runs(self.stored, *how)
         else:
             dtype, widened = _STORED[kind]
-            whole = widened(array_over(self.stored, dtype, (self.stored.nbytes // dtype.itemsize,), 0))
-        if whole.nbytes != self.size:
-            raise ValueError(f"a constant of {whole.nbytes} bytes, where {self.size} are stored")
-        return whole.reshape(-1).view(np.uint8).data
+            content = widened(array_over(self.stored, dtype, (self.stored.nbytes // dtype.itemsize,), 0))
+        if content.nbytes != self.size:
+            raise ValueError(f"a constant of {content.nbytes} bytes, where {self.size} are stored")
+        return content.reshape(-1).view(np.uint8).data
 
 
 def pieces(model: memoryview, places: Sequence[Place], data: Sequence[memoryview]) -> list[Piece]:
-    """The constants of a model without them; raises ValueError, LookupError or TypeError where these do not fit it."""
+    """Return the constants of a model without them; raise ValueError, LookupError or TypeError if they do not match."""
     starts = [start for start, *_ in places]
     if len(places) != len(data) or any(a > b for a, b in pairwise([0, *starts, model.nbytes])):
         raise ValueError(f"{len(data)} constants, and places for {len(places)} within {model.nbytes} bytes")
-    found, before = [], 0
+    result, before = [], 0
     for (start, *how), stored in zip(places, data, strict=True):
-        found.append(Piece(start + before, _whole_size(stored.nbytes, *how), stored, tuple(how)))
-        before += found[-1].size
-    return found
+        result.append(Piece(start + before, _full_size(stored.nbytes, *how), stored, tuple(how)))
+        before += result[-1].size
+    return result
 
 
-def _whole_size(stored: int, kind: str, *how: Any) -> int:
+def _full_size(stored: int, kind: str, *how: Any) -> int:
     if kind == _RUNS:
         count, bits, size, with_zeros = how
         if [type(each) for each in how] != [int, int, int, bool]:
@@ -161,32 +161,34 @@ def _whole_size(stored: int, kind: str, *how: Any) -> int:
     return stored * _WIDER[kind]
 
 
-def put_together(model: memoryview, found: Sequence[Piece]) -> bytes:
-    """The whole model; raises as `Piece.content` does."""
-    first, *others = (rest for _, rest in between(model, found))
-    behind = ((piece.content(), rest) for piece, rest in zip(found, others, strict=True))
-    return b"".join((first, *chain.from_iterable(behind)))
+def assemble(model: memoryview, constants: Sequence[Piece]) -> bytes:
+    """Return the whole model; raise as `Piece.content` does."""
+    first, *others = (rest for _, rest in split_at_constants(model, constants))
+    following = ((piece.content(), rest) for piece, rest in zip(constants, others, strict=True))
+    return b"".join((first, *chain.from_iterable(following)))
 
 
-def verify_apart(model: memoryview, found: Sequence[Piece], inputs: Sequence[int], outputs: Sequence[int]) -> Graph:
-    """Return what a model without its constants takes and gives; raises Malformed as `verifier.verify` does.
+def verify_without_constants(
+    model: memoryview, constants: Sequence[Piece], inputs: Sequence[int], outputs: Sequence[int]
+) -> Graph:
+    """Verify a model without its constants, and return its graph; raise Malformed as `verifier.verify` does.
 
     Args:
         model: without the constants.
-        found: these.
+        constants: of the model.
         inputs, outputs: the tensors that the compile specs name.
     """
-    size = model.nbytes + sum(piece.size for piece in found)
-    whole = memoryview(mmap.mmap(-1, max(1, size)))[:size]  # pages of the constants are never touched
-    for start, rest in between(model, found):
-        whole[start : start + rest.nbytes] = rest
-    return verify(whole.toreadonly(), inputs, outputs, [(piece.start, piece.size) for piece in found])
+    size = model.nbytes + sum(piece.size for piece in constants)
+    memory = memoryview(mmap.mmap(-1, max(1, size)))[:size]  # pages of the constants are never touched
+    for start, rest in split_at_constants(model, constants):
+        memory[start : start + rest.nbytes] = rest
+    return verify(memory.toreadonly(), inputs, outputs, [(piece.start, piece.size) for piece in constants])
 
 
-def between(model: memoryview, found: Sequence[Piece]) -> Iterator[tuple[int, memoryview]]:
-    """What lies before, between and behind the constants: where it begins in the whole model, and the bytes."""
+def split_at_constants(model: memoryview, constants: Sequence[Piece]) -> Iterator[tuple[int, memoryview]]:
+    """Yield the parts before, between and after the constants: start in the whole model, and bytes."""
     at = before = 0
-    for piece in found:
+    for piece in constants:
         end = piece.start - before
         yield at + before, model[at:end]
         at, before = end, before + piece.size

@@ -1,4 +1,4 @@
-"""Forged TFLite models: real ones with numbers of their tables changed, and what comes of running them in a child."""
+"""Forged TFLite models: real ones with changed numbers in their tables, and their runs in a child process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CODES = [row.code for row in OPERATORS.values()]
 
 
 def forge(case: Case, rng: random.Random) -> Case:
-    """The model with one to three changes: of bytes anywhere, or of what its tables say."""
+    """Return the model with one to three changes: of any bytes, or of values of its tables."""
     blob, inputs, outputs = case
     if rng.random() < 0.3:
         return _bytes(blob, rng), inputs, outputs
@@ -37,20 +37,20 @@ def forge(case: Case, rng: random.Random) -> Case:
     builder = flatbuffers.Builder(len(blob))
     try:
         builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
-    except (struct.error, TypeError):  # a number that its field has no room for
+    except (struct.error, TypeError):  # a number that does not fit into its field
         return _bytes(blob, rng), inputs, outputs
     return bytes(builder.Output()), [int(i) for i in graph.inputs], [int(i) for i in graph.outputs]
 
 
 def _bytes(blob: bytes, rng: random.Random) -> bytes:
-    made = bytearray(blob)
+    forged = bytearray(blob)
     for _ in range(rng.randint(1, 3)):
-        place = rng.randrange(len(made) // 4) * 4
+        place = rng.randrange(len(forged) // 4) * 4
         if rng.random() < 0.5:
-            struct.pack_into("<i", made, place, rng.choice(NUMBERS))
+            struct.pack_into("<i", forged, place, rng.choice(NUMBERS))
         else:
-            made[place + rng.randrange(4)] = rng.randrange(256)
-    return bytes(made)
+            forged[place + rng.randrange(4)] = rng.randrange(256)
+    return bytes(forged)
 
 
 def _change(model: Any, rng: random.Random) -> None:
@@ -87,33 +87,39 @@ def _change(model: Any, rng: random.Random) -> None:
 
 
 def _change_quantization(tensor: Any, rng: random.Random) -> None:
-    """What a tensor says of its integers: scales, zero points, axis and blocks."""
-    said = tensor.quantization
-    if said is None:
+    """Change the quantization of a tensor: scales, zero points, axis or blocks."""
+    quantization = tensor.quantization
+    if quantization is None:
         return
-    if said.details is not None:
-        setattr(said.details, rng.choice(("scales", "blockSize", "zeroPoints")), rng.choice(NUMBERS))
+    if quantization.details is not None:
+        setattr(quantization.details, rng.choice(("scales", "blockSize", "zeroPoints")), rng.choice(NUMBERS))
         return
-    count = rng.choice((0, 1, 2, len(said.scale), len(said.scale) + 1, *(abs(int(s)) % 64 for s in tensor.shape)))
+    count = rng.choice(
+        (0, 1, 2, len(quantization.scale), len(quantization.scale) + 1, *(abs(int(s)) % 64 for s in tensor.shape))
+    )
     change = rng.randrange(4)
     if change == 0:
-        said.scale, said.zeroPoint = np.full(count, 0.5, np.float32), np.zeros(count, np.int64)
-    elif change == 1 and len(said.scale):
-        said.scale = said.scale.copy()
-        said.scale[rng.randrange(len(said.scale))] = rng.choice((0, -1, np.nan, np.inf, 1e-38, 1e38, 2.0**-40, 1e6))
-    elif change == 2 and len(said.zeroPoint):
-        said.zeroPoint = said.zeroPoint.copy()
-        said.zeroPoint[rng.randrange(len(said.zeroPoint))] = rng.choice((-129, -128, 127, 128, 255, 2**40))
+        quantization.scale, quantization.zeroPoint = np.full(count, 0.5, np.float32), np.zeros(count, np.int64)
+    elif change == 1 and len(quantization.scale):
+        quantization.scale = quantization.scale.copy()
+        quantization.scale[rng.randrange(len(quantization.scale))] = rng.choice(
+            (0, -1, np.nan, np.inf, 1e-38, 1e38, 2.0**-40, 1e6)
+        )
+    elif change == 2 and len(quantization.zeroPoint):
+        quantization.zeroPoint = quantization.zeroPoint.copy()
+        quantization.zeroPoint[rng.randrange(len(quantization.zeroPoint))] = rng.choice(
+            (-129, -128, 127, 128, 255, 2**40)
+        )
     else:
-        said.quantizedDimension = rng.choice((-1, 0, 1, 2, 3, 4, 1000))
+        quantization.quantizedDimension = rng.choice((-1, 0, 1, 2, 3, 4, 1000))
 
 
 def _change_constant(model: Any, graph: Any, rng: random.Random) -> None:
-    """A number among those that an operator reads as axes, sizes or places."""
-    found = [t.buffer for t in graph.tensors if t.type == schema.TensorType.INT32 and t.buffer]
-    if not found:
+    """Change one of the numbers that an operator reads as axes, sizes or positions."""
+    buffers = [t.buffer for t in graph.tensors if t.type == schema.TensorType.INT32 and t.buffer]
+    if not buffers:
         return
-    buffer = model.buffers[rng.choice(found)]
+    buffer = model.buffers[rng.choice(buffers)]
     numbers = np.frombuffer(bytes(buffer.data), np.int32).copy()
     if numbers.size:
         numbers[rng.randrange(numbers.size)] = rng.choice(NUMBERS)
@@ -121,18 +127,18 @@ def _change_constant(model: Any, graph: Any, rng: random.Random) -> None:
 
 
 def crashes(cases: Sequence[Case], run: Callable[[Case], object], seconds: int = 10) -> Iterator[tuple[int, int]]:
-    """The cases that end the process that runs them: number, and signal or exit code.
+    """Yield the cases that end the process that runs them: number, and signal or exit code.
 
-    Cases run one after another in a child, which is forked anew behind one that ended it. A case that takes too long
-    ends by SIGALRM.
+    Cases run one after another in a child process. A new child is forked after a case that ended the last one. A case
+    that takes too long ends by SIGALRM.
     """
     start = 0
     while start < len(cases):
-        told, tell = os.pipe()
+        reader, writer = os.pipe()
         if (child := os.fork()) == 0:
-            _serve(cases, start, run, tell, seconds)
-        os.close(tell)
-        with os.fdopen(told, "rb") as lines:
+            _serve(cases, start, run, writer, seconds)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as lines:
             done = len(lines.read())
         _, status = os.waitpid(child, 0)
         if status == 0:
@@ -141,7 +147,7 @@ def crashes(cases: Sequence[Case], run: Callable[[Case], object], seconds: int =
         start += done + 1
 
 
-def _serve(cases: Sequence[Case], start: int, run: Callable[[Case], object], tell: int, seconds: int) -> None:
+def _serve(cases: Sequence[Case], start: int, run: Callable[[Case], object], writer: int, seconds: int) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         null = os.open(os.devnull, os.O_WRONLY)
@@ -151,7 +157,7 @@ def _serve(cases: Sequence[Case], start: int, run: Callable[[Case], object], tel
         for case in cases[start:]:
             signal.alarm(seconds)
             run(case)
-            os.write(tell, b".")
+            os.write(writer, b".")
         os._exit(0)
     finally:
-        os._exit(77)  # `run` raised what it should not
+        os._exit(77)  # `run` raised an unexpected exception

@@ -1,4 +1,4 @@
-"""Runs a module through the XNNPACK backend alone: export, check every node, preprocess, execute, compare to eager."""
+"""A harness that runs a module on XNNPACK only: export, check every node, preprocess, execute, compare with eager."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Call(torch.nn.Module):
 
 
 def export(module: torch.nn.Module, inputs: Inputs, dynamic_shapes: Any = None) -> ExportedProgram:
-    """The program as edge would give it to this backend: core ATen, but for the operators that it wants whole."""
+    """Export a program as edge passes it to this backend: core ATen, and the operators that the backend preserves."""
     backend = XnnpackBackend(XnnpackOptions())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch copies its own tree specs the old way
@@ -49,7 +49,7 @@ def export(module: torch.nn.Module, inputs: Inputs, dynamic_shapes: Any = None) 
 
 
 def constants(program: ExportedProgram) -> dict[str, torch.Tensor]:
-    """Placeholder name -> value, of parameters, buffers and lifted tensors."""
+    """Return the values of parameters, buffers and lifted tensors by placeholder name."""
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     lifted = signature.inputs_to_lifted_tensor_constants
@@ -58,7 +58,7 @@ def constants(program: ExportedProgram) -> dict[str, torch.Tensor]:
 
 
 def fold(graph: Graph, values: dict[str, torch.Tensor]) -> None:
-    """Compute what depends on constants alone, as edge does: such nodes become placeholders, their values known."""
+    """Fold nodes that depend on constants only, as edge does: they become placeholders of known values."""
     first = next(iter(graph.nodes))
     for node in [n for n in graph.nodes if isinstance(n.target, torch._ops.OpOverload)]:
         if all(n.name in values for n in node.all_input_nodes) and len(tensors(node)) == 1 and is_static(node):
@@ -72,7 +72,7 @@ def fold(graph: Graph, values: dict[str, torch.Tensor]) -> None:
 
 
 def region_of(program: ExportedProgram) -> Region:
-    """The whole program as one region; placeholders of constants are marked as edge marks them."""
+    """Return the whole program as one region; placeholders of constants are marked as edge marks them."""
     graph: Graph = program.graph
     values = constants(program)
     fold(graph, values)
@@ -90,14 +90,14 @@ def region_of(program: ExportedProgram) -> Region:
 
 
 def verdicts(region: Region) -> dict[str, Verdict]:
-    """What the backend says of each node of a region that gives tensors."""
+    """Return the backend's verdict on each node of a region that returns tensors."""
     backend = XnnpackBackend(XnnpackOptions())
     return {n.name: backend.check(n) for n in region.graph.nodes if n.op == "call_function" and tensors(n)}
 
 
 @dataclass
 class Lowered:
-    """A module that was lowered whole."""
+    """A module that was lowered completely."""
 
     region: Region
     result: PreprocessResult
@@ -105,49 +105,49 @@ class Lowered:
 
     @property
     def transposes(self) -> int:
-        """How many TRANSPOSE operators the model has."""
+        """Number of TRANSPOSE operators in the model."""
         return next((int(n.split()[0]) for n in self.result.notes if "transpose" in n), 0)
 
     @property
     def operators(self) -> int:
-        """How many operators the model has."""
+        """Number of operators in the model."""
         return int(self.result.notes[0].split()[0])
 
     def __call__(self, *inputs: torch.Tensor, shapes: Sequence[Sequence[int]] = ()) -> list[torch.Tensor]:
-        """Run it. `shapes`: of the results, where they are dynamic."""
+        """Run the module. `shapes`: of the results, if they are dynamic."""
         sizes = shapes or [tuple(n.meta["val"].shape) for n in self.region.outputs]
         results = [np.full(s, np.nan, np.float32) for s in sizes]
-        given = [x.contiguous().numpy() for x in inputs]
-        self.delegate.prepare([(x.shape, x.dtype) for x in given], [(r.shape, r.dtype) for r in results])
-        self.delegate.execute(given, results)
+        arrays = [x.contiguous().numpy() for x in inputs]
+        self.delegate.prepare([(x.shape, x.dtype) for x in arrays], [(r.shape, r.dtype) for r in results])
+        self.delegate.execute(arrays, results)
         return [torch.from_numpy(r) for r in results]
 
 
-def opened(result: PreprocessResult) -> Delegate:
-    """The delegate of what the AOT half made."""
+def open_delegate(result: PreprocessResult) -> Delegate:
+    """Open a delegate of the AOT part's result."""
     return XnnpackRuntime().init_with_data(memoryview(result.blob), result.data, result.compile_specs)
 
 
 def lower(module: torch.nn.Module, inputs: Inputs, dynamic_shapes: Any = None, threads: int = 1) -> Lowered:
-    """Lower a module whole; fails where a check says no or XNNPACK does not take everything."""
+    """Lower a module completely; fail if a check rejects a node or XNNPACK rejects an operator."""
     region = region_of(export(module, inputs, dynamic_shapes))
     refusals = {name: str(v) for name, v in verdicts(region).items() if not v}
     assert not refusals, f"{refusals}\n{region.graph}"
     result = XnnpackBackend(XnnpackOptions(threads=threads)).preprocess(region)
-    return Lowered(region, result, opened(result))
+    return Lowered(region, result, open_delegate(result))
 
 
 def assert_as_eager(module: torch.nn.Module, inputs: Inputs, lowered: Lowered, rtol: float, atol: float) -> None:
     """Assert that the lowered module gives the results of eager; errors are relative to each value."""
     with torch.no_grad():
-        wanted = module(*inputs)
-    wanted = pytree.tree_leaves(wanted)
-    found = lowered(*inputs, shapes=[w.shape for w in wanted])
-    assert_same(found, wanted, rtol, each=True, at_least=atol / rtol if rtol else 0.0)
+        expected = module(*inputs)
+    expected = pytree.tree_leaves(expected)
+    results = lowered(*inputs, shapes=[w.shape for w in expected])
+    assert_same(results, expected, rtol, each=True, at_least=atol / rtol if rtol else 0.0)
 
 
 def run(module: torch.nn.Module, inputs: Inputs, rtol: float = 1e-5, atol: float = 1e-6) -> Lowered:
-    """Lower a module whole, run it, compare it with eager; gives what was lowered, for more questions."""
+    """Lower a module completely, run it, and compare it with eager; return the lowered module."""
     lowered = lower(module, inputs)
     assert_as_eager(module, inputs, lowered, rtol, atol)
     assert_as_eager(module, inputs, lowered, rtol, atol)  # a second run: nothing is left over from the first
@@ -155,7 +155,7 @@ def run(module: torch.nn.Module, inputs: Inputs, rtol: float = 1e-5, atol: float
 
 
 def refusal(module: torch.nn.Module, inputs: Inputs, op: str, dynamic_shapes: Any = None) -> Verdict:
-    """The backend's verdict on the first node of an operator, e.g. "aten.add.Tensor"."""
+    """Return the backend's verdict on the first node of an operator, e.g. "aten.add.Tensor"."""
     region = region_of(export(module, inputs, dynamic_shapes))
     backend = XnnpackBackend(XnnpackOptions())
     node: Node = next(n for n in region.graph.nodes if str(n.target) == op)

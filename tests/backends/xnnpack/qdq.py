@@ -1,4 +1,4 @@
-"""Modules with q and dq written out, with parameters drawn from a generator, as any exporter leaves them."""
+"""Modules with explicit quantize and dequantize operators, with parameters drawn from a generator."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ class Parameters:
     dtype: torch.dtype = torch.int8
 
     def coded(self, x: torch.Tensor) -> torch.Tensor:
-        """q."""
+        """Quantize x."""
         info = torch.iinfo(self.dtype)
         return QD.quantize_per_tensor(x, self.scale, self.zero_point, info.min, info.max, self.dtype)
 
     def decoded(self, x: torch.Tensor) -> torch.Tensor:
-        """dq."""
+        """Dequantize x."""
         info = torch.iinfo(self.dtype)
         return QD.dequantize_per_tensor(x, self.scale, self.zero_point, info.min, info.max, self.dtype)
 
     def through(self, x: torch.Tensor) -> torch.Tensor:
-        """q, dq."""
+        """Quantize and dequantize x."""
         return self.decoded(self.coded(x))
 
 
 def drawn(generator: torch.Generator, scale: float = 0.03, dtype: torch.dtype = torch.int8) -> Parameters:
-    """Parameters about a scale, with any zero point."""
+    """Draw parameters with a scale near the requested one, and any zero point."""
     info = torch.iinfo(dtype)
     factor = float(torch.rand((), generator=generator)) * 1.9 + 0.1
     return Parameters(scale * factor, int(torch.randint(info.min, info.max + 1, (), generator=generator)), dtype)
 
 
 def fitted(values: Sequence[torch.Tensor], dtype: torch.dtype = torch.int8) -> Parameters:
-    """Parameters that hold these values, as an observer finds them."""
+    """Return parameters for the range of values, as an observer computes them."""
     low, high = min(0.0, *(float(v.min()) for v in values)), max(0.0, *(float(v.max()) for v in values))
     info = torch.iinfo(dtype)
     scale = max((high - low) / 255, 1e-6)
@@ -52,7 +52,7 @@ def fitted(values: Sequence[torch.Tensor], dtype: torch.dtype = torch.int8) -> P
 
 
 class Coded(nn.Module):
-    """A function between q/dq: its inputs and its result lie in integers.
+    """A function between dequantize and quantize: its inputs and its result are in integers.
 
     Args:
         function: of the inputs.
@@ -67,8 +67,8 @@ class Coded(nn.Module):
         self.function, self.inputs, self.result = function, inputs, result
 
     def forward(self, *values: torch.Tensor) -> torch.Tensor:
-        given = [v if p is None else p.through(v) for v, p in zip(values, self.inputs, strict=True)]
-        y = self.function(*given)
+        arguments = [v if p is None else p.through(v) for v, p in zip(values, self.inputs, strict=True)]
+        y = self.function(*arguments)
         return y if self.result is None else self.result.through(y)
 
 

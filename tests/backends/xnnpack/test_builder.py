@@ -1,4 +1,4 @@
-"""What leaves a region: results in any order, twice, inputs and constants among them; transposes are shared."""
+"""Outputs of a region: results in any order, twice, inputs and constants among them; transposes are shared."""
 
 import pytest
 import torch
@@ -24,13 +24,13 @@ def test_permuted_results_need_no_transpose():
     assert run(module, (torch.randn(2, 3, 6, 6),), 1e-4, 1e-5).transposes == 1  # the input
 
 
-def test_one_transpose_serves_all_who_want_that_order():
+def test_readers_of_one_order_share_a_transpose():
     torch.manual_seed(0)
     module = Conv(lambda x, y: (y.flatten(1), y, y.reshape(8, 36)))
     assert run(module, (torch.randn(2, 3, 6, 6),), 1e-4, 1e-5).transposes == 2
 
 
-def test_value_that_leaves_twice():
+def test_value_that_is_an_output_twice():
     torch.manual_seed(0)
     run(
         Conv(lambda x, y: (y, y.permute(0, 2, 3, 1), y.permute(0, 2, 3, 1), torch.relu(x))),
@@ -40,7 +40,7 @@ def test_value_that_leaves_twice():
     )
 
 
-def test_input_and_constant_that_leave():
+def test_input_and_constant_as_output():
     module = nn.Linear(4, 3)
     run(Call(lambda x: (x, x + 1)), (torch.randn(3, 4),))
     run(Conv(lambda x, y: (y.mean(), x)), (torch.randn(1, 3, 6, 6),), 1e-4, 1e-5)

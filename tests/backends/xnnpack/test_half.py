@@ -1,4 +1,4 @@
-"""float16 and bfloat16: computed in float32, rounded at the border, no further from the truth than eager is."""
+"""float16 and bfloat16: computed in float32, rounded at the border, and at least as accurate as eager."""
 
 import numpy as np
 import pytest
@@ -45,17 +45,17 @@ CASES = {
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("name", CASES)
-def test_as_near_to_the_truth_as_eager(name, dtype):
+def test_at_least_as_accurate_as_eager(name, dtype):
     make, inputs = CASES[name]
     inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
     module = make().eval().to(dtype)
     program = delegate.to_backend(torch.export.export(module, inputs), "xnnpack")
     assert [p.backend for p in program.report.partitions] == ["xnnpack"]
     assert not [n.op for n in program.report.nodes if n.backend == "portable" and "_to_copy" not in n.op]
-    found, eager = program(*inputs), module(*inputs)
+    results, eager = program(*inputs), module(*inputs)
     truth = module.double()(*(x.double() if x.is_floating_point() else x for x in inputs))
     step = torch.finfo(dtype).eps
-    for ours, theirs, true in zip(*map(_leaves, (found, eager, truth)), strict=True):
+    for ours, theirs, true in zip(*map(_leaves, (results, eager, truth)), strict=True):
         assert ours.dtype is theirs.dtype
         assert relative_error(ours.double(), true.double()) <= relative_error(theirs.double(), true.double()) + step / 8
 
@@ -75,19 +75,19 @@ def test_saved_in_16_bits(dtype, tmp_path):
     raw = x.numpy() if dtype is torch.float16 else x.view(torch.uint16).numpy()
     ours = program(x)
     with delegate.load(tmp_path / "half.dlg") as loaded:
-        given = loaded(raw) if dtype is torch.float16 else loaded(torch.from_dlpack(x))
-        np.testing.assert_array_equal(np.asarray(given).view(np.uint16), ours.view(torch.uint16).numpy())
+        loaded_result = loaded(raw) if dtype is torch.float16 else loaded(torch.from_dlpack(x))
+        np.testing.assert_array_equal(np.asarray(loaded_result).view(np.uint16), ours.view(torch.uint16).numpy())
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_limits(dtype):
-    """Infinities and NaN pass; what is too large for the type becomes infinity at the border."""
+    """Check that infinities and NaN pass, and values too large for the type become infinity at the border."""
     x = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0, -0.0, torch.finfo(dtype).max], dtype=dtype)
     module = Call(lambda x: (x + x, x * 0.5))
     program = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")
     assert_runs(program, "xnnpack")
-    found = program(x)
-    for ours, theirs in zip(found, module(x), strict=True):
+    results = program(x)
+    for ours, theirs in zip(results, module(x), strict=True):
         assert_same(ours, theirs, tolerance=0)
 
 
@@ -96,8 +96,8 @@ def test_a_number_without_dimensions():
     module = Call(lambda x, y: ((x * y).sigmoid().sum(), x * 2))
     program = delegate.to_backend(torch.export.export(module, (x, y)), "xnnpack")
     assert_runs(program, "xnnpack")
-    found = program(x, y)
-    for ours, theirs in zip(found, module(x, y), strict=True):
+    results = program(x, y)
+    for ours, theirs in zip(results, module(x, y), strict=True):
         assert_same(ours, theirs)
 
 

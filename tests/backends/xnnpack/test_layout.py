@@ -1,4 +1,4 @@
-"""Dimension orders: doctests hold the plain cases; here orders and reshapes are checked against NumPy's memory."""
+"""Dimension orders. Doctests cover simple cases; these tests compare orders and reshapes with NumPy's memory."""
 
 import doctest
 import itertools
@@ -13,10 +13,10 @@ def test_doctests():
     assert doctest.testmod(layout).failed == 0
 
 
-def same_elements(old, order, new, found):
-    """Whether memory that holds `old` in `order` holds its reshape to `new` in the order `found`."""
+def same_elements(old, order, new, new_order):
+    """Return true if memory of `old` in `order` holds its reshape to `new` in `new_order`."""
     x = np.arange(np.prod(old)).reshape(old)
-    return np.array_equal(x.transpose(order).ravel(), x.reshape(new).transpose(found).ravel())
+    return np.array_equal(x.transpose(order).ravel(), x.reshape(new).transpose(new_order).ravel())
 
 
 SHAPES = [
@@ -29,18 +29,18 @@ SHAPES = [
 @pytest.mark.parametrize(("old", "new"), SHAPES, ids=str)
 def test_reshape_of_every_order(old, new):
     for order in itertools.permutations(range(len(old))):
-        found = layout.reshape(old, new, order)
-        assert order != layout.row_major(len(old)) or found is not None  # row-major always stays
-        if found is not None:
-            assert sorted(found) == list(range(len(new)))
-            assert same_elements(old, order, new, found)
+        reshaped = layout.reshape(old, new, order)
+        assert order != layout.row_major(len(old)) or reshaped is not None  # row-major always stays
+        if reshaped is not None:
+            assert sorted(reshaped) == list(range(len(new)))
+            assert same_elements(old, order, new, reshaped)
         else:  # no order of the result has that memory
             assert not any(same_elements(old, order, new, f) for f in itertools.permutations(range(len(new))))
 
 
-def test_permute_and_between():
+def test_permute_and_transposition():
     x = np.arange(24).reshape(2, 3, 4)
     for order, dims in itertools.product(itertools.permutations(range(3)), repeat=2):
         permuted = x.transpose(dims)
         assert np.array_equal(permuted.transpose(layout.permute(order, dims)), x.transpose(order))
-        assert np.array_equal(x.transpose(order).transpose(layout.between(order, dims)), x.transpose(dims))
+        assert np.array_equal(x.transpose(order).transpose(layout.transposition(order, dims)), x.transpose(dims))

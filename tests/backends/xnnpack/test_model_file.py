@@ -1,4 +1,4 @@
-"""Large models lie in a file in memory, without the weights that XNNPACK has packed: nothing reads them again."""
+"""Large models are files in memory, without the weights that XNNPACK has packed."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ CONVOLUTIONS = nn.Sequential(
 )
 LINEARS = nn.Sequential(nn.Linear(64, 1024), nn.GELU(), nn.Linear(1024, 64))
 IMAGES, ROWS = (2, 64, 9, 9), (2, 64)
-# Module, sizes of what it takes, scheme of quantization, how many weights its layers alone read, in bytes.
+# Module, input sizes, quantization scheme, number of weights that only layers read.
 CASES = {
     "convolutions": (CONVOLUTIONS, IMAGES, "", 4),
     "linears": (LINEARS, ROWS, "", 2),
@@ -49,13 +49,13 @@ CASES = {
 
 @pytest.fixture
 def released(monkeypatch):
-    """What has been released, of models all of which are large, and share every weight of two pages or more."""
-    found = []
+    """Record released places. All models count as large, and share every weight of two pages or more."""
+    places_released = []
     release = ModelFile.release
 
     def recorded(self, places):
         places = list(places)
-        found.extend(places)
+        places_released.extend(places)
         release(self, places)
         for start, size in places:
             inner = self.view[-(-start // PAGE) * PAGE : (start + size) // PAGE * PAGE]
@@ -64,7 +64,7 @@ def released(monkeypatch):
     monkeypatch.setattr(runtime, "LARGE", 1)
     monkeypatch.setattr(sharing, "LEAST_HOLE", 2 * PAGE)
     monkeypatch.setattr(ModelFile, "release", recorded)
-    return found
+    return places_released
 
 
 def saved(name, dynamic, path):
@@ -78,7 +78,7 @@ def saved(name, dynamic, path):
 
 
 def assert_equal(programs, shape, sizes):
-    """All give the same, to the last bit."""
+    """Assert that all programs give identical results."""
     for n in sizes:
         x = np.random.default_rng(n).standard_normal((n, *shape[1:])).astype(np.float32)
         first, *others = (program(x) for program in programs)
@@ -89,7 +89,7 @@ def assert_equal(programs, shape, sizes):
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_answers_stay(name, dynamic, tmp_path, released, monkeypatch):
-    """Packed by an interpreter, packed into a file, found there by another delegate: as without any of it."""
+    """Compare results with weights packed by an interpreter, in a file, and from another delegate's file."""
     _, shape, _, count = CASES[name]
     if dynamic and name == "shared":
         pytest.skip("its sizes are those of the weight")
@@ -132,11 +132,11 @@ def test_without_such_files(tmp_path, released, monkeypatch):
     assert not released
 
 
-@pytest.mark.parametrize("found", ["another version", "no library"])
-def test_another_litert_shares_nothing(tmp_path, released, monkeypatch, found):
+@pytest.mark.parametrize("cause", ["another version", "no library"])
+def test_another_litert_shares_nothing(tmp_path, released, monkeypatch, cause):
     saved("linears", False, tmp_path / "model.dlg")
     litert.library.cache_clear()
-    if found == "another version":
+    if cause == "another version":
         monkeypatch.setattr(litert, "VERSION", "1.0.")
     else:
         monkeypatch.setattr(litert, "_FUNCTIONS", {"DoesNotExist": ()})
@@ -150,7 +150,7 @@ def test_another_litert_shares_nothing(tmp_path, released, monkeypatch, found):
 
 
 def test_packed_weights_of_other_layers_are_not_taken(tmp_path, released, monkeypatch):
-    """Where a key is wrong, XNNPACK packs what is not there: that is seen, and the weights are put there."""
+    """Check that missing packed weights of a wrong key are detected, and the weights are restored."""
     saved("linears", False, tmp_path / "model.dlg")
     saved("convolutions", False, tmp_path / "other.dlg")
     monkeypatch.setattr(sharing, "packing_key", lambda *_: "the same")

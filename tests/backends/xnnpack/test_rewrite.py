@@ -1,4 +1,4 @@
-"""What moves into weights before a region is lowered: the results stay eager's, the operators are gone."""
+"""Factors that move into weights before a region is lowered: results match eager, the operators disappear."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RTOL, ATOL = 1e-4, 1e-5
 
 
 class Model(nn.Module):
-    """Layers with parameters that are no start values, and a function of them and the input."""
+    """Layers with random parameters, and a function of them and the input."""
 
     def __init__(self, forward, **layers):
         super().__init__()
@@ -177,13 +177,13 @@ def test_stays(name, operators):
 
 
 def test_repeated_heads(operators):
-    """Through edge, which makes one view of torch's several ways to reshape."""
+    """Check the pattern after edge, which converts all reshapes to one view operator."""
     torch.manual_seed(0)
     module = Model(lambda m, q, k, v: F.scaled_dot_product_attention(q, repeat(k), repeat(v), scale=1.0))
     q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, 8)
     compiled = delegate.to_backend(torch.export.export(module, (q, k, v)), "xnnpack")
-    found = torch.from_numpy(np.asarray(compiled.loaded(q.numpy(), k.numpy(), v.numpy())))
-    assert_same(found, module(q, k, v))
+    result = torch.from_numpy(np.asarray(compiled.loaded(q.numpy(), k.numpy(), v.numpy())))
+    assert_same(result, module(q, k, v))
     assert operators["MUL"] == 0
     assert operators["BATCH_MATMUL"] == 2
 
@@ -192,10 +192,10 @@ def test_names_and_outputs_stay():
     region = region_of(export(MOVED["norm into two linears"][0](), (torch.randn(2, 5, 8),)))
     names = {n.name for n in region.graph.nodes if n.op == "call_function"}
     before = str(region.graph)
-    found = rewrite(region)
-    assert {n.name for n in found.graph.nodes if n.op == "call_function"} == names
-    assert [n.name for n in found.outputs] == [n.name for n in region.outputs]
-    assert str(region.graph) == before, "what the backend was given stays as it is"
+    rewritten = rewrite(region)
+    assert {n.name for n in rewritten.graph.nodes if n.op == "call_function"} == names
+    assert [n.name for n in rewritten.outputs] == [n.name for n in region.outputs]
+    assert str(region.graph) == before, "the backend's input must not change"
 
 
 def test_any_batch():
@@ -209,15 +209,15 @@ def test_any_batch():
 
 @pytest.fixture
 def operators(monkeypatch):
-    """Counts of TFLite operators of whatever is lowered in the test."""
+    """Count the TFLite operators of all lowered models in a test."""
     from delegate.backends.xnnpack.tflite import Model as Written
 
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     original = Written.operator
 
     def record(self, name, *rest):
-        found[name] += 1
+        counts[name] += 1
         original(self, name, *rest)
 
     monkeypatch.setattr(Written, "operator", record)
-    return found
+    return counts

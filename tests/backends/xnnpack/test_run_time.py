@@ -1,4 +1,4 @@
-"""Layers whose activations are quantized at run time, and weights in small forms: as torchao and PT2E leave them."""
+"""Layers with activations quantized at run time, and weights in integers, as torchao and PT2E convert them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BATCH = torch.export.Dim("batch", min=1, max=64)
 
 
 def sqnr(expected: torch.Tensor, got: torch.Tensor) -> float:
-    """Signal to noise in dB."""
+    """Return the signal-to-noise ratio in dB."""
     noise = (expected - got).pow(2).mean().clamp_min(1e-30)
     return float(10 * torch.log10(expected.pow(2).mean() / noise))
 
@@ -37,13 +37,13 @@ def network() -> nn.Module:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """How torchao's quantize_ leaves linear layers.
+class Config:
+    """A configuration of torchao's quantize_ for linear layers.
 
     Args:
         config: of torchao.
-        least: dB that the program has of what the quantized module in eager gives.
-        size: of the file, over that of the one in floats.
+        least: smallest SQNR in dB of the program relative to the quantized module in eager.
+        size: of the file, relative to the file in floats.
     """
 
     config: Callable[[], Any]
@@ -51,17 +51,17 @@ class Form:
     size: float
 
 
-FORMS: Mapping[str, Form] = {
-    "int8 weights": Form(ao.Int8WeightOnlyConfig, 100, 0.32),
-    "int8": Form(ao.Int8DynamicActivationInt8WeightConfig, 32, 0.32),  # XNNPACK's ranges are not about 0
-    "int8 affine": Form(lambda: _intx(torch.int8, ao.PerAxis(0)), 100, 0.32),
-    "int4": Form(lambda: _intx(torch.int4, ao.PerAxis(0)), 100, 0.18),
-    "int4 in blocks of 32": Form(lambda: _intx(torch.int4, ao.PerGroup(32)), 40, 0.2),
-    "int4 in blocks of 128": Form(lambda: _intx(torch.int4, ao.PerGroup(128)), 40, 0.18),
-    "int8 weights, affine": Form(
+CONFIGS: Mapping[str, Config] = {
+    "int8 weights": Config(ao.Int8WeightOnlyConfig, 100, 0.32),
+    "int8": Config(ao.Int8DynamicActivationInt8WeightConfig, 32, 0.32),  # XNNPACK's ranges are not about 0
+    "int8 affine": Config(lambda: _intx(torch.int8, ao.PerAxis(0)), 100, 0.32),
+    "int4": Config(lambda: _intx(torch.int4, ao.PerAxis(0)), 100, 0.18),
+    "int4 in blocks of 32": Config(lambda: _intx(torch.int4, ao.PerGroup(32)), 40, 0.2),
+    "int4 in blocks of 128": Config(lambda: _intx(torch.int4, ao.PerGroup(128)), 40, 0.18),
+    "int8 weights, affine": Config(
         lambda: ao.IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=ao.PerAxis(0)), 100, 0.32
     ),
-    "int4 weights in blocks": Form(
+    "int4 weights in blocks": Config(
         lambda: ao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=ao.PerGroup(32)), 100, 1.1
     ),
 }
@@ -72,9 +72,9 @@ def _intx(dtype: torch.dtype, granularity: Any) -> Any:
 
 
 @pytest.mark.parametrize("rows", [(5,), (2, 3)], ids=str)
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", CONFIGS)
 def test_quantize_(name: str, rows: tuple[int, ...], tmp_path: Path) -> None:
-    form, module = FORMS[name], network()
+    form, module = CONFIGS[name], network()
     x = torch.randn(*rows, 256)
     floats = module(x).detach()
     whole = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")
@@ -83,17 +83,17 @@ def test_quantize_(name: str, rows: tuple[int, ...], tmp_path: Path) -> None:
     program = delegate.to_backend(exported, "xnnpack")
     require_whole(program)
     for size in (rows[0], 1, 7):
-        given = torch.cat([x] * 4)[:size]
-        expected = module(given).detach()
-        assert sqnr(expected, program(given)) >= form.least
+        batch = torch.cat([x] * 4)[:size]
+        expected = module(batch).detach()
+        assert sqnr(expected, program(batch)) >= form.least
     assert sqnr(floats, program(x)) >= sqnr(floats, module(x).detach()) - 0.5
-    for kind, made in (("floats", whole), ("small", program)):
-        made.save(tmp_path / kind)
+    for kind, saved in (("floats", whole), ("small", program)):
+        saved.save(tmp_path / kind)
     assert os.path.getsize(tmp_path / "small") <= form.size * os.path.getsize(tmp_path / "floats")
 
 
 class RunTime(nn.Module):
-    """A layer behind PT2E's quantization at run time: one range for a whole tensor."""
+    """A layer after PT2E's quantization at run time, with one range per tensor."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -137,26 +137,26 @@ def test_pt2e(name: str, seed: int) -> None:
     assert sqnr(exact, program(x)) >= min(reference - 1, 38)
 
 
-def test_a_depthwise_convolution_says_why_not() -> None:
+def test_a_depthwise_convolution_reports_its_reason() -> None:
     layer = _conv((8, 1, 3, 3), groups=8)()
     exported = torch.export.export(RunTime(layer).eval(), (torch.randn(2, 8, 9, 7),))
     report = delegate.to_backend(exported, "xnnpack").report
-    said = " ".join(str(v) for n in report.nodes for v in n.verdicts.values())
-    assert "depthwise" in said
+    verdicts = " ".join(str(v) for n in report.nodes for v in n.verdicts.values())
+    assert "depthwise" in verdicts
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """Weights of a linear layer that XNNPACK has none of behind activations in integers; what the report says.
+    """Weights of a linear layer that XNNPACK does not support with activations in integers.
 
     Args:
-        said: part of the refusal.
+        reason: part of the reported reason.
         dtype: of the integers.
         factor: of the first row's scale.
         zero: the zero points.
     """
 
-    said: str
+    reason: str
     dtype: torch.dtype = torch.int8
     factor: float = 1.0
     zero: float = 0
@@ -189,15 +189,15 @@ class PerRow(nn.Module):
 
 
 @pytest.mark.parametrize("name", UNFIT)
-def test_weights_that_xnnpack_has_not_are_decoded_and_say_so(name: str) -> None:
+def test_unsupported_weights_are_decoded_and_reported(name: str) -> None:
     torch.manual_seed(0)
     unfit, x = UNFIT[name], torch.randn(3, 8)
     layer = PerRow(unfit).eval()
     for module in (RunTime(layer).eval(), layer):
         program = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")
         assert_same(program(x), module(x))
-        said = " ".join(str(v) for n in program.report.nodes for v in n.verdicts.values())
-        assert module is layer or unfit.said in said
+        verdicts = " ".join(str(v) for n in program.report.nodes for v in n.verdicts.values())
+        assert module is layer or unfit.reason in verdicts
 
 
 @pytest.mark.parametrize(("inputs", "kernel"), [(32, ()), (33, ()), (8, (3, 3)), (8, (2, 2)), (7, (1, 4))], ids=str)
@@ -214,7 +214,7 @@ def test_int4_per_channel(inputs: int, kernel: tuple[int, ...]) -> None:
     assert sqnr(layer(x).detach(), program(x)) >= 32
 
 
-def test_blocks_that_xnnpack_has_not_are_decoded_and_say_so() -> None:
+def test_unsupported_blocks_are_decoded_and_reported() -> None:
     module, x = network(), torch.randn(3, 256)
     ao.quantize_(module, _intx(torch.int4, ao.PerGroup(16)))
     exported = torch.export.export(module, (x,))
@@ -223,8 +223,8 @@ def test_blocks_that_xnnpack_has_not_are_decoded_and_say_so() -> None:
     assert any("blocks of 16" in note for note in floats_within(program))
 
 
-def test_others_that_read_what_a_layer_is_given_get_it_right() -> None:
-    """What is quantized at run time is also a result: then the layer is not XNNPACK's own."""
+def test_other_readers_of_a_quantized_input_get_correct_values() -> None:
+    """Return the quantized value as a result, too: XNNPACK then cannot quantize it in the layer."""
 
     class Both(nn.Module):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The runtime half: shapes that change, threads, failures, absence of the library."""
+"""The runtime part: dynamic shapes, threads, failures, absence of the library."""
 
 import subprocess
 import sys
@@ -96,19 +96,19 @@ def test_absent_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
     with pytest.raises(BackendUnavailable, match=r"pip install 'delegate\[xnnpack\]'"):
         XnnpackRuntime().init(memoryview(b""), {"threads": 1})
-    found = INFO.probe()
-    assert not found.ok
-    assert "ai-edge-litert" in found.reason
+    availability = INFO.probe()
+    assert not availability.ok
+    assert "ai-edge-litert" in availability.reason
 
 
 def test_probe():
-    found = INFO.probe()
-    assert found.ok
-    assert found.versions["ai-edge-litert"]
-    assert found.devices[0].startswith("CPU, ")
+    availability = INFO.probe()
+    assert availability.ok
+    assert availability.versions["ai-edge-litert"]
+    assert availability.devices[0].startswith("CPU, ")
 
 
-def test_runtime_half_needs_no_torch():
+def test_runtime_part_needs_no_torch():
     code = (
         "import sys, delegate.backends.xnnpack.runtime, delegate.backends.xnnpack.info as i; i.INFO.probe();"
         "sys.exit(any(m in sys.modules for m in ('torch', 'pydantic', 'rich')))"

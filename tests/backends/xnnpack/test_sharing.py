@@ -24,7 +24,7 @@ from tests.lowering import assert_runs, assert_same
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
 WIDTH, MIDDLE = 1024, 2200  # 18 MB of weights in two layers
 
-# A process that loads the program and runs both methods: says what came out, and how often weights were packed.
+# A process that loads the program and runs both methods: prints a digest of the results, and how often it packed.
 RUN = """
 import hashlib, json, os, sys
 import numpy as np
@@ -32,7 +32,7 @@ import delegate
 from delegate.backends.xnnpack import sharing
 
 packs, pack = [], sharing._pack
-sharing._pack = lambda *given: packs.append(1) or {BEFORE} or pack(*given)
+sharing._pack = lambda *arguments: packs.append(1) or {BEFORE} or pack(*arguments)
 program = delegate.load(sys.argv[1], **json.loads(sys.argv[2]))
 x = np.random.default_rng(0).standard_normal(({ROWS}, {WIDTH})).astype(np.float32)
 results = [program.method("decode")(x[:1]), program.method("prefill")(x)]
@@ -79,7 +79,7 @@ def start(program: Path, options: Any = None, **parts: str) -> subprocess.Popen[
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[str, int]:
-    """The digest of what a process computed, and how often it packed weights; it says nothing else."""
+    """Return the digest of a process's results, and how often it packed weights; check that it prints no errors."""
     out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (0, ""), err
     digest, packs = json.loads(out)
@@ -92,7 +92,7 @@ def run(program: Path, options: Any = None, **parts: str) -> tuple[str, int]:
 
 @pytest.fixture(scope="module")
 def answer(program: Path) -> str:
-    """What a process computes that has no file of packed weights."""
+    """Return the digest of a process without a file of packed weights."""
     return run(program, {}, before="(_ for _ in ()).throw(RuntimeError())")[0]
 
 
@@ -147,13 +147,13 @@ def _alter(path: Path) -> None:
 
 
 def _swap(path: Path) -> None:
-    """As a file of other weights."""
+    """Replace the weights by others."""
     content = path.read_bytes()
     path.write_bytes(content[:4096] + content[4096:-4096][::-1] + content[-4096:])
 
 
 @pytest.mark.parametrize("damage", [_cut, _alter, _swap])
-def test_a_damaged_file_is_packed_anew(
+def test_a_damaged_file_is_packed_again(
     program: Path, folder: Path, answer: str, damage: Callable[[Path], None]
 ) -> None:
     assert run(program) == (answer, 1)
@@ -181,11 +181,11 @@ def test_forked_processes_share(program: Path, answer: str) -> None:
 
 
 def descriptors() -> int:
-    gc.collect()  # a program's own file goes with the last that refers to it
+    gc.collect()  # a program's file is closed with its last reference
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_closed_programs_leave_nothing(program: Path) -> None:
+def test_closed_programs_free_everything(program: Path) -> None:
     def once(close: bool) -> int:
         loaded = delegate.load(program)
         loaded.method("decode")(np.zeros((1, WIDTH), np.float32))
@@ -203,7 +203,7 @@ def test_closed_programs_leave_nothing(program: Path) -> None:
 
 
 def test_weights_of_others_are_not_shared(module: nn.Module, program: Path, tmp_path: Path) -> None:
-    """A bias, a scale or an option alone makes another key."""
+    """Check that another bias gives another key."""
     first = delegate.load(program)
     keys = set(packed._OPEN.keys())
     assert len(keys) == 1
@@ -226,8 +226,8 @@ def test_weights_of_others_are_not_shared(module: nn.Module, program: Path, tmp_
     first.close()
 
 
-def test_the_library_frees_what_it_made(program: Path) -> None:
-    """A model that is no model is refused, and leaves nothing."""
+def test_the_library_frees_rejected_models(program: Path) -> None:
+    """Check that an invalid model is rejected, and its resources are freed."""
     before = descriptors()
     memory = os.memfd_create("no model")
     os.write(memory, b"nonsense" * 100)
@@ -239,15 +239,13 @@ def test_the_library_frees_what_it_made(program: Path) -> None:
     assert sharing.library() is not None
 
 
-def test_threads_and_models_of_any_size_share_memory_for_what_goes_in_and_out(
-    tmp_path: Path, module: nn.Module, folder: Path
-) -> None:
-    """Two partitions whose sizes change run in turns, in two threads, with rows that become more and fewer."""
+def test_threads_and_models_of_any_size_share_memory(tmp_path: Path, module: nn.Module, folder: Path) -> None:
+    """Alternate two dynamic partitions in two threads, with growing and shrinking numbers of rows."""
     rows = ({0: torch.export.Dim("rows", min=2, max=64)},)
     deeper = nn.Sequential(module, nn.Tanh(), nn.Linear(WIDTH, 4096)).eval()  # more goes out of it
     models: dict[str, nn.Module] = {"one": module, "two": deeper}
-    given = (torch.randn(8, WIDTH),)
-    exported = {name: torch.export.export(m, given, dynamic_shapes=rows) for name, m in models.items()}
+    example = (torch.randn(8, WIDTH),)
+    exported = {name: torch.export.export(m, example, dynamic_shapes=rows) for name, m in models.items()}
     program = delegate.to_backend(exported, "xnnpack")
     assert_runs(program, "xnnpack")
     program.save(tmp_path / "dynamic.dlg")
@@ -265,6 +263,6 @@ def test_threads_and_models_of_any_size_share_memory_for_what_goes_in_and_out(
                     assert_same(got, expected[name][number])
 
     with ThreadPoolExecutor(2) as pool:
-        for found in [pool.submit(work, names) for names in (("one", "two"), ("two", "one"))]:
-            found.result()
+        for future in [pool.submit(work, names) for names in (("one", "two"), ("two", "one"))]:
+            future.result()
     loaded.close()

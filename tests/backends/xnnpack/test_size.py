@@ -1,4 +1,4 @@
-"""Partitions whose constants do not fit into one TFLite model are cut; what does not fit alone is left to others."""
+"""Partitions whose constants exceed one TFLite model are cut; a node that exceeds it goes to other backends."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def test_partitions_are_cut(monkeypatch, tmp_path, most, partitions):
     assert [p.nodes for p in again.report.partitions] == [p.nodes for p in program.report.partitions]
 
 
-def test_what_does_not_fit_alone_is_left_to_others(monkeypatch):
+def test_a_node_that_exceeds_the_limit_stays_portable(monkeypatch):
     monkeypatch.setattr(tflite, "_LIMIT", 1000)
     module, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 40), nn.Linear(40, 4)).eval(), torch.randn(3, 8)
     program = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")

@@ -1,4 +1,4 @@
-"""The writer of TFLite models, and the proof that XNNPACK takes them whole."""
+"""The writer of TFLite models, and the proof that XNNPACK runs them completely."""
 
 import numpy as np
 import pytest
@@ -9,14 +9,14 @@ from torch import nn
 from delegate.backends.aot import RegionRefused
 from delegate.backends.lowering import Lowering, LoweringTable
 from delegate.backends.xnnpack.aot import XnnpackBackend, XnnpackOptions
-from delegate.backends.xnnpack.proof import refused
+from delegate.backends.xnnpack.proof import find_rejected
 from delegate.backends.xnnpack.tflite import Model
 from delegate.verdict import YES
 from tests.backends.xnnpack.harness import Call, export, lower, region_of
 
 
 def chain(*names):
-    """A model that applies operators of one operand one after another."""
+    """Return a model that applies a chain of operators of one operand."""
     model = Model()
     x = first = model.tensor((2, 3))
     for position, name in enumerate(names):
@@ -59,9 +59,9 @@ def test_large_constants_are_not_copied_into_lists():
 
 
 @pytest.mark.parametrize("names", [("NEG",), ("NEG", "ABS"), ("EXP", "LOG", "SQRT")], ids=str)
-def test_taken_whole(names):
+def test_completely_supported_models(names):
     model, inputs, outputs = chain(*names)
-    assert refused(model, model.finish(inputs, outputs), inputs, outputs) == {}
+    assert find_rejected(model, model.finish(inputs, outputs), inputs, outputs) == {}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_taken_whole(names):
 )
 def test_culprits_are_named(names, culprits):
     model, inputs, outputs = chain(*names)
-    reasons = refused(model, model.finish(inputs, outputs), inputs, outputs)
+    reasons = find_rejected(model, model.finish(inputs, outputs), inputs, outputs)
     assert sorted(reasons) == culprits
     assert all("SIGN" in why for why in reasons.values())
 

@@ -1,4 +1,4 @@
-"""Forged models: what the verifier lets through ends no process; what it refuses is an error that says why."""
+"""Forged models: accepted ones end no process; rejected ones raise an error with the reason."""
 
 from __future__ import annotations
 
@@ -76,16 +76,16 @@ class Blocks(nn.Module):
 @pytest.fixture(scope="module")
 def seeds() -> list[Case]:
     torch.manual_seed(0)
-    found = []
+    cases = []
     for module, shape in MODELS.values():
         result = lower(module.eval(), (torch.randn(shape),)).result
-        found.append((result.blob, result.compile_specs["inputs"], result.compile_specs["outputs"]))
+        cases.append((result.blob, result.compile_specs["inputs"], result.compile_specs["outputs"]))
     for module, values in integers():
-        made = delegate.to_backend(torch.export.export(module.eval(), values), "xnnpack").program
-        (spec,) = made.delegates
+        program = delegate.to_backend(torch.export.export(module.eval(), values), "xnnpack").program
+        (spec,) = program.delegates
         specs = spec.compile_specs
-        found.append((bytes(made.segments[spec.segment]), list(specs["inputs"]), list(specs["outputs"])))
-    return found
+        cases.append((bytes(program.segments[spec.segment]), list(specs["inputs"]), list(specs["outputs"])))
+    return cases
 
 
 def test_the_tables_are_those_of_the_schema():
@@ -98,22 +98,22 @@ def test_the_tables_are_those_of_the_schema():
     assert {row.options for row in OPERATORS.values()} == set(OPTIONS)
 
 
-def test_models_of_the_aot_half_pass(seeds):
+def test_models_of_the_aot_part_pass(seeds):
     for blob, inputs, outputs in seeds:
         graph = verify(memoryview(blob), inputs, outputs)
         assert (len(graph.inputs), len(graph.outputs)) == (len(inputs), len(outputs))
 
 
 def run(case: Case) -> None:
-    """What a load and two calls have LiteRT do."""
+    """Load a model and call it twice."""
     blob, inputs, outputs = case
     try:
         wrapper = open_interpreter(blob, 1)._interpreter
         wrapper.AllocateTensors()
         for index in inputs:
-            found = wrapper.tensor(wrapper, index)
-            if isinstance(found, np.ndarray):
-                found[...] = 1
+            array = wrapper.tensor(wrapper, index)
+            if isinstance(array, np.ndarray):
+                array[...] = 1
         for _ in range(2):
             wrapper.Invoke()
         for index in outputs:
@@ -123,21 +123,21 @@ def run(case: Case) -> None:
 
 
 def run_shared(case: Case) -> None:
-    """The same where packed weights are shared."""
+    """Load a model that shares packed weights, and call it twice."""
     blob, inputs, outputs = case
     model = ModelFile(len(blob))
     model.write(0, blob)
     try:
-        made = share(model, verify(memoryview(blob), inputs, outputs), [], 1, dynamic=False, on_disk=False)
-        if made is None:
+        engine = share(model, verify(memoryview(blob), inputs, outputs), [], 1, dynamic=False, on_disk=False)
+        if engine is None:
             return
         for _ in range(2):
-            for array in made.sources:
+            for array in engine.sources:
                 array[...] = 1
-            made.run()
-        for array in made.results:
+            engine.run()
+        for array in engine.results:
             array.sum()
-        made.close()
+        engine.close()
     except (BackendFailed, ValueError, RuntimeError, MemoryError):
         pass
     finally:
@@ -146,7 +146,7 @@ def run_shared(case: Case) -> None:
 
 @pytest.mark.parametrize("run", [run, run_shared])
 def test_forged_models_end_no_process(seeds, run):
-    """A child runs what passes; numbers that ask for endless work are left out: those are no matter of memory."""
+    """Run accepted models in a child process. Timeouts are ignored, because they are not memory errors."""
     rng = random.Random(0)
     cases = [forge(rng.choice(seeds), rng) for _ in range(600)]
     passed = []
@@ -169,7 +169,7 @@ def test_truncated_models_are_refused(seeds):
 
 
 def _with_amounts(amounts: list[list[int]]) -> tuple[bytes, dict[str, object]]:
-    """A model that pads by other amounts than it was made for: three dimensions, of 2, 3 and 4, by one behind."""
+    """Return a model with other padding amounts: originally one element after each dimension of 2, 3 and 4."""
     program = delegate.to_backend(
         torch.export.export(Call(lambda a: nn.functional.pad(a, (0, 1, 0, 1, 0, 1)).relu()), (torch.randn(2, 3, 4),)),
         ["xnnpack"],
@@ -181,18 +181,18 @@ def _with_amounts(amounts: list[list[int]]) -> tuple[bytes, dict[str, object]]:
 
 
 @pytest.mark.parametrize("amounts", [[[2**31 - 1] * 2] * 3, [[0, 1], [0, 1], [-1, 2]], [[0, 1], [0, 1], [0, 2]]])
-def test_amounts_of_padding_are_those_that_sizes_say(amounts):
-    """LiteRT adds them up in 32 bits: of the first ones it wrote far beyond its result."""
+def test_amounts_of_padding_match_the_sizes(amounts):
+    """Check that padding which overflows LiteRT's 32-bit sizes is rejected."""
     blob, specs = _with_amounts(amounts)
-    told = ", ".join(str(amount) for pair in amounts for amount in pair)
-    with pytest.raises(BackendFailed, match=rf"PAD, pads by \[{told}\]"):
+    message = ", ".join(str(amount) for pair in amounts for amount in pair)
+    with pytest.raises(BackendFailed, match=rf"PAD, pads by \[{message}\]"):
         XnnpackRuntime().init(memoryview(blob), specs)
     XnnpackRuntime().init(memoryview(_with_amounts([[0, 1]] * 3)[0]), specs).close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
 def test_weights_are_put_where_nothing_was_checked(seeds, monkeypatch):
-    """A model that is a file is checked before its weights are put there: forged ones were put over its tables."""
+    """Check that weights cannot overwrite the tables of a model in a file, which is verified without them."""
     monkeypatch.setattr(runtime, "LARGE", 1)
     blob, inputs, outputs = seeds[3]
     specs = {"threads": 1, "dynamic": False, "inputs": inputs, "outputs": outputs}
@@ -259,7 +259,7 @@ def test_threads_are_bounded_by_the_machine(seeds):
 
 
 def test_stderr_stays_empty(tmp_path, seeds):
-    """LiteRT's line about its delegate is kept back, and nothing else is."""
+    """Check that only LiteRT's line about its delegate is suppressed."""
     blob, inputs, outputs = seeds[3]
     (tmp_path / "blob").write_bytes(blob)
     code = (

@@ -136,7 +136,7 @@ def gelu(builder: RegionBuilder, node: Node) -> None:
 def silu(builder: RegionBuilder, node: Node) -> None:
     """Lower to x * sigmoid(x)."""
     x = builder.operand(node.args[0])
-    with builder.between(SIGMOID):
+    with builder.intermediate(SIGMOID):
         gate = unary(builder, "LOGISTIC", x)
     builder.set(node, binary(builder, "MUL", x, gate))
 
@@ -154,7 +154,7 @@ def glu(builder: RegionBuilder, node: Node) -> None:
     x = builder.operand(node.args[0])
     axis = builder.numbers(x.axis(arguments(node)["dim"] % x.rank))
     first, second = builder.emit_many("SPLIT", [axis, x], [shape_of(node)] * 2, x.order, "SplitOptions", numSplits=2)
-    with builder.between(SIGMOID):
+    with builder.intermediate(SIGMOID):
         gate = unary(builder, "LOGISTIC", second)
     builder.set(node, binary(builder, "MUL", first, gate))
 
