@@ -1,4 +1,4 @@
-"""Arrays out of .npy and .npz files, which may come from anyone: nothing is unpickled, and errors are of two kinds."""
+"""Arrays from untrusted .npy and .npz files: nothing is unpickled, and there are two kinds of errors."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _BEGINNINGS = (b"\x93NUM", b"PK\x03\x04", b"PK\x05\x06")  # of .npy, of an archi
 
 
 def load_arrays(path: str | Path) -> Array | dict[str, Array]:
-    """The array of a .npy file, or name -> array of a .npz file.
+    """Return the array of a .npy file, or name -> array of a .npz file.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not what numpy.save or numpy.savez wrote, or too large for the memory that is here.
+        ValueError: it is not a file of numpy.save or numpy.savez, or too large for the memory of this machine.
     """
     try:
         with open_to_read(path) as file:
-            if file.read(4) not in _BEGINNINGS:  # NumPy would take it for a pickle
+            if file.read(4) not in _BEGINNINGS:  # NumPy would read it as a pickle
                 raise ValueError("it is no .npy or .npz file")
             file.seek(0)
             loaded = np.load(file, allow_pickle=False)

@@ -1,4 +1,4 @@
-"""CompiledProgram: what to_backend gives. Called with torch tensors, saved to a file."""
+"""CompiledProgram, the result of to_backend: called with torch tensors, saved to a file."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class CompiledMethod(NotPicklable):
 
     @property
     def name(self) -> str:
-        """Its name in the program."""
+        """The name of the method in the program."""
         return self._method.name
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Run on CPU tensors; gives what the module would give, without gradients.
+        """Run on CPU tensors and return the module's results, without gradients.
 
         Keyword arguments may be positional ones of the export, in any order.
 
@@ -60,12 +60,12 @@ class CompiledMethod(NotPicklable):
             InputError: the arguments have another structure, shape or dtype than the exported ones.
         """
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        if spec != self._in_spec:  # in another order, by other names, in other containers, or wrong
+        if spec != self._in_spec:  # another order, other names or containers, or an error
             leaves = self._method.leaves(args, kwargs)
         written = self._method.written
-        arrays = [  # sizes are checked before anything else is copied: a view of few bytes may be a copy of many
-            to_array(leaf, given.name, row_major=number in written)
-            for number, (leaf, given) in enumerate(zip(leaves, self._method.inputs, strict=True))
+        arrays = [  # other copies wait for the size check: a view of few bytes may need a copy of many
+            to_array(leaf, definition.name, row_major=number in written)
+            for number, (leaf, definition) in enumerate(zip(leaves, self._method.inputs, strict=True))
         ]
         for number in self._halves:
             _refuse_integers(leaves[number], self._method.inputs[number].name)
@@ -78,7 +78,7 @@ class CompiledMethod(NotPicklable):
 
 
 class CompiledContext(NotPicklable, ABC):
-    """A context of a compiled program: methods that share states with each other alone, called with torch tensors.
+    """A context of a compiled program: methods with shared states, called with torch tensors.
 
     Args:
         specs: method -> torch's pytree specs of (args, kwargs) and of the result.
@@ -102,7 +102,7 @@ class CompiledContext(NotPicklable, ABC):
         return tuple(self._specs)
 
     def method(self, name: str) -> CompiledMethod:
-        """A method by name; raises ProgramError for an unknown one."""
+        """Return a method by name; raises ProgramError for an unknown one."""
         self.loaded.method(name)
         return self._methods[name]
 
@@ -124,7 +124,7 @@ class CompiledContext(NotPicklable, ABC):
         self.loaded.reset()
 
     def snapshot(self) -> dict[str, torch.Tensor]:
-        """A copy of all states by name, as they are between two calls."""
+        """Return a copy of all states by name, as they are between two calls."""
         dtypes = self.loaded.state_dtypes
         return {name: to_tensor(array, dtypes[name]) for name, array in self.loaded.snapshot().items()}
 
@@ -132,7 +132,7 @@ class CompiledContext(NotPicklable, ABC):
         """Set all states to what `snapshot` gave, here or in another context of the program.
 
         Raises:
-            InputError: names, dtypes or shapes are not those of the states; they are then as they were.
+            InputError: names, dtypes or shapes are not those of the states, which then stay unchanged.
         """
         self.loaded.restore({name: to_array(tensor, name) for name, tensor in snapshot.items()})
 
@@ -158,17 +158,17 @@ class LoadedContext(CompiledContext):
 class CompiledProgram(CompiledContext):
     """A program for this process and for a file.
 
-    Calling it makes the delegates on this machine, when first needed; saving it does not need them. It is a context
-    itself, the default one; `context` gives more of them, each with states of its own.
+    The first call creates the delegates on this machine; saving does not need them. The program is itself the default
+    context. `context` returns further ones, each with its own states.
 
     Args:
-        program: what was emitted.
+        program: the program of the runtime.
         specs: method -> torch's pytree specs of (args, kwargs) and of the result.
-        report: who runs what, and why not elsewhere.
-        registry: where backends and kernels are looked up.
+        report: the backend of each node, and the verdicts of the others.
+        registry: the registry of backends and kernels.
         kernels: the kernel libraries to run on in this process; see `delegate.load`. They are not saved.
-        plan: which backend runs which nodes, as data: `plan.save(path)`, `plan.differences(other)`, and
-            `to_backend(..., plan=plan)` to have the same again.
+        plan: the backend of each node, as data: `plan.save(path)`, `plan.differences(other)`, and
+            `to_backend(..., plan=plan)` to apply it again.
     """
 
     def __init__(
@@ -187,11 +187,11 @@ class CompiledProgram(CompiledContext):
 
     @property
     def report(self) -> Report:
-        """Who runs what, and why not elsewhere; its notes end with the partitions that have fallen back here.
+        """The backend of each node, and the verdicts of others; the notes end with the fallbacks in this process.
 
-        Methods that were profiled here have the measured share of their portable kernels in place of the estimated one.
+        Profiled methods have the measured share of their portable kernels in place of the estimated one.
         """
-        loaded: LoadedProgram | None = vars(self).get("loaded")  # it is not made for this
+        loaded: LoadedProgram | None = vars(self).get("loaded")  # not loaded just for the report
         return loaded.observed(self._planned) if loaded else self._planned
 
     @cached_property
@@ -200,7 +200,7 @@ class CompiledProgram(CompiledContext):
         return LoadedProgram(self.program, self._registry, self._kernels, trust_code=True)  # it was compiled here
 
     def context(self) -> CompiledContext:
-        """A new context: the same methods, whose states start anew and are shared with no other context."""
+        """Return a new context: the same methods, with their own states at their initial values."""
         return LoadedContext(self.loaded.context(), self._specs)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -216,15 +216,15 @@ class CompiledProgram(CompiledContext):
 
 
 def to_array(leaf: Any, name: str, *, row_major: bool = True) -> Any:
-    """A tensor as the array that the runtime takes, without a copy where that can be; anything else unchanged.
+    """Convert a tensor to an array for the runtime, without a copy if possible; other values are returned unchanged.
 
     Args:
-        leaf: of the arguments, or a state.
-        name: for messages.
-        row_major: copy a tensor whose elements lie in another order.
+        leaf: a leaf of the arguments, or a state.
+        name: its name in messages.
+        row_major: copy a tensor that is not in row-major order.
 
     Raises:
-        InputError: it is sparse, quantized, nested, or holds no data.
+        InputError: the tensor is sparse, quantized, nested, or holds no data.
     """
     if not isinstance(leaf, torch.Tensor):
         return leaf
@@ -240,13 +240,13 @@ def to_array(leaf: Any, name: str, *, row_major: bool = True) -> Any:
 
 
 def _refuse_integers(leaf: Any, name: str) -> None:
-    """Torch has bfloat16, so integers are no bits of it."""
+    """Raise InputError for uint16 tensors, which are not accepted as bfloat16 bits since torch has bfloat16."""
     if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.uint16:
         raise InputError(f"input {name!r} is uint16, but the program takes bfloat16", remedy="give a bfloat16 tensor")
 
 
 def to_tensor(result: Any, dtype: DType | None) -> Any:
-    """An array of the runtime as a tensor of this element type, without a copy; anything else unchanged."""
+    """Convert an array of the runtime to a tensor, without a copy; other values are returned unchanged."""
     if not isinstance(result, np.ndarray):
         return result
     tensor = torch.from_numpy(result if result.flags.writeable else result.copy())  # an expanded view is read-only
@@ -254,7 +254,7 @@ def to_tensor(result: Any, dtype: DType | None) -> Any:
 
 
 def _give_back(array: Array, tensor: torch.Tensor) -> None:
-    """Copy a new value out where the method ran on a row-major copy of the caller's tensor."""
+    """Copy a written value to the caller's tensor if the method ran on a row-major copy of it."""
     if array.ctypes.data != tensor.data_ptr():
-        made = torch.from_numpy(array)
-        tensor.detach().copy_(made.view(torch.bfloat16) if tensor.dtype is torch.bfloat16 else made)
+        value = torch.from_numpy(array)
+        tensor.detach().copy_(value.view(torch.bfloat16) if tensor.dtype is torch.bfloat16 else value)

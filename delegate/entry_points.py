@@ -1,8 +1,8 @@
-"""The entry points of installed distributions, read without `importlib.metadata` where that gives the same.
+"""The entry points of installed distributions, read without `importlib.metadata` if possible.
 
-Importing that module draws in the email and zip packages, which takes longer than loading a whole program; so plain
-directories of `sys.path` are read here, and it is asked only where something else (an archive, an import hook) may
-hold distributions. The layout is PyPA's: https://packaging.python.org/specifications/entry-points/
+That module imports the email and zip packages, which takes longer than loading a whole program. So the plain
+directories of `sys.path` are read here. `importlib.metadata` is used if something else, such as an archive or an import
+hook, may hold distributions. The layout is PyPA's: https://packaging.python.org/specifications/entry-points/
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FILE = "entry_points.txt"
 
 
 class EntryPoint(NamedTuple):
-    """A line of a distribution's entry points.
+    """An entry point of a distribution.
 
     Args:
         name, value: e.g. "xnnpack" and "package.module:NAME".
@@ -32,7 +32,7 @@ class EntryPoint(NamedTuple):
 
 
 def entry_points(group: str) -> Iterator[EntryPoint]:
-    """All entry points of a group; as `importlib.metadata`, the first of equal distributions on `sys.path` counts."""
+    """Yield the entry points of a group; as in `importlib.metadata`, the first of equal distributions counts."""
     if not _only_directories():
         yield from _of_library(group)
         return
@@ -46,7 +46,7 @@ def entry_points(group: str) -> Iterator[EntryPoint]:
 
 
 def _only_directories() -> bool:
-    """Whether nothing but directories of `sys.path` can hold distributions."""
+    """Return if only directories of `sys.path` can hold distributions."""
     hooks = [
         f for f in sys.meta_path if hasattr(f, "find_distributions") and getattr(f, "__name__", "") != "PathFinder"
     ]
@@ -54,7 +54,7 @@ def _only_directories() -> bool:
 
 
 def distributions(folder: str) -> list[str]:
-    """The folders of metadata in a folder of `sys.path`."""
+    """Return the metadata folders in a folder of `sys.path`."""
     try:
         return [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(_SUFFIXES)]
     except OSError:  # a folder of sys.path need not exist

@@ -44,7 +44,7 @@ class DelegateError(Exception):
         super().__init__(what, where, remedy)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For worker processes, which send errors home pickled."""
+        """Support pickling, by which worker processes send errors to their parent."""
         return functools.partial(type(self), where=self.where, remedy=self.remedy), (self.what,)
 
     def __str__(self) -> str:
@@ -53,11 +53,11 @@ class DelegateError(Exception):
         return f"{self.what}{place}{remedy}"
 
     def at(self, place: str, remedy: str = "") -> DelegateError:
-        """The same, of a class of this module, with a place before its own and another remedy after its own."""
+        """Return the error, of a class of this module, with a place before its own and a remedy after its own."""
         kind = next(c for c in type(self).__mro__ if c.__module__ == __name__)
         where = ", ".join(part for part in (place, " ".join(self.where.split())) if part)
-        made: DelegateError = kind(self.what, where=where, remedy="; or ".join(r for r in (self.remedy, remedy) if r))
-        return made
+        error: DelegateError = kind(self.what, where=where, remedy="; or ".join(r for r in (self.remedy, remedy) if r))
+        return error
 
 
 class ExportError(DelegateError):
@@ -77,7 +77,7 @@ class PartitionError(DelegateError):
 
 
 class LoweringError(DelegateError):
-    """A region, or a node that no backend took, cannot be lowered."""
+    """A region, or a node that no backend supports, cannot be lowered."""
 
 
 class AccuracyError(DelegateError):
@@ -117,7 +117,7 @@ class DeviceLost(BackendFailed):
 
 
 class Stopped(BackendFailed):
-    """A call of a delegate, or a branch, was ended because a call of the program was interrupted; no fault of its."""
+    """A call of a delegate, or a branch, was ended since a call of the program was interrupted, without a fault."""
 
 
 class ExecutionError(DelegateError):
@@ -133,7 +133,7 @@ class KernelError(ExecutionError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A remedy: the nearest known name, else all of them.
+    """Return a remedy: the nearest known name, else all of them.
 
     >>> did_you_mean("xnnpak", ["xnnpack", "gpu"])
     "did you mean 'xnnpack'?"
@@ -141,7 +141,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     import difflib  # an error is rare, and every process imports this module
 
-    near = difflib.get_close_matches(name, names, n=1) if len(name) <= 200 else []
-    if near:
-        return f"did you mean {near[0]!r}?"
+    matches = difflib.get_close_matches(name, names, n=1) if len(name) <= 200 else []
+    if matches:
+        return f"did you mean {matches[0]!r}?"
     return f"known: {', '.join(names)}" if names else "none is known"

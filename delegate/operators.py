@@ -1,6 +1,6 @@
-"""What is known of operators: what torch says, which kernels run them, which backends take them and when.
+"""Facts about operators: their properties in torch, their kernels, and the backends that support them.
 
-Without torch, only kernels are known.
+Without torch, only the kernels are known.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _GROUPS: Mapping[str, frozenset[DType]] = {
 
 @dataclass(frozen=True, slots=True)
 class LibraryKernel:
-    """What one kernel library has for an operator.
+    """The kernels of one library for an operator.
 
     Args:
-        library: its name.
-        kind: "out" (it computes into given memory), "view" (strides, at no cost) or "allocates" (it makes its results).
-        dtypes: element types that it takes.
-        contiguous: some of it is for row-major arrays alone.
+        library: the name of the library.
+        kind: "out" (writes to a buffer), "view" (strides only, at no cost) or "allocates" (allocates its results).
+        dtypes: the supported element types.
+        contiguous: some kernels require row-major arrays.
     """
 
     library: str
@@ -49,14 +49,14 @@ class LibraryKernel:
 
 @dataclass(frozen=True, slots=True)
 class OperatorFacts:
-    """All that is known of an operator.
+    """The facts about an operator.
 
     Args:
         name: e.g. "aten.add.Tensor".
-        torch: what torch says; None where torch, or the operator in it, is absent.
-        kernels: per library, in the order in which they are asked.
-        backends: those that take it -> the conditions; none for any node.
-        decomposition: what a compound one becomes, where it was asked for and could be found.
+        torch: its properties in torch; None if torch, or the operator in it, is absent.
+        kernels: per library, in order of preference.
+        backends: backend that supports it -> the conditions; empty if it supports every node.
+        decomposition: the operators that a compound one decomposes to, if requested and available.
     """
 
     name: str
@@ -67,18 +67,18 @@ class OperatorFacts:
 
     @property
     def kind(self) -> str:
-        """What sort of operator it is: of "core", "compound", "custom" and "view" what holds."""
-        said = self.torch
+        """The kind of the operator: those of "core", "compound", "custom" and "view" that apply."""
+        operator = self.torch
         words = {
-            "core": said is not None and said.core,
-            "compound": said is not None and said.compound,
-            "custom": said is not None and not said.native,
-            "view": any(k.kind == "view" for k in self.kernels) or (said is not None and said.view),
+            "core": operator is not None and operator.core,
+            "compound": operator is not None and operator.compound,
+            "custom": operator is not None and not operator.native,
+            "view": any(k.kind == "view" for k in self.kernels) or (operator is not None and operator.view),
         }
         return ", ".join(word for word, holds in words.items() if holds)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain values for JSON."""
+        """Return the facts as plain values for JSON."""
         return {
             "name": self.name,
             "torch": None if self.torch is None else asdict(self.torch),
@@ -89,11 +89,11 @@ class OperatorFacts:
 
 
 class Catalogue:
-    """The operators of this machine: those with a kernel, those that a backend takes, and core ATen."""
+    """The operators of this machine: those with a kernel, those that a backend supports, and core ATen."""
 
     def __init__(self, registry: Registry) -> None:
         self._tables = list(registry.kernels.tables())
-        self.backends: dict[str, Any] = {}  # name -> AOT half
+        self.backends: dict[str, Any] = {}  # name -> AOT part
         self.has_torch = importlib.util.find_spec("torch") is not None
         if self.has_torch:
             self._tables += [t for t in registry.kernels.tables(_on_demand(registry)) if t not in self._tables]
@@ -101,54 +101,54 @@ class Catalogue:
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """The kernel libraries, in the order in which they are asked."""
+        """The kernel libraries, in order of preference."""
         return tuple(table.library for table in self._tables)
 
     def names(self) -> list[str]:
-        """All operators, in alphabetical order."""
-        found = {kernel.op for table in self._tables for kernel in table}
+        """Return the names of all operators, in alphabetical order."""
+        operators = {kernel.op for table in self._tables for kernel in table}
         if self.has_torch:
             from delegate.edge.operators import functional_operators, is_core
 
-            found.update(n for n in functional_operators() if is_core(n) or self._taken(n))
-        return sorted(found)
+            operators.update(n for n in functional_operators() if is_core(n) or self._taken(n))
+        return sorted(operators)
 
     def _taken(self, name: str) -> bool:
         return any(backend.conditions(name) is not None for backend in self.backends.values())
 
     def matching(self, pattern: str) -> list[str]:
-        """The operators that a name or shell pattern means: "aten.add.Tensor", "aten::add", "add", "aten.conv*".
+        """Return the operators that match a name or shell pattern: "aten.add.Tensor", "aten::add", "add", "aten.conv*".
 
         Raises:
-            DelegateError: there is none.
+            DelegateError: no operator matches.
         """
-        wanted = pattern.replace("::", ".")
+        dotted = pattern.replace("::", ".")
         known = self.names()
-        found = [n for n in known if any(fnmatchcase(n, p) for p in (wanted, f"{wanted}.*", f"aten.{wanted}.*"))]
-        if not found and self._exists(wanted):
-            return [wanted]
-        if not found:
+        matches = [n for n in known if any(fnmatchcase(n, p) for p in (dotted, f"{dotted}.*", f"aten.{dotted}.*"))]
+        if not matches and self._exists(dotted):
+            return [dotted]
+        if not matches:
             packets = {n.rpartition(".")[0] for n in known}
-            near = get_close_matches(wanted if "." in wanted else f"aten.{wanted}", packets, n=1)
-            remedy = f"did you mean {near[0]!r}?" if near else "`delegate ops` lists them"
+            similar = get_close_matches(dotted if "." in dotted else f"aten.{dotted}", packets, n=1)
+            remedy = f"did you mean {similar[0]!r}?" if similar else "`delegate ops` lists them"
             raise DelegateError(
                 f"no operator is named {pattern!r}",
                 remedy=f"{remedy} (a custom one: --import the module that registers it)",
             )
-        return found
+        return matches
 
     def facts(self, name: str, *, expand: bool = False) -> OperatorFacts:
-        """All that is known of an operator; with `expand`, torch is asked to decompose a compound one."""
-        said: Operator | None = None
+        """Return the facts about an operator; `expand` adds the decomposition of a compound one."""
+        facts: Operator | None = None
         parts: tuple[str, ...] = ()
         if self.has_torch:
             from delegate.edge import operators
 
-            said = operators.operator(name)
-            parts = operators.decomposition(name) if expand and said is not None and said.compound else ()
+            facts = operators.operator(name)
+            parts = operators.decomposition(name) if expand and facts is not None and facts.compound else ()
         kernels = tuple(k for table in self._tables if (k := _kernel(table, name)))
         taken = {n: b.conditions(name) for n, b in self.backends.items()}
-        return OperatorFacts(name, said, kernels, {n: c for n, c in taken.items() if c is not None}, parts)
+        return OperatorFacts(name, facts, kernels, {n: c for n, c in taken.items() if c is not None}, parts)
 
     def _exists(self, name: str) -> bool:
         if not self.has_torch:
@@ -159,7 +159,7 @@ class Catalogue:
 
 
 def dtype_text(dtypes: Iterable[DType]) -> str:
-    """Element types in few words, e.g. "floats, integers but uint8"."""
+    """Describe element types, e.g. "floats, integers but uint8"."""
     taken = frozenset(dtypes)
     if taken == frozenset(DType):
         return "all"
@@ -188,12 +188,12 @@ def _on_demand(registry: Registry) -> Sequence[str]:
 
 
 def _backends(registry: Registry) -> Iterable[tuple[str, Any]]:
-    """The AOT halves that can be imported; the libraries that they drive may be absent."""
+    """Yield the AOT parts that can be imported; the libraries that they use may be absent."""
     for name in registry.names():
         if registry.resolve(name) != name:
             continue  # an alias
         try:
-            registry.half(name, "aot")  # one that crashes when it is imported must not do so here
+            registry.half(name, "aot")  # its import may crash, which must not happen in this process
             yield name, registry.aot(name, absent_ok=True)
         except BackendError:
             continue  # `delegate backends` says what is wrong with it

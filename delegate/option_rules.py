@@ -1,6 +1,6 @@
-"""The values that an option of a backend accepts, as data: a program file carries them to where there is no pydantic.
+"""The accepted values of a backend's options, as data in program files, for machines without pydantic.
 
-They are made of the JSON schema that pydantic gives for the backend's model, so that the model alone states them.
+They are derived from the JSON schema that pydantic generates of the backend's model.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Alternative:
                 raise ValueError(f"{field.name} should be a number, not {bound!r}")
 
     def accepts(self, value: object) -> bool:
-        """Whether a value is one of these."""
+        """Return if a value is of this kind."""
         if type(value) not in _TYPES[self.type] or (self.enum and value not in self.enum):
             return False
         size: Any = len(value) if isinstance(value, str) else value
@@ -84,7 +84,7 @@ class Rule:
 
     @classmethod
     def of_schema(cls, schema: Mapping[str, Any]) -> Rule | None:
-        """The rule of a property of a JSON schema; None for one of structures, patterns, or what is not known here."""
+        """Return the rule of a property of a JSON schema; None if it has structures, patterns or unknown keywords."""
         known = {field.name for field in fields(Alternative)}
         alternatives = []
         for part in schema.get("anyOf", [schema]):
@@ -98,11 +98,11 @@ class Rule:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Rule:
-        """The rule that was written as JSON; raises ValueError, TypeError or KeyError if it is none."""
+        """Return the rule of JSON data; raises ValueError, TypeError or KeyError if it is none."""
         return cls(tuple(Alternative(**{**part, "enum": tuple(part["enum"])}) for part in data["alternatives"]))
 
     def accepts(self, value: object) -> bool:
-        """Whether the option may have the value."""
+        """Return if the option accepts a value."""
         return any(alternative.accepts(value) for alternative in self.alternatives)
 
     def __str__(self) -> str:

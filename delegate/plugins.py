@@ -1,4 +1,4 @@
-"""Plugins as installed distributions declare them: found by entry point, listed without being imported."""
+"""Plugins of installed distributions, discovered by entry point and listed without importing them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import NamedTuple
 
 from delegate.entry_points import entry_points
 
-OWN = "delegate"  # the distribution of this project: nobody else takes over a name of its plugins
-PORTABLE = "portable"  # the project's own kernel library, asked last, never blocked; the place where a node runs on it
+OWN = "delegate"  # the distribution of this project; others cannot claim the names of its plugins
+PORTABLE = "portable"  # the project's own kernel library: the last by preference, never blocked; a place for nodes
 AUTHOR = "report it to the backend's author"  # the remedy for a fault of a plugin
 BLOCK_VARIABLE = "DELEGATE_BLOCK_PLUGINS"  # environment variable: names separated by commas, or "*" for all
 
 
-# What follows this in the name of a backend names an instance of it, e.g. "xnnpack:small": one with options of its own.
+# Separates the name of a backend from that of an instance with other options, e.g. "xnnpack:small".
 INSTANCE = ":"
 
 
 class State(StrEnum):
-    """What can be done with a plugin on this machine."""
+    """The state of a plugin on this machine."""
 
     OK = "ok"
     BROKEN = "broken"
@@ -56,7 +56,7 @@ class Plugin(NamedTuple):
         return self.value.partition(":")[0]
 
     def load(self) -> object:
-        """Import what the entry point names; raises whatever that import raises."""
+        """Import the object of the entry point; raises all errors of that import."""
         return load_object(self.value)
 
 
@@ -73,7 +73,7 @@ class Discovered(NamedTuple):
 
 
 def discover(group: str) -> Discovered:
-    """All plugins of an entry-point group.
+    """Return the plugins of an entry-point group.
 
     A distribution that is seen twice on `sys.path` (an editable install next to its build metadata) counts once.
     """
@@ -88,40 +88,40 @@ def discover(group: str) -> Discovered:
 
 
 def refusal(plugin: Plugin, what: str) -> str:
-    """Why a plugin is refused that claims a name of this project's own; `what` it claims to be."""
+    """Describe the refusal of a plugin that claims one of this project's own names; `what` is the kind of plugin."""
     return f"{plugin.label} claims the {what} {plugin.name!r}, which is {OWN}'s own and stays: uninstall {plugin.owner}"
 
 
 def misnamed(plugin: Plugin, name: object) -> str:
-    """What is wrong with a plugin whose object has another name than its entry point, as "it " and this."""
+    """Describe the fault of a plugin whose object has another name than its entry point; "it" is the subject."""
     return f"calls itself {name!r}, unlike its entry point {plugin.name!r}: both have to be the same"
 
 
 def blocked_names(environment: Mapping[str, str] | None = None) -> frozenset[str]:
-    """The names that the environment variable DELEGATE_BLOCK_PLUGINS keeps from being loaded."""
+    """Return the plugin names that the environment variable DELEGATE_BLOCK_PLUGINS blocks."""
     value = (os.environ if environment is None else environment).get(BLOCK_VARIABLE, "")
     return frozenset(part.strip() for part in value.split(",") if part.strip())
 
 
-def blocked_in_vain(name: str, near: Collection[str]) -> str:
-    """That what is blocked is no plugin here; `near` are those that may have been meant."""
-    meant = f": did you mean {' or '.join(map(repr, near))}?" if near else ""
+def blocked_in_vain(name: str, matches: Collection[str]) -> str:
+    """Describe a blocked name that is no plugin here; `matches` are plugins of similar names."""
+    meant = f": did you mean {' or '.join(map(repr, matches))}?" if matches else ""
     return f"the environment variable {BLOCK_VARIABLE} names {name!r}, which is no plugin here{meant}"
 
 
 def is_blocked(name: str, blocked: Collection[str]) -> bool:
-    """Whether a plugin of that name is blocked."""
+    """Return if plugins of a name are blocked."""
     return name in blocked or "*" in blocked
 
 
 def backend_of(name: str) -> str:
-    """The name of the backend where an instance may be named: "xnnpack" of "xnnpack:small", else the name as it is."""
+    """Return the backend of an instance name: "xnnpack" of "xnnpack:small"; other names unchanged."""
     backend, _, own = name.partition(INSTANCE)
     return backend if re.fullmatch(r"\w[\w.-]*", own) else name
 
 
 def load_object(path: str) -> object:
-    """Import "package.module:Name"; raises ValueError for another form, and whatever the import raises."""
+    """Import "package.module:Name"; raises ValueError for another form, and all errors of the import."""
     module, separator, name = path.partition(":")
     if not (module and separator and name):
         raise ValueError(f"{path!r} is not of the form 'package.module:Class'")
@@ -129,22 +129,22 @@ def load_object(path: str) -> object:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an exception of many, e.g. "RuntimeError: sizes do not match"."""
+    """Return the type and the first line of an exception, e.g. "RuntimeError: sizes do not match"."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def one_line(error: BaseException) -> str:
-    """An exception on one line, e.g. "ImportError: no module named x"."""
+    """Return an exception on one line, e.g. "ImportError: no module named x"."""
     try:
         text = " ".join(str(error).split())
-    except Exception:  # of an exception that cannot be printed, its name is told
+    except Exception:  # an exception may be impossible to print
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def full_traceback(error: BaseException | None) -> str:
-    """The traceback as Python prints it; empty for None."""
+    """Return the traceback as Python prints it; empty for None."""
     import traceback  # a broken plugin is rare
 
     return "".join(traceback.format_exception(error)) if error else ""

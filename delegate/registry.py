@@ -1,4 +1,4 @@
-"""The registry: which backends and kernel libraries there are, in what state, and their halves when they are used."""
+"""The registry of backends and kernel libraries: their states, and the parts of backends on demand."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ _ERRORS: dict[State, type[BackendError]] = {
 
 
 class Registry:
-    """Backends and kernel libraries of the installed distributions, as they were when the registry was made.
+    """The backends and kernel libraries of the distributions that are installed when the registry is made.
 
-    The state of a backend is asked for in a process of its own, and kept on disk; its halves are imported here when
-    they are asked for.
+    Backends are probed in a separate process, and their states are cached on disk. Their AOT and runtime parts are
+    imported in this process on demand.
 
     Args:
-        refresh: forget what is kept.
+        refresh: ignore the cached states.
     """
 
     def __init__(self, *, refresh: bool = False) -> None:
@@ -76,12 +76,12 @@ class Registry:
         self._aliases: dict[str, BackendAlias] = {}
         self._blocked = blocked_names()
         self._warned: set[str] = set()
-        for name, near in self.blocked_in_vain().items():
-            if near:  # what is installed elsewhere alone may be blocked everywhere
-                self.warn(f"{BLOCK_VARIABLE}={name}", blocked_in_vain(name, near))
+        for name, matches in self.blocked_in_vain().items():
+            if matches:  # what is installed elsewhere alone may be blocked everywhere
+                self.warn(f"{BLOCK_VARIABLE}={name}", blocked_in_vain(name, matches))
 
     def blocked_in_vain(self) -> dict[str, list[str]]:
-        """What the environment blocks though it is no plugin here, with the plugins whose names are like it."""
+        """Return the blocked names that are no plugins here, each with the plugins of similar names."""
         unknown = sorted(self._blocked - {"*"} - self._plugins.keys() - {p.name for p in self._refused})
         if not unknown:
             return {}
@@ -93,40 +93,40 @@ class Registry:
         return {name: difflib.get_close_matches(name, sorted(known)) for name in unknown if name not in known}
 
     def names(self) -> tuple[str, ...]:
-        """The names of all backends in alphabetical order, whatever their state; imports nothing."""
+        """Return the names of all backends in alphabetical order, in any state; imports nothing."""
         return tuple(sorted({*self._plugins, *self._registered}))
 
     def state(self, name: str) -> BackendState:
-        """The state of one backend, under the name of an instance where it is asked by that; raises BackendNotFound."""
+        """Return the state of a backend, under the given name if that names an instance; raises BackendNotFound."""
         if (backend := backend_of(name)) != name:
             return replace(self.state(backend), name=name)
         if name not in self._states:
-            self._states[name] = self._find(name, self._asked)
+            self._states[name] = self._find(name, self._probe)
         return self._states[name]
 
     def resolve(self, name: str) -> str:
-        """The name with the backend that it means here, where it may be an alias; one that is not known as it is."""
+        """Return a name with its alias replaced by the backend that it stands for; unknown names unchanged."""
         backend = backend_of(name)
         if backend not in self.names():
             return name
         return (self.state(backend).stands_for or backend) + name.removeprefix(backend)
 
     def states(self) -> tuple[BackendState, ...]:
-        """The states of all backends, in the order of their names."""
-        self._ask_all()
+        """Return the states of all backends, in the order of their names."""
+        self._probe_all()
         return tuple(self.state(name) for name in self.names())
 
     def refused(self) -> tuple[BackendState, ...]:
-        """Plugins that claim the name of a backend of this project's own, which stays."""
+        """Return the plugins that are refused since they claim the name of one of this project's own backends."""
         return tuple(
             BackendState(p.name, State.BROKEN, p.owner, p.version, detail=refusal(p, "backend")) for p in self._refused
         )
 
     def available(self) -> tuple[str, ...]:
-        """The names of the backends to use where none is named, the preferred ones first.
+        """Return the names of the backends to use by default, in order of preference.
 
-        Those whose device a CPU only plays are left out, and of several that one name stands for, all but the one that
-        it means here. Warns, once, of each broken one, as nobody asked for it.
+        Backends whose device is emulated on the CPU are left out. Of the backends of an alias, only the one that it
+        resolves to is used. Each broken backend is warned about, once.
         """
         states = self.states()
         for s in states:
@@ -141,33 +141,34 @@ class Registry:
         return tuple(s.name for s in sorted(ready, key=_preference) if self._compiles(s.name))
 
     def warn(self, what: str, sentence: str) -> None:
-        """Warn, once, of a plugin that nobody asked for."""
+        """Warn, once, about a plugin that was not requested."""
         if what not in self._warned:
             self._warned.add(what)
             warnings.warn(sentence, RuntimeWarning, stacklevel=3)
 
     def half(self, name: str, half: str) -> dict[str, Any]:
-        """What is wrong with the "aot" or the "runtime" half of a backend, which is imported in a process of its own
-        where it is not this project's own; of one to compile with that works, the JSON schema of its options.
+        """Check that the "aot" or the "runtime" part of a backend can be imported, and return the options' JSON schema.
+
+        A plugin's part is imported in a separate process. Only AOT parts have a schema, under the key "options".
 
         Raises:
             BackendNotFound, BackendBroken, BackendIncompatible, BackendUnavailable: as their names say.
         """
         info = self._require(name, absent_ok=True)
         if not self.is_plugin(info.name):
-            made = self.aot(name, absent_ok=True) if half == "aot" else self.runtime(name)
-            return {"options": schema_of(made)} if half == "aot" else {}
+            part_class = self.aot(name, absent_ok=True) if half == "aot" else self.runtime(name)
+            return {"options": schema_of(part_class)} if half == "aot" else {}
         (plugin,) = self._plugins[info.name]
         data = self._prober.ask(plugin, half, getattr(info, half).partition(":")[0]).data
         if "absent" in data:
             raise BackendUnavailable(data["absent"], remedy=data["remedy"])
         if "problem" in data:
-            self._states[info.name] = _told(plugin, data)
+            self._states[info.name] = _failed_probe(plugin, data)
             _refuse(self._states[info.name])
         return data
 
     def info(self, name: str) -> BackendInfo:
-        """The info of a backend, whose library may be absent.
+        """Return the info of a backend, whose library may be absent.
 
         Raises:
             BackendNotFound, BackendBroken, BackendIncompatible: as their names say.
@@ -176,11 +177,11 @@ class Registry:
         return self._require(name, absent_ok=True)
 
     def aot(self, name: str, *, absent_ok: bool = False) -> type[Backend]:
-        """The AOT half of a backend.
+        """Return the AOT part of a backend.
 
         Args:
-            name: of the backend.
-            absent_ok: give it even where its library or device is absent, for instance to read its options.
+            name: the name of the backend.
+            absent_ok: return it even if its library or device is absent, for instance to read its options.
 
         Raises:
             BackendNotFound, BackendBroken, BackendIncompatible, BackendUnavailable: as their names say.
@@ -188,18 +189,18 @@ class Registry:
         return cast("type[Backend]", self._half(name, "aot", absent_ok))
 
     def runtime(self, name: str) -> type[BackendRuntime]:
-        """The runtime half of a backend; raises as `aot` does.
+        """Return the runtime part of a backend; raises as `aot` does.
 
-        One of this project's own whose state nobody has asked for is probed in this process, which is to run its
-        library anyway: a program starts the sooner.
+        One of this project's own backends is probed in this process if its state is unknown. This process will run its
+        library anyway, and a program starts sooner.
         """
         name = backend_of(name)
         if name not in self._states and name in self._plugins and not self.is_plugin(name):
-            self._states[name] = self._find(name, self._here)
+            self._states[name] = self._find(name, self._probe_here)
         return cast("type[BackendRuntime]", self._half(name, "runtime", absent_ok=False))
 
     def is_own(self, name: str) -> bool:
-        """Whether a backend is this project's own, and neither a plugin nor registered in this process alone."""
+        """Return if a backend is this project's own, neither a plugin nor registered only in this process."""
         plugins = self._plugins.get(backend_of(name))
         return plugins is not None and plugins[0].owner == OWN
 
@@ -209,7 +210,7 @@ class Registry:
         return plugins is not None and plugins[0].owner != OWN
 
     def register(self, info: BackendInfo | BackendAlias) -> None:
-        """Add a backend, or a name for the best of several, for this process, without packaging it.
+        """Add a backend, or an alias of several, for this process, without packaging it.
 
         Raises:
             BackendError: the name is taken.
@@ -224,12 +225,12 @@ class Registry:
 
     @functools.cached_property
     def kernels(self) -> InstalledKernels:
-        """The kernel libraries; programs of delegates alone need none of them."""
+        """The kernel libraries; programs of delegates only need none of them."""
         from delegate.kernels.installed import InstalledKernels
 
         return InstalledKernels(self._blocked, self.warn)
 
-    def _find(self, name: str, ask: Callable[[Plugin], BackendState]) -> BackendState:
+    def _find(self, name: str, probe: Callable[[Plugin], BackendState]) -> BackendState:
         if name in self._registered:
             info, plugin = self._registered[name], Plugin(name, IN_PROCESS, "", "")
             return self._state_of(info if isinstance(info, BackendAlias) else probed(info, plugin), plugin)
@@ -247,16 +248,16 @@ class Registry:
             labels = " and ".join(p.label for p in claims)
             detail = f"several distributions claim the backend {name!r}: {labels}"
             return BackendState(name, State.BROKEN, labels, "", None, None, detail, "uninstall all but one of them")
-        return ask(claims[0])
+        return probe(claims[0])
 
     @functools.cached_property
     def _prober(self) -> Prober:
-        from delegate.probing.prober import Prober  # a program of this project's own backends does without it
+        from delegate.probing.prober import Prober  # a program of this project's own backends does not need it
 
         return Prober(refresh=self._refresh)
 
-    def _ask_all(self) -> None:
-        """Ask all plugins whose state is not known, several at a time."""
+    def _probe_all(self) -> None:
+        """Probe all plugins whose state is unknown, several at a time."""
         from delegate.probing.process import CannotAsk
 
         unknown = [
@@ -267,46 +268,48 @@ class Registry:
         try:
             answers = self._prober.probe_all(unknown)
         except CannotAsk:
-            return  # they are asked one by one, here
-        said = dict(zip(unknown, answers, strict=True))
-        for plugin in sorted(unknown, key=lambda p: "alias" in said[p].data):  # what an alias stands for comes first
-            self._states[plugin.name] = self._understood(plugin, said[plugin])
+            return  # they are probed one by one, in this process
+        by_plugin = dict(zip(unknown, answers, strict=True))
+        for plugin in sorted(
+            unknown, key=lambda p: "alias" in by_plugin[p].data
+        ):  # an alias needs the states of its backends
+            self._states[plugin.name] = self._state_of_answer(plugin, by_plugin[plugin])
 
-    def _asked(self, plugin: Plugin, *, anew: bool = False) -> BackendState:
-        """The state of a plugin, which is asked in a process of its own where one can be started."""
+    def _probe(self, plugin: Plugin, *, refresh: bool = False) -> BackendState:
+        """Probe a plugin in a separate process, or in this one if no process can be started."""
         from delegate.probing.process import CannotAsk
 
         try:
-            return self._understood(plugin, self._prober.ask(plugin, "probe", plugin.module, refresh=anew))
+            return self._state_of_answer(plugin, self._prober.ask(plugin, "probe", plugin.module, refresh=refresh))
         except CannotAsk:
-            return self._here(plugin)
+            return self._probe_here(plugin)
 
-    def _here(self, plugin: Plugin) -> BackendState:
-        """The state of a plugin, which is asked in this process."""
+    def _probe_here(self, plugin: Plugin) -> BackendState:
+        """Probe a plugin in this process."""
         return self._state_of(found(plugin), plugin)
 
-    def _understood(self, plugin: Plugin, answer: Answer) -> BackendState:
-        """The state that an answer tells."""
+    def _state_of_answer(self, plugin: Plugin, answer: Answer) -> BackendState:
+        """Return the state that the answer of a probe describes."""
         data = answer.data
         if "problem" in data:
-            return replace(_told(plugin, data), kept=answer.cached)
+            return replace(_failed_probe(plugin, data), kept=answer.cached)
         try:
-            said = from_json(data, plugin)
+            facts = from_json(data, plugin)
         except (LookupError, TypeError, ValueError, AttributeError):
             return broken(plugin, "answers nonsense when it is probed")
-        state = self._state_of(said, plugin)
-        if answer.cached and state.state is State.BROKEN and isinstance(said, BackendAlias):
-            return self._asked(plugin, anew=True)  # the cached names are of no backend
+        state = self._state_of(facts, plugin)
+        if answer.cached and state.state is State.BROKEN and isinstance(facts, BackendAlias):
+            return self._probe(plugin, refresh=True)  # the cached names are of no backend
         return replace(state, kept=answer.cached)
 
-    def _state_of(self, said: BackendState | BackendAlias, plugin: Plugin) -> BackendState:
-        if isinstance(said, BackendState):
-            return said
-        self._aliases[said.name] = said
-        return self._best(said, plugin)
+    def _state_of(self, facts: BackendState | BackendAlias, plugin: Plugin) -> BackendState:
+        if isinstance(facts, BackendState):
+            return facts
+        self._aliases[facts.name] = facts
+        return self._best(facts, plugin)
 
     def _compiles(self, name: str) -> bool:
-        """Whether the AOT half of a backend that nobody asked for can be used; warns, once, where not."""
+        """Return if the AOT part of an automatically selected backend can be used; warns, once, if not."""
         try:
             self.half(name, "aot")
             self.aot(name)
@@ -316,7 +319,7 @@ class Registry:
         return True
 
     def _best(self, alias: BackendAlias, plugin: Plugin) -> BackendState:
-        """The state of the backend that an alias stands for here."""
+        """Return the state of the backend that an alias stands for on this machine."""
         known = (self._plugins.keys() | self._registered.keys()) - self._aliases.keys()
         if unknown := [name for name in alias.stands_for if name not in known]:
             return broken(plugin, f"stands for {unknown[0]!r}, which is no backend")
@@ -340,8 +343,8 @@ class Registry:
         name = backend_of(name)
         state = self.state(name)
         if state.state is State.UNAVAILABLE and state.kept and not absent_ok and not state.stands_for:
-            # devices come back, and this one is asked for by name
-            self._states[name] = state = self._asked(self._plugins[name][0], anew=True)
+            # devices come back, and this one is requested by name
+            self._states[name] = state = self._probe(self._plugins[name][0], refresh=True)
         usable = state.state is State.OK or (absent_ok and state.state is State.UNAVAILABLE)
         if state.info is None or not usable:
             _refuse(state)
@@ -363,12 +366,12 @@ class Registry:
 
 @functools.cache
 def default_registry() -> Registry:
-    """The registry that is used where none is given."""
+    """Return the default registry."""
     return Registry()
 
 
-def _told(plugin: Plugin, data: dict[str, str]) -> BackendState:
-    """The state of a plugin that gave another process no answer, or a bad one."""
+def _failed_probe(plugin: Plugin, data: dict[str, str]) -> BackendState:
+    """Return the state of a plugin whose probe failed in a separate process."""
     state = broken(plugin, data["problem"], data["traceback"])
     return replace(state, remedy=state.remedy + "; or `delegate backends --refresh` asks it again")
 
@@ -378,7 +381,7 @@ def _refuse(state: BackendState, cause: BaseException | None = None) -> NoReturn
 
 
 def _is_here(state: BackendState) -> bool:
-    """Whether a backend works, and on its own device."""
+    """Return if a backend works, on its own device."""
     return state.state is State.OK and state.availability is not None and not state.availability.stand_in
 
 

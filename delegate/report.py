@@ -1,4 +1,4 @@
-"""Report: who runs what, and why not elsewhere. Plain data with a text and a JSON form, without torch."""
+"""The report: the backend of each node, and the verdicts of the others. Plain data, as text and JSON, without torch."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from delegate.verdict import Reason, Verdict
 _FORMAT = 1  # of the JSON
 _Row = tuple[str, str, str, str, str, str, str]
 
-_SMALL = 0.01  # partitions with less of the operations are told in one line, where there are several
+_SMALL = 0.01  # partitions with a smaller share of the operations have one common row if there are several
 _LONGEST = 300  # characters of a refusal, which may hold sizes that are long expressions
-_NAMED = 2  # so many nodes of a group are named with their source line
+_NAMED = 2  # nodes of a group that are listed with their source line
 
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """Where one node runs.
+    """The backend of one node, and the verdicts of others.
 
     Args:
-        method: that the node is in.
-        name: of the node; in a graph of control flow with that graph's name in front, e.g. "true_graph_0.relu".
+        method: the method of the node.
+        name: of the node; in a graph of control flow prefixed by the graph's name, e.g. "true_graph_0.relu".
         op: its operator, e.g. "aten.add.Tensor".
-        backend: that runs it, or "portable".
-        partition: name of its partition; empty where portable.
+        backend: the backend that runs it, or "portable".
+        partition: name of its partition; empty if portable.
         verdicts: backend -> its verdict.
-        result: dtype and shape of what it gives, e.g. "float32[1, 8]".
-        source: the user's own line; empty where unknown.
-        module: path of the user's module; empty where unknown.
+        result: dtype and shape of the result, e.g. "float32[1, 8]".
+        source: the user's own line; empty if unknown.
+        module: path of the user's module; empty if unknown.
         work: its share of the method's estimated operations, 0 to 1.
-        time: its share of the method's estimated time, 0 to 1, if every partition ran on one CPU core too; 0 in reports
-            of earlier versions.
+        time: its share of the method's estimated time, 0 to 1, with all partitions on one CPU core; 0 in reports of
+            earlier versions.
     """
 
     method: str
@@ -57,16 +57,16 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """How far results were from a reference, the worst of several outputs; docs/accuracy.md defines every figure.
+    """The error of results against a reference, the worst of several outputs; docs/accuracy.md defines every figure.
 
     Args:
         sqnr_db: the reference's power over that of the difference, in decibels. Infinite: no difference. Minus
             infinite: one without a signal, or numbers against NaN or infinities. NaN: nothing was finite.
         max_error: the greatest difference.
-        relative_error: that over the greatest size in the reference.
-        top1: the share of rows whose greatest element is where the reference's is; None where no output is a row of
-            floats per sample.
-        calls: that were compared.
+        relative_error: the greatest difference over the greatest absolute value in the reference.
+        top1: the share of rows whose greatest element is at the same place as the reference's; None if no output is a
+            row of floats per sample.
+        calls: the number of compared calls.
     """
 
     sqnr_db: float
@@ -82,13 +82,13 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class MethodAccuracy:
-    """How far the results of a whole method were from a reference.
+    """The error of the results of a method against a reference.
 
     Args:
-        method: its name.
-        reference: what that is, in words.
-        figures: None where results cannot be compared; `why` then says why.
-        why: what was not compared, for people.
+        method: the name of the method.
+        reference: a description of the reference.
+        figures: None if results cannot be compared; `why` then has the reason.
+        why: the results that were not compared, for people.
     """
 
     method: str
@@ -97,27 +97,27 @@ class MethodAccuracy:
     why: str = ""
 
     def __str__(self) -> str:
-        left = f"; not compared: {self.why}" if self.why else ""
-        found = self.why if self.figures is None else f"{self.figures}{left}"
-        return f"{self.method} against {self.reference}: {found}"
+        gaps = f"; not compared: {self.why}" if self.why else ""
+        result = self.why if self.figures is None else f"{self.figures}{gaps}"
+        return f"{self.method} against {self.reference}: {result}"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """One delegate.
+    """A partition, which a delegate runs.
 
     Args:
-        method: that calls it.
+        method: the method that calls it.
         name: e.g. "xnnpack_0".
-        backend: that runs it.
+        backend: the backend that runs it.
         nodes: names of its nodes that compute, as in `NodeReport.name`.
-        bytes_in, bytes_out: that cross its border in one call, constants apart; dynamic sizes as they were at export.
-        copied_in, copied_out: bytes of these that are copied from and to the host; 0 where `space` is empty.
-        space: the memory of the device that it runs on, e.g. "webgpu"; empty where it works in the host's.
-        stays: the names of the nodes whose tensors stay in that memory, between this partition and others.
+        bytes_in, bytes_out: bytes of its inputs and outputs in one call, without constants, at the sizes of the export.
+        copied_in, copied_out: bytes of these that are copied from and to the host; 0 if `space` is empty.
+        space: the device memory that it works in, e.g. "webgpu"; empty for host memory.
+        stays: the names of the nodes whose tensors stay in device memory between this partition and others.
         work: its share of the method's estimated work, 0 to 1.
-        notes: of the backend.
-        accuracy: how far it was from torch on the inputs of `verify`; None where it was not measured.
+        notes: the notes of the backend.
+        accuracy: its error against torch on the inputs of `verify`; None if not measured.
     """
 
     method: str
@@ -137,18 +137,18 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Who runs what.
+    """The backends of all nodes of a program.
 
     Args:
         methods: names of the methods, in order.
         nodes: of all methods, in the order of their graphs.
-        partitions: of all methods, in the order in which they run.
+        partitions: of all methods, in execution order.
         notes: for people, e.g. patterns of the configuration that matched nothing.
         accuracy: of whole methods on the inputs of `verify`.
-        placements: of methods whose places were measured.
-        load_rules: backend -> option -> the values that it accepts, when a program is loaded too.
-        portable_shares: method -> the share of portable kernels in the time of its instructions, 0 to 1, as the last
-            profile measured it; of methods that were profiled.
+        placements: the measured placements of methods.
+        load_rules: backend -> option -> its accepted values, also for loading a program.
+        portable_shares: method -> the share of portable kernels in the time of its instructions, 0 to 1, in its last
+            profile; only of profiled methods.
     """
 
     methods: tuple[str, ...] = ()
@@ -166,13 +166,13 @@ class Report:
         return "\n".join(self._summary(method) for method in self.methods)
 
     def to_json(self) -> str:
-        """The report as JSON; the same report gives the same text."""
+        """Return the report as JSON; equal reports give equal texts."""
         data = _plain({"format": _FORMAT, **asdict(self)})
         return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Report:
-        """The report of such a text; raises ProgramError where it is none."""
+        """Return the report of a JSON text; raises ProgramError if it is none."""
         try:
             data = json.loads(text)
             if data["format"] != _FORMAT:
@@ -195,17 +195,17 @@ class Report:
             raise ProgramError(f"the report cannot be read, {type(error).__name__}: {error}", remedy=remedy) from error
 
     def accuracy_lines(self) -> list[str]:
-        """A line per method and per partition, where any was verified; also of what was not."""
+        """Return a line per method and per partition, verified or not; nothing if no method was verified."""
         verified = {m.method for m in self.accuracy}
         if not verified:
             return []
-        found = [str(m) for m in self.accuracy]
-        found += [f"{name}: not verified, no inputs were given for it" for name in self.methods if name not in verified]
+        lines = [str(m) for m in self.accuracy]
+        lines += [f"{name}: not verified, no inputs were given for it" for name in self.methods if name not in verified]
         measured = [p for p in self.partitions if p.method in verified]
-        return found + [f"  {p.name}: {p.accuracy or 'not reached by the inputs'}" for p in measured]
+        return lines + [f"  {p.name}: {p.accuracy or 'not reached by the inputs'}" for p in measured]
 
     def placement_lines(self) -> list[str]:
-        """How the places of methods were chosen, where they were measured."""
+        """Return the lines on measured placements."""
         return [line for placement in self.placements for line in placement.lines()]
 
     def __str__(self) -> str:
@@ -242,7 +242,7 @@ class Report:
         return sum(p.work for p in self.partitions if (p.method, p.backend) == (method, backend))
 
     def _not_delegated(self, method: str) -> list[str]:
-        """Per backend, in groups of one operator and one reason, what it does not run though nothing preferred does."""
+        """Describe the nodes that each preferred backend refused, grouped by operator and reason."""
         refused: dict[str, list[NodeReport]] = {}
         for node in self.nodes:
             if node.method == method:
@@ -252,7 +252,7 @@ class Report:
 
 
 def _passed_over(node: NodeReport) -> Iterator[str]:
-    """The backends that would have been preferred to the place where the node runs."""
+    """Yield the backends that refused a node and are preferred to the one that runs it."""
     for backend, verdict in node.verdicts.items():
         if backend == node.backend:
             return
@@ -279,7 +279,7 @@ def _refusals(backend: str, method: str, nodes: Sequence[NodeReport]) -> list[st
 
 
 def _clip(text: str) -> str:
-    """A text for people; the JSON has all of it."""
+    """Shorten a text for people; the JSON has all of it."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
@@ -288,7 +288,7 @@ def _work(nodes: Iterable[NodeReport]) -> float:
 
 
 def _table(partitions: Sequence[PartitionReport]) -> list[str]:
-    """A row per partition; those that hold hardly any work have one row for each backend, at the end."""
+    """Return the lines of the table: a row per partition, and one for the small partitions of each backend."""
     small = [p for p in partitions if p.work < _SMALL]
     counts = Counter(p.backend for p in small)
     folded = {id(p) for p in small if counts[p.backend] > 1}
@@ -303,14 +303,14 @@ def _table(partitions: Sequence[PartitionReport]) -> list[str]:
 
 
 def _partition_row(name: str, members: Sequence[PartitionReport], notes: str) -> _Row:
-    """The cells of one partition, or of several together."""
+    """Return the cells of one partition, or the sums of several."""
     nodes, work = sum(len(p.nodes) for p in members), sum(p.work for p in members)
-    taken, given = sum(p.bytes_in for p in members), sum(p.bytes_out for p in members)
-    return name, members[0].backend, str(nodes), _percent(work), _bytes(taken), _bytes(given), notes
+    bytes_in, bytes_out = sum(p.bytes_in for p in members), sum(p.bytes_out for p in members)
+    return name, members[0].backend, str(nodes), _percent(work), _bytes(bytes_in), _bytes(bytes_out), notes
 
 
 def _copies(partitions: Iterable[PartitionReport]) -> Iterator[str]:
-    """What crosses between the host and devices in a call, a line per partition of a device."""
+    """Yield a line per partition on a device about the copies between host and device in a call."""
     for p in partitions:
         if p.space:
             stays = f"; {', '.join(p.stays)} {'stays' if len(p.stays) == 1 else 'stay'} there" if p.stays else ""
@@ -319,7 +319,7 @@ def _copies(partitions: Iterable[PartitionReport]) -> Iterator[str]:
 
 
 def _row(cells: tuple[str, ...], widths: list[int]) -> str:
-    """One line of the table: names to the left, numbers to the right."""
+    """Return a line of the table: names to the left, numbers to the right."""
     padded = [c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(cells[:-1], widths, strict=False))]
     return "  ".join([*padded, cells[-1]]).rstrip()
 
@@ -329,7 +329,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _percent(share: float) -> str:
-    """A share for people; what is not all is never rounded up to 100%, nor what is not nothing down to 0%."""
+    """Format a share; less than all is never rounded up to 100%, and more than nothing is never rounded down to 0%."""
     percent = 100 * share
     if 0 < percent < 1:
         return "<1%"
@@ -350,7 +350,7 @@ def _decibels(number: float) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has: infinities and NaN become text, which `float` reads."""
+    """Convert a value to JSON types: infinities and NaN become text, which `float` reads."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):

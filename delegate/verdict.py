@@ -9,7 +9,7 @@ from delegate.field_checks import expect
 
 
 class Reason(StrEnum):
-    """Why a backend does not run a node."""
+    """The reason of a backend not to run a node."""
 
     OPERATOR = "unsupported operator"
     DTYPE = "unsupported dtype"
@@ -35,15 +35,15 @@ _REASONS = frozenset({Reason, type(None)})
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a backend can run a node.
+    """A backend's answer to the support check of a node.
 
     Args:
         reason: None for yes.
         message: a sentence about this node, e.g. "groups=3 does not divide 8 channels".
-        remedy: what would make it a yes, where that is known.
+        remedy: a change that would make the answer yes, if known.
         tag: of a yes: nodes with different tags never share a partition. Most backends leave it empty.
         in_parts: of a yes: it runs the operators that this one is made of. The planner says so, not the backend.
-        cost: seconds that the node takes there, measured or estimated, where that is known.
+        cost: seconds of the node on the backend, measured or estimated, if known.
     """
 
     reason: Reason | None = None
@@ -71,12 +71,12 @@ class Verdict:
             return "yes, in parts" if self.in_parts else "yes"
         text = ": ".join(part for part in (str(self.reason), self.message) if part)
         text += f"; remedy: {self.remedy}" if self.remedy else ""
-        return " ".join(text.split())  # the words of a library may be of many lines
+        return " ".join(text.split())  # a library's message may have many lines
 
 
 YES = Verdict()
 
 
 def no(reason: Reason, message: str = "", remedy: str = "") -> Verdict:
-    """A refusal."""
+    """Return a refusal."""
     return Verdict(reason, message, remedy)

@@ -1,4 +1,4 @@
-"""load_config: a file or a mapping becomes a Config whose every key has been checked, options of backends included."""
+"""load_config: read a file or a mapping as a Config, and check all keys, including the options of backends."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _PINS = ("pins", "node_pins")
 def load_config(
     source: str | os.PathLike[str] | Mapping[str, Any] | Config, *, registry: Registry | None = None
 ) -> Config:
-    """Read and check a configuration; names that stand for the best of several backends become that one's.
+    """Read and check a configuration; aliases are replaced by the backends that they stand for.
 
     Args:
         source: path of a YAML file, the same as a mapping, or a Config.
-        registry: where backends are looked up; the default one if None.
+        registry: the registry of backends; the default one if None.
 
     Raises:
-        ConfigError: something is wrong with it; all problems, one a line, each with its place and key.
+        ConfigError: the configuration is invalid; it lists all problems, one per line, with place and key.
     """
     registry = registry or default_registry()
     if isinstance(source, Config):
@@ -51,15 +51,14 @@ def load_config(
     try:
         config = Config.model_validate(written.data)
     except ValidationError as error:
-        found = problems(error, Config, written)
-        raise_all([*found, *_option_problems(written, registry)])
+        raise_all([*problems(error, Config, written), *_option_problems(written, registry)])
         raise AssertionError("pydantic refused the configuration without a reason") from error
     raise_all(_semantics(config, written, registry))
     return _resolved(config, registry)
 
 
 def _option_problems(source: Source, registry: Registry) -> Iterator[ConfigError]:
-    """Errors in options of the backends that can be read, of a configuration whose keys have errors too."""
+    """Yield the errors in the options of valid backend entries, in a configuration whose keys have errors too."""
     entries = source.data.get("backends")
     for i, entry in enumerate(entries if isinstance(entries, list | tuple) else ()):
         try:
@@ -71,7 +70,7 @@ def _option_problems(source: Source, registry: Registry) -> Iterator[ConfigError
 
 
 def _resolved(config: Config, registry: Registry) -> Config:
-    """The configuration with the names of backends in place of aliases."""
+    """Return the configuration with aliases replaced by the backends that they stand for."""
     named = {c.name for c in config.backends or ()}
     named.update(place for key in _PINS for place in getattr(config.partitioning, key).values())
     aliases = {name: meant for name in named if (meant := registry.resolve(name)) != name}
@@ -89,11 +88,11 @@ def _resolved(config: Config, registry: Registry) -> Config:
 
 
 def backend_options(choice: BackendChoice, registry: Registry | None = None) -> Options:
-    """The options of a chosen backend as its own model; defaults filled in.
+    """Return the options of a chosen backend as its own model, with defaults filled in.
 
     Raises:
-        ConfigError: an option is unknown or its value is not allowed.
-        BackendError: the backend cannot be used, other than for its absent library.
+        ConfigError: an option is unknown, or its value is not allowed.
+        BackendError: the backend cannot be used, for another reason than an absent library.
     """
     model = (registry or default_registry()).aot(choice.name, absent_ok=True).Options
     prefix: Path = (choice.name, "options")
@@ -105,13 +104,13 @@ def backend_options(choice: BackendChoice, registry: Registry | None = None) -> 
 
 
 def options_of_alias(alias: str, backend: str) -> ConfigError:
-    """The error where options are given to a name that stands for a backend."""
+    """Return the error for options of an alias."""
     what = f"{alias!r} has no options: it stands for the best backend here"
     return ConfigError(what, remedy=f"name the backend whose options they are, e.g. {backend}")
 
 
 def _validated(model: type[Options], choice: BackendChoice) -> Options:
-    """By way of JSON, since pydantic's strict mode takes a list for a tuple and text for an enum only from there."""
+    """Validate options as JSON; only there pydantic's strict mode accepts lists for tuples and text for enums."""
     try:
         text = json.dumps(choice.options, default=str)
     except (TypeError, ValueError, RecursionError) as error:
@@ -120,16 +119,16 @@ def _validated(model: type[Options], choice: BackendChoice) -> Options:
 
 
 def _semantics(config: Config, source: Source, registry: Registry) -> Iterator[ConfigError]:
-    """What the models alone cannot see."""
+    """Yield the errors that the models alone cannot detect."""
     seen: dict[str, str] = {}
     for i, choice in enumerate(config.backends or ()):
         path: Path = ("backends", i)
         meant = registry.resolve(choice.name)
         if meant in seen:
             other = {choice.name, seen[meant]} - {meant}
-            said = f"{meant!r}, which {other.pop()!r} means here," if other else repr(meant)
+            subject = f"{meant!r}, which {other.pop()!r} means here," if other else repr(meant)
             remedy = f"give one a name of its own, e.g. {backend_of(meant)}{INSTANCE}second"
-            yield ConfigError(f"{dotted(path)}: {said} stands twice", where=source.where(path), remedy=remedy)
+            yield ConfigError(f"{dotted(path)}: {subject} stands twice", where=source.where(path), remedy=remedy)
         seen[meant] = choice.name
         if backend_of(choice.name) in registry.names() or config.policy.unavailable == "error":
             yield from _backend(choice, path, source, registry)

@@ -1,4 +1,4 @@
-"""The pydantic models of a configuration; the descriptions of the fields are the documentation of its keys."""
+"""The pydantic models of a configuration. The descriptions of the fields document its keys."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class BackendChoice(_Model):
 
 
 class Partitioning(_Model):
-    """How nodes are given to backends."""
+    """The partitioning of nodes among backends."""
 
     min_partition_size: int = Field(
         default=1,
@@ -84,7 +84,7 @@ class Partitioning(_Model):
 
 
 class Policy(_Model):
-    """What happens when something does not run where it was asked to."""
+    """The reaction if something cannot run where it was requested."""
 
     unavailable: Literal["error", "warn", "skip"] = Field(
         default="error",
@@ -96,7 +96,7 @@ class Policy(_Model):
 
 
 class Fallback(_Model):
-    """What a partition runs on where its delegate cannot: its library or device is absent, or it fails."""
+    """The fallback of a partition whose delegate fails, or whose library or device is absent."""
 
     keep: bool | None = Field(
         default=None,
@@ -112,7 +112,7 @@ class Fallback(_Model):
 
 
 class Verify(_Model):
-    """How far off a partition, and the whole program, may be on the inputs of `verify`; null: as far as it likes."""
+    """Bounds on the errors of partitions and results on the inputs of `verify`; null: no bound."""
 
     sqnr_db: float | None = Field(
         default=20, allow_inf_nan=False, description="Least power of the reference over that of the difference, in dB."
@@ -138,7 +138,7 @@ class Verify(_Model):
 
 
 class Quantization(_Model):
-    """How a model of floats is quantized before it is lowered, for a backend that runs integers."""
+    """The quantization of a float model before it is lowered, for a backend that runs integers."""
 
     backend: str | None = Field(
         default=None, description="The backend that it is for. Key left out: the first of the backends that can."
@@ -196,7 +196,7 @@ class Quantization(_Model):
 
 
 class PlacementCandidate(_Model):
-    """What nodes may be given to; in a file, its bare name stands for a mapping that holds only `name`."""
+    """A candidate of placement; in a file, its bare name stands for a mapping that holds only `name`."""
 
     name: str = Field(
         description="A backend of `backends`; with other options than another, an instance: openvino:bf16."
@@ -216,7 +216,7 @@ class PlacementCandidate(_Model):
 
 
 class PlacementAccuracy(_Model):
-    """How far results may be from those of torch, so that candidates in less precision may be taken."""
+    """The bound on errors against torch, which permits candidates of less precision."""
 
     sqnr_db: float = Field(
         gt=0, allow_inf_nan=False, description="Least power of torch's result over that of the difference, in dB."
@@ -229,7 +229,7 @@ class PlacementAccuracy(_Model):
 
 
 class Placing(_Model):
-    """Which of the backends that take a node runs it."""
+    """The choice among the backends that support a node."""
 
     policy: Literal["preference", "measured"] = Field(
         default="preference",
@@ -284,7 +284,7 @@ class Placing(_Model):
 
 
 class Cache(_Model):
-    """The compile cache: what backends made of partitions, kept for the next lowering of the same."""
+    """The compile cache of artifacts, for the next lowering of the same partitions."""
 
     enabled: bool = Field(default=True, description="Take compiled partitions from there, and keep them.")
     folder: str | None = Field(
@@ -343,17 +343,17 @@ class Config(_Model):
         return value
 
     def rules(self, backends: Collection[str]) -> PartitionRules:
-        """The rules for the partitioner.
+        """Return the rules for the partitioner.
 
         Args:
-            backends: names of those that are used. Pins to a backend of the configuration that is not among them, since
-                it is not available here and `policy.unavailable` lets that pass, are left out.
+            backends: names of the backends that are used. Pins to other backends of the configuration are left out;
+                `policy.unavailable` permitted their absence.
         """
         from delegate.partitioner.rules import PartitionRules
 
         p = self.partitioning
         left_out = {choice.name for choice in self.backends or ()} - set(backends)
-        # Whoever forbids portable nodes wants none that a backend takes given back because its call costs more.
+        # If portable nodes are forbidden, a partition must not become portable because its call costs too much.
         keeps_all = self.policy.portable == "error" and "min_partition_size" not in p.model_fields_set
         return PartitionRules(
             min_partition_size=0 if keeps_all else p.min_partition_size,

@@ -25,7 +25,7 @@ class NotPlain(ValueError):
     Args:
         what: is wrong.
         place: where; column 0 where only the line is known, (0, 0) where nothing is.
-        remedy: if there is one to tell.
+        remedy: if there is one.
     """
 
     def __init__(self, what: str, place: Place = (0, 0), remedy: str = "") -> None:
@@ -33,7 +33,7 @@ class NotPlain(ValueError):
         self.what, self.place, self.remedy = what, place, remedy
 
     def where(self, file: str) -> str:
-        """The place in a file."""
+        """Return the place in a file."""
         return ":".join((file, *(str(number) for number in self.place if number)))
 
 
@@ -53,7 +53,7 @@ class Parsed:
 
 
 def parse(text: str) -> Parsed | None:
-    """Read a text; None where nothing is in it. Raises NotPlain."""
+    """Read a text; return None if it is empty. Raises NotPlain."""
     try:
         loader = _LOADER(text)
         try:
@@ -71,13 +71,13 @@ def parse(text: str) -> Parsed | None:
 
 
 def dotted(path: Path) -> str:
-    """A path for people, e.g. "backends[0].options.threads"."""
+    """Format a path for people, e.g. "backends[0].options.threads"."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{cut(str(part))}" for part in path)
     return text.removeprefix(".")
 
 
 def cut(text: str) -> str:
-    """A text for a message, which a key or a value in a foreign file may be too long for."""
+    """Shorten a key or value of a file for a message."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
@@ -87,10 +87,9 @@ _PLAIN = frozenset({None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 
 @dataclass(slots=True)
 class _Reader:
-    """Turns the events of a parser into values and notes where they stand.
+    """A converter of parser events to values and their places.
 
-    There are no aliases: nothing here has a use for them, and a few lines of them can fill the memory. Nor is anything
-    nested deeply.
+    Aliases are errors, since a few lines of them can fill the memory. Deep nesting is an error, too.
     """
 
     loader: Any
@@ -164,7 +163,7 @@ class _Reader:
 
 
 def _until(events: Iterator[Any], end: type) -> Iterator[Any]:
-    """The events that begin the items of a collection; what is in them is read meanwhile."""
+    """Yield the start events of the items of a collection; the caller reads the rest of each item."""
     return itertools.takewhile(lambda event: not isinstance(event, end), events)
 
 

@@ -1,4 +1,4 @@
-"""The problems that pydantic finds, in the words of this project: key, place, what is wrong, the nearest valid key."""
+"""Conversion of pydantic's validation errors to ConfigErrors with key, place, problem and the nearest valid key."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _SENTENCES = {
 
 
 def problems(error: ValidationError, model: type[BaseModel], source: Source, prefix: Path = ()) -> list[ConfigError]:
-    """One ConfigError for each problem of a validation.
+    """Return a ConfigError for each problem of a validation.
 
     Args:
-        error: what pydantic raised.
+        error: pydantic's error.
         model: the model that was validated; its keys are those that are proposed.
         source: where the data came from.
         prefix: the path of the validated data in the source.
@@ -39,9 +39,9 @@ def problems(error: ValidationError, model: type[BaseModel], source: Source, pre
     return [_problem(details, schema, source, prefix) for details in error.errors(include_url=False)]
 
 
-def raise_all(found: Iterable[ConfigError]) -> None:
+def raise_all(problems: Iterable[ConfigError]) -> None:
     """Raise the problems as one ConfigError, one line each; nothing for none."""
-    errors = list(found)
+    errors = list(problems)
     if len(errors) == 1:
         raise errors[0]
     if errors:
@@ -75,7 +75,7 @@ def _short(value: Any) -> str:
 
 
 def _keys(schema: Mapping[str, Any], path: Path) -> list[str]:
-    """The keys that may stand at a path, by the JSON schema."""
+    """Return the valid keys at a path, by the JSON schema."""
     at = [schema]
     for part in (*path, None):
         at = [resolved for s in at for resolved in _alternatives(s, schema)]

@@ -1,4 +1,4 @@
-"""The JSON schema of a configuration, for editors: the options of the installed backends are woven into it."""
+"""The JSON schema of a configuration, for editors, with the options of the installed backends."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _USABLE = (State.OK, State.UNAVAILABLE)
 
 
 def json_schema(registry: Registry | None = None) -> dict[str, Any]:
-    """The schema (draft 2020-12); backends that are broken or blocked are left out."""
+    """Return the schema (draft 2020-12), without backends that are broken or blocked."""
     registry = registry or default_registry()
     _, definitions = models_json_schema([(Config, "validation"), (BackendChoice, "validation")])
     defs: dict[str, Any] = definitions["$defs"]
     root, choice = defs.pop("Config"), defs["BackendChoice"]
     usable = {s.name: s.info for s in registry.states() if s.state in _USABLE and s.info}
-    options = {name: given for name in usable if (given := _options(name, registry, defs)) is not None}
+    options = {name: schema for name in usable if (schema := _options(name, registry, defs)) is not None}
     choices = [{"const": name, "description": usable[name].description} for name in options]
     choices += [_instance(name) for name in options]
-    choices += [_choice(choice, name, given) for name, given in options.items()]
+    choices += [_choice(choice, name, schema) for name, schema in options.items()]
     root["properties"]["backends"] = {
         "type": "array",
         "items": {"oneOf": choices} if choices else False,
@@ -35,7 +35,7 @@ def json_schema(registry: Registry | None = None) -> dict[str, Any]:
 
 
 def _options(name: str, registry: Registry, defs: dict[str, Any]) -> dict[str, Any] | None:
-    """The schema of a backend's options, which goes to `defs`; None where it cannot be had."""
+    """Add the schema of a backend's options to `defs` and return a reference to it; None if it is not available."""
     if registry.resolve(name) != name:
         return {"maxProperties": 0}  # they are those of the backend that it stands for
     try:
@@ -55,5 +55,5 @@ def _choice(base: dict[str, Any], name: str, options: dict[str, Any]) -> dict[st
 
 
 def _instance(name: str) -> dict[str, Any]:
-    """The name of an instance of a backend."""
+    """Return the schema of the name of an instance of a backend."""
     return {"type": "string", "pattern": rf"^{re.escape(name)}{INSTANCE}\w[\w.-]*$"}

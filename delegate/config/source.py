@@ -1,4 +1,4 @@
-"""A configuration as it was written: plain data, and the line and column of every key and value."""
+"""The source of a configuration: plain data, and the line and column of every key and value."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MOST_BYTES = 1 << 18  # of a configuration file
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Data and where it stands.
+    """Data and the places of its keys and values.
 
     Args:
-        data: what was written, as plain Python values.
+        data: plain Python values.
         file: its name; empty for data that no file holds.
         values: path -> (line, column) of a value, from 1.
         keys: path -> (line, column) of the key that leads to a value, from 1.
@@ -31,11 +31,11 @@ class Source:
     keys: Mapping[Path, Place] = field(default_factory=dict)
 
     def where(self, path: Path, *, of_key: bool = False) -> str:
-        """The place "file:line:column" of a value or of its key, else of the nearest one around it."""
+        """Return the place "file:line:column" of a value or of its key, else of the nearest value around it."""
         marks = self.keys if of_key and path in self.keys else self.values
         for end in range(len(path), -1, -1):
-            if found := marks.get(path[:end]):
-                return f"{self.file}:{found[0]}:{found[1]}"
+            if mark := marks.get(path[:end]):
+                return f"{self.file}:{mark[0]}:{mark[1]}"
         return self.file
 
 
