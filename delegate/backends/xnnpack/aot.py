@@ -18,6 +18,7 @@ from delegate.backends.keys import require_specs
 from delegate.backends.lowering import LoweringTable, TableBackend
 from delegate.backends.nan import Nan, note_of
 from delegate.backends.quantizable import QuantizationScheme
+from delegate.backends.rounding import unrounded
 from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.coding import DECODES, coded
 from delegate.backends.xnnpack.lowerings import TABLE
@@ -71,6 +72,8 @@ class XnnpackBackend(TableBackend):
         return SCHEMES
 
     def preprocess(self, region: Region) -> PreprocessResult:
+        if refused_nodes := unrounded(region):
+            raise RegionRefused(refused_nodes)
         region = rewrite(region)
         builder = RegionBuilder(region, exact_nan=self.options.nan == "exact")
         products = {p.nodes[-1]: p for p in region.patterns if p.name == SCALED_PRODUCT}

@@ -17,7 +17,7 @@ EXACT = {  # to relative precision
     "celu": lambda x: F.celu(x, 1.3), "silu": F.silu, "mish": F.mish, "softplus": F.softplus,
     "softplus(2)": lambda x: F.softplus(x, 2.0), "log_sigmoid": F.logsigmoid, "softsign": F.softsign,
 }  # fmt: skip
-NEAR = {"gelu": F.gelu, "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"), "hardswish": F.hardswish}
+CLOSE = {"gelu": F.gelu, "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"), "hardswish": F.hardswish}
 
 
 def test_relative_precision():
@@ -26,7 +26,7 @@ def test_relative_precision():
 
 def test_absolute_precision():
     # Eager itself cancels where these come near zero.
-    run(Call(lambda x: tuple(f(x) for f in NEAR.values())), (X,), 1e-5, 1e-6)
+    run(Call(lambda x: tuple(f(x) for f in CLOSE.values())), (X,), 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_computed_mask(name):
 
 
 def test_projections_in_batch_length_heads_layout():
-    """As models have it: one transpose each of query, key, value and result."""
+    """Check typical models: one transpose each of query, key, value and result."""
     heads = Call(
         lambda q, k, v: attention(*(t.view(2, 7, 4, 8).transpose(1, 2) for t in (q, k, v))).transpose(1, 2).flatten(2)
     )

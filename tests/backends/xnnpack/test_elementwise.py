@@ -40,7 +40,7 @@ def test_rounded_towards_zero():
 
 
 def test_rounded_down_and_what_is_left():
-    """Of powers of two: where XNNPACK's quotient is exact, so is its floor."""
+    """Check divisors that are powers of two: XNNPACK's quotient and its floor are exact."""
     tiny = torch.finfo(torch.float32).smallest_normal  # smaller ones are 0 to XNNPACK
     edges = torch.tensor(
         [tiny, -tiny, -2e-38, 0.0, 1.0, -1.0, 3e38, -3e38, 16777217.0, torch.inf, -torch.inf, torch.nan]
@@ -114,7 +114,7 @@ def test_with_numbers():
 
 
 class Conv(nn.Module):
-    """A convolution, then a function of its result, which lies channels last."""
+    """A convolution, then a function of its result, which is in channels-last order."""
 
     def __init__(self, function):
         super().__init__()
@@ -152,7 +152,7 @@ def test_large_operand_decides_the_order():
     assert lowered.transposes == 2  # the convolution's input and its small result; the large sum stays row-major
 
 
-def test_result_that_is_an_input_or_given_twice():
+def test_result_that_is_an_input_or_a_repeated_output():
     def twice(x):
         y = x + 1
         return y, y * 2, y, x

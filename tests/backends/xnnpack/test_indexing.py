@@ -102,7 +102,7 @@ NHWC = [
 
 @pytest.mark.parametrize("name", NHWC)
 def test_after_convolution(name):
-    """In NHWC, and back: the only transposes are those of the input and of each output."""
+    """Check that NHWC needs transposes of the input and of each output only."""
     module = AfterConv(SAME[name])
     lowered = run(module, (torch.randn(2, 3, 4, 9),), 1e-4, 1e-5)
     assert lowered.transposes <= 1 + len(lowered.region.outputs)

@@ -160,7 +160,7 @@ OPS: dict[str, Op] = {
 
 
 def case(name: str, seed: int, dtype: torch.dtype = torch.int8) -> tuple[Coded, list[torch.Tensor], Parameters]:
-    """A module with q/dq about an operator, its inputs, and the parameters of its result."""
+    """Return a module with q/dq around an operator, its inputs, and the parameters of its result."""
     op = OPS[name]
     g = torch.Generator().manual_seed(seed)
     values = [r(*shape, generator=g) for shape in op.shapes]
@@ -177,7 +177,7 @@ def case(name: str, seed: int, dtype: torch.dtype = torch.int8) -> tuple[Coded, 
 
 
 def floats_within(program: delegate.CompiledProgram) -> list[str]:
-    """Why operators between integers are in floats, as the report has it."""
+    """Return the report's reasons why operators between integers are in floats."""
     return [n for p in program.report.partitions for n in p.notes if "in floats" in n]
 
 
@@ -186,8 +186,8 @@ def require_whole(program: delegate.CompiledProgram) -> None:
     assert {n.backend for n in program.report.nodes} == {"xnnpack"}
 
 
-def require_near(got: torch.Tensor, expected: torch.Tensor, scale: float, steps: int) -> None:
-    """Results on the grid of their scale, no more than so many steps apart."""
+def require_within_steps(got: torch.Tensor, expected: torch.Tensor, scale: float, steps: int) -> None:
+    """Check that results are on the grid of their scale, and differ by a limited number of steps."""
     assert_same(steps_of(got, scale), steps_of(expected, scale), steps=steps)
 
 
@@ -197,7 +197,7 @@ def test_as_in_eager(name: str, seed: int) -> None:
     module, values, result = case(name, seed)
     program = delegate.to_backend(torch.export.export(module.eval(), tuple(values)), "xnnpack")
     require_whole(program)
-    require_near(program(*values), module(*values).detach(), result.scale, OPS[name].steps)
+    require_within_steps(program(*values), module(*values).detach(), result.scale, OPS[name].steps)
     if seed % 3 != 2:  # with an observer's parameters every operator that XNNPACK has in integers is in integers
         assert OPS[name].floats in (None, bool(floats_within(program))), floats_within(program)
 
@@ -208,4 +208,4 @@ def test_uint8(name: str) -> None:
     program = delegate.to_backend(torch.export.export(module.eval(), tuple(values)), "xnnpack")
     require_whole(program)
     assert not floats_within(program)
-    require_near(program(*values), module(*values).detach(), result.scale, OPS[name].steps)
+    require_within_steps(program(*values), module(*values).detach(), result.scale, OPS[name].steps)

@@ -35,7 +35,7 @@ def test_linear_of_channels_last_map_keeps_its_order():
     assert run(Mlp(), (torch.randn(1, 3, 6, 6),), RTOL, ATOL).transposes == 1  # the input alone
 
 
-def test_linear_with_given_weight():
+def test_linear_with_constant_weight():
     x, w, b = torch.randn(2, 3, 4), torch.randn(6, 4), torch.randn(6)
     assert run(Call(F.linear), (x, w, b), RTOL, ATOL).transposes == 0
     run(Call(F.linear), (x[0, 0], w), RTOL, ATOL)

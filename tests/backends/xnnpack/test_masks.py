@@ -19,7 +19,7 @@ EACH[..., 0] = True
 
 
 def by_hand(mask_scores):
-    """Attention as models spell it out."""
+    """Attention written as single operators."""
 
     def attend(q, k, v, mask):
         return mask_scores(q @ k.mT / 3 + 1, mask).softmax(-1) @ v
@@ -46,7 +46,7 @@ def test_masked_scores(name, mask):
 
 
 def test_scores_that_are_infinite():
-    """What is left alone keeps its infinities, and what is masked loses them."""
+    """Check that unmasked elements keep their infinities, and masked ones lose them."""
     k = K.clone()
     k[0, :, 2] = torch.inf  # masked
     program = delegate.to_backend(torch.export.export(by_hand(FILLS["infinity"]), (Q.abs(), k, V, KEYS)), "xnnpack")

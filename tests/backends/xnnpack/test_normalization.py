@@ -13,7 +13,7 @@ X = torch.randn(2, 6, 4, 5) * 2 + 0.5
 
 
 def randomised(module: nn.Module) -> nn.Module:
-    """The module with other parameters than ones and zeros."""
+    """Return the module with random parameters."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -22,7 +22,7 @@ def randomised(module: nn.Module) -> nn.Module:
 
 
 class Permuted(nn.Module):
-    """A module applied to channels-last memory: behind a convolution and a permute."""
+    """A module applied to channels-last memory: after a convolution and a permute."""
 
     def __init__(self, inner, last):
         super().__init__()
@@ -73,7 +73,7 @@ def test_row_major(name):
     "name", ["group_norm", "group_norm_each", "instance_norm", "softmax_channels", "log_softmax_channels"]
 )
 def test_after_convolution(name):
-    """In NHWC: the transposes are those of the input and of the output."""
+    """Check that NHWC needs transposes of the input and of the output only."""
     assert run(Permuted(randomised(MODULES[name]), False), (X,), 1e-4, 1e-5).transposes <= 2
 
 

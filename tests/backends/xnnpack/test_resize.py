@@ -76,7 +76,7 @@ def test_pixel_shuffle(name):
 
 
 def test_pixel_shuffle_between_convolutions():
-    """One transpose on the way in, one of the shuffle, one on the way out."""
+    """Check the transposes: one of the input, one of the shuffle, one of the output."""
     module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.PixelShuffle(2), nn.Conv2d(2, 4, 3), nn.PixelUnshuffle(2))
     assert run(module, (X[..., :6],), 1e-4, 1e-5).transposes == 3
 

@@ -1,4 +1,4 @@
-"""Views, permutes, aliases, expand and repeat against eager, also behind a convolution (NHWC) and a permute."""
+"""Views, permutes, aliases, expand and repeat against eager, also after a convolution (NHWC) and a permute."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ ROW = torch.linspace(-1, 1, 5)
 
 
 class AfterConv(nn.Module):
-    """A function of a feature map that lies in NHWC."""
+    """A function of a feature map in NHWC."""
 
     def __init__(self, function):
         super().__init__()

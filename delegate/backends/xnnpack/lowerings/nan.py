@@ -29,7 +29,7 @@ def propagate_nan_of_log(builder: RegionBuilder, y: Operand, x: Operand) -> Oper
         return y
     small = builder.emit("MUL", [x, builder.scalar(1.2e-38)], x.shape, x.order, "MulOptions")  # at most 4.1
     below = builder.emit("SUB", [small, builder.scalar(5.0)], x.shape, x.order, "SubOptions")
-    builder.nan_kept += 1
+    builder.nan_guards += 1
     return _add(builder, y, builder.emit("RELU", [below], x.shape, x.order))
 
 
@@ -40,7 +40,7 @@ def without_large_angles(builder: RegionBuilder, x: Operand) -> Operand:
     """
     if not builder.keeps_nan():
         return x
-    builder.nan_kept += 1
+    builder.nan_guards += 1
     large = builder.emit("MUL", [x, builder.scalar(2.0**101)], x.shape, x.order, "MulOptions")
     return builder.emit("MUL", [large, builder.scalar(2.0**-101)], x.shape, x.order, "MulOptions")
 
@@ -71,7 +71,7 @@ def _clamp(builder: RegionBuilder, x: Operand) -> Operand:
 
 
 def _zeros_or_nan(builder: RegionBuilder, x: Operand) -> Operand:
-    builder.nan_kept += 1
+    builder.nan_guards += 1
     return builder.emit("MUL", [x, builder.scalar(0.0)], x.shape, x.order, "MulOptions")
 
 
