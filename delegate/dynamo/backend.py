@@ -50,17 +50,17 @@ def compile_graph(
     constants = _weights(module, example_inputs) if settings.freeze else {}
     count = len(example_inputs)
     with contextlib.ExitStack() as traced:
-        if not _trains(example_inputs):
+        if not _requires_gradients(example_inputs):
             traced.enter_context(keeping_composites())  # without gradients, no derivative formulas are needed
 
         def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             traced.close()  # lowering decomposes composites
             same = len(inputs) == count
-            return _lowered(settings, graph, _never_written(constants) if same else {}, example_inputs if same else ())
+            return _lower_graph(settings, graph, _unwritten(constants) if same else {}, example_inputs if same else ())
 
         def lower(graph: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
             settings.require_no_samples()
-            return _lowered(settings, graph, {})
+            return _lower_graph(settings, graph, {})
 
         compiler = aot_autograd(fw_compiler=lower, bw_compiler=lower, inference_compiler=inference)
         try:
@@ -72,7 +72,7 @@ def compile_graph(
     return compiled
 
 
-def _trains(inputs: Sequence[Any]) -> bool:
+def _requires_gradients(inputs: Sequence[Any]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
 
 
@@ -87,7 +87,7 @@ def _weights(module: GraphModule, inputs: Sequence[Any]) -> dict[int, torch.Tens
     return weights
 
 
-def _lowered(
+def _lower_graph(
     settings: CompileOptions,
     module: GraphModule,
     constants: Mapping[int, torch.Tensor],
@@ -113,13 +113,13 @@ def _lowered(
             return to_backend(program, settings.backends, **options)
 
     if not computed:
-        return _boxed(lambda args: list(results))
+        return _mark_boxed(lambda args: list(results))
     try:
         call = Call(lower, constants, computed, settings.quantizes)
     except (DialectError, ExportError, LoweringError) as error:
         warnings.warn(f"torch runs a graph that cannot be lowered: {error}", RuntimeWarning, stacklevel=2)
-        return _boxed(lambda args: module(*args))
-    return _boxed(lambda args: insert_known(results, call(args)))
+        return _mark_boxed(lambda args: module(*args))
+    return _mark_boxed(lambda args: insert_known(results, call(args)))
 
 
 def _sample(value: Any) -> Any:
@@ -129,12 +129,12 @@ def _sample(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
-def _boxed(run: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+def _mark_boxed(run: Callable[[list[Any]], Any]) -> Callable[..., Any]:
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
 
 
-def _never_written(weights: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+def _unwritten(weights: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
     """Return the weights that the graph does not write to, according to AOTAutograd's analysis."""
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None

@@ -66,7 +66,7 @@ class Call:
         args.clear()
         results = list(self._run(*inputs))
         for i, order in self._orders:
-            results[i] = _laid_out(results[i], order)
+            results[i] = _apply_order(results[i], order)
         return results
 
     def _compile(self, constants: Mapping[int, torch.Tensor]) -> None:
@@ -91,6 +91,6 @@ def _order(node: Node) -> tuple[int, ...] | None:
     return None if order == tuple(range(value.dim())) else order
 
 
-def _laid_out(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+def _apply_order(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
     inverse = sorted(range(len(order)), key=order.__getitem__)
     return tensor.permute(order).contiguous().permute(inverse)

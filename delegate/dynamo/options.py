@@ -9,7 +9,7 @@ from typing import Any
 
 from delegate.config import Config, load_config
 from delegate.errors import ConfigError, did_you_mean
-from delegate.kernels.libraries import Wanted
+from delegate.kernels.libraries import KernelRequest
 from delegate.selection import ConfigSource, Request
 
 TORCH = "aten"  # torch's own kernels; torch is always installed here
@@ -29,7 +29,7 @@ class CompileOptions:
 
     backends: Request = None
     config: ConfigSource = None
-    kernels: Wanted | None = None
+    kernels: KernelRequest | None = None
     cache: bool | None = None
     freeze: bool = True
 

@@ -40,11 +40,11 @@ def scaled_dot_product_attention(
     if is_causal:
         mask = np.tri(query.shape[-2], key.shape[-2], dtype=bool)
     if enable_gqa:
-        query, mask, out = _grouped(query, key, mask, out)
+        query, mask, out = _group_heads(query, key, mask, out)
     _attend(query, key, value, mask, dropout, scale, out, None)
 
 
-def _grouped(query: Array, key: Array, mask: Array | None, out: Array) -> tuple[Array, Array | None, Array]:
+def _group_heads(query: Array, key: Array, mask: Array | None, out: Array) -> tuple[Array, Array | None, Array]:
     """Return query, mask and result with the heads that share a key as additional rows, so that no key is copied.
 
     Raises:

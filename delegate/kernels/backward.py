@@ -10,18 +10,18 @@ import numpy as np
 from delegate.kernels.adaptive_pooling import spans
 from delegate.kernels.convolution import convolution
 from delegate.kernels.half_precision import Array
-from delegate.kernels.indexing import checked
+from delegate.kernels.indexing import check_indices
 from delegate.kernels.operands import WIDE, WIDE_COMPLEX, along
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, INT
-from delegate.kernels.windows import last, padded, spread, taps
+from delegate.kernels.windows import last, pad_axes, spread, taps
 from delegate.program.dtypes import DType
 from delegate.program.raw import combine_at, occurrences
 
 Maybe = Array | None
 
 
-def _by_mask(out: Sequence[Maybe] | Array, mask: Sequence[bool]) -> Sequence[Maybe]:
+def _align_with_mask(out: Sequence[Maybe] | Array, mask: Sequence[bool]) -> Sequence[Maybe]:
     """Return a result or None for every entry of the mask. Programs have only the results that are present."""
     results = (out,) if isinstance(out, np.ndarray) else out
     if len(results) == len(mask):
@@ -49,12 +49,12 @@ def convolution_backward(
     """Compute the gradients of x, weight and bias. grad (N, O, *spatial); x and weight as in `convolution`."""
     rank = weight.ndim - 2
     stride, padding, dilation = spread(stride, rank), spread(padding, rank), spread(dilation, rank)
-    grad_x, grad_weight, grad_bias = _by_mask(out, mask)
+    grad_x, grad_weight, grad_bias = _align_with_mask(out, mask)
     if grad_x is not None:
         convolution(grad, weight, None, stride, padding, dilation, not transposed, output_padding, groups, out=grad_x)
     if grad_weight is not None:
         wide, narrow = (grad, x) if transposed else (x, grad)
-        _weight_gradient(padded(wide, padding, padding), narrow, stride, dilation, groups, grad_weight)
+        _weight_gradient(pad_axes(wide, padding, padding), narrow, stride, dilation, groups, grad_weight)
     if grad_bias is not None:
         np.sum(grad, axis=(0, *range(2, grad.ndim)), out=grad_bias)
 
@@ -100,7 +100,7 @@ def native_layer_norm_backward(
     rows = x.size // width if width else 0
     each, scale = grad.reshape(rows, width), rstd.reshape(rows, 1)
     normal = (x.reshape(rows, width) - mean.reshape(rows, 1)) * scale
-    grad_x, grad_weight, grad_bias = _by_mask(out, mask)
+    grad_x, grad_weight, grad_bias = _align_with_mask(out, mask)
     if grad_x is not None:
         weighted = each if weight is None else each * weight.reshape(width)
         _norm_gradient(weighted, normal, scale, grad_x.reshape(rows, width))
@@ -130,7 +130,7 @@ def native_group_norm_backward(
     scale = rstd.reshape(-1, 1)
     width = channels // groups * pixels
     normal = (x.reshape(rows, width) - mean.reshape(-1, 1)) * scale
-    grad_x, grad_weight, grad_bias = _by_mask(out, mask)
+    grad_x, grad_weight, grad_bias = _align_with_mask(out, mask)
     if grad_x is not None:
         weighted = grad if weight is None else grad * along(weight, grad.ndim, 1)
         _norm_gradient(weighted.reshape(rows, width), normal, scale, grad_x.reshape(rows, width))
@@ -202,7 +202,7 @@ def max_pool2d_with_indices_backward(
     pixels = math.prod(out.shape[-2:])
     planes = out.size // pixels if pixels else 0
     out.fill(0)
-    places = (np.arange(planes)[:, None], checked(indices.reshape(planes, -1), pixels))
+    places = (np.arange(planes)[:, None], check_indices(indices.reshape(planes, -1), pixels))
     combine_at(np.add, out.reshape(planes, pixels), places, grad.reshape(planes, -1))
 
 
@@ -211,7 +211,7 @@ def embedding_dense_backward(
     grad: Array, indices: Array, rows: int, padding_idx: int, scale_grad_by_freq: bool, *, out: Array
 ) -> None:
     """Sum or average the gradients (..., width) per row of the weight, by indices (...) -> (rows, width)."""
-    used = checked(indices.reshape(-1), rows)
+    used = check_indices(indices.reshape(-1), rows)
     each = grad.reshape(used.size, -1)
     counted = used != padding_idx
     out.fill(0)

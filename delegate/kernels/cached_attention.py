@@ -74,7 +74,7 @@ def _attend(
     places = where.tolist()  # for a few numbers, Python's min and max are faster than NumPy's
     _check("position", places, cache[0].shape[1])
     first, end = max(0, min(places) - window + 1) if window else 0, max(places) + 1
-    unseen = None if len(where) == 1 else _unseen(where, first, end, window)
+    unseen = None if len(where) == 1 else _unseen_mask(where, first, end, window)
     step = max(1, _SCRATCH // (rows * (end - first)))
 
     def attend(start: int, stop: int) -> None:
@@ -87,7 +87,7 @@ def _attend(
                 np.multiply(np.tanh(np.divide(weights, softcap, out=weights), out=weights), softcap, out=weights)
             if unseen is not None:
                 np.copyto(weights.reshape(-1, *unseen.shape), -np.inf, where=unseen)
-            sums = _exponentials(weights)
+            sums = _exponentiate(weights)
             np.divide(_weighted_sums(weights, values, value_scales), sums, out=out[some])
 
     if (end - first) * groups * channels * max(1, rows // _ROWS) < _ONE_THREAD:
@@ -96,7 +96,7 @@ def _attend(
         run_in_threads(attend, groups)
 
 
-def _exponentials(scores: Array) -> Array:
+def _exponentiate(scores: Array) -> Array:
     """Compute exp of scores (groups, m, n) minus the largest of their row, in place; return the sums (groups, m, 1).
 
     Each row has a largest score, because a query sees at least itself. Results that would be denormal, which slow down
@@ -148,13 +148,13 @@ def _blocks(cache: Array, other: Array) -> Iterator[tuple[slice, Array]]:
         block = slice(start, start + step)
         entries = cache[:, block]
         if buffer is not None:
-            entries = _widened(entries, buffer)
+            entries = _widen(entries, buffer)
         elif few and cache.size > _IN_CACHE:
             np.maximum.reduce(entries, axis=None)
         yield block, entries
 
 
-def _widened(entries: Array, buffer: Array) -> Array:
+def _widen(entries: Array, buffer: Array) -> Array:
     """Convert the entries to the dtype of a buffer, into this buffer."""
     target = buffer[:, : entries.shape[1]]
     if entries.dtype == np.float16 and target.dtype == np.float32:
@@ -164,7 +164,7 @@ def _widened(entries: Array, buffer: Array) -> Array:
     return target
 
 
-def _unseen(where: Array, first: int, end: int, window: int) -> Array:
+def _unseen_mask(where: Array, first: int, end: int, window: int) -> Array:
     """Return a mask (queries, entries) of the entries from `first` to `end` that each query must not see."""
     entries, here = np.arange(first, end), where[:, None]
     unseen: Array = entries > here

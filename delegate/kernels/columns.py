@@ -9,7 +9,7 @@ import numpy as np
 from delegate.kernels.half_precision import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, BOOL, COMPLEX, FLOAT, REAL
-from delegate.kernels.windows import last, padded, spread, taps
+from delegate.kernels.windows import last, pad_axes, spread, taps
 from delegate.program.dtypes import DType
 from delegate.program.raw import check_room, windows
 
@@ -35,7 +35,7 @@ def im2col(
     """Copy windows of x ([N,] C, H, W) to columns ([N,] C * kernel, positions)."""
     kernel, dilation, padding, stride = (spread(v, 2) for v in (kernel, dilation, padding, stride))
     count = _positions(x.shape[-2:], kernel, dilation, padding, stride)
-    view = windows(padded(x, padding, padding), kernel, stride, dilation, count)
+    view = windows(pad_axes(x, padding, padding), kernel, stride, dilation, count)
     out.reshape(view.shape, copy=False)[...] = view
 
 

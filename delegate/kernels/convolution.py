@@ -10,7 +10,7 @@ import numpy as np
 from delegate.kernels.half_precision import Array
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import COMPLEX, FLOAT, INT
-from delegate.kernels.windows import last, padded, spread, taps
+from delegate.kernels.windows import last, pad_axes, spread, taps
 from delegate.program.dtypes import DType
 from delegate.program.raw import check_room, windows
 
@@ -41,9 +41,9 @@ def convolution(
         return
     stride, padding, dilation = spread(stride, rank), spread(padding, rank), spread(dilation, rank)
     if transposed:
-        _transposed(x, weight, stride, padding, dilation, groups, out)
+        _convolve_transposed(x, weight, stride, padding, dilation, groups, out)
     else:
-        _direct(padded(x, padding, padding), weight, stride, dilation, groups, out)
+        _convolve(pad_axes(x, padding, padding), weight, stride, dilation, groups, out)
     if bias is not None:
         np.add(out, bias.reshape(-1, *[1] * rank), out=out)
 
@@ -79,7 +79,7 @@ def conv_padding(
     rank = weight.ndim - 2
     if padding == "same":
         total = [d * (k - 1) for d, k in zip(spread(dilation, rank), weight.shape[2:], strict=True)]
-        x = padded(x, [t // 2 for t in total], [t - t // 2 for t in total])
+        x = pad_axes(x, [t // 2 for t in total], [t - t // 2 for t in total])
     convolution(x, weight, bias, stride, (0,), dilation, False, (), groups, out=out)
 
 
@@ -101,17 +101,17 @@ def conv_transpose(
     convolution(x, weight, bias, stride, padding, dilation, True, output_padding, groups, out=out)
 
 
-def _direct(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[int], groups: int, out: Array) -> None:
+def _convolve(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[int], groups: int, out: Array) -> None:
     kernel, count = weight.shape[2:], out.shape[2:]
     if math.prod(kernel) == 1:
         x = x[last(*(slice(0, s * (n - 1) + 1, s) for s, n in zip(stride, count, strict=True)))]
-        np.matmul(_by_group(weight, groups), _split(x, groups), out=_split(out, groups))
+        np.matmul(_group_weights(weight, groups), _split(x, groups), out=_split(out, groups))
     elif (step := _images_per_block(x, weight, out)) > count[-1]:
-        _by_images(x, weight, stride, dilation, groups, step, out)
+        _convolve_images(x, weight, stride, dilation, groups, step, out)
     elif groups == x.shape[1] == out.shape[1] > _WIDE * count[-1]:
-        _depthwise(x, weight, stride, dilation, out)
+        _convolve_depthwise(x, weight, stride, dilation, out)
     else:
-        _gathered(x, weight, stride, dilation, groups, out)
+        _convolve_gathered(x, weight, stride, dilation, groups, out)
 
 
 def _split(x: Array, groups: int) -> Array:
@@ -119,7 +119,7 @@ def _split(x: Array, groups: int) -> Array:
     return x.reshape(x.shape[0], groups, x.shape[1] // groups, math.prod(x.shape[2:]))
 
 
-def _by_group(weight: Array, groups: int) -> Array:
+def _group_weights(weight: Array, groups: int) -> Array:
     """(O, C / groups, *kernel) -> (groups, O / groups, C / groups * taps)."""
     return weight.reshape(groups, weight.shape[0] // groups, math.prod(weight.shape[1:]))
 
@@ -130,11 +130,11 @@ def _images_per_block(x: Array, weight: Array, out: Array) -> int:
     return min(len(x), _SCRATCH // max(columns, 1))
 
 
-def _by_images(
+def _convolve_images(
     x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[int], groups: int, step: int, out: Array
 ) -> None:
-    """Convolve many small images like `_gathered`: several at a time, which are innermost in the columns."""
-    matrix, pixels = _by_group(weight, groups), math.prod(out.shape[2:])
+    """Convolve many small images like `_convolve_gathered`: several at a time, which are innermost in the columns."""
+    matrix, pixels = _group_weights(weight, groups), math.prod(out.shape[2:])
     outputs = out.reshape(len(x), groups, matrix.shape[1], pixels, copy=False)
     inputs = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
     for n in range(0, len(x), step):
@@ -144,10 +144,12 @@ def _by_images(
         np.copyto(result, np.moveaxis(product.reshape(*result.shape[1:], len(some)), -1, 0))
 
 
-def _gathered(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[int], groups: int, out: Array) -> None:
+def _convolve_gathered(
+    x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[int], groups: int, out: Array
+) -> None:
     """Gather the windows of some output rows into columns (im2col), multiply by the weights, then the next rows."""
     channels, kernel, count = x.shape[1] // groups, weight.shape[2:], out.shape[2:]
-    matrix = _by_group(weight, groups)
+    matrix = _group_weights(weight, groups)
     inputs = x.reshape(x.shape[0], groups, channels, *x.shape[2:])
     outputs = out.reshape(x.shape[0], groups, -1, *count)
     line = math.prod(count[1:])
@@ -168,7 +170,7 @@ def _gathered(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence
                 )
 
 
-def _depthwise(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[int], out: Array) -> None:
+def _convolve_depthwise(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[int], out: Array) -> None:
     """Convolve with one kernel per channel, with the channels last in memory: the innermost loop runs over them.
 
     x (N, C, *spatial), weight (C, 1, *kernel).
@@ -184,7 +186,7 @@ def _depthwise(x: Array, weight: Array, stride: Sequence[int], dilation: Sequenc
         np.copyto(result, total)
 
 
-def _transposed(
+def _convolve_transposed(
     x: Array,
     weight: Array,
     stride: Sequence[int],

@@ -25,7 +25,7 @@ def cdist(left: Array, right: Array, p: float, compute_mode: int | None, *, out:
     """
     by_products = compute_mode == 1 or (compute_mode != _NEVER and max(out.shape[-2:]) > _MANY)
     if p == 2 and by_products and out.dtype == np.float32:
-        _euclidean(left, right, out)
+        _compute_euclidean(left, right, out)
         return
     if p == 2 and out.size * left.shape[-1] <= _SMALL:
         difference = left[..., :, None, :] - right[..., None, :, :]
@@ -36,18 +36,18 @@ def cdist(left: Array, right: Array, p: float, compute_mode: int | None, *, out:
     for feature in range(left.shape[-1]):
         np.subtract(left[..., :, feature, None], right[..., None, :, feature], out=part)
         _accumulate(part, p, out)
-    _root(p, out)
+    _take_root(p, out)
 
 
-def _euclidean(left: Array, right: Array, out: Array) -> None:
+def _compute_euclidean(left: Array, right: Array, out: Array) -> None:
     """Compute |x - y| as the root of |x|^2 + |y|^2 - 2 xy: one product, in float64 for accuracy of close rows."""
-    wide, transposed = _with_squares(left, -2, last=False), _with_squares(right, 1, last=True).swapaxes(-1, -2)
+    wide, transposed = _append_squares(left, -2, last=False), _append_squares(right, 1, last=True).swapaxes(-1, -2)
     for rows in row_blocks(out.shape[-2], out.size // max(out.shape[-2], 1)):
         total = np.matmul(wide[..., rows, :], transposed)
         np.sqrt(np.maximum(total, 0, out=total), out=out[..., rows, :], casting="same_kind")
 
 
-def _with_squares(x: Array, factor: int, *, last: bool) -> Array:
+def _append_squares(x: Array, factor: int, *, last: bool) -> Array:
     """Append |x|^2 and 1 (or 1 and |x|^2 if last) to x (..., N, M) times a factor -> (..., N, M + 2), in float64."""
     extended = np.ones((*x.shape[:-1], x.shape[-1] + 2))
     np.multiply(x, factor, out=extended[..., :-2], dtype=np.float64)
@@ -61,11 +61,11 @@ def pdist(x: Array, p: float, *, out: Array) -> None:
     start = 0
     for i in range(len(x) - 1):
         end = start + len(x) - 1 - i
-        _norms(x[i + 1 :] - x[i], p, out[start:end])
+        _compute_norms(x[i + 1 :] - x[i], p, out[start:end])
         start = end
 
 
-def _norms(difference: Array, p: float, out: Array) -> None:
+def _compute_norms(difference: Array, p: float, out: Array) -> None:
     """Compute the p-norms of the rows of a difference (N, M), which is overwritten."""
     if p == 2:
         np.sqrt(np.einsum("nm,nm->n", difference, difference, out=out), out=out)
@@ -76,7 +76,7 @@ def _norms(difference: Array, p: float, out: Array) -> None:
     elif p not in (1, np.inf):
         np.power(difference, p, out=difference)
     (np.maximum if p == np.inf else np.add).reduce(difference, axis=1, out=out, initial=0)
-    _root(p, out)
+    _take_root(p, out)
 
 
 def _accumulate(difference: Array, p: float, out: Array) -> None:
@@ -90,7 +90,7 @@ def _accumulate(difference: Array, p: float, out: Array) -> None:
         out += np.power(difference, p, out=difference) if p != 1 else difference
 
 
-def _root(p: float, out: Array) -> None:
+def _take_root(p: float, out: Array) -> None:
     if p == 2:
         np.sqrt(out, out=out)
     elif p not in (0, 1, np.inf):

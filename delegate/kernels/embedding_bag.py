@@ -6,7 +6,7 @@ import numpy as np
 
 from delegate.errors import KernelError
 from delegate.kernels.half_precision import Array
-from delegate.kernels.indexing import checked
+from delegate.kernels.indexing import check_indices
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.rows import add_segments
 from delegate.kernels.table import FLOAT
@@ -49,7 +49,7 @@ def embedding_bag(
             f"offsets of bags run from {bounds[0]} to {bounds[-1]} over {len(indices)} indices, or fall",
             remedy="give offsets that begin at 0 and grow",
         )
-    used = checked(indices[: bounds[-1]], len(weight))
+    used = check_indices(indices[: bounds[-1]], len(weight))
     if bag_of.size == len(used):
         bag_of[...] = raw.repeated(np.arange(len(result)), counts, 0, len(used))
     else:
@@ -62,7 +62,7 @@ def embedding_bag(
     starts = np.cumsum(counts) - counts
     if mode > _MEAN:
         winners[...] = -1 if winners.size else 0
-        _maxima(weight, used, starts, counts, result, winners if winners.shape == result.shape else None)
+        _write_maxima(weight, used, starts, counts, result, winners if winners.shape == result.shape else None)
         return
     winners.fill(0)
     filled = np.flatnonzero(counts)
@@ -73,7 +73,9 @@ def embedding_bag(
         result /= np.maximum(counts, 1)[:, None].astype(result.dtype)
 
 
-def _maxima(weight: Array, used: Array, starts: Array, counts: Array, result: Array, winners: Array | None) -> None:
+def _write_maxima(
+    weight: Array, used: Array, starts: Array, counts: Array, result: Array, winners: Array | None
+) -> None:
     """Write the maxima of every bag (0 for an empty bag) and the rows of the weight that contain them."""
     result.fill(0)
     for bag in np.flatnonzero(counts):

@@ -10,7 +10,7 @@ import numpy as np
 from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import row_blocks
 from delegate.kernels.portable_table import TABLE
-from delegate.kernels.resize import keys
+from delegate.kernels.resize import cubic_kernel
 from delegate.kernels.table import FLOAT
 from delegate.program.dtypes import DType
 
@@ -158,4 +158,4 @@ def _taps(position: Array, interpolation: int) -> tuple[Array, Array]:
     if interpolation == _BILINEAR:
         return np.stack([low, low + 1]), np.stack([1 - share, share])
     steps = np.arange(-1, 3, dtype=position.dtype).reshape(4, 1, 1, 1)
-    return low + steps, keys(np.abs(share - steps), -0.75) + 0 * share
+    return low + steps, cubic_kernel(np.abs(share - steps), -0.75) + 0 * share

@@ -1,7 +1,7 @@
 """Half-precision types: bfloat16 as raw bits, and float32 computation for kernels of 16-bit floats.
 
-NumPy has no bfloat16: its arrays are the raw 16 bits as uint16. A kernel is written for float32. `widened` makes the
-same kernel accept float16 and bfloat16: it converts the arguments and rounds the results, as torch does.
+NumPy has no bfloat16: its arrays are the raw 16 bits as uint16. A kernel is written for float32. `widen_kernel` makes
+it accept float16 and bfloat16: the arguments are converted and the results are rounded, as in torch.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _round(bits: Array, out: Array) -> None:
     np.copyto(out, rounded.view(np.uint16)[_HIGH::2])
 
 
-def widened(function: Callable[..., None], dtypes: frozenset[DType]) -> Callable[..., None]:
+def widen_kernel(function: Callable[..., None], dtypes: frozenset[DType]) -> Callable[..., None]:
     """Return a kernel's function for the half types among `dtypes` (of all its tensors), computed in float32."""
     return partial(_run_wide, function, frozenset(t.numpy for t in dtypes & HALF))
 
@@ -103,18 +103,18 @@ def _run_wide(function: Callable[..., None], half: frozenset[np.dtype[Any]], *ar
             np.copyto(result, temporary, casting="same_kind")
 
 
-def widened_allocating(function: Callable[..., Any], dtypes: frozenset[DType]) -> Callable[..., Any]:
+def widen_allocating_kernel(function: Callable[..., Any], dtypes: frozenset[DType]) -> Callable[..., Any]:
     """Return the same for a function that allocates its results; float32 results get the only half type of `dtypes`."""
     return partial(_allocate_wide, function, next(iter(dtypes & HALF)))
 
 
 def _allocate_wide(function: Callable[..., Any], half: DType, *args: Any) -> Any:
     results = function(*[_widen(a, frozenset({half.numpy})) for a in args])
-    narrow = [_narrowed(r, half) for r in (results if isinstance(results, tuple) else (results,))]
+    narrow = [_narrow(r, half) for r in (results if isinstance(results, tuple) else (results,))]
     return tuple(narrow) if isinstance(results, tuple) else narrow[0]
 
 
-def _narrowed(result: Array, half: DType) -> Array:
+def _narrow(result: Array, half: DType) -> Array:
     if result.dtype != np.float32:
         return result
     return to_bfloat16(result) if half is DType.bfloat16 else result.astype(half.numpy)

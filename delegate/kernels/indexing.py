@@ -10,7 +10,7 @@ import numpy as np
 
 from delegate.errors import KernelError
 from delegate.kernels.copies import CONVERTIBLE
-from delegate.kernels.half_precision import HALF, Array, widened
+from delegate.kernels.half_precision import HALF, Array, widen_kernel
 from delegate.kernels.operands import WIDE, cast
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.rows import add_at
@@ -22,7 +22,7 @@ from delegate.program.raw import combine_at
 _SUMS = (REAL | COMPLEX) - {DType.float16}
 
 
-def checked(indices: Array, size: int, negative: bool = False) -> Array:
+def check_indices(indices: Array, size: int, negative: bool = False) -> Array:
     """Return the indices; raise KernelError if one is out of range for a dimension of that size."""
     if indices.size and (indices.min() < (-size if negative else 0) or indices.max() >= size):
         raise KernelError(
@@ -37,13 +37,13 @@ def embedding(
     weight: Array, indices: Array, padding_idx: int, scale_grad_by_freq: bool, sparse: bool, *, out: Array
 ) -> None:
     """Copy rows: weight (rows, width), indices (...) -> (..., width)."""
-    weight.take(checked(indices, len(weight)), axis=0, out=out, mode="clip")
+    weight.take(check_indices(indices, len(weight)), axis=0, out=out, mode="clip")
 
 
 @TABLE.kernel("aten.index_select.default", dtypes=ANY)
 def index_select(x: Array, dim: int, index: Array, *, out: Array) -> None:
     if x.ndim:
-        x.take(checked(index.reshape(-1), x.shape[dim]), axis=dim, out=out, mode="clip")
+        x.take(check_indices(index.reshape(-1), x.shape[dim]), axis=dim, out=out, mode="clip")
     else:
         np.copyto(out, x)
 
@@ -51,7 +51,7 @@ def index_select(x: Array, dim: int, index: Array, *, out: Array) -> None:
 @TABLE.kernel("aten.take.default", dtypes=ANY)
 def take(x: Array, index: Array, *, out: Array) -> None:
     """Take elements of the flattened tensor; negative indices count from its end."""
-    np.copyto(out, x.reshape(-1)[checked(index, x.size, negative=True)])
+    np.copyto(out, x.reshape(-1)[check_indices(index, x.size, negative=True)])
 
 
 def advanced(indices: Sequence[Array | None]) -> tuple[Any, ...]:
@@ -69,7 +69,7 @@ def index_tensor(x: Array, indices: Sequence[Array | None], *, out: Array) -> No
 def index_put(x: Array, indices: Sequence[Array | None], values: Array, accumulate: bool, *, out: Array) -> None:
     """Copy `x` with values written, or added one by one, at the indices."""
     if accumulate and out.dtype == np.uint16:  # bfloat16 bits can be copied, but not added
-        widened(index_put, frozenset({DType.bfloat16}))(x, indices, values, accumulate, out=out)
+        widen_kernel(index_put, frozenset({DType.bfloat16}))(x, indices, values, accumulate, out=out)
         return
     np.copyto(out, x)
     if accumulate:
@@ -87,7 +87,7 @@ def _accumulate(out: Array, indices: Sequence[Array | None], values: Array) -> N
         return
     places = np.zeros((), np.int64)
     for index, size in zip(present, out.shape, strict=False):
-        places = places * size + checked(index, size, negative=True) % size
+        places = places * size + check_indices(index, size, negative=True) % size
     shape = places.shape + out.shape[len(present) :]
     rows = out.reshape(-1, math.prod(out.shape[len(present) :]), copy=False)
     add_at(rows, places.reshape(-1), np.broadcast_to(values, shape).reshape(-1, rows.shape[1]))
@@ -98,7 +98,7 @@ def index_add(x: Array, dim: int, index: Array, source: Array, alpha: Any, *, ou
     np.copyto(out, x)
     if x.ndim:
         scaled = source if alpha == 1 else np.multiply(source, cast(alpha, out.dtype))
-        places, axis = checked(index.reshape(-1), x.shape[dim]), dim % x.ndim
+        places, axis = check_indices(index.reshape(-1), x.shape[dim]), dim % x.ndim
         before, after = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
         if before > 1:
             places = (np.arange(before)[:, None] * x.shape[axis] + places).reshape(-1)
@@ -112,7 +112,7 @@ def index_add(x: Array, dim: int, index: Array, source: Array, alpha: Any, *, ou
 def put(x: Array, index: Array, source: Array, accumulate: bool, *, out: Array) -> None:
     """Copy `x` with the source's elements written, or added, at positions of the flattened tensor."""
     np.copyto(out, x)
-    flat, places = out.reshape(-1), checked(index.reshape(-1), x.size, negative=True)
+    flat, places = out.reshape(-1), check_indices(index.reshape(-1), x.size, negative=True)
     if accumulate:
         combine_at(np.add, flat, (places,), source.reshape(-1))
     else:
@@ -123,7 +123,7 @@ def put(x: Array, index: Array, source: Array, accumulate: bool, *, out: Array) 
 def embedding_renorm(weight: Array, indices: Array, max_norm: float, order: float, *, out: Array) -> None:
     """Copy the weight (rows, width) and scale the used rows to a norm of at most max_norm."""
     np.copyto(out, weight)
-    used = np.unique(checked(indices, len(weight)))
+    used = np.unique(check_indices(indices, len(weight)))
     norms = np.linalg.norm(weight[used], order, axis=1)
     out[used[norms > max_norm]] *= (max_norm / (norms[norms > max_norm] + 1e-7))[:, None].astype(out.dtype)
 
@@ -132,7 +132,7 @@ def embedding_renorm(weight: Array, indices: Array, max_norm: float, order: floa
 def index_copy(x: Array, dim: int, index: Array, source: Array, *, out: Array) -> None:
     np.copyto(out, x)
     if x.ndim:
-        out[along(dim, x.ndim, checked(index.reshape(-1), x.shape[dim]))] = source
+        out[along(dim, x.ndim, check_indices(index.reshape(-1), x.shape[dim]))] = source
     else:
         np.copyto(out, source.reshape(()))
 
@@ -141,7 +141,7 @@ def index_copy(x: Array, dim: int, index: Array, source: Array, *, out: Array) -
 def index_fill(x: Array, dim: int, index: Array, value: Any, *, out: Array) -> None:
     np.copyto(out, x)
     if x.ndim:
-        out[along(dim, x.ndim, checked(index.reshape(-1), x.shape[dim], negative=True))] = value
+        out[along(dim, x.ndim, check_indices(index.reshape(-1), x.shape[dim], negative=True))] = value
     else:
         np.copyto(out, value, casting="unsafe")
 
@@ -175,7 +175,7 @@ def masked_scatter(x: Array, mask: Array, source: Array, *, out: Array) -> None:
 @TABLE.kernel("aten.one_hot.default", dtypes={DType.int64})
 def one_hot(x: Array, classes: int, *, out: Array) -> None:
     """Encode x (...) -> (..., classes)."""
-    np.equal(checked(x, out.shape[-1])[..., None], np.arange(out.shape[-1]), out=out, casting="unsafe")
+    np.equal(check_indices(x, out.shape[-1])[..., None], np.arange(out.shape[-1]), out=out, casting="unsafe")
 
 
 def _side(right: bool) -> Literal["left", "right"]:

@@ -18,7 +18,7 @@ def with_any_layout(special: Kernel, general: Kernel | None) -> Kernel:
         special: runs if all arrays are row-major.
         general: runs otherwise; None to copy the arrays for `special`.
     """
-    otherwise = _copying(special.function) if general is None else _on_arrays(general)
+    otherwise = _with_copies(special.function) if general is None else _with_conversion(general)
 
     def function(*args: Any, out: Any) -> None:
         (special.function if all(map(_is_row_major, args)) else otherwise)(*args, out=out)
@@ -33,17 +33,17 @@ def _is_row_major(arg: Any) -> bool:
     return all(map(_is_row_major, arg)) if isinstance(arg, list) else True
 
 
-def _copying(function: Callable[..., None]) -> Callable[..., None]:
-    return lambda *args, out: function(*map(_row_major, args), out=out)
+def _with_copies(function: Callable[..., None]) -> Callable[..., None]:
+    return lambda *args, out: function(*map(_to_row_major, args), out=out)
 
 
-def _row_major(arg: Any) -> Any:
+def _to_row_major(arg: Any) -> Any:
     if isinstance(arg, list):
-        return [_row_major(a) for a in arg]
+        return [_to_row_major(a) for a in arg]
     return arg.copy(order="C") if isinstance(arg, np.ndarray) and not arg.flags.c_contiguous else arg
 
 
-def _on_arrays(kernel: Kernel) -> Callable[..., None]:
+def _with_conversion(kernel: Kernel) -> Callable[..., None]:
     """Return the kernel's function over NumPy arrays, with its conversion."""
     convert = kernel.convert
     if convert is None:

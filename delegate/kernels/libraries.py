@@ -80,9 +80,9 @@ def select_tables(
     tables: dict[str, KernelTable] = {}
     several = isinstance(request, Iterable) and not isinstance(request, str | KernelTable)
     items: Iterable[str | KernelTable] = request if several else [request]  # type: ignore[assignment,list-item]
-    chosen = [item if isinstance(item, KernelTable) else _required(item, known, library) for item in items]
+    chosen = [item if isinstance(item, KernelTable) else _require_table(item, known, library) for item in items]
     if all(table.library != PORTABLE for table in chosen):
-        chosen.append(_required(PORTABLE, known, library))
+        chosen.append(_require_table(PORTABLE, known, library))
     for table in chosen:
         if table.library in tables:
             raise KernelError(
@@ -93,7 +93,7 @@ def select_tables(
     return tuple(tables.values())
 
 
-def _required(name: str, known: Collection[str], library: Callable[[str], KernelLibrary]) -> KernelTable:
+def _require_table(name: str, known: Collection[str], library: Callable[[str], KernelLibrary]) -> KernelTable:
     if not isinstance(name, str):
         raise KernelError(f"a {type(name).__name__} is no kernel library", remedy="give names and KernelTables")
     if name not in known:
@@ -145,10 +145,10 @@ def load_library(claims: tuple[Plugin, ...], blocked: Collection[str]) -> Kernel
     except (Exception, SystemExit) as error:
         absent = isinstance(error, ModuleNotFoundError) and error.name == ON_DEMAND.get(name, "")
         return _unavailable(plugin) if absent else _broken(plugin, f"fails to import: {one_line(error)}", error)
-    return _checked(plugin, table)
+    return _check_table(plugin, table)
 
 
-def _checked(plugin: Plugin, table: object) -> KernelLibrary:
+def _check_table(plugin: Plugin, table: object) -> KernelLibrary:
     if not isinstance(table, KernelTable):
         return _broken(plugin, f"gives {type(table).__name__} at {plugin.value}, not a KernelTable")
     if table.library != plugin.name:

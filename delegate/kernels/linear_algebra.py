@@ -19,7 +19,7 @@ _FLOATS = COMPLEX | {DType.float32, DType.float64}
 _DTYPES = _FLOATS | {DType.int32}  # int32 for pivots, and for status codes, 0 on success
 
 
-def _transposed(x: Array, conjugate: bool = False) -> Array:
+def _transpose(x: Array, conjugate: bool = False) -> Array:
     return np.conjugate(x.swapaxes(-1, -2)) if conjugate else x.swapaxes(-1, -2)
 
 
@@ -27,7 +27,7 @@ def _solve(matrix: Array, right: Array, left: bool = True) -> Array:
     """Return X with matrix @ X = right, or X @ matrix = right."""
     if left:
         return np.linalg.solve(matrix, right)
-    return _transposed(np.linalg.solve(_transposed(matrix), _transposed(right)))
+    return _transpose(np.linalg.solve(_transpose(matrix), _transpose(right)))
 
 
 def _solve_triangle(triangle: Array, right: Array, upper: bool) -> Array:
@@ -85,7 +85,7 @@ def _row_order(pivots: Array, rows: int) -> Array:
 
 def _permutation(pivots: Array, rows: int, dtype: np.dtype[Any]) -> Array:
     """Return P with P @ L @ U equal to the factored matrix."""
-    return _transposed(np.eye(rows, dtype=dtype)[_row_order(pivots, rows)])
+    return _transpose(np.eye(rows, dtype=dtype)[_row_order(pivots, rows)])
 
 
 def _triangles(factors: Array) -> tuple[Array, Array]:
@@ -123,7 +123,7 @@ def lu_unpack(factors: Array, pivots: Array, data: bool, permutation: bool, *, o
 def linalg_lu_solve(factors: Array, pivots: Array, right: Array, left: bool, adjoint: bool, *, out: Array) -> None:
     lower, upper = _triangles(factors)
     matrix = _permutation(pivots, factors.shape[-2], factors.dtype) @ lower @ upper
-    out[...] = _solve(_transposed(matrix, True) if adjoint else matrix, right, left)
+    out[...] = _solve(_transpose(matrix, True) if adjoint else matrix, right, left)
 
 
 @TABLE.kernel("aten._linalg_det.default", dtypes=_DTYPES)
@@ -172,17 +172,17 @@ def cholesky(x: Array, upper: bool, *, out: Array) -> None:
 def cholesky_solve(right: Array, factor: Array, upper: bool, *, out: Array) -> None:
     """Solve for the matrix with this factor."""
     lower = _lower(factor, upper)
-    out[...] = _solve_triangle(_transposed(lower, True), _solve_triangle(lower, right, False), True)
+    out[...] = _solve_triangle(_transpose(lower, True), _solve_triangle(lower, right, False), True)
 
 
 @TABLE.kernel("aten.cholesky_inverse.default", dtypes=_FLOATS)
 def cholesky_inverse(factor: Array, upper: bool, *, out: Array) -> None:
     lower = _lower(factor, upper)
-    out[...] = np.linalg.inv(lower @ _transposed(lower, True))
+    out[...] = np.linalg.inv(lower @ _transpose(lower, True))
 
 
 def _lower(factor: Array, upper: bool) -> Array:
-    return _transposed(np.triu(factor), True) if upper else np.tril(factor)
+    return _transpose(np.triu(factor), True) if upper else np.tril(factor)
 
 
 @TABLE.kernel("aten.linalg_solve_triangular.default", dtypes=_FLOATS)
@@ -193,7 +193,7 @@ def linalg_solve_triangular(
     if left:
         out[...] = _solve_triangle(triangle, right, upper)
     else:
-        out[...] = _transposed(_solve_triangle(_transposed(triangle), _transposed(right), not upper))
+        out[...] = _transpose(_solve_triangle(_transpose(triangle), _transpose(right), not upper))
 
 
 @TABLE.kernel("aten.triangular_solve.default", dtypes=_FLOATS)
@@ -202,7 +202,7 @@ def triangular_solve(
 ) -> None:
     """Compute the solution, and copy the matrix."""
     triangle = _triangle(x, upper, unitriangular)
-    out[0][...] = _solve_triangle(_transposed(triangle) if transpose else triangle, right, upper != transpose)
+    out[0][...] = _solve_triangle(_transpose(triangle) if transpose else triangle, right, upper != transpose)
     out[1][...] = x
 
 
@@ -269,7 +269,7 @@ def linalg_pinv(x: Array, atol: Array | None, rtol: Array | None, hermitian: boo
         rtol = np.asarray(0.0 if atol is not None and np.all(atol > 0) else max(x.shape[-2:]) * np.finfo(x.dtype).eps)
     least = np.maximum(np.asarray(0.0 if atol is None else atol)[..., None], rtol[..., None] * values[..., :1])
     inverse = np.where(values > least, 1 / values, 0).astype(values.dtype)
-    out[...] = _transposed(right, True) @ (inverse[..., None] * _transposed(left, True))
+    out[...] = _transpose(right, True) @ (inverse[..., None] * _transpose(left, True))
 
 
 @TABLE.kernel("aten.linalg_matrix_exp.default", "aten.matrix_exp.default", dtypes=_FLOATS)

@@ -13,7 +13,7 @@ from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import put, row_blocks
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import FLOAT, INT
-from delegate.kernels.windows import last, padded, spread, taps
+from delegate.kernels.windows import last, pad_axes, spread, taps
 from delegate.program.dtypes import DType
 
 _FLOAT = FLOAT - {DType.float16}
@@ -35,7 +35,7 @@ def _surround(
     """Pad the array so that every window is inside, also the last windows that ceil_mode adds."""
     axes = zip(x.shape[-len(kernel) :], kernel, stride, padding, dilation, count, strict=True)
     after = [max((o - 1) * s + (k - 1) * d + 1 - n - p, 0) for n, k, s, p, d, o in axes]
-    return padded(x, padding, after, value)
+    return pad_axes(x, padding, after, value)
 
 
 def _fold(

@@ -34,7 +34,7 @@ _RENAMED = {
 }  # fmt: skip
 
 
-def _like(prim: str, aten: str) -> None:
+def _register_like(prim: str, aten: str) -> None:
     rows = TABLE.rows(f"aten.{aten}")
     assert rows, aten
     for row in rows:
@@ -43,9 +43,9 @@ def _like(prim: str, aten: str) -> None:
 
 for _overload, _names in _LIKE_ATEN.items():
     for _name in _names.split():
-        _like(_name, f"{_name}.{_overload}")
+        _register_like(_name, f"{_name}.{_overload}")
 for _name, _other in _RENAMED.items():
-    _like(_name, _other)
+    _register_like(_name, _other)
 
 
 def _binary(ufunc: np.ufunc, x: Any, y: Any, *, out: Array) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from delegate.kernels.half_precision import Array
-from delegate.kernels.indexing import checked
+from delegate.kernels.indexing import check_indices
 from delegate.kernels.operands import BLOCK, along, blocks, level
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import INT, F
@@ -164,7 +164,7 @@ def round_per_token(x: Array, scales: Array, zero_points: Array, low: int, high:
 @TABLE.kernel("joined.embedding.default", dtypes=_DTYPES)
 def embedding(weight: Array, scales: Array, zero_points: Array | None, indices: Array, *, out: Array) -> None:
     """Dequantize rows of weight (rows, width) with scales, zero_points (rows), by indices (...) -> (..., width)."""
-    rows = checked(indices, len(weight))
+    rows = check_indices(indices, len(weight))
     zeros = None if zero_points is None else zero_points[rows][..., None]
     _decode(weight[rows], zeros, scales[rows][..., None], out)
 

@@ -133,7 +133,7 @@ def _count(rows: slice) -> int:
     return count
 
 
-def _layers(
+def _run_layers(
     cell: Cell,
     x: Array,
     steps: Sequence[slice],
@@ -191,7 +191,7 @@ def _layers(
     return x
 
 
-def _padded(
+def _run_padded(
     cell: Cell, x: Array, hx: Any, parameters: Sequence[Array], has_biases: bool, layers: int, dropout: float,
     train: bool, bidirectional: bool, batch_first: bool, *, out: tuple[Array, ...],
 ) -> None:  # fmt: skip
@@ -200,20 +200,20 @@ def _padded(
     by_step, result = (x.swapaxes(0, 1), out[0].swapaxes(0, 1)) if batch_first else (x, out[0])
     count, batch, features = by_step.shape
     steps = [slice(t * batch, (t + 1) * batch) for t in range(count)]
-    outputs = _layers(
+    outputs = _run_layers(
         cell, by_step.reshape(count * batch, features), steps, states, parameters, has_biases,
         dropout if train else 0.0, 1 + bidirectional, out[1:],
     )  # fmt: skip
     np.copyto(result, outputs.reshape(result.shape))
 
 
-def _packed(
+def _run_packed(
     cell: Cell, x: Array, sizes: Array, hx: Any, parameters: Sequence[Array], has_biases: bool, layers: int,
     dropout: float, train: bool, bidirectional: bool, *, out: tuple[Array, ...],
 ) -> None:  # fmt: skip
     """Run layers on x (rows, features) of a packed sequence; sizes (steps) of sequences per step fall."""
     states = hx if isinstance(hx, list) else [hx]
-    outputs = _layers(
+    outputs = _run_layers(
         cell, x, list(_runs(sizes)), states, parameters, has_biases, dropout if train else 0.0, 1 + bidirectional,
         out[1:],
     )  # fmt: skip
@@ -234,5 +234,5 @@ _CELLS: dict[str, Cell] = {
     "rnn_relu": partial(_plain_cell, _relu),
 }
 for _op, _cell in _CELLS.items():
-    TABLE.kernel(f"aten.{_op}.input", dtypes=WIDE, whole=True, random=True)(partial(_padded, _cell))
-    TABLE.kernel(f"aten.{_op}.data", dtypes=WIDE | {DType.int64}, whole=True, random=True)(partial(_packed, _cell))
+    TABLE.kernel(f"aten.{_op}.input", dtypes=WIDE, whole=True, random=True)(partial(_run_padded, _cell))
+    TABLE.kernel(f"aten.{_op}.data", dtypes=WIDE | {DType.int64}, whole=True, random=True)(partial(_run_packed, _cell))

@@ -61,10 +61,10 @@ def _cubic(size: int, count: int, scale: float | None, align_corners: bool, dtyp
     center = _centers(size, count, scale, align_corners, dtype)
     low = np.floor(center)
     places = low.astype(np.int64)[:, None] + np.arange(-1, 3)
-    return places.clip(0, size - 1), keys(np.abs(center[:, None] - places), -0.75)
+    return places.clip(0, size - 1), cubic_kernel(np.abs(center[:, None] - places), -0.75)
 
 
-def keys(x: Array, a: float) -> Array:
+def cubic_kernel(x: Array, a: float) -> Array:
     """Evaluate Keys' cubic kernel at distances x >= 0."""
     inner = ((a + 2) * x - (a + 3)) * x * x + 1
     outer = ((x - 5) * x + 8) * x * a - 4 * a
@@ -146,11 +146,11 @@ def resample(taps: Callable[..., Taps], x: Array, scales: Sequence[float | None]
 
 def _method(places: Array, weights: Array, size: int) -> Callable[[Array, Array, Array, int], Array]:
     if max(len(places), _LONG) < places.shape[1]:
-        return _by_output
-    return _sliced if _is_regular(places, weights, size) else _gathered
+        return _sum_per_output
+    return _sum_slices if _is_regular(places, weights, size) else _sum_taps
 
 
-def _gathered(x: Array, places: Array, weights: Array, axis: int) -> Array:
+def _sum_taps(x: Array, places: Array, weights: Array, axis: int) -> Array:
     shape = (-1, *[1] * (-axis - 1))
     total = x.take(places[:, 0], axis=axis)
     total *= weights[:, 0].reshape(shape)
@@ -161,8 +161,8 @@ def _gathered(x: Array, places: Array, weights: Array, axis: int) -> Array:
     return total
 
 
-def _by_output(x: Array, places: Array, weights: Array, axis: int) -> Array:
-    """Compute `_gathered` for fewer outputs than taps: one output after the other, each a product with its weights."""
+def _sum_per_output(x: Array, places: Array, weights: Array, axis: int) -> Array:
+    """Compute `_sum_taps` for fewer outputs than taps: one output after the other, each a product with its weights."""
     shape = list(x.shape)
     shape[axis] = len(places)
     total = np.empty(shape, x.dtype)
@@ -183,8 +183,8 @@ def _is_regular(places: Array, weights: Array, size: int) -> bool:
     return bool((steps == steps[0]).all() and (same == same[0]).all())
 
 
-def _sliced(x: Array, places: Array, weights: Array, axis: int) -> Array:
-    """Compute `_gathered` for `_is_regular` axes: slices replace places, except at the ends."""
+def _sum_slices(x: Array, places: Array, weights: Array, axis: int) -> Array:
+    """Compute `_sum_taps` for `_is_regular` axes: slices replace places, except at the ends."""
     (count, taps), factor = places.shape, len(places) // x.shape[axis]
     shape = list(x.shape)
     shape[axis] = count
@@ -192,7 +192,7 @@ def _sliced(x: Array, places: Array, weights: Array, axis: int) -> Array:
     source, result = np.moveaxis(x, axis, 0), np.moveaxis(total, axis, 0)
     edge = taps * factor
     for ends in (slice(0, edge), slice(count - edge, count)):
-        result[ends] = np.moveaxis(_gathered(x, places[ends], weights[ends], axis), axis, 0)
+        result[ends] = np.moveaxis(_sum_taps(x, places[ends], weights[ends], axis), axis, 0)
     for phase in range(edge, edge + factor):
         target = result[phase : count - edge : factor]
         parts = (source[first : first + len(target)] for first in places[phase])
@@ -284,12 +284,12 @@ _INTERPOLATED: dict[str, tuple[int, Callable[..., Taps]]] = {
     "upsample_trilinear3d": (3, _linear),
     "upsample_bicubic2d": (2, _cubic),
     "_upsample_bilinear2d_aa": (2, partial(_antialiased, 1.0, _triangle)),
-    "_upsample_bicubic2d_aa": (2, partial(_antialiased, 2.0, partial(keys, a=-0.5))),
+    "_upsample_bicubic2d_aa": (2, partial(_antialiased, 2.0, partial(cubic_kernel, a=-0.5))),
 }
 _BYTES: dict[str, tuple[int, Callable[[Array], Array], bool]] = {
     "upsample_bilinear2d": (1, _triangle, False),
     "_upsample_bilinear2d_aa": (1, _triangle, True),
-    "_upsample_bicubic2d_aa": (2, partial(keys, a=-0.5), True),
+    "_upsample_bicubic2d_aa": (2, partial(cubic_kernel, a=-0.5), True),
 }
 for _overload in ("default", "vec"):
     for _op, _how in _BYTES.items():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from delegate.kernels.half_precision import Array
-from delegate.kernels.indexing import checked
+from delegate.kernels.indexing import check_indices
 from delegate.kernels.operands import along
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, COMPLEX, REAL
@@ -49,12 +49,12 @@ def _places(x: Array, dim: int, index: Array) -> Array:
     axis = dim % x.ndim
     step = math.prod(x.shape[axis + 1 :])
     offsets = _offsets if index.size <= _MAX_CACHED else _offsets.__wrapped__
-    places = checked(index, x.shape[axis]) * step if step > 1 else checked(index, x.shape[axis])
+    places = check_indices(index, x.shape[axis]) * step if step > 1 else check_indices(index, x.shape[axis])
     result: Array = places if x.ndim == 1 else places + offsets(index.shape, x.shape, axis)
     return result
 
 
-def _part(source: Any, index: Array) -> Any:
+def _used_part(source: Any, index: Array) -> Any:
     """Return the part of the source that the index uses; scalars are returned unchanged."""
     return source[tuple(slice(n) for n in index.shape)] if isinstance(source, np.ndarray) else source
 
@@ -76,7 +76,7 @@ def gather(x: Array, dim: int, index: Array, sparse_grad: bool, *, out: Array) -
 def scatter(x: Array, dim: int, index: Array, source: Any, *, out: Array) -> None:
     out, index, source = _copy(x, index, source, out)
     if index.size:
-        part = _part(source, index)
+        part = _used_part(source, index)
         out.reshape(-1, copy=False)[_places(out, dim, index)] = part
 
 
@@ -95,7 +95,7 @@ def scatter_reduce(x: Array, dim: int, index: Array, source: Any, how: str, incl
     """Combine each place's own value (unless not include_self) with all source values for this place."""
     out, index, source = _copy(x, index, source, out)
     if index.size:
-        part = _part(source, index)
+        part = _used_part(source, index)
         places = _places(out, dim, index).reshape(-1)
         flat = part.reshape(-1) if isinstance(part, np.ndarray) else part
         _combine(out.reshape(-1, copy=False), (places,), flat, how, include_self)
@@ -106,7 +106,7 @@ def index_reduce(x: Array, dim: int, index: Array, source: Array, how: str, incl
     """Reduce whole slices like `scatter_reduce`; index (n) names the slice of `x` for every slice of the source."""
     out, index, source = _copy(x, index, source, out)
     if index.size:
-        _combine(out, slices(dim, out.ndim, checked(index, out.shape[dim])), source, how, include_self)
+        _combine(out, slices(dim, out.ndim, check_indices(index, out.shape[dim])), source, how, include_self)
 
 
 def _combine(out: Array, places: tuple[Any, ...], source: Any, how: str, include_self: bool) -> None:

@@ -93,7 +93,7 @@ def _safe_softmax(x: Array, axis: int, out: Array) -> None:
     np.divide(out, np.where(sums == 0, 1, sums), out=out)
 
 
-def _along(function: Callable[[Array, int, Array], None], x: Array, dim: int, *_: Any, out: Array) -> None:
+def _apply_along(function: Callable[[Array, int, Array], None], x: Array, dim: int, *_: Any, out: Array) -> None:
     """Apply a function along a dimension; the other arguments only choose the dtype, which `out` has."""
     x = cast(x, out.dtype)
     same_shape(x, out)
@@ -121,4 +121,4 @@ for _function, _ops in (
     (_log_softmax, ("aten._log_softmax.default", "aten.log_softmax.int")),
     (_safe_softmax, ("aten._safe_softmax.default",)),
 ):
-    TABLE.kernel(*_ops, dtypes=WIDE | INT | BOOL)(partial(_along, _function))
+    TABLE.kernel(*_ops, dtypes=WIDE | INT | BOOL)(partial(_apply_along, _function))

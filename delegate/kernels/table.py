@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from delegate.errors import KernelError
-from delegate.kernels.half_precision import HALF, widened, widened_allocating
+from delegate.kernels.half_precision import HALF, widen_allocating_kernel, widen_kernel
 from delegate.kernels.kernel import Kernel
 from delegate.kernels.layouts import with_any_layout
 from delegate.program.dtypes import DType
@@ -158,14 +158,14 @@ class KernelTable:
         wide = self._row(op, (requested - HALF) | {DType.float32}, allocates)
         if wide is None or wide.is_view:
             return None
-        widen = widened_allocating if allocates else widened
+        widen = widen_allocating_kernel if allocates else widen_kernel
         return replace(wide, function=widen(wide.function, requested), dtypes=requested)
 
     def _row(self, op: str, requested: frozenset[DType], allocates: bool) -> Kernel | None:
         known = [k for k in self._rows.get(op, ()) if requested <= k.dtypes]
         rows = [k for k in known if k.allocates == allocates]
         if known and not rows and not allocates:  # another value with as many elements determines the sizes
-            return replace(known[0], function=partial(_filling, known[0].function), allocates=False)
+            return replace(known[0], function=partial(_fill_results, known[0].function), allocates=False)
         general = next((k for k in rows if not k.contiguous), None)
         special = next((k for k in rows if k.contiguous), None)
         return with_any_layout(special, general) if special and general else special or general
@@ -181,7 +181,7 @@ class KernelTable:
         return op in self._rows
 
 
-def _filling(function: Callable[..., Any], *args: Any, out: Any) -> None:
+def _fill_results(function: Callable[..., Any], *args: Any, out: Any) -> None:
     """Call a function that allocates its results, and copy them into memory of the expected sizes."""
     results = function(*args)
     for target, result in zip(*((x if isinstance(x, tuple) else (x,)) for x in (out, results)), strict=True):

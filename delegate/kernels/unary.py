@@ -109,12 +109,12 @@ def frac(x: Array, *, out: Array) -> None:
     np.subtract(x, out, out=out)
 
 
-def _scaled(factor: float, x: Array, *, out: Array) -> None:
+def _scale(factor: float, x: Array, *, out: Array) -> None:
     np.multiply(cast(x, out.dtype), factor, out=out)
 
 
-TABLE.kernel("aten.deg2rad.default", dtypes=WIDE | INT | BOOL)(partial(_scaled, math.pi / 180))
-TABLE.kernel("aten.rad2deg.default", dtypes=WIDE | INT | BOOL)(partial(_scaled, 180 / math.pi))
+TABLE.kernel("aten.deg2rad.default", dtypes=WIDE | INT | BOOL)(partial(_scale, math.pi / 180))
+TABLE.kernel("aten.rad2deg.default", dtypes=WIDE | INT | BOOL)(partial(_scale, 180 / math.pi))
 
 
 @TABLE.kernel("aten.logit.default", "aten.special_logit.default", dtypes=WIDE | INT | BOOL)

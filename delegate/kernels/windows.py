@@ -23,7 +23,7 @@ def last(*index: Any) -> Any:
     return (..., *index)
 
 
-def padded(x: Array, before: Sequence[int], after: Sequence[int], value: Any = 0) -> Array:
+def pad_axes(x: Array, before: Sequence[int], after: Sequence[int], value: Any = 0) -> Array:
     """Pad the last axes with a value; return the array itself if there is nothing to pad."""
     if not any(before) and not any(after):
         return x

@@ -81,10 +81,10 @@ def _call(source: str, where: str) -> Iterable[Batch]:
         known = [n for n, f in vars(module).items() if callable(f) and not n.startswith("_")]
         what = f"module {module_name} has no function {name!r}"
         raise InputError(what, where=where, remedy=did_you_mean(name, known))
-    return _yielded(function, source, where)
+    return _iterate(function, source, where)
 
 
-def _yielded(function: Callable[[], Iterable[Batch]], source: str, where: str) -> Iterator[Batch]:
+def _iterate(function: Callable[[], Iterable[Batch]], source: str, where: str) -> Iterator[Batch]:
     """Yield the batches of a function; turn its exceptions into InputError."""
     try:
         yield from function()
@@ -92,7 +92,7 @@ def _yielded(function: Callable[[], Iterable[Batch]], source: str, where: str) -
         raise InputError(f"{source} failed: {one_line(error)}", where=where, remedy=_GIVE) from error
 
 
-class Checked:
+class CalibrationBatches:
     """Batches as arguments of an exported program, each checked when it is read.
 
     Args:

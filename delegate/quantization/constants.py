@@ -20,9 +20,9 @@ def fold(module: GraphModule, is_selected: Callable[[Node], bool]) -> None:
 
     Args:
         module: the module; its weights are its attributes.
-        wanted: selects the nodes to replace. Earlier nodes may be constants already when it is called.
+        is_selected: selects the nodes to replace. Earlier nodes may be constants already when it is called.
     """
-    fixed, values = set(_fixed(module)), dict[Node, Any]()
+    fixed, values = set(_fixed_nodes(module)), dict[Node, Any]()
     names = _unused_names(module)
     for node in list(module.graph.nodes):
         if node in fixed and node.op == "call_function" and is_selected(node):
@@ -38,8 +38,8 @@ def _unused_names(module: GraphModule) -> Iterator[str]:
     return (name for number in itertools.count() if not hasattr(module, name := f"_constant_{number}"))
 
 
-def _fixed(module: GraphModule) -> Iterator[Node]:
-    written = set(_written(module))
+def _fixed_nodes(module: GraphModule) -> Iterator[Node]:
+    written = set(_written_attributes(module))
     fixed = set[Node]()
     for node in module.graph.nodes:
         if node.op == "get_attr":
@@ -59,7 +59,7 @@ def _is_pure(node: Node) -> bool:
     return isinstance(node.target, OpOverloadPacket) or node.target is operator.getitem
 
 
-def _written(module: GraphModule) -> Iterator[str]:
+def _written_attributes(module: GraphModule) -> Iterator[str]:
     """Yield the attributes that a node of the graph writes to, directly or through a view."""
     for node in module.graph.nodes:
         if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:

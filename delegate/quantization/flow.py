@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from delegate.edge.node import tensors
 from delegate.errors import ConfigError, DelegateError, ExportError
 from delegate.plugins import one_line
-from delegate.quantization.calibration import Batch, Checked
+from delegate.quantization.calibration import Batch, CalibrationBatches
 from delegate.quantization.constants import fold
 from delegate.quantization.observers import FittingHistogram, FittingMinMax
 from delegate.quantization.quantizer import BackendQuantizer
@@ -63,10 +63,10 @@ def prepare(
     """
     choice = Choice(settings, registry)
     choice.require_matches([program.graph])
-    return _prepared(program, choice, qat=qat, registry=registry)
+    return _prepare(program, choice, qat=qat, registry=registry)
 
 
-def _prepared(program: ExportedProgram, choice: Choice, *, qat: bool, registry: Registry | None) -> Prepared:
+def _prepare(program: ExportedProgram, choice: Choice, *, qat: bool, registry: Registry | None) -> Prepared:
     """Prepare a program; the settings are already checked against the graphs of all methods."""
     from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e, prepare_qat_pt2e
 
@@ -171,14 +171,14 @@ def quantize_methods(
     choice = Choice(settings, registry)
     choice.require_matches(program.graph for program in programs.values())
     return {
-        name: _quantized(
-            name, _prepared(program, choice, qat=False, registry=registry), calibration.get(name), batches, progress
+        name: _quantize_method(
+            name, _prepare(program, choice, qat=False, registry=registry), calibration.get(name), batches, progress
         )
         for name, program in programs.items()
     }
 
 
-def _quantized(
+def _quantize_method(
     name: str,
     prepared: Prepared,
     calibration: Iterable[Batch] | None,
@@ -191,7 +191,7 @@ def _quantized(
             what = f"static quantization measures the range of activations, and {name!r} has no calibration data"
             raise ConfigError(what, where="quantization.calibration", remedy="give some, or a dynamic scheme")
         with torch.no_grad(), _quiet():
-            for number, (args, kwargs) in enumerate(Checked(calibration, prepared.program, batches), 1):
+            for number, (args, kwargs) in enumerate(CalibrationBatches(calibration, prepared.program, batches), 1):
                 prepared.module(*args, **kwargs)
                 if progress is not None:
                     progress(number)
@@ -257,7 +257,7 @@ def _vanishes(module: GraphModule, node: Node, observer: Any) -> bool:
     source = node.args[0]
     if isinstance(source, Node) and source.op == "get_attr":
         weight = operator.attrgetter(str(source.target))(module).detach()
-        steps = _spread(observer.calculate_qparams()[0], weight.shape, getattr(observer, "ch_axis", 0))
+        steps = _expand_scale(observer.calculate_qparams()[0], weight.shape, getattr(observer, "ch_axis", 0))
         nonzero = (weight.abs() / steps)[weight != 0]
         if not nonzero.numel():
             return False
@@ -272,7 +272,7 @@ def _vanishes(module: GraphModule, node: Node, observer: Any) -> bool:
     return few or (counts and observer.vanishing() > _MAX_VANISHING)
 
 
-def _spread(scale: torch.Tensor, sizes: Sequence[int], axis: int) -> torch.Tensor:
+def _expand_scale(scale: torch.Tensor, sizes: Sequence[int], axis: int) -> torch.Tensor:
     """Return the scale of each value of a weight, whose scales are per tensor, per channel of an axis, or per group."""
     if scale.dim() == len(sizes) > 1:
         return scale.repeat_interleave(sizes[-1] // scale.shape[-1], -1)
@@ -318,10 +318,10 @@ def _dynamic_shapes(program: ExportedProgram) -> Any:
         return None
     args, kwargs = pytree.tree_unflatten(shapes, program.call_spec.in_spec)
     signature = list(args)
-    return tuple(signature) if not kwargs else _named(program, signature, kwargs)
+    return tuple(signature) if not kwargs else _by_argument_name(program, signature, kwargs)
 
 
-def _named(program: ExportedProgram, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
+def _by_argument_name(program: ExportedProgram, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
     names = [str(n) for n in program.graph_signature.user_inputs]
     return dict(zip(names, args, strict=False)) | dict(kwargs)
 

@@ -117,9 +117,10 @@ class FittingHistogram(_CountedSizes, _FittingScale, HistogramObserver):  # type
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
         outliers = self.outliers()
-        if outliers is None:
-            return super().calculate_qparams()
-        return self._calculate_qparams(*map(torch.tensor, outliers.range))
+        if outliers is not None:
+            return self._calculate_qparams(*map(torch.tensor, outliers.range))
+        parameters: tuple[torch.Tensor, torch.Tensor] = super().calculate_qparams()
+        return parameters
 
     def _non_linear_param_search(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Search on values scaled to 1: torchao cubes them, which underflows at 1e-13 and overflows at 1e13."""

@@ -73,13 +73,13 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
 
     def _annotate(self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node) -> None:
         if row.weight is not None:
-            self._layer(scheme, row, node)
+            self._annotate_layer(scheme, row, node)
         elif scheme.activations is not None and not scheme.dynamic:
-            (self._move if row.moves else self._operator)(scheme, row, node)
+            (self._annotate_move if row.moves else self._annotate_operator)(scheme, row, node)
 
     # -- operators that compute ---------------------------------------------------------------------------------------
 
-    def _layer(self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node) -> None:
+    def _annotate_layer(self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node) -> None:
         """Annotate a layer with weights, and in static schemes its result."""
         assert row.weight is not None
         weight = node.args[row.weight]
@@ -95,17 +95,17 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         if not static:
             node.meta[_KEY] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
         else:
-            self._with_result(scheme, row, node, inputs, norms=True)
+            self._annotate_with_result(scheme, row, node, inputs, norms=True)
 
-    def _operator(self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node) -> None:
+    def _annotate_operator(self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node) -> None:
         inputs: dict[Node, Any] = {}
         for position in row.inputs:
             for source in _sources(node, row, (position,)):
                 inputs[source] = self._spec(scheme, source, symmetric=position in row.symmetric)
         if inputs:
-            self._with_result(scheme, row, node, inputs, norms=False)
+            self._annotate_with_result(scheme, row, node, inputs, norms=False)
 
-    def _with_result(
+    def _annotate_with_result(
         self,
         scheme: QuantizationScheme,
         row: QuantizedOperator,
@@ -158,7 +158,7 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
 
     # -- operators that move values -----------------------------------------------------------------------------------
 
-    def _move(self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node) -> None:
+    def _annotate_move(self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node) -> None:
         """Annotate an operator to share the parameters of its inputs, if all of them are integers."""
         sources = list(_sources(node, row))
         if not sources or not all(source in self._coded for source in sources):

@@ -10,7 +10,7 @@ _LOGGERS = ("torchao", "torch.utils._pytree")  # the second warns torchao of dep
 
 
 @contextmanager
-def _silent(names: tuple[str, ...]) -> Iterator[None]:
+def _silence(names: tuple[str, ...]) -> Iterator[None]:
     """Limit these loggers to errors."""
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
@@ -23,5 +23,5 @@ def _silent(names: tuple[str, ...]) -> Iterator[None]:
             logger.setLevel(level)
 
 
-with _silent(_LOGGERS):
+with _silence(_LOGGERS):
     import torchao.quantization.pt2e.quantize_pt2e  # noqa: F401

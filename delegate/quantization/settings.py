@@ -115,11 +115,11 @@ class Choice:
         self.settings, self.known = settings, schemes(settings.backend, registry)
         self.default = settings.scheme or next(iter(self.known))
         self._rules = [
-            _Rule(key, pattern, self._checked(scheme, key))
+            _Rule(key, pattern, self._check_scheme(scheme, key))
             for key in RULES
             for pattern, scheme in getattr(settings, key).items()
         ]
-        self._checked(self.default, "scheme")
+        self._check_scheme(self.default, "scheme")
 
     def require_matches(self, graphs: Iterable[Graph]) -> None:
         """Check that every pattern matches a node of one of the exported graphs.
@@ -139,7 +139,7 @@ class Choice:
                 name = rule.scheme
         return None if name == OFF else self.known[name]
 
-    def _checked(self, scheme: str, key: str) -> str:
+    def _check_scheme(self, scheme: str, key: str) -> str:
         if scheme != OFF and scheme not in self.known:
             what = f"backend {self.settings.backend!r} has no scheme {scheme!r}"
             raise ConfigError(what, where=f"quantization.{key}", remedy=did_you_mean(scheme, [*self.known, OFF]))

@@ -114,8 +114,8 @@ class BackendTests:
         assert state.state is State.OK, state.detail
 
     def test_its_info_is_cheap_and_needs_no_torch(self) -> None:
-        self._installed()
-        assert _process(_STATE, self.backend) == "ok\n"
+        self._require_installed()
+        assert _run_process(_STATE, self.backend) == "ok\n"
 
     def test_its_options_have_a_schema(self) -> None:
         schema = default_registry().aot(self.backend).Options.model_json_schema()
@@ -129,11 +129,11 @@ class BackendTests:
         self._check(awkward)
 
     def test_something_of_it_runs_there(self, case: Case) -> None:
-        report = self._lowered(case).report
+        report = self._lower(case).report
         assert report.partitions, f"{self.backend} takes nothing of it:\n{report}"
 
     def test_two_plans_are_the_same(self, case: Case) -> None:
-        first, second = (self._lowered(case).report for _ in range(2))
+        first, second = (self._lower(case).report for _ in range(2))
         assert first.nodes == second.nodes
         assert [p.nodes for p in first.partitions] == [p.nodes for p in second.partitions]
 
@@ -156,12 +156,14 @@ class BackendTests:
 
     def test_all_outputs_are_filled(self, case: Case) -> None:
         """Check that earlier contents of memory do not change results, and that inputs are not written to."""
-        data, results = self._saved(case), []
+        data, results = self._serialize(case), []
         for byte in (0x00, 0x5A, 0xFF):
             arrays = arrays_of(case.args)
             for array in arrays:
                 array.flags.writeable = False
-            with LoadedProgram(load(data), platform=Platform(allocate=_filled_with(byte)), trust_code=True) as program:
+            with LoadedProgram(
+                load(data), platform=Platform(allocate=_filling_allocator(byte)), trust_code=True
+            ) as program:
                 results.append(program.method("forward").run(arrays))
             for array, original in zip(arrays, arrays_of(case.args), strict=True):
                 assert np.array_equal(array, original, equal_nan=array.dtype.kind in "fc"), "it changed an input"
@@ -173,15 +175,15 @@ class BackendTests:
         """Check that `preprocess` leaves its region unchanged: the fallback and the next plan use the same region."""
         selection, cut = self._regions(case)
         for region in cut.values():
-            before = _description(region)
+            before = _describe(region)
             with suppress(RegionRefused, RegionFailed):  # a backend may reject nodes
                 selection.backends[self.backend].preprocess(region)
-            assert _description(region) == before, "preprocess() changed its region: work on region.copy()"
+            assert _describe(region) == before, "preprocess() changed its region: work on region.copy()"
 
     def test_contexts_and_threads(self, case: Case) -> None:
         """Run contexts concurrently. Each thread has its own inputs, which reveals mixed-up data."""
-        with delegate.load(self._saved(case), trust_code=True) as program:
-            inputs = [[_scaled(a, by) for a in arrays_of(case.args)] for by in (1.0, 0.75, 0.5, 0.25)]
+        with delegate.load(self._serialize(case), trust_code=True) as program:
+            inputs = [[_scale(a, by) for a in arrays_of(case.args)] for by in (1.0, 0.75, 0.5, 0.25)]
             expected = [[r.tobytes() for r in program.method("forward").run(arrays)] for arrays in inputs]
             contexts = [program.context() for _ in inputs]
             with ThreadPoolExecutor(4) as pool:
@@ -191,14 +193,14 @@ class BackendTests:
 
     def test_it_closes_and_opens_again(self, case: Case, tmp_path: Path) -> None:
         """Load a program repeatedly from a mapped file, whose blobs are read-only."""
-        (tmp_path / "case.dlg").write_bytes(self._saved(case))
+        (tmp_path / "case.dlg").write_bytes(self._serialize(case))
         for _ in range(3):
             with delegate.load(tmp_path / "case.dlg", trust_code=True) as program:
                 program.method("forward").run(arrays_of(case.args))
 
     def test_several_at_a_time(self, case: Case) -> None:
         """Run two programs in two threads. Closing one must not affect the other."""
-        data, arrays = self._saved(case), arrays_of(case.args)
+        data, arrays = self._serialize(case), arrays_of(case.args)
         first, second = (delegate.load(data, trust_code=True) for _ in range(2))
         with second:
             expected = [r.tobytes() for r in second.method("forward").run(arrays)]
@@ -209,29 +211,29 @@ class BackendTests:
 
     def test_kernels_run_every_second_node(self, case: Case) -> None:
         """Pin every second node to the kernels: many small partitions then exchange values with kernels."""
-        taken = [n.name for n in self._lowered(case).report.nodes if n.backend == self.backend]
+        taken = [n.name for n in self._lower(case).report.nodes if n.backend == self.backend]
         pins = dict.fromkeys(taken[::2] if len(taken) > 1 else [], "portable")
         self._compare(case, {**self._config, "partitioning": {"node_pins": pins, "min_partition_size": 0}})
 
     def test_it_runs_without_torch(self, case: Case, tmp_path: Path) -> None:
-        self._installed()
-        (tmp_path / "case.dlg").write_bytes(self._saved(case))
+        self._require_installed()
+        (tmp_path / "case.dlg").write_bytes(self._serialize(case))
         np.savez(tmp_path / "inputs.npz", *arrays_of(case.args))
-        _process(_RUN, *(str(tmp_path / name) for name in ("case.dlg", "inputs.npz", "results.npz")))
+        _run_process(_RUN, *(str(tmp_path / name) for name in ("case.dlg", "inputs.npz", "results.npz")))
         with np.load(tmp_path / "results.npz") as saved:
-            self._same([saved[n] for n in saved.files], case, case.args)
+            self._assert_same([saved[n] for n in saved.files], case, case.args)
 
     def test_corrupt_blobs_do_no_harm(self, case: Case, tmp_path: Path) -> None:
         """Open corrupt blobs. Any exception is allowed, but a crash of the process is not."""
-        self._installed()
-        program = load(self._saved(case))
+        self._require_installed()
+        program = load(self._serialize(case))
         for spec in program.delegates:
             if not default_registry().runtime(self.backend)().runs_code(spec.compile_specs):
                 (tmp_path / "blob").write_bytes(program.segments[spec.segment])
-                _process(_OPEN_CORRUPT, self.backend, str(tmp_path / "blob"), json.dumps(spec.compile_specs))
+                _run_process(_OPEN_CORRUPT, self.backend, str(tmp_path / "blob"), json.dumps(spec.compile_specs))
 
     def test_blobs_of_another_version_are_refused(self, case: Case) -> None:
-        program = load(self._saved(case))
+        program = load(self._serialize(case))
         assert program.delegates, "nothing of it is lowered"
         runtime = default_registry().runtime(self.backend)()
         for spec in program.delegates:
@@ -244,7 +246,7 @@ class BackendTests:
                     runtime, memoryview(other), [memoryview(d) for d in data], spec.compile_specs, trust_code=True
                 )
 
-    def _installed(self) -> None:
+    def _require_installed(self) -> None:
         if default_registry().state(self.backend).owner == IN_PROCESS:
             pytest.skip("it is registered in this process alone: another one does not know it")
 
@@ -252,11 +254,11 @@ class BackendTests:
     def _config(self) -> dict[str, Any]:
         return {"backends": [{"name": self.backend, "options": dict(self.options)}]}
 
-    def _lowered(self, case: Case, config: Mapping[str, Any] | None = None) -> delegate.CompiledProgram:
+    def _lower(self, case: Case, config: Mapping[str, Any] | None = None) -> delegate.CompiledProgram:
         return delegate.to_backend(case.export(), config=config or self._config)
 
-    def _saved(self, case: Case) -> bytes:
-        return serialize(self._lowered(case).program)
+    def _serialize(self, case: Case) -> bytes:
+        return serialize(self._lower(case).program)
 
     def _regions(self, case: Case) -> tuple[Selection, dict[str, Region]]:
         selection, edge = self._edge(case)
@@ -283,12 +285,12 @@ class BackendTests:
             assert same, f"check() changed the metadata of a node ({describe(node)})"
 
     def _compare(self, case: Case, config: Mapping[str, Any] | None = None) -> None:
-        program = self._lowered(case, config)
+        program = self._lower(case, config)
         with delegate.load(serialize(program.program), trust_code=True) as loaded:
             for args in (case.args, *case.others):
-                self._same(loaded.method("forward").run(arrays_of(args)), case, args)
+                self._assert_same(loaded.method("forward").run(arrays_of(args)), case, args)
 
-    def _same(self, results: list[Any], case: Case, args: tuple[Any, ...]) -> None:
+    def _assert_same(self, results: list[Any], case: Case, args: tuple[Any, ...]) -> None:
         with torch.no_grad():
             expected = case.module(*args)
         leaves = [leaf.detach() for leaf in pytree.tree_leaves(expected) if isinstance(leaf, torch.Tensor)]
@@ -312,7 +314,7 @@ def arrays_of(values: Any) -> list[Any]:
     return [(t.view(torch.uint16) if t.dtype is torch.bfloat16 else t).numpy() for t in raw]
 
 
-def _filled_with(byte: int) -> Any:
+def _filling_allocator(byte: int) -> Any:
     """Return an allocator of memory filled with one byte and aligned to 64 bytes."""
 
     def allocate(size: int) -> Any:
@@ -323,18 +325,18 @@ def _filled_with(byte: int) -> Any:
     return allocate
 
 
-def _scaled(array: Any, by: float) -> Any:
+def _scale(array: Any, by: float) -> Any:
     """Return an array of floats multiplied by a factor, other arrays unchanged."""
     return (array * array.dtype.type(by)) if array.dtype.kind == "f" else array
 
 
-def _description(region: Region) -> tuple[Any, ...]:
+def _describe(region: Region) -> tuple[Any, ...]:
     """Return everything of a region that a backend might change."""
     constants = {n.name: (t.shape, t.dtype, arrays_of(t)[0].tobytes()) for n, t in region.constants.items()}
     return str(region.graph), [n.name for n in region.inputs], [n.name for n in region.outputs], constants
 
 
-def _process(code: str, *args: str) -> str:
+def _run_process(code: str, *args: str) -> str:
     """Run code in a separate process and return its output."""
     command = [sys.executable, "-c", code, *args]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)

@@ -1,4 +1,4 @@
-"""torch.compile by this project, and the programs that it lowers."""
+"""Calls torch.compile with this project's backend, and collects the lowered programs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from delegate.dynamo.backend import compile_graph
 
 
 def compiled(function: Callable[..., Any], *, dynamic: bool | None = None, **options: Any) -> Any:
-    """The function, compiled; on XNNPACK where the options name no backends."""
+    """Return the compiled function; on XNNPACK if the options name no backends."""
     return torch.compile(function, backend=compile_graph, dynamic=dynamic, options={"backends": "xnnpack", **options})
 
 
 class Lowered(list[CompiledProgram]):
-    """The programs of the graphs that were compiled, in order."""
+    """The programs of the compiled graphs, in order."""
 
     @property
     def backends(self) -> set[str]:
-        """Where their nodes run."""
+        """Return the backends of the nodes of the programs."""
         return {node.backend for program in self for node in program.report.nodes}

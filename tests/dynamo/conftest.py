@@ -1,4 +1,4 @@
-"""A compiler without memory of other tests, and what it lowers."""
+"""A compiler without state of other tests, and the programs that it lowers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def _forgetful():
 
 @pytest.fixture
 def lowered(monkeypatch: pytest.MonkeyPatch) -> Lowered:
-    """The programs that the test has lowered."""
-    found, original = Lowered(), backend.to_backend
+    """Return the programs that the test lowers."""
+    programs, original = Lowered(), backend.to_backend
 
-    def kept(*args, **kwargs):
-        found.append(original(*args, **kwargs))
-        return found[-1]
+    def recording(*args, **kwargs):
+        programs.append(original(*args, **kwargs))
+        return programs[-1]
 
-    monkeypatch.setattr(backend, "to_backend", kept)
-    return found
+    monkeypatch.setattr(backend, "to_backend", recording)
+    return programs

@@ -1,4 +1,4 @@
-"""The configuration of torch.compile's option: each key has an effect, or is an error that names it."""
+"""The configuration in torch.compile's options: each key has an effect, or is an error that names it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def configured(module: nn.Module, **config: Any) -> Any:
 
 @pytest.mark.parametrize("scheme", ["dynamic_int8", "static_int8"])
 def test_graphs_are_quantized(scheme: str, tmp_path: Path) -> None:
-    """At every batch size, and however often the weights change: errors are those of int8, neither 0 nor large."""
+    """Check errors of int8 size, at every batch size and after any number of changes of the weights."""
     np.savez(tmp_path / "data.npz", np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32))
     torch._dynamo.reset()
     module, data = net(), {"calibration": str(tmp_path / "data.npz")} if scheme == "static_int8" else {}
@@ -94,7 +94,7 @@ def test_weights_that_are_inputs_are_not_quantized() -> None:
 
 
 class Dropping(nn.Module):
-    """A block with dropout that is computed again for gradients."""
+    """A block with dropout that is recomputed for gradients."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,14 +106,14 @@ class Dropping(nn.Module):
 
 def test_checkpoints_with_random_numbers_run_by_torch() -> None:
     torch.manual_seed(0)
-    module, x, found = Dropping().train(), torch.randn(16, 8), []
+    module, x, messages = Dropping().train(), torch.randn(16, 8), []
     for run in (torch.compile(module, backend="aot_eager"), compiled(module)):
         torch._dynamo.reset()
         torch.manual_seed(1)
         module.zero_grad()
         expected = pytest.warns(RuntimeWarning, match=r"torch runs a graph.*run_\w+_rng_state")
-        with expected if found else nullcontext():  # of both graphs, forward and backward
+        with expected if messages else nullcontext():  # of both graphs, forward and backward
             loss = run(x)
             loss.backward()
-        found.append((loss.detach(), module.layer.weight.grad))
-    assert_same(found[1], found[0], tolerance=0)
+        messages.append((loss.detach(), module.layer.weight.grad))
+    assert_same(messages[1], messages[0], tolerance=0)

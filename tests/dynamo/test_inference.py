@@ -1,4 +1,4 @@
-"""Inference by torch.compile: what eager gives, whatever Python does around the graphs."""
+"""Inference by torch.compile equals eager, with any Python code around the graphs."""
 
 from __future__ import annotations
 
@@ -120,9 +120,9 @@ def leaves(value: object) -> list[object]:
     return torch.utils._pytree.tree_leaves(value)
 
 
-def assert_as_eager(found: object, wanted: object) -> None:
-    assert_same(found, wanted)
-    for left, right in zip(leaves(found), leaves(wanted), strict=True):
+def assert_as_eager(actual: object, expected: object) -> None:
+    assert_same(actual, expected)
+    for left, right in zip(leaves(actual), leaves(expected), strict=True):
         assert not isinstance(right, torch.Tensor) or left.stride() == right.stride()
 
 
@@ -134,15 +134,15 @@ def test_functions(function: Callable[[T], object], backends: object) -> None:
         torch.manual_seed(seed)
         mine = torch.randn(4, 6)
         theirs = mine.clone()
-        found, wanted = fast(mine), function(theirs)
-        assert_as_eager(found, wanted)
+        actual, expected = fast(mine), function(theirs)
+        assert_as_eager(actual, expected)
         assert_as_eager(mine, theirs)
-        for left, right in zip(leaves(found), leaves(wanted), strict=True):
+        for left, right in zip(leaves(actual), leaves(expected), strict=True):
             if isinstance(right, torch.Tensor) and right.is_floating_point():  # and what shares memory still does
                 left.add_(1)
                 right.add_(1)
         assert_as_eager(mine, theirs)
-        assert_as_eager(found, wanted)
+        assert_as_eager(actual, expected)
 
 
 def test_a_network_is_one_partition_with_its_weights_inside(lowered: Lowered) -> None:
@@ -172,8 +172,8 @@ def test_pins_by_module(lowered: Lowered) -> None:
     config = {"backends": ["xnnpack"], "partitioning": {"pins": {"head": "portable"}}}
     with torch.no_grad():
         x = image()
-        found = compiled(net, backends=None, config=config)(x)
-        assert_same(found, net(x))
+        result = compiled(net, backends=None, config=config)(x)
+        assert_same(result, net(x))
     assert {n.op for n in lowered[0].report.nodes if n.backend == "portable"} == {"aten.linear.default"}
 
 
@@ -187,7 +187,7 @@ CHANGES: dict[str, Callable[[Net], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_weights_that_change_are_compiled_anew(change: Callable[[Net], object]) -> None:
+def test_changed_weights_are_compiled_again(change: Callable[[Net], object]) -> None:
     net = Net().eval()
     fast = compiled(net)
     with torch.no_grad():
@@ -236,8 +236,8 @@ def test_sizes_that_are_numbers() -> None:
     fast = compiled(lambda x, n: (x.repeat(n, 1) * n, x.shape[0] * n), dynamic=True)
     for rows, n in ((2, 3), (4, 5), (3, 2)):
         x = torch.randn(rows, 4)
-        found, number = fast(x, n)
-        assert_same(found, x.repeat(n, 1) * n)
+        result, number = fast(x, n)
+        assert_same(result, x.repeat(n, 1) * n)
         assert number == rows * n
 
 
@@ -265,28 +265,30 @@ def test_compiling_again_after_a_reset() -> None:
 def test_an_operator_with_effects_runs_on_torch() -> None:
     a, b = (torch.eye(3) * 2).requires_grad_(), torch.ones(3, 1)
     with pytest.warns(RuntimeWarning, match="torch runs a graph that cannot be lowered: .*with_effects"):
-        found = compiled(torch.linalg.solve)(a, b)
-    assert_same(found, b / 2)
+        result = compiled(torch.linalg.solve)(a, b)
+    assert_same(result, b / 2)
 
 
 def test_torchs_own_option_about_guards() -> None:
     net, x = Net().eval(), image()
     options = {"backends": "xnnpack", "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
     with torch.no_grad():
-        found = torch.compile(net, backend=compile_graph, options=options)(x)
-        assert_same(found, net(x))
+        result = torch.compile(net, backend=compile_graph, options=options)(x)
+        assert_same(result, net(x))
 
 
 def test_an_operator_that_only_torch_runs(lowered: Lowered) -> None:
-    @torch.library.custom_op("delegate_tests::odd", mutates_args=())
-    def odd(x: T) -> T:
+    @torch.library.custom_op("delegate_tests::without_kernel", mutates_args=())
+    def without_kernel(x: T) -> T:
         return x * 3
 
-    odd.register_fake(torch.empty_like)
+    without_kernel.register_fake(torch.empty_like)
     x = torch.randn(4, 4)
-    with pytest.warns(RuntimeWarning, match=r"torch runs a graph that cannot be lowered: .*delegate_tests.odd"):
-        found = compiled(lambda x: odd(x) + 1, kernels="portable")(x)
-    assert_same(found, x * 3 + 1)
+    with pytest.warns(
+        RuntimeWarning, match=r"torch runs a graph that cannot be lowered: .*delegate_tests.without_kernel"
+    ):
+        result = compiled(lambda x: without_kernel(x) + 1, kernels="portable")(x)
+    assert_same(result, x * 3 + 1)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +314,7 @@ assert "delegate" in torch._dynamo.list_backends()
 
 
 def test_by_name(tmp_path: Path) -> None:
-    """Torch finds it by its entry point."""
+    """Check that torch finds the backend by its entry point."""
     distribution = tmp_path / "entry-1.0.dist-info"
     distribution.mkdir()
     (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: entry\nVersion: 1.0\n")

@@ -1,4 +1,4 @@
-"""Modules as people write them, called several times with other sizes: results, gradients, and what they write."""
+"""Realistic modules, called several times with other sizes: results, gradients and writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = torch.Tensor
 
 
 class Of(nn.Module):
-    """Layers, and a function of them and the input."""
+    """A module with layers, and a function of the layers and the input."""
 
     def __init__(self, function: Callable[..., Any], **layers: nn.Module) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Of(nn.Module):
 
 
 class Counting(nn.Module):
-    """Writes to a buffer, and to a list of Python's."""
+    """A module that writes to a buffer and to a Python list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Counting(nn.Module):
 
 
 class Tied(nn.Module):
-    """The weights of an embedding are those of the last layer."""
+    """A module whose last layer shares the weights of its embedding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,17 +134,17 @@ def test_as_in_eager(name: str, trains: bool) -> None:
     eager = make().train(trains)
     other = copy.deepcopy(eager)
     ours = compiled(other)
-    for given in [*inputs, inputs[0]]:
-        args = copy.deepcopy(given), copy.deepcopy(given)
+    for args_pair in [*inputs, inputs[0]]:
+        args = copy.deepcopy(args_pair), copy.deepcopy(args_pair)
         with torch.set_grad_enabled(trains):
-            wanted, found = eager(args[0]), ours(args[1])
-        assert_same(found, wanted)
+            expected, actual = eager(args[0]), ours(args[1])
+        assert_same(actual, expected)
         assert_same(args[1], args[0])
-        assert [t.stride() for t in tensors(found) if t.numel() > 1] == [
-            t.stride() for t in tensors(wanted) if t.numel() > 1
+        assert [t.stride() for t in tensors(actual) if t.numel() > 1] == [
+            t.stride() for t in tensors(expected) if t.numel() > 1
         ]
         if trains:
-            for side in (wanted, found):
+            for side in (expected, actual):
                 losses = [(t**2).mean() for t in tensors(side) if t.requires_grad and t.numel()]
                 if losses:
                     sum(losses).backward()

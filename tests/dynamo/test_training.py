@@ -48,9 +48,9 @@ def gradients(net: nn.Module, forward: Callable[[T], T], x: T) -> list[T]:
     x = x.clone().requires_grad_()
     y = forward(x)
     (y * torch.linspace(-1, 1, y.numel()).reshape(y.shape)).sum().backward()
-    found = [x.grad, *(p.grad for p in net.parameters())]
+    values = [x.grad, *(p.grad for p in net.parameters())]
     net.zero_grad()
-    return [y.detach(), *found]
+    return [y.detach(), *values]
 
 
 @pytest.mark.parametrize("backends", ["xnnpack", []])
@@ -165,7 +165,7 @@ def test_such_an_operator_on_what_needs_no_gradients() -> None:
 
 
 def test_what_is_differentiated_is_verified() -> None:
-    """Also where a network writes to its statistics, and where autograd is switched off within."""
+    """Check also networks that write to their statistics or switch autograd off inside."""
 
     class Net(nn.Module):
         def __init__(self) -> None:

@@ -19,7 +19,7 @@ NAMES = (*zoo.ZOO, *MORE)
 SLOW = [pytest.param(n, marks=() if n in ("vit_tiny", "bert_mini") else pytest.mark.slow) for n in NAMES]
 
 
-def made(name: str) -> tuple[torch.nn.Module, zoo.Inputs]:
+def build(name: str) -> tuple[torch.nn.Module, zoo.Inputs]:
     if name in zoo.ZOO:
         return zoo.make(name)
     torch.manual_seed(0)
@@ -29,10 +29,10 @@ def made(name: str) -> tuple[torch.nn.Module, zoo.Inputs]:
 
 @pytest.mark.parametrize("name", SLOW)
 def test_inference(name: str, lowered: Lowered) -> None:
-    net, inputs = made(name)
+    net, inputs = build(name)
     with zoo.libraries(), torch.no_grad():
-        found, wanted = compiled(net)(*inputs), net(*inputs)
-    found, wanted = (pytree.tree_leaves(dict(v) if hasattr(v, "keys") else v) for v in (found, wanted))
-    assert_same(found, wanted, 1e-4)
+        actual, expected = compiled(net)(*inputs), net(*inputs)
+    actual, expected = (pytree.tree_leaves(dict(v) if hasattr(v, "keys") else v) for v in (actual, expected))
+    assert_same(actual, expected, 1e-4)
     (program,) = lowered
     assert sum(p.work for p in program.report.partitions) > 0.99

@@ -1,4 +1,4 @@
-"""Runs a portable kernel as the runtime does, and compares it with torch eager."""
+"""Calls portable kernels as the runtime does, and compares them with torch eager."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _TOLERANCE = {
 
 
 def check(op: OpOverload, *args: Any, rtol: float | None = None, atol: float | None = None, **kwargs: Any) -> None:
-    """Assert that the kernel of `op` gives what torch gives: shapes, dtypes, values (NaN and infinity included).
+    """Assert that the kernel of `op` returns what torch returns: shapes, dtypes, values, NaN and infinity.
 
-    Integers and bools are compared exactly, the others by their dtype's tolerance unless `rtol` or `atol` is given.
+    Integers and bools are compared exactly, others by their dtype's tolerance unless `rtol` or `atol` is set.
     """
     expected = op(*args, **kwargs)
     expected = tuple(expected) if isinstance(expected, tuple | list) else (expected,)
-    found = run(op, *args, expected=expected, **kwargs)
-    for index, (e, f) in enumerate(zip(expected, found, strict=True)):
+    results = run(op, *args, expected=expected, **kwargs)
+    for index, (e, f) in enumerate(zip(expected, results, strict=True)):
         if e is None:
             continue
         where = f"{op} result {index} for {describe(args)}, {describe(kwargs)}"
@@ -56,7 +56,7 @@ def check(op: OpOverload, *args: Any, rtol: float | None = None, atol: float | N
 def run(
     op: OpOverload, *args: Any, expected: tuple[torch.Tensor | None, ...], **kwargs: Any
 ) -> tuple[torch.Tensor | None, ...]:
-    """The kernel's results, in memory that was filled with garbage before. `expected` gives shapes and dtypes."""
+    """Return the kernel's results, in memory that was filled with garbage. `expected` has their shapes and dtypes."""
     filled = schema_arguments(op, args, kwargs)
     dtypes = {dtype_of(t.dtype) for t in (*tensors_in(filled), *tensors_in(list(expected)))}
     known = [t for t in dtypes if t is not None]
@@ -75,8 +75,8 @@ def run(
             for result in results:
                 assert result.size == 0 or np.shares_memory(result, arguments[0]), f"{op} copies"
         elif kernel.allocates:
-            made = kernel.function(*arguments)
-            results = made if isinstance(made, tuple) else (made,)
+            returned = kernel.function(*arguments)
+            results = returned if isinstance(returned, tuple) else (returned,)
             assert not any(np.shares_memory(r, a) for r in results for a in tensors_in_runtime(arguments))
         else:
             results = tuple(None if t is None else garbage(t) for t in expected)
@@ -96,7 +96,7 @@ def _can_be_result(first: Any, result: np.ndarray) -> bool:
 
 
 def check_in_place(kernel: Kernel, arguments: list[Any], result: np.ndarray) -> None:
-    """Assert that the kernel gives the same where its result lies in the memory of its first argument."""
+    """Assert that the kernel gives the same results in the memory of its first argument."""
     memory = arguments[0].copy(order="C")
     with np.errstate(all="ignore"):
         kernel.function(memory, *arguments[1:], out=memory)
@@ -108,12 +108,12 @@ def check_in_place(kernel: Kernel, arguments: list[Any], result: np.ndarray) -> 
 
 
 def is_list(op: OpOverload) -> bool:
-    """Whether the operator gives a list of tensors."""
+    """Return if the operator returns a list of tensors."""
     return len(op._schema.returns) == 1 and isinstance(op._schema.returns[0].type, torch.ListType)
 
 
 def schema_arguments(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """All arguments in the order of the operator's schema, defaults filled in."""
+    """Return all arguments in the order of the operator's schema, with defaults filled in."""
     filled = []
     for position, argument in enumerate(op._schema.arguments):
         if position < len(args):
@@ -126,7 +126,7 @@ def schema_arguments(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def to_runtime(arg: Any) -> Any:
-    """An argument as the runtime gives it to a kernel; strides are kept."""
+    """Convert an argument to what the runtime passes to a kernel, with the same strides."""
     if isinstance(arg, torch.Tensor):
         bits = arg.detach().view(torch.uint16) if arg.dtype is torch.bfloat16 else arg.detach()
         return bits.resolve_conj().numpy()
@@ -140,14 +140,14 @@ def to_runtime(arg: Any) -> Any:
 
 
 def to_torch(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    """A result as a tensor of torch's."""
-    found = DType.bfloat16 if array.dtype == np.uint16 and dtype is torch.bfloat16 else DType.of(array.dtype)
+    """Convert a result to a tensor."""
+    array_dtype = DType.bfloat16 if array.dtype == np.uint16 and dtype is torch.bfloat16 else DType.of(array.dtype)
     bits = torch.from_numpy(np.array(array, order="C"))
-    return bits.view(torch.bfloat16) if found is DType.bfloat16 else bits.to(torch_dtype(found))
+    return bits.view(torch.bfloat16) if array_dtype is DType.bfloat16 else bits.to(torch_dtype(array_dtype))
 
 
 def garbage(like: torch.Tensor) -> np.ndarray:
-    """Memory of a tensor's shape and dtype that holds what a kernel must overwrite."""
+    """Return memory of a tensor's shape and dtype, with contents that a kernel must overwrite."""
     array = to_runtime(torch.empty(like.shape, dtype=like.dtype))
     if array.dtype.kind in "fc":
         array.fill(np.nan)
@@ -159,7 +159,7 @@ def garbage(like: torch.Tensor) -> np.ndarray:
 
 
 def tensors_in(arguments: list[Any]) -> Iterator[torch.Tensor]:
-    """The tensors among arguments, those in lists included."""
+    """Return the tensors among arguments, including those in lists."""
     for arg in arguments:
         if isinstance(arg, torch.Tensor):
             yield arg
@@ -168,7 +168,7 @@ def tensors_in(arguments: list[Any]) -> Iterator[torch.Tensor]:
 
 
 def tensors_in_runtime(arguments: list[Any]) -> Iterator[np.ndarray]:
-    """The arrays among arguments, those in lists included."""
+    """Return the arrays among arguments, including those in lists."""
     for arg in arguments:
         if isinstance(arg, np.ndarray):
             yield arg
@@ -177,7 +177,7 @@ def tensors_in_runtime(arguments: list[Any]) -> Iterator[np.ndarray]:
 
 
 def describe(value: Any) -> str:
-    """Arguments for messages."""
+    """Return a text of arguments for messages."""
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if isinstance(value, list | tuple):
@@ -188,7 +188,7 @@ def describe(value: Any) -> str:
 
 
 def sample(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0, scale: float = 3.0) -> torch.Tensor:
-    """A reproducible tensor of any dtype: normal values times `scale`, or integers that fit the dtype."""
+    """Return a reproducible tensor of any dtype: normal values times `scale`, or integers that fit the dtype."""
     generator = torch.Generator().manual_seed(seed + math.prod(shape))
     if dtype is torch.bool:
         return torch.randint(0, 2, shape, generator=generator).bool()

@@ -1,4 +1,4 @@
-"""Runs torch's OpInfo database, and compares every operator call that it makes with the portable kernel."""
+"""Runs torch's OpInfo database and compares every operator call in it with the portable kernel."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _EMPTY = ("aten.empty", "aten.new_empty")  # torch leaves their memory as it is:
 
 
 def database() -> list[Any]:
-    """Torch's OpInfo entries."""
+    """Return torch's OpInfo entries."""
     try:
         import expecttest  # noqa: F401
     except ImportError:  # torch's module names it as the base of test cases, which nobody runs here
@@ -66,10 +66,10 @@ def database() -> list[Any]:
 
 @dataclass
 class Rows:
-    """What became of the calls of each overload and dtype.
+    """The outcomes of the calls of each overload and dtype.
 
-    A row is named like "aten.add.Tensor[float32]": the overload, and the dtype of its first tensor. `refused` are the
-    entries with a sample that torch itself does not run here, and what it says.
+    A row is named like "aten.add.Tensor[float32]": the overload, and the dtype of its first tensor. `refused` has the
+    entries with a sample that torch itself cannot run here, and its message.
     """
 
     passed: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -77,15 +77,15 @@ class Rows:
     refused: dict[str, str] = field(default_factory=dict)
 
     def failures(self) -> dict[str, str]:
-        """The rows with a call that failed, with the first message."""
+        """Return the rows with a call that failed, with the first message."""
         return {row: messages[0] for row, messages in sorted(self.failed.items())}
 
 
 class Comparison(TorchDispatchMode):
-    """Takes every operator call down to core ATen, and compares each with its kernel on the way, once per signature.
+    """A dispatch mode that decomposes calls to core ATen and compares each with its kernel, once per signature.
 
-    A compound operator is compared where it has a kernel, and then taken apart all the same. A call that writes into
-    an argument is compared as the functional operator of the same name.
+    A compound operator with a kernel is compared, and decomposed all the same. A call that writes into an argument is
+    compared as the functional operator of the same name.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -130,11 +130,11 @@ class Comparison(TorchDispatchMode):
 
 
 def compare(op: OpOverload, args: Any, kwargs: Any, expected: list[torch.Tensor]) -> None:
-    """Assert that the kernel gives what torch gives; of random and of uninitialised results shape and dtype alone."""
-    found = run(op, *args, expected=tuple(expected), **kwargs)
+    """Assert that the kernel returns what torch returns; for random and uninitialized results only shape and dtype."""
+    results = run(op, *args, expected=tuple(expected), **kwargs)
     arguments = dict(zip((a.name for a in op._schema.arguments), schema_arguments(op, args, kwargs), strict=True))
     any_value = torch.Tag.nondeterministic_seeded in op.tags or str(op).startswith(_EMPTY)
-    for index, (ours, torchs) in enumerate(zip(found, expected, strict=True)):
+    for index, (ours, torchs) in enumerate(zip(results, expected, strict=True)):
         assert ours.shape == torchs.shape, f"result {index}: shape {ours.shape}, torch gives {torchs.shape}"
         assert ours.dtype == torchs.dtype, f"result {index}: dtype {ours.dtype}, torch gives {torchs.dtype}"
         if any_value or index >= _MEANT.get(str(op), len(expected)):
@@ -149,7 +149,7 @@ def compare(op: OpOverload, args: Any, kwargs: Any, expected: list[torch.Tensor]
 
 
 def _at(x: torch.Tensor, places: torch.Tensor, dim: int) -> torch.Tensor:
-    """The elements at places along a dimension, which the places may lack."""
+    """Return the elements at places along a dimension, which may lack these places."""
     if x.ndim == 0:
         return places
     x = x.to(torch.int64) if x.dtype in (torch.uint16, torch.uint32, torch.uint64) else x  # torch gathers none
@@ -158,7 +158,7 @@ def _at(x: torch.Tensor, places: torch.Tensor, dim: int) -> torch.Tensor:
 
 @contextmanager
 def _lazy_values_allowed() -> Iterator[None]:
-    """Inside a dispatch mode torch does not resolve lazy conjugates and negations, which some of its kernels make."""
+    """Allow lazy conjugates and negations, which torch does not resolve inside a dispatch mode."""
     with torch._C._PreserveDispatchKeyGuard():
         for key in (torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative):
             torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
@@ -166,31 +166,31 @@ def _lazy_values_allowed() -> Iterator[None]:
 
 
 def functional(op: OpOverload) -> OpOverload | None:
-    """The operator itself, or the one of the same arguments that writes nothing; None if there is none."""
+    """Return the operator itself, or its variant without writes; None if there is none."""
     if not op._schema.is_mutable:
         return op
     packet = getattr(torch.ops.aten, op._schema.name.removeprefix("aten::").removesuffix("_"), None)
-    found = getattr(packet, op._overloadname, None)
-    return found if found is not None and not found._schema.is_mutable else None
+    overload = getattr(packet, op._overloadname, None)
+    return overload if overload is not None and not overload._schema.is_mutable else None
 
 
 def tensors(tree: Any) -> Iterator[torch.Tensor]:
-    """All tensors in nested lists, tuples and dicts."""
+    """Return all tensors in nested lists, tuples and dicts."""
     return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
 
 
 def _representable(t: torch.Tensor) -> bool:
-    """Whether it is memory with strides: neither sparse nor quantized."""
+    """Return if a tensor is memory with strides: neither sparse nor quantized."""
     return t.layout is torch.strided and dtype_of(t.dtype) is not None
 
 
 def _layout(tree: Any) -> str:
-    """Arguments as text: of tensors dtype, shape and strides."""
+    """Return arguments as text, with dtype, shape and strides of tensors."""
     return describe(tree) + str([t.stride() for t in tensors(tree)])
 
 
 def samples(entry: Any, dtype: torch.dtype, count: int) -> Iterator[Any]:
-    """The first samples of an entry: its plain ones, the first of them non-contiguous, and its harder ones."""
+    """Return the first samples of an entry: its plain ones, the first of them non-contiguous, and its harder ones."""
     torch.manual_seed(0)
     np.random.seed(0)
     plain = list(islice(entry.sample_inputs("cpu", dtype, requires_grad=False), count))
@@ -201,7 +201,7 @@ def samples(entry: Any, dtype: torch.dtype, count: int) -> Iterator[Any]:
 
 
 def spoiled(values: Sequence[float], sample: Any) -> tuple[Any, Any, Any]:
-    """Input, args and kwargs of a sample, with the values at some places of each tensor of floats."""
+    """Return input, args and kwargs of a sample, with the values at some places of each tensor of floats."""
 
     def spoil(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point() or leaf.numel() <= len(values):
@@ -217,7 +217,7 @@ def spoiled(values: Sequence[float], sample: Any) -> tuple[Any, Any, Any]:
 def sweep(
     entries: Iterable[Any], dtypes: Iterable[torch.dtype] = DTYPES, count: int = 12, values: Sequence[float] = ()
 ) -> Rows:
-    """Run the entries on `count` samples of each dtype that they support, with `values` among their floats."""
+    """Run the entries on `count` samples of each supported dtype, with `values` among their floats."""
     rows = Rows()
     comparison = Comparison(rows)
     with warnings.catch_warnings(), torch.inference_mode(), np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""ATen mode: torch's own kernels through the table, alone and in programs: the same answers as eager, to the bit."""
+"""ATen mode: torch's own kernels through the table, in calls and in programs, are equal to eager bit by bit."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ def test_the_same_bits_as_eager(op, args, kwargs):
     assert kernel is not None
     outs = tuple(garbage(t) for t in expected)
     converted = [kernel.convert(o) for o in outs]
-    given = [kernel.convert(to_runtime(a)) for a in filled]
-    kernel.function(*given, out=converted[0] if len(outs) == 1 and not is_list(op) else tuple(converted))
-    for out, wanted in zip(outs, expected, strict=True):
-        found = back(out, wanted.dtype)
-        assert found.dtype == wanted.dtype
-        assert_same(found, wanted.resolve_conj().contiguous(), tolerance=0)
+    arguments = [kernel.convert(to_runtime(a)) for a in filled]
+    kernel.function(*arguments, out=converted[0] if len(outs) == 1 and not is_list(op) else tuple(converted))
+    for out, reference in zip(outs, expected, strict=True):
+        result = back(out, reference.dtype)
+        assert result.dtype == reference.dtype
+        assert_same(result, reference.resolve_conj().contiguous(), tolerance=0)
 
 
 def test_every_core_operator_that_is_no_view_has_an_out_variant():
-    """They are found by schema, so that no list can grow stale."""
+    """Find the variants by schema, so that no list can become outdated."""
     from tests.kernels.test_complete import NUMBER, WITHOUT_KERNEL, core_operators
 
     without = []
@@ -143,8 +143,8 @@ def net() -> Net:
 INPUTS = IMAGE, torch.full((4, 1, 1), 0.5)
 
 
-def assert_near(found, expected):
-    for f, e in zip(found, expected, strict=True):
+def assert_as_eager(actual, expected):
+    for f, e in zip(actual, expected, strict=True):
         assert_same(f, e)  # the program adds up attention in another order
 
 
@@ -152,18 +152,18 @@ def test_a_program(net, tmp_path):
     program = compiled(net, INPUTS, kernels=["aten"])
     with torch.no_grad():
         expected = net(*INPUTS)
-    assert_near(program(*INPUTS), expected)
-    assert_near(program(*INPUTS), expected)  # the second call reuses what the first has bound
+    assert_as_eager(program(*INPUTS), expected)
+    assert_as_eager(program(*INPUTS), expected)  # the second call reuses what the first has bound
     program.save(tmp_path / "net.dlg")
     arrays = [t.numpy() for t in INPUTS]
     with delegate.load(tmp_path / "net.dlg", kernels=["aten", "portable"]) as there:
-        assert_near([torch.from_numpy(r.copy()) for r in there(*arrays)], expected)
+        assert_as_eager([torch.from_numpy(r.copy()) for r in there(*arrays)], expected)
     with delegate.load(tmp_path / "net.dlg") as portable:  # saved, it runs without torch's kernels
         for f, e in zip(portable(*arrays), expected, strict=True):
             assert_same(f, e)
 
 
-def test_the_callers_arrays_are_not_kept(net):
+def test_the_callers_arrays_are_released(net):
     import sys
 
     program = compiled(net, INPUTS, kernels="aten").loaded
@@ -179,14 +179,14 @@ def test_dynamic_shapes(net):
     for count in (2, 5, 1, 5):
         image = sample(count, 3, 8, 8)
         with torch.no_grad():
-            assert_near(program(image, INPUTS[1]), net(image, INPUTS[1]))
+            assert_as_eager(program(image, INPUTS[1]), net(image, INPUTS[1]))
 
 
 def test_chosen_by_the_configuration(net):
     with torch.no_grad():
         expected = net(*INPUTS)
     program = compiled(net, INPUTS, config={"backends": [], "kernels": ["aten", "portable"]})
-    assert_near(program(*INPUTS), expected)
+    assert_as_eager(program(*INPUTS), expected)
     binding = program.loaded.method("forward")._only
     assert {type(step) for step in binding.steps} <= {ConvertedStep, CopiedViewStep}
     with pytest.raises(ConfigError, match="kernel libraries are named twice"):
@@ -202,13 +202,13 @@ def test_random_numbers_are_eagers():
 
     program = compiled(Noise(), (torch.zeros(4),), kernels="aten")
     TABLE.seed(3)
-    found = program(torch.zeros(4))
+    result = program(torch.zeros(4))
     torch.manual_seed(3)
-    assert torch.equal(found, torch.rand(4))
+    assert torch.equal(result, torch.rand(4))
 
 
 class Stateful(nn.Module):
-    """A cache that is written at a position, in a branch."""
+    """A cache that is written at a position, inside a branch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -224,9 +224,9 @@ def test_states_and_control_flow():
     program = compiled(Stateful(), inputs, kernels="aten")
     eager = Stateful()
     for turn in range(4):
-        given = sample(2, 3, seed=turn) + (3 if turn % 2 else -3), torch.tensor([turn, 5 - turn])
+        call_inputs = sample(2, 3, seed=turn) + (3 if turn % 2 else -3), torch.tensor([turn, 5 - turn])
         with torch.no_grad():
-            assert_near([program(*given)], [eager(*given)])
+            assert_as_eager([program(*call_inputs)], [eager(*call_inputs)])
 
 
 def test_sizes_that_depend_on_data():
@@ -236,5 +236,5 @@ def test_sizes_that_depend_on_data():
 
     program = compiled(Picked(), (X,), kernels="aten")
     for seed in (0, 3, 7):
-        given = sample(3, 4, seed=seed)
-        assert torch.equal(program(given), Picked()(given))
+        x = sample(3, 4, seed=seed)
+        assert torch.equal(program(x), Picked()(x))

@@ -96,12 +96,12 @@ def test_embedding(padding_idx, by_frequency):
 @pytest.mark.parametrize("kernels", ["portable", "aten"])
 @pytest.mark.parametrize("mask", [[False, True, True], [False, True, False], [True, False, True], ALL], ids=str)
 def test_gradients_that_nobody_wants(mask, kernels):
-    """A program holds the others alone, each in its place."""
+    """Check that a program has only the other gradients, each in its place."""
 
     class Gradients(torch.nn.Module):
         def forward(self, grad, x, weight):
-            made = aten.convolution_backward(grad, x, weight, [6], [1], [0], [1], False, [0], 1, mask)
-            return tuple(g for g, wanted in zip(made, mask, strict=True) if wanted)
+            gradients = aten.convolution_backward(grad, x, weight, [6], [1], [0], [1], False, [0], 1, mask)
+            return tuple(g for g, used in zip(gradients, mask, strict=True) if used)
 
     inputs = (sample(2, 6, 7, seed=2), sample(2, 4, 9), sample(6, 4, 3, seed=1))
     program = delegate.to_backend(torch.export.export(Gradients(), inputs), [], kernels=kernels)

@@ -1,4 +1,4 @@
-"""Attention over a cache: the kernel beside the operator in eager, and beside torch's own attention."""
+"""Attention over a cache: the kernel against the operator in eager and torch's own attention."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def cache(dtype: torch.dtype, query: torch.dtype) -> tuple[torch.Tensor, torch.T
 
 
 def run(*args: object) -> np.ndarray:
-    """The kernel on the arguments of the operator, all of them, with NaN where nothing is filled."""
+    """Run the kernel on the arguments of the operator, with NaN in unfilled places."""
     arrays = [a.numpy() if isinstance(a, torch.Tensor) else a for a in args]
     out = np.empty((*arrays[0].shape[:-1], arrays[2].shape[-1]), arrays[0].dtype)
     names = {str(a.dtype) for a in arrays if isinstance(a, np.ndarray)}
@@ -51,19 +51,21 @@ def run(*args: object) -> np.ndarray:
     return out
 
 
-def given(positions: list[list[int]], dtype: torch.dtype, query: torch.dtype, **options: object) -> list[object]:
+def kernel_arguments(
+    positions: list[list[int]], dtype: torch.dtype, query: torch.dtype, **options: object
+) -> list[object]:
     torch.manual_seed(0)
     where = torch.tensor(positions)
     keys, values, scales = cache(dtype, query)
     named = {"rows": None, "key_scales": None, "value_scales": None, "scale": None, "window": 0, "softcap": 0.0}
-    asked = torch.randn(len(positions), HEADS, where.shape[1], CHANNELS, dtype=query)
+    queries = torch.randn(len(positions), HEADS, where.shape[1], CHANNELS, dtype=query)
     if "rows" not in options:
         keys, values = keys[: len(positions)], values[: len(positions)]
         scales = {name: s[: len(positions)] for name, s in scales.items()}
-    return [asked, keys, values, where, *{**named, **scales, **options}.values()]
+    return [queries, keys, values, where, *{**named, **scales, **options}.values()]
 
 
-@pytest.mark.parametrize("alone", [True, False], ids=["one thread", "threads"])
+@pytest.mark.parametrize("one_thread", [True, False], ids=["one thread", "threads"])
 @pytest.mark.parametrize(
     ("dtype", "query"),
     [
@@ -76,11 +78,11 @@ def given(positions: list[list[int]], dtype: torch.dtype, query: torch.dtype, **
     ids=str,
 )
 @pytest.mark.parametrize("case", CASES)
-def test_as_in_eager(case, dtype, query, alone, monkeypatch):
-    monkeypatch.setattr(kernels, "_ONE_THREAD", 10**9 if alone else 0)
+def test_as_in_eager(case, dtype, query, one_thread, monkeypatch):
+    monkeypatch.setattr(kernels, "_ONE_THREAD", 10**9 if one_thread else 0)
     monkeypatch.setattr(kernels, "_BLOCK", 7 * CHANNELS)
     positions, options = CASES[case]
-    args = given(positions, dtype, query, **options)
+    args = kernel_arguments(positions, dtype, query, **options)
     expected = cached_attention(*(a.float() if query is torch.float16 and i < 3 else a for i, a in enumerate(args)))
     tolerance = 2e-3 if query is torch.float16 else 2e-5
     assert_same(run(*args), expected.half() if query is torch.float16 else expected, tolerance)
@@ -88,7 +90,7 @@ def test_as_in_eager(case, dtype, query, alone, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_what_is_not_filled_is_not_read(dtype):
-    args = given([[7], [20]], dtype, torch.float32, window=6)
+    args = kernel_arguments([[7], [20]], dtype, torch.float32, window=6)
     for entries in args[1:3]:
         for row, end in ((0, 8), (1, 21)):
             entries[row, :, end:] = torch.nan
@@ -97,14 +99,14 @@ def test_what_is_not_filled_is_not_read(dtype):
 
 
 def test_torchs_own_attention():
-    args = given([[5, 6, 7]], torch.float32, torch.float32)
+    args = kernel_arguments([[5, 6, 7]], torch.float32, torch.float32)
     mask = torch.arange(CAPACITY) <= args[3][0][:, None]
     expected = torch.nn.functional.scaled_dot_product_attention(*args[:3], attn_mask=mask, enable_gqa=True)
     assert_same(run(*args), expected)
 
 
 def test_nothing_of_the_cache_is_copied():
-    """A call on a cache of 64 MiB that is full allocates less than a hundredth of it."""
+    """Check that a call on a full cache of 64 MiB allocates less than a hundredth of it."""
     import tracemalloc
 
     keys, values = (np.zeros((1, 8, 1 << 13, 128), np.float32) for _ in range(2))
@@ -128,4 +130,4 @@ def test_nothing_of_the_cache_is_copied():
 )
 def test_places_that_the_cache_has_not(positions, options, match):
     with pytest.raises(KernelError, match=match):
-        run(*given(positions, torch.float32, torch.float32, **options))
+        run(*kernel_arguments(positions, torch.float32, torch.float32, **options))

@@ -1,4 +1,4 @@
-"""Every core ATen operator has a portable kernel, but for those named here with the reason."""
+"""Every core ATen operator has a portable kernel, except those listed here with a reason."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ INTEGERS_ONLY = {f"aten.bitwise_{n}" for n in ("and", "or", "xor", "not")}
 
 
 def core_operators():
-    """The names of all operators that torch tags as core."""
+    """Return the names of all operators that torch tags as core."""
     for name in torch._C._dispatch_get_all_op_names():
         namespace, _, rest = name.partition("::")
         packet, _, overload = rest.partition(".")
@@ -50,7 +50,7 @@ def test_the_exceptions_are_true(core):
 
 @pytest.mark.parametrize("dtype", [DType.float32, DType.float16, DType.bfloat16], ids=str)
 def test_every_core_kernel_takes_floats(core, dtype):
-    """As the only dtype, or with the integers or bools that it gives or takes besides."""
+    """Accept floats as the only dtype, or with the integers or bools of the operator."""
     besides = [(), (DType.int64,), (DType.bool,), (DType.complex64,)]
     without = [
         op
@@ -62,7 +62,7 @@ def test_every_core_kernel_takes_floats(core, dtype):
 
 
 def test_operators_of_the_table_exist():
-    """No row is misspelled: torch knows every operator that a portable kernel claims."""
+    """Check that torch knows every operator of the portable kernels."""
     for kernel in TABLE:
         namespace, packet, overload = kernel.op.split(".")
         if namespace != "joined":  # lowering makes these itself

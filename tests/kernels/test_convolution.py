@@ -57,9 +57,9 @@ def test_convolution(name, dtype):
     if dtype is torch.int64 and rest[3]:
         pytest.skip("torch has no transposed convolution of integers")
     tolerance = {torch.float16: 1e-2, torch.float32: 5e-5}.get(dtype)
-    made = sample(channels(weight, rest[3], rest[5]), dtype=dtype) if bias else None
+    bias_tensor = sample(channels(weight, rest[3], rest[5]), dtype=dtype) if bias else None
     inputs = sample(*x, dtype=dtype, scale=1), sample(*weight, dtype=dtype, scale=1, seed=1)
-    check(aten.convolution.default, *inputs, made, *rest, rtol=tolerance, atol=tolerance)
+    check(aten.convolution.default, *inputs, bias_tensor, *rest, rtol=tolerance, atol=tolerance)
 
 
 def test_strided_input():

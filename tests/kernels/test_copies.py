@@ -83,7 +83,7 @@ def test_scatter_into_view(case, dtype):
 
 @pytest.mark.parametrize("size", [2, 9])
 def test_a_source_that_does_not_fit_is_refused(size):
-    """Sizes that the export did not see: torch refuses them, and NumPy would take or repeat one element."""
+    """Use sizes that the export did not see: torch refuses them; NumPy would broadcast."""
     module = Call(lambda x, y: torch.slice_scatter(x, y, 0, 3, 6))
     program = compiled(module, (torch.randn(4), torch.randn(1)), dynamic_shapes=(({0: Dim.AUTO}, None),))
     with pytest.raises(KernelError, match=r"a source of shape \[1\] does not fit a part of shape"):

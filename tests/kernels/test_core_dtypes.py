@@ -57,7 +57,7 @@ UNREACHED = {"aten._embedding_bag.default", "aten._native_batch_norm_legit.defau
 
 
 class _Recorder(Comparison):
-    """Records calls of core operators, a few for each combination of dtypes."""
+    """A dispatch mode that records calls of core operators, a few for each combination of dtypes."""
 
     def __init__(self) -> None:
         super().__init__(Rows())
@@ -65,16 +65,20 @@ class _Recorder(Comparison):
         self.calls: dict[tuple[Any, ...], dict[str, tuple[Any, Any]]] = {}
 
     def _compare(self, op: OpOverload, args: Any, kwargs: Any) -> None:
-        given = list(tensors((args, kwargs)))
-        if str(op) not in self.core or sum(t.numel() for t in given) > LARGEST or not all(t.numel() for t in given):
+        arguments = list(tensors((args, kwargs)))
+        if (
+            str(op) not in self.core
+            or sum(t.numel() for t in arguments) > LARGEST
+            or not all(t.numel() for t in arguments)
+        ):
             return  # on no elements torch accepts dtypes that it does not compute
-        recorded = self.calls.setdefault((op, tuple(str(t.dtype) for t in given)), {})
+        recorded = self.calls.setdefault((op, tuple(str(t.dtype) for t in arguments)), {})
         if len(recorded) < CALLS:
             text = describe(args) + describe(kwargs)
             recorded[text] = tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, (args, kwargs))
 
     def record(self, names: set[str] | None) -> Iterator[tuple[OpOverload, Any, Any]]:
-        """The calls that the samples of the named entries, or of all, make."""
+        """Return the calls in the samples of the named entries, or of all entries."""
         for entry in database():
             for dtype in (torch.float32, torch.int64, torch.bool):
                 if (names is None or entry.name in names) and dtype in entry.supported_dtypes("cpu"):
@@ -90,7 +94,7 @@ class _Recorder(Comparison):
 
 
 def with_dtype(tree: Any, old: torch.dtype | None, new: torch.dtype) -> Any:
-    """Arguments with one dtype in place of another; without tensors, the dtype among the arguments is replaced."""
+    """Replace one dtype of the arguments by another; without tensors, the dtype argument itself."""
 
     def convert(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and leaf.dtype is old:
@@ -108,21 +112,21 @@ def test_every_dtype_that_torch_accepts(names):
         for op, args, kwargs in recorder.record(names):
             for old in {t.dtype for t in tensors((args, kwargs))} or {None}:
                 for new in DTYPES:
-                    given, named = with_dtype((args, kwargs), old, new)
+                    arguments, named = with_dtype((args, kwargs), old, new)
                     try:
-                        expected = list(tensors(op(*given, **named)))
+                        expected = list(tensors(op(*arguments, **named)))
                     except (RuntimeError, ValueError, IndexError, NotImplementedError):
                         continue  # torch refuses the dtype
                     if not all(t.numel() for t in expected):
                         continue  # it computes nothing
-                    first = next(tensors((given, named)), None)
+                    first = next(tensors((arguments, named)), None)
                     row = f"{op}[{str((expected[0] if first is None else first).dtype).removeprefix('torch.')}]"
                     compared.add(row)
                     try:
-                        compare(op, given, named, expected)
+                        compare(op, arguments, named, expected)
                     except Exception as error:  # of a kernel
                         if not any(fnmatchcase(row, pattern) for pattern in {**KNOWN, **KNOWN_OF_DTYPES}):
-                            failures[row] = f"{describe(given)} {describe(named)}: {error}"
+                            failures[row] = f"{describe(arguments)} {describe(named)}: {error}"
     assert not failures, "\n".join(f"{row}: {why}" for row, why in failures.items())
     reached = {row.partition("[")[0] for row in compared}
     if names is None:

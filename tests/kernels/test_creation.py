@@ -8,7 +8,7 @@ from tests.kernels.compare import check, run, sample
 aten = torch.ops.aten
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32]
 
-MADE = [
+CREATIONS = [
     (aten.full.default, ([2, 3], 2.0)),
     (aten.full.default, ([], 7)),
     (aten.full.default, ([0, 2], 7)),
@@ -32,8 +32,8 @@ MADE = [
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", MADE, ids=str)
-def test_made(case, dtype):
+@pytest.mark.parametrize("case", CREATIONS, ids=str)
+def test_created_tensors(case, dtype):
     op, args = case
     check(op, *args, dtype=dtype, atol=1e-3 if dtype is torch.float16 else None)
 
@@ -77,5 +77,5 @@ def test_conversions():
 )
 def test_empty_is_zero(case):
     op, *args = case
-    (found,) = run(op, *args, expected=(op(*args),))
-    assert not found.any()
+    (result,) = run(op, *args, expected=(op(*args),))
+    assert not result.any()

@@ -1,4 +1,4 @@
-"""Kernels that make their results themselves, compared with torch."""
+"""Kernels that allocate their results, compared with torch."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ def test_as_torch(case, dtype):
 @pytest.mark.parametrize("weights", [None, torch.float32, torch.float64, torch.int64], ids=str)
 @pytest.mark.parametrize("least", [0, 9])
 def test_bincount(weights, least):
-    given = None if weights is None else torch.ones(6, dtype=weights)
-    check(aten.bincount.default, torch.tensor([1, 5, 1, 0, 1, 3]), given, least)
+    weight = None if weights is None else torch.ones(6, dtype=weights)
+    check(aten.bincount.default, torch.tensor([1, 5, 1, 0, 1, 3]), weight, least)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
 @pytest.mark.parametrize("repeats", [[2, 0, 1], [0, 0], []], ids=str)
 def test_repeat_interleave(repeats, dtype):
-    made = TABLE.find("aten.repeat_interleave.Tensor", [DType[str(dtype).removeprefix("torch.")]], allocates=True)
-    given = torch.tensor(repeats, dtype=dtype)
-    assert made is not None
-    np.testing.assert_array_equal(made.function(given.numpy(), None), aten.repeat_interleave.Tensor(given).numpy())
+    kernel = TABLE.find("aten.repeat_interleave.Tensor", [DType[str(dtype).removeprefix("torch.")]], allocates=True)
+    counts = torch.tensor(repeats, dtype=dtype)
+    assert kernel is not None
+    np.testing.assert_array_equal(kernel.function(counts.numpy(), None), aten.repeat_interleave.Tensor(counts).numpy())
 
 
 def test_nan_is_never_equal():

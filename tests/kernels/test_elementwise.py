@@ -33,7 +33,7 @@ ACTIVATIONS = (
 
 
 def shaped(dtype):
-    """The shapes and strides that every elementwise kernel must take."""
+    """Return tensors with the shapes and strides that every elementwise kernel must support."""
     yield sample(3, 4, dtype=dtype)
     yield sample(dtype=dtype)
     yield sample(0, 3, dtype=dtype)
@@ -95,13 +95,13 @@ def test_slopes(slope, dtype):
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTS], ids=str)
 def test_thresholds(dtype):
     x = sample(3, 7, 5000, dtype=dtype)
-    for given in (x, x.transpose(0, 1), x[:, ::2, ::3]):
-        check(A.threshold.default, given, 1, 20)
-        check(A.threshold.default, given, 0, 0)
-        check(A.sign.default, given)
+    for tensor in (x, x.transpose(0, 1), x[:, ::2, ::3]):
+        check(A.threshold.default, tensor, 1, 20)
+        check(A.threshold.default, tensor, 0, 0)
+        check(A.sign.default, tensor)
         if dtype.is_floating_point:
-            check(A.threshold.default, torch.where(given > 1, torch.nan, given), -1, -0.0)
-            check(A.hardshrink.default, torch.where(given > 1, torch.nan, given), 0.3)
+            check(A.threshold.default, torch.where(tensor > 1, torch.nan, tensor), -1, -0.0)
+            check(A.hardshrink.default, torch.where(tensor > 1, torch.nan, tensor), 0.3)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -204,13 +204,16 @@ def test_integer_and_floor_division(dtype, divisor):
 
 
 def many_pairs():
-    """Dividends and divisors of all sizes; whole numbers; some whose quotient is close to a whole number."""
+    """Return dividends and divisors of all sizes: whole numbers, and quotients close to a whole number."""
     sizes = torch.logspace(-6, 6, 60)
-    near = torch.arange(1, 61) * sizes.flip(0)
+    multiples = torch.arange(1, 61) * sizes.flip(0)
     yield sizes[:, None] * torch.randn(60, 40), torch.randn(40)
     yield torch.randn(3000), torch.tensor(0.1)
     yield torch.randint(-1000, 1000, (2000,)).float(), torch.randint(1, 9, (2000,)).float()
-    yield torch.cat([near, near.nextafter(torch.tensor(0.0)), -near]).repeat(10), sizes.flip(0).repeat(30)
+    yield (
+        torch.cat([multiples, multiples.nextafter(torch.tensor(0.0)), -multiples]).repeat(10),
+        sizes.flip(0).repeat(30),
+    )
     yield torch.tensor(3.5), torch.randn(2000)
     yield torch.randn(2000), torch.randint(1, 9, (2000,))
     yield torch.cat([torch.randn(2000), SPECIAL]), torch.tensor(2.0)

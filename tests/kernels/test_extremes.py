@@ -1,4 +1,4 @@
-"""The ends of the integers, unsigned integers, and floats that are not numbers or not finite, against torch."""
+"""The ends of the integers, unsigned integers, NaN and infinity, against torch."""
 
 import math
 
@@ -29,7 +29,7 @@ def test_signs_and_overflow(op, dtype):
 @pytest.mark.parametrize("dtype", SIGNED[:2], ids=str)
 @pytest.mark.parametrize("op", QUOTIENTS[:3], ids=str)
 def test_the_least_integer_by_minus_one(op, dtype):
-    """Of wider integers the processor refuses it, in torch too."""
+    """Test narrow integers only: for wider ones the processor raises an error, also in torch."""
     check(op, ends(dtype)[:2], torch.tensor([-1, -1], dtype=dtype))
 
 

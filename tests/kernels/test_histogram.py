@@ -1,4 +1,4 @@
-"""Histograms: edges, weights, densities, and what is outside of them."""
+"""Histograms: edges, weights, densities, and elements outside the range."""
 
 import math
 
@@ -26,7 +26,7 @@ def test_bins_of_equal_width(dtype, bins):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_edges_that_are_given(dtype):
+def test_edges_as_arguments(dtype):
     x = torch.tensor([-5, -1, 0, 0.25, 0.5, 1, 2, 3, 3.5, math.nan, math.inf], dtype=dtype)
     edges = torch.tensor([-1, 0, 0.5, 3], dtype=dtype)  # an element on an edge is in the bin above, but for the last
     check(aten.histogram.bins_tensor, x, edges)

@@ -1,4 +1,4 @@
-"""Every kernel that says so gives the same where its result lies in the memory of its first argument."""
+"""Every kernel with `in_place` gives the same results in the memory of its first argument."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def find(name: str) -> Any:
 
 
 def elementwise(op: Any, whole: bool) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments in the types of the schema; integers where `whole`."""
+    """Return arguments in the types of the schema; integers if `whole`."""
     tensors = iter((INTEGERS, COUNTS, COUNTS + 2) if whole else (WHOLE, WHOLE.flip(0) + 0.25, WHOLE + 2))
-    given = [
+    arguments = [
         next(tensors) if "Tensor" in str(argument.type) else NUMBERS.get(argument.name, 2)
         for argument in op._schema.arguments
     ]
     keywords = [argument.kwarg_only for argument in op._schema.arguments]
-    named = {a.name: v for a, v in zip(op._schema.arguments, given, strict=True) if a.kwarg_only}
-    return [v for v, keyword in zip(given, keywords, strict=True) if not keyword], named
+    named = {a.name: v for a, v in zip(op._schema.arguments, arguments, strict=True) if a.kwarg_only}
+    return [v for v, keyword in zip(arguments, keywords, strict=True) if not keyword], named
 
 
 @pytest.mark.parametrize("name", [n for n in MARKED if n not in WRITES and "Scalar_Tensor" not in n])
@@ -77,7 +77,7 @@ def test_writes(name):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_rows(dtype):
-    """The common writes of a cache of keys and values."""
+    """Test the common writes to a cache of keys and values."""
     cache, rows = sample(3, 4, dtype=dtype), sample(2, 4, dtype=dtype)
     check(torch.ops.aten.index_put.default, cache, [INDEX], rows)
     check(torch.ops.aten.index_put.default, cache, [INDEX], rows, True)

@@ -186,7 +186,7 @@ def test_index_out_of_range(op, args):
     ("ordered", "values", "out"), [((2, 20), (5,), (5,)), ((3, 0, 0), (5,), (5,)), ((2, 4), (2, 3), (3, 3))], ids=str
 )
 def test_rows_for_other_values(ordered, values, out):
-    """What a file may ask for, though torch does not: nothing of the result may stay as it was."""
+    """Test requests of a file that torch never makes: the whole result must be overwritten."""
     function = TABLE.rows("aten.searchsorted.Tensor")[0].function
     with pytest.raises(KernelError, match="give values with the dimensions of the sorted rows"):
         function(np.zeros(ordered), np.zeros(values), False, False, None, None, out=np.zeros(out, np.int64))
@@ -208,5 +208,5 @@ def test_embedding_bag(kwargs):
     offsets = index(0, 2, 2, 6) if "include_last_offset" in kwargs else index(0, 2, 2)
     weight, indices = sample(5, 3), index(4, 2, 0, 1, 2, 2)
     expected = aten._embedding_bag.default(weight, indices, offsets, **kwargs)
-    found = run(aten._embedding_bag.default, weight, indices, offsets, expected=expected, **kwargs)
-    assert_same(found[0], expected[0])
+    results = run(aten._embedding_bag.default, weight, indices, offsets, expected=expected, **kwargs)
+    assert_same(results[0], expected[0])

@@ -73,7 +73,7 @@ def test_strided():
 
 @pytest.mark.parametrize("inner", [1, 7, 1024, 1025, 4000])
 def test_products_of_int8(inner):
-    """Exact at the ends of the range, however long the sums."""
+    """Check exact sums at the ends of the range, for any length."""
     left, right = sample(20, inner, dtype=torch.int8), sample(inner, 16, dtype=torch.int8)
     left[0], right[:, 0], left[1], right[:, 1] = -128, -128, 127, 127
     for a, b in ((left, right), (left.T.contiguous().T, right.T.contiguous().T)):

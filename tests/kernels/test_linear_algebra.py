@@ -1,4 +1,4 @@
-"""Factorizations: that they give their matrix back, and what has one answer against torch."""
+"""Factorizations: the product is the matrix again; unique results equal torch's."""
 
 import pytest
 import torch
@@ -11,8 +11,8 @@ DTYPES = [torch.float32, torch.float64, torch.complex64]
 SHAPES = [(4, 4), (2, 3, 5), (5, 3), (0, 3, 3), (2, 0, 0)]
 
 
-def close(found, expected):
-    assert_same(found, expected)
+def close(actual, expected):
+    assert_same(actual, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -65,8 +65,8 @@ def test_determinants(dtype):
 def test_solutions(dtype, left):
     x, right = sample(2, 4, 4, dtype=dtype), sample(2, 4, 4, dtype=dtype, seed=1)
     expected = aten._linalg_solve_ex(x, right, left=left)
-    found, *_ = run(aten._linalg_solve_ex.default, x, right, left=left, expected=expected)
-    close(x @ found if left else found @ x, right)
+    solution, *_ = run(aten._linalg_solve_ex.default, x, right, left=left, expected=expected)
+    close(x @ solution if left else solution @ x, right)
     for upper in (True, False):
         for unit in (True, False):
             options = {"upper": upper, "left": left, "unitriangular": unit}
@@ -75,7 +75,7 @@ def test_solutions(dtype, left):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_more_than_one_block(dtype):
-    """Of LU columns and of triangular rows: tall, wide and square matrices, batches that broadcast."""
+    """Use more LU columns and triangular rows than a block: tall, wide and square matrices, and broadcast batches."""
     for shape in [(100, 70), (40, 90), (2, 33, 33), (65, 64), (0, 40, 40), (3, 0, 5), (31, 1)]:
         x = sample(*shape, dtype=dtype)
         p, lower, upper = run(aten.linalg_lu.default, x, expected=aten.linalg_lu(x))

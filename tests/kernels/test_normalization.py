@@ -85,7 +85,7 @@ def test_batch_norm(dtype, shape):
                     check(A._native_batch_norm_legit_functional.default, *arguments)
 
 
-def test_batch_norm_in_training_does_not_change_its_arguments_behind_the_back():
+def test_batch_norm_in_training_does_not_change_its_arguments():
     x, mean, var = sample(2, 6, 5), torch.zeros(6), torch.ones(6)
     with pytest.raises(KernelError, match=r"model\.eval"):
         run(A.batch_norm.default, x, None, None, mean, var, True, 0.1, 1e-5, False, expected=(x,))

@@ -1,4 +1,4 @@
-"""What kernels share, against torch: type promotion, bfloat16, the error function, half types in the table."""
+"""Helpers of kernels against torch: type promotion, bfloat16, the error function, half types in the table."""
 
 import itertools
 import math
@@ -51,9 +51,9 @@ def test_every_float16_is_read_exactly():
     every = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16).view(np.float16)
     table = every[1 << 15 :].reshape(64, 512)
     for x in (every, table, table.T, table[::2], table[:, ::-1], table.reshape(8, 8, 512).swapaxes(0, 1), every[:5]):
-        expected, found = x.astype(np.float32), from_float16(x)
-        assert np.array_equal(found.view(np.uint32), expected.view(np.uint32))
-        assert found.strides == expected.strides
+        expected, actual = x.astype(np.float32), from_float16(x)
+        assert np.array_equal(actual.view(np.uint32), expected.view(np.uint32))
+        assert actual.strides == expected.strides
     assert from_float16(np.asarray(1.5, np.float16)) == 1.5
 
 
@@ -62,8 +62,8 @@ def test_float32_is_rounded_to_bfloat16_as_torch_does():
     ties = (np.arange(0x3F80_0000, 0x3F90_0000, 0x8000, dtype=np.uint32)).view(np.float32)
     for x in (values, ties, np.array([np.inf, -np.inf, 0.0, -0.0, 3.4e38], np.float32), values[:6].reshape(2, 3).T):
         expected = torch.from_numpy(x.copy()).bfloat16()
-        found = torch.from_numpy(to_bfloat16(x)).view(torch.bfloat16)
-        assert_same(found, expected, tolerance=0)
+        actual = torch.from_numpy(to_bfloat16(x)).view(torch.bfloat16)
+        assert_same(actual, expected, tolerance=0)
     strided = np.zeros((3, 4), np.uint16)
     to_bfloat16(np.ones((4, 3), np.float32), strided.T)
     assert (strided == 0x3F80).all()

@@ -1,6 +1,6 @@
 """Every operator call in the samples of torch's OpInfo database, against the portable kernels.
 
-`make test-slow` runs all samples and prints how many rows pass; the default run takes some entries.
+`make test-slow` runs all samples and prints how many rows pass; the default run has some of the entries.
 """
 
 import math
@@ -97,7 +97,7 @@ SOME_OF_FLOATS = [*(n for n in SOME if not n.startswith(NO_FLOATS)), "cdist", "n
 
 
 def unexplained(rows: Rows, known: Iterable[str] = KNOWN) -> dict[str, str]:
-    """The rows that fail without a reason, with the first message."""
+    """Return the rows that fail without a known reason, with the first message."""
     return {row: why for row, why in rows.failures().items() if not any(fnmatchcase(row, p) for p in known)}
 
 
@@ -131,7 +131,7 @@ def everything(entries):
 
 @pytest.mark.slow
 def test_every_entry(everything, capsys):
-    """All samples pass, but for the rows that are known, each with its reason."""
+    """Check that all samples pass, except for known rows with a reason."""
     failures = everything.failures()
     without = {row.partition("[")[0] for row, why in failures.items() if "no kernel" in why}
     with capsys.disabled():

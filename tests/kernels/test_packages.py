@@ -28,19 +28,19 @@ def boxes(count: int, size: float = 20.0, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.5, 1.0])
 @pytest.mark.parametrize("count", [0, 1, 2, 60])
 def test_nms(operators, count, threshold, dtype):
-    """Also of equal scores, equal boxes and boxes without an area."""
-    given, scores = boxes(count).to(dtype), sample(count).to(dtype).round(decimals=1)
+    """Test also equal scores, equal boxes and boxes without an area."""
+    corners, scores = boxes(count).to(dtype), sample(count).to(dtype).round(decimals=1)
     if count > 2:
-        given[5], given[7, 2:] = given[9], given[7, :2]
-    check(operators.nms.default, given, scores, threshold)
-    check(operators.nms.default, given.T.contiguous().T, scores, threshold)
+        corners[5], corners[7, 2:] = corners[9], corners[7, :2]
+    check(operators.nms.default, corners, scores, threshold)
+    check(operators.nms.default, corners.T.contiguous().T, scores, threshold)
 
 
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("ratio", [2, 3, 0, -1])
 @pytest.mark.parametrize("scale", [1.0, 0.25])
 def test_roi_align(operators, scale, ratio, aligned):
-    """Also regions that reach out of the image, are smaller than a bin, or nothing."""
+    """Test also empty regions, and regions that exceed the image or are smaller than a bin."""
     x = sample(2, 3, 14, 17)
     rois = torch.cat([torch.arange(12).remainder(2)[:, None].float(), boxes(12) / scale], 1)
     rois[0, 1:], rois[1, 1:] = torch.tensor([-9.0, -7, 40, 50]) / scale, torch.tensor([3.0, 3, 3, 3]) / scale
@@ -86,6 +86,6 @@ def test_deform_conv2d(operators, groups, offset_groups, stride, padding, dilati
 @pytest.mark.parametrize("ends", [[2, 2, 7], [0, 0, 9], [9, 9, 9], [1, 2, 3]], ids=str)
 def test_grouped_products(ends, dtype):
     x, weight = sample(9, 5, dtype=dtype), sample(3, 5, 4, dtype=dtype)
-    for given in (torch.tensor(ends), torch.tensor(ends, dtype=torch.int32)):
-        check(torch.ops.transformers.grouped_mm_fallback.default, x, weight, given)
-        check(torch.ops.transformers.grouped_mm_fallback.default, x, weight.mT.contiguous().mT, given)
+    for bounds in (torch.tensor(ends), torch.tensor(ends, dtype=torch.int32)):
+        check(torch.ops.transformers.grouped_mm_fallback.default, x, weight, bounds)
+        check(torch.ops.transformers.grouped_mm_fallback.default, x, weight.mT.contiguous().mT, bounds)

@@ -106,7 +106,7 @@ def test_averages_of_integers_are_cut_towards_zero(divisor, padded):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
 def test_fractional_max_pool(dtype):
-    """The rounding of each step in the dtype decides the windows. The last NaN wins, or the first maximum."""
+    """Check the windows, which depend on the rounding of each step. The last NaN wins, or the first maximum."""
     x = sample(4, 5, 37, 23, dtype=dtype).round()
     x[0, 0, 4:9, 3] = math.nan
     x[1] = -math.inf

@@ -1,4 +1,4 @@
-"""Quantization and its reverse against torch's own definition of the operators."""
+"""Quantization and dequantization against torch's own definition of the operators."""
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ def test_per_channel(axis):
 @pytest.mark.parametrize("scale", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("shift", [0, 5])
 def test_dequantization_is_torchs_to_the_last_bit(bits, scale, shift):
-    """PT2E's scales are float64: torch multiplies in that, and rounds the product."""
+    """Use float64 scales as PT2E does: torch multiplies in float64 and rounds the product."""
     low, high = RANGES[bits]
     x = torch.randint(low, high, (6, 40), dtype=bits)
     scales, zeros = torch.rand(6).to(scale) / 3 + 1e-3, torch.full((6,), shift)
@@ -91,8 +91,18 @@ def test_per_group():
     scales, zeros = sample(4, 2).abs() + 0.01, torch.arange(8).reshape(4, 2)
     check(quantized.quantize_per_channel_group.default, sample(4, 8), scales, zeros, -8, 7, torch.int8, 4)
     bits = sample(4, 8, dtype=torch.int8)
-    for given in (zeros, None):
-        check(quantized.dequantize_per_channel_group.default, bits, scales, given, -8, 7, torch.int8, 4, torch.float32)
+    for zero_points in (zeros, None):
+        check(
+            quantized.dequantize_per_channel_group.default,
+            bits,
+            scales,
+            zero_points,
+            -8,
+            7,
+            torch.int8,
+            4,
+            torch.float32,
+        )
 
 
 @pytest.mark.parametrize("shift", [0.0, 20.0, -20.0])

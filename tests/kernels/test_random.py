@@ -75,50 +75,50 @@ LOW_HIGH = [
 
 @pytest.mark.parametrize("case", LOW_HIGH, ids=lambda c: f"{c[0]}-{c[2]}")
 def test_range(case):
-    """The lower end may occur, the upper one may not."""
+    """Check that the lower end may occur and the upper end may not."""
     op, args, kwargs, (low, high) = case
-    (found,) = run(op, *args, expected=(op(*args, **kwargs),), **kwargs)
-    assert low <= found.double().min()
-    assert found.double().max() < high
+    (result,) = run(op, *args, expected=(op(*args, **kwargs),), **kwargs)
+    assert low <= result.double().min()
+    assert result.double().max() < high
 
 
 def test_cauchy():
-    """It has no moments: half of the numbers lie within sigma of the median."""
+    """Check that half of the numbers are within sigma of the median, because there are no moments."""
     x = torch.empty(20000)
     TABLE.seed(0)
-    (found,) = run(aten.cauchy.default, x, 3.0, 2.0, expected=(x,))
-    assert found.median().item() == pytest.approx(3.0, abs=0.1)
-    assert ((found - 3).abs() < 2).double().mean().item() == pytest.approx(0.5, abs=0.02)
+    (result,) = run(aten.cauchy.default, x, 3.0, 2.0, expected=(x,))
+    assert result.median().item() == pytest.approx(3.0, abs=0.1)
+    assert ((result - 3).abs() < 2).double().mean().item() == pytest.approx(0.5, abs=0.02)
 
 
 def test_permutation():
-    (found,) = run(aten.randperm.default, 100, expected=(torch.randperm(100),))
-    assert sorted(found.tolist()) == list(range(100))
+    (result,) = run(aten.randperm.default, 100, expected=(torch.randperm(100),))
+    assert sorted(result.tolist()) == list(range(100))
 
 
 @pytest.mark.parametrize("p", [0.0, 0.25, 1.0])
 def test_dropout(p):
-    """What is kept is scaled, and the mask says what is kept."""
+    """Check that the remaining elements are scaled, and that the mask marks them."""
     x = sample(50, 40)
-    kept, mask = run(aten.native_dropout.default, x, p, True, expected=aten.native_dropout(x, p, True))
+    result, mask = run(aten.native_dropout.default, x, p, True, expected=aten.native_dropout(x, p, True))
     assert mask.double().mean().item() == pytest.approx(1 - p, abs=0.05)
-    assert_same(kept, x * mask / (1 - p) if p < 1 else torch.zeros_like(x))
+    assert_same(result, x * mask / (1 - p) if p < 1 else torch.zeros_like(x))
 
 
 def test_no_replacement():
     weights = torch.tensor([0.0, 1.0, 3.0, 2.0])
-    (found,) = run(aten.multinomial.default, weights, 3, False, expected=(torch.multinomial(weights, 3),))
-    assert sorted(found.tolist()) == [1, 2, 3]
+    (result,) = run(aten.multinomial.default, weights, 3, False, expected=(torch.multinomial(weights, 3),))
+    assert sorted(result.tolist()) == [1, 2, 3]
 
 
 def test_multinomial():
     weights = torch.tensor([[0.0, 1.0, 3.0], [2.0, 0.0, 0.0]])
-    (found,) = run(
+    (result,) = run(
         aten.multinomial.default, weights, 400, True, expected=(aten.multinomial.default(weights, 400, True),)
     )
-    assert set(found[0].tolist()) == {1, 2}
-    assert found[0].float().mean().item() == pytest.approx(1.75, abs=0.1)
-    assert not found[1].any()
+    assert set(result[0].tolist()) == {1, 2}
+    assert result[0].float().mean().item() == pytest.approx(1.75, abs=0.1)
+    assert not result[1].any()
 
 
 def test_tables_have_generators_of_their_own():

@@ -1,4 +1,4 @@
-"""Kernels of whole LSTM, GRU and RNN layers, and the programs that keep them."""
+"""Kernels of LSTM, GRU and RNN layers, and programs that preserve these layers."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_values_that_are_not_finite():
     x = sample(4, 3, 5)
     x[1, 0, 2], x[2, 1, 0] = float("nan"), float("inf")
     parameters = [p.detach() for p in module.parameters()]
-    for op, given in (("gru", parameters), ("rnn_relu", [p.detach() for p in layers("rnn_relu").parameters()])):
-        check(getattr(torch.ops.aten, op).input, x, torch.zeros(1, 3, 6), given, True, 1, 0.0, False, False, False)
+    for op, weights in (("gru", parameters), ("rnn_relu", [p.detach() for p in layers("rnn_relu").parameters()])):
+        check(getattr(torch.ops.aten, op).input, x, torch.zeros(1, 3, 6), weights, True, 1, 0.0, False, False, False)
 
 
 class Tagger(torch.nn.Module):
@@ -102,7 +102,7 @@ class Tagger(torch.nn.Module):
 @pytest.mark.parametrize("backends", [[], ["xnnpack"]], ids=str)
 @pytest.mark.parametrize("op", RNN)
 def test_programs_keep_layers_whole(op, backends):
-    """Whatever the number of steps, which torch fixes at export; the batch may be dynamic."""
+    """Check any number of steps, which torch fixes at export, and a dynamic batch."""
     module = Tagger(op).eval()
     dims = {0: torch.export.Dim("batch", max=64)}
     exported = torch.export.export(module, (sample(3, 20, 5),), dynamic_shapes=(dims,))
@@ -115,7 +115,8 @@ def test_programs_keep_layers_whole(op, backends):
 
 
 def test_dropout_between_layers():
-    """Zeros with the given probability, the others scaled, in training alone; the last layer stays as it is."""
+    """Check zeros with the probability and the scale of the others, only in training and not after the last layer."""
+    TABLE.seed(0)
     module = layers("rnn_relu", num_layers=2)
     parameters = [p.detach().abs() for p in module.parameters()]
     x, hx = torch.ones(1, 4000, 5), torch.zeros(2, 4000, 6)
@@ -124,6 +125,6 @@ def test_dropout_between_layers():
     out = tuple(to_runtime(torch.empty_like(e)) for e in expected)
     arguments = [to_runtime(a) for a in (x, hx, parameters)]
     kernel.function(*arguments, True, 2, 0.5, True, False, False, out=out)
-    found = torch.from_numpy(out[0])
-    assert found.std(1).min() > 0
-    assert_same(found.mean(1), expected[0].mean(1), 9e-3)  # 2.4e-3 is measured, of 4000 random rows
+    result = torch.from_numpy(out[0])
+    assert result.std(1).min() > 0
+    assert_same(result.mean(1), expected[0].mean(1), 9e-3)  # 2.4e-3 is measured, of 4000 random rows

@@ -180,11 +180,11 @@ def test_scans(dtype):
 def test_scans_of_long_steps(dtype):
     for shape, dim in [((7, 40, 30), 0), ((20, 5, 64), 1), ((3, 0, 2000), 1), ((1, 3000), 0)]:
         x = sample(*shape, dtype=dtype)
-        for given in (x, x.transpose(0, 1).contiguous().transpose(0, 1)):
-            check(A.cumsum.default, given, dim)
-            check(A.cumprod.default, given, dim)
+        for tensor in (x, x.transpose(0, 1).contiguous().transpose(0, 1)):
+            check(A.cumsum.default, tensor, dim)
+            check(A.cumprod.default, tensor, dim)
             if dtype in (F32, F64):
-                check(A.logcumsumexp.default, given, dim)
+                check(A.logcumsumexp.default, tensor, dim)
 
 
 @pytest.mark.parametrize("shape", [(1500, 3, 4, 2), (700, 20, 1), (3, 900, 15), (2, 0, 9000)])
@@ -251,7 +251,7 @@ def test_median():
 @pytest.mark.parametrize("masked", [-100.0, -800.0, -math.inf])
 @pytest.mark.parametrize("offset", [0.0, 5.0, 40.0, -40.0])  # moderate numbers and others go different ways
 def test_softmax_of_masked_rows(offset, masked, dtype):
-    """Nothing denormal is left, -inf gives exactly 0, and a row that is all masked is as in torch."""
+    """Check that nothing is denormal, -inf gives exactly 0, and a fully masked row is as in torch."""
     x = np.random.default_rng(0).standard_normal((6, 40)).astype(dtype) + dtype(offset)
     x[:, ::3] = masked
     x[0] = -math.inf

@@ -132,7 +132,7 @@ def test_grid_sampler(mode, padding, align):
                                   "_upsample_bicubic2d_aa"])  # fmt: skip
 @pytest.mark.parametrize("shape", [(1, 3, 20, 30), (2, 1, 7, 9), (1, 6, 33, 17), (1, 3, 2, 5)], ids=str)
 def test_bytes_are_those_of_torch(name, shape):
-    """Torch computes them in whole numbers: every one is the same."""
+    """Compare for equality, because torch computes bytes in integers."""
     op = getattr(torch.ops.aten, name)
     x = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     x[0, 0] = torch.where(x[0, 0] > 127, 255, 0)  # cubic weights go beyond both ends

@@ -15,7 +15,7 @@ DTYPES = [
 
 
 def lines(dtype: torch.dtype) -> torch.Tensor:
-    """Many equal elements; of floats also both zeros, infinities and NaN of both signs."""
+    """Return lines with many equal elements; for floats also with both zeros, infinities and NaN of both signs."""
     x = sample(3, 70, dtype=dtype, scale=1.0)
     if dtype.is_floating_point:
         x = (x * 2).round()
@@ -27,21 +27,21 @@ def lines(dtype: torch.dtype) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_stable(dtype, descending):
     x = lines(dtype)
-    for given, dim in ((x, -1), (x.T, 0), (x[:, ::2], 1), (x.reshape(-1), 0), (x[:0], 1), (x.reshape(3, 7, 10), 1)):
-        check(A.sort.stable, given, stable=True, dim=dim, descending=descending)
-        check(A.argsort.stable, given, stable=True, dim=dim, descending=descending)
+    for line, dim in ((x, -1), (x.T, 0), (x[:, ::2], 1), (x.reshape(-1), 0), (x[:0], 1), (x.reshape(3, 7, 10), 1)):
+        check(A.sort.stable, line, stable=True, dim=dim, descending=descending)
+        check(A.argsort.stable, line, stable=True, dim=dim, descending=descending)
 
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d is not torch.bool], ids=str)
 def test_selections(dtype):
-    """Values alone where torch takes any of equal elements."""
+    """Compare only values, because torch may return any of equal elements."""
     x = torch.arange(210).reshape(3, 70).remainder(71).to(dtype).mul(1)
     x = x[:, torch.randperm(70, generator=torch.Generator().manual_seed(0))]
-    for dim, given in ((1, x), (0, x.T)):
-        check(A.median.dim, given, dim, True)
+    for dim, line in ((1, x), (0, x.T)):
+        check(A.median.dim, line, dim, True)
         for k in (1, 3, 40, 70):
-            check(A.kthvalue.default, given, k, dim)
-            check(A.topk.default, given, k, dim, k % 2 == 0)
+            check(A.kthvalue.default, line, k, dim)
+            check(A.topk.default, line, k, dim, k % 2 == 0)
     if dtype not in (torch.float16, torch.bfloat16):
         check(A.median.default, x)
 
@@ -49,7 +49,7 @@ def test_selections(dtype):
 @pytest.mark.parametrize("width", [1, 3, 17, 200])
 @pytest.mark.parametrize("places", [5, 60, 4000])
 def test_sums_of_rows(places, width):
-    """Few and many rows, narrow and wide ones, each named once, often or never."""
+    """Use few and many rows, narrow and wide ones, each named once, often or never."""
     generator = torch.Generator().manual_seed(0)
     index = torch.randint(0, places, (900,), generator=generator)
     index[:300] = places // 2
@@ -67,8 +67,8 @@ def test_sums_of_rows(places, width):
     for mode in (0, 1, 2):
         bags = (sample(50, width), order.remainder(50), offsets, False, mode)
         expected = A._embedding_bag_forward_only.default(*bags)
-        found = run(A._embedding_bag_forward_only.default, *bags, expected=expected)
-        assert_same(found[0], expected[0])
+        results = run(A._embedding_bag_forward_only.default, *bags, expected=expected)
+        assert_same(results[0], expected[0])
 
 
 def test_sums_of_rows_keep_what_is_not_finite():

@@ -127,10 +127,10 @@ SHAPES = [
 
 @pytest.mark.parametrize("op", [aten.igamma.default, aten.igammac.default], ids=str)
 def test_incomplete_gamma(op):
-    """For all pairs, and for x close to a, where both are about half."""
+    """Test all pairs, and x close to a, where both functions are about half."""
     a = torch.tensor(SHAPES, dtype=torch.float64)[:, None]
-    near = torch.tensor([0, 1e-3, 0.3, 0.9, 0.99, 0.999, 0.99999, 1, 1.00001, 1.001, 1.01, 1.1, 2, 10])
-    for x in (a.T, a * near):
+    ratios = torch.tensor([0, 1e-3, 0.3, 0.9, 0.99, 0.999, 0.99999, 1, 1.00001, 1.001, 1.01, 1.1, 2, 10])
+    for x in (a.T, a * ratios):
         check(op, a, x, rtol=1e-7, atol=1e-11)
         check(op, a.float(), x.float(), rtol=1e-3, atol=1e-5)
     for dtype in (torch.float16, torch.bfloat16):

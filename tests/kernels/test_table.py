@@ -1,4 +1,4 @@
-"""The kernel table: names of operators, claims, layouts."""
+"""The kernel table: names of operators, duplicate kernels, layouts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_two_claims():
 
 @pytest.mark.parametrize(("general", "strided"), [(True, 2.0), (False, 3.0)], ids=["another kernel", "a copy"])
 def test_layouts(general, strided):
-    """A kernel of row-major arrays (times 3) and what runs for others (times 2, where there is such a kernel)."""
+    """Check a row-major kernel (times 3) with and without a general kernel (times 2)."""
     table = KernelTable("own")
     doubling(table, 3, contiguous=True)
     if general:
@@ -71,7 +71,7 @@ def test_layouts(general, strided):
     assert kernel.contiguous is not general
     kernel = with_any_layout(kernel, None) if kernel.contiguous else kernel
     ones = np.ones((2, 3), np.float32)
-    for given, factor in ((ones, 3.0), (ones.T, strided)):
-        out = np.empty(given.shape, np.float32)
-        kernel.function(given, out=out)
+    for source, factor in ((ones, 3.0), (ones.T, strided)):
+        out = np.empty(source.shape, np.float32)
+        kernel.function(source, out=out)
         assert (out == factor).all()

@@ -90,7 +90,7 @@ def test_as_strided_sees_the_memory_of_a_transposed_tensor():
     check(aten.as_strided.default, sample(4, 6).t(), [3, 2], [6, 2], 1)
 
 
-def test_view_that_strides_forbid_asks_for_a_copy():
+def test_view_that_strides_forbid_requires_a_copy():
     assert views.view(sample(4, 6).t().numpy(), [24]) is None
     assert views.flatten(sample(4, 6).t().numpy(), 0, -1) is None
     with pytest.raises(ValueError, match="reshape"):

@@ -1,4 +1,4 @@
-"""What is wrong with settings and calibration data is said clearly, and nothing is made."""
+"""Errors of settings and calibration data have clear messages, and nothing is quantized."""
 
 from __future__ import annotations
 

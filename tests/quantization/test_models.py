@@ -1,4 +1,4 @@
-"""Whole networks in integers: one partition, as exact as the quantized program in eager, in small files."""
+"""Whole networks in integers: one partition, as accurate as the quantized program in eager, in small files."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def test_network(name: str, tmp_path: Path) -> None:
     notes = [n.removeprefix("in floats beside integers: ") for p in compiled.report.partitions for n in p.notes]
     assert {n.split(" ")[0] for n in notes if n.startswith("aten.")} == NETWORKS[name]
     assert sqnr(exact, compiled(x)) >= sqnr(exact, reference) - 1
-    for kind, made in (("integers", compiled), ("floats", floats)):
-        made.save(tmp_path / kind)
+    for kind, executable in (("integers", compiled), ("floats", floats)):
+        executable.save(tmp_path / kind)
     assert os.path.getsize(tmp_path / "integers") <= 0.3 * os.path.getsize(tmp_path / "floats")

@@ -1,4 +1,4 @@
-"""The flow: models quantized by the quantizer of a backend are whole on it, in integers, and as exact as in eager."""
+"""The flow: quantized models run entirely on the backend, in integers, as accurate as in eager."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Encoder(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.norms[1](x))))
 
 
-def made(build: Callable[[], nn.Module], *shape: int) -> tuple[nn.Module, list[tuple[torch.Tensor, ...]]]:
+def build_with_batches(build: Callable[[], nn.Module], *shape: int) -> tuple[nn.Module, list[tuple[torch.Tensor, ...]]]:
     """A module with norms that have seen data, and batches."""
     torch.manual_seed(0)
     module, batches = build(), [(torch.randn(shape),) for _ in range(6)]
@@ -70,7 +70,7 @@ def made(build: Callable[[], nn.Module], *shape: int) -> tuple[nn.Module, list[t
 def quantized(
     build: Callable[[], nn.Module], shape: tuple[int, ...], settings: Settings, dynamic: Any = None
 ) -> tuple[nn.Module, torch.export.ExportedProgram, delegate.CompiledProgram, tuple[torch.Tensor, ...]]:
-    module, batches = made(build, *shape)
+    module, batches = build_with_batches(build, *shape)
     program = quantize(torch.export.export(module, batches[0], dynamic_shapes=dynamic), settings, batches)
     return module, program, delegate.to_backend(program, settings.backend), batches[0]
 
@@ -110,15 +110,15 @@ def test_whole_and_as_exact_as_in_eager(name: str, scheme: str, tmp_path: Path) 
 def test_a_network_of_integers_has_no_floats_within() -> None:
     _, program, compiled, _ = quantized(Residual, (2, 3, 24, 20), Settings("xnnpack"))
     assert not floats_within(compiled)
-    (found,) = compiled.program.delegates
-    operators = _operators(bytes(compiled.program.segments[found.segment]))
+    (delegate_spec,) = compiled.program.delegates
+    operators = _operators(bytes(compiled.program.segments[delegate_spec.segment]))
     assert operators.count("DEQUANTIZE") == 1
     assert operators.count("QUANTIZE") <= 2  # torchao gives the second part of a chunk parameters of its own
     assert sum("dequantize" in str(n.target) for n in program.graph.nodes) > 10
 
 
 def _operators(blob: bytes) -> list[str]:
-    """The operators of a TFLite model."""
+    """Return the operators of a TFLite model."""
     from ai_edge_litert import schema_py_generated as schema
 
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(blob, 0))
@@ -126,31 +126,31 @@ def _operators(blob: bytes) -> list[str]:
     return [names[model.operatorCodes[op.opcodeIndex].builtinCode] for op in model.subgraphs[0].operators]
 
 
-def test_every_scheme_is_made_of_rows_of_the_backends_table() -> None:
+def test_every_scheme_consists_of_rows_of_the_backends_table() -> None:
     from delegate.backends.xnnpack.lowerings import TABLE
 
-    found = schemes("xnnpack")
-    assert next(iter(found)) == "static_int8"
-    for scheme in found.values():
+    by_name = schemes("xnnpack")
+    assert next(iter(by_name)) == "static_int8"
+    for scheme in by_name.values():
         assert scheme.operators
         for row in scheme.operators:
             assert row is TABLES or TABLE.get(row.op) is not None, row.op
 
 
 def _coded(program: torch.export.ExportedProgram) -> dict[str, set[str]]:
-    """Module path -> what decodes its inputs: "static", "run time" or "weight" for int8 and int4 constants."""
-    found: dict[str, set[str]] = {}
+    """Return module path -> the kinds of its decoded inputs: "static", "run time" or "weight"."""
+    sources: dict[str, set[str]] = {}
     for node in program.graph.nodes:
         if str(node.target) not in ("aten.linear.default", "aten.conv2d.default"):
             continue
         path = next(reversed(node.meta["nn_module_stack"].values()))[0]
-        kinds = found.setdefault(path.rpartition(".")[2] or path, set())
+        kinds = sources.setdefault(path.rpartition(".")[2] or path, set())
         for source in node.all_input_nodes:
             name = str(source.target)
             if "dequantize" in name:
                 is_weight = source.all_input_nodes[0].op == "placeholder"
                 kinds.add("weight" if is_weight else "run time" if ".tensor" in name else "static")
-    return found
+    return sources
 
 
 HYBRIDS: Mapping[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
@@ -172,15 +172,15 @@ HYBRIDS: Mapping[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
 def test_hybrid(name: str) -> None:
     options, expected = HYBRIDS[name]
     module, program, compiled, inputs = quantized(Encoder, (2, 6, 64), Settings(**{"backend": "xnnpack", **options}))
-    found = _coded(program)
+    sources = _coded(program)
     for path, kinds in expected.items():
-        assert {k.replace("weights", "weight") for k in found[path]} == kinds, path
+        assert {k.replace("weights", "weight") for k in sources[path]} == kinds, path
     require_whole(compiled)
     assert sqnr(module(*inputs).detach(), compiled(*inputs)) >= 20
 
 
 def test_training() -> None:
-    """Fake quantization is trained: the loss falls, and the trained module is whole on the backend, as in eager."""
+    """Train fake quantization: the loss falls, and the trained module runs entirely on the backend, as in eager."""
     torch.manual_seed(0)
     module = Residual().train()
     x, y = torch.randn(8, 3, 24, 20), torch.randint(0, 10, (8,))
@@ -215,7 +215,7 @@ def test_training_of_convolutions_with_norms_whose_activations_are_floats(scheme
 
 
 class Words(nn.Module):
-    """A language model, whose last layer may have the table of words for a weight."""
+    """A language model whose last layer may use the embedding table as its weight."""
 
     def __init__(self, *, tied: bool) -> None:
         super().__init__()
@@ -232,7 +232,7 @@ class Words(nn.Module):
 @pytest.mark.parametrize("scheme", list(schemes("xnnpack")))
 @pytest.mark.parametrize("tied", [False, True], ids=["", "tied"])
 def test_tables_of_embeddings(scheme: str, tied: bool, tmp_path: Path) -> None:
-    """They are integers in the file and in memory; what is off stays in floats."""
+    """Check that tables are integers in the file and in memory; those that are off stay in floats."""
     torch.manual_seed(0)
     module, batches = Words(tied=tied).eval(), [(torch.randint(0, 500, (2, 8)),) for _ in range(4)]
     exported = torch.export.export(module, batches[0])
@@ -252,8 +252,8 @@ def test_tables_of_embeddings(scheme: str, tied: bool, tmp_path: Path) -> None:
     assert sizes["floats"] - sizes["tables"] >= 0.9 * saved
 
 
-def test_a_weight_that_is_decoded_elsewhere() -> None:
-    """A layer whose decoded weight others read, which XNNPACK does not, is no failure of it."""
+def test_a_decoded_weight_with_several_readers() -> None:
+    """Check that a layer with a decoded weight that others read, which XNNPACK lacks, is no failure."""
 
     class Shared(nn.Module):
         def __init__(self) -> None:
@@ -268,12 +268,12 @@ def test_a_weight_that_is_decoded_elsewhere() -> None:
     decoding = "quantized_decomposed.dequantize_per_channel.default"
     for config in ({}, {"partitioning": {"exclude": [decoding]}}):
         compiled = delegate.to_backend(program, config={"backends": ["xnnpack"], **config})
-        for got, wanted in zip(compiled(x), program.module()(x), strict=True):
-            assert sqnr(wanted.detach(), got) >= 35
+        for got, reference in zip(compiled(x), program.module()(x), strict=True):
+            assert sqnr(reference.detach(), got) >= 35
 
 
 class Twice(nn.Module):
-    """A layer that is called twice, with something in between."""
+    """A layer that is called twice, with another operator in between."""
 
     def __init__(self, between: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
@@ -305,8 +305,8 @@ def test_files_are_small(tmp_path: Path) -> None:
     exported = torch.export.export(module, (torch.randn(4, 512),))
     sizes = {}
     for scheme in ("", "static_int8", "dynamic_int4"):
-        made = quantize(exported, Settings("xnnpack", scheme), [(torch.randn(4, 512),)]) if scheme else exported
-        delegate.to_backend(made, "xnnpack").save(tmp_path / "model")
+        program = quantize(exported, Settings("xnnpack", scheme), [(torch.randn(4, 512),)]) if scheme else exported
+        delegate.to_backend(program, "xnnpack").save(tmp_path / "model")
         sizes[scheme] = os.path.getsize(tmp_path / "model")
     assert sizes["static_int8"] <= 0.3 * sizes[""]
     assert sizes["dynamic_int4"] <= 0.17 * sizes[""]
@@ -341,8 +341,8 @@ class Parted(nn.Module):
         return query + key - value
 
 
-def test_constants_of_two_folds_are_apart() -> None:
-    """Those of the second had the names of the first: Swin's masks became weights."""
+def test_constants_of_two_folds_have_different_names() -> None:
+    """Check that the second fold uses new names: once, Swin's masks became weights."""
 
     class Net(torch.nn.Module):
         def __init__(self) -> None:
@@ -355,8 +355,8 @@ def test_constants_of_two_folds_are_apart() -> None:
 
     x = torch.ones(3)
     module = torch.export.export(Net(), (x,)).module()
-    for wanted in (torch.ops.aten.exp.default, torch.ops.aten.neg.default):
-        fold(module, lambda node, wanted=wanted: node.target is wanted)
+    for target in (torch.ops.aten.exp.default, torch.ops.aten.neg.default):
+        fold(module, lambda node, target=target: node.target is target)
         module.graph.lint()
         assert_same(module(x), Net()(x))
     assert {"exp", "neg"}.isdisjoint(node.name for node in module.graph.nodes)
@@ -364,14 +364,14 @@ def test_constants_of_two_folds_are_apart() -> None:
 
 def test_parts_share_the_parameters_of_the_whole() -> None:
     _, program, compiled, _ = quantized(Parted, (4, 16), Settings("xnnpack"))
-    (found,) = compiled.program.delegates
-    assert _operators(bytes(compiled.program.segments[found.segment])).count("QUANTIZE") == 1
+    (delegate_spec,) = compiled.program.delegates
+    assert _operators(bytes(compiled.program.segments[delegate_spec.segment])).count("QUANTIZE") == 1
     rounding = [n.args[1:3] for n in program.graph.nodes if "dequantize_per_tensor" in str(n.target)]
     assert len(set(rounding)) == 4  # of the input, of the parts, of the sum, of the result
 
 
 class Computed(nn.Module):
-    """Weights that are computed of parameters."""
+    """A module whose weights are computed from parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -393,7 +393,7 @@ def test_computed_weights_are_weights(scheme: str) -> None:
 
 
 class Steps(nn.Module):
-    """Counts its calls, and sums up what it is given."""
+    """A module that counts its calls and sums up its inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -409,7 +409,7 @@ class Steps(nn.Module):
 
 @pytest.mark.parametrize("scheme", ["dynamic_int8", "weight_only_int8", "static_int8"])
 def test_states_begin_as_they_were(scheme: str) -> None:
-    """Neither calibration nor the folding of constants is a call of the program."""
+    """Check that neither calibration nor constant folding counts as a call of the program."""
     torch.manual_seed(0)
     module, x = Steps().eval(), torch.randn(4, 8)
     exported = torch.export.export(module, (x,))

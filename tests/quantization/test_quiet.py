@@ -1,4 +1,4 @@
-"""What torchao has to say of its libraries for GPUs is kept back, and nothing of ours is."""
+"""Messages of torchao about its GPU libraries are suppressed; messages of this project are not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 
-def test_nothing_is_said_at_import():
+def test_import_prints_nothing():
     code = "import logging, delegate.quantization; logging.getLogger('torchao').warning('of ours')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "of ours"

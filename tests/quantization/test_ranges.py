@@ -1,4 +1,4 @@
-"""Ranges of calibration: small values get small scales, rare ones beyond all others are left out, with a warning."""
+"""Ranges of calibration: small values get small scales, and outliers are excluded with a warning."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def net(weights: float = 1.0) -> nn.Module:
 
 
 def errors(module: nn.Module, settings: Settings, batches: list[torch.Tensor], x: torch.Tensor) -> float:
-    """The ratio in dB of a quantized module, which is whole in integers on XNNPACK."""
+    """Return the ratio in dB of a quantized module that runs entirely in integers on XNNPACK."""
     program = quantize(torch.export.export(module, (x,)), settings, batches)
     compiled = delegate.to_backend(program, settings.backend)
     require_whole(compiled)
@@ -86,7 +86,7 @@ def test_what_is_too_small_is_warned_of(scheme: str, inputs: float, weights: flo
 @pytest.mark.parametrize(("batch", "batches"), [(512, 1), (32, 4), (16, 1)])
 @pytest.mark.parametrize("value", [1000.0, -1000.0])
 def test_an_outlier_is_left_out(value: float, batch: int, batches: int) -> None:
-    """Also in what is computed of it: whole rows, which are not rare."""
+    """Check also results computed from the outlier: whole rows, which are not rare."""
     module, good = net(), [torch.randn(batch, 64) for _ in range(batches)]
     bad = [x.clone() for x in good]
     bad[-1][batch // 2, 5] = value
@@ -100,15 +100,15 @@ def test_an_outlier_is_left_out(value: float, batch: int, batches: int) -> None:
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_an_outlier_of_values_of_one_sign(sign: float) -> None:
-    """Values of 0 to 1 or of -1 to 0, and one of 1000 times their size."""
+    """Use values of 0 to 1 or of -1 to 0, and one value 1000 times as large."""
     values = sign * torch.linspace(0.001, 1.0, 2000)
     values[1000] = 1000 * sign
     observer = FittingHistogram(outliers=0.001, **INT8)
     observer(values)
-    found = observer.outliers()
-    assert found is not None
-    assert found.largest == 1000
-    assert max(map(abs, found.range)) < 2
+    outliers = observer.outliers()
+    assert outliers is not None
+    assert outliers.largest == 1000
+    assert max(map(abs, outliers.range)) < 2
 
 
 # Values of usual activations.
@@ -146,27 +146,27 @@ def test_ends_without_outliers(low: float, high: float) -> None:
     values[:2] = torch.tensor([low, high])
     observer: Any = FittingHistogram(outliers=1e-4, **INT8)
     passed = observer(values)
-    found = observer.outliers()
+    outliers = observer.outliers()
     rest = values[values.abs() < 100]
-    for end, expected, outlier in zip(found.range, (rest.min(), rest.max()), (low, high), strict=True):
+    for end, expected, outlier in zip(outliers.range, (rest.min(), rest.max()), (low, high), strict=True):
         quantile = torch.quantile(rest, 1e-4 if expected < 0 else 1 - 1e-4)
         assert abs(end - (quantile if outlier else expected)) <= 0.15 * abs(expected)
-    assert (passed.min(), passed.max()) == found.range
-    assert found.largest == max(abs(low), abs(high))
+    assert (passed.min(), passed.max()) == outliers.range
+    assert outliers.largest == max(abs(low), abs(high))
 
 
 def test_usual_models_are_as_exact_and_without_warnings() -> None:
-    from tests.quantization.test_quantize import Encoder, Residual, made
+    from tests.quantization.test_quantize import Encoder, Residual, build_with_batches
 
     for build, shape in ((Residual, (2, 3, 24, 20)), (Encoder, (2, 6, 64))):
-        module, batches = made(build, *shape)
-        exported, found = torch.export.export(module, batches[0]), []
+        module, batches = build_with_batches(build, *shape)
+        exported, messages = torch.export.export(module, batches[0]), []
         for outliers in (0.0, 1e-4):
             with warnings.catch_warnings():
                 warnings.simplefilter("error", RuntimeWarning)
                 program = quantize(exported, Settings("xnnpack", outliers=outliers), batches)
-            found.append(sqnr(module(*batches[0]).detach(), program.module()(*batches[0]).detach()))
-        assert found[1] == found[0]
+            messages.append(sqnr(module(*batches[0]).detach(), program.module()(*batches[0]).detach()))
+        assert messages[1] == messages[0]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_usual_models_are_as_exact_and_without_warnings() -> None:
     ],
 )
 def test_what_is_too_small_in_training_is_warned_of(scheme: str, inputs: float, weights: float, where: str) -> None:
-    """Fake quantization has scales of a least size."""
+    """Check the warning: fake quantization has a smallest scale."""
     x = torch.randn(32, 64, generator=torch.manual_seed(0)) * inputs
     group = 0 if "int4" in scheme else None
     settings = Settings("xnnpack", scheme, group_size=group)

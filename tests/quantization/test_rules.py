@@ -1,4 +1,4 @@
-"""Rules for layers: what is off is computed in floats, and nothing else is."""
+"""Rules for layers: only layers that are off are computed in floats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ with zoo.libraries():
 
 
 class Block(nn.Module):
-    """Layers of its own, and one whose weight it holds itself."""
+    """A module with layers, and with one weight of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """Blocks, of which the first and its first layer are called again, and layers without modules."""
+    """Two blocks, of which the first and its first layer are called again, and layers without modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ CASES: Mapping[str, tuple[dict[str, list[str]], list[str]]] = {
 
 
 def _floats(program: torch.export.ExportedProgram) -> list[str]:
-    """The linear layers that read no decoded weight, by their names in the float program."""
+    """Return the linear layers that read no decoded weight, by their names in the float program."""
     layers = [n for n in program.graph.nodes if str(n.target) == "aten.linear.default"]
     return [float_node(n) for n in layers if "dequantize" not in str(n.args[1].target)]
 
@@ -85,10 +85,10 @@ def test_exactly_these_layers_stay_in_floats(name: str, scheme: str) -> None:
     torch.manual_seed(0)
     module, batches = Net().eval(), [(torch.randn(4, 16),) for _ in range(3)]
     exported = torch.export.export(module, batches[0])
-    found = {
+    float_layers = {
         n.name: list(n.meta["nn_module_stack"].values())[-1][0] for n in exported.graph.nodes if "linear" in n.name
     }
-    assert found == LAYERS
+    assert float_layers == LAYERS
     program = quantize(exported, keep_in_float(Settings("xnnpack", scheme), **off), batches)
     assert _floats(program) == expected
     compiled = delegate.to_backend(program, "xnnpack")
@@ -97,7 +97,7 @@ def test_exactly_these_layers_stay_in_floats(name: str, scheme: str) -> None:
 
 
 def test_names_of_float_nodes_where_others_vanish() -> None:
-    """The product of the weight becomes a constant, so that the nodes of the quantized program are counted anew."""
+    """Fold a product of the weight, so that the nodes of the quantized program have other numbers."""
     exported = torch.export.export(Net().eval(), (torch.randn(4, 16),))
     program = quantize(exported, Settings("xnnpack"), [(torch.randn(4, 16),) for _ in range(2)])
     (product,) = (n for n in program.graph.nodes if str(n.target) == "aten.mul.Tensor")
@@ -105,16 +105,16 @@ def test_names_of_float_nodes_where_others_vanish() -> None:
 
 
 @pytest.mark.parametrize("settings", [Settings("xnnpack"), Quantization()], ids=["settings", "section"])
-def test_what_is_kept_wins_over_other_rules(settings: Any) -> None:
+def test_layers_in_float_win_over_other_rules(settings: Any) -> None:
     rules = {"modules": {"a.b": "static_int8", "a.*": "dynamic_int8"}, "nodes": {"linear": "static_int8"}}
-    found = keep_in_float(type(settings)(**{"backend": "xnnpack", **rules}), modules=["a.b"], nodes=["linear", "add"])
-    assert list(found.modules.items()) == [("a.*", "dynamic_int8"), ("a.b", OFF)]
-    assert found.nodes == {"linear": OFF, "add": OFF}
+    changed = keep_in_float(type(settings)(**{"backend": "xnnpack", **rules}), modules=["a.b"], nodes=["linear", "add"])
+    assert list(changed.modules.items()) == [("a.*", "dynamic_int8"), ("a.b", OFF)]
+    assert changed.nodes == {"linear": OFF, "add": OFF}
     assert keep_in_float(settings, modules=["a[0]"]).modules == {"a[[]0]": OFF}
 
 
 class Convolutions(nn.Module):
-    """A convolution with a norm and an activation, both by a path of their own."""
+    """A convolution with a norm and an activation, each with its own path."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class Convolutions(nn.Module):
 
 
 def _around(program: torch.export.ExportedProgram, target: str) -> tuple[bool, bool]:
-    """If an operator reads decoded activations, and if its result is made integers at once."""
+    """Return if an operator reads decoded activations, and if its result becomes integers at once."""
     (node,) = (n for n in program.graph.nodes if str(n.target) == target)
     return "dequantize" in str(node.args[0].target), any("quantize_per" in str(u.target) for u in node.users)
 
@@ -149,7 +149,7 @@ _TRAINED = ("act and mean", "conv")  # of the default run: torchao takes 8 s for
     ],
 )
 def test_a_rule_for_what_would_be_fused(name: str, qat: bool) -> None:
-    """An activation that is off does not join its convolution; a norm goes with it; neither pattern is unknown."""
+    """Check that an activation that is off is not fused, that a norm is, and that both patterns match."""
     rules, conv, act = FUSED[name]
     if name == "conv" and qat:
         conv = (False, False)  # in training the norm stays
@@ -179,7 +179,7 @@ class Head(nn.Module):
 
 @pytest.fixture
 def methods(tmp_path: Path) -> dict[str, torch.export.ExportedProgram]:
-    """Methods of other inputs, with a file of calibration data for each."""
+    """Return methods with different inputs, each with a file of calibration data."""
     torch.manual_seed(0)
     for name, size in (("a", 8), ("b", 16)):
         np.savez(tmp_path / f"{name}.npz", np.random.default_rng(0).standard_normal((3, size)).astype(np.float32))

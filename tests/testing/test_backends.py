@@ -1,4 +1,4 @@
-"""The kit for backends of other people, on those of this project."""
+"""The test kit for other authors' backends, run on the backends of this project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suite's comparison sees each mistake that a result can have."""
+"""The comparison detects every kind of mistake in a result."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_relative_error_of_the_largest_value():
     assert relative_error(torch.empty(0), torch.empty(0)) == 0
 
 
-@pytest.mark.parametrize("made", [values(NAN, 1), values(INF, 1), values(1, 1, 1), values(1, 1, dtype=torch.float64)])
-def test_relative_error_is_never_nan(made):
+@pytest.mark.parametrize("actual", [values(NAN, 1), values(INF, 1), values(1, 1, 1), values(1, 1, dtype=torch.float64)])
+def test_relative_error_is_never_nan(actual):
     with pytest.raises(AssertionError):
-        relative_error(made, values(1, 1))
+        relative_error(actual, values(1, 1))

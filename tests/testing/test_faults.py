@@ -1,4 +1,4 @@
-"""The kit finds what is wrong with a backend: one fault at a time, and the test that must see it."""
+"""The kit detects faults of a backend: one fault at a time, and the test that must fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests compare numbers by `delegate.testing.assert_same` alone, and make no assertion that hardly can fail."""
+"""Tests compare numbers only by `delegate.testing.assert_same`, and make no assertion that can hardly fail."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def _name(call: ast.Call) -> str:
 
 
 def test_no_test_brings_its_own() -> None:
-    found = {str(p.relative_to(ROOT)): own_comparisons(p.read_text("utf-8")) for p in modules()}
-    assert {name: lines for name, lines in found.items() if lines} == {}
-    assert len(found) > 300
+    lines = {str(p.relative_to(ROOT)): own_comparisons(p.read_text("utf-8")) for p in modules()}
+    assert {name: lines for name, lines in lines.items() if lines} == {}
+    assert len(lines) > 300
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def _hides(handler: ast.ExceptHandler) -> bool:
 
 
 def test_no_assertion_is_weak() -> None:
-    found = {str(p.relative_to(ROOT)): weak_assertions(p.read_text("utf-8")) for p in modules()}
-    assert {name: lines for name, lines in found.items() if lines} == {}
+    lines = {str(p.relative_to(ROOT)): weak_assertions(p.read_text("utf-8")) for p in modules()}
+    assert {name: lines for name, lines in lines.items() if lines} == {}
 
 
 @pytest.mark.parametrize(

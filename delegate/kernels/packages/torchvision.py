@@ -161,7 +161,7 @@ def deform_conv2d(
         for group in range(offset_groups):
             y, z = rows + moved[group, :, :, 0], columns + moved[group, :, :, 1]
             part = image[group * channels : (group + 1) * channels]
-            sampled[group] = _between(part, y.ravel(), z.ravel())
+            sampled[group] = _interpolate(part, y.ravel(), z.ravel())
         if use_mask:
             sampled *= mask[n].reshape(offset_groups, 1, -1)
         gathered = sampled.reshape(groups, -1, math.prod(pixels))
@@ -169,7 +169,7 @@ def deform_conv2d(
     np.add(out, bias.reshape(-1, 1, 1), out=out)
 
 
-def _between(image: Array, y: Array, x: Array) -> Array:
+def _interpolate(image: Array, y: Array, x: Array) -> Array:
     """Interpolate the image (C, H, W) at points between its pixels (n) -> (C, n); pixels outside are 0."""
     height, width = image.shape[1:]
     inside = (y > -1) & (y < height) & (x > -1) & (x < width)

@@ -66,9 +66,9 @@ class Sample:
 
     def calls(self) -> list[tuple[torch.Tensor, ...]]:
         """Return inputs of the example's sizes, then of the other sizes."""
-        return [self._inputs(self.shapes), *(self._inputs(self._resized(new)) for new in self.sizes)]
+        return [self._inputs(self.shapes), *(self._inputs(self._resize(new)) for new in self.sizes)]
 
-    def _resized(self, sizes: list[int]) -> list[tuple[int, ...]]:
+    def _resize(self, sizes: list[int]) -> list[tuple[int, ...]]:
         shapes = [list(s) for s in self.shapes]
         for group, size in zip(self.dynamic, sizes, strict=True):
             for position, dim in group:
