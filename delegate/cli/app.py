@@ -1,4 +1,4 @@
-"""The application: its commands, and how an error of any of them reaches the user."""
+"""The application: its commands, and the reporting of their errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _AOT_LIBRARIES = frozenset({"torch", "pydantic", "yaml"})
 
 
 class Commands(TyperGroup):
-    """Commands whose errors are one line on stderr and exit code 1; `--debug`, at any place, shows the traceback."""
+    """Commands whose errors are one line on stderr and exit code 1; `--debug`, anywhere, shows the traceback."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with output.escaped():
@@ -86,8 +86,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(show: bool) -> None:
+    if show:
         print(f"delegate {delegate.__version__}")
         raise typer.Exit
 

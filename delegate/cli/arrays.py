@@ -19,26 +19,26 @@ _SIZE = 2  # of a dynamic dimension of random inputs, where its range allows tha
 
 
 def input_names(method: Method) -> list[str]:
-    """The inputs of a method that the caller has a choice of, in order."""
-    return [method.inputs[i].name for i in _given(method)]
+    """Return the names of the inputs that the caller chooses, in order."""
+    return [method.inputs[i].name for i in _free_inputs(method)]
 
 
-def read_inputs(method: str, names: Sequence[str], given: Sequence[str]) -> dict[str, Array]:
-    """Input name -> array, of arguments "a.npy" (in the order of the inputs), "name=a.npy" and "all.npz".
+def read_inputs(method: str, names: Sequence[str], arguments: Sequence[str]) -> dict[str, Array]:
+    """Read the arrays by input name, of arguments "a.npy" (in the order of the inputs), "name=a.npy" and "all.npz".
 
     Args:
         method: name of the method, for messages.
-        names: of its inputs, in order.
-        given: the arguments.
+        names: names of its inputs, in order.
+        arguments: the arguments.
 
     Raises:
         InputError: a file cannot be read, a name is unknown or given twice, or there are too many or too few.
     """
-    if len(given) == 1 and given[0].endswith(".npz"):
-        return read_archive(method, names, given[0])
+    if len(arguments) == 1 and arguments[0].endswith(".npz"):
+        return read_archive(method, names, arguments[0])
     files: dict[str, str] = {}
     in_order: list[str] = []
-    for text in given:
+    for text in arguments:
         name, separator, path = text.partition("=")
         if separator and (name in names or not Path(text).exists()):
             if name not in names:
@@ -59,27 +59,27 @@ def read_inputs(method: str, names: Sequence[str], given: Sequence[str]) -> dict
 
 
 def random_inputs(method: Method, seed: int = 0) -> dict[str, Array]:
-    """Input name -> random array: floats are normal, integers 0 or 1 (so that they are valid as indices, too).
+    """Return random arrays by input name: floats are normal, integers are 0 or 1, which are valid indices.
 
-    A dynamic dimension has the size 2, or what is nearest to that in its range; so has a number.
+    Dynamic dimensions, and numbers, are 2, or the nearest value in their range.
     """
     generator = np.random.default_rng(seed)
     sizes = {i: max(s.minimum, min(_SIZE, s.maximum or _SIZE)) for i, s in enumerate(method.symbols)}
     numbers = {s.input: np.asarray(sizes[i]) for i, s in enumerate(method.symbols) if s.dim < 0}
-    given = [(i, method.inputs[i]) for i in _given(method)]
+    free = [(i, method.inputs[i]) for i in _free_inputs(method)]
     return {
         leaf.name: numbers[i] if i in numbers else _random(generator, method.values[leaf.value], sizes)
-        for i, leaf in given
+        for i, leaf in free
     }
 
 
 def leaves(inputs: Sequence[Input], arrays: Mapping[str, Array]) -> list[Any]:
-    """The leaves of the arguments in order: arrays, and the literals that export fixed."""
+    """Return the leaves of the arguments in order: arrays, and the literals that export fixed."""
     return [arrays.get(i.name, i.literal) for i in inputs]
 
 
-def _given(method: Method) -> list[int]:
-    """The inputs that the caller has a choice of: tensors, and numbers that are symbols."""
+def _free_inputs(method: Method) -> list[int]:
+    """Return the indices of the inputs that the caller chooses: tensors, and numbers that are symbols."""
     numbers = {s.input for s in method.symbols if s.dim < 0}
     return [n for n, i in enumerate(method.inputs) if i.value >= 0 or n in numbers]
 
@@ -97,7 +97,7 @@ def _random(generator: np.random.Generator, value: Value, sizes: Mapping[int, in
 
 
 def read_archive(method: str, names: Sequence[str], path: str) -> dict[str, Array]:
-    """Input name -> array, of a .npz file whose arrays have the inputs' names, or none: arr_0, arr_1, ... in order.
+    """Read a .npz file whose arrays have the inputs' names, or the default names arr_0, arr_1, ... in order.
 
     Raises:
         InputError: the file cannot be read, or holds other arrays.
@@ -120,7 +120,7 @@ def read_archive(method: str, names: Sequence[str], path: str) -> dict[str, Arra
 
 
 def read_array(name: str, path: str) -> Array:
-    """The array of a .npy file for the input of a name; raises InputError where there is none."""
+    """Read the .npy file of an input; raises InputError if it cannot be read."""
     try:
         loaded = load_arrays(path)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""`delegate backends`: every backend found, its state, its versions, how to mend it."""
+"""`delegate backends`: every installed backend with its state, versions and remedy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from delegate.backends.state import BackendState
 from delegate.cli import output
-from delegate.cli.halves import half_shown, halves_of
+from delegate.cli.parts import check_parts, part_text
 from delegate.kernels.libraries import KernelLibrary
 from delegate.plugins import State, blocked_in_vain
 from delegate.registry import Registry
@@ -20,7 +20,7 @@ def backends(
     as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
     refresh: Annotated[bool, typer.Option("--refresh", help="Ask plugins again that were asked before.")] = False,
 ) -> None:
-    """List the backends and kernel libraries found here, in what state they are, and how to mend what is not ok."""
+    """List the installed backends and kernel libraries with their states, and remedies for those that are not ok."""
     registry = Registry(refresh=refresh)
     if name is not None:
         _one(registry, name, as_json)
@@ -45,9 +45,9 @@ def _list(registry: Registry) -> None:
             print(f"{s.detail}; remedy: {s.remedy}")
     for s in registry.refused():
         print(s.detail)
-    for name, near in registry.blocked_in_vain().items():
-        if not near:  # of the others the registry warns
-            print(blocked_in_vain(name, near))
+    for name, matches in registry.blocked_in_vain().items():
+        if not matches:  # of the others the registry warns
+            print(blocked_in_vain(name, matches))
     if any(s.kept for s in states):
         print("some of this is what was found earlier: `delegate backends --refresh` asks again")
     print()
@@ -62,16 +62,16 @@ def _list(registry: Registry) -> None:
 
 
 def _count(library: KernelLibrary) -> str:
-    """How many kernels it has, where it was loaded."""
+    """Return the number of kernels of a library; empty if it was not loaded."""
     return str(sum(1 for _ in library.table)) if library.table is not None else ""
 
 
 def _one(registry: Registry, name: str, as_json: bool) -> None:
     registry.state(name)
-    halves = halves_of(registry, name)
-    state = registry.state(name)  # again: a half that fails to import makes it broken
+    parts = check_parts(registry, name)
+    state = registry.state(name)  # again: a part that fails to import makes it broken
     if as_json:
-        output.print_json({**_data(state), **halves})
+        output.print_json({**_data(state), **parts})
         return
     lines = {
         "backend": _name(state),
@@ -83,8 +83,8 @@ def _one(registry: Registry, name: str, as_json: bool) -> None:
         "device": _devices(state),
         "without": state.availability.reason if state.availability and state.availability.ok else "",
         "licence": state.info.licence if state.info else "",
-        "aot half": half_shown(halves["aot"], state),
-        "runtime half": half_shown(halves["runtime"], state),
+        "aot half": part_text(parts["aot"], state),
+        "runtime half": part_text(parts["runtime"], state),
         "problem": state.detail,
         "remedy": state.remedy,
     }

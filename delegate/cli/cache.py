@@ -29,14 +29,14 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.
     sizes = {kind: part.sizes() for kind, part in _parts().items()}
     if as_json:
         where = None if folder is None else str(folder)
-        held = {kind: {"entries": len(s), "bytes": sum(s)} for kind, s in sizes.items()}
-        whole = {"entries": sum(map(len, sizes.values())), "bytes": sum(map(sum, sizes.values()))}
-        output.print_json({"folder": where, **whole, **held})
+        by_kind = {kind: {"entries": len(s), "bytes": sum(s)} for kind, s in sizes.items()}
+        totals = {"entries": sum(map(len, sizes.values())), "bytes": sum(map(sum, sizes.values()))}
+        output.print_json({"folder": where, **totals, **by_kind})
         return
     path()
     for kind, of in _KINDS.items():
-        found = sizes.get(kind, [])
-        print(f"{len(found)} {of}, {sum(found) / 2**20:,.1f} MiB")
+        kind_sizes = sizes.get(kind, [])
+        print(f"{len(kind_sizes)} {of}, {sum(kind_sizes) / 2**20:,.1f} MiB")
 
 
 @app.command("clear")

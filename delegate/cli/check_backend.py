@@ -10,7 +10,7 @@ import typer
 
 from delegate.backends.state import BackendState
 from delegate.cli import output
-from delegate.cli.halves import half_shown, halves_of
+from delegate.cli.parts import check_parts, part_text
 from delegate.errors import DelegateError
 from delegate.plugins import State
 from delegate.registry import Registry
@@ -27,15 +27,15 @@ def check_backend(
     registry = Registry(refresh=True)
     name = registry.resolve(name)
     state = registry.state(name)
-    halves = halves_of(registry, name)
-    found: dict[str, Any] = {"backend": name, "state": str(state.state), "detail": state.detail, "halves": halves}
-    ready = state.state is State.OK and set(halves.values()) == {"ok"}
+    parts = check_parts(registry, name)
+    data: dict[str, Any] = {"backend": name, "state": str(state.state), "detail": state.detail, "halves": parts}
+    ready = state.state is State.OK and set(parts.values()) == {"ok"}
     outcomes, matrix, call = _tried(name) if ready else ([], {}, None)
     if as_json:
         tests = [asdict(o) for o in outcomes]
-        output.print_json({**found, "tests": tests, "operators": matrix, "call": call and asdict(call)})
+        output.print_json({**data, "tests": tests, "operators": matrix, "call": call and asdict(call)})
     else:
-        _print(state, halves, outcomes, matrix, call)
+        _print(state, parts, outcomes, matrix, call)
     if not ready or any(o.outcome == "failed" for o in outcomes):
         raise typer.Exit(1)
 
@@ -59,11 +59,11 @@ def _tried(name: str) -> tuple[list[Outcome], dict[str, str], Call | None]:
 
 
 def _print(
-    state: BackendState, halves: dict[str, str], outcomes: list[Outcome], matrix: dict[str, str], call: Call | None
+    state: BackendState, parts: dict[str, str], outcomes: list[Outcome], matrix: dict[str, str], call: Call | None
 ) -> None:
     print(f"backend:      {state.name}, {state.state}{f': {state.detail}' if state.detail else ''}")
-    print(f"aot half:     {half_shown(halves['aot'], state)}")
-    print(f"runtime half: {half_shown(halves['runtime'], state)}")
+    print(f"aot half:     {part_text(parts['aot'], state)}")
+    print(f"runtime half: {part_text(parts['runtime'], state)}")
     if not outcomes:
         return
     count = Counter(o.outcome for o in outcomes)

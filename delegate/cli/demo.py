@@ -20,7 +20,7 @@ def demo() -> None:
 
 
 def run() -> int:
-    """Run the example as a process of its own; gives its exit code. Raises ExportError where it is not installed."""
+    """Run the example in a separate process and return its exit code. Raises ExportError if it is not installed."""
     if not EXAMPLE.is_file():
         raise ExportError(
             "the digits example is not part of an installed package",

@@ -1,4 +1,4 @@
-"""Options that name what a command writes: whether it can be written is asked before there is any work."""
+"""Options that name output files: their paths are checked before any work."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ OUTPUTS = _folder("the outputs", InputError)
 PACKAGE = _folder("the package", DelegateError)
 
 
-def require_apart(written: Mapping[str, Path | None], read: Mapping[str, Path | None]) -> None:
-    """Raise ConfigError where a command would write over what it reads, or over another thing that it writes.
+def require_distinct(written: Mapping[str, Path | None], read: Mapping[str, Path | None]) -> None:
+    """Raise ConfigError if an output file is also an input file or another output file.
 
     Args:
-        written: option -> the file that it writes, if it is given.
-        read: option -> the file that it reads, if it is given.
+        written: option -> the output file, if any.
+        read: option -> the input file, if any.
     """
     seen: dict[str, str] = {os.path.realpath(path): option for option, path in read.items() if path is not None}
     for option, path in written.items():
         if path is None or (path.exists() and not path.is_file()):
-            continue  # streams take what they are given
+            continue  # streams are not overwritten
         other = seen.setdefault(os.path.realpath(path), option)
         if other != option:
             raise ConfigError(f"{option} would write over {other}", where=str(path), remedy="name another file")

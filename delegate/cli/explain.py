@@ -1,4 +1,4 @@
-"""`delegate explain`: who would run what, or runs it in a saved program, and why not elsewhere."""
+"""`delegate explain`: the backend of each node of a model or a saved program, and the verdicts of the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules of the user's: `--import MODULE`, and where functions of models and of data are found."""
+"""Imports of the user's modules: `--import MODULE`, and modules with functions that return models or data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Imports = Annotated[
 
 
 def import_modules(names: Sequence[str] | None) -> None:
-    """Import what `--import` names, in order.
+    """Import the modules of `--import`, in order.
 
     Raises:
         ExportError: there is no such module or function, or it fails.
@@ -48,15 +48,15 @@ def import_modules(names: Sequence[str] | None) -> None:
                 raise ExportError(what, remedy="`--debug` shows the traceback") from error
 
 
-def import_module(name: str, wanted_for: str) -> ModuleType:
-    """A module of the installed packages or of the working directory.
+def import_module(name: str, purpose: str) -> ModuleType:
+    """Import a module of the installed packages or of the working directory.
 
     Args:
-        name: of the module.
-        wanted_for: what names it, for messages.
+        name: the name of the module.
+        purpose: the option or argument that names it, for messages.
 
     Raises:
-        ExportError: there is none, or its import fails.
+        ExportError: the module does not exist, or its import fails.
     """
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -65,7 +65,7 @@ def import_module(name: str, wanted_for: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if name == missing or name.startswith(missing + "."):
-            what = f"there is no module {missing!r}, for {wanted_for}"
+            what = f"there is no module {missing!r}, for {purpose}"
             raise ExportError(what, remedy="it is looked for in this directory and in the installed packages") from None
         raise ExportError(f"importing {name} failed: {one_line(error)}", remedy="install it") from error
     except (Exception, SystemExit) as error:

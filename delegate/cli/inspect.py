@@ -1,4 +1,4 @@
-"""`delegate inspect`: what is in a program file. Nothing of it is run, and no backend is needed."""
+"""`delegate inspect`: the contents of a program file. Nothing is run, and no backend is needed."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def _summary(program: Program) -> dict[str, Any]:
 
 
 def _delegates(program: Program) -> list[dict[str, Any]]:
-    kept = [{"bytes": constant_bytes(program, method)} for method in program.fallbacks]
+    fallbacks = [{"bytes": constant_bytes(program, method)} for method in program.fallbacks]
     return [
         {
             "name": spec.name,
             "backend": spec.backend,
             "bytes": len(program.segments[spec.segment]),
-            "fallback": kept[spec.fallback] if spec.fallback >= 0 else None,
+            "fallback": fallbacks[spec.fallback] if spec.fallback >= 0 else None,
         }
         for spec in program.delegates
     ]

@@ -1,4 +1,4 @@
-"""`delegate lock`: lockfiles compared, and held against a model."""
+"""`delegate lock`: compare lockfiles, and check one against a model."""
 
 from __future__ import annotations
 

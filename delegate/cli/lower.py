@@ -10,7 +10,7 @@ import typer
 from delegate.cli import destinations, output
 from delegate.cli.importing import Imports, import_modules
 
-LOCKED = "locked: "  # before what a report notes of a lock that is kept
+LOCKED = "locked: "  # prefix of a report's notes on an applied lock
 
 Model = Annotated[
     str,
@@ -95,7 +95,7 @@ def lower(
     """Lower a model to a program file that runs without torch."""
     if out is None and bundle is None:
         raise typer.BadParameter("Missing option '--output' / '-o': the program file to write")
-    destinations.require_apart(
+    destinations.require_distinct(
         {"--output": out, "--bundle": bundle, "--lock": lock},
         {"MODEL": Path(model), "--config": config, "--locked": locked, **{f"--costs {c}": c for c in costs or ()}},
     )
@@ -106,8 +106,8 @@ def lower(
         from delegate.errors import ConfigError
     import_modules(imports)
     with output.working(f"exporting {model}"):
-        given = load_model(model, inputs or ())
-        given, sample = read_sample(given, verify) if verify else (given, None)
+        source = load_model(model, inputs or ())
+        source, sample = read_sample(source, verify) if verify else (source, None)
     settings = None if config is None else load_config(config)
     if calibration is not None:
         if settings is None or settings.quantization is None:
@@ -117,7 +117,7 @@ def lower(
         settings = settings.model_copy(update={"quantization": section})
     with output.telling(f"lowering {model}") as progress:
         program = delegate.to_backend(
-            given,
+            source,
             backend or None,
             config=settings,
             verify=sample,
@@ -138,8 +138,8 @@ def lower(
     print(program.report.summary)
     if locked is not None:
         print(f"nothing was measured: nodes run as {locked} says, and the costs are those that it has")
-    told = (note for note in program.report.notes if note.startswith(LOCKED))
-    for line in (*told, *program.report.accuracy_lines(), *program.report.placement_lines()):
+    lock_notes = (note for note in program.report.notes if note.startswith(LOCKED))
+    for line in (*lock_notes, *program.report.accuracy_lines(), *program.report.placement_lines()):
         print(line)
     for path in filter(None, (out, bundle)):
         print(f"saved {path}, {path.stat().st_size:,} bytes")

@@ -1,4 +1,4 @@
-"""The console script: starts the command line, or says how to install what it needs."""
+"""The console script: start the command line, or print how to install its requirements."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def main() -> None:
 
 
 def _keep_stdout() -> None:
-    """What vendors' libraries print goes to stderr: on stdout are results alone, which other programs read."""
+    """Redirect the prints of vendors' libraries to stderr: other programs read stdout, which has only results."""
     if sys.stdout is None:  # closed by whoever started this
         output.drop()
         return
     sys.stdout.flush()
-    kept = os.dup(1)
+    descriptor = os.dup(1)
     os.dup2(2, 1)
     # Open as long as the process: closefd=False keeps Python from warning of that at its end.
-    sys.stdout = open(kept, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, closefd=False)  # noqa: SIM115
+    sys.stdout = open(descriptor, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, closefd=False)  # noqa: SIM115

@@ -19,21 +19,22 @@ Made by `make docs-ops` from the tables of kernels and lowerings; `delegate ops 
 """
 
 
-def markdown(found: Sequence[OperatorFacts]) -> str:
-    """The page; the conditions of backends are numbered, since many operators share them.
+def markdown(operators: Sequence[OperatorFacts]) -> str:
+    """Return the page; the conditions of backends are numbered, since many operators share them.
 
-    Operators of other packages that only ATen mode runs are left out: which of them torch knows, and what it says of
-    them, depends on what this process has imported.
+    Operators of other packages that only ATen mode runs are left out, since they depend on the imports of this process.
     """
-    found = [facts for facts in found if facts.backends or _portable(facts) or (facts.torch and facts.torch.core)]
-    backends = sorted({name for facts in found for name in facts.backends})
-    numbers = _numbered(c for facts in found for name in backends for c in facts.backends.get(name, ()))
+    operators = [
+        facts for facts in operators if facts.backends or _portable(facts) or (facts.torch and facts.torch.core)
+    ]
+    backends = sorted({name for facts in operators for name in facts.backends})
+    numbers = _numbered(c for facts in operators for name in backends for c in facts.backends.get(name, ()))
     lines = [
         _HEAD,
         f"| operator | kind | portable | {' | '.join(backends)} |",
         "|---|---|---|" + "---|" * len(backends),
     ]
-    for facts in found:
+    for facts in operators:
         cells = [_taken(facts.backends.get(name), numbers) for name in backends]
         lines.append(" | ".join((f"| `{facts.name}`", facts.kind, _portable(facts), *cells)) + " |")
     lines += ["", "## Conditions", "", *(f"{number}. {text}" for text, number in numbers.items())]

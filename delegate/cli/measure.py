@@ -1,4 +1,4 @@
-"""`delegate measure`: what the candidates of a bundle cost on this machine. Needs no torch."""
+"""`delegate measure`: measure the candidates of a bundle on this machine, without torch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def measure(
     """Run the candidates of a bundle here, for `delegate lower --costs` on the machine that it is from."""
     from delegate.placement.bundle_measurement import measure as measured
 
-    destinations.require_apart({"--output": out}, {"FILE": path})
+    destinations.require_distinct({"--output": out}, {"FILE": path})
     import_modules(imports)
     with output.telling(f"measuring {path}") as progress:
         costs = measured(path, kernels=kernels, budget=budget, trust_code=trust_code, progress=progress)
@@ -59,7 +59,7 @@ def measure(
 
 
 def _rows(method: MethodCosts) -> list[tuple[str, ...]]:
-    costs = {name: found.record for name, found in method.programs.items()}
+    costs = {name: measurement.record for name, measurement in method.programs.items()}
     return [
         (name, "" if r.cost is None else f"{r.cost:.6g}", str(len(r.rounds)), r.failure) for name, r in costs.items()
     ]

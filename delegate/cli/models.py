@@ -24,14 +24,14 @@ _RETURN = "return (module, example_inputs) with example_inputs a tuple, or an Ex
 
 
 def load_model(text: str, inputs: Sequence[str] = ()) -> ExportedProgram | Path:
-    """The model that a MODEL means, as `to_backend` takes it.
+    """Return the model of a MODEL argument, for `to_backend`.
 
     Args:
         text: MODEL.
         inputs: .npy files, the example inputs of a TorchScript file.
 
     Raises:
-        ExportError: there is no such file, module or function, or it gives no model; says how to get there.
+        ExportError: there is no such file, module or function, or it returns no model; the remedy names a valid form.
         InputError: a file of inputs cannot be read.
     """
     path = Path(text)
@@ -45,19 +45,19 @@ def load_model(text: str, inputs: Sequence[str] = ()) -> ExportedProgram | Path:
     return _call(text)
 
 
-def read_sample(model: ExportedProgram | Path, given: Sequence[str]) -> tuple[ExportedProgram, Sample]:
-    """The model, read, and the inputs to verify it on.
+def read_sample(model: ExportedProgram | Path, files: Sequence[str]) -> tuple[ExportedProgram, Sample]:
+    """Read the model, and the inputs to verify it on.
 
     Args:
-        model: of `load_model`.
-        given: files of inputs, as `read_inputs` takes them.
+        model: the result of `load_model`.
+        files: files of inputs, as for `read_inputs`.
 
     Raises:
         ExportError: the file of the model cannot be read.
         InputError: a file of inputs cannot be read, or does not fit.
     """
     ((method, exported),) = exported_programs(model).items()
-    return exported, sample_of(exported, read_inputs(method, input_names(exported), given))
+    return exported, sample_of(exported, read_inputs(method, input_names(exported), files))
 
 
 def _convert(path: Path, inputs: Sequence[str]) -> ExportedProgram:
@@ -69,7 +69,7 @@ def _convert(path: Path, inputs: Sequence[str]) -> ExportedProgram:
 
 
 def _check_file(path: Path) -> Path:
-    """Names what a file is that is no exported program, without unpickling anything of it."""
+    """Raise ExportError that describes a file if it is no exported program, without unpickling anything."""
     if not path.is_file():
         what = "is a directory" if path.is_dir() else "does not exist"
         raise ExportError(f"{str(path)!r} {what}", remedy="give a .pt2 file, or package.module:function")
@@ -85,15 +85,17 @@ def _check_file(path: Path) -> Path:
 def _call(text: str) -> ExportedProgram:
     function = _function(text)
     try:
-        made = function()
+        result = function()
     except (Exception, SystemExit) as error:
         raise ExportError(f"{text} failed: {one_line(error)}", remedy="`--debug` shows the traceback") from error
-    if isinstance(made, ExportedProgram):
-        return made
-    if not (isinstance(made, tuple | list) and len(made) == 2):
-        kind = f"{type(made).__name__} of {len(made)}" if isinstance(made, tuple | list) else type(made).__name__
+    if isinstance(result, ExportedProgram):
+        return result
+    if not (isinstance(result, tuple | list) and len(result) == 2):
+        kind = (
+            f"{type(result).__name__} of {len(result)}" if isinstance(result, tuple | list) else type(result).__name__
+        )
         raise ExportError(f"{text} returned a {kind}", remedy=_RETURN)
-    module, inputs = made
+    module, inputs = result
     if not isinstance(module, torch.nn.Module):
         raise ExportError(f"{text} returned a {type(module).__name__} where the module should be", remedy=_RETURN)
     if not isinstance(inputs, tuple | list):
@@ -113,5 +115,5 @@ def _function(text: str) -> Callable[[], Any]:
         raise ExportError(what, where=getattr(module, "__file__", "") or "", remedy=did_you_mean(function_name, known))
     if not callable(function):
         raise ExportError(f"{text} is a {type(function).__name__}, not a function", remedy=_RETURN)
-    found: Callable[[], Any] = function
-    return found
+    checked: Callable[[], Any] = function
+    return checked

@@ -59,6 +59,6 @@ def _distribution(name: str) -> str:
 
 
 def named(text: str, name: str) -> str:
-    """A text of the skeleton with another name: that of the package, of classes, and for people."""
+    """Replace the names of the package, classes and the backend in a text of the skeleton."""
     title = "".join(part.capitalize() for part in name.split("_"))
     return text.replace("delegate-acme", _distribution(name)).replace("acme", name).replace("Acme", title)

@@ -1,4 +1,4 @@
-"""`delegate ops`: what is known of operators: kernels and dtypes, backends, what they decompose to."""
+"""`delegate ops`: facts about operators: kernels and dtypes, backends, decompositions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from delegate.operators import Catalogue, OperatorFacts, dtype_text
 from delegate.plugins import one_line
 from delegate.registry import Registry
 
-_IN_FULL = 4  # so many operators are shown with all that is known; more as a table
+_IN_FULL = 4  # up to so many operators are shown with all facts; more as a table
 
 
 def ops(
@@ -34,16 +34,16 @@ def ops(
     with output.working("looking at operators"):
         catalogue = Catalogue(Registry())
         names = catalogue.names() if name is None else catalogue.matching(name)
-        found = [catalogue.facts(n, expand=name is not None) for n in names]
+        operators = [catalogue.facts(n, expand=name is not None) for n in names]
     if as_json:
-        output.print_json([facts.to_dict() for facts in found])
+        output.print_json([facts.to_dict() for facts in operators])
     elif as_markdown:
-        print(markdown(found), end="")
-    elif name is not None and len(found) <= _IN_FULL:
-        for i, facts in enumerate(found):
+        print(markdown(operators), end="")
+    elif name is not None and len(operators) <= _IN_FULL:
+        for i, facts in enumerate(operators):
             _show(facts, first=i == 0)
     else:
-        _list(found, catalogue)
+        _list(operators, catalogue)
 
 
 def _import(modules: Sequence[str]) -> None:
@@ -54,19 +54,19 @@ def _import(modules: Sequence[str]) -> None:
             raise DelegateError(f"cannot import {module!r}: {one_line(error)}") from error
 
 
-def _list(found: Sequence[OperatorFacts], catalogue: Catalogue) -> None:
+def _list(operators: Sequence[OperatorFacts], catalogue: Catalogue) -> None:
     libraries, backends = catalogue.libraries, tuple(catalogue.backends)
     rows = [
         (f.name, f.kind, *_kernel_cells(f, libraries), *("yes" if b in f.backends else "" for b in backends))
-        for f in found
+        for f in operators
     ]
     output.table(("operator", "kind", *libraries, *backends), rows)
     counts = [
-        f"{library} has kernels of {sum(any(k.library == library for k in f.kernels) for f in found)}"
+        f"{library} has kernels of {sum(any(k.library == library for k in f.kernels) for f in operators)}"
         for library in libraries
     ]
-    counts += [f"{backend} takes {sum(backend in f.backends for f in found)}" for backend in backends]
-    print(f"\n{len(found)} operators: {', '.join(counts)}")
+    counts += [f"{backend} takes {sum(backend in f.backends for f in operators)}" for backend in backends]
+    print(f"\n{len(operators)} operators: {', '.join(counts)}")
 
 
 def _kernel_cells(facts: OperatorFacts, libraries: Sequence[str]) -> list[str]:
@@ -83,16 +83,20 @@ def _show(facts: OperatorFacts, *, first: bool) -> None:
 
 
 def _lines(facts: OperatorFacts) -> list[tuple[str, str]]:
-    said = facts.torch
+    operator = facts.torch
     lines: list[tuple[str, str]] = []
-    if said is not None:
-        core = "core ATen" if said.core else "not core ATen"
-        lines.append(("operator", f"{'native' if said.native else 'custom'}, {core}{', a view' if said.view else ''}"))
+    if operator is not None:
+        core = "core ATen" if operator.core else "not core ATen"
+        lines.append(
+            ("operator", f"{'native' if operator.native else 'custom'}, {core}{', a view' if operator.view else ''}")
+        )
         parts = " ".join(facts.decomposition) or "torch decomposes it"
         leaf = "core ATen, or without a decomposition: it is not taken apart"
-        lines.append(("compound", parts) if said.compound else ("leaf", leaf))
-        forms = [f"out= {said.out}"] * bool(said.out) + [f"in place {said.in_place}"] * bool(said.in_place)
-        lines.append(("other forms", ", ".join(forms) or "none"))
+        lines.append(("compound", parts) if operator.compound else ("leaf", leaf))
+        variants = [f"out= {operator.out}"] * bool(operator.out) + [f"in place {operator.in_place}"] * bool(
+            operator.in_place
+        )
+        lines.append(("other forms", ", ".join(variants) or "none"))
     for kernel in facts.kernels:
         words = f"{dtype_text(kernel.dtypes)}{' (a view)' if kernel.kind == 'view' else ''}"
         lines.append((kernel.library, words + (", faster where arrays are row-major" if kernel.contiguous else "")))

@@ -1,7 +1,7 @@
-"""What the commands print: results on stdout, plain where it is piped; warnings, errors and progress on stderr.
+"""Output of the commands: results on stdout, plain if piped; warnings, errors and progress on stderr.
 
-Names in a file or a model may hold anything, such as what steers a terminal. So all that a command prints, whoever
-prints it, goes through `escaped`, which shows what is not printable as Python writes it.
+Names in a file or a model may hold any text, such as terminal control sequences. So all output of a command goes
+through `escaped`, which shows characters that are not printable as Python escapes them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _REDRAW = 0.1  # seconds between two drawings of a bar
 
 
 class _Escaped:
-    """A stream of text that holds no control characters (C0, C1) and no marks of direction but line ends and tabs."""
+    """A text stream without control characters (C0, C1) and direction marks, except line ends and tabs."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -36,13 +36,13 @@ class _Escaped:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
-        """All else is the stream's own: whether it is a terminal, its encoding, its descriptor."""
+        """Return any other attribute of the stream, such as its encoding or descriptor."""
         return getattr(self.stream, name)
 
 
 @contextmanager
 def escaped() -> Iterator[None]:
-    """Escape what is written to stdout and stderr meanwhile."""
+    """Escape all writes to stdout and stderr in a `with` block."""
     before = sys.stdout, sys.stderr
     wrapped = [cast(TextIO, s and _Escaped(s)) for s in before]
     sys.stdout, sys.stderr = wrapped
@@ -55,22 +55,22 @@ def escaped() -> Iterator[None]:
 
 
 def _own(stream: TextIO) -> TextIO:
-    """The stream without escapes, for what draws on a terminal."""
+    """Return the stream without escapes, for drawing on a terminal."""
     return stream.stream if isinstance(stream, _Escaped) else stream
 
 
 def print_json(data: Any) -> None:
-    """Data for another program, on stdout."""
+    """Print data as JSON on stdout."""
     print_json_text(json.dumps(data, indent=2, ensure_ascii=False))
 
 
 def print_json_text(text: str) -> None:
-    """JSON on stdout, with JSON's own escapes for what is not printable."""
+    """Print JSON on stdout, with JSON's own escapes of characters that are not printable."""
     print("".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table: drawn by rich on a terminal, else aligned columns that nothing wraps."""
+    """Print a table: drawn by rich on a terminal, else aligned columns without wrapping."""
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Table
@@ -88,12 +88,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def drop() -> None:
-    """Print no results any more: what cannot be written now would fail again when the process ends."""
+    """Discard further results: an unwritten rest of stdout would fail again when the process ends."""
     sys.stdout = open(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
 def error(text: str) -> None:
-    """An error, on stderr."""
+    """Print an error on stderr."""
     print(text, file=sys.stderr)
 
 
@@ -105,13 +105,13 @@ def show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Shows a warning as one line, in place of `warnings.showwarning`."""
+    """Print a warning on one line; it replaces `warnings.showwarning`."""
     print(f"warning: {' '.join(str(message).split())}", file=file or sys.stderr)
 
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """Says that long work goes on, on stderr where that is a terminal."""
+    """Show a text on stderr during long work, if that is a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -124,7 +124,7 @@ def working(text: str) -> Iterator[None]:
 
 @contextmanager
 def telling(text: str) -> Iterator[Callable[[str], None]]:
-    """Gives a function that says what long work is at, on stderr where that is a terminal."""
+    """Yield a function that shows the progress of long work on stderr, if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda now: None
         return
@@ -137,8 +137,10 @@ def telling(text: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def advancing(text: str) -> Iterator[Callable[[int, int], None]]:
-    """Gives a function that takes how much of how much is done: a bar on stderr where that is a terminal, else a line
-    for each tenth."""
+    """Yield a function of the finished and the total amount of work.
+
+    It draws a bar on stderr if that is a terminal, and else prints a line for each tenth.
+    """
     if not sys.stderr.isatty():
         yield _tenths(text)
         return
@@ -152,19 +154,19 @@ def advancing(text: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _tenths(text: str) -> Callable[[int, int], None]:
-    told = 0
+    reported = 0
 
-    def tell(done: int, total: int) -> None:
-        nonlocal told
-        if done * 10 // total > told:
-            told = done * 10 // total
+    def report(done: int, total: int) -> None:
+        nonlocal reported
+        if done * 10 // total > reported:
+            reported = done * 10 // total
             print(f"{text}: {done} of {total}", file=sys.stderr, flush=True)
 
-    return tell
+    return report
 
 
 def counted(count: int, text: str) -> Iterator[int]:
-    """`range(count)` with a bar on stderr where that is a terminal; nothing is drawn while the caller has an item."""
+    """Yield `range(count)` with a bar on a terminal's stderr; nothing is drawn while the caller has an item."""
     if count == 1 or not sys.stderr.isatty():
         yield from range(count)
         return

@@ -77,7 +77,7 @@ def run(
             isolate=isolate,
             options=_load_options(options or []),
         )
-    with _told_if_it_does_not_close(loaded) as program:
+    with _warn_if_close_fails(loaded) as program:
         chosen = program.method(method or program.default_method)
         arrays = _read(chosen, inputs) if inputs else random_inputs(chosen.definition)
         arguments = leaves(chosen.inputs, arrays)
@@ -94,14 +94,14 @@ def run(
             for ref, (name, result) in zip(chosen.definition.outputs, named.items(), strict=True)
         ]
         fallbacks = program.events
-    given = "files" if inputs else "random, seed 0"
+    inputs_from = "files" if inputs else "random, seed 0"
     if as_json:
         output.print_json(
             {
                 "file": str(path),
                 "method": chosen.name,
                 "inputs": [{"name": n, "dtype": str(a.dtype), "shape": list(a.shape)} for n, a in arrays.items()],
-                "inputs_from": given,
+                "inputs_from": inputs_from,
                 "outputs": [{"name": o.name, **o.describe(), "file": files.get(o.name)} for o in outputs],
                 "seconds": seconds,
                 "fallbacks": [asdict(event) for event in fallbacks],
@@ -110,7 +110,7 @@ def run(
             }
         )
         return
-    rows = [(f"in  {name} ({given})", _type(array), "") for name, array in arrays.items()]
+    rows = [(f"in  {name} ({inputs_from})", _type(array), "") for name, array in arrays.items()]
     rows += [(f"out {o.name}", o.type, "; ".join(filter(None, (o.values(), files.get(o.name))))) for o in outputs]
     output.table(("tensor", "type", ""), rows)
     if watching:
@@ -123,8 +123,8 @@ def run(
 
 
 @contextmanager
-def _told_if_it_does_not_close(program: LoadedProgram) -> Iterator[LoadedProgram]:
-    """A delegate that cannot be closed is a warning: what it has computed is not lost."""
+def _warn_if_close_fails(program: LoadedProgram) -> Iterator[LoadedProgram]:
+    """Close a program; a delegate that cannot be closed is a warning, since its results are valid."""
     ran = False
     try:
         with program:
@@ -136,8 +136,8 @@ def _told_if_it_does_not_close(program: LoadedProgram) -> Iterator[LoadedProgram
         warnings.warn(str(error), RuntimeWarning, stacklevel=1)
 
 
-def _read(method: Method, given: Sequence[str]) -> dict[str, Array]:
-    return read_inputs(method.name, input_names(method.definition), given)
+def _read(method: Method, arguments: Sequence[str]) -> dict[str, Array]:
+    return read_inputs(method.name, input_names(method.definition), arguments)
 
 
 def _save(results: Mapping[str, Any], directory: Path) -> dict[str, str]:
@@ -159,7 +159,7 @@ def _save(results: Mapping[str, Any], directory: Path) -> dict[str, str]:
 
 
 def _paths(tree: Tree, path: str) -> list[str]:
-    """A name for every leaf, e.g. "output", "0", "logits", "cache.0.1"."""
+    """Return a name for every leaf, e.g. "output", "0", "logits", "cache.0.1"."""
     if tree.kind == "leaf":
         return [path.removeprefix(".") or "output"]
     keys = tree.keys or range(len(tree.children))
@@ -167,7 +167,7 @@ def _paths(tree: Tree, path: str) -> list[str]:
 
 
 def _file_name(name: str) -> str:
-    """A name that is safe as a file's: keys of a result may hold anything."""
+    """Return a safe file name: keys of a result may hold any text."""
     return "".join(c if c.isalnum() or c in "._-" else "_" for c in name).lstrip(".") or "output"
 
 
@@ -212,9 +212,9 @@ class _Output(NamedTuple):
         """Return one line on the values, e.g. "-1 to 2.5; 3 NaN and 1 infinite of 12"."""
         if not isinstance(self.result, np.ndarray):
             return repr(self.result)
-        found = self.describe()
-        parts = [f"{found['min']:.6g} to {found['max']:.6g}"] if "min" in found else []
-        if counts := [f"{found[key]} {text}" for key, text in _NOT_FINITE.items() if found.get(key)]:
+        description = self.describe()
+        parts = [f"{description['min']:.6g} to {description['max']:.6g}"] if "min" in description else []
+        if counts := [f"{description[key]} {text}" for key, text in _NOT_FINITE.items() if description.get(key)]:
             parts.append(f"{' and '.join(counts)} of {self.result.size}")
         return "; ".join(parts)
 
@@ -229,25 +229,25 @@ def _type(array: Array, dtype: str = "") -> str:
 
 
 def _times(seconds: Sequence[float]) -> str:
-    """How often it ran, and how long that took."""
+    """Describe the number of runs and their times."""
     if len(seconds) == 1:
         return f"once: {seconds[0] * 1e3:.3g} ms"
     median, least = statistics.median(seconds) * 1e3, min(seconds) * 1e3
     return f"{len(seconds)} times: median {median:.3g} ms, least {least:.3g} ms"
 
 
-def _load_options(given: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Options by backend; a value is read as JSON where it is some, else it is text."""
-    found: dict[str, dict[str, Any]] = {}
-    for item in given:
+def _load_options(items: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the options by backend; a value that is valid JSON is decoded, others are text."""
+    options: dict[str, dict[str, Any]] = {}
+    for item in items:
         name, equals, value = item.partition("=")
         backend, dot, option = name.rpartition(".")
         if not (equals and dot and backend and option):
             remedy = "write BACKEND.NAME=VALUE, e.g. xnnpack.threads=4"
             raise InputError(f"--option {item!r} is no option", remedy=remedy)
-        own = found.setdefault(backend, {})
+        own = options.setdefault(backend, {})
         try:
             own[option] = json.loads(value)
         except ValueError:
             own[option] = value
-    return found
+    return options
