@@ -1,1 +1,1 @@
-"""What backends on ONNX Runtime share: a region becomes an ONNX model, and a session on one provider runs all of it."""
+"""Shared parts of backends on ONNX Runtime: a region becomes an ONNX model, which a session on one provider runs."""

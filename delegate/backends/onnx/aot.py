@@ -1,4 +1,4 @@
-"""The AOT half that backends on ONNX Runtime share: support from two tables, lowering by torch's ONNX exporter."""
+"""The shared AOT part of backends on ONNX Runtime: support from two tables, lowering by torch's ONNX exporter."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class OnnxBackend(TableBackend):
 
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:
-        """What the exporter makes of the operator, on which dtypes the provider runs it, and what the row asks."""
-        row, asked = cls.table.get(op), super().conditions(op)
-        if row is None or asked is None:
+        """Return the ONNX operators of an operator, the dtypes of the provider, and the conditions of the row."""
+        row, conditions = cls.table.get(op), super().conditions(op)
+        if row is None or conditions is None:
             return None
-        return (f"As ONNX's {', '.join((*row.lower.onnx, *row.lower.between))}.", *asked)
+        return (f"As ONNX's {', '.join((*row.lower.onnx, *row.lower.between))}.", *conditions)
 
     def no_row(self, op: str) -> Verdict:
         if op not in TRANSLATIONS:
@@ -77,18 +77,18 @@ class OnnxBackend(TableBackend):
                 raise ValueError(f"its model needs dimension {dim} of input {index}")
 
     def refuse_left_to_cpu(self, exported: ExportedModel) -> None:
-        """Ask the library what it would leave to the CPU; raises RegionRefused if that is anything."""
+        """Raise RegionRefused if the library would leave any node to the CPU."""
         left = left_to_cpu(exported, self.settings(), self.provider())
         if left:
             raise RegionRefused(left)
 
     @abstractmethod
     def provider(self) -> Provider:
-        """The provider; raises BackendUnavailable where it is absent."""
+        """Return the provider; raises BackendUnavailable if it is absent."""
 
     @abstractmethod
     def settings(self) -> object:
-        """SessionOptions on the provider, as the options of the backend want it."""
+        """Return SessionOptions on the provider, from the options of the backend."""
 
     @abstractmethod
     def _specs(self) -> dict[str, Any]:
@@ -96,4 +96,4 @@ class OnnxBackend(TableBackend):
 
     @abstractmethod
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
-        """The blob of a model; raises RegionRefused unless the provider takes it whole."""
+        """Return the blob of a model; raises RegionRefused unless the provider supports all of it."""

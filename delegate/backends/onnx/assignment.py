@@ -1,4 +1,4 @@
-"""Which nodes of a model a provider would leave to ONNX Runtime's CPU kernels: asked before a session forbids it."""
+"""Query which nodes a provider would leave to ONNX Runtime's CPU kernels, before a session forbids that."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from delegate.backends.onnx.session import add_weights
 
 
 def left_to_cpu(exported: ExportedModel, settings: Any, provider: Provider) -> Mapping[str, str]:
-    """The nodes of the program's graph that a provider does not take, each with a reason; empty if it takes all.
+    """Return the nodes that a provider does not support, each with a reason; empty if it supports all.
 
     Args:
         exported: the model.
@@ -41,6 +41,6 @@ def left_to_cpu(exported: ExportedModel, settings: Any, provider: Provider) -> M
         for source in exported.sources.get(node.name, ())
     }
     if left and not reasons:
-        made = ", ".join(sorted({node.op_type for node in left}))
-        raise RegionFailed(f"{name} leaves {made} to the CPU")
+        operators = ", ".join(sorted({node.op_type for node in left}))
+        raise RegionFailed(f"{name} leaves {operators} to the CPU")
     return reasons

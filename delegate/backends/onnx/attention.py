@@ -21,10 +21,10 @@ def check(node: Node) -> Verdict:
 
     The heads of key and value divide those of the query where enable_gqa says so.
     """
-    given = arguments(node)
-    if given.get("dropout_p"):
-        return no(Reason.ATTRIBUTE, f"dropout_p={given['dropout_p']}")
-    if given.get("enable_gqa") and node.meta["val"].dim() != 4:
+    attributes = arguments(node)
+    if attributes.get("dropout_p"):
+        return no(Reason.ATTRIBUTE, f"dropout_p={attributes['dropout_p']}")
+    if attributes.get("enable_gqa") and node.meta["val"].dim() != 4:
         return no(Reason.RANK, "grouped heads are taken of 4 dimensions")
     if all(t.dtype.is_floating_point for t in tensors(node)):
         return YES
@@ -81,7 +81,7 @@ def _repeated(heads: Any, times: int, op: Any) -> Any:
 
 
 def _causal(rows: Any, columns: Any, query: Any, key: Any, op: Any) -> Any:
-    """Where a row may look at a column: at its own and at those before it."""
+    """Return the causal mask: each row attends to its own column and to those before it."""
     import onnx_ir
 
     if isinstance(rows, int) and isinstance(columns, int):

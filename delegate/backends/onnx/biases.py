@@ -22,23 +22,25 @@ _MOST = 2**31 - 1
 
 
 def too_large(region: Region) -> dict[str, str]:
-    """The layers whose bias exceeds 32 bits in steps of their operands' scales, and why that is no bias for integers.
+    """Return the layers whose bias exceeds 32 bits in steps of their operands' scales, with reasons.
 
     It happens where an operand was all but 0 in calibration.
     """
-    found = {}
+    refusals = {}
     for node in region.calls:
         if op_name(node) in _LAYERS:
-            given = arguments(node)
-            operand, weight, bias = (given[name] for name in _LAYERS[op_name(node)])
+            operands = arguments(node)
+            operand, weight, bias = (operands[name] for name in _LAYERS[op_name(node)])
             steps = _steps(region, operand, weight, region.constants.get(bias))
             if steps > _MOST:
-                found[node.name] = f"its bias is {steps:.3g} steps of its operands' scales, and integers have 32 bits"
-    return found
+                refusals[node.name] = (
+                    f"its bias is {steps:.3g} steps of its operands' scales, and integers have 32 bits"
+                )
+    return refusals
 
 
 def _steps(region: Region, operand: Node, weight: Node, bias: torch.Tensor | None) -> float:
-    """The most steps that an element of a bias takes; 0 where it is none, or an operand is no decoded integer."""
+    """Return the most steps of a bias element; 0 without a bias, or if an operand is not decoded integers."""
     scales = _scale(region, operand), _scale(region, weight)
     if bias is None or scales[0] is None or scales[1] is None or not bias.numel():
         return 0.0
@@ -48,7 +50,7 @@ def _steps(region: Region, operand: Node, weight: Node, bias: torch.Tensor | Non
 
 
 def _scale(region: Region, node: Node) -> torch.Tensor | None:
-    """What the integers were decoded with that an operand is, where that is known."""
+    """Return the scale that an operand was decoded with, if known."""
     if op_name(node) not in _SCALES:
         return None
     scale = arguments(node)[_SCALES[op_name(node)]]

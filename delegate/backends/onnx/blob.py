@@ -1,4 +1,4 @@
-"""What a backend on ONNX Runtime keeps: a serialized graph as the blob, and the weights that it names beside it.
+"""The artifact of backends on ONNX Runtime: a serialized graph as the blob, and the weights that it names as data.
 
 What is what stands in `compile_specs`, as plain JSON: "weights" (name, element type, shape, number of the data),
 "inputs" and "outputs" (name, element type); element types in ONNX's codes. "shapes" are further inputs. In older files

@@ -48,7 +48,7 @@ class Copier:
         self._sessions.clear()
 
     def make(self, size: int) -> Any:
-        """An OrtValue of so many bytes."""
+        """Return an OrtValue of `size` bytes."""
         words, zero = np.array([size // _WORD.itemsize]), np.zeros(1, _WORD)
         with self.device.lock:
             binding = self._session(_FILL).io_binding()
@@ -56,9 +56,9 @@ class Copier:
             binding.bind_cpu_input("x", zero)
             binding.bind_output("y", self.memory)
             self._session(_FILL).run_with_iobinding(binding)
-            made = binding.get_outputs()[0]
-            self.read(made.data_ptr(), zero)  # a buffer is given in any case; whether it is one shows at its use
-        return made
+            value = binding.get_outputs()[0]
+            self.read(value.data_ptr(), zero)  # a buffer is given in any case; whether it is one shows at its use
+        return value
 
     def read(self, address: int, words: Array) -> None:
         """Fill an array of words from the device."""
@@ -69,7 +69,7 @@ class Copier:
         self._copy(("cpu", words.ctypes.data), (self.memory, address), words.shape)
 
     def lost(self) -> bool:
-        """Whether nothing can be computed there any more."""
+        """Return if the device cannot compute any more."""
         word = np.zeros(1, _WORD)
         try:
             with self.device.lock:

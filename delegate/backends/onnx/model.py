@@ -114,7 +114,7 @@ def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
         with warnings.catch_warnings(), _torchlib_read_once(), _no_approximate_rules():
             warnings.simplefilter("ignore")
             _trace_again_only_for(program)
-            made = torch.onnx.export(
+            exported = torch.onnx.export(
                 program,
                 (),
                 dynamo=True,
@@ -132,8 +132,8 @@ def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
         raise RegionFailed(f"torch does not export it to ONNX: {reason}") from error
     finally:
         logger.setLevel(level)
-    assert made is not None  # only an export to a file gives nothing
-    return made.model
+    assert exported is not None  # only an export to a file gives nothing
+    return exported.model
 
 
 def _trace_again_only_for(program: ExportedProgram) -> None:
@@ -197,10 +197,10 @@ def _read_once(read: Callable[..., Any]) -> Callable[..., Any]:
     """The same, called once; what is registered with one table is not in the next."""
     known = functools.cache(read)
 
-    def table(**given: Any) -> Any:
-        found = copy.copy(known(**given))
-        found.functions = {target: list(functions) for target, functions in found.functions.items()}
-        return found
+    def table(**options: Any) -> Any:
+        copied = copy.copy(known(**options))
+        copied.functions = {target: list(functions) for target, functions in copied.functions.items()}
+        return copied
 
     return table
 
@@ -216,15 +216,15 @@ def _cast_results(model: Any, program: ExportedProgram) -> None:
 
     graph = model.graph
     for place, node in enumerate(program.graph.output_node().args[0]):
-        made, planned = graph.outputs[place], from_torch_dtype(node.meta[META_VALUE].dtype)
-        if made.dtype == planned:
+        value, planned = graph.outputs[place], from_torch_dtype(node.meta[META_VALUE].dtype)
+        if value.dtype == planned:
             continue
-        if not (made.dtype.is_floating_point() and planned.is_floating_point()):
-            raise RegionFailed(f"torch's exporter makes {made.name} {made.dtype}, where torch makes {planned}")
-        cast = onnx_ir.node("Cast", [made], {"to": planned}, name=f"{made.name}_cast")
+        if not (value.dtype.is_floating_point() and planned.is_floating_point()):
+            raise RegionFailed(f"torch's exporter makes {value.name} {value.dtype}, where torch makes {planned}")
+        cast = onnx_ir.node("Cast", [value], {"to": planned}, name=f"{value.name}_cast")
         graph.append(cast)
         (result,) = cast.outputs
-        result.name, result.shape, result.dtype = f"{made.name}_{planned.name}", made.shape, planned
+        result.name, result.shape, result.dtype = f"{value.name}_{planned.name}", value.shape, planned
         graph.outputs[place] = result
 
 
@@ -238,8 +238,8 @@ def _translations(
     used = {node.target.overloadpacket for node in program.graph.nodes if isinstance(node.target, OpOverload)}
     overloads = [getattr(packet, name) for packet in used for name in packet.overloads()]
     rows = {overload: table.get(str(overload)) for overload in overloads}
-    made = {target: row.lower.translate for target, row in rows.items() if row is not None}
-    return {target: translate for target, translate in made.items() if translate is not None}
+    translations = {target: row.lower.translate for target, row in rows.items() if row is not None}
+    return {target: translate for target, translate in translations.items() if translate is not None}
 
 
 def _take_weights(model: Any) -> tuple[Weight, ...]:
@@ -265,17 +265,17 @@ def _tensor(value: Any) -> Tensor:
 
 
 def _sources(model: Any, program: ExportedProgram, own: Set[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    made_for = {node.name: tuple(_made_for(node, own)) for node in program.graph.nodes}
+    uses = {node.name: tuple(_uses_of(node, own)) for node in program.graph.nodes}
     for node in model.graph:
-        found = _FX_NODE.match(node.metadata_props.get("pkg.torch.onnx.fx_node", ""))
-        if found and found[1] in made_for:
-            yield str(node.name), made_for[found[1]]
+        match = _FX_NODE.match(node.metadata_props.get("pkg.torch.onnx.fx_node", ""))
+        if match and match[1] in uses:
+            yield str(node.name), uses[match[1]]
 
 
-def _made_for(node: Node, own: Set[str]) -> Iterator[str]:
+def _uses_of(node: Node, own: Set[str]) -> Iterator[str]:
     """The node itself, or those of the region that use the size, or the number in another dtype, that it computes."""
     if node.name in own and not isinstance(node.meta.get(META_VALUE), torch.SymInt):
         yield node.name
         return
     for user in node.users:
-        yield from _made_for(user, own)
+        yield from _uses_of(user, own)

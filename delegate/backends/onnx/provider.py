@@ -95,7 +95,7 @@ class Tenant(Protocol):
 
 
 class Device:
-    """What all sessions of this process on one provider share, and who has something there.
+    """A device that the sessions of this process on one provider share, and its tenants.
 
     Attributes:
         lock: held while anything works there: two at once crash WebGPU's plugin.
@@ -127,5 +127,5 @@ if hasattr(os, "register_at_fork"):  # a lock may be held by a thread that is no
 
 
 def one_line(error: Exception) -> str:
-    """What a library says, on one line that is not too long."""
+    """Return a library's message on one line, shortened."""
     return " ".join(str(error).split())[:500]

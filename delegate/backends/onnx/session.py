@@ -1,4 +1,4 @@
-"""The runtime half: a session on one provider of ONNX Runtime, its inputs and outputs bound to the caller's memory."""
+"""The runtime part: a session on one provider of ONNX Runtime, its inputs and outputs bound to the caller's memory."""
 
 from __future__ import annotations
 
@@ -140,9 +140,11 @@ class OnnxDelegate(Delegate):
                 raise BackendFailed(
                     f"the model has {len(tensors)} {what}, and the program {len(types)}", remedy=_DAMAGED
                 )
-            for tensor, given in zip(tensors, types, strict=True):
-                if given.dtype != _DTYPES.get(tensor.dtype):
-                    problem = f"{tensor.name!r} among the model's {what} is no {given.dtype}, which the program has"
+            for tensor, tensor_type in zip(tensors, types, strict=True):
+                if tensor_type.dtype != _DTYPES.get(tensor.dtype):
+                    problem = (
+                        f"{tensor.name!r} among the model's {what} is no {tensor_type.dtype}, which the program has"
+                    )
                     raise BackendFailed(problem, remedy=_DAMAGED)
         for index, dim in (size for shape in model.shapes for size in shape if not isinstance(size, int)):
             if not (0 <= index < len(inputs) and 0 <= dim < len(inputs[index].shape)):
@@ -156,7 +158,7 @@ class OnnxDelegate(Delegate):
                 self._session.run(inputs, outputs)
             except Exception as error:  # see open_session
                 error.with_traceback(None)  # which would keep the session
-                self._begin_anew()
+                self._reset()
                 if isinstance(error, DelegateError):
                     raise
                 raise BackendFailed(f"{self._provider.name} failed at a partition", where=one_line(error)) from error
@@ -164,7 +166,7 @@ class OnnxDelegate(Delegate):
     def _opened(self) -> _Session:
         return _Session(self._open(), self._model)
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self.leave()
         if self._lost is not None and self._lost():
             device(self._provider.name).clear()
@@ -179,7 +181,7 @@ class OnnxDelegate(Delegate):
 
 
 class _Session:
-    """A session, and what its calls have in common."""
+    """A session, and the shared arguments of its calls."""
 
     def __init__(self, session: Any, model: OnnxModel) -> None:
         from onnxruntime import RunOptions
@@ -193,19 +195,19 @@ class _Session:
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Run once on arrays, and on tensors of the device, where they lie."""
-        given = (*inputs, *(_sizes(shape, inputs) for shape in self._model.shapes))
-        if OrtTensor in map(type, (*given, *outputs)):
-            self._run_bound(given, outputs)
+        all_inputs = (*inputs, *(_sizes(shape, inputs) for shape in self._model.shapes))
+        if OrtTensor in map(type, (*all_inputs, *outputs)):
+            self._run_bound(all_inputs, outputs)
             return
         # An IOBinding would copy inputs to the device at once and one by one, which takes a small call a third longer.
-        values, made = self._values(self._model.inputs, given), self._values(self._model.outputs, outputs)
-        self._session.run_with_ortvaluevector(self._options, self._inputs, values, self._outputs, made, self._hosts)
+        values, results = self._values(self._model.inputs, all_inputs), self._values(self._model.outputs, outputs)
+        self._session.run_with_ortvaluevector(self._options, self._inputs, values, self._outputs, results, self._hosts)
 
     def _values(self, tensors: Sequence[Tensor], arrays: Sequence[Any]) -> Any:
-        made = self._bindings.OrtValueVector()
+        vector = self._bindings.OrtValueVector()
         for tensor, array in zip(tensors, arrays, strict=True):
-            made.push_back(self._bindings.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.dtype))
-        return made
+            vector.push_back(self._bindings.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.dtype))
+        return vector
 
     def _run_bound(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         binding = self._session.io_binding()

@@ -35,25 +35,25 @@ def _part(value: Any, same: Callable[[Any, str], Any]) -> None:
 def _use(node: Any, place: int) -> _Use:
     """What reads a weight, as which of its inputs, and with which attributes."""
     if node.op_type == _BETWEEN and place == 0:
-        return frozenset().union(*(_use(*found) for found in node.outputs[0].uses()))
+        return frozenset().union(*(_use(*user) for user in node.outputs[0].uses()))
     return frozenset({(node.op_type, place, str(sorted(map(str, node.attributes.values()))))})
 
 
 def _same_initializer(value: Any, suffix: str) -> Any:
     import onnx_ir
 
-    made = onnx_ir.Value(name=value.name + suffix, shape=value.shape, type=value.type, const_value=value.const_value)
-    value.graph.register_initializer(made)
-    return made
+    copied = onnx_ir.Value(name=value.name + suffix, shape=value.shape, type=value.type, const_value=value.const_value)
+    value.graph.register_initializer(copied)
+    return copied
 
 
 def _same_node(value: Any, suffix: str) -> Any:
     import onnx_ir
 
     node = value.producer()
-    made = onnx_ir.Node("", node.op_type, node.inputs, node.attributes.values(), name=node.name + suffix)
-    made.metadata_props.update(node.metadata_props)
-    node.graph.insert_after(node, made)
-    (result,) = made.outputs
+    copied = onnx_ir.Node("", node.op_type, node.inputs, node.attributes.values(), name=node.name + suffix)
+    copied.metadata_props.update(node.metadata_props)
+    node.graph.insert_after(node, copied)
+    (result,) = copied.outputs
     result.name, result.shape, result.type = value.name + suffix, value.shape, value.type
     return result

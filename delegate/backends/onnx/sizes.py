@@ -11,7 +11,7 @@ from typing import Any
 
 from delegate.backends.onnx.blob import Shape
 
-_KEPT = {"Reshape": 0, "Expand": 1}  # operator -> what says that a size stays as it is
+_UNCHANGED = {"Reshape": 0, "Expand": 1}  # operator -> what says that a size stays as it is
 
 
 def fix_shapes(model: Any) -> tuple[Shape, ...]:
@@ -23,16 +23,16 @@ def fix_shapes(model: Any) -> tuple[Shape, ...]:
     import onnx_ir
     from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-    homes = _homes(model)
+    symbol_sources = _symbol_sources(model)
     added: dict[Shape, Any] = {}
     for node in list(model.graph):
-        if node.op_type not in _KEPT or node.inputs[1].const_value is not None:
+        if node.op_type not in _UNCHANGED or node.inputs[1].const_value is not None:
             continue
         source, target = node.inputs[0].shape, node.outputs[0].shape
         if source is None or target is None:
             continue
         sizes = _constant(node.op_type, tuple(source), tuple(target))
-        shape = None if sizes is not None else _shape(node.op_type, tuple(target), homes)
+        shape = None if sizes is not None else _shape(node.op_type, tuple(target), symbol_sources)
         if sizes is not None:
             constant = onnx_ir.node("Constant", [], {"value": onnx_ir.tensor(sizes, dtype=onnx_ir.DataType.INT64)})
             model.graph.insert_before(node, constant)
@@ -51,27 +51,27 @@ def fix_shapes(model: Any) -> tuple[Shape, ...]:
     return tuple(added)
 
 
-def _homes(model: Any) -> Mapping[str, tuple[int, int]]:
-    """Symbol -> the input and the dimension of it that have this size."""
-    homes: dict[str, tuple[int, int]] = {}
+def _symbol_sources(model: Any) -> Mapping[str, tuple[int, int]]:
+    """Return, for each symbol, the input and its dimension that have this size."""
+    symbol_sources: dict[str, tuple[int, int]] = {}
     for number, value in enumerate(model.graph.inputs):
         for dim, size in enumerate(value.shape):
             if not isinstance(size, int):
-                homes.setdefault(str(size.value), (number, dim))
-    return homes
+                symbol_sources.setdefault(str(size.value), (number, dim))
+    return symbol_sources
 
 
 def _constant(operator: str, source: Sequence[Any], target: Sequence[Any]) -> list[int] | None:
     """The shape `target` in numbers; None where a size would have to be computed that is not the only one, or is 0."""
-    kept, offset = _KEPT[operator], len(source) - len(target) if operator == "Expand" else 0
+    unchanged, offset = _UNCHANGED[operator], len(source) - len(target) if operator == "Expand" else 0
     before = [source[i + offset] if 0 <= i + offset < len(source) else None for i in range(len(target))]
-    made = [t if isinstance(t, int) else kept if t == b else -1 for t, b in zip(target, before, strict=True)]
+    sizes = [t if isinstance(t, int) else unchanged if t == b else -1 for t, b in zip(target, before, strict=True)]
     left = 1 if operator == "Reshape" else 0
-    return made if made.count(-1) <= left and 0 not in target else None
+    return sizes if sizes.count(-1) <= left and 0 not in target else None
 
 
-def _shape(operator: str, target: Sequence[Any], homes: Mapping[str, tuple[int, int]]) -> Shape | None:
+def _shape(operator: str, target: Sequence[Any], symbol_sources: Mapping[str, tuple[int, int]]) -> Shape | None:
     """The shape `target` in sizes of inputs; None where more has to be computed than one size of a Reshape."""
-    made = [size if isinstance(size, int) else homes.get(str(size.value), -1) for size in target]
+    sizes = [size if isinstance(size, int) else symbol_sources.get(str(size.value), -1) for size in target]
     left = 1 if operator == "Reshape" else 0
-    return tuple(made) if made.count(-1) <= left and 0 not in target else None
+    return tuple(sizes) if sizes.count(-1) <= left and 0 not in target else None

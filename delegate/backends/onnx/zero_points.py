@@ -15,8 +15,8 @@ _DECODES = {  # operator -> its argument
 
 
 def cut_off(region: Region) -> dict[str, str]:
-    """What decodes integers by zero points that their own type does not hold, and which type that is."""
-    found = {}
+    """Return the nodes that decode integers by zero points outside of the integers' type, with reasons."""
+    refusals = {}
     for node in region.calls:
         zeros = _zero_points(region, node)
         if zeros is not None:
@@ -24,14 +24,14 @@ def cut_off(region: Region) -> dict[str, str]:
             info = torch.iinfo(dtype)
             low, high = (0, 0) if dtype is torch.int32 else (info.min, info.max)  # ONNX has none of int32
             if not torch.equal(zeros, zeros.round().clamp(low, high)):
-                found[node.name] = f"zero points that are not all whole numbers from {low} to {high}"
-    return found
+                refusals[node.name] = f"zero points that are not all whole numbers from {low} to {high}"
+    return refusals
 
 
 def _zero_points(region: Region, node: Node) -> torch.Tensor | None:
-    """Float64, of what decodes integers by known ones."""
+    """Return the zero points of a decoding node as float64; None if they are unknown."""
     if op_name(node) not in _DECODES:
         return None
-    given = arguments(node)[_DECODES[op_name(node)]]
-    zeros = region.constants.get(given) if isinstance(given, Node) else torch.tensor(given or 0)
+    argument = arguments(node)[_DECODES[op_name(node)]]
+    zeros = region.constants.get(argument) if isinstance(argument, Node) else torch.tensor(argument or 0)
     return None if zeros is None else zeros.detach().cpu().double()
