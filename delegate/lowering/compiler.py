@@ -202,7 +202,7 @@ class Compiler:
 
     def _plan_once(self, method: _Method) -> Plan:
         plan = self._plan_ungrouped(method)
-        return plan if self.concurrency_plan is None else self.concurrency_plan.grouped(plan)
+        return plan if self.concurrency_plan is None else self.concurrency_plan.with_parallel_groups(plan)
 
     def _plan_ungrouped(self, method: _Method) -> Plan:
         others = (m.plan for m in self.methods.values() if m is not method and m.plan is not None)
