@@ -42,8 +42,8 @@ def encode(program: Program, directory: Directory) -> bytes:
     """Return the tables of a program whose segments lie where the directory says.
 
     Raises:
-        ProgramError: a number exceeds 64 bits, an argument has a foreign type, compile specs are not JSON, nesting
-            exceeds `limits`, or the tables exceed 2 GiB.
+        ProgramError: a number exceeds 64 bits, an argument has a foreign type, or compile specs are not JSON. Or
+            nesting exceeds `limits`, or the tables exceed 2 GiB.
     """
     try:
         return _Encoder().program(program, directory)

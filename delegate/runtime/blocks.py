@@ -1,4 +1,4 @@
-"""Control flow at run time: steps that run the steps of their blocks. Carried values stay where the results will be."""
+"""Control flow at run time: steps that run the steps of blocks. Carried values stay in the memory of the results."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from delegate.runtime.steps import Step, run_steps
 
 
 class Moves:
-    """Copies arrays to where they are wanted, as if all at once.
+    """Copies arrays to their targets, as if all at the same time.
 
     Args:
         sources, targets: the arrays, pair by pair; a call may exchange entries.
-        staged: the pairs whose source another pair may overwrite, each with room for a copy.
+        staged: the pairs whose source another pair may overwrite, each with a buffer for a copy.
     """
 
     __slots__ = ("sources", "staged", "targets")
@@ -30,15 +30,15 @@ class Moves:
         sources = self.sources
         if self.staged:
             sources = sources.copy()
-            for i, room in self.staged:
-                np.copyto(room, sources[i])
-                sources[i] = room
+            for i, buffer in self.staged:
+                np.copyto(buffer, sources[i])
+                sources[i] = buffer
         for source, target in zip(sources, self.targets, strict=True):
             np.copyto(target, source)
 
 
 class BoundBlock:
-    """The steps of a block, after its inputs are moved in."""
+    """The steps of a block, which run after its inputs are moved in."""
 
     __slots__ = ("enter", "steps")
 
@@ -51,13 +51,13 @@ class BoundBlock:
 
 
 class _ControlStep:
-    """What control flow has in common: an error in a block is that block's own."""
+    """The common base of control flow steps. An error in a block is passed on unchanged."""
 
     __slots__ = ("place",)
     place: str
 
     def failed(self, error: BaseException) -> DelegateError:
-        """The error that tells the user which instruction failed."""
+        """Return the error that names the failed instruction."""
         if isinstance(error, DelegateError):
             return error
         return KernelError(f"control flow failed: {one_line(error)}", where=self.place)
@@ -74,13 +74,13 @@ class IfStep(_ControlStep):
         self.place, self.predicate, self.branches = place, predicate, (other, then)
 
     def __call__(self) -> None:
-        block, leave = self.branches[bool(self.predicate[0])]
+        block, move_out = self.branches[bool(self.predicate[0])]
         block()
-        leave()
+        move_out()
 
 
 class WhileStep(_ControlStep):
-    """Runs the body as long as the condition gives true. `holds` is a list of one array of one element."""
+    """Runs the body while the condition is true. `holds` is a list of one array of one element."""
 
     __slots__ = ("advance", "body", "condition", "holds", "start")
 
@@ -107,10 +107,10 @@ class ScanStep(_ControlStep):
     Args:
         place: for messages.
         start: moves the carried values in.
-        sequences, parts: the whole arrays, and where the body takes their parts.
+        sequences, parts: the complete arrays, and the body's inputs for their parts.
         body: the block.
-        results, stacks: what the body gives, and the whole arrays that are made of it.
-        advance: moves the carried values to the next turn.
+        results, stacks: the body's outputs, and the complete arrays of them.
+        advance: moves the carried values to the next iteration.
     """
 
     __slots__ = ("advance", "body", "parts", "results", "sequences", "stacks", "start")
@@ -130,10 +130,10 @@ class ScanStep(_ControlStep):
 
     def __call__(self) -> None:
         self.start()
-        for turn in range(len(self.sequences[0])):
-            for whole, part in zip(self.sequences, self.parts, strict=True):
-                np.copyto(part, whole[turn])
+        for i in range(len(self.sequences[0])):
+            for sequence, part in zip(self.sequences, self.parts, strict=True):
+                np.copyto(part, sequence[i])
             self.body()
-            for result, whole in zip(self.results, self.stacks, strict=True):
-                whole[turn] = result
+            for result, sequence in zip(self.results, self.stacks, strict=True):
+                sequence[i] = result
             self.advance()

@@ -1,8 +1,8 @@
-"""Memory planned once for all sizes of a method, at their bounds, so that another size costs no planning.
+"""Memory planned once for all sizes of a method, at their bounds, so that a new size needs no planning.
 
-Sizes within their ranges are at most what the plan has room for. What the plan takes for a view, however, may be none
-at other sizes: a slice that is the whole of its tensor at the bounds can be reshaped in place, a smaller one cannot.
-So the views are tried when a combination of sizes is bound; where one does not hold, that combination is planned alone.
+Sizes within their ranges need at most the planned memory. But a view at the bounds may be none at other sizes: a slice
+that covers its whole tensor can be reshaped in place, a smaller one cannot. So the views are tried when a combination
+of sizes is bound. If one fails, that combination gets its own plan.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from delegate.runtime.backend import Array
 from delegate.runtime.kernels import Kernels, base_of, place
 from delegate.runtime.storage import assign_storage, call_view, check_view, concrete
 
-LARGEST_ARENA = 1 << 30  # bytes; more is not set aside for sizes that may never occur
+LARGEST_ARENA = 1 << 30  # bytes; more is not reserved for sizes that may never occur
 
 
 def is_planned(method: Method) -> bool:
-    """Whether the method holds the plan of its memory."""
+    """Return True if the method has a memory plan."""
     return all(size >= 0 for size in method.arenas)
 
 
 def planned_at_bounds(program: Program, method: Method, kernels: Kernels) -> Method:
-    """The method with its memory planned for all its sizes; as it is where that cannot be.
+    """Return the method with its memory planned for all its sizes; unchanged if that is impossible.
 
-    It cannot where a value has no bound, where the arena would exceed `LARGEST_ARENA`, or where the largest sizes
-    together make no sense, as those of two parts of a tensor do. Lifetimes and views are those at the largest sizes.
+    It is impossible if a value has no bound, or if the arena would exceed `LARGEST_ARENA`. It is also impossible if the
+    largest sizes conflict, as those of two parts of a tensor do. Lifetimes and views are those at the largest sizes.
     """
     bounds = Bounds(method.symbols)
     counts = [bounds.largest_count(v.shape) for v in method.values]
@@ -60,28 +60,28 @@ def planned_at_bounds(program: Program, method: Method, kernels: Kernels) -> Met
 
 
 def _example(symbol: Symbol) -> int:
-    """The largest number that a symbol may be, or a small one where there is none."""
+    """Return the largest number that a symbol may have, or a small one without a maximum."""
     return max(symbol.minimum, 2) if symbol.maximum is None else symbol.maximum
 
 
 def views_hold(program: Program, method: Method, kernels: Kernels, symbols: Mapping[int, Number]) -> bool:
-    """Whether all that the plan of a method takes for views are views at these sizes.
+    """Return True if all planned views of a method are views at these sizes.
 
     Raises:
-        InputError: a view has another shape than the program says: the sizes break an assumption of the model.
+        InputError: a view has another shape than in the program: the sizes break an assumption of the model.
     """
     return _Views(program, method, kernels, symbols).hold(method.instructions)
 
 
 class _Views:
-    """Makes the views of a method on arrays without memory."""
+    """Computes the views of a method on arrays without memory."""
 
     def __init__(self, program: Program, method: Method, kernels: Kernels, symbols: Mapping[int, Number]) -> None:
         self._program, self._method, self._kernels, self._symbols = program, method, kernels, symbols
         self._views: dict[int, Array] = {}
 
     def hold(self, calls: Iterable[Instruction]) -> bool:
-        """Whether those of these instructions are views, in order."""
+        """Return True if these instructions give the planned views."""
         return all(self._holds(call) for call in calls)
 
     def _holds(self, call: Instruction) -> bool:
@@ -110,8 +110,8 @@ class _Views:
         return True
 
     def _array(self, index: int) -> Array:
-        found = self._views.get(index)
-        return self._shadow(index) if found is None else found
+        view = self._views.get(index)
+        return self._shadow(index) if view is None else view
 
     def _shadow(self, index: int) -> Array:
         value = self._method.values[index]

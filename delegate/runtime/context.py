@@ -15,7 +15,7 @@ from delegate.runtime.lifecycle import NotPicklable, closed_error
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
 from delegate.runtime.states import Parts, States
-from delegate.runtime.translate_errors import reading
+from delegate.runtime.translate_errors import translate_input_errors
 
 if TYPE_CHECKING:
     from delegate.runtime.profile import Profile
@@ -40,16 +40,16 @@ class Context(NotPicklable):
         own = resources._replace(states=self._states.arrays, lock=self._lock)
         self._methods = {m.name: Method(own, m) for m in program.methods}
         self._default: Callable[..., Any] = self._methods.get(self.default_method, self._no_default)
-        self._ready: Callable[[], Resources] | None = None  # where the process was forked: what to bind to first
+        self._ready: Callable[[], Resources] | None = None  # after a fork: creates the resources to bind to
         self._torn = False
         self._profiles: tuple[Profile, ...] = ()
         self._portable_shares = resources.portable_shares
 
     def mark_forked(self, ready: Callable[[], Resources]) -> None:
-        """Wait for the first call in this process, which was forked: see `forking`.
+        """Delay binding until the first call in this forked process: see `forking`.
 
         Args:
-            ready: gives what the contexts share, made in this process.
+            ready: returns the resources of the contexts, created in this process.
         """
         self._torn = self._lock.locked() and bool(self._states.arrays)
         self._lock, self._ready = threading.Lock(), ready
@@ -57,11 +57,11 @@ class Context(NotPicklable):
             method.mark_forked(self.make_ready, self._lock)
 
     def make_ready(self) -> None:
-        """Bind the methods in this process, where it was forked since they were bound.
+        """Bind the methods in this process, if it was forked after they were bound.
 
         Raises:
             ExecutionError: a call was writing the states then.
-            BackendError: a delegate cannot be made here.
+            BackendError: a delegate cannot be created here.
         """
         with self._lock:
             if self._ready is None:
@@ -75,11 +75,11 @@ class Context(NotPicklable):
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The names of its methods."""
+        """The names of the methods."""
         return tuple(self._methods)
 
     def method(self, name: str) -> Method:
-        """A method by name; raises ProgramError for an unknown one, or where the program is closed."""
+        """Return a method by name; raise ProgramError for an unknown one, or if the program is closed."""
         if not self._methods:
             raise closed_error()
         if name not in self._methods:
@@ -92,18 +92,18 @@ class Context(NotPicklable):
 
     @property
     def default_method(self) -> str:
-        """The method that a call means: the only one, else "forward"."""
+        """The method of a plain call: the only one, else "forward"."""
         return self.methods[0] if len(self.methods) == 1 else "forward"
 
     def _no_default(self, *args: Any, **kwargs: Any) -> NoReturn:
         self.method(self.default_method)
-        raise AssertionError  # that raises
+        raise AssertionError  # unreachable
 
     @property
     def states(self) -> Mapping[str, Array]:
-        """The states by name as read-only views, which show what later calls write; bfloat16 as its bits in uint16.
+        """The states by name as read-only views, which show later writes; bfloat16 as its bits in uint16.
 
-        Reading them while another thread calls a method may give a mixture of old and new.
+        A read during another thread's call may return a mixture of old and new.
         """
         return self._states.views()
 
@@ -113,57 +113,58 @@ class Context(NotPicklable):
         return self._states.dtypes
 
     def reset(self) -> None:
-        """Set all states back to where they started."""
+        """Set all states back to their initial values."""
         with self._lock:
             self._states.reset()
             self._torn = False
 
     def snapshot(self, parts: Parts | None = None) -> dict[str, Array]:
-        """A copy of all states by name, as they are between two calls; bfloat16 as its bits in uint16.
+        """Return a copy of all states by name, as they are between two calls; bfloat16 as its bits in uint16.
 
         Args:
-            parts: copy these parts of some states alone, each as NumPy is given it: such as what is filled of a cache.
+            parts: copy only these parts of some states, each a NumPy index, for example the filled part of a cache.
 
         Raises:
             InputError: a state is unknown, or has no such part.
         """
-        with self._lock, reading("the parts"):
+        with self._lock, translate_input_errors("the parts"):
             if self._torn:
                 raise torn_states_error()
             return self._states.snapshot(parts)
 
     def restore(self, snapshot: Mapping[str, Array], parts: Parts | None = None) -> None:
-        """Set all states to what `snapshot` gave, here or in another context of the program.
+        """Set all states to a `snapshot` of this or another context of the program.
 
         Args:
-            snapshot: what it gave.
-            parts: of which it was told so; all else stays as it is.
+            snapshot: the result of `snapshot`.
+            parts: the parts of the snapshot; everything else stays unchanged.
 
         Raises:
-            InputError: names, dtypes or shapes are not those of the states; they are then as they were.
+            InputError: names, dtypes or shapes are not those of the states, which stay unchanged.
         """
-        with self._lock, reading("the snapshot"):
+        with self._lock, translate_input_errors("the snapshot"):
             self._states.restore(snapshot, parts)
             self._torn = self._torn and parts is not None
 
     @contextmanager
     def profile(self) -> Iterator[Profile]:
-        """Watch the calls of this context inside a `with` block: how often each instruction runs, and for how long.
+        """Measure the calls of this context inside a `with` block: the number of runs of each instruction, and their
+        time.
 
-        Several profiles may be taken at once, one within another or not: each counts all that runs meanwhile. Methods
-        are bound anew when it begins and when it ends; then the report has the measured shares. Watching costs about a
-        microsecond an instruction; while nobody watches it costs nothing.
+        Several profiles may be active at once, nested or not; each counts all runs in its block. Methods are bound
+        again when it begins and when it ends; then the report has the measured shares. Profiling costs about a
+        microsecond per instruction. Without a profile it costs nothing.
         """
         from delegate.runtime.profile import Profile
 
-        made = Profile()
+        profile = Profile()
         self.make_ready()
         try:
-            self._watch((*self._profiles, made))
-            yield made
+            self._watch((*self._profiles, profile))
+            yield profile
         finally:
-            self._watch(tuple(p for p in self._profiles if p is not made))
-            self._portable_shares |= made.portable_shares()
+            self._watch(tuple(p for p in self._profiles if p is not profile))
+            self._portable_shares |= profile.portable_shares()
 
     def _watch(self, profiles: tuple[Profile, ...]) -> None:
         from delegate.runtime.profile import Stopwatch
@@ -174,7 +175,7 @@ class Context(NotPicklable):
             method.watch(watch)
 
     def close(self) -> None:
-        """Wait for the call that runs, and give its memory back. It cannot be called afterwards."""
+        """Wait for a running call, and release its memory. The context cannot be called afterwards."""
         methods, self._methods = self._methods, {}
         self._default = self._no_default
         for method in methods.values():

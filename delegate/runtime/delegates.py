@@ -19,43 +19,43 @@ if TYPE_CHECKING:
     from delegate.runtime.fallback import Fallbacks
 
 
-Init = Callable[[DelegateSpec], Delegate]  # makes the delegate of a partition, and raises whatever it likes
+Init = Callable[[DelegateSpec], Delegate]  # creates the delegate of a partition; it may raise any exception
 
 
 def make_delegates(program: Program, init: Init, fallbacks: Fallbacks | None) -> tuple[Delegate, ...]:
-    """Make the delegate of every partition; if one fails, those made before are closed.
+    """Create the delegate of every partition; if one fails, close those created before.
 
     Args:
         program: verified.
-        init: makes one.
-        fallbacks: what partitions that have a fallback run on where their delegates fail; None: a failure is an error.
+        init: creates one.
+        fallbacks: replace failing delegates of partitions with a fallback; None: a failure is an error.
 
     Raises:
-        BackendError: a backend cannot be used here, or does not take its blob.
-        KernelError: neither can the fallback be used.
+        BackendError: a backend cannot be used here, or rejects its blob.
+        KernelError: the fallback cannot be used either.
     """
-    made: list[Delegate] = []
+    delegates: list[Delegate] = []
     try:
         for number, spec in enumerate(program.delegates):
             if fallbacks is not None and spec.fallback >= 0:
-                made.append(_with_fallback(init, spec, fallbacks))
+                delegates.append(_with_fallback(init, spec, fallbacks))
             else:
-                made.append(_alone(init, spec, partial(_callers, program, number)))
+                delegates.append(_init_required(init, spec, partial(_callers, program, number)))
     except BaseException:
-        with suppress(BackendFailed):  # what stopped the load is the one to tell
-            close_delegates(program, made)
+        with suppress(BackendFailed):  # report the error that stopped the load
+            close_delegates(program, delegates)
         raise
-    return tuple(made)
+    return tuple(delegates)
 
 
 def close_delegates(program: Program, delegates: Iterable[Delegate]) -> None:
-    """Free what the vendor libraries hold, of every delegate.
+    """Free the vendor libraries' resources of every delegate.
 
     Args:
-        program: whose delegates, from the first one on, they are.
+        program: their program; the delegates are its first ones.
 
     Raises:
-        BackendFailed: one could not be closed; all others are.
+        BackendFailed: one could not be closed. All others are closed.
     """
     failure: DelegateError | None = None
     for spec, delegate in zip(program.delegates, delegates, strict=False):
@@ -70,7 +70,7 @@ def close_delegates(program: Program, delegates: Iterable[Delegate]) -> None:
         raise failure
 
 
-def _alone(init: Init, spec: DelegateSpec, callers: Callable[[], str]) -> Delegate:
+def _init_required(init: Init, spec: DelegateSpec, callers: Callable[[], str]) -> Delegate:
     try:
         return init(spec)
     except (Exception, SystemExit) as error:  # a plugin may raise anything
@@ -96,16 +96,16 @@ def _with_fallback(init: Init, spec: DelegateSpec, fallbacks: Fallbacks) -> Dele
 
 
 class InProcess:
-    """Has the runtime halves of backends make delegates in this process.
+    """Creates delegates in this process through the runtime parts of backends.
 
     Args:
         program: verified.
-        registry: where backends are looked up.
+        registry: source of backends.
         trust_code: open blobs of machine code too.
-        forked: whether this process was forked from one in which the program had delegates.
+        forked: True if this process was forked from one in which the program had delegates.
 
     Attributes:
-        runtimes: the runtime half of every backend that has made a delegate.
+        runtimes: the runtime part of every backend that has created a delegate.
     """
 
     def __init__(self, program: Program, registry: Registry, trust_code: bool, forked: bool = False) -> None:
@@ -120,18 +120,18 @@ class InProcess:
                 remedy="load the program in the new process, started by spawn or forkserver",
             )
         blob, *data = (memoryview(self._program.segments[i]) for i in (spec.segment, *spec.data))
-        made = open_blob(runtime, blob, data, spec.compile_specs, trust_code=self._trust_code)
+        delegate = open_blob(runtime, blob, data, spec.compile_specs, trust_code=self._trust_code)
         self.runtimes[spec.backend] = runtime
-        return made
+        return delegate
 
     def _runtime(self, backend: str) -> BackendRuntime:
-        made = self._registry.runtime(backend)()
+        runtime = self._registry.runtime(backend)()
         segments = {i for spec in self._program.delegates if spec.backend == backend for i in spec.data}
-        made.expect(sum(len(self._program.segments[i]) for i in segments))
-        return made
+        runtime.expect(sum(len(self._program.segments[i]) for i in segments))
+        return runtime
 
     def close(self) -> None:
-        """Nothing is left when the delegates are closed."""
+        """Do nothing: no resources are left when the delegates are closed."""
 
 
 def open_blob(
@@ -142,13 +142,13 @@ def open_blob(
     *,
     trust_code: bool,
 ) -> Delegate:
-    """Have a runtime half make a delegate; raises BackendFailed for code without trust, and what `init` does."""
+    """Create a delegate through a runtime part; raise BackendFailed for code without trust, or an error of `init`."""
     if not trust_code and runtime.runs_code(compile_specs):
         raise BackendFailed(
             "its blob is machine code, which this process would run",
             remedy="load it with trust_code=True (--trust-code) if you would run a library from where it comes",
         )
-    made = runtime.init_with_data(blob, data, compile_specs) if data else runtime.init(blob, compile_specs)
-    if not isinstance(made, Delegate):
-        raise BackendFailed(f"its init() gave a {type(made).__name__}, not a Delegate", remedy=AUTHOR)
-    return made
+    delegate = runtime.init_with_data(blob, data, compile_specs) if data else runtime.init(blob, compile_specs)
+    if not isinstance(delegate, Delegate):
+        raise BackendFailed(f"its init() gave a {type(delegate).__name__}, not a Delegate", remedy=AUTHOR)
+    return delegate

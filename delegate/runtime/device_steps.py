@@ -1,4 +1,4 @@
-"""Steps that know which values lie in the memory of a device. Imported only by programs that have memory spaces."""
+"""Steps on values in the memory of a device. Imported only by programs with memory spaces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from delegate.runtime.steps import DelegateStep, failed, outputs_not_filled
 
 
 class DeviceStep(DelegateStep):
-    """Runs a delegate some of whose inputs lie in a device's memory, or did until what makes them fell back."""
+    """Runs a delegate with inputs in device memory, or on the host after a fallback."""
 
     __slots__ = ()
 
@@ -30,7 +30,7 @@ def _current(tensor: Any) -> Any:
 
 
 class FetchStep:
-    """Copies a tensor of a device to the host. `outs` is a list of one array, which a call may exchange."""
+    """Copies a tensor from a device to the host. `outs` is a list of one array, which a call may replace."""
 
     __slots__ = ("outs", "source", "spec")
 
@@ -41,14 +41,15 @@ class FetchStep:
         np.copyto(self.outs[0], self.source.fetch())
 
     def failed(self, error: BaseException) -> DelegateError:
-        """The error that names the partition that made the tensor."""
+        """Return the error that names the partition that wrote the tensor."""
         return failed(self.spec, error)
 
 
 class UploadStep:
     """Copies an array to a device, once for all delegates there that read it.
 
-    `args` begins with the array, which a call may exchange. Partitions that have left the device get a host's copy.
+    `args` begins with the array, which a call may replace. Partitions that run on their fallbacks get a copy on the
+    host.
     """
 
     __slots__ = ("args", "space", "spec", "target")
@@ -57,17 +58,17 @@ class UploadStep:
         self.args, self.target, self.space, self.spec = args, target, space, spec
 
     def __call__(self) -> None:
-        if self.space.left:
+        if self.space.is_lost:
             self.target.host = np.array(self.args[0], order="C")
         else:
             self.target.store(self.args[0])
 
     def failed(self, error: BaseException) -> DelegateError:
-        """The error that names the first partition that reads the tensor."""
+        """Return the error that names the first partition that reads the tensor."""
         return failed(self.spec, error)
 
 
 def partition_of(program: Program, method: Method, index: int) -> DelegateSpec:
-    """The first delegate that makes or reads a value."""
+    """Return the first delegate that writes or reads a value."""
     calls = (c for c in walk(method.instructions) if isinstance(c, DelegateCall))
     return next(program.delegates[c.delegate] for c in calls if index in c.outputs or index in c.inputs)

@@ -1,4 +1,4 @@
-"""A method bound to memory: every instruction a step over NumPy arrays, for one combination of input shapes.
+"""The execution plan of a method: every instruction a step over NumPy arrays, for one combination of input shapes.
 
 Neither inputs nor outputs are copied: see `arrays`.
 """
@@ -28,11 +28,10 @@ from delegate.program.model import (
 )
 from delegate.runtime.arrays import Arrays, Slot
 from delegate.runtime.backend import Array, DeviceTensor
-from delegate.runtime.direct import DirectCall
 from delegate.runtime.kernels import base_of, place
 from delegate.runtime.platform import no_memory
 from delegate.runtime.resources import Resources
-from delegate.runtime.steps import CompactStep, DelegateStep, Step, kernel_step, run_steps
+from delegate.runtime.steps import CompactStep, DelegateStep, SingleDelegateFastPath, Step, kernel_step, run_steps
 from delegate.runtime.storage import call_view, check_view
 from delegate.runtime.structures import structured_step
 
@@ -42,9 +41,9 @@ if TYPE_CHECKING:
 
 
 class _CallView:
-    """A view that is made anew in every call, because its base differs from call to call.
+    """A view that is created in every call, because its base differs between calls.
 
-    It was tried when the method was bound, on an array of the same strides.
+    It was tried during binding, on an array of the same strides.
     """
 
     __slots__ = ("args", "function", "slots")
@@ -53,8 +52,8 @@ class _CallView:
         self.function, self.args, self.slots = kernel.function, args, slots
 
     def __call__(self) -> None:
-        made = self.function(*self.args)
-        for slots, view in zip(self.slots, (made,) if isinstance(made, np.ndarray) else made, strict=True):
+        results = self.function(*self.args)
+        for slots, view in zip(self.slots, (results,) if isinstance(results, np.ndarray) else results, strict=True):
             for entries, i in slots:
                 entries[i] = view
 
@@ -63,12 +62,12 @@ class ExecutionPlan:
     """The steps of a method for one combination of shapes.
 
     Args:
-        resources: what it shares with others.
-        method: what is bound.
+        resources: shared with other plans.
+        method: the method to bind.
         symbols: the numbers of the symbols that it uses.
-        arenas: memory for the arenas of a method that holds its plan; its own if None.
+        arenas: memory for a method with a saved memory plan; its own if None.
 
-    Not thread-safe: the steps share one arena. `Method` holds the lock of its context meanwhile.
+    Not thread-safe: the steps share one arena. `Method` holds the lock of its context during a call.
     """
 
     def __init__(
@@ -83,16 +82,16 @@ class ExecutionPlan:
         self._empty = resources.platform.empty
         self._call_views: list[_CallView] = []
         self.steps: list[Step] = []
-        self._begin: tuple[Step, ...] = ()  # what every block begins with
+        self._begin: tuple[Step, ...] = ()  # the first steps of every block
         self._lazy = resources.lazy_constants.of(resources.program, method, resources.kernels, self._arrays.storage)
-        self._at_first: list[Step] = []
+        self._lazy_steps: list[Step] = []
         for position, instruction in enumerate(method.instructions):
             if position in self._lazy.calls:
-                self._bind_computed(instruction)
+                self._bind_lazy(instruction)
             else:
                 self._bind(instruction)
         self._only_delegates = all(isinstance(step, DelegateStep) for step in self.steps)
-        self.direct = self._direct_call()
+        self.direct = self._fast_path()
         self._results: list[Any] = [None] * len(method.outputs)
         self._copies: list[tuple[int, Array]] = []
         for number, output in enumerate(method.outputs):
@@ -121,15 +120,15 @@ class ExecutionPlan:
                 entries[i] = array
         try:
             for shape, dtype, slots in self._fresh:
-                made = self._empty(shape, dtype)
+                fresh = self._empty(shape, dtype)
                 for entries, i in slots:
-                    entries[i] = made
+                    entries[i] = fresh
         except (MemoryError, ValueError) as error:
             raise no_memory([shape for shape, _, _ in self._fresh], error) from error
         try:
             for view in self._call_views:
                 view()
-            if self._only_delegates and not self._at_first:
+            if self._only_delegates and not self._lazy_steps:
                 run_steps(self.steps)
             else:
                 with np.errstate(all="ignore"):  # torch does not warn of infinities and NaN either
@@ -137,21 +136,21 @@ class ExecutionPlan:
                     run_steps(self.steps)
             results = list(self._results)
             for number, array in self._copies:
-                results[number] = made = self._empty(array.shape, array.dtype)
-                np.copyto(made, array)
+                results[number] = copy = self._empty(array.shape, array.dtype)
+                np.copyto(copy, array)
             return results
         finally:
-            for entries, i in self._call_slots:  # the caller's arrays are not kept alive
+            for entries, i in self._call_slots:  # do not keep the caller's arrays alive
                 entries[i] = None
 
     def _compute(self) -> None:
-        """In the first call: what depends on constants alone."""
-        if self._at_first:
-            self._lazy.compute(self._at_first)
-            self._at_first = []
+        """Compute in the first call the values that depend on constants alone."""
+        if self._lazy_steps:
+            self._lazy.compute(self._lazy_steps)
+            self._lazy_steps = []
 
-    def _direct_call(self) -> DirectCall | None:
-        """The call of a method that does nothing but hand its arguments to a delegate and give what that makes."""
+    def _fast_path(self) -> SingleDelegateFastPath | None:
+        """Return the fast path if the method only passes its inputs to one delegate and returns its outputs."""
         calls, step = self._method.instructions, self.steps[0] if len(self.steps) == 1 else None
         if len(calls) != 1 or not isinstance(calls[0], DelegateCall) or not isinstance(step, DelegateStep):
             return None
@@ -162,24 +161,28 @@ class ExecutionPlan:
             return None
         if any(self._arrays.storage[o].kind is not StorageKind.OUTPUT for o in outputs):
             return None
-        return DirectCall(step, [(self._arrays.shapes[o], self._arrays.dtype(o)) for o in outputs], self._empty)
+        return SingleDelegateFastPath(
+            step, [(self._arrays.shapes[o], self._arrays.dtype(o)) for o in outputs], self._empty
+        )
 
     def _bind(self, instruction: Instruction) -> None:
         first, watch = len(self.steps), self._resources.watch
         self._bind_unwatched(instruction)
         if watch is not None:
-            made = self.steps[first:]
-            self.steps[first:] = watch.watched(self._resources.program, self._method, instruction, made)
+            steps = self.steps[first:]
+            self.steps[first:] = watch.watched(self._resources.program, self._method, instruction, steps)
 
-    def _bind_computed(self, instruction: Instruction) -> None:
-        """What depends on constants alone runs in the first call, and lies in memory of its own if others read it."""
+    def _bind_lazy(self, instruction: Instruction) -> None:
+        """Bind an instruction that depends on constants alone: it runs in the first call. Values that others read get
+        their own memory.
+        """
         for index in instruction.outputs:
             if index in self._lazy.kept:
-                self._arrays.set_array(index, self._lazy.array(index, partial(self._arrays.room, index)))
-        self._at_first += self._steps_of((instruction,))
+                self._arrays.set_array(index, self._lazy.array(index, partial(self._arrays.allocate, index)))
+        self._lazy_steps += self._steps_of((instruction,))
 
     def _steps_of(self, instructions: Iterable[Instruction]) -> list[Step]:
-        """The steps of a block."""
+        """Return the steps of a block."""
         outside, self.steps = self.steps, [*self._begin]
         for instruction in instructions:
             self._bind(instruction)
@@ -197,7 +200,7 @@ class ExecutionPlan:
             self.steps.append(structured_step(self._arrays, instruction, self._steps_of, self._method.name))
 
     def _bind_parallel(self, call: StructuredCall) -> None:
-        from delegate.runtime.parallel import ParallelStep, Stop  # most programs do without it
+        from delegate.runtime.parallel import ParallelStep, Stop  # not needed by most programs
 
         called = (c.delegate for block in call.blocks for c in walk(block.instructions) if isinstance(c, DelegateCall))
         stop = Stop([self._resources.delegates[number].interrupt for number in dict.fromkeys(called)])
@@ -221,7 +224,7 @@ class ExecutionPlan:
             self._bind_upload(call, args, outs[0])
             return
         copies: list[Step] = []
-        if not kernel.is_view and not self._may_write(kernel, call):
+        if not kernel.is_view and not self._can_write_in_place(kernel, call):
             for i, out in enumerate(outs):
                 if out is not None:
                     outs[i] = self._empty(out.shape, out.dtype)
@@ -229,21 +232,21 @@ class ExecutionPlan:
         self.steps.append(kernel_step(kernel, args, outs, place(self._method, call)))
         self.steps.extend(copies)
 
-    def _may_write(self, kernel: Kernel, call: KernelCall) -> bool:
-        """Whether the kernel is right where its results lie: in no memory that it reads, unless it runs in place.
+    def _can_write_in_place(self, kernel: Kernel, call: KernelCall) -> bool:
+        """Return True unless the kernel writes memory that it reads, without support for running in place.
 
-        The library that is here may be another than the one that the program was made with.
+        The installed kernel library may differ from the one at compile time.
         """
         written = {i for o in call.outputs if (i := self._state_of(o)) >= 0}
         if not written:
             return True
         first = call.args[0] if call.args else None
-        whole = isinstance(first, Ref) and self._arrays.storage[first.index].kind is StorageKind.STATE
-        others = call.args[1:] if kernel.in_place and whole else call.args
+        is_state = isinstance(first, Ref) and self._arrays.storage[first.index].kind is StorageKind.STATE
+        others = call.args[1:] if kernel.in_place and is_state else call.args
         return all(self._state_of(i) not in written for i in refs(others))
 
     def _state_of(self, index: int) -> int:
-        """The state that a value lies in, or -1."""
+        """Return the state that contains a value, or -1."""
         storage = self._arrays.storage[self._arrays.owner(index)]
         return storage.index if storage.kind is StorageKind.STATE else -1
 
@@ -252,17 +255,17 @@ class ExecutionPlan:
         if any(self._arrays.storage[o].index != base for o in call.outputs):
             what = f"{kernel.op} gives views of its first argument, the program has others"
             raise KernelError(what, where=place(self._method, call))
-        anew = self._arrays.per_call(call.outputs[0])
-        views = call_view(kernel, [self._arrays.example(base), *args[1:]] if anew else args, self._method, call)
+        per_call = self._arrays.per_call(call.outputs[0])
+        views = call_view(kernel, [self._arrays.example(base), *args[1:]] if per_call else args, self._method, call)
         if views is None:
             raise KernelError(f"{kernel.op} gives no view of these strides", where=place(self._method, call))
         for output, view in zip(call.outputs, views, strict=True):
             check_view(view, self._arrays.shadow(output), place(self._method, call))
-            if anew:
+            if per_call:
                 self._arrays.set_example(output, view)
             else:
                 self._arrays.set_array(output, view)
-        if anew:
+        if per_call:
             self._call_views.append(_CallView(kernel, args, [self._arrays.slots[o] for o in call.outputs]))
 
     def _bind_delegate(self, call: DelegateCall) -> None:
@@ -293,14 +296,14 @@ class ExecutionPlan:
         return DeviceStep
 
     def _bind_fetch(self, call: KernelCall, source: DeviceTensor, outs: list[Any]) -> None:
-        """A tensor in a device's memory is copied by its backend, not by a kernel."""
+        """Bind a copy of a tensor from a device: its backend copies it, not a kernel."""
         from delegate.runtime.device_steps import FetchStep, partition_of
 
         (index,) = refs(call.args)
         self.steps.append(FetchStep(source, outs, partition_of(self._resources.program, self._method, index)))
 
     def _bind_upload(self, call: KernelCall, args: list[Any], target: DeviceTensor) -> None:
-        """So is one that several partitions of a device read."""
+        """Bind a copy of a tensor to a device, where several partitions read it."""
         from delegate.runtime.device_steps import UploadStep, partition_of
 
         (index,) = call.outputs
@@ -309,10 +312,10 @@ class ExecutionPlan:
         self.steps.append(UploadStep(args, target, space, spec))
 
     def _compact_per_call(self, index: int, inputs: list[Any], i: int) -> None:
-        """A view of the caller's array may be strided: the delegate gets a row-major copy of it."""
+        """Give the delegate a row-major copy of a view of the caller's array, which may be strided."""
         slots = self._arrays.slots[self._arrays.same(index)]
         slots[:] = [slot for slot in slots if slot[0] is not inputs or slot[1] != i]  # arrays are not compared
-        inputs[i] = self._arrays.room(index)
+        inputs[i] = self._arrays.allocate(index)
         step = CompactStep(inputs[i], inputs[i])
         slots.append((step.source, 0))
         self.steps.append(step)
@@ -328,5 +331,5 @@ class ExecutionPlan:
             self._copies.append((number, array))
 
     def _slots_by_input(self) -> list[list[Slot]]:
-        """The slots to fill per input of the method, in order."""
-        return [self._arrays.slots[given.value] if given.value >= 0 else [] for given in self._method.inputs]
+        """Return the slots to fill per input of the method, in order."""
+        return [self._arrays.slots[leaf.value] if leaf.value >= 0 else [] for leaf in self._method.inputs]

@@ -1,7 +1,7 @@
-"""Partitions on portable kernels: what runs where a delegate cannot be made, or fails at a call.
+"""Partitions on portable kernels, if a delegate cannot be created or fails in a call.
 
-A failure is final: once its delegate has failed, a partition stays on its fallback until the program is loaded again.
-The call that met the failure is finished on the fallback, which computes all outputs anew.
+A failure is final: after it, a partition uses its fallback until the program is loaded again. The failed call is
+completed on the fallback, which computes all outputs again.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from delegate.runtime.steps import outputs_not_filled
 
 @dataclass(frozen=True, slots=True)
 class FallbackEvent:
-    """A partition that does not run as planned, mostly on portable kernels instead of its delegate.
+    """A deviation from the plan: mostly a partition on portable kernels instead of its delegate.
 
     Args:
         partition: its name.
-        backend: that was to run it.
-        when: "load" or "run": when the delegate failed. "memory": it still runs on its backend,
-            whose device had no memory for what it gives to others. "close": it has run there, and could not be closed.
-        reason: what the failure was, on one line.
+        backend: its planned backend.
+        when: "load" or "run": the time of the failure. "memory": it still runs on its backend, whose device had no
+            memory for its results. "close": it ran there, and could not be closed.
+        reason: the failure, on one line.
     """
 
     partition: str
@@ -54,42 +54,42 @@ class Fallbacks:
 
     Args:
         resources: of the program.
-        warn: whether the use of a fallback is a RuntimeWarning, once per partition.
+        warn: True for one RuntimeWarning per partition that uses its fallback.
     """
 
     def __init__(self, resources: Resources, *, warn: bool) -> None:
         self.events: list[FallbackEvent] = []
         self._resources, self._warn = resources, warn
-        self._delegates: list[_UntilItFails] = []
+        self._delegates: list[_FallbackOnFailure] = []
 
     def create_fallback(self, spec: DelegateSpec, error: BaseException) -> Delegate:
-        """What runs a partition whose delegate could not be made; raises KernelError where a kernel is missing."""
-        made = self.delegate(spec)
-        self.note(spec, "load", error)
-        return made
+        """Return the fallback of a partition without a delegate; raise KernelError if a kernel is missing."""
+        fallback = self.delegate(spec)
+        self.record(spec, "load", error)
+        return fallback
 
     def with_fallback(self, spec: DelegateSpec, delegate: Delegate) -> Delegate:
-        """The delegate, replaced by its fallback at the first call that fails."""
-        made = _UntilItFails(spec, delegate, self)
-        self._delegates.append(made)
-        return made
+        """Return a delegate that is replaced by its fallback in the first call that fails."""
+        wrapper = _FallbackOnFailure(spec, delegate, self)
+        self._delegates.append(wrapper)
+        return wrapper
 
     def forget_delegates(self) -> None:
-        """Forget the delegates, which are made anew; what has happened stays told."""
+        """Forget the delegates, which are created again after a fork. The events stay."""
         self._delegates.clear()
 
-    def leave(self, space: int, error: BaseException) -> bool:
-        """Have all partitions of a memory space run on their fallbacks; whether that changes anything."""
-        left = [d.leave(error) for d in self._delegates if d.spec.space == space]  # all of them
-        return any(left)
+    def switch_space(self, space: int, error: BaseException) -> bool:
+        """Run all partitions of a memory space on their fallbacks. Return True if that changes anything."""
+        changed = [d.switch_to_fallback(error) for d in self._delegates if d.spec.space == space]  # all of them
+        return any(changed)
 
     def delegate(self, spec: DelegateSpec) -> Delegate:
-        """The fallback of a partition, bound."""
-        own = self._resources._replace(lock=threading.Lock())  # a caller holds its own meanwhile
+        """Return the fallback of a partition, bound."""
+        own = self._resources._replace(lock=threading.Lock())  # a caller holds its own lock during the call
         return _OnKernels(Method(own, own.program.fallbacks[spec.fallback]))
 
-    def note(self, spec: DelegateSpec, when: str, error: BaseException) -> None:
-        """Keep, and tell if wanted, that a fallback is used from now on."""
+    def record(self, spec: DelegateSpec, when: str, error: BaseException) -> None:
+        """Record, and warn if requested, that a fallback is used from now on."""
         event = FallbackEvent(spec.name, spec.backend, when, one_line(error))
         if event in self.events:  # of another context
             return
@@ -100,7 +100,7 @@ class Fallbacks:
 
 
 class _OnKernels(Delegate):
-    """A partition run by the method that is its fallback."""
+    """A partition run by its fallback method."""
 
     thread_safe = True  # a method has a lock
 
@@ -111,13 +111,13 @@ class _OnKernels(Delegate):
         results = self._method.run([i.fetch() if isinstance(i, DeviceTensor) else i for i in inputs])
         for output, result in zip(outputs, results, strict=True):
             if isinstance(output, DeviceTensor):
-                output.host = result  # not written there: the device may be the reason for all this
+                output.host = result  # not written to the device, which may have failed
             else:
                 np.copyto(output, result)
 
 
-class _UntilItFails(Delegate):
-    """A delegate until it fails, then its fallback."""
+class _FallbackOnFailure(Delegate):
+    """A delegate that switches to its fallback at its first failure."""
 
     def __init__(self, spec: DelegateSpec, delegate: Delegate, fallbacks: Fallbacks) -> None:
         self.spec, self._delegate, self._fallbacks = spec, delegate, fallbacks
@@ -130,7 +130,7 @@ class _UntilItFails(Delegate):
             if self._execute is self._own:
                 self._delegate.prepare(inputs, outputs)
         except (Exception, SystemExit) as error:  # a plugin may raise anything
-            self.leave(error)
+            self.switch_to_fallback(error)
 
     def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         execute = self._execute
@@ -140,7 +140,7 @@ class _UntilItFails(Delegate):
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             if execute is not self._own or isinstance(error, Stopped):
                 raise
-            self.leave(error)
+            self.switch_to_fallback(error)
             self._execute(inputs, outputs)
 
     def interrupt(self) -> None:
@@ -150,13 +150,13 @@ class _UntilItFails(Delegate):
         try:
             self._delegate.close()
         except (Exception, SystemExit) as error:  # a plugin may raise anything
-            self._fallbacks.note(self.spec, "close", error)
+            self._fallbacks.record(self.spec, "close", error)
 
-    def leave(self, error: BaseException) -> bool:
-        """Use the fallback from now on, because of an error; whether it was not used before."""
+    def switch_to_fallback(self, error: BaseException) -> bool:
+        """Use the fallback from now on, because of an error. Return False if it was used before."""
         with self._lock:  # calls of several threads may fail at once
             if self._execute is not self._own:
                 return False
             self._execute = self._fallbacks.delegate(self.spec).execute
-            self._fallbacks.note(self.spec, "run", error)
+            self._fallbacks.record(self.spec, "run", error)
             return True

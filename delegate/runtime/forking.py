@@ -1,8 +1,8 @@
-"""Programs in a process that was forked from theirs.
+"""Programs in a process that was forked from the one that loaded them.
 
-Threads of the parent are gone there, with the locks that they held and the calls that they were in, and vendor
-libraries miss threads and devices of their own. So locks are new, and delegates are made anew by the first call; those
-of the parent are neither run nor freed, for their libraries may wait for threads that are not there.
+Threads of the parent do not exist there, but their locks are held and their calls unfinished. Vendor libraries lack
+threads and devices. So locks are new, and the first call creates new delegates. Those of the parent are neither run nor
+freed, because their libraries may wait for missing threads.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from weakref import WeakSet
 from delegate.errors import ExecutionError
 
 
-class FollowsForks(Protocol):
-    """What has to know that its process was forked: a program."""
+class ForkAware(Protocol):
+    """An object that must handle forks of its process: a program."""
 
     def follow_fork(self) -> None:
-        """Called in the forked process, before anything else there."""
+        """Handle a fork; called in the forked process before anything else there."""
 
 
-_PROGRAMS = WeakSet[FollowsForks]()
+_PROGRAMS = WeakSet[ForkAware]()
 
 
-def watch(program: FollowsForks) -> None:
-    """Have a program follow from now on where its process is forked."""
+def watch(program: ForkAware) -> None:
+    """Call `follow_fork` of a program after every fork of its process."""
     _PROGRAMS.add(program)
 
 
@@ -40,25 +40,25 @@ if hasattr(os, "register_at_fork"):
 
 
 def leak(value: object) -> None:
-    """Have something never be freed, not even at the end of the process."""
-    import ctypes  # few processes fork
+    """Keep an object alive until the end of the process and beyond."""
+    import ctypes  # not needed by most processes
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 def torn_states_error() -> ExecutionError:
-    """The error where a call was writing states while the process was forked."""
+    """Return the error for states that a call was writing while the process was forked."""
     return ExecutionError(
         "another thread was in a call when this process was forked, and its states may be written in part",
         remedy="reset() them, or restore() a snapshot; or fork between calls",
     )
 
 
-class Forked:
-    """Stands for the input checker of a method until its first call has it bound in this process.
+class ForkedChecker:
+    """A replacement of a method's input checker that binds the method in this process at its first call.
 
     Args:
-        make_ready: binds the method in this process, which gives it another checker.
+        make_ready: binds the method in this process, which replaces this checker.
         check: of the method.
     """
 
@@ -71,5 +71,5 @@ class Forked:
         return self._check(leaves)
 
     def symbols(self, arrays: Sequence[Any]) -> NoReturn:
-        """Never called: `arrays` comes first."""
+        """Raise AssertionError: `arrays` is always called first."""
         raise AssertionError

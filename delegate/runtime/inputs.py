@@ -1,4 +1,4 @@
-"""Checks the caller's inputs, and reads the symbolic sizes off their shapes."""
+"""Checks of the caller's inputs, and the symbolic sizes in their shapes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from delegate.program.dtypes import DType
 from delegate.program.expr import Expr, Number, Symbols, evaluate
 from delegate.program.model import Input, Method, Symbol, Value
 from delegate.runtime.backend import Array
-from delegate.runtime.to_numpy import array_of
-from delegate.runtime.translate_errors import reading, shown
+from delegate.runtime.to_numpy import to_numpy
+from delegate.runtime.translate_errors import short_repr, translate_input_errors
 
 _ARRAY = np.ndarray
 
 
 class InputChecker:
-    """Makes row-major arrays of the right dtype and shape out of what the caller gives, or says what is wrong."""
+    """Converts inputs to row-major arrays of the right dtype and shape, or raises InputError."""
 
     def __init__(self, method: Method) -> None:
         self._method = method
@@ -34,7 +34,7 @@ class InputChecker:
         ]
 
     def arrays(self, leaves: Sequence[Any]) -> Sequence[Array | None]:
-        """An array per input, also of one that is a number; None for a literal.
+        """Return an array per input, also for a number; None for a literal.
 
         Raises:
             InputError: a leaf is missing, has another dtype, rank or size, or is not the literal that export fixed.
@@ -46,7 +46,7 @@ class InputChecker:
                 if not leaf.flags.c_contiguous:
                     break
             else:
-                return leaves  # nothing has to be done or said, as in most calls
+                return leaves  # nothing to convert, as in most calls
         inputs = self._method.inputs
         if len(leaves) != len(inputs):
             names = ", ".join(i.name for i in inputs[len(leaves) :]) or "none of them"
@@ -60,8 +60,8 @@ class InputChecker:
         return [None if array is None else np.asarray(array, order="C") for array in arrays]
 
     def symbols(self, arrays: Sequence[Array | None]) -> Symbols:
-        """The number of each symbol that these inputs tell, checked against the ranges and all other sizes."""
-        found = Symbols()
+        """Return the number of each symbol in these inputs, checked against its range and all other sizes."""
+        numbers = Symbols()
         for index, symbol in enumerate(self._method.symbols):
             if symbol.input < 0:
                 continue
@@ -71,38 +71,39 @@ class InputChecker:
             number = int(array) if symbol.dim < 0 else array.shape[symbol.dim]
             what = f"{name} is {number}" if symbol.dim < 0 else f"{name} has size {number} in dimension {symbol.dim}"
             check_range(symbol, number, what)
-            found[index] = number
+            numbers[index] = number
         if not self._static:
-            self._check_expressions(arrays, found)
-        return found
+            self._check_expressions(arrays, numbers)
+        return numbers
 
-    def _checked(self, given: Input, value: Value | None, leaf: Any) -> Array | None:
-        with reading(f"input {given.name!r}"):
-            return self._array(given, value, leaf)
+    def _checked(self, declared: Input, value: Value | None, leaf: Any) -> Array | None:
+        with translate_input_errors(f"input {declared.name!r}"):
+            return self._array(declared, value, leaf)
 
-    def _array(self, given: Input, value: Value | None, leaf: Any) -> Array | None:
-        if value is None and given.name in self._numbers:
-            return _as_number(leaf, given.name)
+    def _array(self, declared: Input, value: Value | None, leaf: Any) -> Array | None:
+        if value is None and declared.name in self._numbers:
+            return _as_number(leaf, declared.name)
         if value is None:
-            if type(leaf) is not type(given.literal) or leaf != given.literal:
+            if type(leaf) is not type(declared.literal) or leaf != declared.literal:
                 raise InputError(
-                    f"input {given.name!r} is {shown(leaf)}",
-                    remedy=f"export fixed it to {given.literal!r}; export again for another value",
+                    f"input {declared.name!r} is {short_repr(leaf)}",
+                    remedy=f"export fixed it to {declared.literal!r}; export again for another value",
                 )
             return None
-        array = array_of(leaf, value.dtype, given.name)
+        array = to_numpy(leaf, value.dtype, declared.name)
         if array.dtype != value.dtype.numpy:
             raise InputError(
-                f"input {given.name!r} is {array.dtype}, but the program takes {_numpy_name(value.dtype)}",
+                f"input {declared.name!r} is {array.dtype}, but the program takes {_numpy_name(value.dtype)}",
                 remedy=f"convert it to {value.dtype.name} first",
             )
         if len(array.shape) != len(value.shape) or any(
-            size != wanted
-            for size, wanted in zip(array.shape, value.shape, strict=True)
-            if not isinstance(wanted, Expr)
+            size != expected
+            for size, expected in zip(array.shape, value.shape, strict=True)
+            if not isinstance(expected, Expr)
         ):
             raise InputError(
-                f"input {given.name!r} has the shape {list(array.shape)}, but the program takes {self._shape(value)}",
+                f"input {declared.name!r} has the shape {list(array.shape)}, "
+                f"but the program takes {self._shape(value)}",
                 remedy="give that shape, or export with dynamic shapes",
             )
         return array
@@ -111,22 +112,22 @@ class InputChecker:
         return "[" + ", ".join(str(d) if isinstance(d, int) else d.text(self._names) for d in value.shape) + "]"
 
     def _check_expressions(self, arrays: Sequence[Array | None], symbols: Symbols) -> None:
-        told = {(s.input, s.dim): s.name for s in self._method.symbols}
-        for number, (given, value, array) in enumerate(zip(self._method.inputs, self._values, arrays, strict=True)):
+        symbol_names = {(s.input, s.dim): s.name for s in self._method.symbols}
+        for number, (declared, value, array) in enumerate(zip(self._method.inputs, self._values, arrays, strict=True)):
             if value is None or array is None:
                 continue
-            for dim, wanted in enumerate(value.shape):
-                if isinstance(wanted, Expr) and (size := evaluate(wanted, symbols)) != array.shape[dim]:
-                    relation = f"it must be {wanted.text(self._names)}, which is {size} for these inputs"
-                    if (number, dim) in told:  # it is what the symbol is solved from, as in 2 * batch
-                        relation = f"it must be {told[number, dim]}, as {size} is"
+            for dim, expected in enumerate(value.shape):
+                if isinstance(expected, Expr) and (size := evaluate(expected, symbols)) != array.shape[dim]:
+                    relation = f"it must be {expected.text(self._names)}, which is {size} for these inputs"
+                    if (number, dim) in symbol_names:  # it is what the symbol is solved from, as in 2 * batch
+                        relation = f"it must be {symbol_names[number, dim]}, as {size} is"
                     raise InputError(
-                        f"input {given.name!r} has size {array.shape[dim]} in dimension {dim}", remedy=relation
+                        f"input {declared.name!r} has size {array.shape[dim]} in dimension {dim}", remedy=relation
                     )
 
 
 def check_range(symbol: Symbol, number: Number, what: str) -> None:
-    """Raise InputError, saying what there is, unless an integer is in the range of its symbol."""
+    """Raise InputError unless an integer is in the range of its symbol; `what` describes the actual number."""
     high = symbol.maximum
     if isinstance(number, float) or (symbol.minimum <= number and (high is None or number <= high)):
         return
@@ -135,26 +136,26 @@ def check_range(symbol: Symbol, number: Number, what: str) -> None:
 
 
 def check_guards(method: Method, symbols: Mapping[int, Number]) -> None:
-    """Raise InputError, in the user's names, unless all that the export assumed of its sizes is true."""
+    """Raise InputError, with the user's names, unless the sizes satisfy all assumptions of the export."""
     names = [s.name for s in method.symbols]
     for guard in method.guards:
         if not guard.evaluate(symbols):
-            told = ", ".join(f"{names[i]} is {symbols[i]}" for i in sorted(set(guard.free_symbols())))
+            sizes = ", ".join(f"{names[i]} is {symbols[i]}" for i in sorted(set(guard.free_symbols())))
             raise InputError(
                 f"the sizes break what the export assumed: {guard.text(names)}",
-                where=told,
+                where=sizes,
                 remedy="give sizes that fit it, or export with others or without the assumption",
             )
 
 
 def _as_number(leaf: Any, name: str) -> Array:
-    """An integer as an array of one element."""
+    """Return an integer as an array of one element."""
     try:
         if isinstance(leaf, bool | np.bool_):
             raise TypeError
         return np.asarray(operator.index(leaf), np.int64)
     except (TypeError, OverflowError):
-        raise InputError(f"input {name!r} is {shown(leaf)}", remedy="give an integer of at most 64 bits") from None
+        raise InputError(f"input {name!r} is {short_repr(leaf)}", remedy="give an integer of at most 64 bits") from None
 
 
 def _numpy_name(dtype: DType) -> str:

@@ -1,4 +1,4 @@
-"""Choosing the kernel of an instruction among the kernel libraries that are here, in order of preference."""
+"""Selection of the kernel of an instruction among the available kernel libraries, in order of preference."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Kernels:
     """Kernel libraries, the preferred one first.
 
     Args:
-        tables: gives them; asked when the first kernel is wanted, for importing them takes longer than most programs
-            without leftovers take to load.
-        packages: gives the table for the operators of a package, which is asked last; None where there is none.
+        tables: returns the libraries. It is called for the first kernel, because importing them takes longer than
+            loading most programs without portable kernels.
+        packages: returns the table for the operators of a package, used last; None if there is none.
     """
 
     def __init__(
@@ -44,41 +44,41 @@ class Kernels:
 
     @property
     def tables(self) -> tuple[KernelTable, ...]:
-        """The libraries."""
+        """The libraries, the preferred one first."""
         if self._tables is None:  # no cached_property: before Python 3.12 that has a lock, and a fork may leave it held
             self._tables = tuple(self._find_tables())
         return self._tables
 
     @cached_property
     def torch_free(self) -> Kernels:
-        """Those that run wherever programs do: how a program is compiled depends on no others."""
+        """The libraries that run without torch. The compilation of a program depends on no others."""
         return Kernels(lambda: [t for t in self.tables if t.torch_free], self._package)
 
     @cached_property
     def whole_ops(self) -> frozenset[str]:
-        """The compound operators that a library runs faster whole than decomposed."""
+        """The compound operators that a library runs faster preserved than decomposed."""
         return frozenset(kernel.op for table in self.tables for kernel in table if kernel.whole)
 
     def find(
         self, op: str, dtypes: Iterable[DType], *, in_place: bool = False, allocates: bool = False
     ) -> Kernel | None:
-        """The first library's kernel that takes the operator on these dtypes.
+        """Return the first library's kernel that supports the operator for these dtypes.
 
-        Views go first, whoever has them: they cost nothing, and a saved plan of memory counts on them. So do, if it is
-        wished, kernels that run in place: others cost a copy of a whole state.
+        Views are preferred, from any library: they cost nothing, and a saved memory plan relies on them. If requested,
+        kernels that run in place are preferred too: others cost a copy of a complete state.
         """
-        wanted = frozenset(dtypes)
-        found = [kernel for table in self.tables if (kernel := table.find(op, wanted, allocates=allocates))]
-        if not found and (package := self._package(op.partition(".")[0])) is not None:
-            found = [kernel for kernel in (package.find(op, wanted, allocates=allocates),) if kernel]
-        first = (kernel for kernel in found if kernel.is_view or (in_place and kernel.in_place))
-        chosen = next(first, found[0] if found else None)
+        required = frozenset(dtypes)
+        kernels = [kernel for table in self.tables if (kernel := table.find(op, required, allocates=allocates))]
+        if not kernels and (package := self._package(op.partition(".")[0])) is not None:
+            kernels = [kernel for kernel in (package.find(op, required, allocates=allocates),) if kernel]
+        first = (kernel for kernel in kernels if kernel.is_view or (in_place and kernel.in_place))
+        chosen = next(first, kernels[0] if kernels else None)
         if chosen is None or not chosen.contiguous:
             return chosen
-        return with_any_layout(chosen, next((kernel for kernel in found if not kernel.contiguous), None))
+        return with_any_layout(chosen, next((kernel for kernel in kernels if not kernel.contiguous), None))
 
     def of(self, program: Program, method: Method, call: KernelCall, *, allocates: bool = False) -> Kernel:
-        """The kernel of an instruction; raises KernelError naming operator, dtypes and the user's line."""
+        """Return the kernel of an instruction; raise KernelError with operator, dtypes and the user's line."""
         op = program.operators[call.operator]
         dtypes = {method.values[i].dtype for i in (*refs(call.args), *call.outputs)}
         updates = any(method.values[o].storage.kind in (StorageKind.STATE, StorageKind.INPUT) for o in call.outputs)
@@ -93,26 +93,26 @@ class Kernels:
         return kernel
 
 
-def kernels_of(registry: Registry, wanted: KernelRequest | None) -> Kernels:
-    """The kernels of these libraries; see `InstalledKernels.tables`. What is named wrong is said at once."""
-    tables = None if wanted is None else registry.kernels.tables(wanted)
+def kernels_of(registry: Registry, requested: KernelRequest | None) -> Kernels:
+    """Return the kernels of these libraries; see `InstalledKernels.tables`. Unknown names raise an error immediately."""
+    tables = None if requested is None else registry.kernels.tables(requested)
 
-    def found() -> Sequence[KernelTable]:
+    def find_tables() -> Sequence[KernelTable]:
         return registry.kernels.tables() if tables is None else tables
 
     def of_package(package: str) -> KernelTable | None:
         return registry.kernels.of_package(package)
 
-    return Kernels(found, of_package)
+    return Kernels(find_tables, of_package)
 
 
 def _must_be_view(method: Method, call: KernelCall) -> bool:
-    """Whether the plan of memory has no place for a copy."""
+    """Return True if the memory plan has no place for a copy."""
     return any(method.values[o].storage.kind is StorageKind.ALIAS for o in call.outputs)
 
 
 def base_of(method: Method, call: KernelCall) -> int:
-    """The value that the results of a view are views of: its first argument; raises KernelError where that is none."""
+    """Return the value that the results of a view alias: its first argument; raise KernelError if that is no tensor."""
     first = call.args[0] if call.args else None
     if not isinstance(first, Ref):
         raise KernelError("the first argument of a view is no tensor", where=place(method, call))
@@ -120,7 +120,7 @@ def base_of(method: Method, call: KernelCall) -> int:
 
 
 def place(method: Method, call: KernelCall) -> str:
-    """Where an instruction stands, for messages: the method, the value that it makes, the user's line."""
-    made = method.values[call.outputs[0]].name if call.outputs else "no value"
+    """Return the location of an instruction for messages: the method, its result, the user's line."""
+    name = method.values[call.outputs[0]].name if call.outputs else "no value"
     source = method.sources[call.source] if call.source >= 0 else ""
-    return f"method {method.name}, {made}" + (f", at {source}" if source else "")
+    return f"method {method.name}, {name}" + (f", at {source}" if source else "")

@@ -1,6 +1,8 @@
-"""What kernels make of constants alone, such as the floats of quantized weights: computed in the first call, then kept.
+"""Values that kernels compute from constants alone, such as dequantized weights: computed in the first call, then
+stored.
 
-All contexts of a program share it. A file holds the constants alone, and calls take as long as if it held the results.
+All contexts of a program share them. The file holds only the constants, but calls are as fast as if it held the
+results.
 """
 
 from __future__ import annotations
@@ -20,33 +22,33 @@ from delegate.runtime.backend import Array
 from delegate.runtime.kernels import Kernels
 from delegate.runtime.steps import Step, run_steps
 
-_GROWTH = 16  # times the bytes of a program's constants that may be kept: those of int4 weights in float64
+_GROWTH = 16  # times the bytes of the program's constants may be stored: int4 weights in float64
 
 
 @dataclass(slots=True)
 class LazyConstants:
-    """What one method computes of constants.
+    """The values that one method computes from constants.
 
     Args:
-        calls: the positions of its instructions that do so.
-        kept: the values of theirs that others read; the rest lies in the arena meanwhile.
+        calls: the positions of the instructions that compute them.
+        stored: their outputs that other instructions read; the rest lies in the arena during the computation.
     """
 
     calls: frozenset[int] = frozenset()
-    kept: frozenset[int] = frozenset()
+    stored: frozenset[int] = frozenset()
     is_done: bool = False
     _arrays: dict[int, Array] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def array(self, index: int, make: Callable[[], Array]) -> Array:
-        """Where a value is kept."""
+        """Return the stored array of a value; allocate it first if necessary."""
         with self._lock:
             if index not in self._arrays:
                 self._arrays[index] = make()
             return self._arrays[index]
 
     def compute(self, steps: Sequence[Step]) -> None:
-        """Run the steps, unless another context has."""
+        """Run the steps, unless another context has already."""
         with self._lock:
             if not self.is_done:
                 run_steps(steps)
@@ -57,51 +59,53 @@ _NOTHING = LazyConstants()
 
 
 class LazyConstantTable:
-    """What the methods of one program compute of constants."""
+    """The values that the methods of one program compute from constants."""
 
     def __init__(self) -> None:
         self._methods: dict[int, tuple[tuple[Instruction, ...], LazyConstants]] = {}
 
     def of(self, program: Program, method: Method, kernels: Kernels, storage: Sequence[Storage]) -> LazyConstants:
-        """That of a method, in whatever plan of memory.
+        """Return those of a method, for any memory plan.
 
         Args:
-            program, method: whose.
+            program, method: the method and its program.
             kernels: that it runs on.
-            storage: of its values, as it is bound.
+            storage: of its values.
         """
         known = self._methods.get(id(method.instructions))
         if known is None:
-            known = (method.instructions, _computed(program, method, kernels, storage))
-            self._methods[id(method.instructions)] = known  # with the instructions, so that the id stays theirs
+            known = (method.instructions, _find_lazy(program, method, kernels, storage))
+            self._methods[id(method.instructions)] = known  # keeps the instructions alive, so that their id stays valid
         return known[1]
 
 
-def _computed(program: Program, method: Method, kernels: Kernels, storage: Sequence[Storage]) -> LazyConstants:
-    """What can be computed of constants, unless it would take far more memory than they do."""
+def _find_lazy(program: Program, method: Method, kernels: Kernels, storage: Sequence[Storage]) -> LazyConstants:
+    """Find the values to compute from constants, unless they need far more memory than the constants."""
     constants = {i for i, s in enumerate(storage) if s.kind is StorageKind.CONSTANT}
     known, calls = set(constants), set[int]()
     for position, call in enumerate(method.instructions):
-        taken = set(reads(call))
-        if isinstance(call, KernelCall) and taken and taken <= known and _is_fixed(call, method, storage):
+        inputs = set(reads(call))
+        if isinstance(call, KernelCall) and inputs and inputs <= known and _is_fixed(call, method, storage):
             kernel = kernels.of(program, method, call)
             if kernel.library == PORTABLE and not kernel.random:
                 known.update(call.outputs)
                 calls.add(position)
     others = (c for i, c in enumerate(method.instructions) if i not in calls)
-    taken_up = itertools.chain(refs(method.outputs), *(reads(call) for call in walk(others)))
-    read = {_owner(i, storage) for i in taken_up}
-    kept = frozenset((known - constants) & read)
-    size = sum(nbytes(_shape(method, i), method.values[i].dtype.numpy) for i in kept)
-    given = sum(nbytes(c.shape, c.dtype.numpy) for c in program.constants)
-    return LazyConstants(frozenset(calls), kept) if calls and size <= _GROWTH * given else _NOTHING
+    all_reads = itertools.chain(refs(method.outputs), *(reads(call) for call in walk(others)))
+    read = {_owner(i, storage) for i in all_reads}
+    stored = frozenset((known - constants) & read)
+    size = sum(nbytes(_shape(method, i), method.values[i].dtype.numpy) for i in stored)
+    constant_bytes = sum(nbytes(c.shape, c.dtype.numpy) for c in program.constants)
+    return LazyConstants(frozenset(calls), stored) if calls and size <= _GROWTH * constant_bytes else _NOTHING
 
 
 def _is_fixed(call: KernelCall, method: Method, storage: Sequence[Storage]) -> bool:
-    """Whether nothing that it is told, or gives, differs from call to call, and it gives nothing to the caller."""
-    homes = (storage[_owner(i, storage)] for i in call.outputs)
-    at_home = all(s.kind is StorageKind.CONSTANT or (s.kind is StorageKind.ARENA and s.index == 0) for s in homes)
-    return at_home and not _has_expressions(call.args) and all(_is_static(method, i) for i in call.outputs)
+    """Return True if arguments and results are the same in every call, and no result is the caller's."""
+    storages = (storage[_owner(i, storage)] for i in call.outputs)
+    is_internal = all(
+        s.kind is StorageKind.CONSTANT or (s.kind is StorageKind.ARENA and s.index == 0) for s in storages
+    )
+    return is_internal and not _has_expressions(call.args) and all(_is_static(method, i) for i in call.outputs)
 
 
 def _has_expressions(args: Iterable[Arg]) -> bool:

@@ -1,4 +1,4 @@
-"""What stands in the place of parts of a closed program, and why objects of the runtime are not pickled."""
+"""The end of a program's life: replacements for parts of a closed program, and the error for pickling."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from delegate.errors import ProgramError
 
 
 def closed_error() -> ProgramError:
-    """The error of whatever is asked of a closed program."""
+    """Return the error for any use of a closed program."""
     return ProgramError("the program is closed", remedy="load it again")
 
 
 class Closed:
-    """Stands for what a method runs on: any call of it raises ProgramError."""
+    """A replacement for the executor of a closed method: any call raises ProgramError."""
 
     def run(self, *args: object) -> NoReturn:
         """Raise ProgramError."""
@@ -23,7 +23,7 @@ class Closed:
 
 
 class NotPicklable:
-    """Base of what is bound to memory and delegates of this process."""
+    """A base of objects that are bound to memory and delegates of this process."""
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Options of backends that are given when a program is loaded: those that change nothing of a blob."""
+"""Backend options at load time. They do not change a blob."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from delegate.registry import Registry
 from delegate.report import Report
 
 LoadOptions = Mapping[str, Mapping[str, Any]]  # backend -> option -> value
-# Of an option that is no option at lowering, the runtime half's type is all that is known.
+# An option that does not exist at lowering has only the type of the runtime part.
 _BY_TYPE: Mapping[type, Rule] = {
     int: Rule((Alternative("integer", minimum=0),)),
     bool: Rule((Alternative("boolean"),)),
@@ -22,26 +22,26 @@ _BY_TYPE: Mapping[type, Rule] = {
 
 
 def with_load_options(program: Program, options: LoadOptions, registry: Registry) -> Program:
-    """The program with other compile specs: of each backend those that its runtime half lets through.
+    """Return the program with changed compile specs, for options that the backend's runtime part allows.
 
     Raises:
-        ConfigError: the program has no partition of a backend, or an option is unknown, fixed since the program was
-            lowered, or has a value that the lowering would not accept either.
-        ProgramError: the report cannot be read, which holds the rules for values.
+        ConfigError: the program has no partition of a backend. Or an option is unknown, was fixed at lowering, or has a
+            value that lowering would reject, too.
+        ProgramError: the report, which holds the rules for values, cannot be read.
         BackendError: the backend cannot be used here.
     """
     if not options:
         return program
     rules = Report.from_json(program.report).load_rules if program.report else {}
     used = {spec.backend for spec in program.delegates}
-    for backend, given in options.items():
+    for backend, requested in options.items():
         if backend not in used:
             what = f"options are given for backend {backend!r}, and the program has no partition of it"
             raise ConfigError(what, remedy=did_you_mean(backend, used) if used else "give none")
         known = {name: _BY_TYPE[kind] for name, kind in registry.runtime(backend).load_options.items()}
         known |= {name: rule for name, rule in rules.get(backend, {}).items() if name in known}
         fixed = {key for spec in program.delegates if spec.backend == backend for key in spec.compile_specs}
-        for key, value in given.items():
+        for key, value in requested.items():
             _check(backend, key, value, known, fixed)
     changed = (s._replace(compile_specs={**s.compile_specs, **options.get(s.backend, {})}) for s in program.delegates)
     return program._replace(delegates=tuple(changed))

@@ -1,4 +1,4 @@
-"""LoadedProgram: a program with its delegates made, and the contexts that it is called in."""
+"""LoadedProgram: a program with its delegates, and its contexts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from delegate.runtime.lazy_constants import LazyConstantTable
 from delegate.runtime.lifecycle import closed_error
 from delegate.runtime.load_options import LoadOptions, with_load_options
 from delegate.runtime.platform import DEFAULT, Platform
-from delegate.runtime.resources import Resources, array_of
+from delegate.runtime.resources import Resources, segment_array
 from delegate.runtime.states import zeros
 from delegate.runtime.workers import Workers
 
@@ -53,7 +53,7 @@ def load(
     copy: bool = False,
     options: LoadOptions | None = None,
 ) -> LoadedProgram:
-    """Load a program file, checked whole, its delegates made, its methods bound.
+    """Load a program file: check it completely, create its delegates, bind its methods.
 
     Args:
         source: a path, which is mapped; its bytes; a binary file object, read from where it stands; a `zipfile.Path` or
@@ -78,12 +78,12 @@ def load(
         ConfigError: an option is none that can be given here.
         KernelError: a kernel library cannot be used, or none has a kernel that the program needs.
         BackendNotFound, BackendUnavailable, BackendFailed: a partition's backend cannot run here, and the partition has
-            no fallback or may not use it.
+            no usable fallback.
     """
     start = platform.clock()
     try:
         registry = default_registry()
-        made = LoadedProgram(
+        loaded = LoadedProgram(
             with_load_options(file.load(source, copy=copy), options or {}, registry),
             registry,
             kernels,
@@ -95,17 +95,17 @@ def load(
     except DelegateError as error:
         platform.abort(error)
         raise
-    platform.log("debug", f"loaded {', '.join(made.methods)} in {(platform.clock() - start) / 1e6:.3g} ms")
-    return made
+    platform.log("debug", f"loaded {', '.join(loaded.methods)} in {(platform.clock() - start) / 1e6:.3g} ms")
+    return loaded
 
 
 class LoadedProgram(Context):
-    """A program that can be called. It needs no torch.
+    """A program that can be called. It requires no torch.
 
-    It is a context itself, the default one; `context` gives more of them, each with states of its own.
+    It is its own default context. `context` returns more contexts, each with its own states.
 
     Args:
-        program: verified, as `delegate.program.file.load` and `delegate.emit` give it.
+        program: verified, from `delegate.program.file.load` or `delegate.emit`.
         registry: where backends and kernels are looked up; the installed plugins if None.
         kernels: see `load`.
         fallback: what happens when a delegate cannot be made, or fails at a call, and its partition was kept in
@@ -136,7 +136,7 @@ class LoadedProgram(Context):
             delegate_locks=(),
             kernels=kernels_of(self._registry, kernels),
             platform=platform,
-            states=_starts(program),
+            states=_initial_states(program),
             lazy_constants=LazyConstantTable(),
             lock=Lock(),
             workers=Workers(),
@@ -155,31 +155,31 @@ class LoadedProgram(Context):
         watch(self)
 
     def context(self) -> Context:
-        """A new context: the same methods, whose states start anew and are shared with no other context.
+        """Return a new context: the same methods, with initial states that no other context shares.
 
         Raises:
             ProgramError: the program is closed.
         """
         if not self._methods:
             raise closed_error()
-        made = Context(self.ready())
-        self._contexts.add(made)
-        return made
+        context = Context(self.ready())
+        self._contexts.add(context)
+        return context
 
     def ready(self) -> Resources:
-        """What its contexts share, with delegates that were made in this process."""
+        """Return the resources of its contexts, with delegates that were created in this process."""
         with self._making:
             if self._forked:
                 self._make_delegates(forked=True)
         return self._shared
 
     def follow_fork(self) -> None:
-        """Leave locks and delegates to the parent; called in a process that was forked, before anything else there."""
+        """Replace locks and delegates of the parent process; called in a forked process before anything else."""
         if not self._methods:
             return
         leak((self._shared, self._init))
-        nothing = self._shared._replace(delegates=(), delegate_locks=(), spaces=(), lazy_constants=LazyConstantTable())
-        self._shared = nothing._replace(workers=Workers())  # the threads of the old ones are not here
+        unbound = self._shared._replace(delegates=(), delegate_locks=(), spaces=(), lazy_constants=LazyConstantTable())
+        self._shared = unbound._replace(workers=Workers())  # the old ones have no threads in this process
         if self._fallbacks is not None:
             self._fallbacks.forget_delegates()
         self._forked, self._making = True, Lock()
@@ -187,9 +187,9 @@ class LoadedProgram(Context):
             context.mark_forked(self.ready)
 
     def _make_delegates(self, *, forked: bool) -> None:
-        program = _with_shares(self.program, self._registry)
+        program = _with_split_threads(self.program, self._registry)
         if self._isolate:
-            from delegate.runtime.isolation.process import Isolated  # most programs do without it
+            from delegate.runtime.isolation.process import Isolated  # not needed by most programs
 
             limit = None if self._isolate is True else self._isolate
             self._init: InProcess | Isolated = Isolated(program, self._registry, self._trust_code, limit)
@@ -222,14 +222,14 @@ class LoadedProgram(Context):
 
     @property
     def report(self) -> Report:
-        """Who runs what, and why not elsewhere, as it was planned ahead of time; its notes end with the `events`.
+        """The planned partition of the program, with the reasons; its notes end with the `events`.
 
-        Methods that were profiled have the measured share of their portable kernels in place of the estimated one.
+        Profiled methods have the measured share of their portable kernels instead of the estimated one.
         """
         return self.observed(self._planned)
 
     def observed(self, planned: Report) -> Report:
-        """Return a report with what was observed here: the measured shares of profiles, and the `events`."""
+        """Return a report with observations of this process: the measured shares of profiles, and the `events`."""
         notes = (*planned.notes, *map(str, self.events))
         return replace(planned, notes=notes, portable_shares=dict(self._shared.portable_shares))
 
@@ -240,10 +240,10 @@ class LoadedProgram(Context):
         return Report.from_json(self.program.report)
 
     def close(self) -> None:
-        """Free what the vendor libraries hold. Neither the program nor a context of it can be called afterwards.
+        """Free the vendor libraries' resources. Neither the program nor its contexts can be called afterwards.
 
         Raises:
-            BackendFailed: a delegate could not be closed; all others are.
+            BackendFailed: a delegate could not be closed. All others are closed.
         """
         for context in list(self._contexts):
             context.close()
@@ -257,12 +257,12 @@ class LoadedProgram(Context):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(BackendFailed) if error else nullcontext():  # what ends the block is the one to tell
+        with suppress(BackendFailed) if error else nullcontext():  # report the error that ends the block
             self.close()
 
 
 def _fallbacks(shared: Resources, policy: str) -> Fallbacks | None:
-    """The fallbacks of a program that has some and may use them."""
+    """Return the fallbacks of a program that has some and may use them."""
     if policy not in _POLICIES:
         raise ConfigError(f"{policy!r} is no policy for fallbacks", remedy=did_you_mean(policy, _POLICIES))
     if policy == "error" or not shared.program.fallbacks:
@@ -272,8 +272,8 @@ def _fallbacks(shared: Resources, policy: str) -> Fallbacks | None:
     return Fallbacks(shared, warn=policy == "warn")
 
 
-def _with_shares(program: Program, registry: Registry) -> Program:
-    """The program, with shares of the threads for delegates that run at the same time."""
+def _with_split_threads(program: Program, registry: Registry) -> Program:
+    """Return the program with a number of threads for delegates that may run in parallel."""
     if not any(isinstance(call, StructuredCall) for method in program.methods for call in method.instructions):
         return program
     from delegate.runtime.split_threads import split_threads  # most programs do without it
@@ -282,7 +282,7 @@ def _with_shares(program: Program, registry: Registry) -> Program:
 
 
 def _spaces(program: Program, runtimes: Mapping[str, BackendRuntime], fallbacks: Fallbacks | None) -> tuple[Space, ...]:
-    """The memory of devices of a program that has some."""
+    """Return the memory spaces of devices of a program."""
     if not program.spaces:
         return ()
     from delegate.runtime.spaces import make_spaces
@@ -290,12 +290,12 @@ def _spaces(program: Program, runtimes: Mapping[str, BackendRuntime], fallbacks:
     return make_spaces(program, runtimes, fallbacks)
 
 
-def _starts(program: Program) -> tuple[Array, ...]:
-    """What each state starts with; segments are looked at once, which the caches of all layers share."""
-    found = [(state.segment, _array(program, state)) for state in program.states]
-    is_empty = {segment: not array.reshape(-1).view(np.uint8).any() for segment, array in dict(found).items()}
-    return tuple(zeros(array.dtype, array.shape) if is_empty[segment] else array for segment, array in found)
+def _initial_states(program: Program) -> tuple[Array, ...]:
+    """Return the initial value of each state. Each segment is read once; the caches of all layers share one."""
+    arrays = [(state.segment, _array(program, state)) for state in program.states]
+    is_empty = {segment: not array.reshape(-1).view(np.uint8).any() for segment, array in dict(arrays).items()}
+    return tuple(zeros(array.dtype, array.shape) if is_empty[segment] else array for segment, array in arrays)
 
 
 def _array(program: Program, tensor: Constant | State) -> Array:
-    return array_of(program.segments[tensor.segment], tensor.dtype, tensor.shape)
+    return segment_array(program.segments[tensor.segment], tensor.dtype, tensor.shape)

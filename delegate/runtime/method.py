@@ -13,13 +13,13 @@ from delegate.program.model import Input, Ref, Tree
 from delegate.program.written_inputs import written_inputs
 from delegate.runtime.backend import Array
 from delegate.runtime.execution_plan import ExecutionPlan
-from delegate.runtime.forking import Forked
+from delegate.runtime.forking import ForkedChecker
 from delegate.runtime.inputs import InputChecker
 from delegate.runtime.lifecycle import Closed, NotPicklable
 from delegate.runtime.platform import DEFAULT
 from delegate.runtime.resources import Resources
 from delegate.runtime.specialization_cache import SpecializationCache
-from delegate.runtime.translate_errors import binding, reading, running
+from delegate.runtime.translate_errors import translate_binding_errors, translate_input_errors, translate_run_errors
 from delegate.runtime.tree import flatten, unflatten
 from delegate.runtime.writable_inputs import copy_back, writable_inputs
 
@@ -40,13 +40,13 @@ class Method(NotPicklable):
     its states, and those of one method its arena.
 
     Attributes:
-        written: the numbers of the inputs that the module writes to: the arrays given for them hold the new values
-            behind a call, as in eager.
+        written: the numbers of the inputs that the module writes to. The caller's arrays hold the new values after a
+            call, as in eager mode.
     """
 
     def __init__(self, resources: Resources, definition: model.Method) -> None:
         self.definition = definition
-        self._checker: InputChecker | Closed | Forked = InputChecker(definition)
+        self._checker: InputChecker | Closed | ForkedChecker = InputChecker(definition)
         self._only: ExecutionPlan | Closed | None
         self._bound: SpecializationCache | StagedExecutor | Closed | None
         self._lock = resources.lock
@@ -54,12 +54,12 @@ class Method(NotPicklable):
         self._positional = _only_positional_leaves(definition.in_tree)
         self._gives_leaf = definition.out_tree.kind == "leaf"
         kinds = [definition.values[o.index].dtype if isinstance(o, Ref) else None for o in definition.outputs]
-        self._bits = [i for i, kind in enumerate(kinds) if kind is DType.bfloat16]  # views: they may be given as inputs
+        self._bits = [i for i, kind in enumerate(kinds) if kind is DType.bfloat16]  # views: they may be used as inputs
         self._bind(resources)
 
     @property
     def name(self) -> str:
-        """Its name in the program, e.g. "forward"."""
+        """The name in the program, e.g. "forward"."""
         return self.definition.name
 
     @property
@@ -85,17 +85,17 @@ class Method(NotPicklable):
         return results[0] if self._gives_leaf else unflatten(self.definition.out_tree, results)
 
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """The flat leaves of the arguments; raises InputError where their structure is not that of the export."""
+        """Return the flat leaves of the arguments; raise InputError if their structure is not that of the export."""
         return leaves_of(self.definition, args, kwargs)
 
     def run(self, leaves: Sequence[Any]) -> list[Any]:
-        """Run on the flat leaves of the arguments; gives the flat leaves of the result."""
+        """Run on the flat leaves of the arguments; return the flat leaves of the result."""
         arrays = self._checker.arrays(leaves)
         if self._direct is not None:
             return self._direct(arrays)
         own: list[Array] = []
         if self.written:
-            with reading("an input that the method writes to"):
+            with translate_input_errors("an input that the method writes to"):
                 own = writable_inputs(self.definition, self.written, leaves, arrays)
         symbols = _NONE if self._only is not None else self._checker.symbols(arrays)
         try:
@@ -106,15 +106,15 @@ class Method(NotPicklable):
                     if not self._recover_from_lost_device(error):
                         raise
                     results = self._once(arrays, symbols)
-        except InputError:  # sizes that do not go together, or that the data gives
+        except InputError:  # inconsistent sizes, or sizes from data
             raise
         except DelegateError as error:
             self._resources.platform.abort(error)
             raise
         except Exception as error:
-            turned = running(self.name).turned(error)
-            self._resources.platform.abort(turned)
-            raise turned from error
+            translated = translate_run_errors(self.name).translate(error)
+            self._resources.platform.abort(translated)
+            raise translated from error
         if own:
             copy_back(own, self.written, arrays)
         for number in self._bits:
@@ -133,25 +133,25 @@ class Method(NotPicklable):
         return switch_lost_devices(self._resources.spaces, self.definition, error)
 
     def check(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        """An array per input, None for a literal; raises as `run` does where they do not fit."""
+        """Return an array per input, None for a literal; raise as `run` does if they do not fit."""
         return self._checker.arrays(leaves)
 
     def watch(self, watch: Watch | None) -> None:
-        """Have the instructions watched from now on; None: nobody watches."""
+        """Measure the instructions from now on; None: stop measuring."""
         with self._lock:
             self._bind(self._resources._replace(watch=watch))
 
     def mark_forked(self, make_ready: Callable[[], None], lock: Lock) -> None:
-        """Do nothing in this process, which was forked, until the first call has `make_ready` bind it anew."""
-        self._lock, self._checker = lock, Forked(make_ready, self.check)
+        """Wait until the first call in this forked process runs `make_ready`, which binds the method again."""
+        self._lock, self._checker = lock, ForkedChecker(make_ready, self.check)
 
     def rebind(self, resources: Resources) -> None:
-        """Run in this process, on the delegates of these resources."""
+        """Bind to these resources of this process."""
         self._bind(resources._replace(watch=self._resources.watch))
         self._checker = InputChecker(self.definition)
 
     def close(self) -> None:
-        """Wait for the call that runs, and refuse all later ones."""
+        """Wait for a running call, and reject all later ones."""
         closed = Closed()
         with self._lock:
             self._checker = self._only = self._bound = closed
@@ -159,7 +159,7 @@ class Method(NotPicklable):
             self._direct.close(closed)
 
     def _bind(self, resources: Resources) -> None:
-        with binding(self.name):
+        with translate_binding_errors(self.name):
             self._bind_steps(resources)
 
     def _bind_steps(self, resources: Resources) -> None:
@@ -171,8 +171,8 @@ class Method(NotPicklable):
 
 
 def _bound(resources: Resources, definition: model.Method) -> SpecializationCache | StagedExecutor:
-    """What runs a method that has symbols."""
-    from delegate.program.stages import depends_on_data  # most programs do without them
+    """Return the executor of a method with symbols."""
+    from delegate.program.stages import depends_on_data  # not needed by most programs
     from delegate.runtime.stages import StagedExecutor
 
     return (
@@ -183,32 +183,32 @@ def _bound(resources: Resources, definition: model.Method) -> SpecializationCach
 
 
 def _only_positional_leaves(tree: Tree) -> int:
-    """The number of arguments where all are positional tensors, so that they need no flattening; else -1."""
+    """Return the number of arguments if all are positional tensors, which need no flattening; else -1."""
     args, kwargs = tree.children
     return len(args.children) if not kwargs.children and all(c.kind == "leaf" for c in args.children) else -1
 
 
 def leaves_of(definition: model.Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The flat leaves of a method's arguments; raises InputError where their structure is not that of the export."""
-    with reading(f"what method {definition.name} is given"):
+    """Return the flat leaves of a method's arguments; raise InputError if their structure is not that of the export."""
+    with translate_input_errors(f"the arguments of method {definition.name}"):
         return flatten(definition.in_tree, _bind_names(definition, args, kwargs))
 
 
 def _bind_names(
     definition: model.Method, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Put keyword arguments that were positional at export in their places, and the other way round."""
+    """Move keyword arguments that were positional at export to their places, and vice versa."""
     args_tree, kwargs_tree = definition.in_tree.children
     names = _argument_names(args_tree, definition.inputs)
-    given = dict(kwargs)
+    keyword_arguments = dict(kwargs)
     placed = list(args)
-    while len(placed) < len(args_tree.children) and names[len(placed)] in given:
-        placed.append(given.pop(names[len(placed)]))
-    keywords = [str(k) for k in kwargs_tree.keys if k not in given]
-    given.update(zip(keywords, placed[len(names) :], strict=False))
+    while len(placed) < len(args_tree.children) and names[len(placed)] in keyword_arguments:
+        placed.append(keyword_arguments.pop(names[len(placed)]))
+    keywords = [str(k) for k in kwargs_tree.keys if k not in keyword_arguments]
+    keyword_arguments.update(zip(keywords, placed[len(names) :], strict=False))
     placed = placed[: max(len(names), len(placed) - len(keywords))]
-    missing = [*names[len(placed) :], *(str(k) for k in kwargs_tree.keys if k not in given)]
-    unknown = [k for k in given if k not in kwargs_tree.keys]
+    missing = [*names[len(placed) :], *(str(k) for k in kwargs_tree.keys if k not in keyword_arguments)]
+    unknown = [k for k in keyword_arguments if k not in kwargs_tree.keys]
     if missing or unknown or len(placed) > len(args_tree.children):
         expected = ", ".join([*names, *(f"{k}=" for k in kwargs_tree.keys)])
         problem = [f"missing {', '.join(missing)}"] if missing else []
@@ -218,11 +218,11 @@ def _bind_names(
             where="; ".join(problem) or f"{len(placed)} positional arguments given",
             remedy="give exactly the inputs of the export",
         )
-    return tuple(placed), {str(k): given[str(k)] for k in kwargs_tree.keys}
+    return tuple(placed), {str(k): keyword_arguments[str(k)] for k in kwargs_tree.keys}
 
 
 def _argument_names(args: Tree, inputs: Sequence[Input]) -> list[str]:
-    """The name of each positional argument: the root of the path of its first leaf."""
+    """Return the name of each positional argument: the root of the path of its first leaf."""
     names: list[str] = []
     first = 0
     for i, child in enumerate(args.children):

@@ -1,4 +1,4 @@
-"""Branches that may run at the same time, at run time. Imported only by programs that have some."""
+"""Parallel execution of branches. Imported only by programs with parallel branches."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from delegate.plugins import one_line
 from delegate.runtime.steps import Step, run_steps
 from delegate.runtime.workers import Workers
 
-_PATIENCE = 0.05  # seconds after which who waits looks for interrupts
+_POLL_SECONDS = 0.05  # a waiting thread checks for interrupts at this interval
 
 
 class Stop:
-    """A step at the beginning of every block inside of a branch: loops end there where the call is interrupted.
+    """A first step of every block inside a branch: it ends loops when the call is interrupted.
 
     Args:
-        interrupts: have calls of delegates end that may take for ever.
+        interrupts: end calls of delegates that may take forever.
     """
 
     def __init__(self, interrupts: Sequence[Callable[[], None]]) -> None:
         self._interrupts = tuple(interrupts)
-        self._wanted = False
+        self._requested = False
 
     def __call__(self) -> None:
-        if self._wanted:
+        if self._requested:
             raise Stopped("the call was interrupted")
 
     def failed(self, error: BaseException) -> DelegateError:
-        """The error itself, which nobody is told: the interrupt is."""
+        """Return the error itself. It is not reported, because the interrupt is."""
         assert isinstance(error, Stopped)
         return error
 
-    def want(self) -> None:
-        """Have the branches end soon."""
-        self._wanted = True
+    def request(self) -> None:
+        """End the branches soon."""
+        self._requested = True
         for interrupt in self._interrupts:
             interrupt()
 
-    def forget(self) -> None:
-        """A new run begins."""
-        self._wanted = False
+    def reset(self) -> None:
+        """Reset for a new run."""
+        self._requested = False
 
 
 class ParallelStep:
-    """Runs branches, some of them in other threads where there is help, and waits until all have ended.
+    """Runs branches, some of them in idle helper threads, and waits until all have ended.
 
-    All run to their end, also where one fails, so that the error is that of the first in order which fails, as if they
-    ran one after another. After an interrupt they end early; it is raised when they have ended, for until then they
-    use the memory of the context.
+    All run to their end, even if one fails. So the reported error is that of the first failing branch in order, as in
+    sequential execution. After an interrupt they end early. It is raised after they have ended, because they use the
+    memory of the context.
 
     Args:
         place: for messages.
         branches: the steps of each.
-        stop: stands in their blocks.
-        workers: the help.
+        stop: the first step of their blocks.
+        workers: the helper threads.
     """
 
     __slots__ = ("branches", "place", "stop", "workers")
@@ -66,10 +66,10 @@ class ParallelStep:
         self.place, self.branches, self.stop, self.workers = place, branches, stop, workers
 
     def __call__(self) -> None:
-        self.stop.forget()
+        self.stop.reset()
         run = _Run(self.branches, self.stop)
         try:
-            self.workers.offer(run.help, len(self.branches) - 1)
+            self.workers.request_help(run.help, len(self.branches) - 1)
             run.work()
         except BaseException:
             run.abandon()
@@ -81,18 +81,18 @@ class ParallelStep:
             raise error
 
     def failed(self, error: BaseException) -> DelegateError:
-        """An error in a branch is that branch's own."""
+        """Return the branch's own error."""
         if isinstance(error, DelegateError):
             return error
         return KernelError(f"branches failed: {one_line(error)}", where=self.place)
 
 
 class _Helper:
-    """A thread at work, for the caller to wait for.
+    """A running helper thread, for the caller to wait for.
 
-    An interrupt may come at any place in the caller's thread, which would leave the lock of a Condition held, or this
-    one taken: so a flag says the end too. And the system may hand a signal to another thread, so that waiting goes on
-    until the caller's is back in Python: so it waits for a short time, again and again.
+    An interrupt may occur anywhere in the caller's thread. It could leave the lock of a Condition held, or this one
+    acquired. So a flag marks the end, too. And the system may deliver a signal to another thread, so that a wait goes
+    on until the caller's thread runs Python again. So it waits for a short time, repeatedly.
     """
 
     __slots__ = ("_is_done", "_lock")
@@ -109,16 +109,16 @@ class _Helper:
         self._lock.release()
 
     def wait(self) -> None:
-        """Until it is done."""
+        """Wait until it is done."""
         while not self._is_done:
-            self._lock.acquire(timeout=_PATIENCE)
+            self._lock.acquire(timeout=_POLL_SECONDS)
 
 
 class _Run:
-    """One run of the branches. Whoever works takes the next that nobody has taken."""
+    """One run of the branches. Each working thread takes the next free branch."""
 
     def __init__(self, branches: Sequence[list[Step]], stop: Stop) -> None:
-        # each branch sees the caller's context variables, such as what NumPy does about infinities
+        # each branch has the caller's context variables, such as NumPy's error state
         self._left = deque((number, steps, copy_context()) for number, steps in enumerate(branches))
         self._stop = stop
         self.errors: dict[int, BaseException] = {}
@@ -131,7 +131,7 @@ class _Run:
         self._work(Exception)
 
     def help(self) -> None:
-        """The same in another thread, which must raise nothing."""
+        """Run branches in another thread, where no exception may escape."""
         with _Helper() as helper:
             with self._lock:
                 if self._is_over:
@@ -139,13 +139,13 @@ class _Run:
                 self._helpers.append(helper)
             self._work(BaseException)  # of whatever kind: it is raised in the caller's thread
 
-    def _work(self, kept: type[BaseException]) -> None:
-        """Run branches until none is left; errors of this class are kept for the caller."""
+    def _work(self, caught: type[BaseException]) -> None:
+        """Run branches until none is left. Errors of this class are stored for the caller."""
         while (taken := self._take()) is not None:
             number, steps, context = taken
             try:
                 context.run(run_steps, steps)
-            except kept as error:
+            except caught as error:
                 self.errors[number] = error
 
     def _take(self) -> tuple[int, list[Step], Context] | None:
@@ -155,18 +155,18 @@ class _Run:
             return None
 
     def first_error(self) -> BaseException | None:
-        """The error of the first branch that failed, and nothing is kept of any."""
+        """Return the error of the first branch that failed, and clear all errors."""
         first = self.errors[min(self.errors)] if self.errors else None
         self.errors.clear()
         return first
 
     def abandon(self) -> None:
-        """Begin no other branch, and have those that run end soon."""
+        """Start no more branches, and end the running ones soon."""
         self._left.clear()
-        self._stop.want()
+        self._stop.request()
 
     def finish(self) -> None:
-        """Wait for the helpers that are at work, come what may; others that come later find nothing to do."""
+        """Wait for the running helpers, whatever happens. Later helpers do nothing."""
         interrupt: BaseException | None = None
         while True:
             try:

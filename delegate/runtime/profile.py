@@ -1,4 +1,4 @@
-"""Profile: how often every instruction ran, and for how long."""
+"""Profiles: the number of runs of every instruction, and their time."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Kind = Literal["kernel", "partition", "copy", "control flow"]  # of an instructi
 
 @dataclass(slots=True)
 class Timing:
-    """What an instruction took.
+    """The runs of an instruction.
 
     Args:
         method: that it belongs to.
-        name: the first value that it makes.
-        what: its operator, partition, or kind of control flow, whose time holds that of its blocks.
+        name: its first result.
+        what: its operator, partition, or kind of control flow. The time of control flow includes its blocks.
         source: the user's own line; empty where unknown.
-        count: how often it ran to its end.
-        nanoseconds: of all these runs together.
+        count: the number of completed runs.
+        nanoseconds: of all these runs.
         first: nanoseconds of the first run, which fills caches and may prepare what later runs reuse.
         kind: of the instruction.
     """
@@ -45,7 +45,7 @@ class Timing:
         return (self.nanoseconds - self.first) / (self.count - 1) if self.count > 1 else float(self.nanoseconds)
 
     def add(self, nanoseconds: int) -> None:
-        """One more run."""
+        """Add a run."""
         if not self.count:
             self.first = nanoseconds
         self.count += 1
@@ -53,7 +53,7 @@ class Timing:
 
 
 class TimedStep:
-    """A step, and watches over it."""
+    """A step with timing."""
 
     __slots__ = ("clock", "failed", "step", "timings")
 
@@ -69,10 +69,10 @@ class TimedStep:
 
 
 class Profile:
-    """How often instructions of methods ran, and for how long.
+    """The number of runs of methods' instructions, and their time.
 
-    Views that cost nothing at run time are not among the timings. A copy that an instruction needs of an input or of a
-    result is a timing of its own.
+    Views that cost nothing at run time have no timing. A copy that an instruction needs of an input or a result has its
+    own timing.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Profile:
 
     @property
     def timings(self) -> tuple[Timing, ...]:
-        """Of every instruction that ran, the slowest first."""
+        """The timings of every instruction that ran, the slowest first."""
         ran = (t for t in self._timings.values() if t.count)
         return tuple(sorted(ran, key=lambda t: -t.nanoseconds))
 
@@ -99,7 +99,7 @@ class Profile:
         return {method: spent[method].get("kernel", 0.0) / total for method, total in totals.items() if total}
 
     def table(self) -> str:
-        """The timings for people; `us a run` leaves the first run out if there are others."""
+        """Return the timings as a table for people; `us a run` excludes the first run if there are others."""
         rows = [("method", "value", "what", "runs", "total us", "first us", "us a run", "source")]
         for t in self.timings:
             times = (f"{t.nanoseconds / 1e3:.1f}", f"{t.first / 1e3:.1f}", f"{t.per_run / 1e3:.2f}")
@@ -108,30 +108,30 @@ class Profile:
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)).rstrip() for r in rows)
 
     def timing(self, program: Program, method: Method, call: Instruction, is_copy: bool = False) -> Timing:
-        """That of an instruction, or of the copy that it needs."""
+        """Return the timing of an instruction, or of its copy."""
         what, source = _described(program, method, call)
         if is_copy:
             what = f"copy for {what}"
         name = method.values[call.outputs[0]].name if call.outputs else ""
-        made = Timing(method.name, name, what, source, kind=_kind(method, call))
-        return self._timings.setdefault((method.name, name, call.outputs, what), made)
+        timing = Timing(method.name, name, what, source, kind=_kind(method, call))
+        return self._timings.setdefault((method.name, name, call.outputs, what), timing)
 
 
 class Watch(Protocol):
-    """What watches the instructions of a context. Steps that are bound while nobody does carry no trace of it."""
+    """An observer of the instructions of a context. Steps that are bound without one have no overhead."""
 
     def watched(self, program: Program, method: Method, call: Instruction, steps: Iterable[Step]) -> list[Step]:
-        """The steps of an instruction, watched."""
+        """Return the steps of an instruction, wrapped."""
 
     def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
-        """What the function of an instruction that is no step gives."""
+        """Return the result of an instruction's function that is no step."""
 
 
 class Stopwatch(NamedTuple):
-    """The profiles that are taken of a context.
+    """The active profiles of a context.
 
     Args:
-        profiles: all of them count all that runs.
+        profiles: each counts all runs.
         clock: nanoseconds.
     """
 
@@ -139,7 +139,7 @@ class Stopwatch(NamedTuple):
     clock: Callable[[], int]
 
     def watched(self, program: Program, method: Method, call: Instruction, steps: Iterable[Step]) -> list[Step]:
-        """The steps of an instruction, timed."""
+        """Return the steps of an instruction, timed."""
         return [
             TimedStep(
                 step,
@@ -150,13 +150,13 @@ class Stopwatch(NamedTuple):
         ]
 
     def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
-        """What the function of an instruction that is no step gives, timed."""
+        """Return the result of an instruction's function that is no step, timed."""
         start = self.clock()
-        made = function(*args)
+        result = function(*args)
         spent = self.clock() - start
         for profile in self.profiles:
             profile.timing(program, method, call).add(spent)
-        return made
+        return result
 
 
 def _kind(method: Method, call: Instruction) -> Kind:
@@ -170,7 +170,7 @@ def _kind(method: Method, call: Instruction) -> Kind:
 
 
 def _described(program: Program, method: Method, call: Instruction) -> tuple[str, str]:
-    """What an instruction is, and the user's line."""
+    """Return a description of an instruction, and the user's line."""
     if isinstance(call, KernelCall):
         return program.operators[call.operator], method.sources[call.source] if call.source >= 0 else ""
     if isinstance(call, DelegateCall):

@@ -1,4 +1,4 @@
-"""What the bindings of one context share."""
+"""The resources that the execution plans of one context share."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 class Resources(NamedTuple):
-    """What the bindings of one context share; all contexts of a program share all but states, lock and watch.
+    """The resources of one context. All contexts of a program share all but states, lock and watch.
 
     Args:
-        program: what they bind.
+        program: to bind.
         constants: an array per constant.
         delegates: a delegate per partition.
-        delegate_locks: what is held while a delegate runs: a lock, or nothing where it can run several calls at once.
-        kernels: where kernels are looked up.
-        platform: gives memory.
+        delegate_locks: held while a delegate runs: a lock, or a null context for a thread-safe delegate.
+        kernels: source of kernels.
+        platform: allocates memory.
         states: an array per state.
-        lazy_constants: what methods make of constants alone.
+        lazy_constants: values that methods compute from constants alone.
         lock: held during a call.
-        workers: threads for branches that may run at the same time.
-        watch: of the instructions; None where nobody watches.
+        workers: threads for parallel branches.
+        watch: measures the instructions; None without a profile.
         spaces: memory of devices, as `Program.spaces`.
         portable_shares: method -> the share of portable kernels in its time, by the last profile of it that has ended.
     """
@@ -54,8 +54,8 @@ class Resources(NamedTuple):
     spaces: tuple[Space, ...] = ()
 
 
-def array_of(data: memoryview | bytes, dtype: DType, shape: tuple[int, ...]) -> Array:
-    """A read-only array over the bytes of a segment."""
+def segment_array(data: memoryview | bytes, dtype: DType, shape: tuple[int, ...]) -> Array:
+    """Return a read-only array over the bytes of a segment."""
     array = array_over(data, dtype.numpy, shape)
     array.flags.writeable = False
     return array

@@ -1,4 +1,4 @@
-"""Shares of the threads, for delegates that may run at the same time. Imported only where there are some."""
+"""Division of the CPU threads among delegates that may run in parallel. Imported only if there are such delegates."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from delegate.program.model import DelegateCall, Program, Structure, StructuredC
 from delegate.program.task import cores
 from delegate.registry import Registry
 
-THREADS = "threads"  # of `BackendRuntime.load_options`: how many a call may take, with nothing or 0 for all there are
+THREADS = "threads"  # of `BackendRuntime.load_options`: the number of threads of a call; absent or 0 means all
 
 
 def split_threads(program: Program, registry: Registry) -> Program:
-    """The program, its delegates told how many threads to run with where others run at the same time.
+    """Return the program with a number of threads for each delegate that may run in parallel with others.
 
-    Of branches that run together each gets the same share of the cores, if it has a delegate that can be told. What was
-    said of threads at lowering or at load stays.
+    Branches that run in parallel get equal shares of the cores, if they have a delegate with a thread option. A number
+    set at lowering or at load stays.
     """
-    told = {n for n, spec in enumerate(program.delegates) if _can_be_told(spec.backend, registry)}
+    configurable = {n for n, spec in enumerate(program.delegates) if _has_thread_option(spec.backend, registry)}
     shares: dict[int, int] = {}
     for branches in _branches(program):
-        sharing = [told & branch for branch in branches if told & branch]
+        sharing = [configurable & branch for branch in branches if configurable & branch]
         share = max(cores() // max(len(sharing), 1), 1)
         for number in set().union(*sharing):
             shares[number] = min(shares.get(number, share), share)
@@ -35,7 +35,7 @@ def split_threads(program: Program, registry: Registry) -> Program:
 
 
 def _branches(program: Program) -> Iterator[list[set[int]]]:
-    """The delegates of each branch, for all branches that run together."""
+    """Yield the delegates of each branch, for all branches that may run in parallel."""
     for method in program.methods:
         for call in walk(method.instructions):
             if isinstance(call, StructuredCall) and call.kind is Structure.PARALLEL:
@@ -43,8 +43,8 @@ def _branches(program: Program) -> Iterator[list[set[int]]]:
                 yield [{c.delegate for c in calls if isinstance(c, DelegateCall)} for calls in inner]
 
 
-def _can_be_told(backend: str, registry: Registry) -> bool:
+def _has_thread_option(backend: str, registry: Registry) -> bool:
     try:
         return THREADS in registry.runtime(backend).load_options
-    except BackendError:  # told where its delegate is made
+    except BackendError:  # reported when its delegate is created
         return False

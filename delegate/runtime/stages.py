@@ -1,4 +1,4 @@
-"""Runs a method whose sizes depend on data: stage by stage, each bound to the sizes that are known when it starts."""
+"""Execution of a method whose sizes depend on data: stage by stage, each bound to the sizes known at its start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from delegate.runtime.storage import check_shape, concrete
 
 
 class StagedExecutor:
-    """A method as a chain of stages; see `delegate.program.stages`. Called as `SpecializationCache` are. Not thread-safe."""
+    """Runs a method as a chain of stages, see `delegate.program.stages`. Not thread-safe."""
 
     def __init__(self, resources: Resources, method: Method) -> None:
         self._resources, self._method = resources, method
@@ -36,72 +36,72 @@ class StagedExecutor:
         return SpecializationCache(self._resources, planned)
 
     def run(self, inputs: Sequence[Array | None], symbols: Mapping[int, Number]) -> list[Any]:
-        """Run where symbol i has the number `symbols[i]`, for those symbols that the inputs tell.
+        """Run if symbol i has the number `symbols[i]`, for the symbols that the inputs determine.
 
         Raises:
-            InputError: a size or number that the data gives is outside of its range.
+            InputError: a size or number from the data is outside of its range.
         """
         known = Symbols(symbols)
-        there = {i.value: a for i, a in zip(self._method.inputs, inputs, strict=True) if a is not None}
+        values = {i.value: a for i, a in zip(self._method.inputs, inputs, strict=True) if a is not None}
         results: list[Any] = []
         for stage, bindings in self._stages:
-            results = bindings.run([there[i] for i in stage.takes], known)
-            there.update((i, np.asarray(a, order="C")) for i, a in zip(stage.gives, results, strict=False))
+            results = bindings.run([values[i] for i in stage.takes], known)
+            values.update((i, np.asarray(a, order="C")) for i, a in zip(stage.gives, results, strict=False))
             if stage.call is not None:
-                there.update(zip(stage.call.outputs, self._allocate(stage.call, there, known), strict=True))
+                values.update(zip(stage.call.outputs, self._allocate(stage.call, values, known), strict=True))
             for index in stage.learns:
-                known[index] = self._read(index, there)
+                known[index] = self._read(index, values)
             if stage.call is not None:
-                self._check(stage.call, there, known)
+                self._check(stage.call, values, known)
             for index in stage.drops:
-                del there[index]
+                del values[index]
         return results
 
-    def _array(self, index: int, there: Mapping[int, Array]) -> Array:
+    def _array(self, index: int, values: Mapping[int, Array]) -> Array:
         storage = self._method.values[index].storage
         if storage.kind is StorageKind.CONSTANT:
             return self._resources.constants[storage.index]
-        return self._resources.states[storage.index] if storage.kind is StorageKind.STATE else there[index]
+        return self._resources.states[storage.index] if storage.kind is StorageKind.STATE else values[index]
 
-    def _allocate(self, call: KernelCall, there: Mapping[int, Array], known: Mapping[int, Number]) -> list[Array]:
-        """The results of a kernel that makes them itself."""
+    def _allocate(self, call: KernelCall, values: Mapping[int, Array], known: Mapping[int, Number]) -> list[Array]:
+        """Return the results of a kernel that allocates them itself."""
         resources = self._resources
         kernel = resources.kernels.of(resources.program, self._method, call, allocates=True)
-        args = [self._argument(a, there, known) for a in call.args]
+        args = [self._argument(a, values, known) for a in call.args]
         try:
             with np.errstate(all="ignore"):
-                made = self._watched(call, kernel.function)(*args)
+                results = self._watched(call, kernel.function)(*args)
         except DelegateError:
             raise
         except Exception as error:  # a third party's kernel may raise anything
             raise KernelError(f"the kernel failed: {one_line(error)}", where=place(self._method, call)) from error
-        arrays = [np.asarray(array, order="C") for array in (made if isinstance(made, tuple) else (made,))]
-        wanted = [self._method.values[i] for i in call.outputs]
-        types = [(v.dtype.numpy, len(v.shape)) for v in wanted]
+        arrays = [np.asarray(array, order="C") for array in (results if isinstance(results, tuple) else (results,))]
+        outputs = [self._method.values[i] for i in call.outputs]
+        types = [(v.dtype.numpy, len(v.shape)) for v in outputs]
         if [(a.dtype, a.ndim) for a in arrays] != types:
-            found, said = (
+            actual, expected = (
                 ", ".join(f"{d} of rank {n}" for d, n in t) for t in ([(a.dtype, a.ndim) for a in arrays], types)
             )
-            raise KernelError(f"the kernel gives {found}, the program has {said}", where=place(self._method, call))
+            raise KernelError(f"the kernel gives {actual}, the program has {expected}", where=place(self._method, call))
         return arrays
 
     def _watched(self, call: KernelCall, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, timed where somebody watches."""
+        """Return the function, timed if a profile is active."""
         watch = self._resources.watch
         if watch is None:
             return function
         return partial(watch.run, self._resources.program, self._method, call, function)
 
-    def _argument(self, arg: Arg, there: Mapping[int, Array], known: Mapping[int, Number]) -> Any:
+    def _argument(self, arg: Arg, values: Mapping[int, Array], known: Mapping[int, Number]) -> Any:
         if isinstance(arg, tuple):
-            return [self._argument(a, there, known) for a in arg]
-        return self._array(arg.index, there) if isinstance(arg, Ref) else concrete(arg, known)
+            return [self._argument(a, values, known) for a in arg]
+        return self._array(arg.index, values) if isinstance(arg, Ref) else concrete(arg, known)
 
-    def _read(self, index: int, there: Mapping[int, Array]) -> Number:
-        """The number of a symbol, read off the value that tells it."""
+    def _read(self, index: int, values: Mapping[int, Array]) -> Number:
+        """Return the number of a symbol, read from its value."""
         symbol = self._method.symbols[index]
         value = self._method.values[symbol.value]
-        array = self._array(symbol.value, there)
+        array = self._array(symbol.value, values)
         if symbol.dim >= 0:
             number: Number = array.shape[symbol.dim]
         else:
@@ -113,7 +113,7 @@ class StagedExecutor:
         check_range(symbol, number, f"{value.name!r} gives the number {number}")
         return number
 
-    def _check(self, call: KernelCall, there: Mapping[int, Array], known: Mapping[int, Number]) -> None:
+    def _check(self, call: KernelCall, values: Mapping[int, Array], known: Mapping[int, Number]) -> None:
         for index in call.outputs:
             expected = [evaluate(d, known) for d in self._method.values[index].shape]
-            check_shape(there[index], expected, place(self._method, call))
+            check_shape(values[index], expected, place(self._method, call))

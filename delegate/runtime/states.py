@@ -1,4 +1,4 @@
-"""The states of a context: mutable buffers that live between calls, set back, copied out and copied in."""
+"""The states of a context: mutable buffers that persist between calls, with reset, snapshot and restore."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class States:
 
     Args:
         definitions: the program's states.
-        start: the content that each starts with; not written to.
-        platform: gives the memory.
+        start: the initial content of each; not modified.
+        platform: allocates the memory.
     """
 
     def __init__(self, definitions: Sequence[State], start: Sequence[Array], platform: Platform) -> None:
@@ -39,11 +39,11 @@ class States:
 
     @property
     def dtypes(self) -> Mapping[str, DType]:
-        """The element type of each state by name."""
+        """The element type of each state, by name."""
         return {d.name: d.dtype for d in self._definitions}
 
     def views(self) -> Mapping[str, Array]:
-        """A read-only view of each state by name."""
+        """Return a read-only view of each state by name."""
         views = {}
         for definition, array in zip(self._definitions, self.arrays, strict=True):
             views[definition.name] = array.view()
@@ -51,12 +51,12 @@ class States:
         return MappingProxyType(views)
 
     def reset(self) -> None:
-        """Set every state back to its start."""
+        """Set every state to its initial content."""
         for array, start in zip(self.arrays, self._start, strict=True):
             np.copyto(array, start)
 
     def snapshot(self, parts: Parts | None = None) -> dict[str, Array]:
-        """A copy of every state by name, or of these parts of some.
+        """Return a copy of every state by name, or of these parts of some.
 
         Raises:
             InputError: a state is unknown, or has no such part.
@@ -64,21 +64,21 @@ class States:
         return {name: np.array(part) for name, part in self._parts(parts).items()}
 
     def restore(self, snapshot: Mapping[str, Array], parts: Parts | None = None) -> None:
-        """Copy a snapshot in; all of it or, if it does not fit, nothing.
+        """Copy a snapshot in; if it does not fit, change nothing.
 
         Raises:
             InputError: a state is missing or unknown, or an array has another dtype or shape.
         """
-        wanted = self._parts(parts)
+        targets = self._parts(parts)
         for name in snapshot:
-            if name not in wanted:
+            if name not in targets:
                 what = "the program has no state" if parts is None else "there is no part of"
-                raise InputError(f"{what} {name!r}", remedy=did_you_mean(str(name), wanted))
-        if missing := [name for name in wanted if name not in snapshot]:
+                raise InputError(f"{what} {name!r}", remedy=did_you_mean(str(name), targets))
+        if missing := [name for name in targets if name not in snapshot]:
             raise InputError(f"the snapshot lacks {', '.join(missing)}", remedy="give every state of the program")
-        given = {name: _fitting(name, part, snapshot[name]) for name, part in wanted.items()}
+        sources = {name: _check_fits(name, part, snapshot[name]) for name, part in targets.items()}
         arrays = self._arrays()
-        for name, source in given.items():
+        for name, source in sources.items():
             arrays[name][... if parts is None else parts[name]] = source
 
     def _arrays(self) -> dict[str, Array]:
@@ -90,12 +90,12 @@ class States:
 
 
 def zeros(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """A start of zeros, which takes no memory."""
+    """Return zeros for an initial state, which take no memory."""
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def is_zeros(start: Array) -> bool:
-    """Whether `zeros` made it."""
+    """Return True for a result of `zeros`."""
     return start.size > 1 and not any(start.strides)
 
 
@@ -109,14 +109,14 @@ def _part(name: str, arrays: Mapping[str, Array], index: Index) -> Array:
         raise InputError(what, where=one_line(error), remedy="give slices and numbers, as NumPy takes them") from error
 
 
-def _fitting(name: str, state: Array, given: object) -> Array:
-    """The array, if a state, or a part of one, can take it."""
-    if not isinstance(given, np.ndarray):
-        raise InputError(f"state {name!r} is a {type(given).__name__}", remedy="give a NumPy array")
-    if (given.dtype, given.shape) != (state.dtype, state.shape):
+def _check_fits(name: str, state: Array, value: object) -> Array:
+    """Return the array if it fits a state or a part of one; else raise InputError."""
+    if not isinstance(value, np.ndarray):
+        raise InputError(f"state {name!r} is a {type(value).__name__}", remedy="give a NumPy array")
+    if (value.dtype, value.shape) != (state.dtype, state.shape):
         raise InputError(
-            f"state {name!r} is {given.dtype}{list(given.shape)}",
+            f"state {name!r} is {value.dtype}{list(value.shape)}",
             where="restore",
             remedy=f"it must be {state.dtype}{list(state.shape)}",
         )
-    return given
+    return value

@@ -1,4 +1,4 @@
-"""What a bound method executes: small callables over arrays that are filled in when it is bound or called."""
+"""The steps of an execution plan: small callables over arrays that are set at binding or in a call."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from delegate.errors import BackendError, BackendFailed, DelegateError, KernelEr
 from delegate.plugins import AUTHOR, PORTABLE, one_line
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Array, Delegate, TensorType
+from delegate.runtime.lifecycle import Closed
+from delegate.runtime.platform import no_memory
 
 if TYPE_CHECKING:
     from delegate.kernels.kernel import Kernel
 
 
 class Step(Protocol):
-    """One step of a bound method."""
+    """A step of an execution plan."""
 
     def __call__(self) -> None:
         """Run it."""
 
     def failed(self, error: BaseException) -> DelegateError:
-        """The error that tells the user what failed, in place of the one that the step raised."""
+        """Return the error for the user, in place of the one that the step raised."""
 
 
 def run_steps(steps: Iterable[Step]) -> None:
-    """Run steps in order; raises what a failing step makes of its error."""
+    """Run steps in order; raise the translated error of a failing step."""
     step: Step | None = None
     try:
         for step in steps:
@@ -42,7 +44,7 @@ def run_steps(steps: Iterable[Step]) -> None:
 
 
 class KernelStep:
-    """Runs a kernel: `function(*args, out=...)`. Entries of the lists `args` and `outs` may be exchanged per call."""
+    """Runs a kernel: `function(*args, out=...)`. Entries of `args` and `outs` may be replaced in each call."""
 
     __slots__ = ("args", "function", "outs", "place", "single")
 
@@ -54,28 +56,28 @@ class KernelStep:
         self.function(*self.args, out=self.outs[0] if self.single else tuple(self.outs))
 
     def failed(self, error: BaseException) -> DelegateError:
-        """The error that tells the user which instruction failed."""
+        """Return the error that names the failed instruction."""
         if isinstance(error, DelegateError):
             return error
         return KernelError(f"the kernel failed: {one_line(error)}", where=self.place)
 
 
 class ForeignStep(KernelStep):
-    """Runs a kernel of somebody else, and says so where it gives its results instead of filling `out`."""
+    """Runs a third party's kernel. It raises an error if the kernel returns results instead of filling `out`."""
 
     __slots__ = ()
 
     def __call__(self) -> None:
         out = self.outs[0] if self.single else tuple(self.outs)
-        given = self.function(*self.args, out=out)
-        if given is not None and given is not out:
-            raise KernelError(f"the kernel gave a {type(given).__name__}; it should fill `out`", where=self.place)
+        result = self.function(*self.args, out=out)
+        if result is not None and result is not out:
+            raise KernelError(f"the kernel gave a {type(result).__name__}; it should fill `out`", where=self.place)
 
 
 class ConvertedStep(KernelStep):
-    """Runs a kernel that takes other things than NumPy arrays, which `convert` makes of them.
+    """Runs a kernel on objects that `convert` creates from NumPy arrays.
 
-    What is there when the method is bound is converted once; only entries that are exchanged per call are again.
+    Fixed entries are converted once, at binding. Only entries that are replaced in each call are converted again.
     """
 
     __slots__ = ("convert", "fixed", "ready", "ready_outs", "varying", "varying_outs")
@@ -96,7 +98,7 @@ class ConvertedStep(KernelStep):
         if self.fixed:
             self.function(*self.ready, out=self.ready_outs[0])
             return
-        args, outs = self.ready.copy(), self.ready_outs.copy()  # copies: the caller's arrays are not kept alive
+        args, outs = self.ready.copy(), self.ready_outs.copy()  # copies, so that the caller's arrays are not kept alive
         for i in self.varying:
             args[i] = self.convert(self.args[i])
         for i in self.varying_outs:
@@ -105,7 +107,7 @@ class ConvertedStep(KernelStep):
 
 
 class CopiedViewStep(KernelStep):
-    """Runs a view operator whose strides allow no view: on a row-major copy, the result copied out."""
+    """Runs a view operator whose strides allow no view: on a row-major copy, with the result copied out."""
 
     __slots__ = ()
 
@@ -116,7 +118,7 @@ class CopiedViewStep(KernelStep):
 
 
 def kernel_step(kernel: Kernel, args: list[Any], outs: list[Any], place: str) -> KernelStep:
-    """The step that runs a kernel on these arguments and results."""
+    """Return the step that runs a kernel on these arguments and results."""
     if kernel.convert is not None:
         return ConvertedStep(kernel, args, outs, place)
     own = KernelStep if kernel.library == PORTABLE else ForeignStep
@@ -124,14 +126,14 @@ def kernel_step(kernel: Kernel, args: list[Any], outs: list[Any], place: str) ->
 
 
 def outputs_not_filled() -> BackendFailed:
-    """The error where `Delegate.execute` gives something back: its results, most likely, which no array then holds."""
+    """Return the error for an `execute` that returns a value, such as its results, and does not fill `outputs`."""
     return BackendFailed("its execute() should fill `outputs` and give nothing, but gave something", remedy=AUTHOR)
 
 
 class DelegateStep:
-    """Runs a delegate, holding its lock: other contexts run the same delegate.
+    """Runs a delegate with its lock held, because other contexts run the same delegate.
 
-    It is given tuples: a list would take `outputs[0] = result`, which fills no array.
+    The delegate receives tuples: a list would accept `outputs[0] = result`, which fills no array.
     """
 
     __slots__ = ("delegate", "inputs", "lock", "outputs", "spec")
@@ -147,7 +149,7 @@ class DelegateStep:
         self.delegate, self.lock, self.inputs, self.outputs, self.spec = delegate, lock, inputs, outputs, spec
 
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
-        """Have the delegate check what it will be given; raises what `failed` makes of its error."""
+        """Let the delegate check its tensors; raise the translated error."""
         try:
             with self.lock:
                 self.delegate.prepare(inputs, outputs)
@@ -160,8 +162,46 @@ class DelegateStep:
                 raise outputs_not_filled()
 
     def failed(self, error: BaseException) -> DelegateError:
-        """The error that tells the user which partition failed."""
+        """Return the error that names the failed partition."""
         return failed(self.spec, error)
+
+
+class SingleDelegateFastPath:
+    """The call of a method that is one delegate: passes the caller's arrays to the delegate, and returns its outputs.
+
+    It is short because a small model spends its time in Python. It needs no lock but the delegate's own, because it
+    shares neither an arena nor states with other calls.
+
+    Args:
+        step: of the delegate.
+        types: shape and dtype of every result.
+        empty: returns an uninitialised array of a shape and dtype.
+    """
+
+    __slots__ = ("_empty", "_execute", "_lock", "_step", "_types")
+
+    def __init__(self, step: DelegateStep, types: Sequence[tuple[Any, Any]], empty: Callable[..., Array]) -> None:
+        self._step, self._types, self._empty = step, tuple(types), empty
+        self._execute: Callable[[Any, Any], None] = step.delegate.execute
+        self._lock = step.lock
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        try:
+            outputs = [self._empty(shape, dtype) for shape, dtype in self._types]
+        except (MemoryError, ValueError) as error:
+            raise no_memory([shape for shape, _ in self._types], error) from error
+        try:
+            with self._lock:
+                if self._execute(tuple(inputs), tuple(outputs)) is not None:
+                    raise outputs_not_filled()
+        except (Exception, SystemExit) as error:
+            raise self._step.failed(error) from error
+        return outputs
+
+    def close(self, closed: Closed) -> None:
+        """Wait for a running call, unless the delegate is thread-safe, and reject all later ones."""
+        with self._lock:
+            self._execute = closed.execute
 
 
 def failed(spec: DelegateSpec, error: BaseException, callers: str = "") -> DelegateError:
@@ -179,7 +219,7 @@ def failed(spec: DelegateSpec, error: BaseException, callers: str = "") -> Deleg
 
 
 def _fallback_remedy(spec: DelegateSpec, error: DelegateError) -> str:
-    """How to have the partition run on kernels instead."""
+    """Return the way to run the partition on kernels instead."""
     if not isinstance(error, BackendError):
         return ""
     how = "lower with fallback.keep: true" if spec.fallback < 0 else 'load it with fallback="warn"'
@@ -187,7 +227,7 @@ def _fallback_remedy(spec: DelegateSpec, error: DelegateError) -> str:
 
 
 class CompactStep:
-    """Copies an array: a strided one for delegates, which take row-major ones, or one that a state is to hold."""
+    """Copies an array: a strided one to row-major order for a delegate, or a new value of a state."""
 
     __slots__ = ("source", "target")
 
@@ -198,5 +238,5 @@ class CompactStep:
         np.copyto(self.target, self.source[0])
 
     def failed(self, error: BaseException) -> DelegateError:
-        """The error that tells the user that the copy failed."""
+        """Return the error for a failed copy."""
         return KernelError(f"a copy failed: {error}")

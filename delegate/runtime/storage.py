@@ -1,7 +1,7 @@
-"""Which memory each value of a method has: views found, lifetimes known, offsets planned.
+"""The memory of each value of a method: views, lifetimes and offsets.
 
-The emitter asks once for a method of static shapes and saves the answer. A method of dynamic shapes is asked again
-for every new combination of shapes, when it is bound.
+For a method of static shapes the emitter saves the result. A method of dynamic shapes is planned for every new
+combination of shapes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ UNPLANNED = Storage(StorageKind.ARENA, 0, -1)
 
 
 class MemoryPlan(NamedTuple):
-    """The storage of every value, the bytes of every arena, and the lifetimes of what lies in the host's arena."""
+    """The storage of every value, the bytes of every arena, and the lifetimes in the host's arena."""
 
     storages: tuple[Storage, ...]
     arenas: tuple[int, ...]
@@ -53,69 +53,69 @@ def assign_storage(
     symbols: Mapping[int, Number],
     sizes: Sequence[int] | None = None,
 ) -> MemoryPlan:
-    """Give every value its memory.
+    """Assign memory to every value.
 
-    Storages of constants, states and inputs stay as they are. A value that leaves the method, or that a result is a
-    view of, becomes an OUTPUT; a result of a view operator becomes an ALIAS where strides allow it; the rest share the
-    arena of the memory space that they are in.
+    Storages of constants, states and inputs stay unchanged. A value that the method returns, or that a result is a view
+    of, becomes an OUTPUT. A result of a view operator becomes an ALIAS if the strides allow it. Other values share the
+    arena of their memory space.
 
     Args:
-        symbols: the numbers of the symbols that the method uses, for which it is planned.
-        sizes: bytes to set aside for each value; those that it has with these symbols if None.
+        symbols: the numbers of the symbols that the method uses.
+        sizes: bytes to reserve for each value; its size with these symbols if None.
 
     Raises:
-        InputError: where `sizes` are None, a view has another shape than the program says.
+        InputError: `sizes` is None, and a view has another shape than in the program.
     """
     return _Assignment(program, method, kernels, symbols, sizes).plan()
 
 
 def concrete(arg: Arg, symbols: Mapping[int, Number]) -> Any:
-    """An argument without symbols: sizes become numbers, tuples become lists; tensors stay a Ref."""
+    """Return an argument without symbols: sizes become numbers, tuples become lists; tensors stay a Ref."""
     if isinstance(arg, tuple):
         return [concrete(a, symbols) for a in arg]
     return arg.evaluate(symbols) if isinstance(arg, Expr) else arg
 
 
 def call_view(kernel: Kernel, args: Sequence[Any], method: Method, call: KernelCall) -> list[Array] | None:
-    """The views that a view kernel gives, one per result of its call; None where the strides allow none.
+    """Return the views of a view kernel, one per result of its call; None if the strides allow none.
 
     Raises:
-        KernelError: the kernel refuses the arguments, or gives another number of views.
+        KernelError: the kernel rejects the arguments, or returns another number of views.
     """
     try:
-        made = kernel.function(*args)
+        result = kernel.function(*args)
     except DelegateError:
         raise
     except Exception as error:  # NumPy's many, of arguments that make no sense; a third party's kernel raises anything
         raise KernelError(f"{kernel.op} gives no view: {one_line(error)}", where=place(method, call)) from error
-    if made is None:
+    if result is None:
         return None
-    views = [made] if isinstance(made, np.ndarray) else list(made)
+    views = [result] if isinstance(result, np.ndarray) else list(result)
     if len(views) != len(call.outputs):
         what = f"{kernel.op} gives {len(views)} views, the program has {len(call.outputs)}"
         raise KernelError(what, where=place(method, call))
     return views
 
 
-def check_view(made: Array, expected: Array, where: str) -> None:
-    """Raise InputError unless a view has the shape that the program says, KernelError unless it has the dtype."""
-    check_shape(made, expected.shape, where)
-    if made.dtype != expected.dtype:
-        raise KernelError(f"a view is of {made.dtype}, but the program says {expected.dtype}", where=where)
+def check_view(view: Array, expected: Array, where: str) -> None:
+    """Raise InputError unless a view has the expected shape, KernelError unless it has the dtype."""
+    check_shape(view, expected.shape, where)
+    if view.dtype != expected.dtype:
+        raise KernelError(f"a view is of {view.dtype}, but the program says {expected.dtype}", where=where)
 
 
-def check_shape(made: Array, expected: Sequence[int], where: str) -> None:
-    """Raise InputError unless an array has the shape that the program says."""
-    if made.shape != tuple(expected):
+def check_shape(array: Array, expected: Sequence[int], where: str) -> None:
+    """Raise InputError unless an array has the expected shape."""
+    if array.shape != tuple(expected):
         raise InputError(
-            f"a result has the shape {list(made.shape)}, but the program says {list(expected)}",
+            f"a result has the shape {list(array.shape)}, but the program says {list(expected)}",
             where=where,
             remedy="the sizes given, or read off data, break an assumption of the model (torch._check)",
         )
 
 
 class _Assignment:
-    """Finds the views in one walk over the instructions; then lifetimes and offsets follow."""
+    """Finds the views in one walk over the instructions, then plans lifetimes and offsets."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class _Assignment:
                 self._structured_call(instruction)
 
     def _alias(self, kernel: Kernel, call: KernelCall) -> None:
-        """Make the outputs views of the first argument, if its strides allow that."""
+        """Turn the outputs into views of the first argument, if its strides allow that."""
         base = base_of(self.method, call)
         if any(self.storages[o].kind is not StorageKind.ARENA for o in call.outputs):
             return
@@ -183,7 +183,7 @@ class _Assignment:
         self.root[index] = self.root[base]
 
     def _structured_call(self, call: StructuredCall) -> None:
-        """Blocks read captured operands where they lie, and carried values where the results of the call will be."""
+        """Let blocks read captured operands in place, and carried values in the memory of the call's results."""
         for block in call.blocks:
             for index, base in block_bases(call, block):
                 self._place(index, base, self.shadows[base])

@@ -1,4 +1,4 @@
-"""Binding control flow: a structured call becomes a step over the steps of its blocks."""
+"""Binding of control flow: a structured call becomes a step over the steps of its blocks."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ Bind = Callable[[Iterable[Instruction]], list[Step]]
 
 
 def structured_step(arrays: Arrays, call: StructuredCall, bind: Bind, method: str) -> Step:
-    """The step of a structured call.
+    """Return the step of a structured call.
 
     Args:
         arrays: of the method.
-        call: what is bound.
-        bind: makes the steps of instructions.
+        call: to bind.
+        bind: returns the steps of instructions.
         method: its name, for messages.
     """
     place = f"method {method}, {call.kind.name.lower()}"
     blocks = [_bound_block(arrays, call, block, bind) for block in call.blocks]
     if call.kind is Structure.IF:
         _require([((), arrays.shapes[call.operands[0]])], place)
-        leave = [_moves(arrays, block.outputs, call.outputs) for block in call.blocks]
-        then, other = zip(blocks, leave, strict=True)
+        move_out = [_moves(arrays, block.outputs, call.outputs) for block in call.blocks]
+        then, other = zip(blocks, move_out, strict=True)
         return IfStep(place, arrays.entries(call.operands[:1]), then, other)
-    kept, body = call.outputs[: call.carried], call.blocks[-1]
-    start = _moves(arrays, call.operands[: call.carried], kept)
-    advance = _moves(arrays, body.outputs[: call.carried], kept)
+    carried, body = call.outputs[: call.carried], call.blocks[-1]
+    start = _moves(arrays, call.operands[: call.carried], carried)
+    advance = _moves(arrays, body.outputs[: call.carried], carried)
     if call.kind is Structure.WHILE:
         holds = arrays.entries(call.blocks[0].outputs)
         _require([((), arrays.shapes[i]) for i in call.blocks[0].outputs], place)
         return WhileStep(place, start, blocks[0], holds, blocks[1], advance)
-    behind = call.carried + call.sequences
-    wholes, parts = call.operands[call.carried : behind], body.inputs[call.carried : behind]
+    end = call.carried + call.sequences
+    sequence_values, parts = call.operands[call.carried : end], body.inputs[call.carried : end]
     results, stacks = body.outputs[call.carried :], call.outputs[call.carried :]
-    turns = arrays.shapes[wholes[0]][:1]
-    pairs = (*zip(wholes, parts, strict=True), *zip(stacks, results, strict=True))
-    _require([(arrays.shapes[whole], turns + arrays.shapes[part]) for whole, part in pairs], place)
-    sequences = arrays.entries(wholes), arrays.entries(parts)
+    iterations = arrays.shapes[sequence_values[0]][:1]
+    pairs = (*zip(sequence_values, parts, strict=True), *zip(stacks, results, strict=True))
+    _require([(arrays.shapes[whole], iterations + arrays.shapes[part]) for whole, part in pairs], place)
+    sequences = arrays.entries(sequence_values), arrays.entries(parts)
     return ScanStep(place, start, sequences, blocks[0], (arrays.entries(results), arrays.entries(stacks)), advance)
 
 
 def _require(pairs: Iterable[tuple[tuple[int, ...], tuple[int, ...]]], place: str) -> None:
-    """Copies fit: else NumPy would spread a small value over a large one, or leave a part as it was.
+    """Raise ProgramError unless copies fit. NumPy would broadcast a small value, or leave a part unwritten.
 
-    A truth value may be of one element and any shape.
+    A truth value may have one element and any shape.
     """
     for first, second in pairs:
         if first != second and not (first == () and math.prod(second) == 1):
@@ -68,12 +68,12 @@ def _bound_block(arrays: Arrays, call: StructuredCall, block: Block, bind: Bind)
 
 
 def _moves(arrays: Arrays, sources: Sequence[int], targets: Sequence[int]) -> Moves:
-    """Copies of values to others; none where both are one value."""
+    """Return the copies of values to others; pairs of one identical value need none."""
     pairs = [(s, t) for s, t in zip(sources, targets, strict=True) if arrays.same(s) != arrays.same(t)]
     _require([(arrays.shapes[s], arrays.shapes[t]) for s, t in pairs], "control flow")
     owners = [arrays.owner(t) for _, t in pairs]
     staged = [
-        (i, arrays.room(s))
+        (i, arrays.allocate(s))
         for i, (s, _) in enumerate(pairs)
         if arrays.owner(s) in owners[:i] or arrays.owner(s) in owners[i + 1 :]
     ]

@@ -1,7 +1,7 @@
-"""Arrays of what a caller gives: NumPy arrays, whatever speaks DLPack, numbers and lists.
+"""Conversion of the caller's inputs to arrays: NumPy arrays, any DLPack object, numbers and lists.
 
-NumPy has no bfloat16; programs have its raw bits as uint16. Arrays of `ml_dtypes.bfloat16` are read as such, and so is
-bfloat16 through DLPack. Neither library is imported here.
+NumPy has no bfloat16; programs store its raw bits as uint16. Arrays of `ml_dtypes.bfloat16` and bfloat16 DLPack tensors
+are accepted. Neither library is imported here.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
-def array_of(leaf: Any, dtype: DType, name: str) -> Array:
-    """What is given for an input, as an array; of whatever dtype and shape an array has.
+def to_numpy(leaf: Any, dtype: DType, name: str) -> Array:
+    """Return an input as an array of its own dtype and shape.
 
     Raises:
-        InputError: it is nothing that an array can be made of, or integers where the bits of bfloat16 are wanted.
+        InputError: the input cannot become an array, or has integers in place of the bits of bfloat16.
     """
     if isinstance(leaf, np.ndarray):
         # NumPy imports its masked arrays when they are first named; a fork in the middle of an import hangs the child.
@@ -42,24 +42,24 @@ def array_of(leaf: Any, dtype: DType, name: str) -> Array:
             leaf = getattr(leaf, f"resolve_{bit}")() if hasattr(leaf, f"resolve_{bit}") else leaf
         return _from_dlpack(leaf, name, dtype)
     if isinstance(leaf, bool | int | float | complex | list | tuple | np.generic):
-        return _made(leaf, dtype, name)
+        return _from_numbers(leaf, dtype, name)
     raise InputError(f"input {name!r} is a {type(leaf).__name__}", remedy=f"give an array of {dtype.name}")
 
 
 def has_lazy_bit(leaf: Any) -> bool:
-    """Whether it is a tensor of torch whose memory holds the conjugate or the negative of what it says."""
+    """Return True for a torch tensor whose memory holds the conjugate or the negative of its values."""
     return any(hasattr(leaf, f"is_{bit}") and getattr(leaf, f"is_{bit}")() for bit in _LAZY_BITS)
 
 
-def _made(leaf: Any, dtype: DType, name: str) -> Array:
-    """An array of numbers in the dtype of the input; of a NumPy number in its own."""
+def _from_numbers(leaf: Any, dtype: DType, name: str) -> Array:
+    """Return an array of numbers in the dtype of the input; a NumPy number keeps its own dtype."""
     try:
-        made = np.asarray(leaf)
+        array = np.asarray(leaf)
         if isinstance(leaf, np.generic):
-            return _bits(made, name) if dtype is DType.bfloat16 else made
-        if made.dtype.kind in "fc" and dtype.numpy.kind in "iub" and dtype is not DType.bfloat16:
-            raise TypeError(f"{made.dtype} would lose its fractions")
-        return to_bfloat16(made.astype(np.float32)) if dtype is DType.bfloat16 else np.asarray(leaf, dtype.numpy)
+            return _bits(array, name) if dtype is DType.bfloat16 else array
+        if array.dtype.kind in "fc" and dtype.numpy.kind in "iub" and dtype is not DType.bfloat16:
+            raise TypeError(f"{array.dtype} would lose its fractions")
+        return to_bfloat16(array.astype(np.float32)) if dtype is DType.bfloat16 else np.asarray(leaf, dtype.numpy)
     except InputError:
         raise
     except Exception as error:  # objects of the caller's may raise anything
@@ -68,7 +68,7 @@ def _made(leaf: Any, dtype: DType, name: str) -> Array:
 
 
 def _bits(array: Array, name: str) -> Array:
-    """The bits of bfloat16 numbers: of an array that has them, or that is a view of them as uint16."""
+    """Return the bits of bfloat16 numbers as uint16; the array has dtype bfloat16 or is already a uint16 view."""
     if is_bfloat16(array):
         if not array.dtype.isnative:
             what = f"the bytes of input {name!r} are in the other order than this machine's"
@@ -83,13 +83,13 @@ def _bits(array: Array, name: str) -> Array:
 
 
 def is_bfloat16(array: Array) -> bool:
-    """Whether an array is of `ml_dtypes.bfloat16`, by its name."""
+    """Return True if an array is of `ml_dtypes.bfloat16`, by its name."""
     return array.dtype.name == "bfloat16" and array.dtype.itemsize == 2
 
 
 def _from_dlpack(leaf: Any, name: str, dtype: DType) -> Array:
     if leaf.__dlpack_device__()[0] != 1:
-        return np.from_dlpack(leaf)  # which says what is wrong with memory that is not the host's
+        return np.from_dlpack(leaf)  # raises the error for memory that is not the host's
     capsule = leaf.__dlpack__()
     code = ctypes.c_uint8.from_address(_get_pointer(capsule, b"dltensor") + _CODE)
     if code.value == _BFLOAT:

@@ -1,7 +1,7 @@
-"""Errors that are not this project's become one that is, and says where.
+"""Translation of foreign errors into errors of this project.
 
-A program file and the caller's objects are not ours: what they make Python or NumPy raise (TypeError, AxisError,
-IndexError, whatever an `__index__` raises) is turned here, and nowhere else.
+Program files and the caller's objects can make Python or NumPy raise any error (TypeError, AxisError, IndexError, or
+one of an `__index__`). Only this module translates them.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from types import TracebackType
 from delegate.errors import DelegateError, ExecutionError, InputError, ProgramError
 from delegate.plugins import one_line
 
+_REMEDY = "lower the model again; report it if that fails"
 _LONGEST = 80  # characters of a value in a message
 
 
-class _Turn:
-    """A block whose other errors become one of a class of this project."""
+class ErrorTranslator:
+    """A context manager that replaces foreign errors by errors of one class of this project."""
 
     def __init__(self, kind: type[DelegateError], what: str, remedy: str) -> None:
         self._kind, self._what, self._remedy = kind, what, remedy
@@ -27,31 +28,31 @@ class _Turn:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Exception) and not isinstance(error, DelegateError):
-            raise self.turned(error) from error
+            raise self.translate(error) from error
 
-    def turned(self, error: Exception) -> DelegateError:
-        """What is raised in place of an error."""
-        made = ExecutionError if isinstance(error, MemoryError) else self._kind
-        return made(f"{self._what}: {one_line(error)}", remedy=self._remedy)
-
-
-def binding(method: str) -> _Turn:
-    """Around what binds a method: a program that passes its checks may still make no sense."""
-    return _Turn(ProgramError, f"method {method} cannot be bound", "lower the model again; report it if that fails")
+    def translate(self, error: Exception) -> DelegateError:
+        """Return the error to raise in place of another."""
+        cls = ExecutionError if isinstance(error, MemoryError) else self._kind
+        return cls(f"{self._what}: {one_line(error)}", remedy=self._remedy)
 
 
-def running(method: str) -> _Turn:
-    """Around what runs a method."""
-    return _Turn(ExecutionError, f"method {method} cannot be run", "lower the model again; report it if that fails")
+def translate_binding_errors(method: str) -> ErrorTranslator:
+    """Translate errors of binding a method: a program that passes its checks may still be invalid."""
+    return ErrorTranslator(ProgramError, f"method {method} cannot be bound", _REMEDY)
 
 
-def reading(name: str) -> _Turn:
-    """Around what looks at something that the caller gives."""
-    return _Turn(InputError, f"{name} cannot be read", "give NumPy arrays, or anything with DLPack")
+def translate_run_errors(method: str) -> ErrorTranslator:
+    """Translate errors of running a method."""
+    return ErrorTranslator(ExecutionError, f"method {method} cannot be run", _REMEDY)
 
 
-def shown(value: object) -> str:
-    """A caller's value for a message, as short as a line has room for."""
+def translate_input_errors(name: str) -> ErrorTranslator:
+    """Translate errors of reading the caller's objects."""
+    return ErrorTranslator(InputError, f"{name} cannot be read", "give NumPy arrays, or anything with DLPack")
+
+
+def short_repr(value: object) -> str:
+    """Return a caller's value for a message, shortened to a line."""
     try:
         text = repr(value)
     except Exception:

@@ -1,4 +1,4 @@
-"""Nested containers of leaves, without torch: flattening the caller's arguments and building results."""
+"""Nested containers of leaves, without torch: flattening of arguments and construction of results."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Record(dict[str, Any]):
 
 
 class NamedTuple(tuple[Any, ...]):
-    """A tuple whose parts have names too."""
+    """A tuple with named items."""
 
     names: tuple[str, ...]
 
     def __new__(cls, parts: Sequence[Any], names: Sequence[str]) -> NamedTuple:
-        made = super().__new__(cls, parts)
-        made.names = tuple(names)
-        return made
+        self = super().__new__(cls, parts)
+        self.names = tuple(names)
+        return self
 
     def __getattr__(self, name: str) -> Any:
         if name in self.names:
@@ -36,10 +36,10 @@ class NamedTuple(tuple[Any, ...]):
 
 
 def flatten(tree: Tree, value: Any, path: str = "inputs") -> list[Any]:
-    """The leaves of a value in the tree's order.
+    """Return the leaves of a value in the tree's order.
 
     Raises:
-        InputError: the value has another structure; names the path at which it differs.
+        InputError: the value has another structure; the message names the path of the difference.
     """
     leaves: list[Any] = []
     _flatten(tree, value, path, leaves)
@@ -80,7 +80,7 @@ def _summary(value: Any) -> str:
 
 
 def unflatten(tree: Tree, leaves: Sequence[Any]) -> Any:
-    """The value that has these leaves; the number of leaves must be the tree's."""
+    """Return the value with these leaves; their number must be the tree's."""
     return leaves[0] if tree.kind == "leaf" else _unflatten(tree, iter(leaves))
 
 

@@ -1,7 +1,7 @@
-"""Threads that help with branches which may run at the same time: started when they are wanted, a few for a program.
+"""Helper threads for parallel branches: started on demand, a few per program.
 
-Whoever has branches to run works on them itself and only waits for helpers that are at work on one: where none comes
-it runs all of them. So nothing waits for a thread that is not there, whoever calls, from however many threads.
+The caller runs its branches itself, and waits only for helpers that are running one. Without helpers it runs all of
+them. So a caller never waits for a missing thread, from however many threads it is called.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from delegate.program.task import cores
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
-Help = Callable[[], None]  # what a helper is to do; it raises nothing
+Help = Callable[[], None]  # the work of a helper; it raises nothing
 
 
 class Workers:
     """The helpers of one program, whose contexts share them. They end with it.
 
     Args:
-        most: how many there may be; None for one less than there are cores, for who asks works too.
+        most: the maximum number; None for one less than the number of cores, because the caller works too.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -31,18 +31,18 @@ class Workers:
         self._crew: _Crew | None = None
         self._lock = threading.Lock()
 
-    def offer(self, help_: Help, count: int) -> None:
-        """Have up to so many helpers, those that are idle or can be started, call a function; come back at once."""
+    def request_help(self, help_: Help, count: int) -> None:
+        """Call a function in up to `count` helpers that are idle or can be started; return immediately."""
         with self._lock:
             if self._crew is None:
                 self._crew = _Crew(self._most)
                 # not at the end of the process: its locks may be held by threads that are gone, after a fork
                 finalize(self, self._crew.close).atexit = False
             crew = self._crew
-        crew.offer(help_, count)
+        crew.request_help(help_, count)
 
     def close(self) -> None:
-        """Have the helpers end, once they are done with what they do; none is started any more."""
+        """End the helpers after their current work, and start no more."""
         with self._lock:
             crew, self._crew, self._most = self._crew, None, 0
         if crew is not None:
@@ -50,16 +50,16 @@ class Workers:
 
 
 class _Crew:
-    """The threads: they hold on to this, and not to the program whose they are."""
+    """The threads. They refer to this object, not to the program."""
 
     def __init__(self, most: int) -> None:
-        from queue import SimpleQueue  # most programs do without it
+        from queue import SimpleQueue  # not needed by most programs
 
         self._most, self._threads, self._idle = most, 0, 0
         self._queue: SimpleQueue[Help | None] = SimpleQueue()
         self._lock = threading.Lock()
 
-    def offer(self, help_: Help, count: int) -> None:
+    def request_help(self, help_: Help, count: int) -> None:
         with self._lock:
             idle = min(count, self._idle)
             self._idle -= idle
@@ -70,7 +70,7 @@ class _Crew:
         for _ in range(started):
             try:
                 threading.Thread(target=self._serve, args=(help_,), name="delegate-branch", daemon=True).start()
-            except RuntimeError:  # the system gives no more threads: there is less help
+            except RuntimeError:  # no more threads: there are fewer helpers
                 with self._lock:
                     self._threads -= 1
 
@@ -83,7 +83,7 @@ class _Crew:
     def _serve(self, help_: Help | None) -> None:
         while help_ is not None:
             help_()
-            help_ = None  # what it holds is free while this thread waits
+            help_ = None  # free its references while this thread waits
             with self._lock:
                 self._idle += 1
             help_ = self._queue.get()

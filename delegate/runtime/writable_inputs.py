@@ -1,4 +1,4 @@
-"""Inputs that a method writes to: the caller's own arrays hold the new values behind the call, as in eager."""
+"""Inputs that a method writes to: the caller's arrays hold the new values after the call, as in eager mode."""
 
 from __future__ import annotations
 
@@ -13,45 +13,48 @@ from delegate.errors import InputError
 from delegate.program.dtypes import DType
 from delegate.program.model import Method
 from delegate.runtime.backend import Array
-from delegate.runtime.to_numpy import array_of, has_lazy_bit, is_bfloat16
+from delegate.runtime.to_numpy import has_lazy_bit, is_bfloat16, to_numpy
 
-_WORK = 1000  # candidates that NumPy may look at to tell whether two strided arrays have an element in common
+_WORK = 1000  # candidates that NumPy may try to decide if two strided arrays share an element
 
 
 def writable_inputs(
     method: Method, written: Sequence[int], leaves: Sequence[Any], arrays: Sequence[Array | None]
 ) -> list[Array]:
-    """The caller's arrays that will be written, one per number in `written`.
+    """Return the caller's arrays that will be written, one per number in `written`.
 
     Args:
-        method: that is called.
+        method: the called method.
         written: numbers of its inputs.
-        leaves: what the caller gives for all of them.
-        arrays: what was made of that, which may be copies.
+        leaves: the caller's values of all inputs.
+        arrays: the arrays of the leaves, which may be copies.
 
     Raises:
-        InputError: one is not an array, or read-only, or lies in memory that another input, or itself, has twice.
+        InputError: an input is no array, is read-only, or shares memory with another input or within itself.
     """
-    given = [method.inputs[number] for number in written]
-    own = [_own(i.name, method.values[i.value].dtype, leaves[n]) for i, n in zip(given, written, strict=True)]
+    definitions = [method.inputs[number] for number in written]
+    own = [
+        _writable_array(i.name, method.values[i.value].dtype, leaves[n])
+        for i, n in zip(definitions, written, strict=True)
+    ]
     memory = [np.asarray(x) if isinstance(x, np.ndarray) else a for x, a in zip(leaves, arrays, strict=True)]
     memory = [a if a is not None and a.size else None for a in memory]
     if _may_overlap(a for a in memory if a is not None):
         for number, target in zip(written, own, strict=True):
-            _require_apart(method, number, target, memory)
-    for i, target in zip(given, own, strict=True):
+            _require_separate(method, number, target, memory)
+    for i, target in zip(definitions, own, strict=True):
         if not target.flags.c_contiguous and _overlaps_itself(target):
             raise _shared(f"elements of input {i.name!r} share memory", i.name)
     return own
 
 
 def _may_overlap(arrays: Iterable[Array]) -> bool:
-    """Whether the memory from the first to the last byte of an array reaches into that of another."""
+    """Return True if the byte range of an array overlaps that of another."""
     bounds = sorted(map(byte_bounds, arrays))
     return any(end > start for (_, end), (start, _) in pairwise(bounds))
 
 
-def _require_apart(method: Method, number: int, target: Array, memory: Sequence[Array | None]) -> None:
+def _require_separate(method: Method, number: int, target: Array, memory: Sequence[Array | None]) -> None:
     name = method.inputs[number].name
     for other, array in enumerate(memory):
         if other != number and array is not None and _share(target, array):
@@ -59,7 +62,7 @@ def _require_apart(method: Method, number: int, target: Array, memory: Sequence[
 
 
 def _shared(what: str, name: str) -> InputError:
-    """The export took inputs for separate arrays, so what is written to one does not reach another."""
+    """Return the error for shared memory. The export assumed separate arrays, so writes to one do not reach another."""
     return InputError(f"{what}, and the method writes to {name!r}", remedy="give a copy of it")
 
 
@@ -73,7 +76,7 @@ def _share(first: Array, second: Array) -> bool:
 
 
 def _overlaps_itself(array: Array) -> bool:
-    """Whether elements may lie in the same place: never those of a slice, a transposition or a reshape of an array."""
+    """Return True if elements may share memory. Slices, transpositions and reshapes of an array never do."""
     end = array.itemsize
     for step, size in sorted((abs(step), size) for step, size in zip(array.strides, array.shape, strict=True)):
         if size > 1 and step < end:
@@ -82,13 +85,13 @@ def _overlaps_itself(array: Array) -> bool:
     return False
 
 
-def _own(name: str, dtype: DType, leaf: Any) -> Array:
+def _writable_array(name: str, dtype: DType, leaf: Any) -> Array:
     array = np.asarray(leaf) if isinstance(leaf, np.ndarray) else None  # of a subclass, without its own rules
     if array is None and has_lazy_bit(leaf):
         what = f"input {name!r} is conjugate or negative by a bit of torch's, and the method writes to it"
         raise InputError(what, remedy="give it with .resolve_conj().resolve_neg()")
     if array is None and hasattr(leaf, "__dlpack__"):
-        array = array_of(leaf, dtype, name)
+        array = to_numpy(leaf, dtype, name)
     if array is None or not array.flags.writeable:
         what = f"a {type(leaf).__name__}" if array is None else "read-only"
         raise InputError(
@@ -98,7 +101,7 @@ def _own(name: str, dtype: DType, leaf: Any) -> Array:
 
 
 def copy_back(own: Sequence[Array], written: Sequence[int], arrays: Sequence[Array | None]) -> None:
-    """Copy new values out where the method ran on a row-major copy of the caller's array."""
+    """Copy new values to the caller's array if the method ran on a row-major copy of it."""
     for target, number in zip(own, written, strict=True):
         source = arrays[number]
         assert source is not None

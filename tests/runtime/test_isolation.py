@@ -213,7 +213,7 @@ def test_close_tells_what_a_backend_raises(monkeypatch):
 
 @pytest.mark.parametrize("how", ["its close() hangs", "it is stopped"])
 def test_close_waits_for_no_library_that_hangs(how, monkeypatch):
-    monkeypatch.setattr(process, "_PATIENCE", 0.3)
+    monkeypatch.setattr(process, "_CLOSE_SECONDS", 0.3)
     if how == "its close() hangs":
         monkeypatch.setenv("STRANGER_CLOSE", "hang")
     program = load(stranger.program())

@@ -1,5 +1,5 @@
-"""Delegates in a process of their own, for program files from strangers; imported only where that is asked for.
+"""Delegates in a separate process, for untrusted program files; imported only on request.
 
-The program's process (`process.py`) starts one that does nothing but run delegates (`worker.py`). What passes between
-them (`channel.py`) is JSON and tensors in shared memory: nothing that the worker says is ever run or unpickled.
+The program's process (`process.py`) starts one that only runs delegates (`worker.py`). They exchange JSON and tensors
+in shared memory (`channel.py`). Messages of the worker are never run or unpickled.
 """

@@ -1,6 +1,7 @@
-"""What passes between a program and the process of its delegates: messages over a socket, tensors in shared memory.
+"""Communication between a program and the process of its delegates: messages on a socket, tensors in shared memory.
 
-A message is its length, then JSON; nothing at all is "run once more", and "that went well". Files go with the length.
+A message is its length, then JSON. An empty message means "run once more", or "success". Files are sent with the
+length.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from delegate.runtime.backend import Array, TensorType
 
 CLOSE = "close"  # the last request of a delegate
 _LENGTH = struct.Struct("=Q")
-_LISTENED = struct.pack("@ll", 1, 0)  # a second, as setsockopt takes it; see `Channel._received`
-_LARGEST_ANSWER = 1 << 16  # bytes; the program's process reads no more of what a worker says
+_RECEIVE_TIMEOUT = struct.pack("@ll", 1, 0)  # a second, as setsockopt takes it; see `Channel._received`
+_LARGEST_ANSWER = 1 << 16  # bytes; the program's process reads no more of a worker's answer
 
 
 class Channel:
@@ -33,11 +34,11 @@ class Channel:
 
     Args:
         end: a connected stream socket.
-        largest: bytes of a message that are taken; None: any number.
+        largest: the maximum bytes of a message; None: any number.
 
     Attributes:
-        limit: seconds after which what is received is late; None: never.
-        awaited: answers that have not come, counted by who asks; more than 0 after an interrupt.
+        limit: seconds to wait for a message; None: no limit.
+        awaited: the number of pending answers, counted by the caller; more than 0 after an interrupt.
     """
 
     def __init__(self, end: socket.socket, largest: int | None = None) -> None:
@@ -47,13 +48,15 @@ class Channel:
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
-        """The program's end, and the socket that is the worker's."""
+        """Return the program's end, and the worker's socket."""
         own, other = socket.socketpair()
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _LISTENED)
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _RECEIVE_TIMEOUT)
         return cls(own, _LARGEST_ANSWER), other
 
     def send(self, message: Any = None, files: Sequence[int] = ()) -> None:
-        """Send a value of JSON, None as nothing, and files by descriptor; raises OSError where nobody listens."""
+        """Send a JSON value, None as an empty message, and files by descriptor; raise OSError if the other end is
+        closed.
+        """
         body = b"" if message is None else json.dumps(message).encode()
         head = _LENGTH.pack(len(body))
         if files:
@@ -63,22 +66,22 @@ class Channel:
             self._end.sendall(head + body)
 
     def receive(self) -> Any:
-        """The next message.
+        """Return the next message.
 
         Raises:
-            ConnectionResetError: the other end was closed with what was sent to it unread.
+            ConnectionResetError: the other end was closed before it read a message.
             EOFError: the other end was closed.
-            ValueError: the message makes no sense.
+            ValueError: the message is invalid.
         """
         return self._body(self._exactly(_LENGTH.size, self._received(_LENGTH.size)))
 
     def receive_with_files(self) -> tuple[Any, list[int]]:
-        """The next message, and descriptors of the files that came with it."""
+        """Return the next message, and descriptors of the files that came with it."""
         head, files, _, _ = socket.recv_fds(self._end, _LENGTH.size, 2)
         return self._body(self._exactly(_LENGTH.size, head)), files
 
     def wait_at_most(self, seconds: float | None) -> None:
-        """What is received later than that is a TimeoutError; None: as late as it likes."""
+        """Raise TimeoutError from now on if a message takes longer; None: wait without limit."""
         self.limit = seconds
         self._end.settimeout(seconds)
 
@@ -96,7 +99,7 @@ class Channel:
         return json.loads(self._exactly(length)) if length else None
 
     def _received(self, most: int) -> bytes:
-        """What comes next. An interrupt right before the wait does not end it: it is noticed a second later."""
+        """Return the next bytes. An interrupt right before the wait does not end it; it is noticed a second later."""
         while True:
             with suppress(BlockingIOError):
                 return self._end.recv(most)
@@ -113,24 +116,26 @@ class Channel:
 
 
 def shared_file(size: int) -> int:
-    """The descriptor of a file in memory that has no name: it is gone with the last process that holds it."""
+    """Return the descriptor of a file in memory without a name, which is freed with its last process."""
     if hasattr(os, "memfd_create"):
-        made = os.memfd_create("delegate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        descriptor = os.memfd_create("delegate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     else:
         with tempfile.TemporaryFile() as file:
-            made = os.dup(file.fileno())
+            descriptor = os.dup(file.fileno())
     try:
-        os.truncate(made, size)
-        if hasattr(fcntl, "F_ADD_SEALS"):  # who cuts a file that another process has mapped ends that (SIGBUS)
-            fcntl.fcntl(made, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        os.truncate(descriptor, size)
+        if hasattr(
+            fcntl, "F_ADD_SEALS"
+        ):  # truncating a file that another process has mapped kills that process (SIGBUS)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
     except BaseException:
-        os.close(made)
+        os.close(descriptor)
         raise
-    return made
+    return descriptor
 
 
 class Tensors:
-    """The inputs and outputs of a delegate, one behind another in shared memory.
+    """The inputs and outputs of a delegate, one after another in shared memory.
 
     Args:
         types: of the inputs, then of the outputs.
@@ -144,15 +149,15 @@ class Tensors:
         self.size = max(end, mmap.PAGESIZE)
 
     def arrays(self, memory: mmap.mmap) -> list[Array]:
-        """Them as arrays over that memory."""
+        """Return them as arrays over that memory."""
         places = zip(self.types, self.offsets, strict=True)
         return [array_over(memory, dtype, shape, offset) for (shape, dtype), offset in places]
 
     def to_json(self) -> list[Any]:
-        """Them as plain JSON."""
+        """Return them as plain JSON."""
         return [[list(shape), dtype.str] for shape, dtype in self.types]
 
     @classmethod
     def from_json(cls, rows: list[Any]) -> Tensors:
-        """What `to_json` gave."""
+        """Return the tensors of a `to_json` result."""
         return cls([TensorType(tuple(shape), np.dtype(name)) for shape, name in rows])

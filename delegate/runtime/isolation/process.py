@@ -1,4 +1,4 @@
-"""The program's side: the process that runs its delegates, and what stands for each of them here."""
+"""The program's side of isolation: the process that runs its delegates, and a proxy for each of them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from delegate.runtime.isolation.channel import CLOSE, Channel, Tensors, shared_f
 
 T = TypeVar("T")
 
-_STARTS = 60.0  # seconds that Python gets to start, of which nothing counts as the library's time
+_START_SECONDS = 60.0  # seconds for the start of Python; they do not count as the library's time
 _OPENING = 2  # answers to the request for a delegate
-_PATIENCE = 5.0  # seconds that a worker gets to close a delegate, or to end once it has closed its connections
+_CLOSE_SECONDS = 5.0  # seconds for a worker to close a delegate, or to end after it has closed its connections
 _SUSPECT = "the blob may be damaged or made to do harm, or the library has a fault"
 _KINDS = {
     kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BackendError)
@@ -37,20 +37,20 @@ _KINDS = {
 
 
 class NotTaken(BackendFailed):
-    """The process had ended before it took the request, so that another one can be given it."""
+    """The process ended before it took the request, so that another process can take it."""
 
 
 class Isolated:
-    """Makes the delegates of a program in a process of their own, which is started when the first one is wanted.
+    """Creates the delegates of a program in a separate process, which is started for the first one.
 
     Args:
         program: verified.
-        registry: where backends are looked up.
+        registry: source of backends.
         trust_code: open blobs of machine code too.
-        limit: seconds that a delegate gets to be made, and for each call; None: any number.
+        limit: seconds for the creation of a delegate and for each call; None: no limit.
 
     Attributes:
-        runtimes: none: tensors between delegates lie in the host's memory.
+        runtimes: empty: tensors between delegates lie in the host's memory.
     """
 
     def __init__(self, program: Program, registry: Registry, trust_code: bool, limit: float | None = None) -> None:
@@ -61,12 +61,12 @@ class Isolated:
         self._worker: Worker | None = None
 
     def __call__(self, spec: DelegateSpec) -> Delegate:
-        half = self._registry.runtime(spec.backend)
-        if half.__module__ == "__main__":
+        runtime = self._registry.runtime(spec.backend)
+        if runtime.__module__ == "__main__":
             what = "its runtime half is in __main__, which another process does not import"
             raise BackendUnavailable(what, remedy="put it in a module, or load without isolate")
         request = {
-            "runtime": f"{half.__module__}:{half.__qualname__}",
+            "runtime": f"{runtime.__module__}:{runtime.__qualname__}",
             "compile_specs": dict(spec.compile_specs),
             "trust_code": self._trust_code,
         }
@@ -80,12 +80,12 @@ class Isolated:
                 self._worker.end()
 
     def _open(self, request: Any, parts: Sequence[memoryview]) -> tuple[Worker, Channel]:
-        """Make a delegate in the process. One that has ended is started again.
+        """Create a delegate in the process, which is started again if it has ended.
 
-        Delegates are made one after another, so that the time of one does not count for the next.
+        Delegates are created one after another, so that the time of one does not count for the next.
         """
         with self._opening:
-            return _once_more(partial(self._open_once, request, parts))
+            return _retry_if_not_taken(partial(self._open_once, request, parts))
 
     def _open_once(self, request: Any, parts: Sequence[memoryview]) -> tuple[Worker, Channel]:
         worker, channel = uninterrupted(partial(self._request, request, parts))
@@ -104,8 +104,8 @@ class Isolated:
             return self._worker, self._worker.open(request, parts)
 
 
-def _once_more(work: Callable[[], T]) -> T:
-    """Do work again if the process had ended before it took the request: it was killed while it was idle."""
+def _retry_if_not_taken(work: Callable[[], T]) -> T:
+    """Repeat work if the process ended before it took the request: it was killed while it was idle."""
     try:
         return work()
     except NotTaken:
@@ -113,7 +113,7 @@ def _once_more(work: Callable[[], T]) -> T:
 
 
 class Worker:
-    """A process that runs delegates. It ends with this object, and with this process, whatever ends that.
+    """A process that runs delegates. It ends with this object, and with this process, however that ends.
 
     Args:
         limit: seconds that each answer may take; None: any number.
@@ -122,7 +122,7 @@ class Worker:
         BackendUnavailable: it cannot be started here.
 
     Attributes:
-        ended: whether it runs no delegates any more.
+        ended: True if it runs no delegates any more.
     """
 
     def __init__(self, limit: float | None = None) -> None:
@@ -132,7 +132,7 @@ class Worker:
         self.ended = self._interrupted = False
         self._limit = limit
         try:
-            self._child, self._control = uninterrupted(_started)
+            self._child, self._control = uninterrupted(_start_worker)
         except (OSError, ValueError) as error:  # no descriptors are left, or no processes
             raise BackendUnavailable("no process for delegates can be started", where=one_line(error)) from error
         weakref.finalize(self, self._control.close)
@@ -141,8 +141,8 @@ class Worker:
     def open(self, request: Any, parts: Sequence[memoryview]) -> Channel:
         """Request a delegate of a blob and its data, in memory that is shared with the process.
 
-        Gives the channel over which it runs, and over which two answers come first: that the request was taken, and
-        that the delegate was made. Raises BackendUnavailable, NotTaken or BackendFailed.
+        Return the channel of the delegate. Two answers come first: that the request was taken, and that the delegate
+        was created. Raise BackendUnavailable, NotTaken or BackendFailed.
         """
         starts = [0, *itertools.accumulate(align(part.nbytes) for part in parts)]
         request = {**request, "parts": [(at, at + part.nbytes) for at, part in zip(starts, parts, strict=False)]}
@@ -165,7 +165,7 @@ class Worker:
             failed.pop_all()
         return channel
 
-    def ask(self, channel: Channel, message: Any = None, files: Sequence[int] = ()) -> None:
+    def call(self, channel: Channel, message: Any = None, files: Sequence[int] = ()) -> None:
         """Send a request and wait for the answer; see `send` and `receive`."""
         channel.awaited = 1
         try:
@@ -178,7 +178,7 @@ class Worker:
         self.receive(channel)
 
     def send(self, channel: Channel, message: Any = None, files: Sequence[int] = ()) -> None:
-        """Send a request; raises NotTaken or BackendFailed, if the process has ended."""
+        """Send a request; raise NotTaken or BackendFailed if the process has ended."""
         try:
             channel.send(message, files)
         except (OSError, ValueError) as error:
@@ -189,8 +189,8 @@ class Worker:
 
         Raises:
             NotTaken: the process had ended before it took the request.
-            BackendFailed: the process has ended, or says what makes no sense.
-            DelegateError: what the backend raised.
+            BackendFailed: the process has ended, or its answer is invalid.
+            DelegateError: the backend raised it.
         """
         try:
             answer = channel.receive()
@@ -202,10 +202,10 @@ class Worker:
         channel.awaited -= 1
         if answer is not None:
             channel.awaited = 0
-            raise _told(answer)
+            raise _error_from(answer)
 
     def interrupt(self) -> None:
-        """Kill it, for a call that it runs was interrupted: those of other delegates are `Stopped`."""
+        """Kill the process because a call was interrupted. Calls of other delegates raise `Stopped`."""
         self._interrupted = True
         self.end()
 
@@ -216,13 +216,13 @@ class Worker:
         self._control.close()
 
     def abandon(self) -> None:
-        """Forget it, in a process forked from the one whose it is."""
+        """Drop the process without ending it, in a fork of its owner."""
         self.ended = True
         self._child.abandon()
         self._control.close()
 
     def _failed(self, error: Exception, channel: Channel) -> BackendFailed:
-        """End it; the error that says how it ended."""
+        """End the process; return the error that describes its end."""
         if self._interrupted:
             return Stopped("the process that runs it was ended, because a call of another partition was interrupted")
         if _was_not_taken(error, channel):
@@ -234,17 +234,17 @@ class Worker:
             self.end()
             return BackendFailed(f"the process that runs it gave no answer in {channel.limit:g} s", remedy=_SUSPECT)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.process.wait(0 if isinstance(error, ValueError | RecursionError) else _PATIENCE)
+            self._child.process.wait(0 if isinstance(error, ValueError | RecursionError) else _CLOSE_SECONDS)
         code = self._child.process.returncode
         self.end()
         return BackendFailed(f"the process that runs it {_ending(code)}", remedy=_SUSPECT)
 
 
 class IsolatedDelegate(Delegate):
-    """A delegate that runs in another process. Where that has ended, the next call starts it again.
+    """A delegate in another process. If that has ended, the next call starts it again.
 
     Args:
-        open_: makes the delegate there.
+        open_: creates the delegate there.
     """
 
     def __init__(self, open_: Callable[[], tuple[Worker, Channel]]) -> None:
@@ -256,8 +256,8 @@ class IsolatedDelegate(Delegate):
         self._outputs: list[Array] = []
 
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
-        """Have both sides see such tensors in shared memory, and the delegate check them."""
-        _once_more(partial(self._prepare, inputs, outputs))
+        """Set up such tensors in shared memory on both sides, and let the delegate check them."""
+        _retry_if_not_taken(partial(self._prepare, inputs, outputs))
 
     def _prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
         self._shapes = None
@@ -273,9 +273,9 @@ class IsolatedDelegate(Delegate):
             if self._memory is None or len(self._memory) < tensors.size:
                 file, self._memory = uninterrupted(partial(_shared_memory, tensors.size))
                 with file:
-                    self._worker.ask(self._channel, layout, (file.fileno(),))
+                    self._worker.call(self._channel, layout, (file.fileno(),))
             else:
-                self._worker.ask(self._channel, layout)
+                self._worker.call(self._channel, layout)
         except BaseException:
             self._memory = None
             raise
@@ -284,17 +284,17 @@ class IsolatedDelegate(Delegate):
         self._shapes = [shape for shape, _ in tensors.types]
 
     def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        _once_more(partial(self._execute, inputs, outputs))
+        _retry_if_not_taken(partial(self._execute, inputs, outputs))
 
     def _execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         is_ready = not self._worker.ended and not self._channel.awaited
         if not is_ready or [a.shape for a in (*inputs, *outputs)] != self._shapes:
             self._prepare(*([TensorType(a.shape, a.dtype) for a in arrays] for arrays in (inputs, outputs)))
-        for own, given in zip(self._inputs, inputs, strict=True):
-            own[...] = given
-        self._worker.ask(self._channel)
-        for given, own in zip(outputs, self._outputs, strict=True):
-            given[...] = own
+        for own, array in zip(self._inputs, inputs, strict=True):
+            own[...] = array
+        self._worker.call(self._channel)
+        for array, own in zip(outputs, self._outputs, strict=True):
+            array[...] = own
 
     def interrupt(self) -> None:
         self._worker.interrupt()
@@ -302,15 +302,17 @@ class IsolatedDelegate(Delegate):
     def close(self) -> None:
         try:
             if not self._worker.ended:
-                self._channel.wait_at_most(self._channel.limit or _PATIENCE)  # a library may hang here too
-                self._worker.ask(self._channel, CLOSE)
+                self._channel.wait_at_most(self._channel.limit or _CLOSE_SECONDS)  # a library may hang here too
+                self._worker.call(self._channel, CLOSE)
         finally:
             self._channel.close()
             self._inputs, self._outputs, self._memory = [], [], None
 
 
-def _started() -> tuple[Child, Channel]:
-    """A process that runs delegates and is ready, and the connection to it; raises OSError or ValueError."""
+def _start_worker() -> tuple[Child, Channel]:
+    """Start a process that runs delegates, and return it and its connection when it is ready; raise OSError or
+    ValueError.
+    """
     control, end = Channel.pair()
     try:
         with end:
@@ -321,7 +323,7 @@ def _started() -> tuple[Child, Channel]:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # results are printed by this process alone
             )
-        control.wait_at_most(_STARTS)
+        control.wait_at_most(_START_SECONDS)
         control.receive()
         control.wait_at_most(None)
     except EOFError as error:
@@ -334,24 +336,24 @@ def _started() -> tuple[Child, Channel]:
 
 
 def _shared_memory(size: int) -> tuple[BinaryIO, mmap.mmap]:
-    """Memory to share, and the file that it is of."""
+    """Return memory to share, and its file."""
     file = open(shared_file(size), "r+b", buffering=0)  # noqa: SIM115 - it owns the descriptor
     return file, mmap.mmap(file.fileno(), size)
 
 
 def _was_not_taken(error: Exception, channel: Channel) -> bool:
-    """Return if the other end had closed before it read the request.
+    """Return True if the other end closed before it read the request.
 
-    A socket says so: nothing can be sent, or what was sent is lost (ECONNRESET). Of one that was read, what follows is
-    the end of the stream. A request for a delegate goes another way, so its receipt is the first of two answers.
+    The socket reports it: nothing can be sent, or the sent bytes are lost (ECONNRESET). After a request was read, the
+    stream just ends. A request for a delegate goes another way, so its receipt is the first of two answers.
     """
     if isinstance(error, BrokenPipeError | ConnectionResetError):
         return True
     return isinstance(error, EOFError) and channel.awaited == _OPENING
 
 
-def _told(answer: Any) -> DelegateError:
-    """The error that a worker tells."""
+def _error_from(answer: Any) -> DelegateError:
+    """Return the error in a worker's answer."""
     match answer:
         case [str(kind), str(what), str(where), str(remedy)]:
             return _KINDS.get(kind, BackendFailed)(what, where=where, remedy=remedy)
@@ -360,7 +362,7 @@ def _told(answer: Any) -> DelegateError:
 
 
 def _ending(code: int | None) -> str:
-    """How a process ended, for people."""
+    """Describe the end of a process, for people."""
     if code is None:
         return "broke off the connection"
     if code >= 0:

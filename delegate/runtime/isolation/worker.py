@@ -1,4 +1,4 @@
-"""The process that runs the delegates of a program: it makes them, serves each in a thread, and ends with it."""
+"""The process that runs the delegates of a program. It serves each in a thread, and ends with the program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST = 4000  # characters of each part of an error
 
 
 def main(control: int) -> None:
-    """Serve until the program is gone.
+    """Serve until the program ends.
 
     Args:
         control: descriptor of the socket over which delegates are requested.
@@ -41,27 +41,27 @@ def main(control: int) -> None:
 
 
 def _take(runtimes: dict[str, BackendRuntime], message: Mapping[str, Any], blob: int, channel: Channel) -> None:
-    """Answer a request for a delegate: that it was taken, then that the delegate was made."""
-    with contextlib.suppress(OSError):  # nobody waits for it any more
+    """Answer a request for a delegate: first that it was taken, then that the delegate was created."""
+    with contextlib.suppress(OSError):  # the program does not wait any more
         channel.send()
         channel.send(_answer(partial(_open, runtimes, message, blob, channel)))
 
 
 def _open(runtimes: dict[str, BackendRuntime], message: Mapping[str, Any], blob: int, channel: Channel) -> None:
-    """Make a delegate and serve it in a thread of its own."""
-    half = message["runtime"]
-    if half not in runtimes:
-        runtimes[half] = cast("Callable[[], BackendRuntime]", load_object(half))()
+    """Create a delegate and serve it in its own thread."""
+    name = message["runtime"]
+    if name not in runtimes:
+        runtimes[name] = cast("Callable[[], BackendRuntime]", load_object(name))()
     size = os.fstat(blob).st_size
-    whole = memoryview(mmap.mmap(blob, size, access=mmap.ACCESS_READ)) if size else memoryview(b"")
+    content = memoryview(mmap.mmap(blob, size, access=mmap.ACCESS_READ)) if size else memoryview(b"")
     os.close(blob)
-    first, *data = (whole[start:end] for start, end in message["parts"])
-    made = open_blob(runtimes[half], first, data, message["compile_specs"], trust_code=message["trust_code"])
-    threading.Thread(target=_Server(made, channel).serve, daemon=True).start()
+    first, *data = (content[start:end] for start, end in message["parts"])
+    delegate = open_blob(runtimes[name], first, data, message["compile_specs"], trust_code=message["trust_code"])
+    threading.Thread(target=_Server(delegate, channel).serve, daemon=True).start()
 
 
 class _Server:
-    """Runs a delegate as its program asks."""
+    """Runs a delegate on its program's requests."""
 
     def __init__(self, delegate: Delegate, channel: Channel) -> None:
         self._delegate, self._channel = delegate, channel
@@ -74,9 +74,9 @@ class _Server:
         with contextlib.suppress(OSError, EOFError):
             while True:
                 message, files = self._channel.receive_with_files()
-                self._channel.send(_answer(partial(self._do, message, files)))
+                self._channel.send(_answer(partial(self._handle, message, files)))
 
-    def _do(self, message: Any, files: Sequence[int]) -> None:
+    def _handle(self, message: Any, files: Sequence[int]) -> None:
         if message is None:
             if self._delegate.execute(self._inputs, self._outputs) is not None:
                 raise outputs_not_filled()
@@ -84,10 +84,10 @@ class _Server:
             self._inputs = self._outputs = ()
             self._delegate.close()
         else:
-            self._lay_out(message["inputs"], Tensors.from_json(message["tensors"]), *files)
+            self._set_tensors(message["inputs"], Tensors.from_json(message["tensors"]), *files)
 
-    def _lay_out(self, count: int, tensors: Tensors, file: int | None = None) -> None:
-        """Have the arrays lie in the memory that the program sees too; a file is that of a new one."""
+    def _set_tensors(self, count: int, tensors: Tensors, file: int | None = None) -> None:
+        """Place the arrays in the memory that the program shares; a file is that of a new memory."""
         if file is not None:
             self._memory = mmap.mmap(file, os.fstat(file).st_size)
             os.close(file)
@@ -99,10 +99,13 @@ class _Server:
 
 
 def _answer(work: Callable[[], None]) -> Any:
-    """What to answer when work is done: nothing, or its error as plain JSON."""
+    """Return the answer after some work: None, or its error as plain JSON."""
     try:
         return work()
     except (Exception, SystemExit) as error:  # a plugin may raise anything
-        told = error if isinstance(error, DelegateError) else BackendFailed(one_line(error), remedy=AUTHOR)
-        kind = told.at("")  # of a class that the program knows
-        return [type(kind).__name__, *(part[:_LONGEST] for part in (told.what, told.where, told.remedy))]
+        translated = error if isinstance(error, DelegateError) else BackendFailed(one_line(error), remedy=AUTHOR)
+        kind = translated.at("")  # of a class that the program knows
+        return [
+            type(kind).__name__,
+            *(part[:_LONGEST] for part in (translated.what, translated.where, translated.remedy)),
+        ]
