@@ -211,12 +211,12 @@ class _Session:
 
     def _run_bound(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         binding = self._session.io_binding()
-        for tensor, given in zip(self._model.inputs, inputs, strict=True):
-            device, address = given.source() if type(given) is OrtTensor else (_HOST, given.ctypes.data)
-            binding.bind_input(tensor.name, device, 0, tensor.dtype, given.shape, address)
-        for tensor, made in zip(self._model.outputs, outputs, strict=True):
-            device, address = made.target() if type(made) is OrtTensor else (_HOST, made.ctypes.data)
-            binding.bind_output(tensor.name, device, 0, tensor.dtype, made.shape, address)
+        for tensor, array in zip(self._model.inputs, inputs, strict=True):
+            device, address = array.source() if type(array) is OrtTensor else (_HOST, array.ctypes.data)
+            binding.bind_input(tensor.name, device, 0, tensor.dtype, array.shape, address)
+        for tensor, array in zip(self._model.outputs, outputs, strict=True):
+            device, address = array.target() if type(array) is OrtTensor else (_HOST, array.ctypes.data)
+            binding.bind_output(tensor.name, device, 0, tensor.dtype, array.shape, address)
         self._session.run_with_iobinding(binding)
 
 

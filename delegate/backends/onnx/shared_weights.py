@@ -33,7 +33,7 @@ def _part(value: Any, same: Callable[[Any, str], Any]) -> None:
 
 
 def _use(node: Any, place: int) -> _Use:
-    """What reads a weight, as which of its inputs, and with which attributes."""
+    """Return the kind of use of a weight: the operator that reads it, the input, and the attributes."""
     if node.op_type == _BETWEEN and place == 0:
         return frozenset().union(*(_use(*user) for user in node.outputs[0].uses()))
     return frozenset({(node.op_type, place, str(sorted(map(str, node.attributes.values()))))})
