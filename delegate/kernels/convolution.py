@@ -115,12 +115,12 @@ def _convolve(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence
 
 
 def _split(x: Array, groups: int) -> Array:
-    """(N, C, *spatial) -> (N, groups, C / groups, pixels)."""
+    """Reshape (N, C, *spatial) -> (N, groups, C / groups, pixels)."""
     return x.reshape(x.shape[0], groups, x.shape[1] // groups, math.prod(x.shape[2:]))
 
 
 def _group_weights(weight: Array, groups: int) -> Array:
-    """(O, C / groups, *kernel) -> (groups, O / groups, C / groups * taps)."""
+    """Reshape (O, C / groups, *kernel) -> (groups, O / groups, C / groups * taps)."""
     return weight.reshape(groups, weight.shape[0] // groups, math.prod(weight.shape[1:]))
 
 
