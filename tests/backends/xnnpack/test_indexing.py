@@ -253,7 +253,7 @@ def test_places_written_to_twice_are_left_to_a_kernel():
 
 
 @pytest.mark.parametrize(
-    ("indices", "wanted"),
+    ("indices", "expected"),
     [
         ([0, 1, 2], [(0, 3, 1)]),
         ([2, 1, 0], [(2, 1, 1), (1, 1, 1), (0, 1, 1)]),
@@ -261,9 +261,9 @@ def test_places_written_to_twice_are_left_to_a_kernel():
         ([3, 3], [(3, 2, 0)]),
     ],
 )
-def test_runs(indices, wanted):
-    assert runs(indices) == wanted
-    assert [start + i * step for start, count, step in wanted for i in range(count)] == indices
+def test_runs(indices, expected):
+    assert runs(indices) == expected
+    assert [start + i * step for start, count, step in expected for i in range(count)] == indices
 
 
 @pytest.mark.parametrize(("indices", "times"), [([0, 0, 1, 1], 2), ([0, 0, 1], 1), ([5, 5, 5], 3), ([0, 1, 1, 2], 1)])

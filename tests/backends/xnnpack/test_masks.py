@@ -40,9 +40,9 @@ FILLS = {
 @pytest.mark.parametrize("mask", [KEYS, EACH], ids=["keys", "each"])
 @pytest.mark.parametrize("name", FILLS)
 def test_masked_scores(name, mask):
-    found = delegate.to_backend(torch.export.export(by_hand(FILLS[name]), (Q, K, V, mask)), "xnnpack")
-    assert len(found.report.partitions) == 1
-    assert_same(found(Q, K, V, mask), by_hand(FILLS[name])(Q, K, V, mask))
+    program = delegate.to_backend(torch.export.export(by_hand(FILLS[name]), (Q, K, V, mask)), "xnnpack")
+    assert len(program.report.partitions) == 1
+    assert_same(program(Q, K, V, mask), by_hand(FILLS[name])(Q, K, V, mask))
 
 
 def test_scores_that_are_infinite():
