@@ -148,7 +148,7 @@ class Arrays:
         self._examples[index] = view
 
     def arguments(self, args: Iterable[Arg]) -> list[Any]:
-        """Return the arguments of a kernel: arrays, numbers and lists, with slots for arrays that vary between calls."""
+        """Return arguments of a kernel: arrays, numbers and lists, with slots for arrays that vary between calls."""
         arguments: list[Any] = []
         for i, arg in enumerate(args):
             if isinstance(arg, Ref):

@@ -177,7 +177,7 @@ class ExecutionPlan:
         their own memory.
         """
         for index in instruction.outputs:
-            if index in self._lazy.kept:
+            if index in self._lazy.stored:
                 self._arrays.set_array(index, self._lazy.array(index, partial(self._arrays.allocate, index)))
         self._lazy_steps += self._steps_of((instruction,))
 

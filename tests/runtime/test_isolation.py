@@ -434,7 +434,7 @@ def test_a_worker_that_lies_is_ended(lie):
     with theirs:
         theirs.sendall(LIES[lie])
         with pytest.raises(BackendFailed, match=r"broke off|was ended by"):
-            worker.ask(ours)
+            worker.call(ours)
     ours.close()
     assert worker.ended
 
@@ -457,7 +457,7 @@ def test_what_a_worker_answers_is_data(name):
     theirs = Channel(end)
     theirs.send(answer)
     with pytest.raises(DelegateError, match=words) as caught:
-        worker.ask(ours)
+        worker.call(ours)
     assert type(caught.value) is kind
     ours.close()
     theirs.close()
