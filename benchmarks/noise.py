@@ -75,7 +75,7 @@ class Model:
         registry = default_registry()
         backends = [{"name": n, "options": {"threads": threads}} for n in CANDIDATES]
         compiler = Compiler(select(None, {"backends": backends}, registry), kernels_of(registry, None))
-        compiler.take(exported_programs(exported))
+        compiler.add_methods(exported_programs(exported))
         self.lowering = Alternatives(compiler, "forward")
         samples = example_samples({"forward": exported})["forward"]
         self.comparator = ReferenceComparator(exported, self.lowering.edge(), samples, None, is_random=False)

@@ -116,11 +116,11 @@ class Placement:
         header = ("plan", "partitions", unit, "over the chosen", "SQNR", "rounds", "")
         yield from _table([header, *(self._plan(p, unit) for p in self.plans)])
         if self.stretches:
-            yield "where each stretch is, and what it takes there over the runner-up:"
+            yield "segments, with the cost of each relative to the runner-up:"
             yield from _table(
                 [
-                    ("stretch", "nodes", "place", "ms", "runner-up", "ratio"),
-                    *(_stretch(s) for s in self.stretches),
+                    ("segment", "nodes", "backend", "ms", "runner-up", "ratio"),
+                    *(_segment_row(s) for s in self.stretches),
                 ]
             )
         yield from (f"not tried: {what}" for what in self.not_tried)
@@ -161,7 +161,7 @@ class Placement:
             objective=objective,
             chosen=chosen,
             plans=plans,
-            stretches=tuple(map(_stretch_cost, items(data, "stretches"))),
+            stretches=tuple(map(_segment_cost, items(data, "stretches"))),
             not_tried=texts(data, "not_tried"),
             budget=amount(data, "budget"),
             spent=amount(data, "spent"),
@@ -170,7 +170,7 @@ class Placement:
         )
 
 
-def _stretch(cost: StretchCost) -> tuple[str, ...]:
+def _segment_row(cost: StretchCost) -> tuple[str, ...]:
     seconds = "" if cost.seconds is None else f"{cost.seconds * 1e3:.3f}"
     return cost.name, str(cost.nodes), cost.candidate, seconds, cost.runner_up, str(cost.against or "")
 
@@ -203,7 +203,7 @@ def _plan_cost(data: Mapping[str, Any]) -> PlanCost:
     )
 
 
-def _stretch_cost(data: Mapping[str, Any]) -> StretchCost:
+def _segment_cost(data: Mapping[str, Any]) -> StretchCost:
     return StretchCost(
         name=text(data, "name"),
         candidate=text(data, "candidate"),

@@ -88,8 +88,8 @@ class SegmentCosts:
     def rounds(self, candidate: str, members: Sequence[int]) -> list[float]:
         """Return the seconds of consecutive segments as one partition, by round."""
         saved = sum(self.savings[candidate][border] for border in members[:-1])
-        pieces = (self.segments[candidate][number] for number in members)
-        return [max(sum(each) - saved, 0.0) for each in zip(*pieces, strict=False)]
+        rounds = (self.segments[candidate][number] for number in members)
+        return [max(sum(each) - saved, 0.0) for each in zip(*rounds, strict=False)]
 
     def of(self, candidate: str, segment: int) -> float:
         """Return the median cost of a segment on a candidate."""

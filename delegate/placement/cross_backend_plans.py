@@ -78,7 +78,7 @@ def _to_survey(search: Search, best: str) -> list[MethodPlan]:
         if plan.candidate.backend in chosen:
             continue
         if len(chosen) == _MAX_SURVEYED:
-            search.state.not_tried.append(f"stretches on {plan.name}: {_MAX_SURVEYED} others are faster")
+            search.state.not_tried.append(f"segments on {plan.name}: {_MAX_SURVEYED} others are faster")
         else:
             chosen[plan.candidate.backend] = plan
     return [plan for plan in search.state.plans.values() if plan in chosen.values()]

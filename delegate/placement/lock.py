@@ -214,15 +214,15 @@ def _costs(ours: Placement, theirs: Placement) -> Iterator[str]:
         by = f"{second / first:.3f} of the {ours.objective}, {UNITS[ours.objective]} as measured by each"
         yield f"{ours.method}: {ours.chosen} -> {theirs.chosen}: {by}"
     places = {s.name: s for s in ours.stretches}
-    for stretch in theirs.stretches:
-        before = places.get(stretch.name)
-        if before is not None and before.candidate != stretch.candidate:
-            yield f"{ours.method}: {stretch.name}: {_place(before)} -> {_place(stretch)}"
+    for segment in theirs.stretches:
+        before = places.get(segment.name)
+        if before is not None and before.candidate != segment.candidate:
+            yield f"{ours.method}: {segment.name}: {_place(before)} -> {_place(segment)}"
 
 
-def _place(stretch: StretchCost) -> str:
-    cost = "" if stretch.seconds is None else f" ({stretch.seconds * 1e3:.3f} ms)"
-    return f"{stretch.candidate}{cost}"
+def _place(segment: StretchCost) -> str:
+    cost = "" if segment.seconds is None else f" ({segment.seconds * 1e3:.3f} ms)"
+    return f"{segment.candidate}{cost}"
 
 
 def _plain(data: Any) -> Any:

@@ -137,7 +137,7 @@ def _describe(program: EdgeProgram, parts: Sequence[Sequence[Node]]) -> list[Seg
         sources = dict.fromkeys(s for n in part for s in n.all_input_nodes if segment_of.get(s, number) != number)
         graphs = (nested[str(n.target)].name for n in part if n.op == "get_attr" and str(n.target) in nested)
         paths = [path for n in part if is_compute(n) and (path := module_path(n))]
-        ends = dict.fromkeys((paths[0], paths[-1])) if paths else {f"stretch {number}": None}
+        ends = dict.fromkeys((paths[0], paths[-1])) if paths else {f"segment {number}": None}
         segments.append(
             Segment(
                 graph=program.name,

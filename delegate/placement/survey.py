@@ -136,7 +136,7 @@ class Survey:
         trials = [*(trial for trial, _ in cuts.values()), *uncut.values()]
         if not trials:
             return
-        progress(f"measuring {len(self._segments)} stretches on {', '.join(self._plans)}")
+        progress(f"measuring {len(self._segments)} segments on {', '.join(self._plans)}")
         records = measure_rounds(
             trials, self._factory, fixed_rounds(SURVEY_ROUNDS), has_time, noise_filter=self._noise_filter
         )
@@ -147,7 +147,7 @@ class Survey:
             runs = name not in uncut or len(records[uncut[name].name].steps) >= _MIN_ROUNDS
             if not runs or ((name,) in cuts and (name,) not in measured_ones):
                 late = "" if has_time() else " in the budget"
-                self.notes.append(f"stretches on {name}: they could not be measured{late}")
+                self.notes.append(f"segments on {name}: they could not be measured{late}")
                 del self._plans[name]
         for name in uncut.keys() & self._plans.keys():
             self._uncut[name] = self._put([name], self._all, _totals(records[uncut[name].name]))
@@ -182,17 +182,17 @@ class Survey:
         """
         title = "/".join(names)
         if not has_time():
-            self.notes.append(f"stretches on {title}: the budget was over before they were compiled")
+            self.notes.append(f"segments on {title}: the budget was over before they were compiled")
             return None
         count = len(self._segments)
         new = [i for i in range(count) if len(names) > 1 or self._segment_rounds[names[0]][i] is None]
-        progress(f"compiling {len(new)} stretches for {title}")
+        progress(f"compiling {len(new)} segments for {title}")
         choice = [names[i % len(names)] for i in range(count)]
         try:
             plan = compose_segments(saved_plans(self._plans), self._segments, choice, separate=new)
             compiled = self._lowering.compile_plan(plan, keep_all=True)
         except DelegateError as error:
-            self.notes.append(f"stretches on {title}: {one_line(error)}")
+            self.notes.append(f"segments on {title}: {one_line(error)}")
             return None
         options = merge_options(self._plans[name] for name in names)
         return make_trial(f"cut {title}", compiled, options, self._task, is_watched=True), compiled.plan

@@ -1,4 +1,4 @@
-"""Tests do not wait between the races of a measured placement."""
+"""Remove the pause between the two measurements of a placement."""
 
 from __future__ import annotations
 

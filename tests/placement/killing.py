@@ -1,4 +1,4 @@
-"""A program whose seat is killed while it is measured beside another."""
+"""A program whose process is killed during a measurement with another program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from delegate.program.model import Program
 
 
 def killed_midway(factory: Any, program: Program, kill: Callable[[Any], None]) -> Record:
-    """What is known of the one whose seat is killed after two rounds; the other's four are checked here."""
+    """Return the record of the program that is killed after two rounds, and check the four rounds of the other one."""
     runners: list[ProgramRunner] = []
 
     class Watching:

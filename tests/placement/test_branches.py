@@ -12,7 +12,7 @@ from torch import nn
 from delegate.edge.export import to_edge
 from delegate.edge.identity import identify
 from delegate.placement.branches import find_branches
-from tests.placement.test_stretches import Block
+from tests.placement.test_segments import Block
 
 X = torch.randn(4, 16)
 
@@ -70,16 +70,16 @@ def test_what_needs_nothing_of_each_other(name: str) -> None:
     wires, expected = CASES[name]
     ep = torch.export.export(Wired(wires).eval(), (X, torch.randn(4, 16)))
     program = identify(to_edge(ep))
-    found = find_branches(program)
+    branches = find_branches(program)
     if isinstance(expected, int):
-        assert len(found) == expected
+        assert len(branches) == expected
     else:
-        assert [b.name for b in found] == expected
+        assert [b.name for b in branches] == expected
     nodes = {str(n.meta["identity"]): n for n in program.graph.nodes if "identity" in n.meta}
-    for first, second in itertools.permutations([{nodes[i] for i in b.nodes} for b in found], 2):
+    for first, second in itertools.permutations([{nodes[i] for i in b.nodes} for b in branches], 2):
         assert not first & second
-        behind = set(first)
+        dependent = set(first)
         for node in program.graph.nodes:
-            if behind.intersection(node.all_input_nodes):
-                behind.add(node)
-        assert not behind & second
+            if dependent.intersection(node.all_input_nodes):
+                dependent.add(node)
+        assert not dependent & second

@@ -1,4 +1,4 @@
-"""Choosing by stretches gives what trying all choices gives; intervals hold what they say."""
+"""Test that dynamic programming finds the best of all choices, and that confidence intervals are correct."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from delegate.placement.statistics import CONFIDENCE, MIN_ROUNDS, ratio
 from delegate.placement.trials import RoundResult
 
 
-def random_costs(seed: int, stretches: int, names: str) -> SegmentCosts:
+def random_costs(seed: int, segments: int, names: str) -> SegmentCosts:
     draw = random.Random(seed)
     pairs = itertools.permutations(names, 2)
     return SegmentCosts(
-        {name: [[draw.uniform(1, 3)] for _ in range(stretches)] for name in names},
-        {name: [draw.uniform(-0.2, 1) for _ in range(stretches - 1)] for name in names},
+        {name: [[draw.uniform(1, 3)] for _ in range(segments)] for name in names},
+        {name: [draw.uniform(-0.2, 1) for _ in range(segments - 1)] for name in names},
         {pair: draw.uniform(0, 0.5) for pair in pairs},
     )
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize(("stretches", "names"), [(1, "ab"), (4, "abc"), (6, "ab"), (5, "a")])
-def test_the_best_choices_are_found(seed: int, stretches: int, names: str) -> None:
-    costs = random_costs(seed, stretches, names)
-    everything = sorted(cost_choice(costs, c) for c in itertools.product(names, repeat=stretches))
-    found = cheapest_choices(costs, 3)
-    assert [c.candidates for c in found] == [c.candidates for c in everything[:3]]
-    assert [c.seconds for c in found] == pytest.approx([c.seconds for c in everything[:3]])
+@pytest.mark.parametrize(("segments", "names"), [(1, "ab"), (4, "abc"), (6, "ab"), (5, "a")])
+def test_the_best_choices_are_found(seed: int, segments: int, names: str) -> None:
+    costs = random_costs(seed, segments, names)
+    everything = sorted(cost_choice(costs, c) for c in itertools.product(names, repeat=segments))
+    cheapest = cheapest_choices(costs, 3)
+    assert [c.candidates for c in cheapest] == [c.candidates for c in everything[:3]]
+    assert [c.seconds for c in cheapest] == pytest.approx([c.seconds for c in everything[:3]])
 
 
 def test_nothing_to_choose() -> None:
@@ -41,11 +41,11 @@ def test_nothing_to_choose() -> None:
 
 
 def test_what_joining_saves_keeps_neighbours_together() -> None:
-    apart = SegmentCosts({"a": [[1.0], [2.0], [1.0]], "b": [[2.0], [1.5], [2.0]]}, {"a": [0, 0], "b": [0, 0]}, {})
-    assert cheapest_choices(apart, 1)[0].candidates == ("a", "b", "a")
-    joined = SegmentCosts(apart.segments, {"a": [0.3, 0.3], "b": [0, 0]}, {})
+    separate = SegmentCosts({"a": [[1.0], [2.0], [1.0]], "b": [[2.0], [1.5], [2.0]]}, {"a": [0, 0], "b": [0, 0]}, {})
+    assert cheapest_choices(separate, 1)[0].candidates == ("a", "b", "a")
+    joined = SegmentCosts(separate.segments, {"a": [0.3, 0.3], "b": [0, 0]}, {})
     assert cheapest_choices(joined, 1)[0].candidates == ("a", "a", "a")
-    dear = SegmentCosts(apart.segments, apart.savings, {("a", "b"): 0.3, ("b", "a"): 0.3})
+    dear = SegmentCosts(separate.segments, separate.savings, {("a", "b"): 0.3, ("b", "a"): 0.3})
     assert cheapest_choices(dear, 1)[0].candidates == ("a", "a", "a")
 
 
@@ -103,9 +103,9 @@ def test_one_that_beats_the_first_alone_is_not_taken() -> None:
 
 
 def test_a_race_ends_when_all_is_known() -> None:
-    race, records = EliminationTest(), {"a": Record(), "b": Record(), "c": Record()}
+    elimination, records = EliminationTest(), {"a": Record(), "b": Record(), "c": Record()}
     costs = {"a": 1.0, "b": 1.1, "c": 3.0}
-    while names := race(records):
+    while names := elimination(records):
         for name in names:
             records[name].rounds.append(costs[name])
     counts = {name: len(r.rounds) for name, r in records.items()}
@@ -114,16 +114,16 @@ def test_a_race_ends_when_all_is_known() -> None:
 
 
 def test_a_race_of_equals_ends_when_they_are_known_to_be() -> None:
-    race, records = EliminationTest(most=100), {"a": Record(), "b": Record()}
-    while names := race(records):
+    elimination, records = EliminationTest(most=100), {"a": Record(), "b": Record()}
+    while names := elimination(records):
         for name in names:
             records[name].rounds.append(1.0 if name == "a" else 1.001)
     assert len(records["a"].rounds) == MIN_ROUNDS
 
 
 def test_what_is_in_the_table_alone_beats_nobody() -> None:
-    race, records = EliminationTest(table_only={"x"}), {"a": Record(), "b": Record(), "x": Record()}
-    while names := race(records):
+    elimination, records = EliminationTest(table_only={"x"}), {"a": Record(), "b": Record(), "x": Record()}
+    while names := elimination(records):
         for name in names:
             records[name].rounds.append({"a": 1.0, "b": 1.3, "x": 0.1}[name])
     assert 0 < len(records["x"].rounds) < MIN_ROUNDS
@@ -132,16 +132,16 @@ def test_what_is_in_the_table_alone_beats_nobody() -> None:
 
 def test_a_library_that_waits_for_its_own_threads_is_not_disturbed() -> None:
     noise_filter, draw = NoiseFilter(), random.Random(0)
-    taken = [{"a": RoundResult(1.0, {}, 0.001), "b": RoundResult(1.0, {}, draw.uniform(0.6, 0.75))} for _ in range(20)]
-    for turns in taken:
-        noise_filter.add(turns)
-    assert noise_filter.select(taken) == (taken, True)
+    rounds = [{"a": RoundResult(1.0, {}, 0.001), "b": RoundResult(1.0, {}, draw.uniform(0.6, 0.75))} for _ in range(20)]
+    for results in rounds:
+        noise_filter.add(results)
+    assert noise_filter.select(rounds) == (rounds, True)
     busy = [
         {"a": RoundResult(2.0, {}, 0.5), "b": RoundResult(1.0, {}, 0.7)},
         {"a": RoundResult(1.0, {}, 0.0), "b": RoundResult(2.0, {}, 1.5)},
     ]
-    for turns in busy:
-        noise_filter.add(turns)
-    assert noise_filter.select([*taken, *busy]) == (taken, True)
-    few, is_quiet = noise_filter.select([*taken[:2], *busy * 5])
-    assert (len(few) >= MIN_ROUNDS, few[:2], is_quiet) == (True, taken[:2], False)
+    for results in busy:
+        noise_filter.add(results)
+    assert noise_filter.select([*rounds, *busy]) == (rounds, True)
+    few, is_quiet = noise_filter.select([*rounds[:2], *busy * 5])
+    assert (len(few) >= MIN_ROUNDS, few[:2], is_quiet) == (True, rounds[:2], False)

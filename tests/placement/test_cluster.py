@@ -16,7 +16,7 @@ from delegate.placement.elimination import fixed_rounds, measure_rounds
 from delegate.placement.trials import Trial
 from delegate.testing import assert_same
 from tests.placement.killing import killed_midway
-from tests.placement.test_stretches import Block
+from tests.placement.test_segments import Block
 
 ray = pytest.importorskip("ray")
 MODEL = Block().eval()
@@ -70,9 +70,9 @@ def test_what_no_node_carries_is_out(exported, address: str) -> None:
         factory = ClusterRunnerFactory([X.numpy()], None, 20.0)
         program = delegate.to_backend(exported, "xnnpack").program
         spec = program.delegates[0]
-        elsewhere = program._replace(delegates=(spec._replace(backend="openvino"),))
+        other_backend = program._replace(delegates=(spec._replace(backend="openvino"),))
         both = program._replace(delegates=(spec, spec._replace(backend="openvino:gpu")))
-        trials = [Trial("a", program, "forward"), Trial("b", elsewhere, "forward"), Trial("c", both, "forward")]
+        trials = [Trial("a", program, "forward"), Trial("b", other_backend, "forward"), Trial("c", both, "forward")]
         records = measure_rounds(trials, factory, fixed_rounds(1), lambda: True)
         assert delegate.to_backend(exported, config=TWO, ray="what is connected counts").report.placements[0].machine
     finally:

@@ -78,13 +78,13 @@ def test_sizes_beyond_their_range() -> None:
 
 
 def test_calls_are_in_the_order_of_the_method() -> None:
-    """By name, in whatever order they are given."""
+    """Inputs by name may have any order."""
     methods = exported_programs(exported())
     selection = select("xnnpack", None, default_registry())
     compiler = Compiler(selection, kernels_of(default_registry(), None))
-    compiler.take(methods)
-    given = {"y": torch.zeros(SHAPE), "x": torch.ones(SHAPE)}
-    (call,) = samples_to_place(Placing(), given, methods, compiler)["forward"]
+    compiler.add_methods(methods)
+    inputs = {"y": torch.zeros(SHAPE), "x": torch.ones(SHAPE)}
+    (call,) = samples_to_place(Placing(), inputs, methods, compiler)["forward"]
     x, y = call.args
     assert (x.mean(), y.mean(), call.kwargs) == (1, 0, {})
 
@@ -124,8 +124,8 @@ def test_candidates_of_one_scheme_have_names_of_their_own(tmp_path) -> None:
     ],
 )
 def test_a_bound_is_kept_on_other_inputs_too(near, why) -> None:
-    found = check_accuracy({"a": object()}, lambda name, runner: near, 40.0, {})
-    assert found == ({}, {"a": why} if why else {})
+    result = check_accuracy({"a": object()}, lambda name, runner: near, 40.0, {})
+    assert result == ({}, {"a": why} if why else {})
 
 
 def test_a_bound_beyond_less_precision_has_no_more_to_keep() -> None:

@@ -46,16 +46,16 @@ def export(width: int = 8, seed: int = 0) -> torch.export.ExportedProgram:
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The text of a lock."""
-    made = tmp_path_factory.mktemp("lock") / "delegate.lock"
-    delegate.to_backend(export(), "xnnpack", lock=made)
-    return made.read_text()
+    written = tmp_path_factory.mktemp("lock") / "delegate.lock"
+    delegate.to_backend(export(), "xnnpack", lock=written)
+    return written.read_text()
 
 
 @pytest.fixture
 def path(locked: str, tmp_path: Path) -> Path:
-    made = tmp_path / "delegate.lock"
-    made.write_text(locked)
-    return made
+    written = tmp_path / "delegate.lock"
+    written.write_text(locked)
+    return written
 
 
 def test_what_is_locked_is_kept_without_measuring(path, tmp_path):
@@ -220,8 +220,8 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_lock_that_cannot_be_kept_is_an_error(name, path):
     change, message = BROKEN[name]
-    made = change(yaml.safe_load(path.read_text()))
-    path.write_text(made if isinstance(made, str) else yaml.safe_dump(made))
+    written = change(yaml.safe_load(path.read_text()))
+    path.write_text(written if isinstance(written, str) else yaml.safe_dump(written))
     for keep in (lambda: delegate.to_backend(export(), "xnnpack", locked=path), lambda: check_locked(export(), path)):
         with pytest.raises(PartitionError, match=message):
             keep()

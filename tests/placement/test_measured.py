@@ -27,7 +27,7 @@ from delegate.report import Report
 from delegate.testing import assert_same
 from tests.backends.onnx.test_rows import require
 from tests.placement.killing import killed_midway
-from tests.placement.test_stretches import Block, Looping
+from tests.placement.test_segments import Block, Looping
 from tests.plugins import Site, site  # noqa: F401 - a fixture
 
 MODEL = nn.Sequential(*(Block() for _ in range(3))).eval()
@@ -143,10 +143,10 @@ def test_states_and_written_inputs_are_compared_call_by_call() -> None:
             out.copy_(x * 2)
             return self.kept.sum(0)
 
-    given = (X, torch.zeros_like(X))
+    arguments = (X, torch.zeros_like(X))
     with torch.no_grad():
-        exported = torch.export.export(Cache().eval(), given)
-    calls = [given, (torch.randn_like(X), torch.zeros_like(X)), given]
+        exported = torch.export.export(Cache().eval(), arguments)
+    calls = [arguments, (torch.randn_like(X), torch.zeros_like(X)), arguments]
     program = delegate.to_backend(
         exported, config=measuring(**SIZES, accuracy={"sqnr_db": 80}), verify=calls, cache=False
     )
@@ -175,20 +175,20 @@ def test_a_wrong_state_is_a_wrong_result(tmp_path, what: str) -> None:
             out.copy_(x * (2 if what == "state" else 5))
             return x + 1
 
-    given = (X, torch.zeros_like(X))
-    right, wrong = (torch.export.export(module().eval(), given) for module in (Writing, Other))
+    arguments = (X, torch.zeros_like(X))
+    right, wrong = (torch.export.export(module().eval(), arguments) for module in (Writing, Other))
     programs = {name: delegate.to_backend(ep, "xnnpack").program for name, ep in (("right", right), ("wrong", wrong))}
-    comparator = ReferenceComparator(right, to_edge(right), [Sample(given)], 40.0, is_random=False)
+    comparator = ReferenceComparator(right, to_edge(right), [Sample(arguments)], 40.0, is_random=False)
     factory = ProcessRunnerFactory(tmp_path, arrays_of(comparator.calls[0]), None, 20.0)
     trials = [Trial(name, program, "forward") for name, program in programs.items()]
-    found: dict[str, str] = {}
+    inaccurate: dict[str, str] = {}
 
     def check(runners):
-        found.update(comparator(runners, programs).inaccurate)
+        inaccurate.update(comparator(runners, programs).inaccurate)
         return {}
 
     measure_rounds(trials, factory, fixed_rounds(0), lambda: True, check)
-    assert list(found) == ["wrong"]
+    assert list(inaccurate) == ["wrong"]
 
 
 def test_sizes_that_differ_and_numbers_among_the_inputs() -> None:
@@ -201,12 +201,12 @@ def test_sizes_that_differ_and_numbers_among_the_inputs() -> None:
             return {"y": self.block(x) * times + options["shift"]}
 
     module = Scaled().eval()
-    given = (X, 3, {"shift": torch.ones(16, dtype=torch.bfloat16)})
+    arguments = (X, 3, {"shift": torch.ones(16, dtype=torch.bfloat16)})
     dims = ({0: torch.export.Dim("n", min=2, max=64)}, None, {"shift": None})
-    exported = torch.export.export(module, given, dynamic_shapes=dims)
+    exported = torch.export.export(module, arguments, dynamic_shapes=dims)
     program = delegate.to_backend(exported, config=measuring(**SIZES))
     assert program.report.placements[0].plans[0].cost is not None
-    more = (torch.randn(9, 16), *given[1:])
+    more = (torch.randn(9, 16), *arguments[1:])
     assert_same(program(*more)["y"], module(*more)["y"])
 
 
@@ -330,12 +330,14 @@ def test_results_that_say_nothing_put_nobody_out(name: str) -> None:
 
 def test_a_bound_lets_less_precision_in(exported) -> None:
     quantized = {"name": "xnnpack:two", "quantization": {"scheme": "dynamic_int8"}}
-    given = {**SIZES, "policy": "measured", "budget": 60, "candidates": ["xnnpack:one", quantized]}
-    loose = delegate.to_backend(exported, config={**TWO, "placement": {**given, "accuracy": {"sqnr_db": 10}}}, verify=X)
+    arguments = {**SIZES, "policy": "measured", "budget": 60, "candidates": ["xnnpack:one", quantized]}
+    loose = delegate.to_backend(
+        exported, config={**TWO, "placement": {**arguments, "accuracy": {"sqnr_db": 10}}}, verify=X
+    )
     rows = {p.name: p for p in loose.report.placements[0].plans}
     assert set(rows) == {"xnnpack:one", "xnnpack:two dynamic_int8"}
     assert 10 < rows["xnnpack:two dynamic_int8"].sqnr_db < 70 < rows["xnnpack:one"].sqnr_db
-    strict = delegate.to_backend(exported, config={**TWO, "placement": {**given, "accuracy": {"sqnr_db": 90}}})
+    strict = delegate.to_backend(exported, config={**TWO, "placement": {**arguments, "accuracy": {"sqnr_db": 90}}})
     (placement,) = strict.report.placements
     assert placement.chosen == "xnnpack:one"
     row = {p.name: p for p in placement.plans}["xnnpack:two dynamic_int8"]
@@ -393,7 +395,7 @@ def test_a_process_that_is_killed_midway(exported, tmp_path) -> None:
     assert died.failure == "was killed by SIGKILL while measured"
 
 
-def test_steps_are_told_by_partition(exported, tmp_path) -> None:
+def test_steps_are_timed_by_partition(exported, tmp_path) -> None:
     program = delegate.to_backend(exported, "xnnpack")
     factory = ProcessRunnerFactory(tmp_path, [X.numpy()], None, 20.0)
     records = measure_rounds(
@@ -442,7 +444,7 @@ def test_a_worker_ends_with_who_asked_it_though_a_library_hangs(site: Site, tmp_
     program = delegate.to_backend(torch.export.export(Sum(), (X, X)), "bad").program
     runner = ProcessRunnerFactory(tmp_path, [X.numpy(), X.numpy()], None, 60.0).start(Trial("a", program, "forward"))
     try:
-        while b"here" not in Path(f"/proc/self/fd/{runner._words.fileno()}").read_bytes():
+        while b"here" not in Path(f"/proc/self/fd/{runner._stderr.fileno()}").read_bytes():
             assert runner._process.poll() is None
         assert runner._process.stdin is not None
         runner._process.stdin.close()

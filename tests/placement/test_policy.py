@@ -1,4 +1,4 @@
-"""Which plan is taken, where costs are a table: a partition costs what its blocks do on its backend, and its call."""
+"""Test which plan is chosen if costs come from a table: a partition costs its blocks on its backend, and its call."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def block(width: int) -> nn.Module:
 
 @dataclass
 class TableRunnerFactory:
-    """Programs whose blocks cost what a table says, with noise; the clock goes with what is measured.
+    """Programs whose blocks have the costs of a table, with noise. The measured time advances the clock.
 
-    While other work has the cores, what some backends cost is so many times as much.
+    While other processes use the cores, the costs of some backends are multiplied by a factor.
     """
 
     table: Table
@@ -62,23 +62,23 @@ class TableRunnerFactory:
 
 class TableRunner:
     def __init__(self, factory: TableRunnerFactory, trial: Trial) -> None:
-        self.factory, self.trial, self.turns = factory, trial, 0
+        self.factory, self.trial, self.rounds = factory, trial, 0
         self.costs = dict(partition_costs(trial.program, factory))
 
     def ready(self) -> None:
         self.factory.now += 0.1
 
     def measure_round(self) -> RoundResult:
-        self.turns += 1
+        self.rounds += 1
         for spec in self.trial.program.delegates:
-            if self.turns >= self.factory.faults.get(spec.backend, 1000):
+            if self.rounds >= self.factory.faults.get(spec.backend, 1000):
                 raise TrialFailed("was killed by SIGSEGV while measured")
         is_busy = self.factory.busy(self.factory.now)
         self.factory.now += 0.05
         backends = {spec.backend for spec in self.trial.program.delegates} if is_busy else ()
         slower = max((self.factory.slowed.get(name, 1.0) for name in backends), default=1.0)
         steps = {n: c * slower * self.factory.draw.uniform(1, 1 + self.factory.noise) for n, c in self.costs.items()}
-        waited = (0.6 if is_busy else 0.0) + 0.01 * (self.turns % 5)
+        waited = (0.6 if is_busy else 0.0) + 0.01 * (self.rounds % 5)
         return RoundResult(
             sum(steps.values()), steps if self.trial.is_watched else {}, waited if self.factory.tells else 0.0
         )
@@ -91,7 +91,7 @@ class TableRunner:
 
 
 def partition_costs(program: Program, factory: TableRunnerFactory):
-    """Of each partition, by its name; the width of what it gives tells its last block."""
+    """Yield the cost of each partition, with its name. The width of its result identifies its last block."""
     method = program.methods[0]
     done, last = 0, ""
     for call in method.instructions:
@@ -108,18 +108,18 @@ def partition_costs(program: Program, factory: TableRunnerFactory):
 
 
 @dataclass
-class Looked:
-    """An examiner to whom a table says how near results are."""
+class TableComparator:
+    """A comparator that reads SQNR values from a table."""
 
-    far: Mapping[str, float] = field(default_factory=dict)
+    sqnr_db_of: Mapping[str, float] = field(default_factory=dict)
     bound: float = 40.0
     is_random: bool = False
 
     def __call__(self, runners: Mapping[str, ProgramRunner], programs: Mapping[str, Program]) -> AccuracyResult:
-        return AccuracyResult({}, {n: "too far" for n in runners if self.far.get(n, 100.0) < self.bound})
+        return AccuracyResult({}, {n: "too far" for n in runners if self.sqnr_db_of.get(n, 100.0) < self.bound})
 
     def sqnr_db(self, name: str) -> float | None:
-        return self.far.get(name)
+        return self.sqnr_db_of.get(name)
 
 
 @pytest.fixture(scope="module")
@@ -129,14 +129,14 @@ def lowering() -> Alternatives:
     registry = default_registry()
     selection = select(None, {"backends": list(NAMES)}, registry)
     compiler = Compiler(selection, kernels_of(registry, None))
-    compiler.take(exported_programs(torch.export.export(module, (torch.randn(4, WIDTH),))))
+    compiler.add_methods(exported_programs(torch.export.export(module, (torch.randn(4, WIDTH),))))
     return Alternatives(compiler, "forward")
 
 
 def placer(
     lowering: Alternatives,
     factory: TableRunnerFactory,
-    comparator: Looked | None = None,
+    comparator: TableComparator | None = None,
     known: Memory | None = None,
     **task: Any,
 ) -> Placer:
@@ -144,16 +144,16 @@ def placer(
         factory.now += seconds
 
     candidates = [Candidate(name, name, lowering) for name in factory.table]
-    asked = Task("forward", candidates, **{"objective": "latency", "budget": 1000.0, **task})
-    return Placer(asked, factory, comparator or Looked(), known, clock=factory.clock, pause=pause)
+    placement_task = Task("forward", candidates, **{"objective": "latency", "budget": 1000.0, **task})
+    return Placer(placement_task, factory, comparator or TableComparator(), known, clock=factory.clock, pause=pause)
 
 
-def placed(lowering: Alternatives, factory: TableRunnerFactory, *given: Any, **task: Any) -> ChosenPlan:
-    return placer(lowering, factory, *given, **task).place()
+def choose_plan(lowering: Alternatives, factory: TableRunnerFactory, *arguments: Any, **task: Any) -> ChosenPlan:
+    return placer(lowering, factory, *arguments, **task).place()
 
 
-def rows(found: ChosenPlan) -> dict[str, PlanCost]:
-    return {p.name: p for p in found.placement.plans}
+def rows(chosen: ChosenPlan) -> dict[str, PlanCost]:
+    return {p.name: p for p in chosen.placement.plans}
 
 
 def flat(cost: float) -> list[float]:
@@ -162,7 +162,7 @@ def flat(cost: float) -> list[float]:
 
 @dataclass
 class Memory:
-    """What was measured earlier, in a dict."""
+    """A store of segment costs in a dict."""
 
     known: dict[tuple[tuple[str, ...], str], list[float]] = field(default_factory=dict)
 
@@ -173,7 +173,7 @@ class Memory:
         self.known[tuple(candidates), what] = list(seconds)
 
 
-def test_what_stretches_cost_is_measured_once(lowering: Alternatives) -> None:
+def test_segment_costs_are_measured_once(lowering: Alternatives) -> None:
     table = {NAMES[0]: [1, 1, 1, 2, 2, 2], NAMES[1]: [2, 2, 2, 1, 1, 1]}
     memory, first, second, third = (
         Memory(),
@@ -181,54 +181,54 @@ def test_what_stretches_cost_is_measured_once(lowering: Alternatives) -> None:
         TableRunnerFactory(table),
         TableRunnerFactory(table),
     )
-    wanted = placed(lowering, first, known=memory).placement
+    first_placement = choose_plan(lowering, first, known=memory).placement
     assert any(t.is_watched for t in first.opened)
-    again = placed(lowering, second, known=memory).placement
-    assert again.chosen == wanted.chosen
+    again = choose_plan(lowering, second, known=memory).placement
+    assert again.chosen == first_placement.chosen
     assert not any(t.is_watched for t in second.opened)
-    assert all(s.seconds is not None and s.against is not None for s in wanted.stretches)
+    assert all(s.seconds is not None and s.against is not None for s in first_placement.stretches)
     assert all(s.seconds is not None and s.against is None for s in again.stretches)  # rounds of two days are no pairs
     forgotten = next(key for key in memory.known if key[0] == (NAMES[1],) and "-" not in key[1])
     del memory.known[forgotten]
-    assert placed(lowering, third, known=memory).placement.chosen == wanted.chosen
+    assert choose_plan(lowering, third, known=memory).placement.chosen == first_placement.chosen
     assert [(t.name, len(t.program.delegates)) for t in third.opened if t.is_watched] == [(f"cut {NAMES[1]}", 2)]
 
 
 def test_the_best_of_all_is_taken(lowering: Alternatives) -> None:
-    found = placed(lowering, TableRunnerFactory({NAMES[0]: flat(1.2), NAMES[1]: flat(1.0), NAMES[2]: flat(1.5)}))
-    assert found.placement.chosen == NAMES[1]
-    assert {p.backend for p in found.plan.partitions} == {NAMES[1]}
-    table = rows(found)
+    chosen = choose_plan(lowering, TableRunnerFactory({NAMES[0]: flat(1.2), NAMES[1]: flat(1.0), NAMES[2]: flat(1.5)}))
+    assert chosen.placement.chosen == NAMES[1]
+    assert {p.backend for p in chosen.plan.partitions} == {NAMES[1]}
+    table = rows(chosen)
     assert set(table) == set(NAMES)
     assert table[NAMES[1]].against is None
     assert table[NAMES[0]].against.low > 1.1
-    (row,) = found.placement.stretches
+    (row,) = chosen.placement.stretches
     assert (row.candidate, row.runner_up) == (NAMES[1], NAMES[0])
     assert row.against.high < 1
 
 
-def test_stretches_go_where_they_are_fastest(lowering: Alternatives) -> None:
+def test_segments_go_where_they_are_fastest(lowering: Alternatives) -> None:
     factory = TableRunnerFactory({NAMES[0]: [1, 1, 1, 2, 2, 2], NAMES[1]: [2, 2, 2, 1, 1, 1], NAMES[2]: flat(1.9)})
-    found = placed(lowering, factory)
-    assert [p.backend for p in found.plan.partitions] == [NAMES[0], NAMES[1]]
-    assert found.placement.chosen == f"{NAMES[0]} | {NAMES[1]}"
-    assert [s.candidate for s in found.placement.stretches] == [NAMES[0], NAMES[1]]
-    assert all(s.against.high < 1 for s in found.placement.stretches)
-    assert rows(found)[NAMES[0]].against.low > 1
-    assert not found.placement.not_tried
+    chosen = choose_plan(lowering, factory)
+    assert [p.backend for p in chosen.plan.partitions] == [NAMES[0], NAMES[1]]
+    assert chosen.placement.chosen == f"{NAMES[0]} | {NAMES[1]}"
+    assert [s.candidate for s in chosen.placement.stretches] == [NAMES[0], NAMES[1]]
+    assert all(s.against.high < 1 for s in chosen.placement.stretches)
+    assert rows(chosen)[NAMES[0]].against.low > 1
+    assert not chosen.placement.not_tried
 
 
 def test_a_dear_crossing_keeps_it_on_one(lowering: Alternatives) -> None:
     table = {NAMES[0]: [1, 1, 1, 1.2, 1.2, 1.2], NAMES[1]: [1.2, 1.2, 1.2, 1.1, 1.1, 1.1]}
-    assert " | " in placed(lowering, TableRunnerFactory(table)).placement.chosen
-    assert placed(lowering, TableRunnerFactory(table, crossing=1.0)).placement.chosen == NAMES[0]
+    assert " | " in choose_plan(lowering, TableRunnerFactory(table)).placement.chosen
+    assert choose_plan(lowering, TableRunnerFactory(table, crossing=1.0)).placement.chosen == NAMES[0]
 
 
 def test_costly_calls_join_neighbours(lowering: Alternatives) -> None:
-    """One block is faster elsewhere by less than two more calls take."""
+    """One block is faster on the other backend, but by less than the cost of two more calls."""
     table = {NAMES[0]: flat(1.0), NAMES[1]: [2, 2, 0.5, 2, 2, 2]}
-    assert placed(lowering, TableRunnerFactory(table, call=0.5)).placement.chosen == NAMES[0]
-    assert placed(lowering, TableRunnerFactory(table, call=0.1)).placement.chosen.count("|") == 2
+    assert choose_plan(lowering, TableRunnerFactory(table, call=0.5)).placement.chosen == NAMES[0]
+    assert choose_plan(lowering, TableRunnerFactory(table, call=0.1)).placement.chosen.count("|") == 2
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -236,18 +236,20 @@ def test_what_is_taken_is_never_worse_than_the_best_alone(lowering: Alternatives
     draw = random.Random(seed)
     table = {name: [draw.uniform(0.5, 2) for _ in range(BLOCKS)] for name in NAMES}
     factory = TableRunnerFactory(table, noise=0.3, call=draw.uniform(0, 0.3), crossing=draw.uniform(0, 0.3), draw=draw)
-    found = placed(lowering, factory)
+    chosen = choose_plan(lowering, factory)
     exact = TableRunnerFactory(table, noise=0.0, call=factory.call, crossing=factory.crossing)
 
     def cost(plan: Any) -> float:
         return sum(dict(partition_costs(lowering.compile_plan(plan).program, exact)).values())
 
-    alone = [cost(lowering.compile_preferring(name).plan) for name in NAMES]
-    assert cost(found.plan) <= min(alone) * 1.05  # equal within what noise of 30 % leaves open
+    single_backend = [cost(lowering.compile_preferring(name).plan) for name in NAMES]
+    assert cost(chosen.plan) <= min(single_backend) * 1.05  # equal within what noise of 30 % leaves open
 
 
 def test_a_tie_goes_to_the_preferred(lowering: Alternatives) -> None:
-    assert placed(lowering, TableRunnerFactory({n: flat(1.0) for n in NAMES}, noise=0.2)).placement.chosen == NAMES[0]
+    assert (
+        choose_plan(lowering, TableRunnerFactory({n: flat(1.0) for n in NAMES}, noise=0.2)).placement.chosen == NAMES[0]
+    )
 
 
 @pytest.mark.parametrize("round_number", [1, 5])
@@ -255,48 +257,51 @@ def test_what_fails_is_out_with_the_reason(lowering: Alternatives, round_number:
     factory = TableRunnerFactory(
         {NAMES[0]: flat(1.0), NAMES[1]: flat(0.5), NAMES[2]: flat(1.5)}, faults={NAMES[1]: round_number}
     )
-    found = placed(lowering, factory)
-    assert found.placement.chosen == NAMES[0]
-    assert rows(found)[NAMES[1]].why == "was killed by SIGSEGV while measured"
+    chosen = choose_plan(lowering, factory)
+    assert chosen.placement.chosen == NAMES[0]
+    assert rows(chosen)[NAMES[1]].why == "was killed by SIGSEGV while measured"
 
 
 def test_where_all_fail_it_is_the_preferred(lowering: Alternatives) -> None:
     factory = TableRunnerFactory({n: flat(1.0) for n in NAMES}, faults=dict.fromkeys(NAMES, 1))
-    found = placed(lowering, factory)
-    assert found.placement.chosen == NAMES[0]
-    assert found.placement.not_tried
-    assert all(p.why for p in found.placement.plans)
+    chosen = choose_plan(lowering, factory)
+    assert chosen.placement.chosen == NAMES[0]
+    assert chosen.placement.not_tried
+    assert all(p.why for p in chosen.placement.plans)
 
 
 def test_a_small_budget_says_what_was_not_tried(lowering: Alternatives) -> None:
     table = {NAMES[0]: [1, 1, 1, 2, 2, 2], NAMES[1]: [2, 2, 2, 1, 1, 1]}
-    found = placed(lowering, TableRunnerFactory(table), budget=1.5)
-    assert found.placement.chosen in table
-    assert any("budget" in what for what in found.placement.not_tried)
-    none = placed(lowering, TableRunnerFactory(table), budget=1e-6)
+    chosen = choose_plan(lowering, TableRunnerFactory(table), budget=1.5)
+    assert chosen.placement.chosen in table
+    assert any("budget" in what for what in chosen.placement.not_tried)
+    none = choose_plan(lowering, TableRunnerFactory(table), budget=1e-6)
     assert none.placement.chosen == NAMES[0]
 
 
 def test_what_misses_the_bound_is_in_the_table_and_never_taken(lowering: Alternatives) -> None:
     table = {NAMES[0]: flat(1.0), NAMES[1]: flat(0.2), NAMES[2]: flat(0.9)}
-    found = placed(lowering, TableRunnerFactory(table), Looked({NAMES[1]: 18.0, NAMES[2]: 60.0}))
-    assert found.placement.chosen == NAMES[2]
-    row = rows(found)[NAMES[1]]
+    chosen = choose_plan(lowering, TableRunnerFactory(table), TableComparator({NAMES[1]: 18.0, NAMES[2]: 60.0}))
+    assert chosen.placement.chosen == NAMES[2]
+    row = rows(chosen)[NAMES[1]]
     assert (row.sqnr_db, row.why) == (18.0, "too far")
     assert row.cost is not None
-    assert row.cost < rows(found)[NAMES[2]].cost
+    assert row.cost < rows(chosen)[NAMES[2]].cost
 
 
 def test_where_none_keeps_the_bound_it_is_the_nearest(lowering: Alternatives) -> None:
     table = {n: flat(1.0) for n in NAMES}
-    found = placed(lowering, TableRunnerFactory(table), Looked(dict(zip(NAMES, (10.0, 30.0, 20.0), strict=True))))
-    assert found.placement.chosen == NAMES[1]
+    chosen = choose_plan(
+        lowering, TableRunnerFactory(table), TableComparator(dict(zip(NAMES, (10.0, 30.0, 20.0), strict=True)))
+    )
+    assert chosen.placement.chosen == NAMES[1]
 
 
 def test_repeated_it_chooses_the_same(lowering: Alternatives) -> None:
     table = {NAMES[0]: [1, 1, 1, 1.5, 1.5, 1.5], NAMES[1]: [1.5, 1.5, 1.5, 1, 1, 1], NAMES[2]: flat(1.4)}
     chosen = {
-        placed(lowering, TableRunnerFactory(table, noise=0.2, draw=random.Random(s))).placement.chosen for s in range(3)
+        choose_plan(lowering, TableRunnerFactory(table, noise=0.2, draw=random.Random(s))).placement.chosen
+        for s in range(3)
     }
     assert chosen == {f"{NAMES[0]} | {NAMES[1]}"}
 
@@ -304,14 +309,14 @@ def test_repeated_it_chooses_the_same(lowering: Alternatives) -> None:
 @pytest.mark.parametrize("objective", ["memory", "file size"])
 def test_other_objectives_compare_whole_plans(lowering: Alternatives, objective: str) -> None:
     factory = TableRunnerFactory({NAMES[0]: flat(3.0), NAMES[1]: flat(1.0)}, noise=0.0)
-    found = placed(lowering, factory, objective=objective)
-    assert found.placement.chosen == NAMES[1]
+    chosen = choose_plan(lowering, factory, objective=objective)
+    assert chosen.placement.chosen == NAMES[1]
     assert all(t.objective == objective and not t.is_watched for t in factory.opened)
 
 
 def test_throughput_has_as_many_callers_as_asked(lowering: Alternatives) -> None:
     factory = TableRunnerFactory({NAMES[0]: flat(1.0), NAMES[1]: flat(1.2)})
-    placed(lowering, factory, objective="throughput", callers=4)
+    choose_plan(lowering, factory, objective="throughput", callers=4)
     callers = {(t.is_watched, t.callers) for t in factory.opened}
     assert callers == {(False, 4), (True, 1)}
 
@@ -328,42 +333,42 @@ PREFERRED = {NAMES[0]: flat(1.0), NAMES[1]: flat(1.2), NAMES[2]: flat(1.6)}
 @pytest.mark.parametrize("seed", range(3))
 def test_other_work_that_hits_the_best_the_hardest_does_not_count(lowering: Alternatives, when: str, seed: int) -> None:
     slowed = {NAMES[0]: 1.8, NAMES[1]: 1.3, NAMES[2]: 1.3}
-    busy, said = BUSY[when]
-    made = placer(
+    busy, note = BUSY[when]
+    search = placer(
         lowering, TableRunnerFactory(PREFERRED, busy=busy, slowed=slowed, draw=random.Random(seed)), budget=60.0
     )
-    found = made.place()
-    assert found.placement.chosen == NAMES[0]
-    assert not made.was_disturbed
-    assert found.placement.plans[0].cost == pytest.approx(BLOCKS * 1.0, rel=0.1)
-    assert said in "\n".join(found.placement.lines())
+    chosen = search.place()
+    assert chosen.placement.chosen == NAMES[0]
+    assert not search.was_disturbed
+    assert chosen.placement.plans[0].cost == pytest.approx(BLOCKS * 1.0, rel=0.1)
+    assert note in "\n".join(chosen.placement.lines())
 
 
 def test_what_looked_best_has_to_win_once_more(lowering: Alternatives) -> None:
-    """Also where nothing tells that other work had the cores."""
+    """Also without a sign that other processes used the cores."""
     factory = TableRunnerFactory(PREFERRED, busy=lambda now: now < 1.5, slowed={NAMES[0]: 1.5}, tells=False)
-    found = placed(lowering, factory)
-    assert found.placement.chosen == NAMES[0]
+    chosen = choose_plan(lowering, factory)
+    assert chosen.placement.chosen == NAMES[0]
     assert [t.name for t in factory.opened].count(NAMES[0]) == 2
 
 
 def test_where_other_work_never_ends_that_is_said_and_nothing_is_kept(lowering: Alternatives) -> None:
-    """Each program had the cores for itself once."""
-    turns = iter(range(10**6))
-    factory = TableRunnerFactory(PREFERRED, busy=lambda now: next(turns) > 8, slowed={NAMES[0]: 1.5})
+    """Each program had all cores once."""
+    rounds = iter(range(10**6))
+    factory = TableRunnerFactory(PREFERRED, busy=lambda now: next(rounds) > 8, slowed={NAMES[0]: 1.5})
     memory = Memory()
-    made = placer(lowering, factory, known=memory, budget=60.0)
-    found = made.place()
-    assert found.placement.chosen == NAMES[0]
-    assert made.was_disturbed
-    assert found.placement.busy.startswith("other work had the cores all the time")
+    search = placer(lowering, factory, known=memory, budget=60.0)
+    chosen = search.place()
+    assert chosen.placement.chosen == NAMES[0]
+    assert search.was_disturbed
+    assert chosen.placement.busy.startswith("other work had the cores all the time")
     assert not memory.known
     assert factory.now < 60 * 1.1
 
 
 @dataclass
 class Slow(TableRunnerFactory):
-    """A bench on which one thing takes long: what a program is asked for -> seconds."""
+    """A factory with one slow step: name of the step -> seconds."""
 
     takes: Mapping[str, float] = field(default_factory=dict)
 
@@ -385,8 +390,8 @@ class SlowRunner(TableRunner):
         return []
 
 
-class Asking(Looked):
-    """An examiner that asks each program for its outputs."""
+class OutputComparator(TableComparator):
+    """A comparator that requests the outputs of each program."""
 
     def __call__(self, runners: Mapping[str, ProgramRunner], programs: Mapping[str, Program]) -> AccuracyResult:
         failed = {}
@@ -400,17 +405,17 @@ class Asking(Looked):
 
 @pytest.mark.parametrize("what", ["seat", "ready", "turn", "outputs"])
 def test_measuring_ends_with_the_budget_and_what_one_program_does_then(lowering, what) -> None:
-    """Whatever takes long: starting processes, their first answers, looking at results, a turn."""
+    """The slow step may be the start of a process, its first answer, the comparison of results, or a round."""
     factory = Slow({n: [1.0] * BLOCKS for n in NAMES}, takes={what: 7.0})
-    found = placed(lowering, factory, Asking(), budget=10.0).placement
+    chosen = choose_plan(lowering, factory, OutputComparator(), budget=10.0).placement
     assert factory.now < 10 + 7 + 1
-    assert found.chosen == NAMES[0]
-    told = " ".join((*found.not_tried, *(p.why for p in found.plans)))
-    assert "the budget was over" in told
+    assert chosen.chosen == NAMES[0]
+    notes = " ".join((*chosen.not_tried, *(p.why for p in chosen.plans)))
+    assert "the budget was over" in notes
 
 
 def test_what_there_was_no_time_for_is_taken_before_what_failed(lowering) -> None:
-    """The first hangs until the budget is over; the second had no time, and nothing is known against it."""
+    """The first program hangs until the budget is over. The second has no time, so it has not failed."""
 
     @dataclass
     class Hanging(TableRunnerFactory):
@@ -423,9 +428,9 @@ def test_what_there_was_no_time_for_is_taken_before_what_failed(lowering) -> Non
             self.factory.now += 20
             raise TrialFailed("gave no answer in 20 s")
 
-    found = placed(lowering, Hanging({n: [1.0] * BLOCKS for n in NAMES}), budget=10.0).placement
-    assert found.chosen == NAMES[1]
-    why = {p.name: p.why for p in found.plans}
+    chosen = choose_plan(lowering, Hanging({n: [1.0] * BLOCKS for n in NAMES}), budget=10.0).placement
+    assert chosen.chosen == NAMES[1]
+    why = {p.name: p.why for p in chosen.plans}
     assert why[NAMES[0]] == "gave no answer in 20 s"
     assert why[NAMES[1]] == "the budget was over before it ran"
 
@@ -434,7 +439,7 @@ def test_what_is_spent_before_is_of_the_budget(lowering) -> None:
     factory = TableRunnerFactory({n: [1.0] * BLOCKS for n in NAMES})
     candidates = [Candidate(name, name, lowering) for name in factory.table]
     late = Placer(
-        Task("forward", candidates, "latency", 10.0), factory, Looked(), clock=factory.clock, late=11.0
+        Task("forward", candidates, "latency", 10.0), factory, TableComparator(), clock=factory.clock, late=11.0
     ).place()
     assert not factory.opened
     assert late.placement.spent >= 11

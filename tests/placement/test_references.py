@@ -37,9 +37,9 @@ def config(bound: float | None, **sections: Any) -> dict[str, Any]:
 
 
 def decibels(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    found = difference([actual], [expected])
-    assert found is not None
-    return found.sqnr_db
+    figures = difference([actual], [expected])
+    assert figures is not None
+    return figures.sqnr_db
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +86,12 @@ def test_without_a_bound_results_are_those_of_the_program_itself(static: dict[st
 
 
 def test_another_machine_measures_against_the_float_program_too(static: dict[str, str], tmp_path: Path) -> None:
-    given = {"config": config(70.0, quantization=static), "cache": False}
-    noise = decibels(delegate.to_backend(FLOAT, **given, bundle=tmp_path / "b")(X), model()(X))
+    settings = {"config": config(70.0, quantization=static), "cache": False}
+    noise = decibels(delegate.to_backend(FLOAT, **settings, bundle=tmp_path / "b")(X), model()(X))
     costs = measure(tmp_path / "b", budget=60)
     assert {p.sqnr_db for p in costs.methods["forward"].programs.values() if p.sqnr_db is not None}
-    for found in costs.methods["forward"].programs.values():
-        assert found.sqnr_db == pytest.approx(noise, abs=1)
+    for costs_of_program in costs.methods["forward"].programs.values():
+        assert costs_of_program.sqnr_db == pytest.approx(noise, abs=1)
 
 
 def test_a_kept_choice_is_of_its_reference(

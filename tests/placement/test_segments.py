@@ -1,4 +1,4 @@
-"""Stretches hold every node once, in order, and end where models are narrow."""
+"""Test that segments have every node once, in order, and end at narrow places."""
 
 from __future__ import annotations
 
@@ -63,20 +63,20 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("most", [1, 5, 12])
-def test_every_node_is_in_one_stretch(name: str, most: int) -> None:
+def test_every_node_is_in_one_segment(name: str, most: int) -> None:
     program = MODELS[name]()
-    found = split_into_segments(program, most)
-    assert 1 <= len(found) <= most
-    assert [node for s in found for node in s.nodes] == [identity(n) for n in program.graph.nodes if is_compute(n)]
-    assert all(s.nodes for s in found)
-    assert all(number > max(s.after, default=-1) for number, s in enumerate(found))
+    segments = split_into_segments(program, most)
+    assert 1 <= len(segments) <= most
+    assert [node for s in segments for node in s.nodes] == [identity(n) for n in program.graph.nodes if is_compute(n)]
+    assert all(s.nodes for s in segments)
+    assert all(number > max(s.after, default=-1) for number, s in enumerate(segments))
 
 
 def test_cuts_are_between_blocks() -> None:
-    found = split_into_segments(MODELS["blocks"](), 5)
-    assert [s.name for s in found] == [f"{i}.up to {i}" for i in range(5)]
-    assert [s.bytes_in for s in found] == [0, *[4 * 16 * 4] * 4]  # and not the 64 within a block
-    assert [s.after for s in found] == [(), (0,), (1,), (2,), (3,)]
+    segments = split_into_segments(MODELS["blocks"](), 5)
+    assert [s.name for s in segments] == [f"{i}.up to {i}" for i in range(5)]
+    assert [s.bytes_in for s in segments] == [0, *[4 * 16 * 4] * 4]  # and not the 64 within a block
+    assert [s.after for s in segments] == [(), (0,), (1,), (2,), (3,)]
 
 
 def test_a_digest_tells_what_is_computed_and_nothing_else() -> None:
@@ -95,10 +95,10 @@ def test_a_digest_tells_what_is_computed_and_nothing_else() -> None:
 
     first, second = MODELS["blocks"](), edge(Other(), torch.randn(4, 8))
     known = {segment_digest(first, s) for s in split_into_segments(first, 5)}
-    found = split_into_segments(second, 5)
+    segments = split_into_segments(second, 5)
     assert len(known) == 1  # all blocks are alike
-    assert known & {segment_digest(second, s) for s in found}
-    assert len(found) == len({s.nodes for s in found}) > 1
+    assert known & {segment_digest(second, s) for s in segments}
+    assert len(segments) == len({s.nodes for s in segments}) > 1
     larger = edge(nn.Sequential(*(Block() for _ in range(5))), torch.randn(6, 16))
     assert known.isdisjoint(segment_digest(larger, s) for s in split_into_segments(larger, 5))
     assert len(segment_digest(MODELS["looping"](), split_into_segments(MODELS["looping"]())[0])) == 64
@@ -112,22 +112,22 @@ def test_graphs_of_control_flow_go_with_their_call() -> None:
 
 def test_a_plan_is_composed_of_others() -> None:
     program = MODELS["blocks"]()
-    found = split_into_segments(program, 5)
-    nodes = [node for s in found for node in s.nodes]
+    segments = split_into_segments(program, 5)
+    nodes = [node for s in segments for node in s.nodes]
     plans = {
         name: SavedPlan((SavedPartition("forward", f"{name}_0", name, tuple(nodes)),), ("aten.linear.default",))
         for name in ("a", "b")
     }
-    made = compose_segments(plans, found, ["a", "a", "b", "b", "a"])
-    assert [(p.backend, p.nodes) for p in made.partitions] == [
-        ("a", (*found[0].nodes, *found[1].nodes)),
-        ("b", (*found[2].nodes, *found[3].nodes)),
-        ("a", found[4].nodes),
+    plan = compose_segments(plans, segments, ["a", "a", "b", "b", "a"])
+    assert [(p.backend, p.nodes) for p in plan.partitions] == [
+        ("a", (*segments[0].nodes, *segments[1].nodes)),
+        ("b", (*segments[2].nodes, *segments[3].nodes)),
+        ("a", segments[4].nodes),
     ]
-    assert len({p.name for p in made.partitions}) == 3
-    assert made.whole == ("aten.linear.default",)
-    apart = compose_segments(plans, found, ["a"] * 5, separate=range(5))
-    assert [p.nodes for p in apart.partitions] == [s.nodes for s in found]
+    assert len({p.name for p in plan.partitions}) == 3
+    assert plan.whole == ("aten.linear.default",)
+    separate = compose_segments(plans, segments, ["a"] * 5, separate=range(5))
+    assert [p.nodes for p in separate.partitions] == [s.nodes for s in segments]
 
 
 @pytest.mark.parametrize("choice", ["one,one,one,one,one", "one,one,two,two,one", "two,one,two,one,two"])
@@ -139,11 +139,11 @@ def test_a_composed_plan_is_lowered_as_it_says(choice: str) -> None:
     names = [f"xnnpack:{name}" for name in choice.split(",")]
     first = delegate.to_backend(exported, config=config).plan
     second = delegate.to_backend(exported, config={"backends": ["xnnpack:two", "xnnpack:one"]}).plan
-    found = split_into_segments(
+    segments = split_into_segments(
         identify(optimize(to_edge(exported, name="forward", preserve_ops=frozenset(first.whole or ())))), 5
     )
-    wanted = compose_segments({"xnnpack:one": first, "xnnpack:two": second}, found, names)
-    program = delegate.to_backend(exported, config=config, plan=wanted)
-    assert program.plan.places() == wanted.places()
-    assert [p.backend for p in program.plan.partitions] == [p.backend for p in wanted.partitions]
+    plan = compose_segments({"xnnpack:one": first, "xnnpack:two": second}, segments, names)
+    program = delegate.to_backend(exported, config=config, plan=plan)
+    assert program.plan.places() == plan.places()
+    assert [p.backend for p in program.plan.partitions] == [p.backend for p in plan.partitions]
     assert_same(program(x), module(x))

@@ -36,7 +36,7 @@ from delegate.placement.trials import ProgramRunner, RoundResult, Trial, TrialFa
 from delegate.program.model import Structure, StructuredCall
 from delegate.report import Report
 from delegate.testing import assert_same
-from tests.placement.test_stretches import Block
+from tests.placement.test_segments import Block
 from tests.plugins import Site, site  # noqa: F401 - a fixture
 
 MODEL = Block().eval()
@@ -256,20 +256,20 @@ def test_the_same_lowering_writes_the_same_bundle(exported: Any, bundle: Path, t
 
 
 class Drawing:
-    """A bench whose programs take what is drawn; one fails in a turn."""
+    """A factory of programs with random costs; one fails in a round."""
 
     def __init__(self, seed: int) -> None:
         self.draw, self.means = random.Random(seed), {}
 
     def start(self, trial: Trial) -> ProgramRunner:
         mean, fails = self.draw.uniform(1, 1.3), self.draw.choice([1000, 1000, 4])
-        factory, turns = self, iter(range(10_000))
+        factory, calls = self, iter(range(10_000))
 
         class Drawn:
             def ready(self) -> None: ...
             def close(self) -> None: ...
             def measure_round(self) -> RoundResult:
-                if next(turns) == fails:
+                if next(calls) == fails:
                     raise TrialFailed("was killed by SIGSEGV while measured")
                 return RoundResult(mean * factory.draw.uniform(1, 1.2))
 
@@ -659,7 +659,7 @@ def test_arguments_that_contradict_each_other(exported: Any, bundle: Path, tmp_p
     assert "Missing option '--output'" in done.output
 
 
-def test_the_fastest_are_asked_about_stretches_whatever_their_place_in_the_list(tmp_path: Path) -> None:
+def test_segments_are_measured_on_the_fastest_whatever_their_place_in_the_list(tmp_path: Path) -> None:
     """The first bundle cuts for the first four, the next one for those that turned out to be the fastest."""
     names = [f"xnnpack:{letter}" for letter in "abcde"]
     config = {"backends": [{"name": name, "options": {"threads": 1}} for name in names]}
