@@ -20,7 +20,7 @@ from torch.fx.passes.operator_support import create_op_support
 from delegate.backends.aot import Claim, PreprocessResult
 from delegate.edge.program import EdgeInput, EdgeProgram
 from delegate.partitioner.capability import Capability
-from delegate.partitioner.cut import LoweredDelegate, lower, regions
+from delegate.partitioner.extraction import LoweredDelegate, lower, regions
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from delegate.backends.aot import PreprocessResult
 from delegate.backends.region import Region
 from delegate.backends.structure import structure
-from delegate.edge.keys import NoKey, digests_of, known_of_sizes
+from delegate.edge.keys import NotCacheable, digests_of, known_of_sizes
 from delegate.edge.node import tensors
 
 
@@ -23,7 +23,7 @@ def region_key(region: Region) -> str | None:
     """
     try:
         digests = digests_of(region.constants.values())
-    except NoKey:
+    except NotCacheable:
         return None
     made = structure(region, lambda constant: digests[id(constant)])
     return hashlib.sha256(repr((made, sorted(set(known_of_sizes(_sizes(region)))))).encode()).hexdigest()

@@ -20,6 +20,8 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._mode_utils import no_dispatch
 
+import delegate.edge.cached_attention  # registers its operator
+import delegate.edge.operators  # noqa: F401  registers quantized_decomposed
 from delegate.backends.aot import PreprocessResult
 from delegate.backends.region import ClaimedPattern, Region
 from delegate.edge.program import META_VALUE

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from delegate.edge.graphs import KEPT_METADATA, META_IDENTITY
+from delegate.edge.graphs import META_IDENTITY, PRESERVED_METADATA
 from delegate.edge.node import META_CONSTANT, draws, is_static, tensors
 from delegate.edge.program import META_VALUE, EdgeProgram
 
@@ -25,7 +25,9 @@ def fake_mode(nodes: Iterable[Node]) -> FakeTensorMode | None:
 
 def inherited(node: Node) -> dict[str, Any]:
     """The metadata that a node made out of this one takes over: all but its value."""
-    return {key: node.meta[key] for key in KEPT_METADATA if key in node.meta and key not in (META_VALUE, META_IDENTITY)}
+    return {
+        key: node.meta[key] for key in PRESERVED_METADATA if key in node.meta and key not in (META_VALUE, META_IDENTITY)
+    }
 
 
 def fake_result(node: Node) -> Any:

@@ -21,7 +21,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_sy
 from torch.fx.node import map_arg
 
 from delegate.edge.build import fake_mode, inherited
-from delegate.edge.corrected import corrected
+from delegate.edge.decomposition_overrides import override_decompositions
 from delegate.edge.functional import functionalize
 from delegate.edge.graphs import CHECKS
 from delegate.edge.node import SYMBOLIC, describe, results_used, shape_text, symbolic_numbers
@@ -36,7 +36,7 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 @functools.cache
 def core_decompositions(preserve_ops: Set[str] = frozenset()) -> Table:
     """Torch's decompositions to core ATen, without those of the operators to keep whole."""
-    table = corrected(dict(torch.export.default_decompositions()))
+    table = override_decompositions(dict(torch.export.default_decompositions()))
     return {op: how for op, how in table.items() if str(op) not in preserve_ops}
 
 

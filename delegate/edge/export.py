@@ -19,12 +19,12 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from delegate.edge.associative_scan import lower_associative_scans
 from delegate.edge.decompose import Decomposer, compound_nodes, core_decompositions
+from delegate.edge.dynamic_index import index_by_tensors
 from delegate.edge.flex_attention import lower_flex_attention
 from delegate.edge.functional import functionalize
 from delegate.edge.graphs import drop_unused, remove_checks, trim_metadata
 from delegate.edge.inline import NotSimple, inlined
 from delegate.edge.node import META_CONSTANT, tensors
-from delegate.edge.places import index_by_tensors
 from delegate.edge.program import EdgeProgram
 from delegate.edge.signature import Signature, read_signature
 from delegate.edge.training import warn_of_training
@@ -52,11 +52,11 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
     warn_of_training(ep.graph, name)
     ep = _of_plain_tensors(ep)
     try:
-        module, signature, asserted = _quick(ep, decomposer)
+        module, signature, asserted = _fast_path(ep, decomposer)
         ranges = ep.range_constraints
     except (NotSimple, LoweringError) as why:
         logger.info("%s goes the long way through torch: %s", name, why)
-        module, signature, asserted, ranges = _thorough(ep, decomposer, name)
+        module, signature, asserted, ranges = _slow_path(ep, decomposer, name)
     signature = _with_lasting_names(module, signature, [spec.arg.name for spec in ep.graph_signature.input_specs])
     drop_unused(module.graph)
     _refuse_absent_data(signature)
@@ -147,7 +147,7 @@ def _refuse_shared_states(signature: Signature, graph: Graph) -> None:
             )
 
 
-def _quick(ep: ExportedProgram, decomposer: Decomposer) -> tuple[GraphModule, Signature, list[torch.SymBool]]:
+def _fast_path(ep: ExportedProgram, decomposer: Decomposer) -> tuple[GraphModule, Signature, list[torch.SymBool]]:
     """Rewrites node by node: several times faster than tracing the whole program anew."""
     signature = read_signature(ep)
     graph = inlined(ep.graph_module)
@@ -195,7 +195,7 @@ def _with_writes(
     return signature.mutating([p.name for p in buffers], [p.name for p in inputs])
 
 
-def _thorough(
+def _slow_path(
     ep: ExportedProgram, decomposer: Decomposer, name: str
 ) -> tuple[GraphModule, Signature, list[torch.SymBool], Mapping[Any, Any]]:
     """Torch's own functionalisation and decomposition of the whole program; its ranges have symbols of their own."""

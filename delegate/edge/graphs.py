@@ -32,7 +32,7 @@ CHECKS = frozenset(
 )
 META_IDENTITY = "identity"  # node.meta key of the name that stays the same from run to run, see `edge.identity`
 META_ORIGIN = "origin"  # node.meta key of nodes that a whole operator was taken apart into: the name of its node
-KEPT_METADATA = (META_VALUE, "nn_module_stack", "stack_trace", "custom", META_IDENTITY, META_ORIGIN)
+PRESERVED_METADATA = (META_VALUE, "nn_module_stack", "stack_trace", "custom", META_IDENTITY, META_ORIGIN)
 _ASSERTIONS = frozenset({"aten._assert_scalar.default", "aten._functional_assert_scalar.default"})
 
 
@@ -98,7 +98,7 @@ def drop_unused(graph: Graph) -> int:
 def trim_metadata(graph: Graph) -> None:
     """Keep of each node's metadata only what is read later, in place."""
     for node in graph.nodes:
-        node.meta = {key: node.meta[key] for key in KEPT_METADATA if key in node.meta}
+        node.meta = {key: node.meta[key] for key in PRESERVED_METADATA if key in node.meta}
 
 
 def call(target: Any, args: Any, kwargs: Any) -> Any:

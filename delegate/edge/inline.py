@@ -7,7 +7,7 @@ from typing import Any
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from delegate.edge.graphs import KEPT_METADATA
+from delegate.edge.graphs import PRESERVED_METADATA
 
 _VMAP = "torch._functorch.predispatch"  # where torch has the calls that begin and end a vmap
 
@@ -65,4 +65,4 @@ def _region(node: Node) -> tuple[Any, tuple[Any, ...]] | None:
 
 
 def _kept(node: Node) -> dict[str, Any]:
-    return {key: node.meta[key] for key in KEPT_METADATA if key in node.meta}
+    return {key: node.meta[key] for key in PRESERVED_METADATA if key in node.meta}

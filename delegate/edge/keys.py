@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from torch.utils._pytree import TreeSpec
 
 from delegate.edge.constants import raw_bytes
-from delegate.edge.graphs import KEPT_METADATA
+from delegate.edge.graphs import PRESERVED_METADATA
 from delegate.edge.node import SYMBOLIC, source_line
 from delegate.edge.program import META_VALUE
 from delegate.program.segments import checksums
@@ -23,24 +23,24 @@ from delegate.program.segments import checksums
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format)
 # Whose decompositions come with distributions whose versions are known; those of others may be anybody's code.
 _NAMESPACES = frozenset({"aten", "prims", "quantized_decomposed", "torchao"})
-_PLAIN_METADATA = sorted({*KEPT_METADATA} - {META_VALUE, "nn_module_stack", "stack_trace"})
+_PLAIN_METADATA = sorted({*PRESERVED_METADATA} - {META_VALUE, "nn_module_stack", "stack_trace"})
 _FUNCTIONS = ("torch", "_operator", "operator", "math", "builtins")
 
 
-class NoKey(Exception):
+class NotCacheable(Exception):
     """What something depends on cannot be told, so nothing of it is to be kept."""
 
 
 def digests_of(constants: Iterable[torch.Tensor]) -> dict[int, tuple[Any, ...]]:
-    """The identity of a constant -> what it holds; raises NoKey where its bytes cannot be read, as of a sparse one."""
-    found = {id(value): value for value in constants}
+    """Return dtype, shape and digest of constants by `id`; raises NotCacheable for a sparse one or similar."""
+    tensors = {id(value): value for value in constants}
     try:
-        digests = checksums([raw_bytes(value).data for value in found.values()])
+        digests = checksums([raw_bytes(value).data for value in tensors.values()])
     except (RuntimeError, TypeError, NotImplementedError) as error:
-        raise NoKey from error
+        raise NotCacheable from error
     return {
         key: (str(value.dtype), tuple(value.shape), digest)
-        for (key, value), digest in zip(found.items(), digests, strict=True)
+        for (key, value), digest in zip(tensors.items(), digests, strict=True)
     }
 
 
@@ -66,7 +66,7 @@ def exported_key(programs: Mapping[str, ExportedProgram]) -> str:
     What only reports tell of a node (source line, module) is in it, too.
 
     Raises:
-        NoKey: a program holds what may differ while its text is the same: operators and classes of others.
+        NotCacheable: a program holds what may differ while its text is the same: operators and classes of others.
     """
     held = {name: _held(ep) for name, ep in programs.items()}
     digests = digests_of(value for tensors in held.values() for value in tensors.values())
@@ -86,7 +86,7 @@ def _held(ep: ExportedProgram) -> dict[str, torch.Tensor]:
     targets = [spec.target for spec in ep.graph_signature.input_specs if spec.target is not None]
     found = {target: ep.state_dict.get(target, ep.constants.get(target)) for target in targets}
     if not all(type(value) in (torch.Tensor, Parameter) for value in found.values()):
-        raise NoKey  # of subclasses of Tensor and of objects nobody knows what they hold
+        raise NotCacheable  # of subclasses of Tensor and of objects nobody knows what they hold
     return {target: value for target, value in found.items() if isinstance(value, torch.Tensor)}
 
 
@@ -136,12 +136,12 @@ def _target(node: Node, module: GraphModule) -> Any:
             return "body", _graph(value)
         if type(value) in (torch.Tensor, Parameter):
             return "tensor", digests_of([value])[id(value)], tuple(value.stride())
-        raise NoKey
+        raise NotCacheable
     return _argument(node.target)
 
 
 def _argument(value: Any) -> Any:
-    """What stands in a graph as plain values, with their types; raises NoKey for what is none."""
+    """What stands in a graph as plain values, with their types; raises NotCacheable for what is none."""
     match value:
         case list() | tuple():
             parts: Any = [_argument(item) for item in value]
@@ -172,7 +172,7 @@ def _text(value: Any) -> str:
         case _ if value is None or type(value) in _PLAIN:
             text = repr(value)
         case _:
-            raise NoKey
+            raise NotCacheable
     return text
 
 

@@ -1,4 +1,4 @@
-"""What the partitions of devices copy from and to the host in a call, and what stays in the device's memory."""
+"""The bytes that partitions on devices copy from and to the host in a call, and the tensors that stay on the device."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import replace
 
 from delegate.backends.aot import Region
 from delegate.edge.node import nbytes
-from delegate.partitioner.cut import LoweredProgram
+from delegate.partitioner.extraction import LoweredProgram
 from delegate.program.blocks import walk
 from delegate.program.lifetimes import reads
-from delegate.program.model import COPY_ACROSS, DelegateCall, Home, KernelCall, Method, Program
+from delegate.program.model import COPY_ACROSS, DelegateCall, KernelCall, Method, Program, StorageKind
 from delegate.program.stages import depends_on_data
 from delegate.report import PartitionReport, Report
 
 
 def with_device_copies(report: Report, program: Program, lowered: Iterable[LoweredProgram]) -> Report:
-    """The report with the copies of every partition on a device; what several share counts for the first.
+    """Add the copies of every partition on a device to the report; the first partition counts shared copies.
 
     Args:
         report: of the program.
         program: emitted.
-        lowered: what it was made of, whose partitions know their tensors; dynamic sizes as they were at export.
+        lowered: the methods of the program, for the tensors of partitions; dynamic sizes are those of the export.
     """
     if not program.spaces:
         return report
@@ -35,7 +35,7 @@ def with_device_copies(report: Report, program: Program, lowered: Iterable[Lower
         on_device = [c for c in calls if isinstance(c, DelegateCall) and program.delegates[c.delegate].space]
         for call in on_device:
             spec = program.delegates[call.delegate]
-            stated = _stated(partitions[spec.name], method, call, regions[spec.name], fetched, uploaded)
+            stated = _with_copies(partitions[spec.name], method, call, regions[spec.name], fetched, uploaded)
             uploaded.difference_update(call.inputs)
             partitions[spec.name] = replace(stated, space=program.spaces[spec.space - 1].name)
         if len(on_device) > 1 and depends_on_data(method):
@@ -43,7 +43,7 @@ def with_device_copies(report: Report, program: Program, lowered: Iterable[Lower
     return replace(report, partitions=tuple(partitions.values()), notes=tuple(notes))
 
 
-def _stated(
+def _with_copies(
     partition: PartitionReport,
     method: Method,
     call: DelegateCall,
@@ -51,7 +51,7 @@ def _stated(
     fetched: set[int],
     uploaded: set[int],
 ) -> PartitionReport:
-    """The partition with its copies, where `fetched` values go to the host and `uploaded` ones come for it."""
+    """Add the copies to one partition; `fetched` values are copied to the host, `uploaded` ones to the device."""
     inputs = list(zip(region.inputs, call.inputs, strict=True))
     outputs = list(zip(region.outputs, call.outputs, strict=True))
     return replace(
@@ -64,4 +64,4 @@ def _stated(
 
 def _stays(method: Method, index: int) -> bool:
     storage = method.values[index].storage
-    return storage.home is Home.ARENA and storage.index > 0
+    return storage.kind is StorageKind.ARENA and storage.index > 0

@@ -1,4 +1,4 @@
-"""The user's own names of dynamic dimensions, such as "batch" of `Dim("batch")`, for messages."""
+"""Names of dynamic dimensions for messages, such as "batch" of `Dim("batch")`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import sympy
 from torch._dynamo.source import ConstantSource
 
 
-def dim_name(size: Any, given: str = "") -> str:
-    """The name of a symbolic size: with the names of `torch.export.Dim` where torch still knows them, else torch's.
+def dim_name(size: Any, default: str = "") -> str:
+    """Return the name of a symbolic size: with the names of `torch.export.Dim` if torch still has them, else torch's.
 
-    torch forgets them where a program was saved as .pt2 and loaded again.
+    A program that was saved as .pt2 and loaded again has lost them.
 
     Args:
         size: the symbolic size.
-        given: what to call a size that is a symbol without a name, e.g. "x.shape[0]".
+        default: the name of a symbol without a name, e.g. "x.shape[0]".
     """
     expr = size.node.expr
     shape_env = size.node.shape_env
     names = {s: _symbol_name(s, shape_env) for s in expr.free_symbols}
-    if given and names.get(expr) == str(expr):
-        return given
+    if default and names.get(expr) == str(expr):
+        return default
     return str(expr.xreplace({s: sympy.Symbol(name) for s, name in names.items()}))
 
 

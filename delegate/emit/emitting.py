@@ -6,13 +6,13 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from delegate.emit.device_memory import assign_device_memory
 from delegate.emit.fallback import emit_fallback
 from delegate.emit.method import emit_method
-from delegate.emit.parallel import run_together
+from delegate.emit.parallel import form_parallel_regions
 from delegate.emit.shared import SharedTables
-from delegate.emit.spaces import keep_on_devices
 from delegate.errors import LoweringError
-from delegate.partitioner.cut import LoweredProgram
+from delegate.partitioner.extraction import LoweredProgram
 from delegate.program.model import Method, Program
 from delegate.program.stages import depends_on_data
 from delegate.program.verifier import verify
@@ -31,28 +31,28 @@ def emit(
     on_fallback: str = "warn",
     tell: Callable[[str], None] = warnings.warn,
 ) -> Program:
-    """The program of these methods, without a report.
+    """Return the program of these methods, without a report.
 
-    Memory is planned here: for the largest sizes where they are symbolic and have bounds. Where they have none, or
-    depend on data, the runtime plans it.
+    Memory is planned for the largest sizes if symbolic sizes have bounds. If they have none, or depend on data, the
+    runtime plans the memory.
 
     Args:
         methods: lowered.
-        kernels: that run what no backend took.
-        keep: backends whose partitions are emitted in kernels too; whether one that no kernels can run is an error,
-            else it is left without.
-        on_fallback: what happens when a fallback is used: "allow", "warn" or "error".
-        tell: is given a sentence on each thing that the exports assumed and the program does not check.
+        kernels: that run the nodes outside of partitions.
+        keep: backends whose partitions get fallbacks. True raises an error if no kernels can run a partition; False
+            skips its fallback.
+        on_fallback: effect of a fallback that runs: "allow", "warn" or "error".
+        tell: called with a sentence for each assumption of the exports that the program does not check.
 
     Raises:
         LoweringError: see `emit_method` and `emit_fallback`.
-        PartitionError: see `run_together`.
+        PartitionError: see `form_parallel_regions`.
     """
     shared = SharedTables()
-    made = [keep_on_devices(emit_method(lowered, shared, kernels), shared) for lowered in methods]
+    emitted = [assign_device_memory(emit_method(lowered, shared, kernels), shared) for lowered in methods]
     fallbacks = _fallbacks(methods, shared, kernels, keep)
     program = Program(
-        methods=tuple(made),
+        methods=tuple(emitted),
         operators=tuple(shared.operators),
         constants=tuple(shared.constants),
         states=tuple(shared.states),
@@ -61,13 +61,15 @@ def emit(
         on_fallback=on_fallback,
         spaces=tuple(shared.spaces),
     )
-    made = [run_together(program, m, part.together, kernels) for m, part in zip(made, methods, strict=True)]
+    emitted = [
+        form_parallel_regions(program, m, part.together, kernels) for m, part in zip(emitted, methods, strict=True)
+    ]
     planned = program._replace(
-        methods=tuple(_planned(program, m, kernels) for m in made),
+        methods=tuple(_planned(program, m, kernels) for m in emitted),
         fallbacks=tuple(_planned(program, m, kernels) for m in fallbacks),
     )
     verify(planned)
-    for sentence in shared.told:
+    for sentence in shared.warnings:
         tell(sentence)
     return planned
 
@@ -75,9 +77,9 @@ def emit(
 def _fallbacks(
     methods: Iterable[LoweredProgram], shared: SharedTables, kernels: Kernels, keep: Mapping[str, bool]
 ) -> list[Method]:
-    """Methods in kernels for the delegates of these backends, which are told of them."""
+    """Return the fallback methods of the delegates of these backends; set them in the delegates' specs."""
     regions = {name: (d.region, m.program.range_constraints) for m in methods for name, d in m.delegates.items()}
-    made: list[Method] = []
+    fallbacks: list[Method] = []
     for number, spec in enumerate(shared.delegates):
         if spec.backend not in keep:
             continue
@@ -87,11 +89,11 @@ def _fallbacks(
         except LoweringError:
             if keep[spec.backend]:
                 raise
-            shared.cut_back(mark)
+            shared.rollback(mark)
             continue
-        shared.delegates[number] = spec._replace(fallback=len(made))
-        made.append(method)
-    return made
+        shared.delegates[number] = spec._replace(fallback=len(fallbacks))
+        fallbacks.append(method)
+    return fallbacks
 
 
 def _planned(program: Program, method: Method, kernels: Kernels) -> Method:

@@ -1,4 +1,4 @@
-"""The fallback of a partition: its region as a hidden method on kernels, for where its delegate cannot run."""
+"""The fallback of a partition: its region as a hidden method on kernels, for machines that cannot run its delegate."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from delegate.emit.method import emit_method
 from delegate.emit.runnable import compounds_without_kernel
 from delegate.emit.shared import SharedTables
 from delegate.errors import LoweringError
-from delegate.partitioner.cut import LoweredProgram
+from delegate.partitioner.extraction import LoweredProgram
 from delegate.program.model import Method
 from delegate.runtime.kernels import Kernels
 
 
 def emit_fallback(region: Region, ranges: Mapping[Any, Any], shared: SharedTables, kernels: Kernels) -> Method:
-    """The method that takes and gives what the region's delegate does, its memory not planned yet.
+    """Return a method with the inputs and outputs of the region's delegate, without planned memory.
 
     Args:
-        region: left as it is.
-        ranges: torch's range constraints of the program that it was cut from.
+        region: not changed.
+        ranges: torch's range constraints of the program of the region.
         shared: of the program; the fallback shares constants with its methods.
-        kernels: that it will run on. Compound operators that none of them runs are decomposed.
+        kernels: that run the fallback. Compound operators without a kernel are decomposed.
 
     Raises:
         LoweringError: an operator has no kernel, or a size cannot be known from the shapes of the region's inputs.
@@ -46,7 +46,7 @@ def emit_fallback(region: Region, ranges: Mapping[Any, Any], shared: SharedTable
 
 
 def _program(region: Region, ranges: Mapping[Any, Any]) -> EdgeProgram:
-    """A copy of the region as a program: constants first, as in every program."""
+    """Return a copy of the region as a program; constants come first, as in every program."""
     graph, _ = extracted((*region.constants, *region.inputs), region.calls, region.outputs)
     return EdgeProgram(
         name=region.name,

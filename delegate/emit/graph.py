@@ -1,4 +1,4 @@
-"""One fx graph -> instructions. It serves the method's own graph and every graph inside it."""
+"""One fx graph -> instructions, for the method's own graph and for every graph inside it."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from torch.fx import Graph, Node
 from delegate.edge.control_flow import control_flow
 from delegate.edge.node import arguments, describe, op_name, tensors
 from delegate.emit.blocks import emit_control_flow
-from delegate.emit.emission import Emission
-from delegate.emit.joined import Joined
+from delegate.emit.graph_builder import GraphBuilder
 from delegate.emit.numbers import emit_full, is_computed, with_tensors
+from delegate.emit.qdq_fusion import FusedNodes
 from delegate.emit.tables import Tables
 from delegate.errors import LoweringError
-from delegate.partitioner.cut import LoweredDelegate, call_delegate
+from delegate.partitioner.extraction import LoweredDelegate, call_delegate
 from delegate.program.model import DelegateCall
 
 _ELEMENT = "aten._local_scalar_dense.default"  # the number that a tensor of one element holds
 
 
-class GraphEmitter(Emission):
-    """Turns the nodes of a graph into instructions, in order.
+class GraphEmitter(GraphBuilder):
+    """An emitter of a graph's nodes as instructions, in order.
 
     Args:
         tables: of the method.
         delegates: the lowered partitions, by name.
-        placed: gives the value of a placeholder when it is first used; only its index counts.
-        reads_data: whether sizes and numbers may depend on data here: not inside control flow.
+        placed: returns the index of a placeholder's value when it is first used.
+        reads_data: True if sizes and numbers may depend on data, False inside control flow.
     """
 
     def __init__(
@@ -44,32 +44,31 @@ class GraphEmitter(Emission):
     ) -> None:
         super().__init__(tables, placed, reads_data=reads_data)
         self.delegates = delegates
-        self._joined = Joined()
+        self._fused = FusedNodes()
 
     def emit(self, graph: Graph) -> Sequence[Any]:
-        """Emit all nodes; gives the graph's results, as they stand in its output node.
+        """Emit all nodes; return the graph's results as in its output node.
 
         Raises:
-            LoweringError: an instruction cannot be expressed in a program. What has no kernel is told by
-                `Tables.require_kernels`.
+            LoweringError: programs cannot express an instruction. `Tables.require_kernels` reports missing kernels.
         """
-        self._joined = Joined.of(graph)
+        self._fused = FusedNodes.of(graph)
         for node in graph.nodes:
-            if node.op == "call_function" and node not in self._joined.idle:
+            if node.op == "call_function" and node not in self._fused.idle:
                 self._call(node)
         results = graph.output_node().args[0]
         return results if isinstance(results, Sequence) else (results,)
 
     def nested(self, placed: Callable[[Node], int]) -> GraphEmitter:
-        """An emitter of a graph inside this one: its instructions are a list of their own."""
+        """Return an emitter for a graph inside this one, with a separate list of instructions."""
         return GraphEmitter(self.tables, self.delegates, placed)
 
     def _call(self, node: Node) -> None:
-        if node in self._joined.same:
-            self.place(node, [self.value(self._joined.same[node])])
-        elif node in self._joined.calls:
-            op, given = self._joined.calls[node]
-            self.kernel_call(op, tuple(self.argument(a, node) for a in given), self.define(node), node)
+        if node in self._fused.same:
+            self.place(node, [self.value(self._fused.same[node])])
+        elif node in self._fused.calls:
+            op, args = self._fused.calls[node]
+            self.kernel_call(op, tuple(self.argument(a, node) for a in args), self.define(node), node)
         elif node.target is operator.getitem:
             producer, position = node.args
             assert isinstance(producer, Node)
@@ -87,33 +86,33 @@ class GraphEmitter(Emission):
         elif op_name(node) == _ELEMENT and self.reads_data:
             source = node.args[0]
             assert isinstance(source, Node)
-            self.tables.symbols.offer(node.meta.get("val"), self.value(source))
-        # What gives only numbers needs no instruction: they are expressions over the symbols.
+            self.tables.symbols.register(node.meta.get("val"), self.value(source))
+        # Nodes of numbers need no instruction: the numbers are expressions over the symbols.
 
     def _delegate_call(self, node: Node) -> None:
-        name, *given = node.args
+        name, *operands = node.args
         delegate = self.delegates[str(name)]
-        inputs = tuple(self.value(n) for n in given if isinstance(n, Node))
+        inputs = tuple(self.value(n) for n in operands if isinstance(n, Node))
         index = self.tables.shared.delegate(str(name), delegate.backend, delegate.result)
         self.instructions.append(DelegateCall(index, inputs, self.define(node)))
 
     def _operator_call(self, node: Node) -> None:
         if not isinstance(node.target, OpOverload):
             raise LoweringError(f"{op_name(node)} is no operator that programs have", where=describe(node))
-        op, given = op_name(node), arguments(node)
-        if op == "aten.full.default" and is_computed(self, given["fill_value"]):
+        op, named = op_name(node), arguments(node)
+        if op == "aten.full.default" and is_computed(self, named["fill_value"]):
             emit_full(self, node)
             return
-        if any(is_computed(self, argument) for argument in given.values()):
-            op, args = with_tensors(self, node, given)
+        if any(is_computed(self, argument) for argument in named.values()):
+            op, args = with_tensors(self, node, named)
         else:
-            args = [self.argument(argument, node) for argument in given.values()]
+            args = [self.argument(argument, node) for argument in named.values()]
         allocates = self.reads_data and self.tables.learn_sizes(node, len(self.tables.values))
         call = self.tables.kernel_call(op, tuple(args), self.define(node), node, allocates=allocates)
         self.instructions.append(call)
 
     def _functionalized_call(self, node: Node) -> None:
-        """A custom operator that writes to its arguments: its kernel gives the new values after the results."""
+        """Emit a custom operator that writes to its arguments; its kernel returns the new values after the results."""
         if any(isinstance(value, list | tuple) for value in node.meta["val"]):
             raise LoweringError(
                 f"{op_name(node)} writes to a list of tensors, which programs cannot express",
@@ -121,7 +120,7 @@ class GraphEmitter(Emission):
                 remedy="let it give the new values, or write to single tensors",
             )
         args = tuple(self.argument(argument, node) for argument in arguments(node).values())
-        made = self.define(node)
-        remaining = iter(made)
+        outputs = self.define(node)
+        remaining = iter(outputs)
         self.place(node, [-1 if value is None else next(remaining) for value in node.meta["val"]])
-        self.kernel_call(op_name(node), args, made, node)
+        self.kernel_call(op_name(node), args, outputs, node)

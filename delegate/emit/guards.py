@@ -1,7 +1,7 @@
-"""What the export assumed of sizes beyond their ranges, as expressions over the symbols of a method.
+"""Guards: the export's assumptions on sizes beyond their ranges, as expressions over the symbols of a method.
 
-Torch keeps the conditions on inputs as text alone (so they are in .pt2 files too), such as
-"((1 + L['x'].size()[0]) // 2) == 3". Their syntax tree is walked; nothing of them is run.
+Torch stores the conditions on inputs only as text, such as "((1 + L['x'].size()[0]) // 2) == 3", also in .pt2 files.
+Their syntax tree is translated; no part of them is executed.
 """
 
 from __future__ import annotations
@@ -48,48 +48,48 @@ _CALLS = {
 
 
 class _Foreign(Exception):
-    """A condition speaks of what a program does not have."""
+    """A condition has a term that programs cannot express."""
 
 
 def guards(
-    conditions: Iterable[Any], inputs: Mapping[str, Any], symbols: Symbols, tell: Callable[[str], None]
+    conditions: Iterable[Any], inputs: Mapping[str, Any], symbols: Symbols, warn: Callable[[str], None]
 ) -> Iterator[Expr]:
-    """Those of the conditions that depend on symbols of the method, each once.
+    """Yield the conditions that depend on symbols of the method, each once.
 
     Args:
         conditions: texts, or symbolic truth values.
-        inputs: name -> the fake tensor or the symbolic integer; anything else for one that export made a constant.
+        inputs: name -> the fake tensor or the symbolic integer; any other object for a constant of the export.
         symbols: of the method, complete.
-        tell: is given a sentence on each that cannot be kept.
+        warn: called with a sentence for each condition that cannot be expressed.
     """
     seen: set[Expr] = set()
     for condition in conditions:
         try:
-            made = (
+            expr = (
                 _Reader(inputs, symbols).read(condition) if isinstance(condition, str) else _known(condition, symbols)
             )
         except (_Foreign, LoweringError) as why:
-            tell(f"the program does not check what the export assumed: {condition} ({why})")
+            warn(f"the program does not check what the export assumed: {condition} ({why})")
             continue
-        if made is not None and made not in seen and any(True for _ in made.free_symbols()):
-            seen.add(made)
-            yield made
+        if expr is not None and expr not in seen and any(True for _ in expr.free_symbols()):
+            seen.add(expr)
+            yield expr
 
 
 def _known(condition: Any, symbols: Symbols) -> Expr | None:
-    """What the model asserts of numbers that the method reads; None where it reads them only in tensors."""
-    made = symbols.number(condition) if symbols.knows(condition) else None
-    return made if isinstance(made, Expr) else None
+    """Return the model's assertion as an expression; None if its numbers are only in tensors."""
+    expr = symbols.number(condition) if symbols.knows(condition) else None
+    return expr if isinstance(expr, Expr) else None
 
 
 class _Reader:
-    """Makes an expression of the text of a condition."""
+    """A translator of a condition's text to an expression."""
 
     def __init__(self, inputs: Mapping[str, Any], symbols: Symbols) -> None:
         self._inputs, self._symbols = inputs, symbols
 
     def read(self, text: str) -> Expr | None:
-        """The condition; None where it is about strides, which programs do not have."""
+        """Return the condition; None for one on strides, which programs do not have."""
         if ".stride()" in text or ".storage_offset()" in text:
             return None
         return self._expr(ast.parse(text.strip(), mode="eval").body)
@@ -100,41 +100,41 @@ class _Reader:
         if isinstance(node, ast.UnaryOp):
             return self._signed(node)
         if isinstance(node, ast.BinOp):
-            return self._joined(node.op, [node.left, node.right])
+            return self._chain(node.op, [node.left, node.right])
         if isinstance(node, ast.BoolOp):
-            return self._joined(node.op, node.values)
+            return self._chain(node.op, node.values)
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
-            parts = [self._joined(op, sides[i : i + 2]) for i, op in enumerate(node.ops)]
+            parts = [self._chain(op, sides[i : i + 2]) for i, op in enumerate(node.ops)]
             return reduce(lambda a, b: Expr(Op.AND, 0, (a, b)), parts)
-        return self._told(node)
+        return self._term(node)
 
     def _signed(self, node: ast.UnaryOp) -> Expr:
-        made = self._expr(node.operand)
+        expr = self._expr(node.operand)
         if isinstance(node.op, ast.Not):
-            return Expr(Op.NOT, 0, (made,))
-        if made.op in (Op.CONST, Op.FLOAT):
-            return Expr(made.op, -made.value)
-        return Expr(Op.MUL, 0, (Expr(Op.CONST, -1), made))
+            return Expr(Op.NOT, 0, (expr,))
+        if expr.op in (Op.CONST, Op.FLOAT):
+            return Expr(expr.op, -expr.value)
+        return Expr(Op.MUL, 0, (Expr(Op.CONST, -1), expr))
 
-    def _joined(self, op: ast.AST, operands: list[ast.expr]) -> Expr:
-        made = [self._expr(o) for o in operands]
+    def _chain(self, op: ast.AST, operands: list[ast.expr]) -> Expr:
+        expr = [self._expr(o) for o in operands]
         if isinstance(op, ast.Sub):
-            op, made = ast.Add(), [made[0], Expr(Op.MUL, 0, (Expr(Op.CONST, -1), made[1]))]
+            op, expr = ast.Add(), [expr[0], Expr(Op.MUL, 0, (Expr(Op.CONST, -1), expr[1]))]
         kind = _INFIX.get(type(op)) or _SWAPPED.get(type(op))
         if kind is None:
             raise _Foreign(f"programs have no {type(op).__name__}")
-        return reduce(lambda a, b: Expr(kind, 0, (a, b)), reversed(made) if type(op) in _SWAPPED else made)
+        return reduce(lambda a, b: Expr(kind, 0, (a, b)), reversed(expr) if type(op) in _SWAPPED else expr)
 
-    def _told(self, node: ast.expr) -> Expr:
-        """A function of numbers, or a number that an input tells."""
+    def _term(self, node: ast.expr) -> Expr:
+        """Return a function of numbers, or a number of an input."""
         if isinstance(node, ast.Call) and (op := _CALLS.get(ast.unparse(node.func))):
-            made = [self._expr(a) for a in node.args]
-            return reduce(lambda a, b: Expr(op, 0, (a, b)), made) if len(made) > 1 else Expr(op, 0, (made[0],))
+            expr = [self._expr(a) for a in node.args]
+            return reduce(lambda a, b: Expr(op, 0, (a, b)), expr) if len(expr) > 1 else Expr(op, 0, (expr[0],))
         text = ast.unparse(node)
         path, _, dim = text.partition(".size()")
-        found = [self._inputs[n] for n in _names(path, list(self._inputs)) if n in self._inputs]
-        sizes = [x.shape[int(dim.strip("[]"))] if dim else x for x in found if hasattr(x, "shape") == bool(dim)]
+        matches = [self._inputs[n] for n in _names(path, list(self._inputs)) if n in self._inputs]
+        sizes = [x.shape[int(dim.strip("[]"))] if dim else x for x in matches if hasattr(x, "shape") == bool(dim)]
         if not sizes:
             raise _Foreign(f"{text} is no number that an input tells")
         size = self._symbols.dim(sizes[0])
@@ -142,7 +142,7 @@ class _Reader:
 
 
 def _names(path: str, inputs: Sequence[str]) -> tuple[str, ...]:
-    """How programs may call an input that torch calls e.g. "L['batch']['ids']".
+    """Return possible names in programs of an input that torch names e.g. "L['batch']['ids']".
 
     >>> _names("L['batch']['ids']", ()), _names("L['tensors'][0]", ()), _names("L['flat_args'][1]", ("x", "y"))
     (("batch['ids']", 'ids'), ('tensors[0]', 'tensors_0'), ('y',))

@@ -19,31 +19,31 @@ from delegate.emit.symbols import Symbols
 from delegate.emit.tables import Tables
 from delegate.emit.trees import tree_of
 from delegate.errors import LoweringError
-from delegate.partitioner.cut import LoweredProgram
+from delegate.partitioner.extraction import LoweredProgram
 from delegate.program.dtypes import DType
-from delegate.program.model import Arg, Home, Input, Method, Ref, Storage, Value
-from delegate.program.written import COPY
+from delegate.program.model import Arg, Input, Method, Ref, Storage, StorageKind, Value
+from delegate.program.written_inputs import COPY
 from delegate.runtime.kernels import Kernels
 from delegate.runtime.storage import UNPLANNED
 
 
 def emit_method(lowered: LoweredProgram, shared: SharedTables, kernels: Kernels) -> Method:
-    """The method of a lowered graph, its memory not planned yet.
+    """Return the method of a lowered graph, without planned memory.
 
     Args:
-        lowered: a graph where every partition is one `call_delegate` node.
-        shared: where operators, constants, states and delegates of the program are collected.
-        kernels: the kernels that what is left will run on.
+        lowered: a graph in which every partition is one `call_delegate` node.
+        shared: the operators, constants, states and delegates of the program; extended.
+        kernels: that run the nodes outside of partitions.
 
     Raises:
-        LoweringError: an operator has no kernel for its dtypes, or a size cannot be known from the inputs' shapes.
+        LoweringError: an operator has no kernel for its dtypes, or a size does not follow from the inputs' shapes.
     """
     return _MethodEmitter(lowered, shared, kernels).emit()
 
 
 def emit_inputs(edge: EdgeProgram, kernels: Kernels) -> Method:
-    """A method that is its inputs alone: what checks arguments needs no more."""
-    return _MethodEmitter(LoweredProgram(edge, {}), SharedTables(), kernels).inputs_alone()
+    """Return a method with only its inputs, which is enough to check arguments."""
+    return _MethodEmitter(LoweredProgram(edge, {}), SharedTables(), kernels).emit_inputs()
 
 
 class _MethodEmitter:
@@ -60,7 +60,7 @@ class _MethodEmitter:
         self.input_values: dict[Node, int] = {}
 
     def emit(self) -> Method:
-        inputs = tuple(self._input(i, given) for i, given in enumerate(self.edge.inputs))
+        inputs = tuple(self._input(i, leaf) for i, leaf in enumerate(self.edge.inputs))
         results = self.graph.emit(self.edge.graph)
         self.tables.require_kernels()
         count = len(results) - len(self.edge.mutated) - len(self.edge.written)
@@ -69,7 +69,7 @@ class _MethodEmitter:
         self.tables.require_kernels()
         sizes = {i.name: e for i, e in zip(self.edge.inputs, self.examples, strict=True)}
         symbols = self.tables.symbols
-        assumed = guards(self.edge.guards, sizes, symbols, self.tables.shared.told.append)
+        assumed = guards(self.edge.guards, sizes, symbols, self.tables.shared.warnings.append)
         return Method(
             name=self.edge.name,
             inputs=inputs,
@@ -84,43 +84,43 @@ class _MethodEmitter:
             guards=tuple(dict.fromkeys((*symbols.equal, *assumed))),
         )
 
-    def inputs_alone(self) -> Method:
-        inputs = tuple(self._input(i, given) for i, given in enumerate(self.edge.inputs))
+    def emit_inputs(self) -> Method:
+        inputs = tuple(self._input(i, leaf) for i, leaf in enumerate(self.edge.inputs))
         trees = (tree_of(self.edge.in_spec), tree_of(self.edge.out_spec))
         values, symbols = tuple(self.tables.values), tuple(self.tables.symbols.table)
         return Method(self.edge.name, inputs, (), *trees, values, (), symbols)
 
-    def _input(self, number: int, given: EdgeInput) -> Input:
-        if given.is_literal:
-            return Input(given.name, -1, given.literal)
+    def _input(self, number: int, leaf: EdgeInput) -> Input:
+        if leaf.is_literal:
+            return Input(leaf.name, -1, leaf.literal)
         node = self.user_nodes[number]
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt):
-            return Input(given.name, -1)
+            return Input(leaf.name, -1)
         if not isinstance(value, torch.Tensor):
             raise LoweringError(
-                f"input {given.name!r} is a dynamic {type(value).__name__}", remedy="export it as a tensor, or as fixed"
+                f"input {leaf.name!r} is a dynamic {type(value).__name__}", remedy="export it as a tensor, or as fixed"
             )
-        self.input_values[node] = self.tables.define(node, Storage(Home.INPUT, number))[0]
-        return Input(given.name, self.input_values[node])
+        self.input_values[node] = self.tables.define(node, Storage(StorageKind.INPUT, number))[0]
+        return Input(leaf.name, self.input_values[node])
 
     def _placed(self, node: Node) -> int:
-        """The value of a placeholder; constants and states get theirs when first used."""
+        """Return the value of a placeholder; values of constants and states are added when first used."""
         if node in self.input_values:
             return self.input_values[node]
         tensor = self.edge.constants[node.name]
         if node.name in self.edge.states:
             state = self.tables.shared.state(self.edge.states[node.name], tensor)
-            return self.tables.define(node, Storage(Home.STATE, state))[0]
+            return self.tables.define(node, Storage(StorageKind.STATE, state))[0]
         name, shared = self.edge.constant_names.get(node.name, node.name), self.tables.shared
         small = shared.packed(tensor)
         if small is None:
-            return self.tables.define(node, Storage(Home.CONSTANT, shared.constant(name, tensor)))[0]
-        storage = Storage(Home.CONSTANT, shared.constant(name, small))
-        held = self.tables.add(Value(f"{node.name} (packed)", DType.uint8, tuple(small.shape), storage))
-        made = self.tables.define(node, UNPLANNED)[0]
-        self.graph.kernel_call("joined.unpack.default", (Ref(held),), (made,), node)
-        return made
+            return self.tables.define(node, Storage(StorageKind.CONSTANT, shared.constant(name, tensor)))[0]
+        storage = Storage(StorageKind.CONSTANT, shared.constant(name, small))
+        source = self.tables.add(Value(f"{node.name} (packed)", DType.uint8, tuple(small.shape), storage))
+        unpacked = self.tables.define(node, UNPLANNED)[0]
+        self.graph.kernel_call("joined.unpack.default", (Ref(source),), (unpacked,), node)
+        return unpacked
 
     def _result(self, result: Any) -> Arg:
         if isinstance(result, Node) and isinstance(result.meta.get("val"), torch.Tensor):
@@ -128,7 +128,7 @@ class _MethodEmitter:
         return self.graph.argument(result, result if isinstance(result, Node) else self.edge.graph.output_node())
 
     def _write(self, new_values: Sequence[Any], outputs: Sequence[Arg]) -> None:
-        """Give states and inputs their new values: states in place where that can be, the rest last of all."""
+        """Write the new values of states and inputs: states in place if possible, the others after all instructions."""
         states = {name: self.placeholders[p] for p, name in self.edge.states.items()}
         targets = [*(states[name] for name in self.edge.mutated), *(self.placeholders[p] for p in self.edge.written)]
         old_values = [self.graph.value(node) for node in targets]
@@ -137,13 +137,13 @@ class _MethodEmitter:
         for update in update_in_place(self.tables, self.graph.instructions, outputs, list(nodes)):
             old = self.tables.values[update.old]
             updated = update.old
-            if old.storage.home is Home.STATE:
+            if old.storage.kind is StorageKind.STATE:
                 updated = self.tables.add(old._replace(name=f"{old.name} (updated)"))
             args = (Ref(update.old), Ref(update.new), False)
             self.graph.kernel_call(COPY, args, (updated,), nodes[update])
 
     def _lasting(self, node: Node) -> int:
-        """The node's value, or a copy of it where it may lie in memory that is written before the caller sees it."""
+        """Return the node's value, or a copy if its memory may be written before the caller reads it."""
         return self.graph.clone(node) if self._will_change(node) else self.graph.value(node)
 
     def _will_change(self, node: Node) -> bool:

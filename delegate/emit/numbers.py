@@ -1,7 +1,7 @@
-"""Numbers that are known only when a program runs, as tensors without dimensions.
+"""Numbers that are known only at run time, as tensors without dimensions.
 
-Numbers that follow from symbols (sizes, comparisons of sizes) are expressions. What follows from a tensor, or changes
-from turn to turn (a counter that a loop carries), is computed by the kernels that compute with tensors.
+Numbers that follow from symbols (sizes, comparisons of sizes) are expressions. Numbers that follow from a tensor, or
+change between iterations (the counter of a loop), are computed by kernels on tensors.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from delegate.edge.node import SYMBOLIC, arguments, describe, op_name, tensor
-from delegate.emit.emission import Emission
+from delegate.emit.graph_builder import GraphBuilder
 from delegate.errors import LoweringError
 from delegate.program.dtypes import DType
 from delegate.program.expr import Expr
@@ -29,7 +29,7 @@ _DTYPES: dict[type, DType] = {
     float: DType.float64,
     torch.SymFloat: DType.float64,
 }
-# Arithmetic of numbers -> the operator on tensors, and the arguments that it takes behind the operands.
+# Arithmetic of numbers -> the operator on tensors, and its arguments after the operands.
 _ARITHMETIC: dict[Any, tuple[str, tuple[Arg, ...]]] = {
     operator.add: ("aten.add.Tensor", (1,)),
     operator.sub: ("aten.sub.Tensor", (1,)),
@@ -54,22 +54,22 @@ _ARITHMETIC: dict[Any, tuple[str, tuple[Arg, ...]]] = {
 _ITEM = frozenset({"aten.item.default", "aten._local_scalar_dense.default"})
 
 
-def is_computed(emitter: Emission, number: Any) -> bool:
-    """Whether an argument is a number that no expression over the inputs' shapes gives."""
+def is_computed(emitter: GraphBuilder, number: Any) -> bool:
+    """Return if an argument is a number without an expression over the inputs' shapes."""
     value = number.meta.get("val") if isinstance(number, Node) else None
     return isinstance(value, SYMBOLIC) and not emitter.tables.symbols.knows(value)
 
 
-def number_value(emitter: Emission, number: Any, user: Node) -> int:
-    """The value that holds a number or a predicate; made here if need be.
+def number_value(emitter: GraphBuilder, number: Any, user: Node) -> int:
+    """Return the value that holds a number or a predicate; emit its computation if needed.
 
     Args:
-        emitter: of the graph that the number is in.
-        number: a plain number, or a node that gives a number or a tensor of one element.
-        user: what needs it, for messages.
+        emitter: of the graph of the number.
+        number: a plain number, or a node whose result is a number or a tensor of one element.
+        user: the node that needs the number, for messages.
 
     Raises:
-        LoweringError: it is computed by something that programs do not have.
+        LoweringError: programs cannot compute the number.
     """
     if not isinstance(number, Node):
         return _filled(emitter, number, _DTYPES[type(number)], user)
@@ -87,20 +87,22 @@ def number_value(emitter: Emission, number: Any, user: Node) -> int:
     return index
 
 
-def with_tensors(emitter: Emission, node: Node, given: dict[str, Any]) -> tuple[str, list[Arg]]:
-    """The operator and the arguments of a node some of whose numbers are computed: the form that takes tensors.
+def with_tensors(emitter: GraphBuilder, node: Node, named: dict[str, Any]) -> tuple[str, list[Arg]]:
+    """Return the overload and arguments of a node with computed numbers: the overload that takes them as tensors.
 
-    Where there is none, the numbers are read off tensors between two stages of the method.
+    Without such an overload, the runtime reads the numbers from tensors between two stages of the method.
 
     Raises:
-        LoweringError: there is none, and the node is inside control flow, where nothing is read.
+        LoweringError: there is no such overload, and the node is inside control flow, which has no stages.
     """
     target = node.target
     assert isinstance(target, OpOverload)
-    names = [name for name, argument in given.items() if is_computed(emitter, argument)]
-    overload = next((o for o in _overloads(target) if _tensors_of(o).issuperset(names) and _alike(o, given)), None)
+    names = [name for name, argument in named.items() if is_computed(emitter, argument)]
+    overload = next(
+        (o for o in _overloads(target) if _tensors_of(o).issuperset(names) and _same_arguments(o, named)), None
+    )
     if overload is None and emitter.reads_data:
-        return op_name(node), [emitter.argument(argument, node) for argument in given.values()]
+        return op_name(node), [emitter.argument(argument, node) for argument in named.values()]
     if overload is None:
         raise LoweringError(
             f"{op_name(node)} takes {names[0]!r} as a number that is known only when the program runs",
@@ -112,45 +114,45 @@ def with_tensors(emitter: Emission, node: Node, given: dict[str, Any]) -> tuple[
         Ref(number_value(emitter, argument, node))
         if name in tensors and argument is not None
         else emitter.argument(argument, node)
-        for name, argument in given.items()
+        for name, argument in named.items()
     ]
     return str(overload), args
 
 
-def emit_full(emitter: Emission, node: Node) -> None:
-    """Emit aten.full with a computed number: the number's tensor, in the dtype wanted, expanded."""
-    given = arguments(node)
+def emit_full(emitter: GraphBuilder, node: Node) -> None:
+    """Emit aten.full with a computed number: the number's tensor, in the dtype of the result, expanded."""
+    named = arguments(node)
     dtype = emitter.tables.dtype(tensor(node).dtype, node)
-    index = _cast(emitter, number_value(emitter, given["fill_value"], node), dtype, node)
+    index = _cast(emitter, number_value(emitter, named["fill_value"], node), dtype, node)
     expanded = emitter.tables.define(node, UNPLANNED)
-    sizes = emitter.argument(given["size"], node)
+    sizes = emitter.argument(named["size"], node)
     emitter.kernel_call("aten.expand.default", (Ref(index), sizes, False), tuple(expanded), node)
     emitter.place(node, expanded)
 
 
 def _overloads(target: OpOverload[..., Any]) -> list[OpOverload[..., Any]]:
-    """This overload, then the others of its operator."""
+    """Return this overload, then the others of its operator."""
     packet = target.overloadpacket
     return [target, *(getattr(packet, name) for name in packet.overloads())]
 
 
 def _tensors_of(overload: OpOverload[..., Any]) -> set[str]:
-    """The names of the arguments that are one tensor."""
+    """Return the names of the arguments that are one tensor."""
     return {a.name for a in overload._schema.arguments if str(a.type) in ("Tensor", "Optional[Tensor]")}
 
 
-def _alike(overload: OpOverload[..., Any], given: dict[str, Any]) -> bool:
-    return [a.name for a in overload._schema.arguments] == list(given) and not overload._schema.is_mutable
+def _same_arguments(overload: OpOverload[..., Any], named: dict[str, Any]) -> bool:
+    return [a.name for a in overload._schema.arguments] == list(named) and not overload._schema.is_mutable
 
 
-def _filled(emitter: Emission, number: int | float | Expr, dtype: DType, user: Node) -> int:
+def _filled(emitter: GraphBuilder, number: int | float | Expr, dtype: DType, user: Node) -> int:
     index = emitter.tables.add(Value("number", dtype, (), UNPLANNED))
     emitter.kernel_call("aten.full.default", ((), number, dtype, None, None, None), (index,), user)
     return index
 
 
-def _item(emitter: Emission, node: Node) -> int:
-    """The one element of a tensor in the number's own dtype."""
+def _item(emitter: GraphBuilder, node: Node) -> int:
+    """Emit the cast of a tensor's only element to the number's dtype."""
     source = node.args[0]
     assert isinstance(source, Node)
     index, dtype = emitter.value(source), _DTYPES[type(node.meta["val"])]
@@ -161,7 +163,7 @@ def _item(emitter: Emission, node: Node) -> int:
     return _cast(emitter, index, dtype, node)
 
 
-def _cast(emitter: Emission, index: int, dtype: DType, node: Node) -> int:
+def _cast(emitter: GraphBuilder, index: int, dtype: DType, node: Node) -> int:
     if emitter.tables.values[index].dtype is dtype:
         return index
     cast = emitter.tables.add(Value(node.name, dtype, (), UNPLANNED))
@@ -170,7 +172,7 @@ def _cast(emitter: Emission, index: int, dtype: DType, node: Node) -> int:
     return cast
 
 
-def _arithmetic(emitter: Emission, node: Node) -> int:
+def _arithmetic(emitter: GraphBuilder, node: Node) -> int:
     if node.target not in _ARITHMETIC:
         raise LoweringError(
             f"the number {node.name} comes from {op_name(node)}, which programs cannot compute",

@@ -1,4 +1,4 @@
-"""Whether kernels run a node as it stands."""
+"""Checks if kernels run a node without decomposition."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from delegate.runtime.kernels import Kernels
 
 
 def has_kernel(node: Node, kernels: Kernels) -> bool:
-    """Whether a kernel that needs no torch runs the node's operator on its dtypes."""
+    """Return if a kernel without torch runs the node's operator on its dtypes."""
     dtypes = {d for n in (node, *node.all_input_nodes) for t in tensors(n) if (d := dtype_of(t.dtype))}
     find, op = kernels.torch_free.find, op_name(node)
     return find(op, dtypes) is not None or find(op, dtypes, allocates=True) is not None
 
 
 def compounds_without_kernel(graph: Graph, kernels: Kernels) -> list[Node]:
-    """The nodes that no kernel runs and that can be decomposed."""
+    """Return the nodes without a kernel that can be decomposed."""
     return [n for n in compound_nodes(graph) if not has_kernel(n, kernels)]

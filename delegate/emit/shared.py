@@ -1,4 +1,4 @@
-"""What the methods of one program share: operators, constants, states, delegates, memory of devices, and segments."""
+"""The tables that all methods of a program share: operators, constants, states, delegates, devices, segments."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from delegate.program.dtypes import DType
 from delegate.program.model import Constant, DelegateSpec, MemorySpace, State
 from delegate.program.small_integers import is_small, packed
 
-_LEAST = 4096  # numbers that are worth packing
+_LEAST = 4096  # fewer numbers are not packed
 
 _Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
 class SharedTables:
-    """Collects what methods refer to by index. The same tensor of two methods is stored once."""
+    """Tables of the objects that methods refer to by index. A tensor that two methods share is stored once."""
 
     def __init__(self) -> None:
         self.operators: dict[str, int] = {}
@@ -27,33 +27,33 @@ class SharedTables:
         self.states: list[State] = []
         self.delegates: list[DelegateSpec] = []
         self.segments: list[memoryview | bytes] = []
-        self.told: list[str] = []  # what users are to be warned of
+        self.warnings: list[str] = []  # for users
         self.spaces: dict[MemorySpace, int] = {}
         self._constant_of: dict[_Key, int] = {}
         self._packed: dict[_Key, torch.Tensor] = {}
         self._state_of: dict[str, int] = {}
 
     def mark(self) -> dict[str, int]:
-        """How long all tables are, for `cut_back`."""
+        """Return the lengths of all tables, for `rollback`."""
         return {name: len(table) for name, table in vars(self).items()}
 
-    def cut_back(self, mark: dict[str, int]) -> None:
-        """Forget what has been added since `mark` was called: tables only grow, at their ends."""
+    def rollback(self, mark: dict[str, int]) -> None:
+        """Remove all entries added since `mark` was called. Tables only grow, at their ends."""
         for name, length in mark.items():
             table = getattr(self, name)
             while len(table) > length:
                 table.popitem() if isinstance(table, dict) else table.pop()
 
     def operator(self, name: str) -> int:
-        """The index of an operator."""
+        """Return the index of an operator."""
         return self.operators.setdefault(name, len(self.operators))
 
     def operator_name(self, index: int) -> str:
-        """The operator of an index."""
+        """Return the operator of an index."""
         return list(self.operators)[index]
 
     def constant(self, name: str, value: torch.Tensor) -> int:
-        """The index of a constant."""
+        """Return the index of a constant."""
         key = _key(value)
         if key in self._constant_of:
             return self._constant_of[key]
@@ -64,7 +64,7 @@ class SharedTables:
         return index
 
     def packed(self, value: torch.Tensor) -> torch.Tensor | None:
-        """What stands for a constant of 4 bits in int8, which half as many bytes hold; None for another."""
+        """Return the packed form, of half the bytes, of an int8 constant with 4-bit values; None for another."""
         if value.dtype is not torch.int8 or value.numel() < _LEAST:
             return None
         key = _key(value)
@@ -76,7 +76,7 @@ class SharedTables:
         return self._packed[key]
 
     def state(self, name: str, value: torch.Tensor) -> int:
-        """The index of the state that all methods know by this name.
+        """Return the index of the state that all methods share under this name.
 
         Raises:
             LoweringError: two methods have different buffers of this name.
@@ -95,7 +95,7 @@ class SharedTables:
         return self._state_of[name]
 
     def delegate(self, name: str, backend: str, result: PreprocessResult) -> int:
-        """The index of a lowered partition."""
+        """Add a lowered partition; return its index."""
         first = len(self.segments)
         self.segments += (result.blob, *result.data)
         specs, space = dict(result.compile_specs), self._space(backend, result.space)
@@ -104,7 +104,7 @@ class SharedTables:
         return len(self.delegates) - 1
 
     def _space(self, backend: str, name: str) -> int:
-        """The number of a memory space of a device; 0, the host's, without a name."""
+        """Return the number of a device's memory space; 0, the host, for an empty name."""
         return self.spaces.setdefault(MemorySpace(backend, name), len(self.spaces) + 1) if name else 0
 
     def _segment(self, value: torch.Tensor) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from delegate.emit.tables import Tables
 from delegate.program.lifetimes import reads, refs
-from delegate.program.model import Arg, Home, Instruction, KernelCall, Ref, StructuredCall
+from delegate.program.model import Arg, Instruction, KernelCall, Ref, StorageKind, StructuredCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def update_in_place(
 
 def _move(tables: Tables, instructions: Sequence[Instruction], reads: _Reads, update: Update) -> bool:
     """Move the last steps of an update into the state: as many as can be. Inputs are left to be copied."""
-    if tables.values[update.old].storage.home is not Home.STATE:
+    if tables.values[update.old].storage.kind is not StorageKind.STATE:
         return False
     writes = list(_way_back(tables, instructions, reads, update))
     while writes:
@@ -69,7 +69,7 @@ def _way_back(tables: Tables, instructions: Sequence[Instruction], reads: _Reads
         found = tables.values[value]
         place = reads.made[value]
         call = instructions[place]
-        fits = (found.dtype, found.shape) == (state.dtype, state.shape) and found.storage.home is Home.ARENA
+        fits = (found.dtype, found.shape) == (state.dtype, state.shape) and found.storage.kind is StorageKind.ARENA
         if not fits or isinstance(call, StructuredCall) or reads.owner[value] != value:
             return
         yield _Write(place, value)
@@ -108,7 +108,7 @@ class _Reads:
         self.made: dict[int, int] = {}
         self._readers: dict[int, list[tuple[int, int]]] = {}  # owner -> (place, value that is read)
         for index, value in enumerate(tables.values):
-            if value.storage.home is Home.STATE:
+            if value.storage.kind is StorageKind.STATE:
                 self.owner[index] = states.setdefault(value.storage.index, index)
         for place, call in enumerate(instructions):
             self._read(place, read_by(call))

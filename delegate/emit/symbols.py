@@ -141,7 +141,7 @@ class Symbols:
             if isinstance(expr, sympy.Symbol):
                 self._known.setdefault(expr, same if isinstance(same, Expr) else Expr(Op.CONST, same))
 
-    def offer(self, number: Any, value: int) -> None:
+    def register(self, number: Any, value: int) -> None:
         """Say that value `value`, of one element, holds a number: its symbol is added where an expression needs it."""
         if not isinstance(number, SYMBOLIC):
             return

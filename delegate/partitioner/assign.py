@@ -1,6 +1,6 @@
-"""Assignment by preference: each backend in turn forms its partitions of what those before it have left.
+"""Assignment by preference: each backend forms its partitions from the nodes that earlier backends left.
 
-What a backend gets depends on those before it alone. A partition, once formed, is one unit for those behind.
+Later backends never change the partitions of earlier ones. A finished partition is one unit for all later backends.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from torch.fx import Node
 
 from delegate.backends.aot import Claim
 from delegate.edge.node import elements, is_compute, is_constant, tensors
-from delegate.partitioner.border import Border, views_at_the_border
+from delegate.partitioner.boundary_views import BoundaryViews, boundary_views
 from delegate.partitioner.cost import Sizes, call_seconds, is_layout, kernel_seconds, work
-from delegate.partitioner.numbers import is_number
 from delegate.partitioner.scheduling import schedule
-from delegate.partitioner.units import Dependencies, merged, ordered
+from delegate.partitioner.symints import is_number
+from delegate.partitioner.units import Dependencies, topological_order, union_overlapping
 from delegate.verdict import YES, Reason, Verdict, no
 
-MAX_ROUNDS = 16  # of giving partitions back; what is still too small after them is given back for good
-SMALL_SHARE = 0.01  # of a method's work: a partition with more stands, whatever its call costs
-SMALL_NODES = 8  # a partition with more nodes that compute pays for its call by what their kernels' dispatch takes
+MAX_ROUNDS = 16  # of rejecting partitions; the last round accepts the partitions that are still too small
+SMALL_SHARE = 0.01  # of a method's work: a partition with more is accepted, whatever its call costs
+SMALL_NODES = 8  # with more computing nodes, a partition saves more kernel dispatch than its call costs
 
 Verdicts = dict[str, Verdict]  # backend -> its verdict on one node
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Nodes that run together.
+class NodeGroup:
+    """Nodes that run one after another in the same place.
 
     Args:
         backend: None for nodes that stay on the host.
         nodes: in topological order.
-        patterns: that the backend claimed among them.
+        patterns: pattern matches of the backend among the nodes.
     """
 
     backend: str | None
@@ -45,14 +45,14 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
-    """When a partition is worth its call.
+class CostThreshold:
+    """The limits below which a partition costs more than it saves.
 
     Args:
-        min_size: see `PartitionRules.min_partition_size`; at 0 every partition is.
-        pinned: nodes whose partition is kept whatever its size.
-        has_kernel: whether a kernel runs a node as it stands.
-        most_constants: backend -> elements of constants that a partition may hold; None for any number.
+        min_size: see `PartitionRules.min_partition_size`; 0 accepts every partition.
+        pinned: nodes whose partition is accepted at any size.
+        has_kernel: returns if a kernel runs a node without decomposition.
+        most_constants: backend -> most elements of constants in a partition; None for no limit.
     """
 
     min_size: int
@@ -66,27 +66,27 @@ def assign(
     verdicts: Mapping[Node, Verdicts],
     claims: Mapping[str, Sequence[Claim]],
     backends: Sequence[str],
-    worth: Worth,
-) -> list[Stretch]:
-    """Stretches that hold every node once, in an order that may run; each one of a backend is a partition.
+    threshold: CostThreshold,
+) -> list[NodeGroup]:
+    """Divide the nodes into groups in a valid order; each group of a backend is a partition.
 
-    A partition that is not worth its call is given back: its nodes go to the next backend that takes them, else to the
-    host, and their verdicts say so. So are views at its border that the runtime does for nothing.
+    A partition below the threshold is rejected. Its nodes go to the next backend that supports them, else to the host,
+    and their verdicts give the reason. Views at the boundary that the runtime computes without a copy leave, too.
 
     Args:
         nodes: of a graph, in its order, without placeholders and output.
-        verdicts: of the nodes that compute; changed where nodes are given back.
-        claims: backend -> the patterns that it takes.
+        verdicts: of the nodes that compute; updated for nodes of rejected partitions.
+        claims: backend -> its accepted pattern matches.
         backends: in order of preference.
-        worth: when a partition is worth its call.
+        threshold: limits of an accepted partition.
     """
-    table = _Assignment(nodes, verdicts, worth)
+    table = _Assignment(nodes, verdicts, threshold)
     for backend in backends:
         tags = sorted({v.tag for by_name in verdicts.values() if (v := by_name[backend]).reason is None})
         own = claims.get(backend, ())
         for tag in dict.fromkeys((*tags, *(claim.verdict.tag for claim in own))):
             table.take(backend, tag, [claim for claim in own if claim.verdict.tag == tag])
-    return table.stretches()
+    return table.groups()
 
 
 @dataclass(slots=True)
@@ -98,15 +98,15 @@ class _Unit:
 
 @dataclass(slots=True)
 class _Assignment:
-    """The units of one graph in an order that may run, as backend after backend takes its own."""
+    """The units of one graph in a valid order, updated backend by backend."""
 
     nodes: Sequence[Node]
     verdicts: Mapping[Node, Verdicts]
-    worth: Worth
+    threshold: CostThreshold
     units: list[_Unit] = field(init=False)
     _index: dict[Node, int] = field(init=False)
     _edges: Dependencies = field(init=False)
-    _picks: dict[int, int] = field(init=False)  # a node that picks a result -> the node that gives it
+    _picks: dict[int, int] = field(init=False)  # a getitem node -> the node whose result it picks
     _delegated: set[Node] = field(default_factory=set)
     _sizes: Sizes = field(default_factory=Sizes)
     _counted: int = 0  # the work of nodes up to _place
@@ -124,9 +124,9 @@ class _Assignment:
         }
         self.units = [_Unit((i,)) for i in range(len(self.nodes))]
 
-    def stretches(self) -> list[Stretch]:
-        """The result, neighbours on the host joined."""
-        found: list[Stretch] = []
+    def groups(self) -> list[NodeGroup]:
+        """Return the units as groups; adjacent units on the host are one group."""
+        groups: list[NodeGroup] = []
         host: list[Node] = []
         for unit in self.units:
             members = tuple(self.nodes[i] for i in unit.members)
@@ -134,162 +134,162 @@ class _Assignment:
                 host += members
                 continue
             if host:
-                found.append(Stretch(None, tuple(host)))
+                groups.append(NodeGroup(None, tuple(host)))
                 host = []
-            found.append(Stretch(unit.backend, members, unit.patterns))
-        return [*found, Stretch(None, tuple(host))] if host else found
+            groups.append(NodeGroup(unit.backend, members, unit.patterns))
+        return [*groups, NodeGroup(None, tuple(host))] if host else groups
 
     def take(self, backend: str, tag: str, claims: Sequence[Claim]) -> None:
-        """Form the partitions of one backend and tag out of what is left."""
+        """Form the partitions of one backend and tag from the nodes on the host."""
         free = {i for unit in self.units if unit.backend is None for i in unit.members}
-        wanted = [c for c in claims if all(self._index.get(n) in free for n in c.nodes)]
+        matches = [c for c in claims if all(self._index.get(n) in free for n in c.nodes)]
         own = self._own(free, backend, tag)
-        stands: set[tuple[int, ...]] = set()  # partitions that were found to be worth their call
+        accepted: set[tuple[int, ...]] = set()  # partitions over the threshold
         for last in [False] * MAX_ROUNDS + [True]:
-            units, glued = self._glued(wanted, backend)
-            taken = self._taken(units, glued, own)
+            units, merged = self._merge_claims(matches, backend)
+            taken = self._taken(units, merged, own)
             host = {p for p, unit in enumerate(units) if unit.backend is None and p not in taken}
             runs = schedule(taken, self._edges.between([u.members for u in units], host))
-            ours = [tuple(sorted(i for p in run.units for i in units[p].members)) for run in runs if run.taken]
-            small = {m: why for m in ours if m not in stands and (why := self._too_small(m)) is not None}
+            partitions = [tuple(sorted(i for p in run.units for i in units[p].members)) for run in runs if run.taken]
+            small = {m: why for m in partitions if m not in accepted and (why := self._too_small(m)) is not None}
             if last or not small:
                 break
-            stands.update(m for m in ours if m not in small)
+            accepted.update(m for m in partitions if m not in small)
             for members, why in small.items():
-                self._give_back(own.intersection(members), backend, why)
+                self._reject(own.intersection(members), backend, why)
                 own.difference_update(members)
-            given = {self.nodes[i] for members in small for i in members}.intersection(self.verdicts)
-            wanted = [c for c in wanted if given.isdisjoint(c.nodes)]
-        self._delegated |= {self.nodes[i] for members in ours for i in members}
-        parts = [self._cut([units[p].members for p in run.units], backend) if run.taken else [] for run in runs]
-        patterns = self._by_partition(wanted, list(itertools.chain(*parts)))
+            rejected = {self.nodes[i] for members in small for i in members}.intersection(self.verdicts)
+            matches = [c for c in matches if rejected.isdisjoint(c.nodes)]
+        self._delegated |= {self.nodes[i] for members in partitions for i in members}
+        split = [self._split([units[p].members for p in run.units], backend) if run.taken else [] for run in runs]
+        patterns = self._by_partition(matches, list(itertools.chain(*split)))
         self.units = []
-        for run, pieces in zip(runs, parts, strict=True):
-            for piece in pieces:
-                self._settle(backend, piece, patterns.get(piece, ()))
+        for run, parts in zip(runs, split, strict=True):
+            for part in parts:
+                self._add_partition(backend, part, patterns.get(part, ()))
             if not run.taken:
                 self.units += [units[p] for p in run.units]
 
     def _own(self, free: Set[int], backend: str, tag: str) -> set[int]:
-        """What the backend takes alone, of what is left."""
-        said = ((i, self.verdicts.get(self.nodes[i], {}).get(backend)) for i in free)
-        return {i for i, v in said if v is not None and v.reason is None and v.tag == tag}
+        """Return the free nodes that the backend supports outside of patterns."""
+        answers = ((i, self.verdicts.get(self.nodes[i], {}).get(backend)) for i in free)
+        return {i for i, v in answers if v is not None and v.reason is None and v.tag == tag}
 
     def _by_partition(
         self, claims: Sequence[Claim], partitions: Sequence[tuple[int, ...]]
     ) -> dict[tuple[int, ...], list[Claim]]:
-        """The claims by the partition that they are in."""
-        home = {i: members for members in partitions for i in members} if claims else {}
-        found: dict[tuple[int, ...], list[Claim]] = {}
+        """Group the claims by their partition."""
+        partition_of = {i: members for members in partitions for i in members} if claims else {}
+        grouped: dict[tuple[int, ...], list[Claim]] = {}
         for claim in claims:
-            found.setdefault(home[self._index[claim.nodes[0]]], []).append(claim)
-        return found
+            grouped.setdefault(partition_of[self._index[claim.nodes[0]]], []).append(claim)
+        return grouped
 
-    def _cut(self, units: Sequence[Sequence[int]], backend: str) -> list[tuple[int, ...]]:
-        """The nodes of a partition, or of several in a row where its constants are too many for one.
+    def _split(self, units: Sequence[Sequence[int]], backend: str) -> list[tuple[int, ...]]:
+        """Split a partition into several in a row if its constants are too many for one.
 
         Args:
-            units: that stay together, in an order that may run.
-            backend: whose it is.
+            units: of the partition, in a valid order; a unit is never split.
+            backend: of the partition.
         """
-        most = self.worth.most_constants.get(backend)
-        whole = tuple(sorted(itertools.chain(*units)))
+        most = self.threshold.most_constants.get(backend)
+        members = tuple(sorted(itertools.chain(*units)))
         if (
             most is None
-            or _elements({s for i in whole for s in self.nodes[i].all_input_nodes if is_constant(s)}) <= most
+            or _elements({s for i in members for s in self.nodes[i].all_input_nodes if is_constant(s)}) <= most
         ):
-            return [whole]
-        pieces: list[list[int]] = [[]]
+            return [members]
+        parts: list[list[int]] = [[]]
         held: set[Node] = set()
         total = 0
-        home: dict[Any, list[int]] = {}
+        part_of: dict[Any, list[int]] = {}
         for unit in units:
             nodes = [self.nodes[m] for m in unit]
-            origin = home.get(nodes[0].args[0]) if nodes[0].target is operator.getitem else None
+            origin = part_of.get(nodes[0].args[0]) if nodes[0].target is operator.getitem else None
             constants = {s for n in nodes for s in n.all_input_nodes if is_constant(s)}
-            if origin is None and pieces[-1] and total + _elements(constants - held) > most:
-                pieces.append([])
+            if origin is None and parts[-1] and total + _elements(constants - held) > most:
+                parts.append([])
                 held, total = set(), 0
             total += _elements(constants - held)
             held |= constants
-            piece = pieces[-1] if origin is None else origin  # what picks a result goes with what gives it
-            piece += unit
-            home.update(dict.fromkeys(nodes, piece))
-        return [tuple(sorted(piece)) for piece in pieces]
+            part = parts[-1] if origin is None else origin  # a getitem stays with the producer of its result
+            part += unit
+            part_of.update(dict.fromkeys(nodes, part))
+        return [tuple(sorted(part)) for part in parts]
 
-    def _settle(self, backend: str, members: Sequence[int], patterns: Sequence[Claim]) -> None:
-        """Add a partition, with the views at its border as units of the host before and behind it."""
+    def _add_partition(self, backend: str, members: Sequence[int], patterns: Sequence[Claim]) -> None:
+        """Add a partition, with its boundary views as units of the host before and after it."""
         claimed = {n: c for c in patterns for n in c.nodes}
         for node in claimed.keys() & self.verdicts.keys():
             self.verdicts[node][backend] = claimed[node].verdict
-        kept = self.worth.pinned | claimed.keys()
+        fixed = self.threshold.pinned | claimed.keys()
         nodes = [self.nodes[i] for i in members]
-        border = views_at_the_border(nodes, kept, self._delegated) if self.worth.min_size else Border()
-        outside = (*border.before, *border.behind)
+        views = boundary_views(nodes, fixed, self._delegated) if self.threshold.min_size else BoundaryViews()
+        outside = (*views.before, *views.after)
         self._delegated.difference_update(outside)
         for node in outside:
             self.verdicts[node][backend] = no(Reason.BORDER, "the runtime does it without a copy")
-        left = {self._index[n] for n in outside}
-        self.units += [_Unit((self._index[n],)) for n in border.before]
-        self.units.append(_Unit(tuple(i for i in members if i not in left), backend, tuple(patterns)))
-        self.units += [_Unit((self._index[n],)) for n in border.behind]
+        moved = {self._index[n] for n in outside}
+        self.units += [_Unit((self._index[n],)) for n in views.before]
+        self.units.append(_Unit(tuple(i for i in members if i not in moved), backend, tuple(patterns)))
+        self.units += [_Unit((self._index[n],)) for n in views.after]
 
-    def _glued(self, claims: list[Claim], backend: str) -> tuple[list[_Unit], set[int]]:
-        """The units with those of each claim as one, in an order that may run, and which these are.
+    def _merge_claims(self, claims: list[Claim], backend: str) -> tuple[list[_Unit], set[int]]:
+        """Merge the units of each claim; return all units in a valid order, and the positions of the merged ones.
 
-        A claim that would form a cycle is taken out of the list, and its nodes say so.
+        A claim that would form a cycle is removed from the list, and the verdicts of its nodes give this reason.
         """
         if not claims:
             return self.units, set()
         while True:
-            groups = merged([self._index[n] for n in claim.nodes] for claim in claims)
+            groups = union_overlapping([self._index[n] for n in claim.nodes] for claim in claims)
             inside = {i for group in groups for i in group}
             single = [u for u in self.units if u.backend is not None or u.members[0] not in inside]
             units = [*single, *(_Unit(tuple(group)) for group in groups)]
             host = set(range(len(single)))
             edges = self._edges.between([u.members for u in units], host)
-            order, cycles = ordered(edges, [u.members[0] for u in units])
+            order, cycles = topological_order(edges, [u.members[0] for u in units])
             if not cycles:
                 break
-            broken = {i for p in cycles if p >= len(single) for i in units[p].members}
+            cyclic = {i for p in cycles if p >= len(single) for i in units[p].members}
             for claim in claims:
-                if self._index[claim.nodes[0]] in broken:
-                    self._dissolve(claim, backend)
-            claims[:] = [c for c in claims if self._index[c.nodes[0]] not in broken]
+                if self._index[claim.nodes[0]] in cyclic:
+                    self._reject_claim(claim, backend)
+            claims[:] = [c for c in claims if self._index[c.nodes[0]] not in cyclic]
             if not claims:
                 return self.units, set()
         place = {p: at for at, p in enumerate(order)}
         return [units[p] for p in order], {place[p] for p in range(len(single), len(units))}
 
-    def _dissolve(self, claim: Claim, backend: str) -> None:
+    def _reject_claim(self, claim: Claim, backend: str) -> None:
         for node in claim.nodes:
             verdict = self.verdicts.get(node, {}).get(backend, YES)
             if not verdict:
                 self.verdicts[node][backend] = no(Reason.CYCLE, f"as part of {claim.name!r}")
 
-    def _taken(self, units: Sequence[_Unit], glued: Set[int], own: Set[int]) -> set[int]:
-        """The units of the host that the backend takes; one that picks a result of another goes with that other."""
+    def _taken(self, units: Sequence[_Unit], merged: Set[int], own: Set[int]) -> set[int]:
+        """Return the units of the host that the backend takes; a getitem goes with the producer of its result."""
         taken = {p for p, unit in enumerate(units) if unit.members[0] in own and unit.backend is None}
         if not self._picks:
-            return taken | glued
-        home = {i for p in taken | glued for i in units[p].members}
-        place = {unit.members[0]: p for p, unit in enumerate(units) if unit.backend is None and p not in glued}
-        for i, source in self._picks.items():  # in the order of the graph, since one may pick of another
-            if i in place and source in home:
+            return taken | merged
+        inside = {i for p in taken | merged for i in units[p].members}
+        place = {unit.members[0]: p for p, unit in enumerate(units) if unit.backend is None and p not in merged}
+        for i, source in self._picks.items():  # in the order of the graph, as a getitem may pick from another one
+            if i in place and source in inside:
                 taken.add(place[i])
-                home.add(i)
-        return taken | glued
+                inside.add(i)
+        return taken | merged
 
     def _too_small(self, members: Sequence[int]) -> Verdict | None:
-        """Why a partition is not worth its call, if so: it holds too few nodes that do work, or too little of it."""
-        if not self.worth.pinned.isdisjoint(self.nodes[i] for i in members):
+        """Return the refusal of a partition with too few computing nodes or too little work; else None."""
+        if not self.threshold.pinned.isdisjoint(self.nodes[i] for i in members):
             return None
         working = [n for i in members if is_compute(n := self.nodes[i]) and not is_layout(n)]
-        least = self.worth.min_size
+        least = self.threshold.min_size
         if len(working) < least:
             what = "nothing that computes" if least == 1 else f"fewer than {least} nodes that compute"
             return no(Reason.TOO_SMALL, f"the partition would hold {what}")
-        if not least or len(working) > SMALL_NODES or not all(map(self.worth.has_kernel, working)):
+        if not least or len(working) > SMALL_NODES or not all(map(self.threshold.has_kernel, working)):
             return None
         return self._too_cheap([self.nodes[i] for i in members], working)
 
@@ -305,15 +305,15 @@ class _Assignment:
         return no(Reason.SLOWER, what, "partitioning.min_partition_size: 0 delegates it all the same")
 
     def _is_small_share(self, share: int) -> bool:
-        """Whether some work is a small share of the graph's, which is added up only as far as that takes."""
+        """Return if some work is a small share of the graph's work, which is summed only until this is decided."""
         while share >= SMALL_SHARE * self._counted and self._place < len(self.nodes):
             node = self.nodes[self._place]
             self._counted += work(node) if node in self.verdicts else 0
             self._place += 1
         return share < SMALL_SHARE * self._counted
 
-    def _give_back(self, members: Iterable[int], backend: str, why: Verdict) -> None:
-        """Turn the yes of a backend on these nodes into a refusal."""
+    def _reject(self, members: Iterable[int], backend: str, why: Verdict) -> None:
+        """Replace the verdicts of a backend on these nodes by a refusal."""
         for i in members:
             self.verdicts[self.nodes[i]][backend] = why
 

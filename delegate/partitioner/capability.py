@@ -1,4 +1,4 @@
-"""Capability: what one backend can do, as the planner asks it."""
+"""Capability: the support checks and limits of one backend, for the planner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.fx import Node
 from delegate.backends.aot import Claim
 from delegate.backends.checked import answered
 from delegate.errors import DelegateError
-from delegate.partitioner.forms import Forms
+from delegate.partitioner.decomposition_policy import DecompositionPolicy
 from delegate.verdict import Reason, Verdict, no
 
 Check = Callable[[Node], Verdict]
@@ -20,14 +20,14 @@ Claims = Callable[[Node], Sequence[Claim]]
 
 @dataclass(frozen=True)
 class Capability:
-    """What one backend can do.
+    """The support checks and limits of one backend.
 
     Args:
-        check: its verdict on one node; see `Backend.check`.
-        preserve_ops: the compound operators that it wants whole.
-        claims: its patterns around one node; None where it has none.
-        most_constants: elements of constants that one partition may hold; None for any number.
-        on_fault: told of a fault of the backend, which then refuses the node; None: a fault is an error.
+        check: returns the verdict on one node; see `Backend.check`.
+        preserve_ops: the compound operators to preserve for the backend.
+        claims: returns the pattern matches around one node; None for a backend without patterns.
+        most_constants: most elements of constants in one partition; None for no limit.
+        on_fault: called with a failure of a check, which then counts as a refusal; None raises the failure.
     """
 
     check: Check
@@ -37,20 +37,20 @@ class Capability:
     on_fault: Callable[[DelegateError], None] | None = None
 
     @cached_property
-    def forms(self) -> Forms:
-        """The form in which it wants operators. One for all plans: each kind of operator is taken apart once."""
-        return Forms(self.preserve_ops)
+    def policy(self) -> DecompositionPolicy:
+        """Return the decomposition policy. All plans share it, so each kind of operator is decomposed once."""
+        return DecompositionPolicy(self.preserve_ops)
 
-    def ask(self, backend: str, node: Node) -> Verdict:
-        """The verdict on one node; raises DelegateError for a fault that is an error."""
+    def query(self, backend: str, node: Node) -> Verdict:
+        """Return the verdict on one node; raises DelegateError if the check fails and `on_fault` is None."""
         try:
             return answered(backend, self.check, node)
         except DelegateError as fault:
-            self.tell(fault)
+            self.report(fault)
             return no(Reason.REFUSED, fault.what)
 
-    def tell(self, fault: DelegateError) -> None:
-        """Tell of a fault, or raise it."""
+    def report(self, fault: DelegateError) -> None:
+        """Pass a failure to `on_fault`; raise it if that is None."""
         if self.on_fault is None:
             raise fault
         self.on_fault(fault)

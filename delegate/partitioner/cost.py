@@ -28,24 +28,24 @@ _COPY_OPERATORS = frozenset(
 
 
 def is_layout(node: Node) -> bool:
-    """Whether the node only lays data out anew, so that a partition of such nodes does no work."""
+    """Return if the node only changes the layout of data; a partition of such nodes does no work."""
     name = op_name(node)
     return name in _VIEW_OPERATORS or name in _COPY_OPERATORS
 
 
 def traffic(node: Node) -> int:
-    """Bytes of the tensors that a node reads and gives."""
+    """Return the bytes of the inputs and outputs of a node."""
     return sum(map(nbytes, node.all_input_nodes)) + nbytes(node)
 
 
-# Seconds on one core of a server of 2025, as `benchmarks.overhead` and `benchmarks.portable` measured them, rounded:
-# what a delegate's call and a kernel's dispatch take, what a byte takes that a call copies or a kernel streams, and a
-# multiply-add. Only their ratios matter, and these within a factor of two or three.
+# Rounded seconds on one core of a server of 2025, measured by `benchmarks.overhead` and `benchmarks.portable`: of a
+# delegate's call, of a kernel's dispatch, of a byte that a call copies or a kernel streams, and of a multiply-add.
+# Only their ratios matter, within a factor of two or three.
 _CALL, _DISPATCH, _BYTE, _MULTIPLY_ADD = 4e-6, 1e-6, 1.5e-10, 2e-11
 
 
 class Sizes(dict[Node, int]):
-    """Bytes of what nodes give: each is counted once."""
+    """Bytes of the outputs of nodes, each computed once."""
 
     def __missing__(self, node: Node) -> int:
         self[node] = count = nbytes(node)
@@ -53,13 +53,13 @@ class Sizes(dict[Node, int]):
 
 
 def kernel_seconds(node: Node, sizes: Sizes) -> float:
-    """What a portable kernel takes for a node, estimated."""
+    """Return the estimated seconds of a portable kernel for a node."""
     name = op_name(node)
     if name in _VIEW_OPERATORS:
         return 0.0
-    found = _MULTIPLY_ADDS.get(name)
+    count = _MULTIPLY_ADDS.get(name)
     moved = sum([sizes[source] for source in node.all_input_nodes]) + sizes[node]
-    return _DISPATCH + _BYTE * moved + (_MULTIPLY_ADD * found(node) if found is not None else 0.0)
+    return _DISPATCH + _BYTE * moved + (_MULTIPLY_ADD * count(node) if count is not None else 0.0)
 
 
 # Nanoseconds per element of the largest input or result, for portable kernels that do not stream. Rounded from timings
@@ -84,41 +84,43 @@ def one_core_seconds(node: Node, portable: bool) -> float:
 
 
 def call_seconds(crossing: int) -> float:
-    """What the call of a delegate takes besides its work, estimated, where so many bytes go in and out."""
+    """Return the estimated seconds of a delegate's call without its work, for so many bytes in and out."""
     return _CALL + _BYTE * crossing
 
 
 def work(node: Node) -> int:
-    """Estimated operations: 2 per multiply-add where the operator is built on them, else one per element read or
-    written, and none for a view or for control flow, whose graphs have work of their own."""
+    """Return the estimated operations of a node: 2 per multiply-add, else 1 per element read or written.
+
+    Views have none. Neither has control flow, since the nodes of its graphs are counted.
+    """
     name = op_name(node)
     if name in _VIEW_OPERATORS or isinstance(node.target, HigherOrderOperator):
         return 0
-    found = _MULTIPLY_ADDS.get(name)
-    if found is not None:
-        return 2 * found(node)
+    count = _MULTIPLY_ADDS.get(name)
+    if count is not None:
+        return 2 * count(node)
     read = sum(elements(t) for source in node.all_input_nodes for t in tensors(source))
     return read + sum(elements(t) for t in tensors(node))
 
 
 def _convolution(node: Node) -> int:
-    """Of any convolution: every element of the result (or, transposed, of the input) meets one filter."""
-    given = arguments(node)
-    weight = tensor(given["weight"])
-    moved = tensor(given["input"]) if given.get("transposed") or "transpose" in op_name(node) else tensor(node)
+    """Return the multiply-adds of a convolution: one filter per element of the result (transposed: of the input)."""
+    args = arguments(node)
+    weight = tensor(args["weight"])
+    moved = tensor(args["input"]) if args.get("transposed") or "transpose" in op_name(node) else tensor(node)
     return elements(moved) * math.prod(size(s) for s in weight.shape[1:])
 
 
 def _attention(node: Node) -> int:
-    """Scaled dot-product attention of query (..., L, E), key (..., S, E) and value (..., S, V): both its products."""
-    given = arguments(node)
-    query, key, value = (tensor(given[name]) for name in ("query", "key", "value"))
+    """Return the multiply-adds of attention on query (..., L, E), key (..., S, E) and value (..., S, V)."""
+    args = arguments(node)
+    query, key, value = (tensor(args[name]) for name in ("query", "key", "value"))
     rows = elements(query) // max(size(query.shape[-1]), 1)
     return rows * size(key.shape[-2]) * (size(query.shape[-1]) + size(value.shape[-1]))
 
 
 def _product(argument: str, node: Node) -> int:
-    """A matrix product over the last dimension of one argument."""
+    """Return the multiply-adds of a matrix product over the last dimension of one argument."""
     left = tensor(arguments(node)[argument])
     return elements(tensor(node)) * (size(left.shape[-1]) if left.shape else 1)
 

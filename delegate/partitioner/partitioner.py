@@ -1,4 +1,4 @@
-"""Partitioner: says for every node of a program whether one backend shall run it."""
+"""Partitioner: selects the nodes of a program that one backend runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from delegate.verdict import Verdict
 
 
 class Partitioner(ABC):
-    """What may stand where the name of a backend may stand, for those who choose the nodes themselves.
+    """A choice of nodes for a backend; accepted wherever the name of a backend is.
 
     Args:
         backend: name of the backend that runs the nodes.
@@ -41,20 +41,21 @@ class Partitioner(ABC):
 
     @abstractmethod
     def partition(self, program: EdgeProgram, check: Check) -> Mapping[Node, Verdict]:
-        """A verdict for every node of the program that computes (`delegate.edge.node.is_compute`).
+        """Return a verdict for every node of the program that computes (`delegate.edge.node.is_compute`).
 
-        It is called once for the program's graph and once for every graph of its control flow. It can narrow what the
-        backend takes, not widen it: a yes where `check` says no counts as that no, and a node that the mapping lacks
-        is not taken. Nodes of different `Verdict.tag` never share a partition. It must not change the graph.
+        The method is called once for the program's graph and once for every graph of its control flow. It can only
+        narrow the selection of the backend. A yes to a node that `check` refuses counts as this refusal, and nodes
+        without a verdict are refused. Nodes of different `Verdict.tag` never share a partition. The method must not
+        change the graph.
 
         Args:
             program: the method.
-            check: the backend's own answer for a node, with the exclusions and pins of the configuration.
+            check: the backend's own verdict on a node, after the exclusions and pins of the configuration.
         """
 
 
 class CapabilityPartitioner(Partitioner):
-    """The default: the backend's own check of every node."""
+    """The default partitioner: the backend's own check decides on every node."""
 
     def partition(self, program: EdgeProgram, check: Check) -> Mapping[Node, Verdict]:
         return {node: check(node) for node in program.graph.nodes if is_compute(node)}

@@ -1,4 +1,4 @@
-"""Plan: which backend runs which nodes of a method, in which partitions and order, and why not elsewhere."""
+"""Plan: the backend of each node of a method, the partitions and their order, and the reasons of refusals."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Partition:
     Args:
         name: unique in the plan and the plans of its control flow, e.g. "xnnpack_0".
         backend: that runs it.
-        nodes: in topological order, with the getitem nodes that pick results of its members.
-        in_parts: those of them that the backend takes in parts.
-        patterns: those that the backend claimed as one.
+        nodes: in topological order, with the getitem nodes of its members' results.
+        in_parts: nodes that are decomposed for the backend.
+        patterns: pattern matches of the backend.
     """
 
     name: str
@@ -33,18 +33,18 @@ class Partition:
 
 
 Unit = Node | Partition
-Group = tuple[tuple[str, ...], ...]  # partitions by name: those of different branches run at the same time
+Group = tuple[tuple[str, ...], ...]  # branches of partitions by name; the branches run in parallel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodePlan:
-    """Where one node runs.
+    """The backend and partition of one node.
 
     Args:
-        node: of the program's graph; a node that computes, and more than sizes.
+        node: of the program's graph; it computes more than sizes.
         op: name of its operator.
-        verdicts: backend -> its verdict, for all backends of the plan.
-        backend: that runs it; None for portable.
+        verdicts: by backend, for all backends of the plan.
+        backend: that runs the node; None for portable.
         partition: name of its partition; None for portable.
     """
 
@@ -57,20 +57,20 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Where all nodes of one graph run.
+    """The backends and partitions of all nodes of one graph.
 
     Args:
         program: the method, or one graph of a method's control flow.
-        backends: that were asked, in order of preference.
+        backends: in order of preference.
         nodes: the nodes that compute, in the graph's order.
         partitions: in the order in which they run.
-        order: nodes of the host and partitions in an order that may run; placeholders and output are not in it.
+        order: nodes of the host and partitions in a valid order, without placeholders and output.
         notes: for people, e.g. patterns of the configuration that matched nothing.
         nested: plans of the graphs of control flow, by the target of their get_attr node.
-        is_nested: whether it is itself such a plan.
-        to_take_apart: compound nodes that must be taken apart before anything can be lowered: nobody runs them as they
-            stand. The graph is planned again then.
-        together: groups of partitions of this graph that run at the same time.
+        is_nested: True for a plan of a graph of control flow.
+        needs_decomposition: compound nodes that no backend and no kernel runs. They must be decomposed and the graph
+            planned again before it can be lowered.
+        together: groups of partitions of this graph that run in parallel.
     """
 
     program: EdgeProgram
@@ -81,19 +81,19 @@ class Plan:
     notes: tuple[str, ...] = ()
     nested: Mapping[str, Plan] = field(default_factory=dict)
     is_nested: bool = False
-    to_take_apart: tuple[Node, ...] = ()
+    needs_decomposition: tuple[Node, ...] = ()
     together: tuple[Group, ...] = ()
 
     def walk(self) -> Iterator[Plan]:
-        """This plan and all that are nested in it, outermost first."""
+        """Yield this plan and its nested plans, outermost first."""
         yield self
         for plan in self.nested.values():
             yield from plan.walk()
 
     def __str__(self) -> str:
         counts = Counter(n.backend or "portable" for n in self.nodes)
-        places = ", ".join(f"{count} nodes {place}" for place, count in counts.items())
-        lines = [f"{self.program.name}: {len(self.partitions)} partitions; {places or 'no nodes'}"]
+        summary = ", ".join(f"{count} nodes {backend}" for backend, count in counts.items())
+        lines = [f"{self.program.name}: {len(self.partitions)} partitions; {summary or 'no nodes'}"]
         lines += [f"  {p.name}: {', '.join(n.name for n in p.nodes)}" for p in self.partitions]
         lines += [f"  at the same time: {' | '.join(', '.join(names) for names in group)}" for group in self.together]
         lines += [f"  note: {note}" for note in self.notes]

@@ -1,4 +1,4 @@
-"""From an EdgeProgram to a Plan: collect the verdicts under the rules, assign, form the partitions."""
+"""Planning: collects verdicts on an EdgeProgram under the rules, assigns nodes to backends, and forms partitions."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from delegate.backends.untouched import Untouched
 from delegate.edge.node import describe, op_name
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
-from delegate.partitioner.assign import Stretch, Verdicts, Worth, assign
+from delegate.partitioner.assign import CostThreshold, NodeGroup, Verdicts, assign
 from delegate.partitioner.capability import Capability
-from delegate.partitioner.forms import is_compound
-from delegate.partitioner.garbage import collection_paused
-from delegate.partitioner.offer import Offer, computing, not_for_delegates
+from delegate.partitioner.decomposition_policy import is_compound
+from delegate.partitioner.gc_paused import gc_paused
+from delegate.partitioner.parallel_groups import Place, with_parallel_groups
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit
 from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
 from delegate.partitioner.submodules import subprograms
-from delegate.partitioner.together import Place, grouped
+from delegate.partitioner.support_query import SupportQuery, computing, not_for_delegates
 from delegate.plugins import AUTHOR, BLOCK_VARIABLE, INSTANCE, PORTABLE
 from delegate.verdict import YES, Reason, Verdict, no
 
-Refusals = Mapping[str, Mapping[Node, Verdict]]  # backend -> node -> why it does not take it after all
+Refusals = Mapping[str, Mapping[Node, Verdict]]  # backend -> node that its library rejected -> the reason
 HasKernel = Callable[[Node], bool]
 
-NAMED = 3  # so many nodes are named in a note that speaks of several
+NAMED = 3  # most nodes that a note names
 
 
 def plan(
@@ -45,13 +45,13 @@ def plan(
     """Plan one method and the graphs of its control flow.
 
     Args:
-        program: the method, in edge dialect. It is not changed.
+        program: the method, in edge dialect; not changed.
         partitioners: in order of preference, one per backend.
-        capabilities: name of a backend -> what it can do.
+        capabilities: by name of a backend.
         rules: of the configuration.
-        refusals: backend -> nodes that it does not take after all, for its library turned them down -> why.
-        taken: names of partitions of other methods, which this plan must not use again.
-        has_kernel: whether a kernel runs a node as it stands.
+        refusals: backend -> nodes that its library rejected after the support check -> the reason.
+        taken: names of partitions of other methods, which this plan must not use.
+        has_kernel: returns if a kernel runs a node without decomposition.
 
     Raises:
         PartitionError: the rules do not fit the backends, or a partitioner or a check failed.
@@ -64,16 +64,16 @@ def plan(
             raise PartitionError(what, where=program.name, remedy="name every backend once")
     book = RuleBook(rules, names)
     planner = _Planner(partitioners, capabilities, rules, book, refusals or {}, set(taken), has_kernel)
-    with collection_paused():
-        made = planner.plan(program)
+    with gc_paused():
+        result = planner.plan(program)
     if rules.together:
-        made = grouped(made, planner.place)
-    return replace(made, notes=(*made.notes, *planner.book.unused(), *_not_together(rules, made)))
+        result = with_parallel_groups(result, planner.place)
+    return replace(result, notes=(*result.notes, *planner.book.unused(), *_missing_groups(rules, result)))
 
 
 @dataclass(slots=True)
 class _Planner:
-    """What the plans of one method have in common."""
+    """The inputs and the state that all plans of one method share."""
 
     partitioners: Sequence[Partitioner]
     capabilities: Mapping[str, Capability]
@@ -85,49 +85,54 @@ class _Planner:
     numbering: Counter[str] = field(default_factory=Counter)
 
     def plan(self, program: EdgeProgram, *, is_nested: bool = False) -> Plan:
-        """The plan of one graph and of those below it."""
+        """Plan one graph and its nested graphs."""
         backends = [p.backend for p in self.partitioners]
         inner = [n for n in program.graph.nodes if n.op not in ("placeholder", "output")]
-        asked = computing(inner)
-        pins = {n: pin for n in asked if (pin := self.book.pin(n)) is not None}
-        verdicts: dict[Node, Verdicts] = {n: {} for n in asked}
-        offers = self._offers(asked, pins)
+        candidates = computing(inner)
+        pins = {n: pin for n in candidates if (pin := self.book.pin(n)) is not None}
+        verdicts: dict[Node, Verdicts] = {n: {} for n in candidates}
+        queries = self._queries(candidates, pins)
         collected = {
-            p.backend: self._unspoilt(p, offer, program, verdicts)
-            for p, offer in zip(self.partitioners, offers, strict=True)
+            p.backend: self._collect_guarded(p, query, program, verdicts)
+            for p, query in zip(self.partitioners, queries, strict=True)
         }
         claims = self._by_branch(verdicts, collected)
-        apart = self._to_take_apart(asked, verdicts, offers, claims)
-        for node in apart:
+        decomposed = self._partly_supported(candidates, verdicts, queries, claims)
+        for node in decomposed:
             verdicts[node] = {
                 name: v and no(Reason.OPERATOR, "it is taken apart") for name, v in verdicts[node].items()
             }
         pinned = frozenset(n for n, pin in pins.items() if pin.place != PORTABLE)
         most = {name: self.capabilities[name].most_constants for name in backends}
-        worth = Worth(self.rules.min_partition_size, pinned, self.has_kernel, most)
-        stretches = assign(inner, verdicts, claims, backends, worth)
+        threshold = CostThreshold(self.rules.min_partition_size, pinned, self.has_kernel, most)
+        groups = assign(inner, verdicts, claims, backends, threshold)
         notes = _broken_pins(pins, verdicts)
-        order = tuple(self._units(stretches, verdicts))
+        order = tuple(self._units(groups, verdicts))
         partitions = tuple(u for u in order if isinstance(u, Partition))
-        home = {n: p for p in partitions for n in p.nodes}
-        nodes = tuple(_node_plan(n, verdicts[n], home.get(n)) for n in asked)
+        partition_of = {n: p for p in partitions for n in p.nodes}
+        nodes = tuple(_node_plan(n, verdicts[n], partition_of.get(n)) for n in candidates)
         nested = {name: self.plan(sub, is_nested=True) for name, sub in subprograms(program).items()}
-        apart = list(dict.fromkeys((*apart, *(n for n in asked if n not in home and self._is_left_over(n)))))
-        return Plan(program, tuple(backends), nodes, partitions, order, tuple(notes), nested, is_nested, tuple(apart))
+        leftover = (n for n in candidates if n not in partition_of and is_compound(n) and not self.has_kernel(n))
+        decomposed = list(dict.fromkeys((*decomposed, *leftover)))
+        return Plan(
+            program, tuple(backends), nodes, partitions, order, tuple(notes), nested, is_nested, tuple(decomposed)
+        )
 
-    def _offers(self, nodes: Sequence[Node], pins: Mapping[Node, RulePattern]) -> list[Offer]:
+    def _queries(self, nodes: Sequence[Node], pins: Mapping[Node, RulePattern]) -> list[SupportQuery]:
         barred = not_for_delegates(nodes)
         return [
-            Offer(name, self.capabilities[name], self.book, pins, self.refusals.get(name, {}), barred, self.has_kernel)
+            SupportQuery(
+                name, self.capabilities[name], self.book, pins, self.refusals.get(name, {}), barred, self.has_kernel
+            )
             for name in (p.backend for p in self.partitioners)
         ]
 
-    def _unspoilt(
-        self, partitioner: Partitioner, offer: Offer, program: EdgeProgram, verdicts: Mapping[Node, Verdicts]
+    def _collect_guarded(
+        self, partitioner: Partitioner, query: SupportQuery, program: EdgeProgram, verdicts: Mapping[Node, Verdicts]
     ) -> list[Claim]:
-        """What `_collect` gives, of a graph that nobody changed meanwhile."""
+        """Return the result of `_collect`; raise PartitionError if the backend changed the graph."""
         given = Untouched(program.graph)
-        claims = self._collect(partitioner, offer, program, verdicts)
+        claims = self._collect(partitioner, query, program, verdicts)
         if change := given.change():
             what = f"backend {partitioner.backend}, asked what it supports, {change}"
             remedy = f"{AUTHOR}; {BLOCK_VARIABLE}={partitioner.backend} keeps it out"
@@ -135,101 +140,98 @@ class _Planner:
         return claims
 
     def _collect(
-        self, partitioner: Partitioner, offer: Offer, program: EdgeProgram, verdicts: Mapping[Node, Verdicts]
+        self, partitioner: Partitioner, query: SupportQuery, program: EdgeProgram, verdicts: Mapping[Node, Verdicts]
     ) -> list[Claim]:
-        """Add one backend's verdicts; gives the patterns that it takes."""
+        """Add one backend's verdicts; return its accepted pattern matches."""
         name = partitioner.backend
-        claims, almost = offer.claims(verdicts)
-        if type(partitioner) is CapabilityPartitioner:  # which only repeats what the backend says
+        claims, refused = query.claims(verdicts)
+        if type(partitioner) is CapabilityPartitioner:  # it only repeats the backend's check
             for node, by_backend in verdicts.items():
-                by_backend[name] = own = offer.check(node)
-                if own.reason is Reason.OPERATOR and node in almost:
-                    by_backend[name] = almost[node]
+                by_backend[name] = own = query.check(node)
+                if own.reason is Reason.OPERATOR and node in refused:
+                    by_backend[name] = refused[node]
             return claims
         claimed = {n for claim in claims for n in claim.nodes}
-        answers = partitioner.partition(program, lambda node: YES if node in claimed else offer.check(node))
+        answers = partitioner.partition(program, lambda node: YES if node in claimed else query.check(node))
         missing = no(Reason.EXCLUDED, f"{type(partitioner).__name__} gave no verdict on it")
-        kept = set(claimed)
+        accepted = set(claimed)
         for node, by_backend in verdicts.items():
             answer = answers.get(node, missing)
             if not isinstance(answer, Verdict):
                 what = f"{type(partitioner).__name__} answered {answer!r}"
                 raise PartitionError(what, where=describe(node), remedy="answer with a delegate.verdict.Verdict")
-            own = offer.check(node) if answer else answer  # of one that is claimed, what is said of it alone
+            own = query.check(node) if answer else answer  # for a claimed node, its verdict outside of the pattern
             if own and own.in_parts and not answer.in_parts:
                 answer = replace(answer, in_parts=True)
             if not answer:
-                kept.discard(node)
-            by_backend[name] = answer if own else almost.get(node, own) if own.reason is Reason.OPERATOR else own
+                accepted.discard(node)
+            by_backend[name] = answer if own else refused.get(node, own) if own.reason is Reason.OPERATOR else own
         return [
             tagged
             for claim in claims
-            if kept.issuperset(n for n in claim.nodes if n in verdicts)
+            if accepted.issuperset(n for n in claim.nodes if n in verdicts)
             if (tagged := _with_tags(claim, answers)) is not None
         ]
 
     def place(self, plan: Plan, partition: Partition) -> Place | None:
-        """The group and branch of `together` that a partition is in."""
+        """Return the group and branch of `together` that a partition is in."""
         return next((at for node in partition.nodes if (at := self.book.branch(node)) is not None), None)
 
     def _by_branch(
         self, verdicts: Mapping[Node, Verdicts], claims: Mapping[str, Sequence[Claim]]
     ) -> Mapping[str, Sequence[Claim]]:
-        """Keep nodes of branches that are to run at the same time from sharing a partition with any others."""
+        """Tag nodes of parallel branches, so that they never share a partition with other nodes."""
         if not self.rules.together:
             return claims
         for node, by_backend in verdicts.items():
             if (branch := self.book.branch(node)) is not None:
                 by_backend.update({name: _tagged(v, branch) for name, v in by_backend.items() if v})
-        found: dict[str, list[Claim]] = {name: [] for name in claims}
+        tagged: dict[str, list[Claim]] = {name: [] for name in claims}
         for name, own in claims.items():
             for claim in own:
                 branches = {self.book.branch(n) for n in claim.nodes if n in verdicts}
                 branch = branches.pop() if len(branches) == 1 else None
                 if branch is not None:
-                    found[name].append(replace(claim, verdict=_tagged(claim.verdict, branch)))
+                    tagged[name].append(replace(claim, verdict=_tagged(claim.verdict, branch)))
                 elif not branches:
-                    found[name].append(claim)
-        return found
+                    tagged[name].append(claim)
+        return tagged
 
-    def _to_take_apart(
+    def _partly_supported(
         self,
         nodes: Iterable[Node],
         verdicts: Mapping[Node, Verdicts],
-        offers: Sequence[Offer],
+        queries: Sequence[SupportQuery],
         claims: Mapping[str, Sequence[Claim]],
     ) -> list[Node]:
-        """Compound nodes without a kernel of which a backend wants some parts before any takes the whole.
+        """Return compound nodes without a kernel that a backend supports in part before a later one supports them all.
 
-        It would get them if it were asked alone, since no kernel runs the whole; so it gets them here.
+        As the only backend, it would get their supported parts, since no kernel runs the nodes. So it gets them here.
         """
-        if not any(offer.partly for offer in offers):
+        if not any(query.partial for query in queries):
             return []
         claimed = {name: {n for claim in own for n in claim.nodes} for name, own in claims.items()}
-        found = []
+        result = []
         for node in nodes:
-            for offer in offers:
-                if verdicts[node][offer.backend] or node in claimed[offer.backend]:
+            for query in queries:
+                if verdicts[node][query.backend] or node in claimed[query.backend]:
                     break
-                if node in offer.partly and not self.has_kernel(node):
-                    found.append(node)
+                if node in query.partial and not self.has_kernel(node):
+                    result.append(node)
                     break
-        return found
+        return result
 
-    def _is_left_over(self, node: Node) -> bool:
-        return is_compound(node) and not self.has_kernel(node)
-
-    def _units(self, stretches: Iterable[Stretch], verdicts: Mapping[Node, Verdicts]) -> Iterator[Unit]:
-        """The order of the plan: nodes of the host, and partitions with their names."""
-        for stretch in stretches:
-            backend = stretch.backend
+    def _units(self, groups: Iterable[NodeGroup], verdicts: Mapping[Node, Verdicts]) -> Iterator[Unit]:
+        """Yield the order of the plan: nodes of the host, and partitions with their names."""
+        for group in groups:
+            backend = group.backend
             if backend is None:
-                yield from stretch.nodes
+                yield from group.nodes
                 continue
-            claimed = {n for claim in stretch.patterns for n in claim.nodes}
-            rest = (n for n in stretch.nodes if n in verdicts and n not in claimed)
+            claimed = {n for claim in group.patterns for n in claim.nodes}
+            rest = (n for n in group.nodes if n in verdicts and n not in claimed)
             in_parts = tuple(n for n in rest if verdicts[n][backend].in_parts)
-            yield Partition(self._name(backend), backend, stretch.nodes, in_parts, stretch.patterns)
+            yield Partition(self._name(backend), backend, group.nodes, in_parts, group.patterns)
 
     def _name(self, backend: str) -> str:
         stem = backend.replace(INSTANCE, "_")
@@ -240,9 +242,9 @@ class _Planner:
         return name
 
 
-def _not_together(rules: PartitionRules, made: Plan) -> list[str]:
-    """A note where groups of `together` have come to nothing."""
-    missing = len(rules.together) - sum(len(part.together) for part in made.walk())
+def _missing_groups(rules: PartitionRules, plan: Plan) -> list[str]:
+    """Return a note if groups of `together` have no parallel branches in the plan."""
+    missing = len(rules.together) - sum(len(part.together) for part in plan.walk())
     what = "fewer than two of its patterns have partitions in this method"
     return [f"together: {missing} of {len(rules.together)} groups run nothing at the same time: {what}"] * (missing > 0)
 
@@ -252,7 +254,7 @@ def _tagged(verdict: Verdict, branch: tuple[int, int]) -> Verdict:
 
 
 def _with_tags(claim: Claim, answers: Mapping[Node, Verdict]) -> Claim | None:
-    """A claim with the tag that a partitioner gave to its nodes; None where it has them apart."""
+    """Return a claim with the partitioner's tag of its nodes; None if their tags differ."""
     tags = {answers[node].tag for node in claim.nodes if node in answers}
     if len(tags) > 1:
         return None
@@ -260,7 +262,7 @@ def _with_tags(claim: Claim, answers: Mapping[Node, Verdict]) -> Claim | None:
 
 
 def _broken_pins(pins: Mapping[Node, RulePattern], verdicts: Mapping[Node, Verdicts]) -> list[str]:
-    """A note for every pin whose backend cannot run all its nodes."""
+    """Return a note for every pin whose backend cannot run all its nodes."""
     nodes_of: dict[RulePattern, list[Node]] = {}
     for node, pin in pins.items():
         nodes_of.setdefault(pin, []).append(node)

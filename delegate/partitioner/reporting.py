@@ -1,4 +1,4 @@
-"""From plans to the Report."""
+"""The Report of plans."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch.fx import Node
 
 from delegate.edge.node import is_compute, module_path, nbytes, shape_text, source_line, tensors
 from delegate.partitioner.cost import call_seconds, one_core_seconds, work
-from delegate.partitioner.cut import Boundary, Cutter
+from delegate.partitioner.extraction import Boundary, RegionExtractor
 from delegate.partitioner.plan import NodePlan, Partition, Plan
 from delegate.plugins import PORTABLE
 from delegate.report import NodeReport, PartitionReport, Report
 from delegate.verdict import Reason
 
-_MOST = 0.5  # a share of the work that one reason keeps from a backend is worth a note of its own
+_MOST = 0.5  # a share of the work; if one reason keeps this much from a backend, the report has a note
 _OF_THE_MODEL = frozenset({Reason.DTYPE, Reason.NON_CONSTANT, Reason.DYNAMIC_SHAPE, Reason.LAYOUT})
 
 
@@ -25,12 +25,12 @@ def make_report(
     partition_notes: Mapping[str, tuple[str, ...]] | None = None,
     notes: Iterable[str] = (),
 ) -> Report:
-    """The report of a program.
+    """Return the report of a program.
 
     Args:
         plans: one per method; its EdgeProgram's name is the method's.
         partition_notes: name of a partition -> notes of its backend (`PreprocessResult.notes`).
-        notes: on the whole, in front of those of the plans.
+        notes: on the program; they come before the notes of the plans.
     """
     methods: list[str] = []
     nodes: list[NodeReport] = []
@@ -38,20 +38,24 @@ def make_report(
     all_notes = list(notes)
     for plan in plans:
         total = sum(work(n.node) for part in plan.walk() for n in part.nodes)
-        borders = {p.name: cutter.boundary(p) for cutter in map(Cutter, plan.walk()) for p in cutter.plan.partitions}
-        seconds = _seconds(plan, borders.values())
+        boundaries = {
+            p.name: extractor.boundary(p)
+            for extractor in map(RegionExtractor, plan.walk())
+            for p in extractor.plan.partitions
+        }
+        seconds = _seconds(plan, boundaries.values())
         methods.append(plan.program.name)
         for part in plan.walk():
-            scribe = _Scribe(plan.program.name, _prefix(plan, part), total, seconds, borders)
-            nodes += [scribe.node(n) for n in part.nodes]
-            partitions += [scribe.partition(p, (partition_notes or {}).get(p.name, ())) for p in part.partitions]
+            builder = _ReportBuilder(plan.program.name, _prefix(plan, part), total, seconds, boundaries)
+            nodes += [builder.node(n) for n in part.nodes]
+            partitions += [builder.partition(p, (partition_notes or {}).get(p.name, ())) for p in part.partitions]
             all_notes += part.notes
-        all_notes += _lacking(plan.program.name, plan.backends, nodes)
+        all_notes += _missing_support(plan.program.name, plan.backends, nodes)
     return Report(tuple(methods), tuple(nodes), tuple(partitions), tuple(dict.fromkeys(all_notes)))
 
 
-def _lacking(method: str, backends: Iterable[str], nodes: Iterable[NodeReport]) -> Iterator[str]:
-    """What keeps most of a method from a backend, where one reason does, in a sentence."""
+def _missing_support(method: str, backends: Iterable[str], nodes: Iterable[NodeReport]) -> Iterator[str]:
+    """Yield a sentence for each reason that keeps most of a method from a backend."""
     own = [n for n in nodes if n.method == method]
     for backend in backends:
         shares: dict[tuple[Reason, str], list[NodeReport]] = {}
@@ -63,13 +67,13 @@ def _lacking(method: str, backends: Iterable[str], nodes: Iterable[NodeReport]) 
             share = math.fsum(n.work for n in members)
             if share >= _MOST:
                 costliest = max(members, key=lambda n: n.work).verdicts[backend]
-                said = "; ".join(part for part in (costliest.message, costliest.remedy) if part)
-                yield f"{method}: {share:.0%} of the operations, on {dtype}, is not on {backend}: {reason}: {said}"
+                details = "; ".join(part for part in (costliest.message, costliest.remedy) if part)
+                yield f"{method}: {share:.0%} of the operations, on {dtype}, is not on {backend}: {reason}: {details}"
 
 
-def _seconds(plan: Plan, borders: Iterable[Boundary]) -> float:
+def _seconds(plan: Plan, boundaries: Iterable[Boundary]) -> float:
     """Return the estimated seconds of a method on one CPU core, with the calls of its partitions."""
-    calls = (call_seconds(sum(map(nbytes, (*border.inputs, *border.outputs)))) for border in borders)
+    calls = (call_seconds(sum(map(nbytes, (*boundary.inputs, *boundary.outputs)))) for boundary in boundaries)
     return math.fsum((*(_node_seconds(n) for part in plan.walk() for n in part.nodes), *calls))
 
 
@@ -78,20 +82,20 @@ def _node_seconds(planned: NodePlan) -> float:
 
 
 def _prefix(method: Plan, part: Plan) -> str:
-    """What stands before the names of nodes of a graph of control flow, e.g. "true_graph_0."."""
+    """Return the prefix of names of nodes in a graph of control flow, e.g. "true_graph_0."."""
     below = part.program.name.removeprefix(method.program.name).removeprefix(".")
     return f"{below}." if below else ""
 
 
 @dataclass(slots=True)
-class _Scribe:
-    """Describes nodes and partitions of one graph."""
+class _ReportBuilder:
+    """A builder of the reports on nodes and partitions of one graph."""
 
     method: str
     prefix: str
     total: int  # work of the whole method
     seconds: float  # of the whole method on one CPU core, estimated
-    borders: Mapping[str, Boundary]  # by partition
+    boundaries: Mapping[str, Boundary]  # by partition
 
     def node(self, planned: NodePlan) -> NodeReport:
         node = planned.node
@@ -110,15 +114,15 @@ class _Scribe:
         )
 
     def partition(self, partition: Partition, notes: tuple[str, ...]) -> PartitionReport:
-        border = self.borders[partition.name]
+        boundary = self.boundaries[partition.name]
         computing = [n for n in partition.nodes if is_compute(n)]
         return PartitionReport(
             method=self.method,
             name=partition.name,
             backend=partition.backend,
             nodes=tuple(self.prefix + n.name for n in computing),
-            bytes_in=sum(nbytes(n) for n in border.inputs),
-            bytes_out=sum(nbytes(n) for n in border.outputs),
+            bytes_in=sum(nbytes(n) for n in boundary.inputs),
+            bytes_out=sum(nbytes(n) for n in boundary.outputs),
             work=math.fsum(self._share(n) for n in computing),
             notes=notes,
         )

@@ -1,4 +1,4 @@
-"""PartitionRules: what the configuration says about where operators and modules may run."""
+"""PartitionRules: the rules of the configuration for the backends of operators and modules."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from delegate.verdict import Reason, Verdict, no
 class PartitionRules:
     """Rules over the verdicts of the backends.
 
-    An operator pattern is a shell pattern over the full name ("aten.add.Tensor") or over the name without the overload
-    ("aten.add"). A module pattern is one over the path of a module ("encoder.layer.*"); it holds for all below it.
-    A pin forbids all other places. Where the backend of a pin cannot run the node, the node stays portable and a note
-    of the plan says so. The first pin that matches decides, those by node before those by module.
+    An operator pattern is a shell pattern over the full name ("aten.add.Tensor") or the name without the overload
+    ("aten.add"). A module pattern is a shell pattern over the path of a module ("encoder.layer.*"). It includes all
+    modules below. A pin forbids all other backends. If the backend of a pin cannot run the node, the node stays
+    portable and the plan has a note. The first matching pin decides; pins by node come before pins by module.
 
     Args:
-        min_partition_size: a partition with fewer operators than this is given back. Operators that only lay data out
-            anew (view, permute, clone, ...) do not count, so that the default of 1 gives back partitions that do
-            nothing else, and 0 keeps all. Partitions that hold a pinned node are kept.
+        min_partition_size: a partition with fewer operators is rejected. Operators that only change the layout of data
+            (view, permute, clone, ...) do not count. So the default of 1 rejects partitions that do nothing else, and 0
+            accepts all. Partitions with a pinned node are always accepted.
         include: operators that any backend may take; empty for all.
         exclude: operators that no backend may take.
         backend_include, backend_exclude: the same per backend, by name.
         pins: module pattern -> name of a backend, or "portable".
         node_pins: pattern over names of nodes -> name of a backend, or "portable".
-        together: groups of module patterns. Nodes of different patterns never share a partition, and the partitions of
-            different patterns of a group run at the same time.
+        together: groups of module patterns. Nodes of different patterns never share a partition. The partitions of
+            different patterns of a group run in parallel.
     """
 
     min_partition_size: int = 1
@@ -50,11 +50,11 @@ class PartitionRules:
 
 @dataclass(slots=True, eq=False)
 class RulePattern:
-    """One pattern of the rules, and whether it has matched anything yet."""
+    """One pattern of the rules, with a mark if it has matched anything yet."""
 
-    option: str  # where it stands in the configuration, e.g. "exclude"
+    option: str  # key of the configuration, e.g. "exclude"
     pattern: str
-    kind: str  # what it matches
+    kind: str  # "operator", "module" or "node"
     place: str = ""  # of a pin
     used: bool = False
     _regex: re.Pattern[str] = field(init=False)
@@ -66,21 +66,21 @@ class RulePattern:
         return f"{self.option} {self.pattern!r}" + (f" -> {self.place}" if self.place else "")
 
     def matches(self, texts: Iterable[str]) -> bool:
-        """Whether it matches one of them."""
-        found = any(self._regex.match(text) for text in texts)
-        self.used = self.used or found
-        return found
+        """Return if the pattern matches one of the texts; record this in `used`."""
+        matched = any(self._regex.match(text) for text in texts)
+        self.used = self.used or matched
+        return matched
 
 
 class RuleBook:
-    """The rules at work on one method and the graphs of its control flow.
+    """The rules of one method and the graphs of its control flow.
 
     Args:
         rules: the rules.
         backends: names of the backends of this plan.
 
     Raises:
-        PartitionError: a pin names no place of this plan, or the least size is negative.
+        PartitionError: a pin names no backend of this plan, or the minimum size is negative.
     """
 
     def __init__(self, rules: PartitionRules, backends: Iterable[str]) -> None:
@@ -107,7 +107,7 @@ class RuleBook:
         self._node_names: set[str] = set()
 
     def pin(self, node: Node) -> RulePattern | None:
-        """The pin that decides on a node; its `place` is the name of a backend or "portable"."""
+        """Return the pin that decides on a node; its `place` is the name of a backend or "portable"."""
         by_node = _first(self._nodes, (node.name,))
         if self._nodes:
             self._node_names.add(node.name)
@@ -117,15 +117,15 @@ class RuleBook:
         return by_node or self._by_module[path]
 
     def branch(self, node: Node) -> tuple[int, int] | None:
-        """The group of `together`, and the pattern in it, whose branch a node is in; the first pattern decides."""
+        """Return the group of `together` and its pattern for a node, by number; the first matching pattern decides."""
         path = module_path(node) if self._branches else ""
         if path not in self._branch_of:
-            found = _first(list(self._branches), _with_parents(path)) if path else None
-            self._branch_of[path] = None if found is None else self._branches[found]
+            match = _first(list(self._branches), _with_parents(path)) if path else None
+            self._branch_of[path] = None if match is None else self._branches[match]
         return self._branch_of[path]
 
     def excluded(self, op: str, backend: str) -> Verdict | None:
-        """The refusal of an operator for a backend, where a rule excludes it."""
+        """Return the refusal of an operator if a rule excludes it from a backend; else None."""
         if not self.restricts:
             return None
         key = (op, backend)
@@ -144,7 +144,7 @@ class RuleBook:
         return no(Reason.EXCLUDED, f"{op} by {refusals[0]}") if refusals else None
 
     def unused(self) -> list[str]:
-        """A note for every pattern that has matched nothing."""
+        """Return a note for every pattern that has matched nothing."""
         own = [p for patterns in (*self._own_include.values(), *self._own_exclude.values()) for p in patterns]
         patterns = [*self._include, *self._exclude, *own, *self._modules, *self._nodes, *self._branches]
         known = {
@@ -158,13 +158,13 @@ class RuleBook:
 
 
 def _names(op: str) -> tuple[str, str]:
-    """An operator's name with and without its overload."""
+    """Return an operator's name with and without its overload."""
     return op, op.rpartition(".")[0]
 
 
 def _hint(pattern: str, known: Iterable[str]) -> str:
-    near = get_close_matches(pattern, sorted(known), n=1)
-    return f": did you mean {near[0]!r}?" if near else ""
+    similar = get_close_matches(pattern, sorted(known), n=1)
+    return f": did you mean {similar[0]!r}?" if similar else ""
 
 
 def _operators(patterns: Iterable[str], option: str) -> list[RulePattern]:
@@ -172,12 +172,12 @@ def _operators(patterns: Iterable[str], option: str) -> list[RulePattern]:
 
 
 def _first(patterns: list[RulePattern], texts: tuple[str, ...]) -> RulePattern | None:
-    """The first that matches. The others are tried too, so that `used` is right for each."""
+    """Return the first matching pattern. All are tried, so that `used` is right for each."""
     matching = [p for p in patterns if p.matches(texts)]
     return matching[0] if matching else None
 
 
 def _with_parents(path: str) -> tuple[str, ...]:
-    """The path of a module and of all that hold it: "a.b.c" -> ("a.b.c", "a.b", "a")."""
+    """Return the path of a module and of its parents: "a.b.c" -> ("a.b.c", "a.b", "a")."""
     parts = path.split(".")
     return tuple(".".join(parts[:n]) for n in range(len(parts), 0, -1))

@@ -1,4 +1,4 @@
-"""A plan as data, to save, compare and apply: which backend runs which nodes, by identities that last."""
+"""A plan as data, to save, compare and apply: the backend of each node, by a stable identity."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from delegate.edge.node import is_compute
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
 from delegate.partitioner.capability import Check
-from delegate.partitioner.forms import is_compound
+from delegate.partitioner.decomposition_policy import is_compound
+from delegate.partitioner.parallel_groups import Place, with_parallel_groups
 from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Group, Partition, Plan
-from delegate.partitioner.together import Place, grouped
 from delegate.plain_data import items
 from delegate.text_files import read_text, write_text
 from delegate.verdict import Reason, Verdict, no
 
-_FORMAT = 3  # 1 did not say which operators were whole, 2 not what runs at the same time
-_AFTER = (str(Reason.TOO_SMALL), str(Reason.SLOWER))  # reasons that others of the partition may be the cause of
+_FORMAT = 3  # 1 had no preserved operators, 2 no parallel groups
+_AFTER = (str(Reason.TOO_SMALL), str(Reason.SLOWER))  # reasons that may follow from other nodes of the partition
 BY_THE_PLAN = no(Reason.PINNED, "by the plan")
 _EDIT = "save a plan again, of this model with these backends and options, or edit this one"
 _NO_GROUP = (-1, -1)  # the group and branch of a partition that is in none
-_NAMED = 3  # so many nodes are named in a message that speaks of several
+_NAMED = 3  # most nodes that a message names
 
 _Groups = Sequence[Sequence[Sequence[str]]]  # of branches of partitions
 
@@ -40,10 +40,10 @@ class SavedPartition:
     """One partition.
 
     Args:
-        graph: that it is in: the method, or a graph of its control flow, e.g. "forward" or "forward.true_graph_0".
+        graph: the method, or a graph of its control flow, e.g. "forward" or "forward.true_graph_0".
         name: of the partition.
-        backend: that runs it.
-        nodes: identities of its nodes that compute, e.g. "encoder.0:aten.linear.default#0", in order.
+        backend: that runs the partition.
+        nodes: identities of the computing nodes, e.g. "encoder.0:aten.linear.default#0", in order.
     """
 
     graph: str
@@ -54,13 +54,13 @@ class SavedPartition:
 
 @dataclass(frozen=True, slots=True)
 class SavedPlan:
-    """Where the nodes of a program run. What it does not name runs on portable kernels.
+    """The backends of a program's nodes. Nodes without a partition run on portable kernels.
 
     Args:
         partitions: in the order of methods and graphs.
-        whole: the compound operators that the planned graphs hold whole, since a backend or a kernel wants them so. It
-            depends on who was asked; the nodes that the plan names are those of such graphs. None: not known.
-        together: groups of partitions by name; those of different branches of a group run at the same time.
+        whole: the preserved compound operators of the planned graphs. They depend on the queried backends. The plan
+            names nodes of such graphs. None: not known.
+        together: groups of branches of partitions, by name; the branches of a group run in parallel.
     """
 
     partitions: tuple[SavedPartition, ...]
@@ -69,14 +69,14 @@ class SavedPlan:
 
     @classmethod
     def of(cls, plans: Iterable[Plan]) -> SavedPlan:
-        """The data of plans, one per method."""
+        """Return the data of plans, one per method."""
         parts = [part for plan in plans for part in plan.walk()]
         whole = {n.op for part in parts for n in part.nodes if is_compound(n.node)}
         saved = tuple(_saved(part.program.name, p) for part in parts for p in part.partitions)
         return cls(saved, tuple(sorted(whole)), tuple(group for part in parts for group in part.together))
 
     def to_json(self) -> str:
-        """As JSON, a partition a line; the same plan gives the same text."""
+        """Return the plan as JSON, one partition per line; equal plans have equal texts."""
         lines = ",\n".join(json.dumps(asdict(p), ensure_ascii=False) for p in self.partitions)
         whole = "" if self.whole is None else f'"whole": {json.dumps(self.whole)}, '
         together = f'"together": {json.dumps(self.together)}, ' if self.together else ""
@@ -84,7 +84,7 @@ class SavedPlan:
 
     @classmethod
     def from_json(cls, text: str, where: str = "") -> SavedPlan:
-        """The plan of such a text; raises PartitionError where it is none. `where` is for the message."""
+        """Return the plan of a text of `to_json`; raise PartitionError for other texts. `where` is for the message."""
         try:
             data = json.loads(text)
             if type(data["format"]) is not int or not 1 <= data["format"] <= _FORMAT:
@@ -93,7 +93,7 @@ class SavedPlan:
             if whole is not None and not _is_texts(whole):
                 raise TypeError("whole is a list of operators")
             partitions = tuple(_partition(p) for p in items(data, "partitions"))
-            _require_one_place(partitions)
+            _require_unique_nodes(partitions)
             together = _groups(data.get("together", []), {p.name for p in partitions})
             return cls(partitions, None if whole is None else tuple(whole), together)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -101,32 +101,32 @@ class SavedPlan:
             raise PartitionError(what, where=where, remedy="save it again: `program.plan.save(path)`") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file; raises PartitionError where that cannot be."""
+        """Write the plan to a file; raises PartitionError if writing fails."""
         write_text(path, self.to_json(), "the plan")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SavedPlan:
-        """Read it from a file; raises PartitionError where there is no plan in it."""
+        """Read a plan from a file; raises PartitionError if the file has no plan."""
         return cls.from_json(read_text(path, "the plan", "save one: `program.plan.save(path)`"), str(path))
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Those that run nodes, in alphabetical order."""
+        """The backends that run nodes, in alphabetical order."""
         return tuple(sorted({p.backend for p in self.partitions}))
 
     def places(self) -> dict[tuple[str, str], str]:
-        """(graph, identity of a node) -> the backend that runs it."""
+        """Return the backend of each node, by (graph, identity of the node)."""
         return {(p.graph, node): p.backend for p in self.partitions for node in p.nodes}
 
     def differences(self, other: SavedPlan) -> tuple[str, ...]:
-        """Return the nodes that moved from this plan to another, a line per node. Names of partitions do not count.
+        """Return the nodes that moved from this plan to another, one line per node, without names of partitions.
 
-        Then the partitions that no longer run at the same time, and those that do now, a line per partition at most.
-        If the plans hold other operators whole, the first line says so: the nodes are not the same then. The work and
-        the text are linear in the plans.
+        The partitions that no longer run in parallel follow, then those that do now, at most one line per partition. If
+        the plans preserve different operators, their nodes differ, and the first line reports this. The time and the
+        text are linear in the plans.
         """
         mine, others = self.places(), other.places()
-        apart = sorted({*(self.whole or ())} ^ {*(other.whole or ())})
+        in_one = sorted({*(self.whole or ())} ^ {*(other.whole or ())})
         moved = [
             f"{graph}: {node}: {mine.get((graph, node), 'portable')} -> {others.get((graph, node), 'portable')}"
             for graph, node in dict.fromkeys((*mine, *others))
@@ -134,104 +134,108 @@ class SavedPlan:
         ]
         for word, before, after in (("no longer", other, self), ("now", self, other)):
             moved += sorted(_concurrent(word, before._concurrency(), after._concurrency()))
-        note = f"operators that only one of the plans holds whole, so that nodes differ: {', '.join(apart)}"
-        return (note, *moved) if apart and None not in (self.whole, other.whole) else tuple(moved)
+        note = f"operators that only one of the plans holds whole, so that nodes differ: {', '.join(in_one)}"
+        return (note, *moved) if in_one and None not in (self.whole, other.whole) else tuple(moved)
 
     def _concurrency(self) -> list[list[list[str]]]:
-        """Return the groups as sorted branches of partitions, each named by its first node: names do not count."""
+        """Return the groups as sorted branches of partitions, each named by its first node, not by its own name."""
         first = {p.name: f"{p.graph}: {p.nodes[0]}" for p in self.partitions if p.nodes}
         groups = ([sorted(first[n] for n in names if n in first) for names in group] for group in self.together)
         return [sorted(filter(None, group)) for group in groups]
 
-    def grouped(self, plan: Plan) -> Plan:
-        """A plan that its partitioners made, whose partitions run at the same time as this plan has it.
+    def with_parallel_groups(self, plan: Plan) -> Plan:
+        """Return a plan of this plan's partitioners with the parallel groups of this plan.
 
         Raises:
-            PartitionError: one of them needs what another one makes.
+            PartitionError: a partition needs a result of another branch.
         """
         if not self.together:
             return plan
-        homes = {(p.graph, node): p.name for p in self.partitions for node in p.nodes}
+        partition_of = {(p.graph, node): p.name for p in self.partitions for node in p.nodes}
         branches = [(g, b, names) for g, group in enumerate(self.together) for b, names in enumerate(group)]
         places = {name: (g, b) for g, b, names in branches for name in names}
 
         def place(part: Plan, partition: Partition) -> Place | None:
-            own = (homes.get((part.program.name, identity(n))) for n in partition.nodes if is_compute(n))
+            own = (partition_of.get((part.program.name, identity(n))) for n in partition.nodes if is_compute(n))
             return next((places[name] for name in own if name in places), None)
 
-        return grouped(plan, place)
+        return with_parallel_groups(plan, place)
 
     def partitioners(
-        self, partitioners: Iterable[Partitioner], elsewhere: Verdict = BY_THE_PLAN
+        self, partitioners: Iterable[Partitioner], refusal: Verdict = BY_THE_PLAN
     ) -> tuple[Partitioner, ...]:
-        """Partitioners that put every node where this plan has it.
+        """Return partitioners that assign every node as in this plan.
 
         Args:
-            partitioners: in whose place they stand.
-            elsewhere: what is said of a node that a backend would take, and the plan has elsewhere.
+            partitioners: to replace.
+            refusal: the verdict on a node that a backend supports but the plan assigns to another one.
 
         Raises:
-            PartitionError: the plan names a backend that is not among them.
+            PartitionError: the plan names a backend that is not among the partitioners.
         """
-        given = tuple(partitioners)
-        unknown = sorted(set(self.backends) - {p.backend for p in given})
+        inner = tuple(partitioners)
+        unknown = sorted(set(self.backends) - {p.backend for p in inner})
         if unknown:
             remedy = "name it too, or lower without the plan"
             raise PartitionError(
                 f"the plan runs nodes on {unknown[0]!r}, which is not among the backends", remedy=remedy
             )
-        return tuple(AsPlanned(p, self, elsewhere) for p in given)
+        return tuple(AsPlanned(p, self, refusal) for p in inner)
 
-    def require_kept(self, plans: Sequence[Plan], where: str = "", remedy: str = _EDIT) -> None:
-        """Raise PartitionError where plans that were made by its partitioners put a node elsewhere.
+    def require_applied(self, plans: Sequence[Plan], where: str = "", remedy: str = _EDIT) -> None:
+        """Raise PartitionError if plans of this plan's partitioners assign a node to another backend.
 
-        `where` it is from and `remedy` are for the message.
+        `where`, the origin of this plan, and `remedy` are for the message.
         """
-        made = SavedPlan.of(plans).places()
-        lost = [(*key, backend) for key, backend in self.places().items() if made.get(key) != backend]
+        actual = SavedPlan.of(plans).places()
+        lost = [(*key, backend) for key, backend in self.places().items() if actual.get(key) != backend]
         if lost:
-            told = sorted(((_obstacle(plans, *key), *key) for key in lost), key=lambda item: item[0].startswith(_AFTER))
-            named = "; ".join(f"{node} of {graph} on {backend} ({why})" for why, graph, node, backend in told[:_NAMED])
+            causes = sorted(
+                ((_obstacle(plans, *key), *key) for key in lost), key=lambda item: item[0].startswith(_AFTER)
+            )
+            named = "; ".join(
+                f"{node} of {graph} on {backend} ({why})" for why, graph, node, backend in causes[:_NAMED]
+            )
             more = f"; and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
             raise PartitionError(f"the plan cannot be kept: {named}{more}", where=where, remedy=remedy)
 
 
 @dataclass(slots=True)
 class AsPlanned(Partitioner):
-    """What a saved plan gives to one backend: nodes of different partitions stay apart.
+    """The partitioner of one backend in a saved plan; it separates nodes of different partitions.
 
     Args:
-        inner: the partitioner in whose place it stands.
+        inner: the replaced partitioner.
         saved: the plan.
-        elsewhere: what is said of a node that it would take, and the plan has elsewhere.
+        refusal: the verdict on a node that the backend supports but the plan assigns to another one.
     """
 
     inner: Partitioner
     saved: SavedPlan
-    elsewhere: Verdict = BY_THE_PLAN
-    _homes: Mapping[tuple[str, str], str] = field(init=False, repr=False)
+    refusal: Verdict = BY_THE_PLAN
+    _partition_of: Mapping[tuple[str, str], str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         Partitioner.__init__(self, self.inner.backend, self.inner.options)
         own = (p for p in self.saved.partitions if p.backend == self.inner.backend)
-        self._homes = {(p.graph, node): p.name for p in own for node in p.nodes}
+        self._partition_of = {(p.graph, node): p.name for p in own for node in p.nodes}
 
     def partition(self, program: EdgeProgram, check: Check) -> Mapping[Node, Verdict]:
         return {n: self._verdict(program.name, n, check) for n in program.graph.nodes if is_compute(n)}
 
     def _verdict(self, graph: str, node: Node, check: Check) -> Verdict:
-        home = self._homes.get((graph, identity(node)))
+        partition = self._partition_of.get((graph, identity(node)))
         verdict = check(node)
-        if home is None:
-            return self.elsewhere if verdict else verdict
-        return Verdict(tag=f"{verdict.tag}{home}", in_parts=verdict.in_parts) if verdict else verdict
+        if partition is None:
+            return self.refusal if verdict else verdict
+        return Verdict(tag=f"{verdict.tag}{partition}", in_parts=verdict.in_parts) if verdict else verdict
 
 
 def _concurrent(word: str, before: _Groups, after: _Groups) -> Iterator[str]:
-    """Yield lines on the pairs of partitions that run at the same time in the groups `after` and not in `before`.
+    """Yield lines on the pairs of partitions that run in parallel in the groups `after` and not in `before`.
 
-    Two partitions do if they are in different branches of one group. A line is on partitions of one branch, against all
-    in later branches, and only counts most of them, as the number of pairs is quadratic.
+    Two partitions run in parallel if they are in different branches of one group. A line covers partitions of one
+    branch and all in later branches. It names only a few and counts the others, as the number of pairs is quadratic.
 
     Args:
         word: "now" or "no longer".
@@ -242,17 +246,17 @@ def _concurrent(word: str, before: _Groups, after: _Groups) -> Iterator[str]:
         total = 0  # partitions of later branches
         counts: Counter[int | tuple[int, int]] = Counter()  # of them, by group in `before` and by place
         same: dict[tuple[int, int], list[str]] = {}  # the first of them by place
-        others: dict[int, list[str]] = {}  # the first of them of two groups: one at least is not that of a partition
+        others: dict[int, list[str]] = {}  # the first of them of two groups: at least one is not the partition's group
         for branch in reversed(group):
             own: dict[tuple[int, int], list[str]] = {}
             for name in branch:
                 own.setdefault(places.get(name, _NO_GROUP), []).append(name)
             for place, names in own.items():
                 count = total - counts[place[0]] + counts[place]
-                found = next((o for g, o in others.items() if g != place[0]), [])
+                distant = next((o for g, o in others.items() if g != place[0]), [])
                 if count:
                     verb = "runs" if len(names) == 1 else "run"
-                    partners = _few([*same.get(place, []), *found], count)
+                    partners = _few([*same.get(place, []), *distant], count)
                     yield f"{_few(names, len(names))} {word} {verb} at the same time as {partners}"
             total += len(branch)
             for place, names in own.items():
@@ -263,14 +267,14 @@ def _concurrent(word: str, before: _Groups, after: _Groups) -> Iterator[str]:
 
 
 def _few(names: Sequence[str], count: int) -> str:
-    """Return the first of so many names, and the number of the others."""
+    """Return the first names as text, with the number of the others."""
     named = names[:_NAMED]
     more = f" and {count - len(named)} more" if count > len(named) else ""
     return ", ".join(named) + more
 
 
 def _extend(known: list[str], names: Iterable[str]) -> None:
-    """Add names to a list that holds no more than a line does."""
+    """Add names to a list, up to the most that a message names."""
     known += itertools.islice(names, _NAMED - len(known))
 
 
@@ -288,7 +292,7 @@ def _partition(data: Mapping[str, Any]) -> SavedPartition:
 
 
 def _groups(data: Any, names: Set[str]) -> tuple[Group, ...]:
-    """Groups of partitions that run at the same time, each partition in one branch alone."""
+    """Return the parallel groups of a saved plan; raise if a partition is in several branches or does not exist."""
     if not isinstance(data, list) or not all(isinstance(group, list) and all(map(_is_texts, group)) for group in data):
         raise TypeError("together is a list of groups, each a list of branches, each a list of names of partitions")
     for group in data:
@@ -307,26 +311,26 @@ def _is_texts(value: Any) -> bool:
 
 
 def _obstacle(plans: Iterable[Plan], graph: str, node: str, backend: str) -> str:
-    """Why a node that a plan names is not there."""
+    """Return the reason why a node does not run on the backend that a saved plan names."""
     parts = [part for plan in plans for part in plan.walk() if part.program.name == graph]
     if not parts:
         return f"there is no {graph}"
-    found = next((n for part in parts for n in part.nodes if identity(n.node) == node), None)
-    if found is None:
+    planned = next((n for part in parts for n in part.nodes if identity(n.node) == node), None)
+    if planned is None:
         return f"{graph} has no such node"
-    return str(found.verdicts[backend])
+    return str(planned.verdicts[backend])
 
 
-def _require_one_place(partitions: Iterable[SavedPartition]) -> None:
-    homes: dict[tuple[str, str], str] = {}
+def _require_unique_nodes(partitions: Iterable[SavedPartition]) -> None:
+    partition_of: dict[tuple[str, str], str] = {}
     names: set[tuple[str, str]] = set()
     for partition in partitions:
         if (partition.graph, partition.name) in names:
             raise ValueError(f"two partitions of {partition.graph} have the name {partition.name}")
         names.add((partition.graph, partition.name))
         for node in partition.nodes:
-            if (partition.graph, node) in homes:
-                other = homes[partition.graph, node]
+            if (partition.graph, node) in partition_of:
+                other = partition_of[partition.graph, node]
                 places = f"in {other} and in {partition.name}" if other != partition.name else f"twice in {other}"
                 raise ValueError(f"{node} of {partition.graph} stands {places}")
-            homes[partition.graph, node] = partition.name
+            partition_of[partition.graph, node] = partition.name

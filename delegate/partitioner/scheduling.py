@@ -11,11 +11,11 @@ _NO_USER = sys.maxsize
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Units that stand together in the schedule.
+    """Adjacent units of the schedule.
 
     Args:
-        taken: whether they are the backend's, and so a partition.
-        units: indices in ascending order, which is a topological order and keeps lifetimes as the author wrote them.
+        taken: True for units of the backend, which form a partition.
+        units: indices in ascending order, which is a topological order and preserves the lifetimes of the model.
     """
 
     taken: bool
@@ -23,14 +23,14 @@ class Run:
 
 
 def schedule(taken: Container[int], predecessors: Sequence[Sequence[int]]) -> list[Run]:
-    """Runs that hold every unit once, each after all its predecessors; by turns the backend's and the others'.
+    """Order the units in runs, alternately of the backend and of others; each unit comes after its predecessors.
 
-    Every run takes all that can be reached without leaving its kind, so it is maximal, and being contiguous it is
-    convex. Their number is the least that any valid order has: a unit's run is the greatest number of changes between
-    the two kinds on a path to it.
+    Every run has all units that can be reached without a unit of the other kind, so it is maximal. Since it is
+    contiguous, it is convex. No valid order has fewer runs: the run of a unit is the largest number of changes of kind
+    on a path to it.
 
-    A unit without predecessors, such as the decoding of a quantized weight, waits for its first user if that is of its
-    kind: else all of them would stand in the first run.
+    A unit without predecessors, such as the decoding of a quantized weight, joins the run of its first user if both are
+    of the same kind. Otherwise all such units would be in the first run.
 
     Args:
         taken: the units that the backend takes.

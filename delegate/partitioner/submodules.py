@@ -13,20 +13,20 @@ from delegate.edge.program import EdgeProgram
 
 
 def subprograms(program: EdgeProgram) -> dict[str, EdgeProgram]:
-    """Per get_attr target that is a graph: that graph as a program.
+    """Return the graphs of control flow as programs, by target of their get_attr node.
 
-    A constant of the outer graph that every call hands in is a constant of the inner one too, so that a backend can
-    take the weights of a branch. The placeholders of the inner graph are marked accordingly.
+    A constant that every call passes to a graph is a constant of that graph, too, so a backend can compile the weights
+    of a branch. The placeholders of the graph are marked accordingly.
     """
     calls: dict[str, list[Sequence[Node | None]]] = {}
     for node in program.graph.find_nodes(op="get_attr"):
         calls.setdefault(str(node.target), []).extend(map(_operands, node.users))
-    found: dict[str, EdgeProgram] = {}
+    programs: dict[str, EdgeProgram] = {}
     for name, operands in calls.items():
         module = program.graph_module.get_submodule(name)
         if isinstance(module, GraphModule):
-            found[name] = _subprogram(program, name, module, operands)
-    return found
+            programs[name] = _subprogram(program, name, module, operands)
+    return programs
 
 
 def _subprogram(
@@ -35,8 +35,8 @@ def _subprogram(
     constants: dict[str, torch.Tensor] = {}
     constant_names: dict[str, str] = {}
     for position, placeholder in enumerate(module.graph.find_nodes(op="placeholder")):
-        given = {call[position] if position < len(call) else None for call in calls}
-        source = given.pop() if len(given) == 1 else None
+        sources = {call[position] if position < len(call) else None for call in calls}
+        source = sources.pop() if len(sources) == 1 else None
         is_constant = source is not None and program.is_constant(source)
         placeholder.meta[META_CONSTANT] = is_constant
         if source is not None and is_constant:
@@ -57,7 +57,7 @@ def _subprogram(
 
 
 def _operands(call: Node) -> Sequence[Node | None]:
-    """What a control-flow operator hands to the placeholders of its graphs; None where that changes."""
+    """Return the operands of a control-flow operator by placeholder of its graphs; None for values that change."""
     flow = control_flow(call)
     if flow is None:
         return ()

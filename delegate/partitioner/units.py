@@ -1,4 +1,4 @@
-"""Units: what a schedule does not take apart (nodes, claimed patterns, partitions), and the graph between them."""
+"""Units of a schedule (nodes, claimed patterns, partitions), and the graph of their dependencies."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 from torch.fx import Node
 
-from delegate.partitioner.numbers import is_number
+from delegate.partitioner.symints import is_number
 
 
 class Dependencies:
-    """Which nodes must run before which. Numbers order the nodes of the host only: regions do not take them.
+    """The dependencies of nodes. Numbers order only the nodes of the host, as they are no inputs of regions.
 
     Args:
-        nodes: of a graph, in its order, without placeholders and output; they go by their positions from here on.
+        nodes: of a graph, in its order, without placeholders and output; identified by their positions from here on.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -29,30 +29,30 @@ class Dependencies:
                 self.numbers[i] = [index[s] for s in sources if s in numbers]
 
     def between(self, units: Sequence[Sequence[int]], host: Set[int]) -> list[list[int]]:
-        """Per unit, those that must run before it; a unit that needs another several times names it as often.
+        """Return the predecessors of each unit, once for each use.
 
         Args:
-            units: of positions; every node is in one of them.
+            units: positions of their nodes; every node is in one unit.
             host: units that numbers order.
         """
-        home = [0] * len(self.tensors)
+        unit_of = [0] * len(self.tensors)
         for number, members in enumerate(units):
             for i in members:
-                home[i] = number
-        found: list[list[int]] = []
+                unit_of[i] = number
+        predecessors: list[list[int]] = []
         for number, members in enumerate(units):
             if len(members) == 1:
-                sources = [home[s] for s in self.tensors[members[0]]]
+                sources = [unit_of[s] for s in self.tensors[members[0]]]
             else:
-                sources = [h for i in members for s in self.tensors[i] if (h := home[s]) != number]
+                sources = [unit for i in members for s in self.tensors[i] if (unit := unit_of[s]) != number]
             if self.numbers and number in host:
-                sources += [home[s] for i in members for s in self.numbers.get(i, ())]
-            found.append(sources)
-        return found
+                sources += [unit_of[s] for i in members for s in self.numbers.get(i, ())]
+            predecessors.append(sources)
+        return predecessors
 
 
-def merged(groups: Iterable[Sequence[int]]) -> list[list[int]]:
-    """The groups, those that share a member as one; members in ascending order."""
+def union_overlapping(groups: Iterable[Sequence[int]]) -> list[list[int]]:
+    """Unite groups that share a member; the members are in ascending order."""
     parent: dict[int, int] = {}
 
     def root(member: int) -> int:
@@ -65,14 +65,14 @@ def merged(groups: Iterable[Sequence[int]]) -> list[list[int]]:
         for member in group:
             parent.setdefault(member, member)
             parent[root(member)] = root(group[0])
-    found: dict[int, list[int]] = {}
+    united: dict[int, list[int]] = {}
     for member in sorted(parent):
-        found.setdefault(root(member), []).append(member)
-    return list(found.values())
+        united.setdefault(root(member), []).append(member)
+    return list(united.values())
 
 
-def ordered(predecessors: Sequence[Sequence[int]], rank: Sequence[int]) -> tuple[list[int], list[int]]:
-    """A topological order of units that keeps as close to their ranks as it can, and those on or between cycles.
+def topological_order(predecessors: Sequence[Sequence[int]], rank: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return a topological order of units, as close to their ranks as possible, and the units on or between cycles.
 
     Takes O(edges * log(units)).
     """
@@ -94,20 +94,20 @@ def ordered(predecessors: Sequence[Sequence[int]], rank: Sequence[int]) -> tuple
     return order, _without_ends(set(range(len(predecessors))).difference(order), users)
 
 
-def _without_ends(left: set[int], users: Mapping[int, Sequence[int]] | Sequence[Sequence[int]]) -> list[int]:
-    """Of units that wait for a cycle, those from which one can still be reached."""
-    outgoing = {unit: sum(user in left for user in users[unit]) for unit in left}
-    sources: dict[int, list[int]] = {unit: [] for unit in left}
-    for unit in left:
+def _without_ends(blocked: set[int], users: Mapping[int, Sequence[int]] | Sequence[Sequence[int]]) -> list[int]:
+    """Return the units from which a cycle can be reached, of those that a cycle blocks."""
+    outgoing = {unit: sum(user in blocked for user in users[unit]) for unit in blocked}
+    sources: dict[int, list[int]] = {unit: [] for unit in blocked}
+    for unit in blocked:
         for user in users[unit]:
-            if user in left:
+            if user in blocked:
                 sources[user].append(unit)
     ends = [unit for unit, count in outgoing.items() if not count]
     while ends:
         end = ends.pop()
-        left.discard(end)
+        blocked.discard(end)
         for source in sources[end]:
             outgoing[source] -= 1
             if not outgoing[source]:
                 ends.append(source)
-    return sorted(left)
+    return sorted(blocked)

@@ -11,7 +11,7 @@ from delegate.backends.exported import exported_program
 from delegate.backends.region import one_node_region
 from delegate.backends.structure import structure
 from delegate.edge.export import to_edge
-from delegate.partitioner.cut import regions
+from delegate.partitioner.extraction import regions
 from delegate.partitioner.planning import plan
 from delegate.registry import default_registry
 from delegate.selection import select

@@ -106,9 +106,9 @@ def test_without_torch(tmp_path):
 
 
 class Whole(torch.nn.Module):
-    """A detector of torchvision's own, of random weights whose scores differ."""
+    """A detector of torchvision's own, of random weights of a spread for which scores differ."""
 
-    def __init__(self, name, **options):
+    def __init__(self, name, spread, **options):
         super().__init__()
         with torchvision():
             import torchvision.models.detection as builders
@@ -116,7 +116,7 @@ class Whole(torch.nn.Module):
         self.detector.score_thresh = 0.0
         for weight in self.detector.head.parameters():
             if weight.dim() > 1:
-                torch.nn.init.normal_(weight, std=2 * weight[0].numel() ** -0.5)
+                torch.nn.init.normal_(weight, std=spread * weight[0].numel() ** -0.5)
 
     def forward(self, image):
         return self.detector([image[0]])[0]
@@ -129,20 +129,20 @@ def _apart(boxes, scores, classes, threshold):
     return nms(boxes + (classes.to(boxes) * 1e4)[:, None], scores, threshold)
 
 
-# Name -> size of the image, options.
+# Name -> size of the image, spread of the weights, options.
 _SMALL = {"min_size": 64, "max_size": 96, "topk_candidates": 50}
 WHOLE = {
-    "ssdlite320_mobilenet_v3_large": ((320, 320), {}),
-    "ssd300_vgg16": ((64, 80), {"detections_per_img": 50}),
-    "retinanet_resnet50_fpn": ((64, 80), _SMALL),
-    "fcos_resnet50_fpn": ((64, 80), _SMALL),
+    "ssdlite320_mobilenet_v3_large": ((320, 320), 2, {}),
+    "ssd300_vgg16": ((64, 80), 2, {"detections_per_img": 50}),
+    "retinanet_resnet50_fpn": ((64, 80), 0.7, _SMALL),
+    "fcos_resnet50_fpn": ((64, 80), 2, _SMALL),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "dynamic"), [*((name, False) for name in WHOLE), ("retinanet_resnet50_fpn", True)])
 def test_a_whole_detector(name, dynamic, tmp_path, monkeypatch):
-    size, options = WHOLE[name]
+    size, spread, options = WHOLE[name]
     torch.manual_seed(0)
     image, other = torch.rand(1, 3, *size), torch.rand(1, 3, size[0] + 13, size[1] + 7)
     sizes = ({2: torch.export.Dim.AUTO, 3: torch.export.Dim.AUTO},) if dynamic else None
@@ -150,7 +150,7 @@ def test_a_whole_detector(name, dynamic, tmp_path, monkeypatch):
         from torchvision.ops import boxes
 
         monkeypatch.setattr(boxes, "batched_nms", _apart)
-        module = Whole(name, **options)
+        module = Whole(name, spread, **options)
         zoo.calibrate(module.detector.backbone, (torch.rand(2, 3, *size),))
         exported = torch.export.export(module.eval(), (image,), dynamic_shapes=sizes, strict=False)
         expected = module(image)
@@ -159,7 +159,7 @@ def test_a_whole_detector(name, dynamic, tmp_path, monkeypatch):
         assert_same(program(image), expected, 0.01)
         if dynamic:
             assert_same(program(other), module(other), 0.01)
-    assert len(expected["scores"]) > 20
+    assert len(expected["scores"].unique()) == len(expected["scores"]) > 20  # equal scores have no order
     np.save(tmp_path / "image.npy", image.numpy())
     paths = [str(tmp_path / file) for file in ("model.dlg", "image.npy", "results.npz")]
     code = WITHOUT_TORCH.replace("*results", "**results")

@@ -53,7 +53,8 @@ def test_from_to_backend_to_another_process(site: Site, tmp_path, request_):
 
     elsewhere = run(RUN, tmp_path / "sum.dlg")
     assert elsewhere.returncode == 1
-    assert "BackendNotFound: no backend is named 'adder' (partition adder_0 of adder in method forward)" in elsewhere.stderr
+    where = "partition adder_0 of adder in method forward"
+    assert f"BackendNotFound: no backend is named 'adder' ({where})" in elsewhere.stderr
 
 
 def test_its_options(site: Site):

@@ -23,7 +23,7 @@ def test_what_was_added_behind_a_mark_is_forgotten():
     mark, before = tables.mark(), {name: table.copy() for name, table in vars(tables).items()}
     grown(tables, "gone")
     assert tables.mark() != mark
-    tables.cut_back(mark)
+    tables.rollback(mark)
     assert vars(tables) == before
     assert tables.operator("aten.new") == len(before["operators"])
 

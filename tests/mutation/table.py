@@ -139,7 +139,7 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
      ("e2e/test_guards.py",)),
     ("emit/symbols.py", "Expr(Op.CONST, -offset)", "Expr(Op.CONST, offset)", "solved size: sign of the offset",
      ("runtime/test_run.py",)),
-    ("emit/qdq_fusion.py", 'given["axis"] == 0', 'given["axis"] != 0', "table of embeddings: axis",
+    ("emit/qdq_fusion.py", 'args["axis"] == 0', 'args["axis"] != 0', "table of embeddings: axis",
      ("emit/test_qdq_fusion.py",)),
     ("emit/shared.py", "if value.numel():", "if not value.numel():", "shared weights stored twice",
      ("emit/test_shared.py",)),
@@ -174,7 +174,7 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     # -- partitioner
     ("partitioner/cost.py", "return 2 * count(node)", "return count(node)", "work of a product",
      ("partitioner/test_cost.py",)),
-    ("partitioner/extraction.py", "enumerate(border.outputs)", "enumerate(reversed(border.outputs))",
+    ("partitioner/extraction.py", "enumerate(boundary.outputs)", "enumerate(reversed(boundary.outputs))",
      "results of a partition swapped", ("partitioner/test_extraction.py",)),
 
         ("partitioner/boundary_views.py", "nbytes(node) < nbytes(source) and not any(", "nbytes(node) > nbytes(source) and not any(",

@@ -14,7 +14,7 @@ from delegate.edge.graphs import call
 from delegate.edge.node import op_name
 from delegate.edge.program import EdgeInput, EdgeProgram
 from delegate.partitioner.capability import Capability, Check
-from delegate.partitioner.cut import LoweredDelegate, LoweredProgram, call_delegate, lower, regions
+from delegate.partitioner.extraction import LoweredDelegate, LoweredProgram, call_delegate, lower, regions
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan

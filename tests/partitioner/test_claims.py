@@ -201,18 +201,18 @@ def test_each_backend_is_asked_in_its_form(order) -> None:
 
 def test_a_kernel_runs_whole_what_a_backend_wants_only_parts_of() -> None:
     made = planned(edge(Function(compound), torch.randn(2, 3)), {"a": Capability(only("aten.relu"))})
-    assert not made.to_take_apart  # native_layer_norm is core ATen
+    assert not made.needs_decomposition  # native_layer_norm is core ATen
     partly = Capability(only("aten.sigmoid"))
 
     def silu() -> EdgeProgram:
         exported = torch.export.export(Function(torch.nn.functional.silu), (torch.randn(2, 3),))
         return to_edge(exported, preserve_ops={"aten.silu.default"})
 
-    assert not planned(silu(), {"a": partly}).to_take_apart
+    assert not planned(silu(), {"a": partly}).needs_decomposition
     without = planned(
         silu(), {"a": partly, "b": Capability(only("aten.silu"), {"aten.silu.default"})}, has_kernel=lambda n: False
     )
-    assert [op_name(n) for n in without.to_take_apart] == ["aten.silu.default"]
+    assert [op_name(n) for n in without.needs_decomposition] == ["aten.silu.default"]
     assert members(without) == {}
 
 

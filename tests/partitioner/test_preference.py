@@ -21,8 +21,8 @@ from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
 from delegate.partitioner.candidates import Candidate, candidates, refused_parts
 from delegate.partitioner.capability import Capability
-from delegate.partitioner.cut import LoweredDelegate, lower
-from delegate.partitioner.forms import Forms
+from delegate.partitioner.decomposition_policy import DecompositionPolicy
+from delegate.partitioner.extraction import LoweredDelegate, lower
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Partition, Plan
 from delegate.partitioner.planning import plan
@@ -115,8 +115,8 @@ class Case:
         refusals: dict[str, dict[Node, Verdict]] = {}
         while True:
             made = self._plan(program, capabilities, refusals)
-            if made.to_take_apart:
-                program = identify(optimize(Forms(wanted).apart(program, made.to_take_apart)))
+            if made.needs_decomposition:
+                program = identify(optimize(DecompositionPolicy(wanted).decompose(program, made.needs_decomposition)))
                 continue
             found = candidates(made, capabilities)
             refused = [(c, r) for c in found if (r := refused_parts(c, capabilities[c.partition.backend]))]

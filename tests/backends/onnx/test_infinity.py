@@ -116,7 +116,9 @@ def test_what_overflows_has_its_sign(name: str) -> None:
     assert bool((result[large].abs() >= torch.finfo(torch.float16).max).all())
 
 
-@pytest.mark.parametrize("function", [lambda x: 1 / x, torch.rsqrt, torch.log, lambda x: x * 1e5], ids=str)
+@pytest.mark.parametrize(
+    "function", [lambda x: 1 / x, torch.rsqrt, torch.log, lambda x: x * 1e5], ids=["1/x", "rsqrt", "log", "x*1e5"]
+)
 def test_what_makes_infinity_is_noted_or_right(function: Callable[[Tensor], Tensor]) -> None:
     require("dsp")
     given = torch.tensor([0.0, 1.0, 4.0])

@@ -13,7 +13,7 @@ from torch.fx import Graph
 from delegate.edge.node import tensors
 from delegate.edge.program import EdgeProgram
 from delegate.errors import LoweringError
-from delegate.partitioner.cut import Cutter, call_delegate, lower, regions
+from delegate.partitioner.extraction import RegionExtractor, call_delegate, lower, regions
 from delegate.partitioner.rules import PartitionRules
 from delegate.testing import assert_same
 from tests.partitioner.graphs import Function, edge, lowered, members, only, planned, program_of, run, without
@@ -187,7 +187,7 @@ def _microseconds_per_node(size: int) -> float:
 
 def test_the_boundary_names_each_value_once() -> None:
     made = planned(_ladder(40), {"a": without("aten.sin")})
-    cutter = Cutter(made)
+    cutter = RegionExtractor(made)
     for partition in made.partitions:
         border = cutter.boundary(partition)
         assert len(set(border.inputs)) == len(border.inputs)

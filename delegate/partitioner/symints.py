@@ -1,7 +1,7 @@
-"""Symbolic numbers in a graph: sizes and what is computed from them. They stay outside partitions.
+"""Symbolic numbers in a graph: sizes, and numbers computed from sizes. They stay outside partitions.
 
-A region takes only tensors when it runs. A size that it needs it knows from the shapes of its tensors (`meta["val"]`),
-so that a symbolic number among the arguments of a delegated node is no input of the region, and orders nothing.
+The inputs of a region are only tensors. A region gets the sizes that it needs from the shapes of its tensors
+(`meta["val"]`). So a symbolic number among the arguments of a delegated node is no input and creates no dependency.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _SIZE_OPERATORS = frozenset({"aten.sym_size.int", "aten.sym_stride.int", "aten.s
 
 
 def is_number(node: Node) -> bool:
-    """Whether the node gives a number (a plain or a symbolic one) and not tensors."""
+    """Return if the result of the node is a plain or symbolic number, not tensors."""
     return isinstance(node.meta.get(META_VALUE), _NUMBERS)
 
 
 def is_size_arithmetic(node: Node) -> bool:
-    """Whether the node only computes with sizes, such as sym_size, or operator.mul of two sizes."""
+    """Return if the node only computes sizes, such as sym_size, or operator.mul of two sizes."""
     return is_number(node) and ((name := op_name(node)) in _SIZE_OPERATORS or not name.startswith("aten."))
 
 
 def unknown_number(node: Node) -> Node | None:
-    """The first argument that is a number which the shapes of the node's own tensors do not tell, or None."""
+    """Return the first argument that is a number and does not follow from the shapes of the node's tensors, or None."""
     numbers = [source for source in node.all_input_nodes if is_number(source)]
     if not numbers:
         return None
@@ -38,7 +38,7 @@ def unknown_number(node: Node) -> Node | None:
 
 
 def _symbols(number: Any) -> set[Any]:
-    """The free symbols of a number."""
+    """Return the free symbols of a number."""
     if isinstance(number, SYMBOLIC):
         return set(number.node.expr.free_symbols)
     return set()

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from delegate.partitioner.border import views_at_the_border
+from delegate.partitioner.boundary_views import boundary_views
 from tests.partitioner.graphs import Function, edge
 
-# function of a float32[4, 3] -> targets of the views that stay outside, before and behind
+# function of a float32[4, 3] -> targets of the views that stay outside, before and after
 CASES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], list[str], list[str]]] = {
     "a part goes in": (lambda x: x[:2].relu(), ["slice"], []),
     "copies go in": (lambda x: x[None].expand(5, 4, 3).relu(), [], []),
@@ -24,12 +24,12 @@ CASES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], list[str], list[s
 
 @pytest.mark.parametrize("name", CASES)
 def test_which_views_stay_outside(name: str) -> None:
-    function, before, behind = CASES[name]
+    function, before, after = CASES[name]
     program = edge(Function(function), torch.ones(4, 3))
     members = [n for n in program.graph.nodes if n.op == "call_function"]
-    border = views_at_the_border(members, set(), set(members))
-    assert [_operator(n) for n in border.before] == before
-    assert [_operator(n) for n in border.behind] == behind
+    views = boundary_views(members, set(), set(members))
+    assert [_operator(n) for n in views.before] == before
+    assert [_operator(n) for n in views.after] == after
 
 
 def _operator(node: torch.fx.Node) -> str:

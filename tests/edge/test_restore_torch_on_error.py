@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import delegate
-from delegate.edge.undisturbed import undisturbed
+from delegate.edge.restore_torch_on_error import restore_torch_on_error
 from delegate.errors import ExportError
 from delegate.testing import assert_same
 
@@ -61,7 +61,7 @@ def test_interrupts(name, error, monkeypatch):
 
 
 def disturb() -> None:
-    with undisturbed():
+    with restore_torch_on_error():
         torch.set_grad_enabled(True)
         torch.overrides._pop_mode()
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""What the nodes of a graph have become so far: values in the method's table, and instructions that make them."""
+"""The values of a graph's nodes in the method's table, and the instructions that compute them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from delegate.runtime.storage import UNPLANNED
 _CLONE = "aten.clone.default"
 
 
-class Emission(ABC):
+class GraphBuilder(ABC):
     """The values and instructions of one graph.
 
     Args:
         tables: of the method.
-        placed: gives the value of a placeholder when it is first used; only its index counts.
-        reads_data: whether sizes and numbers may depend on data here: not inside control flow.
+        placed: returns the index of a placeholder's value when it is first used.
+        reads_data: True if sizes and numbers may depend on data, False inside control flow.
     """
 
     def __init__(self, tables: Tables, placed: Callable[[Node], int], *, reads_data: bool) -> None:
@@ -35,14 +35,14 @@ class Emission(ABC):
 
     @abstractmethod
     def emit(self, graph: Graph) -> Sequence[Any]:
-        """Emit all nodes; gives the graph's results, as they stand in its output node."""
+        """Emit all nodes; return the graph's results as in its output node."""
 
     @abstractmethod
-    def nested(self, placed: Callable[[Node], int]) -> Emission:
-        """That of a graph inside this one: its instructions are a list of their own."""
+    def nested(self, placed: Callable[[Node], int]) -> GraphBuilder:
+        """Return a builder for a graph inside this one, with a separate list of instructions."""
 
     def value(self, node: Node) -> int:
-        """The one value of a node."""
+        """Return the index of a node's only value."""
         if node not in self._indices:
             if node.op != "placeholder":
                 raise LoweringError("a value is used before it is made", where=describe(node))
@@ -50,31 +50,31 @@ class Emission(ABC):
         return self._indices[node][0]
 
     def place(self, node: Node, indices: Sequence[int]) -> None:
-        """Say which values hold the results of a node, one for each; -1 where a result is nothing."""
+        """Set the values of a node's results, one for each; -1 for a result None."""
         self._indices[node] = list(indices)
         if self.reads_data and len(indices) == 1:
-            self.tables.symbols.offer(node.meta.get("val"), indices[0])
+            self.tables.symbols.register(node.meta.get("val"), indices[0])
 
     def has_value(self, node: Node) -> bool:
-        """Whether a value holds what the node gives: a tensor, or a number that is known only when it runs."""
+        """Return if a value holds the result of the node: a tensor, or a number that is known only at run time."""
         return node in self._indices
 
     def clone(self, node: Node) -> int:
-        """A copy of a node's value, made here."""
+        """Emit a copy of a node's value; return its index."""
         index = self.value(node)
         copy = self.tables.add(self.tables.values[index]._replace(name=f"{node.name} (copy)", storage=UNPLANNED))
         self.kernel_call(_CLONE, (Ref(index), None), (copy,), node)
         return copy
 
     def kernel_call(self, op: str, args: tuple[Arg, ...], outputs: tuple[int, ...], node: Node) -> None:
-        """Call a kernel here, on behalf of a node."""
+        """Emit the call of a kernel for a node."""
         self.instructions.append(self.tables.kernel_call(op, args, outputs, node))
 
     def argument(self, arg: Any, node: Node) -> Arg:
-        """An argument of a node, or a result of its graph, as programs hold it.
+        """Return an argument of a node, or a result of its graph, in the form of programs.
 
         Raises:
-            LoweringError: programs do not hold such arguments.
+            LoweringError: programs have no such arguments.
         """
         if isinstance(arg, Node):
             value = arg.meta.get("val")
@@ -88,13 +88,13 @@ class Emission(ABC):
         return self._number(arg, node)
 
     def define(self, node: Node) -> tuple[int, ...]:
-        """New values for what a node gives."""
-        made = self.tables.define(node, UNPLANNED)
-        self._indices[node], given = made, node.meta.get("val")
-        if isinstance(given, tuple | list) and len(made) < len(given):  # a gradient that nobody wants is None
-            left = iter(made)
-            self._indices[node] = [next(left) if isinstance(value, torch.Tensor) else -1 for value in given]
-        return tuple(made)
+        """Add values for the results of a node."""
+        indices = self.tables.define(node, UNPLANNED)
+        self._indices[node], results = indices, node.meta.get("val")
+        if isinstance(results, tuple | list) and len(indices) < len(results):  # a gradient that is not needed is None
+            remaining = iter(indices)
+            self._indices[node] = [next(remaining) if isinstance(value, torch.Tensor) else -1 for value in results]
+        return tuple(indices)
 
     def _number(self, value: Any, node: Node) -> Arg:
         if isinstance(value, SYMBOLIC):

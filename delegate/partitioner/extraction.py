@@ -1,4 +1,4 @@
-"""Cutting partitions out as regions, and the graph that calls them instead. Both linear in the graph."""
+"""Extraction of partitions as regions, and the graph that calls them. Both are linear in the graph."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from delegate.backends.region import ranges_of_sizes
 from delegate.edge.graphs import copy_node, extracted
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import LoweringError
-from delegate.partitioner.forms import Forms, formed
-from delegate.partitioner.garbage import collection_paused
-from delegate.partitioner.numbers import is_number
+from delegate.partitioner.decomposition_policy import DecompositionPolicy, decompose_region
+from delegate.partitioner.gc_paused import gc_paused
 from delegate.partitioner.plan import Group, Partition, Plan
+from delegate.partitioner.symints import is_number
 
 
 def call_delegate(name: str, *inputs: torch.Tensor) -> NoReturn:
-    """Stands in a lowered graph for the call of a delegate: the tuple of its outputs. Only the runtime can run it.
+    """Represent the call of a delegate in a lowered graph; the result is the tuple of its outputs.
 
     Raises:
         LoweringError: always.
@@ -39,8 +39,8 @@ class LoweredDelegate:
 
     Args:
         backend: name of the backend.
-        result: what it made of the region.
-        region: what it was given; its graph computes the same with torch.
+        result: the artifact.
+        region: the input of the backend; its graph computes the same with torch.
     """
 
     backend: str
@@ -53,10 +53,10 @@ class LoweredProgram:
     """A method in which every partition is one call.
 
     Args:
-        program: its graph holds nodes `call_delegate(name, *inputs)`, whose results are picked by operator.getitem
-            nodes with the names and `meta` of the nodes that they replace. Constants that only delegates used are gone.
-        delegates: by name, those of control flow included.
-        together: groups of them that run at the same time.
+        program: its graph has nodes `call_delegate(name, *inputs)`. Nodes of operator.getitem pick their results, with
+            the names and `meta` of the replaced nodes. Constants that only delegates used are removed.
+        delegates: by name, including delegates in control flow.
+        together: groups of delegates that run in parallel.
     """
 
     program: EdgeProgram
@@ -66,12 +66,12 @@ class LoweredProgram:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """What crosses the border of a partition.
+    """The inputs and outputs of a partition.
 
     Args:
-        inputs: nodes outside whose tensors go in, in the order of their first use.
+        inputs: nodes outside whose tensors the partition reads, in the order of their first use.
         constants: placeholders of constants that the partition uses.
-        outputs: its nodes whose tensors are used outside, in its order.
+        outputs: nodes of the partition whose tensors are used outside, in its order.
     """
 
     inputs: tuple[Node, ...]
@@ -79,70 +79,70 @@ class Boundary:
     outputs: tuple[Node, ...]
 
 
-class Cutter:
-    """Cuts the partitions of one graph out.
+class RegionExtractor:
+    """An extractor of the partitions of one graph.
 
     Args:
-        plan: of the graph; plans nested in it need cutters of their own.
+        plan: of the graph; each nested plan needs an extractor of its own.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._home: dict[Node, Partition] = {n: p for p in plan.partitions for n in p.nodes}
+        self._partition_of: dict[Node, Partition] = {n: p for p in plan.partitions for n in p.nodes}
         self._idle = self._idle_numbers()
 
     def _idle_numbers(self) -> set[Node]:
-        """Numbers that only partitions use. Regions know them from shapes, so nothing has to compute them."""
+        """Return the numbers that only partitions use. Regions get them from shapes, so they are not computed."""
         idle: set[Node] = set()
         for node in reversed(self.plan.program.graph.nodes):
             is_size = node.op == "call_function" and is_number(node)
-            if is_size and all(user in idle or user in self._home for user in node.users):
+            if is_size and all(user in idle or user in self._partition_of for user in node.users):
                 idle.add(node)
         return idle
 
     def boundary(self, partition: Partition) -> Boundary:
-        """What crosses the border of one of the plan's partitions."""
+        """Return the inputs and outputs of one of the plan's partitions."""
         inputs: dict[Node, None] = {}
         constants: dict[Node, None] = {}
         outputs = []
         for node in partition.nodes:
             for source in node.all_input_nodes:
-                if self._home.get(source) is not partition and not is_number(source):
+                if self._partition_of.get(source) is not partition and not is_number(source):
                     (constants if self.plan.program.is_constant(source) else inputs)[source] = None
-            if any(self._home.get(user) is not partition and user not in self._idle for user in node.users):
+            if any(self._partition_of.get(user) is not partition and user not in self._idle for user in node.users):
                 outputs.append(node)
         return Boundary(tuple(inputs), tuple(constants), tuple(outputs))
 
-    def cut(self, partition: Partition, forms: Forms | None = None) -> Region:
-        """One of the plan's partitions as a graph of its own. Symbolic numbers among arguments become their values.
+    def extract(self, partition: Partition, policy: DecompositionPolicy | None = None) -> Region:
+        """Return a partition as a graph of its own. Symbolic numbers among arguments become their values.
 
         Args:
             partition: of the plan.
-            forms: of its backend; needed where it takes operators in parts.
+            policy: of its backend; required if the partition has operators to decompose.
         """
-        border = self.boundary(partition)
+        boundary = self.boundary(partition)
         numbers = dict.fromkeys(s for n in partition.nodes for s in n.all_input_nodes if is_number(s))
-        constants = {n: self.plan.program.constants[n.name] for n in border.constants}
-        if not partition.in_parts or forms is None:
+        constants = {n: self.plan.program.constants[n.name] for n in boundary.constants}
+        if not partition.in_parts or policy is None:
             values = {n: n.meta[META_VALUE] for n in numbers}
-            graph, copies = extracted((*border.inputs, *constants), partition.nodes, border.outputs, values)
-            return _region(self.plan.program, partition, graph, copies, (border.inputs, constants), copies)
-        graph, copies = extracted((*border.inputs, *constants, *numbers), partition.nodes, border.outputs)
+            graph, copies = extracted((*boundary.inputs, *constants), partition.nodes, boundary.outputs, values)
+            return _region(self.plan.program, partition, graph, copies, (boundary.inputs, constants), copies)
+        graph, copies = extracted((*boundary.inputs, *constants, *numbers), partition.nodes, boundary.outputs)
         inside = {copies[n]: value for n, value in constants.items()}
-        made = formed(graph, inside, [copies[n] for n in partition.in_parts], forms)
-        used = {n.name: n for n in made.graph.find_nodes(op="placeholder") if n.users}
-        given = tuple(copies[n] for n in border.inputs if copies[n].users)
-        held = {used[name]: value for name, value in made.constants.items() if name in used}
-        calls = [n for n in made.graph.nodes if n.op == "call_function"]
-        results: Any = made.graph.output_node().args[0]
-        graph, lasting = extracted((*given, *held), calls, results)
-        members = {node: lasting[copied] for node, copied in copies.items() if copied in lasting}
-        return _region(self.plan.program, partition, graph, lasting, (given, held), members)
+        program = decompose_region(graph, inside, [copies[n] for n in partition.in_parts], policy)
+        used = {n.name: n for n in program.graph.find_nodes(op="placeholder") if n.users}
+        inputs = tuple(copies[n] for n in boundary.inputs if copies[n].users)
+        held = {used[name]: value for name, value in program.constants.items() if name in used}
+        calls = [n for n in program.graph.nodes if n.op == "call_function"]
+        results: Any = program.graph.output_node().args[0]
+        graph, final = extracted((*inputs, *held), calls, results)
+        members = {node: final[copied] for node, copied in copies.items() if copied in final}
+        return _region(self.plan.program, partition, graph, final, (inputs, held), members)
 
     def replace(self, delegates: Mapping[str, LoweredDelegate]) -> tuple[Graph, dict[str, torch.Tensor]]:
-        """The graph with calls in place of the partitions, and the constants that it still uses.
+        """Return the graph with calls in place of the partitions, and the constants that it still uses.
 
-        A graph of control flow keeps all its placeholders, since its callers hand in a value for each.
+        A graph of control flow keeps all its placeholders, since its callers pass a value for each.
 
         Args:
             delegates: by the names of the partitions.
@@ -153,7 +153,11 @@ class Cutter:
         for node in program.graph.nodes:
             if node.op != "placeholder":
                 continue
-            if not self.plan.is_nested and program.is_constant(node) and all(user in self._home for user in node.users):
+            if (
+                not self.plan.is_nested
+                and program.is_constant(node)
+                and all(user in self._partition_of for user in node.users)
+            ):
                 del constants[node.name]
             else:
                 lowered[node] = copy_node(graph, node, lowered)
@@ -166,24 +170,24 @@ class Cutter:
         return graph, constants
 
     def _call(self, graph: Graph, partition: Partition, lowered: dict[Node, Node], region: Region) -> None:
-        border = self.boundary(partition)
-        taken = {node.name for node in region.inputs}  # not all that the plan knows of, where it takes parts
-        inputs = tuple(lowered[n] for n in border.inputs if n.name in taken)
+        boundary = self.boundary(partition)
+        used = {node.name for node in region.inputs}  # decomposition may have removed uses of other inputs
+        inputs = tuple(lowered[n] for n in boundary.inputs if n.name in used)
         call = graph.create_node("call_function", call_delegate, (partition.name, *inputs), name=partition.name)
-        call.meta[META_VALUE] = tuple(n.meta[META_VALUE] for n in border.outputs)
-        for position, node in enumerate(border.outputs):
+        call.meta[META_VALUE] = tuple(n.meta[META_VALUE] for n in boundary.outputs)
+        for position, node in enumerate(boundary.outputs):
             lowered[node] = graph.create_node("call_function", operator.getitem, (call, position), name=node.name)
             lowered[node].meta = copy.copy(node.meta)
 
 
-def regions(plan: Plan, forms: Mapping[str, Forms] | None = None) -> dict[str, Region]:
-    """All partitions of a plan and of those nested in it, cut out, by name; `forms` by name of a backend."""
-    found: dict[str, Region] = {}
-    with collection_paused():
+def regions(plan: Plan, policies: Mapping[str, DecompositionPolicy] | None = None) -> dict[str, Region]:
+    """Extract all partitions of a plan and its nested plans, by name; `policies` are by name of a backend."""
+    result: dict[str, Region] = {}
+    with gc_paused():
         for part in plan.walk():
-            cutter = Cutter(part)
-            found.update((p.name, cutter.cut(p, (forms or {}).get(p.backend))) for p in part.partitions)
-    return found
+            extractor = RegionExtractor(part)
+            result.update((p.name, extractor.extract(p, (policies or {}).get(p.backend))) for p in part.partitions)
+    return result
 
 
 def _region(
@@ -191,20 +195,20 @@ def _region(
     partition: Partition,
     graph: Graph,
     copies: Mapping[Node, Node],
-    given: tuple[Iterable[Node], Mapping[Node, torch.Tensor]],
+    operands: tuple[Iterable[Node], Mapping[Node, torch.Tensor]],
     members: Mapping[Node, Node],
 ) -> Region:
-    """The region of a graph.
+    """Return the region of an extracted graph.
 
     Args:
-        program: that it is cut out of.
-        partition: that it is of.
+        program: the source of the graph.
+        partition: of the region.
         graph: of the region.
-        copies: nodes that were copied -> their copies in the graph.
-        given: inputs, and constants with their tensors, before they were copied.
-        members: nodes of the partition -> those of the graph, where they are still there.
+        copies: copied nodes -> their copies in the graph.
+        operands: inputs, and constants with their tensors, before they were copied.
+        members: nodes of the partition -> nodes of the graph, without those that decomposition removed.
     """
-    inputs, constants = given
+    inputs, constants = operands
     outputs: Any = graph.output_node().args[0]
     return Region(
         name=partition.name,
@@ -218,20 +222,20 @@ def _region(
 
 
 def _patterns(partition: Partition, members: Mapping[Node, Node]) -> tuple[ClaimedPattern, ...]:
-    """What the backend claimed as one; not where taking others apart has touched it."""
+    """Return the pattern matches of the region, except those that decomposition has changed."""
     place = {node: i for i, node in enumerate(partition.nodes)} if partition.patterns else {}
-    whole = (c for c in partition.patterns if all(n in members for n in c.nodes))
+    intact = (c for c in partition.patterns if all(n in members for n in c.nodes))
     return tuple(
-        ClaimedPattern(c.name, tuple(members[n] for n in sorted(c.nodes, key=place.__getitem__))) for c in whole
+        ClaimedPattern(c.name, tuple(members[n] for n in sorted(c.nodes, key=place.__getitem__))) for c in intact
     )
 
 
 def lower(plan: Plan, delegates: Mapping[str, LoweredDelegate]) -> LoweredProgram:
-    """The program with a call in place of every partition.
+    """Return the program with a call in place of every partition.
 
     Args:
         plan: of the method.
-        delegates: by the names of all its partitions, those of nested plans included.
+        delegates: by the names of all its partitions, including those of nested plans.
 
     Raises:
         LoweringError: a partition has no delegate.
@@ -240,13 +244,13 @@ def lower(plan: Plan, delegates: Mapping[str, LoweredDelegate]) -> LoweredProgra
         for partition in part.partitions:
             if partition.name not in delegates:
                 raise LoweringError(f"partition {partition.name} has no delegate", where=part.program.name)
-    with collection_paused():
+    with gc_paused():
         together = tuple(group for part in plan.walk() for group in part.together)
         return LoweredProgram(_lowered(plan, delegates), dict(delegates), together)
 
 
 def _lowered(plan: Plan, delegates: Mapping[str, LoweredDelegate]) -> EdgeProgram:
-    graph, constants = Cutter(plan).replace(delegates)
+    graph, constants = RegionExtractor(plan).replace(delegates)
     module = plan.program.graph_module
     root: dict[str, Any] = {
         str(n.target): getattr(module, str(n.target)) for n in plan.program.graph.nodes if n.op == "get_attr"

@@ -1,4 +1,4 @@
-"""Views at the border of a partition: the runtime does them by strides, for nothing, so they stay outside."""
+"""Views at the boundary of a partition. The runtime computes them by strides, without a copy, so they stay outside."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from delegate.edge.node import is_constant, is_static, nbytes, op_name
 
-# Permutations are not among them: a library may do them within what comes before or after.
+# Permutations are not in the list: a library may fuse them with its operators before or after.
 _FREE = frozenset(
     f"aten.{name}"
     for name in (
@@ -20,49 +20,49 @@ _FREE = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Border:
-    """Views to leave outside of a partition.
+class BoundaryViews:
+    """Views to move out of a partition.
 
     Args:
-        before: of its inputs, in topological order.
-        behind: of its results, in topological order.
+        before: views of inputs, in topological order.
+        after: views of results, in topological order.
     """
 
     before: tuple[Node, ...] = ()
-    behind: tuple[Node, ...] = ()
+    after: tuple[Node, ...] = ()
 
 
-def views_at_the_border(members: Sequence[Node], kept: Set[Node], delegated: Set[Node]) -> Border:
-    """The views at the border of a partition of which fewer bytes cross it where they stay outside.
+def boundary_views(members: Sequence[Node], fixed: Set[Node], delegated: Set[Node]) -> BoundaryViews:
+    """Return the views that reduce the bytes across the boundary of a partition if they run outside.
 
-    A view that others of the partition need stays, and so does one of a dynamic size, and one between two partitions,
-    whose tensors may stay on a device.
+    A view stays if other members need it, if its size is dynamic, or if it is between two partitions, whose tensors may
+    stay on a device.
 
     Args:
         members: in topological order.
-        kept: nodes that stay in any case.
+        fixed: nodes that always stay.
         delegated: the nodes of all partitions.
     """
     inside = set(members)
     before: list[Node] = []
     for node in members:
-        if _is_free(node, kept) and _moves_in(node, inside, delegated):
+        if _is_free(node, fixed) and _moves_in(node, inside, delegated):
             inside.discard(node)
             before.append(node)
-    behind: list[Node] = []
+    after: list[Node] = []
     for node in reversed(members):
-        if node in inside and _is_free(node, kept) and _moves_out(node, inside, delegated):
+        if node in inside and _is_free(node, fixed) and _moves_out(node, inside, delegated):
             inside.discard(node)
-            behind.append(node)
-    return Border(tuple(before), tuple(reversed(behind)))
+            after.append(node)
+    return BoundaryViews(tuple(before), tuple(reversed(after)))
 
 
-def _is_free(node: Node, kept: Set[Node]) -> bool:
-    return op_name(node) in _FREE and len(node.all_input_nodes) == 1 and is_static(node) and node not in kept
+def _is_free(node: Node, fixed: Set[Node]) -> bool:
+    return op_name(node) in _FREE and len(node.all_input_nodes) == 1 and is_static(node) and node not in fixed
 
 
 def _moves_in(node: Node, inside: Set[Node], delegated: Set[Node]) -> bool:
-    """Whether it reads what the host gives, which nothing else inside reads, and makes fewer bytes of it."""
+    """Return if the node reads a value of the host that no other member reads, and its result is smaller."""
     (source,) = node.all_input_nodes
     if source in inside or (source in delegated and op_name(source) not in _FREE) or is_constant(source):
         return False
@@ -70,7 +70,7 @@ def _moves_in(node: Node, inside: Set[Node], delegated: Set[Node]) -> bool:
 
 
 def _moves_out(node: Node, inside: Set[Node], delegated: Set[Node]) -> bool:
-    """Whether the host alone reads it, and what it reads, which is made inside, has fewer bytes or leaves anyway."""
+    """Return if only the host reads the node, and its source, a member, is smaller or leaves the partition anyway."""
     (source,) = node.all_input_nodes
     if source not in inside or any(user in inside or user in delegated for user in node.users):
         return False

@@ -1,4 +1,4 @@
-"""Forms: compound operators whole or in parts, as a backend wants them, tried beside the graph or made in a region."""
+"""Decomposition of compound operators for one backend, on trial for the support check or inside a region."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from delegate.edge.passes.no_ops import NoOpRemoval
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.passes.result import Pass
 from delegate.edge.program import META_VALUE, EdgeInput, EdgeProgram
-from delegate.partitioner.numbers import is_number, is_size_arithmetic
+from delegate.partitioner.symints import is_number, is_size_arithmetic
 
-_TRIED: tuple[Pass, ...] = (
+_TRIAL_PASSES: tuple[Pass, ...] = (
     Canonicalize(),
     NoOpRemoval(),
     FuseViews(),
@@ -35,11 +35,11 @@ _TRIED: tuple[Pass, ...] = (
     CommonSubexpressionElimination(),
     DeadCodeElimination(),
 )
-_MADE: tuple[Pass, ...] = (*_TRIED[:2], ConstantFolding(), *_TRIED[2:])
+_REGION_PASSES: tuple[Pass, ...] = (*_TRIAL_PASSES[:2], ConstantFolding(), *_TRIAL_PASSES[2:])
 
 
 def is_compound(node: Node) -> bool:
-    """Whether the node's operator is not core ATen and torch can take it apart."""
+    """Return if the node's operator is outside core ATen and torch can decompose it."""
     return node.op == "call_function" and isinstance(node.target, OpOverload) and _is_compound(node.target)
 
 
@@ -48,46 +48,46 @@ def _is_compound(target: OpOverload[..., Any]) -> bool:
     return Decomposer().applies_to(target)
 
 
-class Forms:
-    """The form in which one backend wants compound operators.
+class DecompositionPolicy:
+    """The compound operators that one backend preserves, and the decomposition of the others.
 
     Args:
-        preserve_ops: that it wants whole. One that it refused whole is taken apart, and so are those within it.
+        preserve_ops: preserved operators. A preserved one that the backend refuses is decomposed completely.
     """
 
     def __init__(self, preserve_ops: Set[str]) -> None:
         self._preserve_ops = frozenset(preserve_ops)
         self._decomposers: dict[str, Decomposer] = {}
-        self._whole: dict[Any, bool] = {}
+        self._preserved: dict[Any, bool] = {}
 
-    def wants_whole(self, node: Node) -> bool:
-        """Whether the backend is to be asked about the operator as it stands."""
-        found = self._whole.get(node.target)
-        if found is None:
-            found = self._whole[node.target] = op_name(node) in self._preserve_ops or not is_compound(node)
-        return found
+    def preserves(self, node: Node) -> bool:
+        """Return if the support check gets the node itself, not its decomposition."""
+        preserved = self._preserved.get(node.target)
+        if preserved is None:
+            preserved = self._preserved[node.target] = op_name(node) in self._preserve_ops or not is_compound(node)
+        return preserved
 
     def parts(self, node: Node) -> list[Node]:
-        """The nodes that compute, of those that a compound one is made of, in a graph of their own.
+        """Return the computing nodes of a compound node's decomposition, in a new graph.
 
-        What depends on constants alone is a constant there: it will be computed ahead of time.
+        Nodes that depend only on constants are constants there, as they will be folded.
 
         Raises:
-            LoweringError: torch cannot take the operator apart.
+            LoweringError: torch cannot decompose the operator.
         """
         picks = [user for user in node.users if user.target is operator.getitem]
         placeholders = dict.fromkeys(node.all_input_nodes)
         graph, copies = extracted(placeholders, (node, *picks), picks or (node,))
-        program = self.apart(_program("parts", graph, {}), (copies[node],))
-        made = optimize(program, _TRIED)
-        _assume_folded(made.graph)
-        return [n for n in made.graph.nodes if is_compute(n) and not is_size_arithmetic(n)]
+        program = self.decompose(_program("parts", graph, {}), (copies[node],))
+        program = optimize(program, _TRIAL_PASSES)
+        _assume_folded(program.graph)
+        return [n for n in program.graph.nodes if is_compute(n) and not is_size_arithmetic(n)]
 
-    def apart(self, program: EdgeProgram, nodes: Iterable[Node]) -> EdgeProgram:
-        """Take compound nodes apart, in place. What is made of one has its name as META_ORIGIN.
+    def decompose(self, program: EdgeProgram, nodes: Iterable[Node]) -> EdgeProgram:
+        """Decompose compound nodes, in place. Each new node has the name of its compound node as META_ORIGIN.
 
         Raises:
-            LoweringError: torch cannot take an operator apart.
+            LoweringError: torch cannot decompose an operator.
         """
         by_op: dict[str, list[Node]] = {}
         for node in nodes:
@@ -106,19 +106,19 @@ class Forms:
         return self._decomposers[op]
 
 
-def formed(
-    graph: Graph, constants: Mapping[Node, torch.Tensor], compounds: Iterable[Node], forms: Forms
+def decompose_region(
+    graph: Graph, constants: Mapping[Node, torch.Tensor], compounds: Iterable[Node], policy: DecompositionPolicy
 ) -> EdgeProgram:
-    """A graph that was cut out, with compound operators taken apart, then simplified; in place.
+    """Decompose compound nodes of a region and simplify it, in place.
 
     Args:
-        graph: its placeholders may be numbers, which become symbolic numbers among the arguments.
+        graph: of the region. Placeholders of numbers are replaced by symbolic numbers among the arguments.
         constants: placeholder -> its tensor.
-        compounds: the nodes to take apart.
-        forms: of the backend.
+        compounds: the nodes to decompose.
+        policy: of the backend.
     """
     program = _program("region", graph, {n.name: value for n, value in constants.items()})
-    program = optimize(forms.apart(program, compounds), _MADE)
+    program = optimize(policy.decompose(program, compounds), _REGION_PASSES)
     _inline_numbers(program.graph)
     _distinct_results(program.graph)
     return program
@@ -131,7 +131,7 @@ def _program(name: str, graph: Graph, constants: Mapping[str, torch.Tensor]) -> 
 
 
 def _assume_folded(graph: Graph) -> None:
-    """Put placeholders of constants in place of what depends on constants alone, in place."""
+    """Replace nodes that depend only on constants by placeholders of constants, in place."""
     for node in list(graph.nodes):
         known = isinstance(node.target, OpOverload) and node.target.namespace in ("aten", "prims")
         if not known or not all(map(is_constant, node.all_input_nodes)) or not is_pure(node) or not is_static(node):
@@ -145,7 +145,7 @@ def _assume_folded(graph: Graph) -> None:
 
 
 def _inline_numbers(graph: Graph) -> None:
-    """Put symbolic numbers in place of the nodes that compute them, in place."""
+    """Replace nodes that compute symbolic numbers by these numbers, in place."""
     numbers = [n for n in graph.nodes if n.op in ("placeholder", "call_function") and is_number(n)]
     values = {n: n.meta[META_VALUE] for n in numbers}
     for user in dict.fromkeys(user for n in numbers for user in n.users):
@@ -156,15 +156,15 @@ def _inline_numbers(graph: Graph) -> None:
 
 
 def _distinct_results(graph: Graph) -> None:
-    """Results that are inputs, or given twice, become copies, in place: each output of a delegate is its own."""
+    """Clone results that are inputs or occur twice, in place, as each output of a delegate owns its memory."""
     output = graph.output_node()
     results: dict[Node, None] = {}  # in order
     for node in output.args[0]:  # type: ignore[union-attr]
         assert isinstance(node, Node)
-        found = node
+        result = node
         if node.op == "placeholder" or node in results:
             with graph.inserting_before(output):
-                found = graph.call_function(torch.ops.aten.clone.default, (node,))
-            found.meta = dict(node.meta)
-        results[found] = None
+                result = graph.call_function(torch.ops.aten.clone.default, (node,))
+            result.meta = dict(node.meta)
+        results[result] = None
     output.args = (tuple(results),)

@@ -16,7 +16,7 @@ _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _RRELU = torch.ops.aten.rrelu_with_noise_functional.default
 
 
-def corrected(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+def override_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """Torch's table of decompositions, put right."""
     attention = table.get(_FLASH)
     found = {**table, _RRELU: _rrelu, **_FAKE_QUANTIZATION}

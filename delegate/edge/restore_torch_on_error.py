@@ -26,7 +26,7 @@ _FLAGS = ("_is_compiling_flag", "_is_exporting_flag")  # of torch.compiler
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def restore_torch_on_error() -> Iterator[None]:
     """Have an exception, wherever it comes from, leave torch as it was when the block began."""
     before = _State.now()
     try:

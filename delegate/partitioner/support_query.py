@@ -1,4 +1,4 @@
-"""Offer: every operator put to one backend, whole or in parts as it wants it, behind the rules of the configuration."""
+"""SupportQuery: the support checks of one backend on a graph, after the rules of the configuration."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from delegate.edge.node import is_compute, is_empty, op_name, tensors
 from delegate.errors import DelegateError, LoweringError
 from delegate.partitioner.capability import Capability
 from delegate.partitioner.cost import is_layout, traffic
-from delegate.partitioner.forms import is_compound
-from delegate.partitioner.numbers import is_number, is_size_arithmetic, unknown_number
+from delegate.partitioner.decomposition_policy import is_compound
 from delegate.partitioner.rules import RuleBook, RulePattern
+from delegate.partitioner.symints import is_number, is_size_arithmetic, unknown_number
 from delegate.verdict import YES, Reason, Verdict, no
 
-# Parts that move so many times the bytes of the whole operator are slower than its kernel: bicubic resizing in 16
-# gathers took 5 times the kernel's time on XNNPACK, at 40 times the bytes.
+# A decomposition that moves this many times the bytes of the operator is slower than the operator's kernel. Bicubic
+# resizing in 16 gathers took 5 times the kernel's time on XNNPACK, at 40 times the bytes.
 MOST_TRAFFIC = 24
-# Their parts are nodes for every step of a sequence, thousands of them: nobody is asked about these where a kernel runs
-# the whole.
+# They decompose into thousands of nodes, some for each step of a sequence. If a kernel runs them, no backend is queried
+# about the decomposition.
 LOOPS = frozenset(f"aten.{op}.{form}" for op in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data"))
 
 
 @dataclass(slots=True)
-class Offer:
-    """One backend's answers on the nodes of one graph; it is asked once about each.
+class SupportQuery:
+    """The verdicts of one backend on the nodes of one graph, each computed once.
 
     Args:
-        backend: its name.
-        capability: what is asked.
+        backend: name of the backend.
+        capability: of the backend.
         book: the rules.
         pins: of the nodes of this graph.
-        refusals: nodes that it does not take after all -> why.
-        barred: nodes of this graph that no backend may take.
-        has_kernel: whether a kernel runs a node as it stands.
+        refusals: nodes that the library rejected after the support check -> the reason.
+        barred: nodes of this graph that no backend may run.
+        has_kernel: returns if a kernel runs a node without decomposition.
 
     Attributes:
-        partly: compound nodes that it refuses, but not all of their parts.
+        partial: refused compound nodes whose decomposition the backend supports in part.
     """
 
     backend: str
@@ -50,7 +50,7 @@ class Offer:
     refusals: Mapping[Node, Verdict]
     barred: Mapping[Node, Verdict]
     has_kernel: Callable[[Node], bool]
-    partly: set[Node] = field(default_factory=set)
+    partial: set[Node] = field(default_factory=set)
     _may_forbid: bool = field(init=False)
     _known: dict[Node, Verdict] = field(default_factory=dict)
 
@@ -58,7 +58,7 @@ class Offer:
         self._may_forbid = bool(self.pins or self.refusals or self.book.restricts)
 
     def check(self, node: Node) -> Verdict:
-        """Its verdict on one node, in the form that it wants.
+        """Return the verdict on one node, preserved or decomposed as the backend requires.
 
         Raises:
             PartitionError: the backend's check failed.
@@ -67,30 +67,30 @@ class Offer:
         if verdict is None:
             verdict = self._forbidden(node) if self._may_forbid else self.barred.get(node)
             if verdict is None:  # not "or": a refusal is false
-                verdict = self._offered(node)
+                verdict = self._query_forms(node)
             self._known[node] = verdict
         return verdict
 
     def claims(self, nodes: Iterable[Node]) -> tuple[list[Claim], dict[Node, Verdict]]:
-        """The patterns that it takes, the first around each node, and what it says of those that almost fit.
+        """Return the accepted pattern matches, the first around each node, and verdicts on nodes of refused matches.
 
         Raises:
             PartitionError: the backend's claims failed.
         """
-        taken: list[Claim] = []
-        almost: dict[Node, Verdict] = {}
+        accepted: list[Claim] = []
+        refused: dict[Node, Verdict] = {}
         if self.capability.claims is None:
-            return taken, almost
+            return accepted, refused
         for node in nodes:
             for claim in self._claims(node):
                 verdict = claim.verdict and self._all_allowed(claim)
                 if verdict:
-                    taken.append(claim)
+                    accepted.append(claim)
                     break
                 named = replace(verdict, message=f"as part of {claim.name!r}: {verdict.message}")
                 for part in claim.nodes:
-                    almost.setdefault(part, named)
-        return taken, almost
+                    refused.setdefault(part, named)
+        return accepted, refused
 
     def _all_allowed(self, claim: Claim) -> Verdict:
         refused = (v for n in claim.nodes if is_compute(n) and (v := self._forbidden(n)) is not None)
@@ -105,25 +105,26 @@ class Offer:
         excluded = self.book.excluded(op_name(node), self.backend)
         return self.barred.get(node) if excluded is None else excluded
 
-    def _offered(self, node: Node) -> Verdict:
-        whole = self._ask(node) if self.capability.forms.wants_whole(node) else no(Reason.OPERATOR)
-        if whole.reason is None or not is_compound(node):
-            return whole
+    def _query_forms(self, node: Node) -> Verdict:
+        """Query the preserved node, then its decomposition."""
+        own = self._query(node) if self.capability.policy.preserves(node) else no(Reason.OPERATOR)
+        if own.reason is None or not is_compound(node):
+            return own
         if op_name(node) in LOOPS and self.has_kernel(node):
-            return whole if whole.message else no(Reason.OPERATOR, "a loop over steps, which a kernel runs whole")
-        verdict = self._in_parts(node)
-        if verdict or not whole.message:
+            return own if own.message else no(Reason.OPERATOR, "a loop over steps, which a kernel runs whole")
+        verdict = self._query_decomposed(node)
+        if verdict or not own.message:
             return verdict
-        return replace(whole, message=f"{whole.message}; and {verdict.message}" if verdict.message else whole.message)
+        return replace(own, message=f"{own.message}; and {verdict.message}" if verdict.message else own.message)
 
-    def _in_parts(self, node: Node) -> Verdict:
+    def _query_decomposed(self, node: Node) -> Verdict:
         try:
-            parts = self.capability.forms.parts(node)
+            parts = self.capability.policy.parts(node)
         except LoweringError as error:
             return no(Reason.OPERATOR, error.what)
         if not parts:
             return no(Reason.OPERATOR, "it has no parts that compute")
-        verdicts = [self._part(part) for part in parts]
+        verdicts = [self._query_part(part) for part in parts]
         refused = next(((p, v) for p, v in zip(parts, verdicts, strict=True) if not v), None)
         if refused is None and len({v.tag for v in verdicts}) > 1:
             refused = parts[0], no(Reason.OPERATOR, "its parts cannot share a partition")
@@ -131,18 +132,18 @@ class Offer:
             slower = self._slower(node, parts)
             return replace(verdicts[0], in_parts=True, message="", remedy="") if slower is None else slower
         if any(v and not is_layout(p) for p, v in zip(parts, verdicts, strict=True)):
-            self.partly.add(node)
+            self.partial.add(node)
         part, why = refused
         return replace(why, message=f"in parts, {op_name(part)}: {why.message or why.reason}")
 
-    def _part(self, node: Node) -> Verdict:
+    def _query_part(self, node: Node) -> Verdict:
         verdict = self.book.excluded(op_name(node), self.backend)
         if verdict is None:
             verdict = not_for_delegates([node]).get(node)
-        return self._ask(node) if verdict is None else verdict
+        return self._query(node) if verdict is None else verdict
 
     def _slower(self, node: Node, parts: Iterable[Node]) -> Verdict | None:
-        """Why a kernel of the whole operator is faster than its parts, if so."""
+        """Return a refusal if a kernel of the operator is faster than its decomposition; else None."""
         if not self.has_kernel(node):
             return None
         factor = sum(traffic(p) for p in parts if not is_layout(p)) / max(traffic(node), 1)
@@ -150,24 +151,24 @@ class Offer:
             return None
         return no(Reason.SLOWER, f"its parts move {factor:.0f} times the bytes that a kernel of the whole does")
 
-    def _ask(self, node: Node) -> Verdict:
-        return self.capability.ask(self.backend, node)
+    def _query(self, node: Node) -> Verdict:
+        return self.capability.query(self.backend, node)
 
     def _claims(self, node: Node) -> Sequence[Claim]:
         assert self.capability.claims is not None
         try:
             return claimed(self.backend, self.capability.claims, node)
         except DelegateError as fault:
-            self.capability.tell(fault)
+            self.capability.report(fault)
             return ()
 
 
 def not_for_delegates(nodes: Iterable[Node]) -> dict[Node, Verdict]:
-    """The nodes that no backend whatever can run, and why not; each source is looked at once."""
+    """Return the nodes that no backend can run, with reasons; each source is checked once."""
     sources = {node: node.all_input_nodes for node in nodes}
     around = set(sources).union(*sources.values())
-    odd = {n for n in around if n.op == "get_attr" or is_number(n) or is_empty(n) or not tensors(n)}
-    suspects = [n for n, given in sources.items() if n in odd or not odd.isdisjoint(given)]
+    unusual = {n for n in around if n.op == "get_attr" or is_number(n) or is_empty(n) or not tensors(n)}
+    suspects = [n for n, inputs in sources.items() if n in unusual or not unusual.isdisjoint(inputs)]
     return {n: verdict for n in suspects if (verdict := _not_for_delegates(n)) is not None}
 
 
@@ -187,5 +188,5 @@ def _not_for_delegates(node: Node) -> Verdict | None:
 
 
 def computing(nodes: Iterable[Node]) -> list[Node]:
-    """Those that backends are asked about: they compute, and more than sizes."""
+    """Return the nodes that need a verdict: those that compute more than sizes."""
     return [n for n in nodes if is_compute(n) and not is_size_arithmetic(n)]
