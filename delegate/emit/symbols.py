@@ -1,4 +1,4 @@
-"""torch's symbolic numbers as expressions over symbols: sizes of inputs, numbers given, and what only data tells."""
+"""torch's symbolic numbers as expressions over symbols: sizes of inputs, numbers among inputs, numbers from data."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ _UNARY: dict[Any, Op] = {
 
 
 class Symbols:
-    """The symbols of a method: at first those that its inputs tell; what data tells is added when it is made.
+    """The symbols of a method: first those of its inputs; symbols from data are added when they are computed.
 
-    A symbol that stands alone as a size is that size. One that only occurs as a * s + b is solved for: the size itself
-    becomes the program's symbol, and s is (size - b) // a; the check of the input's shape proves that it divides. A
-    size of symbols that no input tells, such as s0 * s1 alone, is a symbol as a whole; fallbacks of partitions take
-    such inputs. A number among the inputs that follows from others is a symbol of its own, and has to be equal.
+    A symbol that is a size by itself is that size. A symbol that only occurs as a * s + b is solved: the size becomes
+    the program's symbol, and s is (size - b) // a. The check of the input's shape proves that the division is exact. A
+    size with symbols that no input determines, such as s0 * s1, is one symbol. Fallbacks of partitions have such
+    inputs. A number among the inputs that follows from others is a symbol with a guard that both are equal.
 
     Args:
-        inputs: of each input the fake tensor, or the symbolic integer of one that is a number; None for a literal.
+        inputs: the fake tensor of each input, or the symbolic integer of a number; None for a literal.
         ranges: torch's range constraints.
         names: of the inputs, for the names of symbols that have none.
     """
@@ -77,17 +77,17 @@ class Symbols:
         names: Sequence[str] = (),
     ) -> None:
         self.table: list[Symbol] = []
-        self.equal: list[Expr] = []  # what has to hold of numbers that are given besides what they follow from
+        self.equal: list[Expr] = []  # guards of input numbers that follow from other inputs
         self._ranges = ranges
         self._known: dict[Any, Expr] = {}
-        self._offered: dict[Any, Symbol] = {}
-        dims = [(i, *found) for i, given in enumerate(inputs) for found in _symbolic(given)]
+        self._pending: dict[Any, Symbol] = {}
+        dims = [(i, *sized) for i, value in enumerate(inputs) for sized in _symbolic(value)]
         for position, dim, size in dims:
             expr = size.node.expr
             if isinstance(expr, sympy.Symbol) and expr not in self._known:
                 low, high = self._range(expr, _least(dim))
-                given = "" if not names else names[position] + (f".shape[{dim}]" if dim >= 0 else "")
-                self._add(expr, Symbol(dim_name(size, given), low, high, position, dim), 1, 0)
+                default = "" if not names else names[position] + (f".shape[{dim}]" if dim >= 0 else "")
+                self._add(expr, Symbol(dim_name(size, default), low, high, position, dim), 1, 0)
         for position, dim, size in dims:
             unknown = [s for s in size.node.expr.free_symbols if s not in self._known]
             if len(unknown) == 1 and size.node.expr.free_symbols == set(unknown):
@@ -97,35 +97,35 @@ class Symbols:
             if expr not in self._known and not self.knows(size):
                 low, high = self._range(expr, _least(dim))
                 self._add(expr, Symbol(dim_name(size), low, high, position, dim), 1, 0)
-        told = {s.input for s in self.table if s.dim < 0}
+        known = {s.input for s in self.table if s.dim < 0}
         for position, dim, size in dims:
-            if dim < 0 and position not in told:
+            if dim < 0 and position not in known:
                 own, follows = Expr(Op.SYMBOL, len(self.table)), self._expr(size.node.expr, "")
                 self.table.append(Symbol(names[position] if names else dim_name(size), UNBOUNDED_BELOW, None, position))
                 self.equal.append(Expr(Op.EQ, 0, (own, follows)))
 
     def dim(self, size: Any, where: str = "") -> Dim:
-        """A size as torch has it (an int or a SymInt) as the program has it.
+        """Return torch's size (an int or a SymInt) in the form of programs.
 
         Raises:
-            LoweringError: it depends on an operation that programs do not have, or on data that is not at hand.
+            LoweringError: the size depends on an operation that programs do not have, or on data that is not available.
         """
-        made = self.number(size, where)
-        assert isinstance(made, int | Expr)
-        return made
+        dim = self.number(size, where)
+        assert isinstance(dim, int | Expr)
+        return dim
 
     def number(self, number: Any, where: str = "") -> Expr | int | float | bool:
-        """A number as torch has it (a Python number or a symbolic one) as the program has it; raises as `dim` does."""
+        """Return torch's number (a Python number or a symbolic one) in the form of programs; raises like `dim`."""
         if isinstance(number, bool | int | float):
             return number
         expr = sympy.sympify(number.node.expr if isinstance(number, SYMBOLIC) else number)
         if expr in (sympy.true, sympy.false):
             return bool(expr)
-        made = self._expr(expr, where)
-        return made.value if made.op in (Op.CONST, Op.FLOAT) else made
+        result = self._expr(expr, where)
+        return result.value if result.op in (Op.CONST, Op.FLOAT) else result
 
     def learn_sizes(self, fake: torch.Tensor, value: int) -> bool:
-        """Add the symbols that are sizes of this tensor, which is value `value`, alone; gives whether there are any."""
+        """Add the new symbols among the sizes of a tensor, which is value `value`; return if there are any."""
         before = len(self.table)
         for dim, size in _symbolic(fake):
             expr = size.node.expr
@@ -135,7 +135,7 @@ class Symbols:
         return len(self.table) > before
 
     def learn_same(self, fake: torch.Tensor, shape: Sequence[Dim]) -> None:
-        """Take the sizes of a tensor that are symbols nobody knows for those of this shape."""
+        """Map unknown symbols among the sizes of a tensor to the sizes of a shape."""
         for dim, size in _symbolic(fake):
             expr, same = size.node.expr, shape[dim]
             if isinstance(expr, sympy.Symbol):
@@ -149,10 +149,10 @@ class Symbols:
         symbol = expr.args[0] if isinstance(expr, sympy.Eq) and expr.args[1] == 1 else expr  # Eq(u, 1): a truth value
         if isinstance(symbol, sympy.Symbol) and symbol not in self._known:
             low, high = self._range(symbol, UNBOUNDED_BELOW)
-            self._offered[symbol] = Symbol(str(symbol), low, high, value=value)
+            self._pending[symbol] = Symbol(str(symbol), low, high, value=value)
 
     def knows(self, number: torch.SymInt | torch.SymBool | torch.SymFloat) -> bool:
-        """Whether the number follows from symbols of the table."""
+        """Return if the number follows from symbols of the table."""
         return bool(number.node.expr.free_symbols <= self._known.keys())
 
     def _add(self, name: Any, symbol: Symbol, factor: int, offset: int) -> None:
@@ -175,14 +175,14 @@ class Symbols:
         self._add(name, Symbol(dim_name(size), factor * low + offset, upper, position, dim), factor, offset)
 
     def _range(self, expr: Any, least: int) -> tuple[int, int | None]:
-        """The least value, not below `least`, and the largest, None where it is unbounded."""
+        """Return the smallest value, at least `least`, and the largest; None if it is unbounded."""
         bounds = bound_sympy(expr, dict(self._ranges))
         low = int(bounds.lower) if bounds.lower.is_Integer else least
         return max(low, least), int(bounds.upper) if bounds.upper.is_Integer else None
 
     def _expr(self, expr: Any, where: str) -> Expr:
-        if expr in self._offered:
-            self._add(expr, self._offered.pop(expr), 1, 0)
+        if expr in self._pending:
+            self._add(expr, self._pending.pop(expr), 1, 0)
         if expr in self._known:
             return self._known[expr]
         if isinstance(expr, sympy.Symbol):
@@ -210,7 +210,7 @@ class Symbols:
         raise LoweringError(f"the number {expr} uses {kind.__name__}, which programs do not have", where=where)
 
     def _choice(self, pieces: Sequence[Any], where: str) -> Expr:
-        """The value of the first piece whose condition holds: value * condition + (the others) * not condition."""
+        """Return the first piece whose condition holds: value * condition + (other pieces) * not condition."""
         (value, condition), *others = pieces
         chosen = self._expr(value, where)
         if not others:
@@ -224,13 +224,13 @@ class Symbols:
 
 
 def _least(dim: int) -> int:
-    """The least that a size may be; of a number, which has the dimension -1, whatever."""
+    """Return the smallest possible size; a number, which has the dimension -1, is unbounded."""
     return 0 if dim >= 0 else UNBOUNDED_BELOW
 
 
-def _symbolic(given: torch.Tensor | torch.SymInt | None) -> list[tuple[int, Any]]:
-    """Dimension and SymInt of each size that is symbolic; of a symbolic number itself, dimension -1."""
-    if isinstance(given, torch.SymInt):
-        return [(-1, given)]
-    sizes = [] if given is None else given.shape
+def _symbolic(value: torch.Tensor | torch.SymInt | None) -> list[tuple[int, Any]]:
+    """Return dimension and SymInt of each symbolic size; the dimension of a symbolic number is -1."""
+    if isinstance(value, torch.SymInt):
+        return [(-1, value)]
+    sizes = [] if value is None else value.shape
     return [(d, s) for d, s in enumerate(sizes) if isinstance(s, torch.SymInt)]

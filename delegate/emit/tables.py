@@ -1,4 +1,4 @@
-"""What the graphs of one method write into while they are emitted: its values, source lines and missing kernels."""
+"""The tables of one method during emission: its values, source lines and missing kernels."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Tables:
 
     Args:
         symbols: the symbolic numbers of the method.
-        shared: where operators, constants, states and delegates of the program are collected.
-        kernels: the kernels that what is left will run on.
+        shared: the operators, constants, states and delegates of the program.
+        kernels: that run the nodes outside of partitions.
     """
 
     def __init__(self, symbols: Symbols, shared: SharedTables, kernels: Kernels) -> None:
@@ -36,43 +36,43 @@ class Tables:
         self._no_kernel: list[str] = []
 
     def add(self, value: Value) -> int:
-        """The index of a new value."""
+        """Add a value; return its index."""
         self.values.append(value)
         return len(self.values) - 1
 
     def define(self, node: Node, storage: Storage) -> list[int]:
-        """New values for all tensors that a node gives.
+        """Add values for all tensors of a node.
 
         Raises:
-            LoweringError: programs hold no such tensor.
+            LoweringError: programs have no such tensor.
         """
-        made = tensors(node)
-        names = [node.name] if len(made) == 1 else [f"{node.name}.{i}" for i in range(len(made))]
-        return [self.like(fake, name, storage, node) for name, fake in zip(names, made, strict=True)]
+        results = tensors(node)
+        names = [node.name] if len(results) == 1 else [f"{node.name}.{i}" for i in range(len(results))]
+        return [self.like(fake, name, storage, node) for name, fake in zip(names, results, strict=True)]
 
     def like(self, fake: torch.Tensor, name: str, storage: Storage, node: Node) -> int:
-        """A new value of the dtype and shape of a fake tensor that a node gives or takes; raises as `define` does."""
+        """Add a value with the dtype and shape of a node's fake tensor; raises like `define`."""
         shape = tuple(self.symbols.dim(s, describe(node)) for s in fake.shape)
         return self.add(Value(name, self.dtype(fake.dtype, node), shape, storage))
 
     def dtype(self, dtype: torch.dtype, node: Node) -> DType:
-        """The dtype as programs have it; raises LoweringError where they have none."""
-        found = dtype_of(dtype)
-        if found is None:
+        """Return the program's dtype; raises LoweringError if programs do not have it."""
+        result = dtype_of(dtype)
+        if result is None:
             raise LoweringError(f"programs hold no tensors of {dtype}", where=describe(node))
-        return found
+        return result
 
     def learn_sizes(self, node: Node, first: int) -> bool:
-        """Add the symbols that are sizes of what a node gives, value `first` and the following; whether any are new."""
-        found = [self.symbols.learn_sizes(fake, first + i) for i, fake in enumerate(tensors(node))]
-        return any(found)
+        """Add the new symbols among the sizes of a node's results, values `first` and up; return if there are any."""
+        added = [self.symbols.learn_sizes(fake, first + i) for i, fake in enumerate(tensors(node))]
+        return any(added)
 
     def kernel_call(
         self, op: str, args: tuple[Arg, ...], outputs: tuple[int, ...], node: Node, *, allocates: bool = False
     ) -> KernelCall:
-        """The call of a kernel; if there is none, `require_kernels` will say so.
+        """Return the call of a kernel; `require_kernels` reports a missing kernel.
 
-        `allocates`: it makes results whose sizes depend on data.
+        `allocates`: the sizes of the results depend on data.
         """
         line = source_line(node)
         source = self.sources.setdefault(line, len(self.sources)) if line else -1
@@ -82,7 +82,7 @@ class Tables:
         return KernelCall(self.shared.operator(op), args, outputs, source)
 
     def kernel_of(self, call: KernelCall) -> Kernel | None:
-        """The kernel that a call runs."""
+        """Return the kernel of a call."""
         dtypes = {self.values[i].dtype for i in (*refs(call.args), *call.outputs)}
         return self.kernels.find(self.shared.operator_name(call.operator), dtypes)
 
@@ -95,7 +95,7 @@ class Tables:
                 remedy=HOW_TO_GIVE.format(op=self._no_kernel[0].split()[0]),
             )
 
-    def is_view(self, op: str, made: Any) -> bool:
-        """Whether the operator's kernel gives views of its first argument."""
-        kernel = self.kernels.find(op, {d for t in made if (d := dtype_of(t.dtype))})
+    def is_view(self, op: str, results: Any) -> bool:
+        """Return if the results of the operator's kernel are views of its first argument."""
+        kernel = self.kernels.find(op, {d for t in results if (d := dtype_of(t.dtype))})
         return kernel is not None and kernel.is_view

@@ -1,6 +1,6 @@
 """Quantization and dequantization: torch's `quantized_decomposed` operators, per tensor, channel, token and group.
 
-Lowering makes operators of `joined` from several of them, see `delegate.emit.joined`.
+Lowering makes operators of `joined` from several of them, see `delegate.emit.qdq_fusion`.
 """
 
 from __future__ import annotations
