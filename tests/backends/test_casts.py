@@ -25,35 +25,6 @@ TAKEN = {
 }
 
 
-_SIGNBIT, _MUL = {"aten.signbit.default": 1}, {"aten.mul.Tensor": 1}
-_COPYSIGN, _FULL = {"aten.copysign.Tensor": 1}, {"aten.full_like.default": 1}
-# Backend -> case -> the operators that the backend refuses, with the number of their nodes.
-REFUSED: dict[str, dict[str, dict[str, int]]] = {
-    "xnnpack": {
-        **dict.fromkeys(["signbit", "sum with zero", "scaled product"], _SIGNBIT),
-        "copysign": _FULL | _COPYSIGN,
-        "atan2": _FULL | {"aten.atan2.default": 1},
-        "chosen": _SIGNBIT | {"aten.where.self": 1},
-        "all": {
-            "aten.signbit.default": 3, "aten.full_like.default": 2, "aten.copysign.Tensor": 1,
-            "aten.atan2.default": 1, "aten.where.self": 1,
-        },
-    },
-    "cuda": {  # TVM drops the sign of products with 0
-        **dict.fromkeys(["signbit", "scaled product", "chosen"], _MUL | _SIGNBIT),
-        "sum with zero": {"aten.add.Tensor": 1} | _MUL | _SIGNBIT,
-        "copysign": _FULL | _MUL | _COPYSIGN,
-        "atan2": _FULL | _MUL,
-        **dict.fromkeys(["reciprocal", "product", "constant of zero"], _MUL),
-        "difference": {"aten.sub.Tensor": 1},
-        "all": {
-            "aten.mul.Tensor": 5, "aten.signbit.default": 3, "aten.add.Tensor": 1, "aten.full_like.default": 2,
-            "aten.copysign.Tensor": 1, "aten.sub.Tensor": 1,
-        },
-    },
-}  # fmt: skip
-
-
 def require(backend: str) -> None:
     """Skip if the backend is not available; an emulated device counts."""
     if backend != "portable" and default_registry().state(backend).state is not State.OK:
@@ -71,7 +42,7 @@ def test_casts(backend, dtype):
 @pytest.mark.parametrize("backend", ["xnnpack", "cuda", "webgpu", "portable"])
 def test_signs(backend, name):
     require(backend)
-    check_signs(backend, name, REFUSED.get(backend, {}).get(name, {}))
+    check_signs(backend, name)
 
 
 # How many of the two casts, to another dtype and back, the DSP runs; none of other pairs.

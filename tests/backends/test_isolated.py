@@ -103,6 +103,8 @@ def running() -> compiler_process.CompilerProcess:
 
 @pytest.fixture
 def ends(site: Site) -> Site:
+    for process in list(compiler_process._PROCESSES):  # of earlier tests
+        process.end()
     site.backend("ends")
     site.module("ends_halves", ENDS + "\n\n" + RUNTIME)
     return site

@@ -208,7 +208,7 @@ def test_any_file_of_the_distribution_counts(counter: Counter, tmp_path: Path, p
 
 
 def test_a_distribution_of_too_many_files_is_not_kept(counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "_MOST_FILES", 1)
+    monkeypatch.setattr(environment, "_MAX_FILES", 1)
     (counter.site.root / "counter_dist-1.0.dist-info" / "RECORD").write_text("log,,\ncounter_plugin.py,,\n")
     counter.install()
     assert counter.compiled(exported())

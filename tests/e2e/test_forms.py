@@ -222,8 +222,8 @@ def test_compiler_that_breaks():
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("init", "ValueError: the driver does not answer (partition vector_0 of vector)"),
-        ("execute", "RuntimeError: the device is gone (partition vector_0 of vector)"),
+        ("init", "ValueError: the driver does not answer (partition vector_0 of vector in method forward)"),
+        ("execute", "RuntimeError: the device is gone (partition vector_0 of vector in method forward)"),
     ],
 )
 def test_runtime_that_breaks(fault, message):

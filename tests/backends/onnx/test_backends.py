@@ -113,10 +113,7 @@ def test_long_integers_are_whole(name, backend):
     require(backend)
     function, x = MOVES[name]
     program = delegate.to_backend(torch.export.export(Function(function).eval(), (x,)), backend)
-    if backend == "dsp":
-        assert answers(program, backend).keys() == {"dtype"}
-    else:
-        assert_runs(program, backend)
+    assert answers(program, backend).keys() == {"dtype"}
     assert torch.equal(program(x), function(x))
 
 

@@ -71,6 +71,9 @@ class Seen(PrimsBackend):
         return PreprocessResult(b"")
 
 
+HERE = {"backends": [{"name": "seen", "isolate": "none"}]}  # its class keeps the regions in this process
+
+
 @pytest.fixture
 def seen(site: Site) -> type[Seen]:
     site.module(
@@ -90,7 +93,7 @@ def seen(site: Site) -> type[Seen]:
 def test_a_region_in_prims(module: nn.Module, seen: type[Seen]) -> None:
     """It holds Prims and what has none, and gives what the operators give."""
     x = torch.randn(4, 6)
-    delegate.to_backend(torch.export.export(module, (x,)), "seen")
+    delegate.to_backend(torch.export.export(module, (x,)), config=HERE)
     assert seen.regions
     for region in seen.regions:
         graph = GraphModule(nn.Module(), region.graph)
@@ -110,7 +113,7 @@ def test_a_region_in_prims(module: nn.Module, seen: type[Seen]) -> None:
 
 
 def test_verdicts_are_on_prims(seen: type[Seen]) -> None:
-    report = delegate.to_backend(torch.export.export(Calls(F.gelu), (torch.randn(3),)), "seen").report
+    report = delegate.to_backend(torch.export.export(Calls(F.gelu), (torch.randn(3),)), config=HERE).report
     (node,) = report.nodes
     assert node.backend == "portable"
     assert node.verdicts["seen"].message == "no"
@@ -119,7 +122,7 @@ def test_verdicts_are_on_prims(seen: type[Seen]) -> None:
 def test_refusals_name_the_programs_own_nodes(seen: type[Seen]) -> None:
     """What the compiler refuses of a Prim is planned elsewhere with the operator that it comes of."""
     module = Calls(lambda x: F.gelu(x.exp(), approximate="tanh").exp())
-    report = delegate.to_backend(torch.export.export(module, (torch.randn(3),)), "seen").report
+    report = delegate.to_backend(torch.export.export(module, (torch.randn(3),)), config=HERE).report
     assert {n.op: n.backend for n in report.nodes} == {
         "aten.exp.default": "seen",
         "aten.gelu.default": "portable",
