@@ -223,7 +223,7 @@ def test_compiler_that_breaks():
     ("fault", "message"),
     [
         ("init", "ValueError: the driver does not answer (partition vector_0 of vector in method forward)"),
-        ("execute", "RuntimeError: the device is gone (partition vector_0 of vector in method forward)"),
+        ("execute", "RuntimeError: the device is gone (partition vector_0 of vector)"),
     ],
 )
 def test_runtime_that_breaks(fault, message):

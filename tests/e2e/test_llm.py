@@ -64,7 +64,7 @@ def made(folder: Path, family: str, **options: object) -> tuple[Source, Model]:
     with libraries():
         source = read(configuration(folder, family))
         export(source, folder / "model.dlg", Options(**{"context": 64, "chunk": 8, "weights": "float32", **options}))
-    return source, Model(folder / "model.dlg")
+    return source, Model(folder / "model.dlg", trust_code=True)  # a DSP's partitions are machine code
 
 
 def reference(source: Source) -> torch.nn.Module:
