@@ -12,7 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
@@ -65,7 +67,7 @@ def pack(value: Any) -> Packed:
             writer.write_region(value)
         case (Region() as region, PreprocessResult() as artifact):
             writer.write_region(region)
-            segments = [pickle.PickleBuffer(memoryview(part).cast("B")) for part in (artifact.blob, *artifact.data)]
+            segments = [_buffer(np.frombuffer(part, np.uint8)) for part in (artifact.blob, *artifact.data)]
             writer.dump((artifact.compile_specs, artifact.notes, artifact.space, segments))
         case _:
             writer.dump(value)
@@ -236,6 +238,14 @@ def _number(kind: type, expression: Any, environment: ShapeEnv, plain: type, hin
     return kind(SymNode(expression, environment, plain, hint))
 
 
+def _buffer(content: NDArray[np.uint8]) -> pickle.PickleBuffer:
+    """Return bytes that are not copied.
+
+    They are an array's. Python 3.11 crashes when it collects a memoryview of which there is a PickleBuffer.
+    """
+    return pickle.PickleBuffer(content)  # type: ignore[arg-type]  # an array has a buffer
+
+
 def _reduce_tensor(value: torch.Tensor) -> Any:
     """Return a tensor as a view of the memory that it covers; kinds without such memory pickle by themselves."""
     in_memory = value.layout == torch.strided and value.device.type == "cpu" and not value.is_quantized
@@ -246,7 +256,7 @@ def _reduce_tensor(value: torch.Tensor) -> Any:
         plain = plain.clone()  # the rest of its memory is not sent
     place = tuple(plain.shape), plain.stride(), plain.storage_offset()
     elements = plain.as_strided((plain.untyped_storage().nbytes() // plain.itemsize,), (1,), 0)
-    content = pickle.PickleBuffer(elements.view(torch.uint8).numpy().data)
+    content = _buffer(elements.view(torch.uint8).numpy())
     return _tensor, (content, value.dtype, *place, value.requires_grad)
 
 
