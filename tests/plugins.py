@@ -22,8 +22,8 @@ INFO = BackendInfo("{name}", "A backend for tests", "{module}:Aot", "{module}:Ru
                    api_version={api_version})
 """
 
-# Both halves of a backend that takes additions and runs them with NumPy.
-HALVES = """
+# The runtime part of a backend that adds with NumPy.
+RUNTIME = """
 import numpy as np
 from delegate.runtime.backend import BackendRuntime, Delegate
 
@@ -34,7 +34,12 @@ class Sum(Delegate):
 class Runtime(BackendRuntime):
     def init(self, blob, compile_specs):
         return Sum()
+"""
 
+# Both parts of such a backend.
+HALVES = (
+    RUNTIME
+    + """
 def __getattr__(name):
     if name != "Aot":
         raise AttributeError(name)
@@ -58,6 +63,7 @@ def __getattr__(name):
 
     return Aot
 """
+)
 
 
 class Site:

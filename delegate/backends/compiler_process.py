@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
-from delegate.backends.replies import Decode, decode_claims, decode_error, decode_result, decode_verdict
+from delegate.backends.replies import MAKE, Decode, decode_claims, decode_error, decode_result, decode_verdict
 from delegate.backends.transfer import Packed, pack
 from delegate.errors import BackendUnavailable
 from delegate.plain_data import count, flag, text, texts
@@ -341,7 +341,6 @@ def _content(file: BinaryIO) -> bytes:
     return file.read()
 
 
-MAKE = "make"
 DECODERS: dict[str, Callable[[BinaryIO, Any], Any]] = {
     MAKE: lambda _, value: _decode_made(value),
     "identity": lambda _, value: None if value["text"] is None else text(value, "text"),

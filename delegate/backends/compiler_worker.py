@@ -15,8 +15,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch.fx import Node
+
 from delegate.backends.checked import CheckedBackend, answered, claimed
-from delegate.backends.replies import SENT_ERRORS, encode_claims, encode_error, encode_result, encode_verdict
+from delegate.backends.replies import MAKE, SENT_ERRORS, encode_claims, encode_error, encode_result, encode_verdict
 from delegate.backends.state import BackendState
 from delegate.backends.transfer import unpack_artifact, unpack_graph, unpack_region
 from delegate.errors import BackendBroken
@@ -95,7 +97,7 @@ def _answer(backends: _Backends, request: Mapping[str, Any], subject: int, out: 
         send({"unreadable": one_line(error)})
         return
     send({"value": {"preserve_ops": sorted(backend.preserve_ops), "most_constants": backend.most_constants}})
-    for node in () if question == "make" else request["names"]:
+    for node in () if question == MAKE else request["names"]:
         try:
             reply = {"value": work(node)}
         except SENT_ERRORS as error:
@@ -130,13 +132,17 @@ def _mapped(file: int, sizes: Sequence[int]) -> list[memoryview]:
     return [content[start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
 
+def _nodes(table: memoryview, buffers: Any) -> dict[str, Node]:
+    return {node.name: node for node in unpack_graph(table, buffers).nodes}
+
+
 def _check(backend: CheckedBackend, name: str, table: memoryview, buffers: Any, out: int) -> Callable[[str], Any]:
-    nodes = {n.name: n for n in unpack_graph(table, buffers).nodes}
+    nodes = _nodes(table, buffers)
     return lambda node: encode_verdict(answered(name, backend.check, nodes[node]))
 
 
 def _claims(backend: CheckedBackend, name: str, table: memoryview, buffers: Any, out: int) -> Callable[[str], Any]:
-    nodes = {n.name: n for n in unpack_graph(table, buffers).nodes}
+    nodes = _nodes(table, buffers)
     claims = backend.claims
     assert claims is not None
     return lambda node: encode_claims(claimed(name, claims, nodes[node]))
@@ -178,7 +184,7 @@ def _preprocess(backend: CheckedBackend, name: str, table: memoryview, buffers: 
 
 # Each reads its subject, and returns what answers about a node by its name.
 _QUESTIONS: Mapping[str, Callable[[CheckedBackend, str, memoryview, Any, int], Callable[[str], Any]]] = {
-    "make": lambda *_: lambda _: None,
+    MAKE: lambda *_: lambda _: None,
     "identity": _identity,
     "check": _check,
     "claims": _claims,

@@ -15,7 +15,7 @@ from delegate.backends import compiler_process
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.checked import CheckedBackend
 from delegate.backends.compiler_process import CannotIsolate, Replies
-from delegate.backends.isolated import IsolatedBackend, nodes_of, raise_ending, refuse, value_of
+from delegate.backends.isolated import IsolatedBackend, nodes_of, raise_ending, refuse, result_of
 from delegate.backends.region import one_node_region
 from delegate.backends.structure import structure
 from delegate.cache.store import Entry, Store
@@ -164,10 +164,7 @@ class GuardedBackend:
                 return self._backend.preprocess(region)
             if replies.is_made:
                 self._outcomes.put({name: self._outcome(replies)})
-            if replies.ending:
-                raise_ending(region, replies.ending, is_late=replies.is_late)
-            result: PreprocessResult = value_of(replies.items[0])
-            return result
+            return result_of(region, replies)
         if outcome.ending:
             raise_ending(region, f"{outcome.ending} {_AGAIN}", is_late=outcome.limit > 0)
         return self._backend.preprocess(region)

@@ -9,7 +9,8 @@ from torch.fx import Graph, Node
 
 from delegate.backends.aot import Backend, Claim, PreprocessResult, Region, RegionFailed, RegionGivenUp
 from delegate.backends.checked import rules_of
-from delegate.backends.compiler_process import MAKE, AotPart, Replies, query
+from delegate.backends.compiler_process import AotPart, Replies, query
+from delegate.backends.replies import MAKE
 from delegate.backends.state import BackendState
 from delegate.edge.node import is_compute
 from delegate.errors import BackendBroken
@@ -90,11 +91,7 @@ class IsolatedBackend:
             RegionFailed: it crashed, or failed and does not say why.
             DelegateError: it failed.
         """
-        replies = self.compile(region)
-        if replies.ending:
-            raise_ending(region, replies.ending, is_late=replies.is_late)
-        result: PreprocessResult = value_of(replies.items[0])
-        return result
+        return result_of(region, self.compile(region))
 
     def compile(self, region: Region) -> Replies:
         """Return the replies about a region."""
@@ -138,6 +135,14 @@ class IsolatedBackend:
 
     def _query(self, question: str, subject: Any = None, names: Sequence[str] = ("",)) -> Replies:
         return query(self._part, question, subject, names, self._limit)
+
+
+def result_of(region: Region, replies: Replies) -> PreprocessResult:
+    """Return the compiled region of the replies about it, or raise its refusal or error."""
+    if replies.ending:
+        raise_ending(region, replies.ending, is_late=replies.is_late)
+    result: PreprocessResult = value_of(replies.items[0])
+    return result
 
 
 def raise_ending(region: Region, ending: str, *, is_late: bool) -> NoReturn:

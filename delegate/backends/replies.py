@@ -5,6 +5,7 @@ Each pair of functions encodes there and decodes here. That process may be damag
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from delegate.plain_data import amount, count, flag, items, mapping, text, texts
 from delegate.verdict import Reason, Verdict
 
 Decode = Callable[[Any], Any]
+
+MAKE = "make"  # the query that needs no other answer than that the AOT part is made
 
 SENT_ERRORS = (DelegateError, RegionRefused, RegionFailed)
 
@@ -83,7 +86,7 @@ def decode_result(data: Mapping[str, Any], content: bytes) -> PreprocessResult:
     sizes = [count(row, "size") for row in items(data, "segments")]
     if sum(sizes) != len(content):
         raise ValueError("segments")
-    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-    blob, *parts = (memoryview(content)[end - size : end] for end, size in zip(ends, sizes, strict=True))
+    ends, whole = itertools.accumulate(sizes), memoryview(content)
+    blob, *parts = (whole[end - size : end] for end, size in zip(ends, sizes, strict=True))
     specs, notes, space = mapping(data, "compile_specs"), texts(data, "notes"), text(data, "space")
     return PreprocessResult(blob, specs, notes, space, tuple(parts))

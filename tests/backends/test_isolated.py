@@ -32,7 +32,7 @@ from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.program.file import serialize
 from delegate.registry import default_registry
 from delegate.testing import assert_same
-from tests.plugins import Site, site
+from tests.plugins import RUNTIME, Site, site
 
 __all__ = ["site"]
 
@@ -108,20 +108,6 @@ def ends(site: Site) -> Site:
     site.backend("ends")
     site.module("ends_halves", ENDS + "\n\n" + RUNTIME)
     return site
-
-
-RUNTIME = """
-import numpy as np
-from delegate.runtime.backend import BackendRuntime, Delegate
-
-class Sum(Delegate):
-    def execute(self, inputs, outputs):
-        np.add(*inputs, out=outputs[0])
-
-class Runtime(BackendRuntime):
-    def init(self, blob, compile_specs):
-        return Sum()
-"""
 
 
 def lower(function: Any, *args: torch.Tensor, limit: float = 60.0) -> Any:

@@ -13,6 +13,13 @@ from tests.lowering import assert_runs, assert_same
 
 # (backend, value of its option `nan`) -> its differences, which docs/accuracy.md sums up. A software GPU runs webgpu's,
 # and cuda's are of TVM on the CPU.
+_CUDA_VALUES = named(
+    binary="remainder",
+    subnormal="remainder 2",
+)
+_CUDA_SIGNS = named(
+    unary="atanh, elu, remainder 1.5, remainder 2, tanh",
+)
 EXPECTED = {
     ("xnnpack", "exact"): Expected(
         values=named(
@@ -62,27 +69,17 @@ EXPECTED = {
         compound=frozenset({"max pool in one dimension"}),
     ),
     ("cuda", "exact"): Expected(
-        values=named(
-            binary="remainder",
-            subnormal="remainder 2",
-        ),
-        signs=named(
-            unary="atanh, elu, remainder 1.5, remainder 2, tanh",
-        ),
+        values=_CUDA_VALUES,
+        signs=_CUDA_SIGNS,
     ),
     ("cuda", "fast"): Expected(
-        values=named(
-            binary="remainder",
-            subnormal="remainder 2",
-        ),
+        values=_CUDA_VALUES,
         lost=named(
             reduced="amax along 0, amax along 1, amin along 0, amin along 1, aminmax along 0, aminmax along 1",
             sorted=("argmax along 0, argmax along 1, argmax of absolute along 1, argmin along 0, argmin along 1"),
             layers="bilinear, codebook, convolution and max pool, max pool behind relu, padded max pool",
         ),
-        signs=named(
-            unary="atanh, elu, remainder 1.5, remainder 2, tanh",
-        ),
+        signs=_CUDA_SIGNS,
     ),
     ("webgpu", "exact"): Expected(),
     ("webgpu", "fast"): Expected(

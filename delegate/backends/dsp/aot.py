@@ -117,9 +117,7 @@ class DspBackend(OnnxBackend):
             rank = max((t.dim() for t in tensors(other)), default=0)
             if rank > _MAX_RANK:
                 return no(Reason.RANK, f"{other.name} has {rank} dimensions, and the HTP takes {_MAX_RANK} at most")
-        verdict = super().check(node) and without_infinity(node)
-        if verdict and not (kept := keeps_nan(node, _loses, self.options.nan)):
-            return kept
+        verdict = super().check(node) and without_infinity(node) and keeps_nan(node, _loses, self.options.nan)
         return in_integers(node) if verdict and self.options.precision == "integer" else verdict
 
     def provider(self) -> Provider:

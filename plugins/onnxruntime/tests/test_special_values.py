@@ -6,28 +6,27 @@ import pytest
 
 from tests.backends.special_values import GROUPS, Expected, check, named
 
+_VALUES = named(
+    binary="floor_divide, hypot",
+    layers="bicubic",
+)
+_SIGNS = named(
+    unary=(
+        "expm1, floor of a quotient, log1p, nan_to_num, nan_to_num of numbers, remainder 1.5"
+        ", remainder 2, trunc, trunc of a quotient"
+    ),
+    binary="atan2, chosen, lerp, prelu of each, remainder, truncated quotient, xlogy",
+    compared="masked_fill -0, where constant, where not negative",
+    moved="tril",
+    subnormal="floor of a quotient, remainder 2, trunc",
+)
 EXPECTED = {
     "exact": Expected(
-        values=named(
-            binary="floor_divide, hypot",
-            layers="bicubic",
-        ),
-        signs=named(
-            unary=(
-                "expm1, floor of a quotient, log1p, nan_to_num, nan_to_num of numbers, remainder 1.5"
-                ", remainder 2, trunc, trunc of a quotient"
-            ),
-            binary="atan2, chosen, lerp, prelu of each, remainder, truncated quotient, xlogy",
-            compared="masked_fill -0, where constant, where not negative",
-            moved="tril",
-            subnormal="floor of a quotient, remainder 2, trunc",
-        ),
+        values=_VALUES,
+        signs=_SIGNS,
     ),
     "fast": Expected(
-        values=named(
-            binary="floor_divide, hypot",
-            layers="bicubic",
-        ),
+        values=_VALUES,
         lost=named(
             unary="sgn, sign",
             reduced=(
@@ -43,16 +42,7 @@ EXPECTED = {
             ),
             layers=("convolution and max pool, global max pool, max pool behind relu, padded max pool, sampled at NaN"),
         ),
-        signs=named(
-            unary=(
-                "expm1, floor of a quotient, log1p, nan_to_num, nan_to_num of numbers, remainder 1.5"
-                ", remainder 2, trunc, trunc of a quotient"
-            ),
-            binary="atan2, chosen, lerp, prelu of each, remainder, truncated quotient, xlogy",
-            compared="masked_fill -0, where constant, where not negative",
-            moved="tril",
-            subnormal="floor of a quotient, remainder 2, trunc",
-        ),
+        signs=_SIGNS,
     ),
 }
 

@@ -6,22 +6,21 @@ import pytest
 
 from tests.backends.special_values import GROUPS, Expected, check, named
 
+_VALUES = named(
+    binary="fmod, remainder",
+    subnormal="over itself, remainder 2",
+)
+_SIGNS = named(
+    unary="elu, fmod 1.5, remainder 1.5, remainder 2, selu",
+    moved="padded with -0",
+)
 EXPECTED = {
     "exact": Expected(
-        values=named(
-            binary="fmod, remainder",
-            subnormal="over itself, remainder 2",
-        ),
-        signs=named(
-            unary="elu, fmod 1.5, remainder 1.5, remainder 2, selu",
-            moved="padded with -0",
-        ),
+        values=_VALUES,
+        signs=_SIGNS,
     ),
     "fast": Expected(
-        values=named(
-            binary="fmod, remainder",
-            subnormal="over itself, remainder 2",
-        ),
+        values=_VALUES,
         lost=named(
             unary=(
                 "celu, clamp, clamp at 0, clamp from above, clamp from below, exp, hardsigmoid, hardtanh"
@@ -53,10 +52,7 @@ EXPECTED = {
                 ", padded max pool"
             ),
         ),
-        signs=named(
-            unary="elu, fmod 1.5, remainder 1.5, remainder 2, selu",
-            moved="padded with -0",
-        ),
+        signs=_SIGNS,
         compound=frozenset({"masked_fill -0", "max pool in one dimension"}),
     ),
 }

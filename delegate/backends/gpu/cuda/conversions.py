@@ -138,9 +138,19 @@ def _const(number: float) -> Any:
     return tirx.const(float(number), "float32")
 
 
+def _elementwise(importer: Any, x: Any, function: Callable[[Any], Any], name: str) -> Any:
+    """Return a function of every element, as one block of this name."""
+    from tvm import te
+
+    def block(x: Any) -> Any:
+        return te.compute(x.shape, lambda *at: function(x(*at)), name=name)
+
+    return importer.block_builder.emit_te(block, x, primfunc_name_hint=name)
+
+
 def _bounded(importer: Any, x: Any, low: float | None, high: float | None, then: Any = lambda y: y) -> Any:
     """x between bounds; one block, which joins the operator before it; comparisons with NaN are false, so NaN stays."""
-    from tvm import te, tirx
+    from tvm import tirx
 
     def bounded(value: Any) -> Any:
         if low is not None:
@@ -149,10 +159,7 @@ def _bounded(importer: Any, x: Any, low: float | None, high: float | None, then:
             value = tirx.Select(value > _const(high), _const(high), value)
         return value
 
-    def made(x: Any) -> Any:
-        return te.compute(x.shape, lambda *at: then(bounded(x(*at))), name="bounded")
-
-    return importer.block_builder.emit_te(made, x, primfunc_name_hint="bounded")
+    return _elementwise(importer, x, lambda value: then(bounded(value)), "bounded")
 
 
 def _relu(importer: Any, node: Node) -> Any:
@@ -178,17 +185,14 @@ def _hardsigmoid(importer: Any, node: Node) -> Any:
 
 
 def _elu(importer: Any, node: Node) -> Any:
-    from tvm import te, tirx
+    from tvm import tirx
 
     given = arguments(node)
 
     def value(x: Any) -> Any:
         return tirx.Select(x > _const(0), x, (tirx.exp(x) - _const(1)) * _const(given["alpha"]))
 
-    def made(x: Any) -> Any:
-        return te.compute(x.shape, lambda *at: value(x(*at)), name="elu")
-
-    return importer.block_builder.emit_te(made, importer.env[given["self"]], primfunc_name_hint="elu")
+    return _elementwise(importer, importer.env[given["self"]], value, "elu")
 
 
 def _extreme(importer: Any, x: Any, y: Any, compare: str) -> Any:
