@@ -23,6 +23,8 @@ _LINEAR, _CONVOLUTION = "aten.linear.default", "aten.convolution.default"
 _PERMUTE = "aten.permute.default"
 _MOVES = (_PERMUTE, "aten.view.default")  # operators that a single factor for all elements may move through
 
+_SMALLEST = 2.0**-102  # of the largest weight of a row: weights 2^-24 of it are normal numbers in float32
+
 
 class Rewriter:
     """The graph of a region during its rewrite.
@@ -75,22 +77,41 @@ class Rewriter:
         fits = isinstance(weight, Node) and len(weight.users) == 1 and self.exact(weight) is not None
         return fits and (bias is None or self.exact(bias) is not None)
 
-    def scale_inputs(self, layer: Node, factor: torch.Tensor | None, term: torch.Tensor | None) -> None:
-        """Change a linear layer of x to one of x * factor + term; either may be None."""
-        weight, bias = self._parameters(layer)
-        if term is not None:
-            bias = weight @ term + (0 if bias is None else bias)
-        self._set(layer, weight if factor is None else weight * factor, bias)
+    def scale_inputs(self, layers: Sequence[Node], factor: torch.Tensor | None, term: torch.Tensor | None) -> bool:
+        """Change linear layers of x to layers of x * factor + term; either may be None.
 
-    def scale_outputs(self, layer: Node, factor: torch.Tensor | None, term: torch.Tensor | None) -> None:
-        """Change a layer of result y to y * factor + term: vectors of its channels, or one number for all."""
+        Returns:
+            False, and nothing is changed, if the weights would lose digits.
+        """
+        changed = []
+        for layer in layers:
+            weight, bias = self._parameters(layer)
+            if term is not None:
+                bias = weight @ term + (0 if bias is None else bias)
+            scaled = weight if factor is None else weight * factor
+            if not _keeps_digits(weight, scaled):
+                return False
+            changed.append((layer, scaled, bias))
+        for layer, weight, bias in changed:
+            self._set(layer, weight, bias)
+        return True
+
+    def scale_outputs(self, layer: Node, factor: torch.Tensor | None, term: torch.Tensor | None) -> bool:
+        """Change a layer of result y to y * factor + term: vectors of its channels, or one number for all.
+
+        Returns:
+            False, and nothing is changed, if the weights would lose digits, or the result the sign of a zero.
+        """
         weight, bias = self._parameters(layer)
         if factor is not None:
-            weight = weight * factor.reshape(-1, *(1,) * (weight.dim() - 1))
-            bias = None if bias is None else bias * factor
+            scaled = weight * factor.reshape(-1, *(1,) * (weight.dim() - 1))
+            if not (factor != 0).all() or not _keeps_digits(weight, scaled):
+                return False
+            weight, bias = scaled, None if bias is None else bias * factor
         if term is not None:
             bias = (torch.zeros(weight.shape[0], dtype=torch.float64) if bias is None else bias) + term
         self._set(layer, weight, bias)
+        return True
 
     def _parameters(self, layer: Node) -> tuple[torch.Tensor, torch.Tensor | None]:
         weight, bias = (*layer.args, None)[1:3]
@@ -131,6 +152,13 @@ def rewrite(region: Region) -> Region:
     return replace(region, constants=rewriter.constants)
 
 
+def _keeps_digits(weight: torch.Tensor, scaled: torch.Tensor) -> bool:
+    """Return true if scaled weights are finite in float32, and no row of them becomes too small for its digits."""
+    before, after = (w.abs().reshape(len(w), -1).amax(1) for w in (weight, scaled))
+    fits = (after >= _SMALLEST) | (before < _SMALLEST)
+    return bool(((after <= torch.finfo(torch.float32).max) & fits).all())
+
+
 # -- rules: they return true if the node was rewritten -----------------------------------------------------------------
 
 
@@ -142,8 +170,8 @@ def _fold_norm_into_linears(rewriter: Rewriter, node: Node) -> bool:
     layers = rewriter.linears(node)
     if not vectors or not layers or None in vectors.values() or len(named["normalized_shape"]) != 1:
         return False
-    for layer in layers:
-        rewriter.scale_inputs(layer, vectors.get("weight"), vectors.get("bias"))
+    if not rewriter.scale_inputs(layers, vectors.get("weight"), vectors.get("bias")):
+        return False
     node.args, node.kwargs = tuple({**named, **dict.fromkeys(parameters)}.values()), {}
     return True
 
@@ -170,14 +198,14 @@ def _move_constant(rewriter: Rewriter, node: Node, value: Node, constant: torch.
     factor_and_term = (vector, None) if is_product else (None, vector)
     layer = rewriter.layer(value, axis)
     if layer is not None:
-        rewriter.scale_outputs(layer, *factor_and_term)
-    elif axis == len(shape_of(node)) - 1 and rewriter.linears(node):
-        for linear in rewriter.linears(node):
-            rewriter.scale_inputs(linear, *factor_and_term)
+        moved = rewriter.scale_outputs(layer, *factor_and_term)
+    elif axis == len(shape_of(node)) - 1 and (layers := rewriter.linears(node)):
+        moved = rewriter.scale_inputs(layers, *factor_and_term)
     else:
         return False
-    rewriter.drop(node, value)
-    return True
+    if moved:
+        rewriter.drop(node, value)
+    return moved
 
 
 def _axis(shape: Sequence[int], rank: int) -> int | None:
@@ -194,7 +222,8 @@ def _fold_attention_scale(rewriter: Rewriter, node: Node) -> bool:
     if layer is None or query in (named["key"], named["value"]) or not isinstance(channels, int):
         return False
     scale = 1 / math.sqrt(channels) if named["scale"] is None else named["scale"]
-    rewriter.scale_outputs(layer, rewriter.exact(scale), None)
+    if not rewriter.scale_outputs(layer, rewriter.exact(scale), None):
+        return False
     node.kwargs = {**node.kwargs, "scale": 1.0}
     return True
 

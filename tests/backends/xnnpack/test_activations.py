@@ -15,7 +15,8 @@ EXACT = {  # to relative precision
     "leaky_relu(-0.3)": lambda x: F.leaky_relu(x, -0.3),
     "hardsigmoid": F.hardsigmoid, "elu": F.elu, "elu(0.7)": lambda x: F.elu(x, 0.7), "selu": F.selu,
     "celu": lambda x: F.celu(x, 1.3), "silu": F.silu, "mish": F.mish, "softplus": F.softplus,
-    "softplus(2)": lambda x: F.softplus(x, 2.0), "log_sigmoid": F.logsigmoid, "softsign": F.softsign,
+    "softplus(2)": lambda x: F.softplus(x, 2.0), "softplus(-2)": lambda x: F.softplus(x, -2.0),
+    "log_sigmoid": F.logsigmoid, "softsign": F.softsign,
 }  # fmt: skip
 CLOSE = {"gelu": F.gelu, "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"), "hardswish": F.hardswish}
 
@@ -27,6 +28,26 @@ def test_relative_precision():
 def test_absolute_precision():
     # Eager itself cancels where these come near zero.
     run(Call(lambda x: tuple(f(x) for f in CLOSE.values())), (X,), 1e-5, 1e-6)
+
+
+LARGE = torch.tensor([3e38, -3e38, torch.inf, -torch.inf, torch.nan, 1.5, -1.5])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.leaky_relu(x, 0.0),
+        lambda x: F.softplus(x, 1e10),
+        lambda x: F.softplus(x, -1e10),
+        lambda x: F.softplus(x, 1e-10),
+        lambda x: F.elu(x, -1e10),
+        lambda x: F.celu(x, 1e-30),
+        lambda x: F.celu(x, 0.1),
+    ],
+    ids=["leaky_relu 0", "softplus 1e10", "softplus -1e10", "softplus 1e-10", "elu", "celu 1e-30", "celu 0.1"],
+)
+def test_large_values(function):
+    run(Call(function), (LARGE,), 1e-5, 0)
 
 
 @pytest.mark.parametrize(
@@ -71,12 +92,26 @@ def test_activation_keeps_channels_last():
     ("function", "inputs", "op", "reason"),
     [
         (lambda x: F.softplus(x, 1, 2), (X,), "aten.softplus.default", Reason.INACCURATE),
+        (lambda x: F.softplus(x, 1, 1e3), (X,), "aten.softplus.default", Reason.INACCURATE),
+        (lambda x: F.softplus(x, 1, torch.nan), (X,), "aten.softplus.default", Reason.INACCURATE),
+        (lambda x: F.softplus(x, 0.0), (X,), "aten.softplus.default", Reason.ATTRIBUTE),
+        (lambda x: F.softplus(x, 1e39), (X,), "aten.softplus.default", Reason.ATTRIBUTE),
         (lambda x: F.leaky_relu(x, 1e-42), (X,), "aten.leaky_relu.default", Reason.ATTRIBUTE),
+        (lambda x: F.celu(x, -1.0), (X,), "aten.celu.default", Reason.ATTRIBUTE),
+        (lambda x: F.celu(x, 1e-45), (X,), "aten.celu.default", Reason.ATTRIBUTE),
+        (lambda x: F.elu(x, torch.inf), (X,), "aten.elu.default", Reason.ATTRIBUTE),
+        (lambda x: torch.ops.aten.elu(x, 1, 1, -1), (X,), "aten.elu.default", Reason.ATTRIBUTE),
+        (lambda x: x.clamp(torch.nan, 1), (X,), "aten.clamp.default", Reason.ATTRIBUTE),
+        (lambda x: F.hardtanh(x, -1, torch.nan), (X,), "aten.hardtanh.default", Reason.ATTRIBUTE),
         (F.prelu, (torch.randn(2, 3), torch.randn(3)), "aten.prelu.default", Reason.NON_CONSTANT),
         (F.silu, (X.double(),), "aten.silu.default", Reason.DTYPE),
     ],
-    ids=["softplus with a step", "denormal slope", "slope is an input", "double"],
-)
+    ids=[
+        "softplus with a step", "softplus that overflows", "softplus beyond NaN", "softplus by 0", "softplus by 1e39",
+        "denormal slope", "negative celu", "denormal celu", "infinite elu", "elu of the negative", "clamp from NaN",
+        "hardtanh to NaN", "slope is an input", "double",
+    ],
+)  # fmt: skip
 def test_refused(function, inputs, op, reason):
     verdict = refusal(Call(function), inputs, op)
     assert verdict.reason is reason

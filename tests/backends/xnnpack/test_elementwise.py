@@ -4,9 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+import delegate
 from delegate.testing import assert_same
 from delegate.verdict import Reason
 from tests.backends.xnnpack.harness import Call, lower, refusal, run
+from tests.lowering import refused
 
 X = torch.cat([torch.linspace(-9, 9, 997), torch.tensor([0.0, 1e-6, -1e-6, 80.0, -80.0, 1e20, -1e20])])
 ANY = [
@@ -174,15 +176,29 @@ def test_constant_nodes_are_folded():
         (torch.neg, (torch.ones(1, 1, 1, 1, 1, 1, 2),), "aten.neg.default", Reason.RANK),
         (torch.neg, (torch.ones(2, 0),), "aten.neg.default", Reason.ATTRIBUTE),
         (lambda x: x**2.5, (torch.ones(2),), "aten.pow.Tensor_Scalar", Reason.ATTRIBUTE),
+        (lambda x: x**torch.inf, (torch.ones(2),), "aten.pow.Tensor_Scalar", Reason.ATTRIBUTE),
+        (lambda x: x**torch.nan, (torch.ones(2),), "aten.pow.Tensor_Scalar", Reason.ATTRIBUTE),
         (lambda x: torch.div(x, 3, rounding_mode="floor"), (torch.ones(2),), "aten.div.Tensor_mode", Reason.INACCURATE),
         (torch.sign, (torch.ones(2),), "aten.sign.default", Reason.OPERATOR),
     ],
-    ids=["int", "double", "seven dimensions", "empty", "odd power", "floor of a quotient", "unknown operator"],
+    ids=[
+        "int", "double", "seven dimensions", "empty", "odd power", "infinite power", "power of NaN",
+        "floor of a quotient", "unknown operator",
+    ],
 )  # fmt: skip
 def test_refused(function, inputs, op, reason):
     verdict = refusal(Call(function), inputs, op)
     assert verdict.reason is reason
     assert verdict.message
+
+
+@pytest.mark.parametrize("name", ["maximum", "minimum", "clamp"])
+def test_constants_of_nan_are_left_to_others(name):
+    bound = torch.tensor([1.0, torch.nan, -1.0])
+    module, x = Call(lambda x: getattr(torch, name)(x, bound)), torch.tensor([0.5, 0.5, torch.nan])
+    program = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")
+    assert refused(program, "xnnpack") == {f"aten.{name}.{'Tensor' if name == 'clamp' else 'default'}": 1}
+    assert_same(program(x), module(x))
 
 
 def test_dynamic_batch_broadcast():

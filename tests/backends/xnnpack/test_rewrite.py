@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 import delegate
 from delegate.backends.xnnpack.rewrite import rewrite
-from delegate.testing import assert_same
 from tests.backends.xnnpack.harness import assert_as_eager, export, lower, region_of, run
+from tests.lowering import assert_runs, assert_same
 
 RTOL, ATOL = 1e-4, 1e-5
 
@@ -149,11 +149,35 @@ STAYS = {
         lambda: Model(lambda m, x: _own_attention(heads(m.a(x))), a=nn.Linear(8, 8)),
         [(2, 5, 8)],
     ),
+    "the weights would be infinite": (
+        lambda: _times(1e2, Model(lambda m, x: (m.a(x * 1e-30) * 1e38).abs(), a=nn.Linear(8, 8, bias=False))),
+        [(2, 5, 8)],
+    ),
+    "the weights would be too small": (
+        lambda: _times(1e-2, Model(lambda m, x: (m.a(x * 1e30) * 1e-38).abs(), a=nn.Linear(8, 8, bias=False))),
+        [(2, 5, 8)],
+    ),
+    "the weights would be infinite, before a layer": (
+        lambda: _times(1e2, Model(lambda m, x: m.a(x * 1e-30 * torch.full((8,), 1e38)), a=nn.Linear(8, 8))),
+        [(2, 5, 8)],
+    ),
+    "the zeros have signs": (
+        lambda: Model(lambda m, x: 1 / (m.a(x) * -0.0), a=nn.Linear(8, 8)),
+        [(2, 5, 8)],
+    ),
     "rms without eps": (
         lambda: Model(lambda m, x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True))),
         [(2, 5, 8)],
     ),
 }
+
+
+def _times(factor, model):
+    """Return a model with its parameters multiplied by a factor."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(factor)
+    return model
 
 
 def _pair(x, layer):
@@ -182,6 +206,7 @@ def test_repeated_heads(operators):
     module = Model(lambda m, q, k, v: F.scaled_dot_product_attention(q, repeat(k), repeat(v), scale=1.0))
     q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, 8)
     compiled = delegate.to_backend(torch.export.export(module, (q, k, v)), "xnnpack")
+    assert_runs(compiled, "xnnpack")
     result = torch.from_numpy(np.asarray(compiled.loaded(q.numpy(), k.numpy(), v.numpy())))
     assert_same(result, module(q, k, v))
     assert operators["MUL"] == 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import Check, Lowering, LoweringTable, anything, first_result_only, one_index
+from delegate.backends.lowering import Check, Lowering, LoweringTable, anything, first_result_only, no_nan, one_index
 from delegate.backends.rounding import returns_to_half
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
@@ -123,8 +123,8 @@ _COMPARE = ("eq", "ne", "gt", "ge", "lt", "le")
 _ROWS = (
     *_rows(
         *_named(
-            "default", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "clamp", "cos", "cosh",
-            "cumsum", "erf", "exp", "floor", "hardtanh", "leaky_relu", "log", "log10", "log2", "reciprocal", "relu",
+            "default", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "cos", "cosh",
+            "cumsum", "erf", "exp", "floor", "leaky_relu", "log", "log10", "log2", "reciprocal", "relu",
             "round", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "amax", "amin", "_softmax",
             "_log_softmax", "_adaptive_avg_pool2d",
         ),
@@ -156,6 +156,7 @@ _ROWS = (
     ),
     *_rows(*_named("Tensor", "bitwise_and", "bitwise_or", "bitwise_xor"), dtypes=_BOOL | _INTS),
     *_rows("elu.default", check=_unscaled),
+    *_rows("clamp.default", "hardtanh.default", check=no_nan),
     *_rows("mm.default", "bmm.default", products=("self", "mat2")),
     *_rows("addmm.default", products=("mat1", "mat2")),
     *_rows("baddbmm.default", products=("batch1", "batch2"), keep=True),

@@ -9,7 +9,7 @@ import numpy as np
 from ai_edge_litert.schema_py_generated import ActivationFunctionType as Fused
 from torch.fx import Node
 
-from delegate.backends.lowering import every, with_dimensions
+from delegate.backends.lowering import every, no_nan, with_dimensions
 from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.lowerings.elementwise import binary, extreme, unary
 from delegate.backends.xnnpack.lowerings.table import TABLE, arg, constant, floats
@@ -18,7 +18,8 @@ from delegate.backends.xnnpack.quantized import SIGMOID
 from delegate.edge.node import arguments, results_used, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
-_LINEAR = 15  # from here on, softplus(x) equals x in float32
+_LINEAR, _OVERFLOW = 15, 88  # from 15 on, softplus(x) equals x in float32; beyond 88, torch's formula overflows
+_SMALLEST, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 _CLAMPS = {(0.0, math.inf): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1"}
 
 
@@ -34,14 +35,14 @@ def clamp(builder: RegionBuilder, x: Operand, low: float, high: float) -> Operan
 # -- clamps ------------------------------------------------------------------------------------------------------------
 
 
-@TABLE.lowers("aten.hardtanh.default", check=floats)
+@TABLE.lowers("aten.hardtanh.default", check=every(floats, no_nan))
 def hardtanh(builder: RegionBuilder, node: Node) -> None:
     """Lower to a clamp; its default bounds are -1 and 1."""
     low, high = (float(cast(float, v)) for v in (arg(node, 1, -1), arg(node, 2, 1)))
     builder.set(node, clamp(builder, builder.operand(node.args[0]), low, high))
 
 
-@TABLE.lowers("aten.clamp.default", check=floats)
+@TABLE.lowers("aten.clamp.default", check=every(floats, no_nan))
 def lower_clamp(builder: RegionBuilder, node: Node) -> None:
     """Lower to a clamp between numbers; None stands for no bound."""
     low, high = arg(node, 1, node.kwargs.get("min")), arg(node, 2, node.kwargs.get("max"))
@@ -65,20 +66,26 @@ def clamp_tensor(builder: RegionBuilder, node: Node) -> None:
 
 
 def _slope(node: Node) -> Verdict:
-    """The negative slope is 0 or a normal number."""
-    slope = np.float32(arg(node, 1, 0.01))
-    if slope != 0 and not np.finfo(np.float32).tiny <= abs(slope) < np.inf:
-        return no(Reason.ATTRIBUTE, f"negative slope {slope} is no normal number")
-    return YES
+    """The negative slope is a normal number, or 0 of a tensor with dimensions."""
+    slope = arg(node, 1, 0.01)
+    if not slope:
+        return with_dimensions(node)
+    return YES if _is_normal(slope) else no(Reason.ATTRIBUTE, f"negative slope {slope} is no normal number")
+
+
+def _is_normal(number: float) -> bool:
+    """Return true for a number that is normal and finite in float32."""
+    return _SMALLEST <= abs(number) <= _LARGEST
 
 
 @TABLE.lowers("aten.leaky_relu.default", check=every(floats, _slope))
 def leaky_relu(builder: RegionBuilder, node: Node) -> None:
-    """Lower to LEAKY_RELU, or to RELU for a slope of 0, which LEAKY_RELU rejects."""
+    """Lower to LEAKY_RELU, or to PRELU for a slope of 0, which LEAKY_RELU rejects."""
     slope = float(arg(node, 1, 0.01))
     x = builder.operand(node.args[0])
     if slope == 0:
-        builder.set(node, unary(builder, "RELU", x))
+        slopes = builder.constant(np.full((1,) * x.rank, slope, np.float32), x.order)
+        builder.set(node, builder.emit("PRELU", [x, slopes], x.shape, x.order))
     else:
         builder.set(node, unary(builder, "LEAKY_RELU", x, "LeakyReluOptions", alpha=slope))
 
@@ -95,14 +102,30 @@ def prelu(builder: RegionBuilder, node: Node) -> None:
     builder.set(node, builder.emit("PRELU", [x, builder.constant(weight, x.order)], x.shape, x.order))
 
 
-@TABLE.lowers("aten.celu.default", check=floats, keep=True)
+def _factors(node: Node) -> Verdict:
+    """The product of alpha and scale, and the scales, are finite; the input scale is not negative."""
+    alpha, scale, input_scale = (float(arg(node, i, 1)) for i in (1, 2, 3))
+    if abs(alpha * scale) <= _LARGEST and abs(scale) <= _LARGEST and 0 <= input_scale <= _LARGEST:
+        return YES
+    return no(Reason.ATTRIBUTE, f"alpha={alpha}, scale={scale}, input_scale={input_scale}")
+
+
+def _alpha(node: Node) -> Verdict:
+    """The number alpha and its reciprocal are positive normal numbers."""
+    alpha = arg(node, 1, 1)
+    if alpha > 0 and _is_normal(alpha) and _is_normal(1 / alpha):
+        return YES
+    return no(Reason.ATTRIBUTE, f"alpha={alpha}")
+
+
+@TABLE.lowers("aten.celu.default", check=every(floats, _alpha), keep=True)
 def celu(builder: RegionBuilder, node: Node) -> None:
     """Lower to an ELU whose slope at 0 is 1 for every alpha."""
     alpha = float(arg(node, 1, 1))
     builder.set(node, _elu(builder, builder.operand(node.args[0]), alpha, 1.0, 1 / alpha))
 
 
-@TABLE.lowers("aten.elu.default", check=floats)
+@TABLE.lowers("aten.elu.default", check=every(floats, _factors))
 def elu(builder: RegionBuilder, node: Node) -> None:
     """Lower to an ELU with alpha, scale and input scale."""
     alpha, scale, input_scale = (float(arg(node, i, 1)) for i in (1, 2, 3))
@@ -202,21 +225,25 @@ def log1p_exp(builder: RegionBuilder, x: Operand) -> Operand:
 
 
 def _threshold(node: Node) -> Verdict:
-    """The threshold is so high that the result has no step there."""
-    threshold = arg(node, 2, 20)
-    if threshold < _LINEAR:
+    """The threshold is so high that the result has no step there, and so low that torch's formula does not overflow.
+    The number beta and its reciprocal are normal numbers.
+    """
+    beta, threshold = arg(node, 1, 1), arg(node, 2, 20)
+    if not _LINEAR <= threshold <= _OVERFLOW:
         return no(Reason.INACCURATE, f"from the threshold {threshold} on torch gives x itself, which is a step")
+    if not (_is_normal(beta) and _is_normal(1 / beta)):
+        return no(Reason.ATTRIBUTE, f"beta={beta}")
     return YES
 
 
 @TABLE.lowers("aten.softplus.default", check=every(floats, _threshold), keep=True)
 def softplus(builder: RegionBuilder, node: Node) -> None:
-    """Lower to log(1 + exp(beta * x)) / beta. Beyond the threshold, the formula yields x without a special case."""
+    """Lower to x beyond 0, plus log(1 + exp(-|beta * x|)) / beta. No threshold is needed."""
     beta = float(arg(node, 1, 1))
     x = builder.operand(node.args[0])
-    scaled = x if beta == 1 else binary(builder, "MUL", x, beta)
-    y = binary(builder, "ADD", unary(builder, "RELU", scaled), log1p_exp(builder, scaled))
-    builder.set(node, y if beta == 1 else binary(builder, "MUL", y, 1 / beta))
+    beyond = unary(builder, "RELU", x) if beta > 0 else binary(builder, "MINIMUM", x, 0.0)
+    tail = log1p_exp(builder, x if beta == 1 else binary(builder, "MUL", x, beta))
+    builder.set(node, binary(builder, "ADD", beyond, tail if beta == 1 else binary(builder, "MUL", tail, 1 / beta)))
 
 
 @TABLE.lowers("aten.log_sigmoid.default", check=floats, keep=True)

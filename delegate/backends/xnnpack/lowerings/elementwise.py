@@ -9,7 +9,8 @@ from typing import Any, cast
 import numpy as np
 from torch.fx import Node
 
-from delegate.backends.lowering import every
+from delegate.backends.aot import RegionRefused
+from delegate.backends.lowering import every, no_nan
 from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.lowerings.nan import (
     propagate_nan,
@@ -74,10 +75,15 @@ def extreme(builder: RegionBuilder, node: Node, name: str, arguments: Sequence[A
     """Emit a MAXIMUM or MINIMUM that propagates NaN of both operands.
 
     Constants go first, because NaN of the second operand is propagated by XNNPACK.
+
+    Raises:
+        RegionRefused: a constant has NaN, which would be lost.
     """
     first, second = arguments
     if not _varies(builder, second):
         first, second = second, first
+    if isinstance(first, Node) and builder.is_constant(first) and np.isnan(builder.array(first)).any():
+        raise RegionRefused({node.name: f"the constant {first.name} has NaN, which XNNPACK's maxima and minima lose"})
     y = broadcasting(builder, node, name, (first, second))
     if not _varies(builder, first):
         return y
@@ -116,7 +122,7 @@ def lower_neg(builder: RegionBuilder, node: Node) -> None:
     builder.set(node, binary(builder, "MUL", builder.operand(node.args[0]), -1.0))
 
 
-@TABLE.lowers(*BINARY, check=simple)
+@TABLE.lowers(*BINARY, check=every(simple, no_nan))
 def lower_binary(builder: RegionBuilder, node: Node) -> None:
     """Lower to one TFLite operator; numbers become constants."""
     name = BINARY[op_name(node)]
@@ -242,7 +248,7 @@ def _exponent(node: Node) -> Verdict:
     value = node.args[1]
     if not isinstance(value, int | float):
         return no(Reason.ATTRIBUTE, f"the exponent {value} is no number known now")
-    if value in (0.5, -0.5) or (value == int(value) and 0 < abs(value) <= _MAX_POWER):
+    if value in (0.5, -0.5) or (0 < abs(value) <= _MAX_POWER and value == int(value)):
         return YES
     return no(Reason.ATTRIBUTE, f"the exponent {value}: XNNPACK has no power, and only small whole ones are products")
 
