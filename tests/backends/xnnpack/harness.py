@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 import torch.utils._pytree as pytree
-from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.xnnpack.aot import XnnpackBackend, XnnpackOptions
 from delegate.backends.xnnpack.runtime import XnnpackRuntime
+from delegate.edge.export import to_edge
 from delegate.edge.node import META_CONSTANT, is_static, tensors
+from delegate.edge.program import EdgeProgram
 from delegate.runtime.backend import Delegate
 from delegate.testing import assert_same
 from delegate.verdict import Verdict
@@ -35,26 +35,10 @@ class Call(torch.nn.Module):
         return self.function(*tensors, *self.args, **self.kwargs)
 
 
-def export(module: torch.nn.Module, inputs: Inputs, dynamic_shapes: Any = None) -> ExportedProgram:
-    """Export a program as edge passes it to this backend: core ATen, and the operators that the backend preserves."""
-    backend = XnnpackBackend(XnnpackOptions())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch copies its own tree specs the old way
-        program = torch.export.export(module.eval(), inputs, dynamic_shapes=dynamic_shapes)
-        table = torch.export.default_decompositions()
-        for op in list(table):
-            if str(op) in backend.preserve_ops:
-                del table[op]
-        return program.run_decompositions(table)
-
-
-def constants(program: ExportedProgram) -> dict[str, torch.Tensor]:
-    """Return the values of parameters, buffers and lifted tensors by placeholder name."""
-    signature = program.graph_signature
-    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-    lifted = signature.inputs_to_lifted_tensor_constants
-    values = {n: program.state_dict.get(target, program.constants.get(target)) for n, target in names.items()}
-    return {**values, **{n: program.constants[target] for n, target in lifted.items()}}
+def export(module: torch.nn.Module, inputs: Inputs, dynamic_shapes: Any = None) -> EdgeProgram:
+    """Export a program and bring it to edge dialect with the operators that the backend preserves."""
+    exported = torch.export.export(module.eval(), inputs, dynamic_shapes=dynamic_shapes)
+    return to_edge(exported, preserve_ops=XnnpackBackend(XnnpackOptions()).preserve_ops)
 
 
 def fold(graph: Graph, values: dict[str, torch.Tensor]) -> None:
@@ -71,10 +55,10 @@ def fold(graph: Graph, values: dict[str, torch.Tensor]) -> None:
             graph.erase_node(node)
 
 
-def region_of(program: ExportedProgram) -> Region:
+def region_of(program: EdgeProgram) -> Region:
     """Return the whole program as one region; placeholders of constants are marked as edge marks them."""
-    graph: Graph = program.graph
-    values = constants(program)
+    graph: Graph = program.graph_module.graph
+    values = dict(program.constants)
     fold(graph, values)
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     for node in placeholders:

@@ -109,6 +109,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:method forward was exported in training mode")  # of the case with dropout
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name):
     module, inputs, dims, reason = REFUSED[name]
