@@ -19,6 +19,7 @@ from delegate.program.file import serialize
 from delegate.registry import default_registry
 from delegate.testing import assert_same
 from tests.plugins import Site, site
+from tests.sampling import only
 
 __all__ = ["site"]
 
@@ -107,7 +108,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", only(["exit"], WAYS))
 def test_a_compiler_that_ends_its_process(ends: Site, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     function, node, ending = WAYS[way]
     program = lower(function)

@@ -19,6 +19,7 @@ from delegate.cache import environment
 from delegate.registry import default_registry
 from tests.lowering import assert_runs, assert_same
 from tests.plugins import Site
+from tests.sampling import only
 
 INFO = """
 from delegate.backends.info import Availability, BackendInfo
@@ -166,9 +167,14 @@ def test_anything_else_is_compiled_anew(counter: Counter) -> None:
     ("where", "old", "new"),
     [
         ("info", '"sdk": "1.0"', '"sdk": "1.1"'),
-        ("info", '("CPU",)', '("NPU",)'),
+        pytest.param("info", '("CPU",)', '("NPU",)', marks=pytest.mark.slow),
         ("halves", "LOG = ", "OTHER_CODE = 1\nLOG = "),
-        ("halves", "    def check", "    def cache_key(self):\n        return 'driver 2'\n\n    def check"),
+        pytest.param(
+            "halves",
+            "    def check",
+            "    def cache_key(self):\n        return 'driver 2'\n\n    def check",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_other_versions_compile_anew(counter: Counter, where: str, old: str, new: str) -> None:
@@ -181,7 +187,7 @@ def test_other_versions_compile_anew(counter: Counter, where: str, old: str, new
     assert not counter.compiled(exported())
 
 
-@pytest.mark.parametrize("place", ["rules.json", "kernels/add.c", "other_package/__init__.py"])
+@pytest.mark.parametrize("place", only(["kernels/add.c"], ["rules.json", "kernels/add.c", "other_package/__init__.py"]))
 @pytest.mark.parametrize("in_place", [True, False])
 def test_any_file_of_the_distribution_counts(counter: Counter, tmp_path: Path, place: str, in_place: bool) -> None:
     """Data that the compiler reads, sources that it compiles, a package that its own imports."""

@@ -1,0 +1,18 @@
+"""Cases of sweeps that the default run leaves out: `make test-slow` runs all."""
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
+
+
+def only(quick: Collection[Any], cases: Iterable[Any]) -> list[Any]:
+    """Return all cases as parameters, those that are not among `quick` marked slow."""
+    return [case if case in quick else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
+def every(step: int, cases: Iterable[Any]) -> list[Any]:
+    """Return all cases as parameters, those after each first of `step` marked slow."""
+    return [
+        case if not place % step else pytest.param(case, marks=pytest.mark.slow) for place, case in enumerate(cases)
+    ]
