@@ -138,7 +138,8 @@ def to_backend(
         compiler.partitioners = outcome.plan.partitioners(compiler.partitioners, MEASURED)
         compiler.concurrency_plan = outcome.plan
     floats = {name: ep for name, ep in references.items() if ep is not exported.get(name)}
-    verifying = verification(verify, exported, selection, registry, floats, partial(blamed, exported, floats, verify))
+    blame = partial(blamed, exported, floats, verify, selection, registry)
+    verifying = verification(verify, exported, selection, registry, floats, blame)
     program, lowered = compiler.compile()
     measured = None
     while verifying is not None:

@@ -6,10 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from torch.export import ExportedProgram
-
 from delegate.config import Verify
-from delegate.edge.node import arguments, decodes, tensors
 from delegate.report import Accuracy
 
 
@@ -69,27 +66,14 @@ class Bounds:
 
 
 # The least SQNR in dB of a precision if no bound is configured. Backends may compute float32 in 16-bit floats.
-DEFAULTS: Mapping[str, float] = {"float32": 40.0, "16-bit floats": 30.0, "int8": 20.0, "4 bits": 10.0}
-
-
-def is_quantized(ep: ExportedProgram) -> bool:
-    """Return if a program holds quantized values."""
-    return _bits(ep) is not None
-
-
-def precision_of(ep: ExportedProgram) -> str:
-    """Return the least precision that a program computes in: a key of `DEFAULTS`."""
-    bits = _bits(ep)
-    if bits is not None:
-        return "4 bits" if bits <= 4 else "int8"
-    floats = [t.dtype.itemsize for n in ep.graph.nodes for t in tensors(n) if t.is_floating_point()]
-    return "16-bit floats" if floats and min(floats) <= 2 else "float32"
-
-
-def _bits(ep: ExportedProgram) -> int | None:
-    """Return the fewest bits of the program's quantized values; None if there are none."""
-    most = (arguments(n).get("quant_max") for n in ep.graph.nodes if n.op == "call_function" and decodes(n))
-    return min((8 if m is None else int(m).bit_length() + 1 for m in most), default=None)
+DEFAULTS: Mapping[str, float] = {
+    "float32": 40.0,
+    "16-bit floats": 30.0,
+    "16-bit integers": 40.0,
+    "int8": 20.0,
+    "4 bits": 10.0,
+    "fewer than 4 bits": 3.0,
+}
 
 
 def _power(exponent: float) -> float:

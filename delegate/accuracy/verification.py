@@ -13,9 +13,10 @@ import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
-from delegate.accuracy.bounds import DEFAULTS, Bounds, is_quantized, precision_of
+from delegate.accuracy.bounds import DEFAULTS, Bounds
 from delegate.accuracy.figures import Differences
 from delegate.accuracy.narrowing import Trial, bisect_inaccurate
+from delegate.accuracy.precision import is_quantized, precision_of
 from delegate.accuracy.reference import EagerMethods, copies, first_nan, flat_arguments, is_random_method, tensors
 from delegate.accuracy.samples import Sample, example_samples, samples_of
 from delegate.accuracy.watching import DelegateRecorder, WatchedPartition
@@ -125,6 +126,7 @@ def verification(
         registry,
         selection.kernels,
         floats,
+        {name: precision_of(exported[name]) for name in samples},
         blame,
         selection.quantization is not None,
     )
@@ -199,6 +201,7 @@ class Verification:
         on_failure: the reaction to a missed bound; None: warn, with the default bounds of each precision.
         registry, kernels: the backends and kernels that the program runs on.
         floats: the float references of methods that are other programs. Bounds are on the results against these.
+        precisions: the precision that a method computes in, by name; a key of `DEFAULTS`.
         blame: describes the layers to blame if the quantization misses the bounds.
         is_quantized_here: the configuration quantizes the model, so that layers can stay in float.
     """
@@ -210,6 +213,7 @@ class Verification:
     registry: Registry
     kernels: KernelRequest | None
     floats: Mapping[str, ExportedProgram]
+    precisions: Mapping[str, str]
     blame: Blame | None = None
     is_quantized_here: bool = False
     _rounds: int = 0
@@ -261,7 +265,7 @@ class Verification:
 
     def _reference(self, name: str) -> str:
         """Return the name of the program that is lowered, as a reference."""
-        if is_quantized(self.exported[name]):
+        if is_quantized(self.precisions[name]):
             return QUANTIZED
         return MODEL if name in self.floats else FLOAT
 
@@ -376,7 +380,7 @@ class Verification:
             remedy = "set verify.on_failure to move, which has the nodes that cause it run elsewhere, or ask for less"
             return "", remedy
         name = methods[0]
-        if not is_quantized(self.exported[name]) or self.blame is None:
+        if not is_quantized(self.precisions[name]) or self.blame is None:
             what = f"the model itself, run by torch, is as far from the float reference: {measured.between[name]}"
             return f"; {what}", "lower a model that is nearer to its reference, or ask for less"
         figures = ", ".join(f"{measured.between[name]} in method {name}" for name in methods)
@@ -394,7 +398,7 @@ class Verification:
             accuracy = measured.methods.get(name)
             if accuracy is None or accuracy.figures is None:
                 continue
-            precision = precision_of(self.exported[name])
+            precision = self.precisions[name]
             least = DEFAULTS[precision]
             if accuracy.figures.sqnr_db >= least:
                 continue
@@ -405,7 +409,7 @@ class Verification:
             noise = {n: a for n in method.delegates if (a := measured.partitions[n].differences.accuracy()) is not None}
             worst = min(noise, key=lambda n: noise[n].sqnr_db, default="")
             if between is not None and between.sqnr_db < least:
-                fault = "the quantization is" if is_quantized(self.exported[name]) else "the model itself is"
+                fault = "the quantization is" if is_quantized(self.precisions[name]) else "the model itself is"
                 cause = f"{fault} at fault: in torch it gives {between}"
             elif worst:
                 cause = f"the worst partition is {worst}: {noise[worst]}"

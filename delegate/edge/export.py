@@ -50,7 +50,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
     """
     decomposer = Decomposer(frozenset(preserve_ops))
     warn_of_training(ep.graph, name)
-    ep = _of_plain_tensors(ep)
+    ep = with_plain_tensors(ep)
     try:
         module, signature, asserted = _fast_path(ep, decomposer)
         ranges = ep.range_constraints
@@ -81,8 +81,8 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
     return program
 
 
-def _of_plain_tensors(ep: ExportedProgram) -> ExportedProgram:
-    """The program with the tensors that its subclasses of Tensor are made of, as torchao's quantize_ leaves some."""
+def with_plain_tensors(ep: ExportedProgram) -> ExportedProgram:
+    """Return the program with the tensors that its subclasses of Tensor are made of, as torchao's quantize_ has some."""
     if any(map(is_traceable_wrapper_subclass, (*ep.state_dict.values(), *ep.constants.values()))):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=_OF_TORCH_ITSELF, category=FutureWarning)

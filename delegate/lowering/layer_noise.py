@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ from delegate.accuracy.bounds import Bounds
 from delegate.accuracy.figures import difference
 from delegate.accuracy.reference import NodeRunner, flat_arguments
 from delegate.accuracy.samples import Sample
-from delegate.edge.node import decodes, float_node, module_path, op_name
+from delegate.edge.node import decodes, float_node, module_path, op_name, overload, tensors
+from delegate.edge.operator_names import base_name, edge_names
 from delegate.report import Accuracy
 
 _MOST = 64  # layers whose effect on the results is measured: the least accurate by themselves
@@ -52,15 +53,17 @@ class FloatRun:
         sample: the call.
         values: of nodes that give a tensor, by name.
         results: of the program.
+        method: the name of the method; empty if there is only one.
     """
 
     program: ExportedProgram
     sample: Sample
     values: Mapping[str, torch.Tensor]
     results: Sequence[torch.Tensor]
+    method: str = ""
 
     @classmethod
-    def of(cls, program: ExportedProgram, sample: Sample) -> FloatRun:
+    def of(cls, program: ExportedProgram, sample: Sample, method: str = "") -> FloatRun:
         """Run a float program in torch; raises AccuracyError if torch cannot."""
         values: dict[str, torch.Tensor] = {}
 
@@ -70,10 +73,10 @@ class FloatRun:
             return result
 
         results = NodeRunner(program, record).results(flat_arguments(program, sample.args, sample.kwargs))
-        return cls(program, sample, values, results)
+        return cls(program, sample, values, results, method)
 
 
-def layer_noises(run: FloatRun, quantized: ExportedProgram, bounds: Bounds) -> list[LayerNoise]:
+def layer_noises(run: FloatRun, quantized: ExportedProgram, bounds: Bounds, operators: Set[str]) -> list[LayerNoise]:
     """Return the noise of every quantized layer of a method, those with most effect on the results first.
 
     Each layer runs once on the float program's own values, quantized as the layer quantizes them. Then the float
@@ -83,13 +86,15 @@ def layer_noises(run: FloatRun, quantized: ExportedProgram, bounds: Bounds) -> l
         run: of the float reference.
         quantized: the program made of it.
         bounds: that define the noise that is allowed.
+        operators: the edge operators, without overloads, that `quantization.nodes` can keep in float. Operators that
+            only move data are not among them: they have the integers of their inputs. Empty: all but views.
 
     Raises:
         AccuracyError: torch cannot run one of the programs.
     """
     floats, sample, values = run.program, run.sample, run.values
     nodes = {node.name: node for node in floats.graph.nodes}
-    layers = {n.name: _layer(n, nodes) for n in quantized.graph.nodes if _is_layer(n) and float_node(n) in nodes}
+    layers = _by_origin(quantized, nodes, operators) or _by_module(quantized, floats, operators)
     single: dict[str, torch.Tensor] = {}  # results of layers on the float program's values
 
     def continue_in_float(node: Node, result: Any) -> Any:
@@ -123,6 +128,7 @@ def layer_noises(run: FloatRun, quantized: ExportedProgram, bounds: Bounds) -> l
         results = NodeRunner(floats, replace_one).results(flat_arguments(floats, sample.args, sample.kwargs))
         layer = nodes[layers[name].nodes[0]]
         place = f"{module_path(layer) or 'no module'}, {op_name(layer)}"
+        place += f" in method {run.method}" if run.method else ""
         noises.append(LayerNoise(layers[name].nodes, place, accuracy, bounds.excess(difference(results, run.results))))
     return sorted(noises, key=lambda noise: -noise.excess)
 
@@ -147,16 +153,29 @@ def blame(noises: Sequence[LayerNoise]) -> tuple[str, str]:
     if not noises:
         return "", "quantize less of the model"
     worst = sorted(noises, key=lambda noise: -noise.excess)
-    rules = "".join(f"\n    {node}: off" for noise in worst for node in noise.nodes)
+    names = dict.fromkeys(node for noise in worst for node in noise.nodes)  # methods may have nodes of one name
+    rules = "".join(f"\n    {name}: off" for name in names)
     more = f" and {len(worst) - _NAMED} more" if len(worst) > _NAMED else ""
     return f"; layers with the most noise: {', '.join(map(str, worst[:_NAMED]))}{more}", (
         f"keep these layers in float:\nquantization:\n  nodes:{rules}"
     )
 
 
-def _is_layer(node: Node) -> bool:
-    """Return if a node computes on decoded integers."""
-    return node.op == "call_function" and not _is_rounding(node) and any(map(decodes, node.all_input_nodes))
+def _is_layer(node: Node, operators: Set[str]) -> bool:
+    """Return if a node computes on decoded integers and can compute on floats instead."""
+    return _can_stay(node, operators) and any(map(decodes, node.all_input_nodes))
+
+
+def _can_stay(node: Node, operators: Set[str]) -> bool:
+    """Return if a node computes, and `quantization.nodes` can keep it in float."""
+    if node.op != "call_function" or _is_rounding(node):
+        return False
+    return not operators.isdisjoint(edge_names(base_name(node))) if operators else not _is_view(node)
+
+
+def _is_view(node: Node) -> bool:
+    operator = overload(node)
+    return operator is not None and any(result.alias_info is not None for result in operator._schema.returns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +195,50 @@ class _Layer:
     last: str
 
 
-def _layer(node: Node, floats: Mapping[str, Node]) -> _Layer:
+def _by_origin(quantized: ExportedProgram, floats: Mapping[str, Node], operators: Set[str]) -> dict[str, _Layer]:
+    """Return the layers by the node that computes each, if the quantized program has the names of the float program."""
+    nodes = [n for n in quantized.graph.nodes if _is_layer(n, operators) and float_node(n) in floats]
+    return {node.name: _layer(node, floats, operators) for node in nodes}
+
+
+def _by_module(quantized: ExportedProgram, floats: ExportedProgram, operators: Set[str]) -> dict[str, _Layer]:
+    """Return the layers by the node that has the result of each, if the modules of both programs are the same.
+
+    torchao's `quantize_` changes the operators of a module, and torch does not record the original operators.
+    """
+    groups, layers = _by_call(quantized), dict[str, _Layer]()
+    for call, originals in _by_call(floats).items():
+        group = groups.get(call, [])
+        results = [n for n in group if any(_reads(user) and user not in group for user in n.users)]
+        is_changed = [op_name(n) for n in group] != [op_name(n) for n in originals]
+        if len(originals) == len(results) == 1 and is_changed and _can_stay(originals[0], operators):
+            names, result = (originals[0].name,), results[0].name
+            layers[result] = _Layer(names, names, names, result)
+    return layers
+
+
+def _reads(node: Node) -> bool:
+    """Return if a node computes on its inputs or returns them, and is no check."""
+    return node.op == "output" or bool(tensors(node))
+
+
+def _by_call(program: ExportedProgram) -> dict[str, list[Node]]:
+    """Return the nodes that give tensors by the innermost call of a module that they are in."""
+    calls: dict[str, list[Node]] = {}
+    for node in program.graph.nodes:
+        stack = node.meta.get("nn_module_stack")
+        if stack and node.op == "call_function" and tensors(node):
+            calls.setdefault(next(reversed(stack)), []).append(node)
+    return calls
+
+
+def _layer(node: Node, floats: Mapping[str, Node], operators: Set[str]) -> _Layer:
     """Return the layer of a node that computes on decoded integers."""
     own = floats[float_node(node)]
     folded = (user.name for user in own.users if any(name in str(user.target) for name in _FOLDED))
     starts = (own.name, *folded)
     users = list(node.users)
-    fused = len(users) == 1 and users[0].op == "call_function" and not _is_rounding(users[0])
+    fused = len(users) == 1 and _can_stay(users[0], operators)
     after = users[0] if fused and all(map(_is_rounding, users[0].users)) and float_node(users[0]) in floats else node
     ends = starts if after is node else (float_node(after),)
     rounded = [decoded for user in after.users if _is_rounding(user) for decoded in user.users]

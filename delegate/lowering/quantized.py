@@ -67,7 +67,8 @@ def quantized(
     if policy is not None and policy.on_failure == "move" and bounds:
         samples = samples_to_verify(verify, programs)
         samples = {name: calls for name, calls in samples.items() if not is_random(programs[name].graph_module)}
-    float_layers: dict[str, LayerNoise] = {}
+    operators = _layer_operators(section, tuple(selection.backends), registry)
+    float_layers: dict[tuple[str, ...], LayerNoise] = {}  # by method and nodes
     expected, runs = torch_results(programs, samples), dict[str, FloatRun]()
     for number in range(_ROUNDS):
         figures = reference_figures(torch_results(quantized_programs, samples), expected)
@@ -76,10 +77,10 @@ def quantized(
             break
         for name in missed:
             if name not in runs:
-                runs[name] = FloatRun.of(programs[name], samples[name][0])
-            noises = layer_noises(runs[name], quantized_programs[name], bounds)
+                runs[name] = FloatRun.of(programs[name], samples[name][0], name if len(programs) > 1 else "")
+            noises = layer_noises(runs[name], quantized_programs[name], bounds, operators)
             allowed = _MARGIN / 2**number if number < _ROUNDS - 1 else 0.0
-            float_layers.update((noise.nodes[0], noise) for noise in noisiest(noises, allowed))
+            float_layers.update(((name, *noise.nodes), noise) for noise in noisiest(noises, allowed))
         from delegate.quantization.settings import keep_in_float
 
         report_progress(f"quantizing again with {len(float_layers)} layers in float")
@@ -99,14 +100,34 @@ def blamed(
     quantized: Mapping[str, ExportedProgram],
     floats: Mapping[str, ExportedProgram],
     verify: Any,
+    selection: Selection,
+    registry: Registry,
     methods: Sequence[str],
     bounds: Bounds,
 ) -> tuple[str, str]:
     """Return the layers of methods whose quantization misses bounds in words, and the remedy."""
     samples = samples_to_verify(verify, quantized)
-    runs = {name: FloatRun.of(floats[name], samples[name][0]) for name in methods}
-    noises = {name: layer_noises(runs[name], quantized[name], bounds) for name in methods}
-    return blame([noise for layer_group in noises.values() for noise in noisiest(layer_group, _MARGIN)])
+    operators = _layer_operators(selection.quantization, tuple(selection.backends), registry)
+    noises: list[LayerNoise] = []
+    for name in methods:
+        run = FloatRun.of(floats[name], samples[name][0], name if len(quantized) > 1 else "")
+        noises += noisiest(layer_noises(run, quantized[name], bounds, operators), _MARGIN)
+    return blame(noises)
+
+
+def _layer_operators(section: Quantization | None, backends: Sequence[str], registry: Registry) -> frozenset[str]:
+    """Return the edge operators, without overloads, that the rules of a quantization can keep in float.
+
+    Args:
+        section: the section of the configuration; None if the model was quantized before.
+        backends: the backends in use. The first that runs integers is the default of the section.
+        registry: the registry of backends.
+    """
+    for name in backends if section is None or section.backend is None else (section.backend,):
+        if schemes := registry.aot(name, absent_ok=True).quantization():
+            rows = (row for scheme in schemes for row in scheme.operators if not row.moves)
+            return frozenset(row.op.rpartition(".")[0] or row.op for row in rows)
+    return frozenset()
 
 
 def configured() -> Callable[..., dict[str, ExportedProgram]]:

@@ -11,7 +11,7 @@ from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, Quantize
 
 from delegate.backends.quantizable import QuantizationScheme, QuantizedOperator
 from delegate.errors import ConfigError
-from delegate.quantization.operator_names import base_name, edge_names
+from delegate.edge.operator_names import base_name, edge_names
 from delegate.quantization.settings import Choice, Settings, stack
 from delegate.quantization.specs import activation_spec, fixed_spec, weight_spec
 from delegate.registry import Registry

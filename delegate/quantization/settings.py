@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 from delegate.backends.quantizable import QuantizationScheme
 from delegate.config.model import Quantization
 from delegate.errors import ConfigError, did_you_mean
-from delegate.quantization.operator_names import base_name, edge_names
+from delegate.edge.operator_names import base_name, edge_names
 from delegate.registry import Registry, default_registry
 
 OFF = "off"
