@@ -28,6 +28,15 @@ SHOWN: Mapping[str, Callable[[Tensor], Tensor]] = {
     "sum of float32": lambda x: torch.sum(x[:12] * 1.125, 0, dtype=torch.float32, keepdim=True),
     "overflow": lambda x: (x * 1000).isinf(),
 }
+# Steps of a whole number, where a result that is not rounded differs by one.
+STEPS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "integers": lambda x: (x * 1.3).to(torch.int32),
+    "floor": lambda x: (x * 1.1).floor(),
+    "round": lambda x: (x * 1.1).round(),
+    "comparison": lambda x: (x * 1.1) >= (x + x * 0.1),
+    "sign": lambda x: (((x + 1000) - 1000) - x.round()).sign(),
+}
+_NEIGHBOURS = torch.arange(-4096, 4096) / 1024
 # Rounded between two operators by eager, or summed in another order; infinities are in the same places.
 NEAR: Mapping[str, Callable[[Tensor], Tensor]] = {
     "returned": lambda x: (x.float() * 1000).to(x.dtype).float(),
@@ -48,11 +57,20 @@ def check_shown(backend: str, dtype: torch.dtype) -> None:
         assert_same({name: result}, {name: expected}, tolerance)
 
 
+def check_steps(backend: str, dtype: torch.dtype) -> None:
+    """Assert that functions with steps get the rounded results of a backend."""
+    x = _NEIGHBOURS.to(dtype)
+    for name, function in STEPS.items():
+        expected = function(x)
+        assert not torch.equal(function(x.float()), expected.to(function(x.float()).dtype)), name  # else all is one
+        assert_same({name: lowered(function, x, backend)(x)}, {name: expected}, 0)
+
+
 def check_kept(backend: str) -> None:
     """Assert that casts of inputs, and sections in float32 of bfloat16, stay on a backend."""
     for dtype in (torch.float16, torch.bfloat16):
         x = VALUES[:12].to(dtype)
         assert ran(lowered(lambda v: v.float() * 2, x, backend)) == {backend}
         assert ran(lowered(lambda v: v.reshape(3, 4).t().float() * 2, x, backend)) == {backend}
-    section = lowered(lambda v: (v * 2) * (v * 2).float().pow(2).mean().rsqrt().to(v.dtype), x, backend)
+    section = lowered(lambda v: (v * 2) * (v * 2).float().pow(2).mean(0).rsqrt().to(v.dtype), x, backend)
     assert len(section.report.partitions) == 1

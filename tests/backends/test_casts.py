@@ -14,11 +14,11 @@ from tests.backends.casts import DTYPES, SIGNS, check_signs, lowered, names, tak
 TAKEN = {
     "xnnpack": {torch.float16: "float32", torch.bfloat16: "float32"},
     "cuda": {
-        torch.float32: "bool float16 int32 int64",
-        torch.float16: "bool float32 int32 int64",
+        torch.float32: "bfloat16 bool float16 int32 int64",
+        torch.float16: "bfloat16 bool float32 int32 int64",
         torch.bfloat16: "bool float16 float32 int32 int64",
-        torch.int64: "bool float16 float32 int32",
-        torch.int32: "bool float16 float32 int64",
+        torch.int64: "bfloat16 bool float16 float32 int32",
+        torch.int32: "bfloat16 bool float16 float32 int64",
         torch.bool: "bfloat16 float16 float32 int32 int64",
     },
     "portable": {d: " ".join(str(o).removeprefix("torch.") for o in DTYPES if o is not d) for d in DTYPES},

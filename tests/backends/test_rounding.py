@@ -1,18 +1,33 @@
-"""Results of 16-bit floats on XNNPACK, where a wider dtype shows them."""
+"""Results of 16-bit floats, where a wider dtype or a step shows them."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from tests.backends.rounding import check_kept, check_shown
+from tests.backends.rounding import check_kept, check_shown, check_steps
+from tests.backends.test_casts import require
+
+BACKENDS = ["xnnpack", "cuda"]
+DTYPES = [torch.float16, torch.bfloat16]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_wider_dtypes_show_rounded_results(dtype):
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_wider_dtypes_show_rounded_results(backend, dtype):
     """They were numbers of float32: 70000.0 in place of infinity."""
-    check_shown("xnnpack", dtype)
+    require(backend)
+    check_shown(backend, dtype)
 
 
-def test_other_casts_stay():
-    check_kept("xnnpack")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_steps_show_rounded_results(dtype):
+    """TVM drops casts to bfloat16 within a function."""
+    require("cuda")
+    check_steps("cuda", dtype)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_other_casts_stay(backend):
+    require(backend)
+    check_kept(backend)

@@ -22,6 +22,12 @@ WITHOUT_CASE = {
     "aten.native_layer_norm.default", "aten._adaptive_avg_pool2d.default",  # what the kept operators decompose to
 }  # fmt: skip
 
+TOLERANCES = {  # near what is measured
+    "float32": 1e-6,
+    "float16": 4 * torch.finfo(torch.float16).eps,  # 1.7 steps are measured
+    "bfloat16": 4 * torch.finfo(torch.bfloat16).eps,  # 2.5 steps are measured
+}
+
 
 class Every(nn.Module):
     """Every case, one after the other; a step after each, so that none is only a view of its inputs."""
@@ -60,7 +66,7 @@ def left_portable(program: CompiledProgram) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float16", 6e-3), ("bfloat16", 1e-1)])
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES.items())
 def test_every_row_is_right(dtype, tolerance):
     module, args = Every(getattr(torch, dtype)).eval(), inputs(getattr(torch, dtype))
     program = lowered(module, args, "llvm")

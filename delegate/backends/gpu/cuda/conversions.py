@@ -2,7 +2,8 @@
 
 The importer's `take` reads beyond a tensor where an index is negative, its baddbmm sums up in the operands' own dtype,
 and its attention drops `scale` and takes no boolean mask; what it fills with a number, and slices of dynamic sizes
-counted from the last dimension, do not compile (0.27). Its maxima and bounds lose NaN, and LLVM's `!=` of NaN is false.
+counted from the last dimension, do not compile (0.27). Its maxima and bounds lose NaN, LLVM's `!=` of NaN is false, and
+a cast to bfloat16 within one function rounds nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from delegate.backends.gpu.cuda import rounding
@@ -121,6 +123,12 @@ def _slice(importer: Any, node: Node) -> Any:
     given = arguments(node)
     node.args = (given["self"], given["dim"] % len(importer.env[given["self"]].ty.shape), *node.args[2:])
     return importer._slice(node)
+
+
+def _to_copy(importer: Any, node: Node) -> Any:
+    if node.meta["val"].dtype is not torch.bfloat16:
+        return importer._to_copy(node)
+    return rounding.cast(importer, importer.env[arguments(node)["self"]], "bfloat16")
 
 
 def _masked_fill(importer: Any, node: Node) -> Any:
@@ -254,6 +262,7 @@ CONVERSIONS: Mapping[str, Conversion] = {
     "slice.Tensor": _slice,
     "amax.default": _amax,
     "amin.default": _amin,
+    "_to_copy.default": _to_copy,
     "masked_fill.Scalar": _masked_fill,
     "relu.default": _relu,
     "hardtanh.default": _hardtanh,

@@ -13,7 +13,6 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import Check, Lowering, LoweringTable, anything, first_result_only, no_nan, one_index
-from delegate.backends.rounding import returns_to_half
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -68,11 +67,6 @@ def _fills(node: Node) -> Verdict:
         if not known:
             return no(Reason.DYNAMIC_SHAPE, f"{other} is written to a part of {size} in dimension {dim}")
     return YES
-
-
-def _no_dropped_rounding(node: Node) -> Verdict:
-    """No values of other dtypes rounded to bfloat16: TVM computes it in float32 and drops casts in between."""
-    return returns_to_half(node) if tensor(node).dtype is torch.bfloat16 else YES
 
 
 def _attention(node: Node) -> Verdict:
@@ -185,7 +179,7 @@ _ROWS = (
         dtypes=_ANY,
         moves=True,
     ),
-    *_rows("_to_copy.default", dtypes=_ANY, check=_no_dropped_rounding, moves=True),
+    *_rows("_to_copy.default", dtypes=_ANY, moves=True),
     *_rows("index.Tensor", dtypes=_ANY, check=one_index, moves=True),
     *_rows("slice_scatter.default", dtypes=_ANY, check=_fills, moves=True),
     *_rows("tril.default", "triu.default", dtypes=_FLOATS | _INTS, keep=True, moves=True),

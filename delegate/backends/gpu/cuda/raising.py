@@ -1,6 +1,6 @@
 """For the host's CPU: operands of products in float16 are raised to float32 once, not by a call at every use.
 
-bfloat16 is raised by a shift, and has to stay: TVM rounds nothing where one function makes it and raises it again.
+bfloat16 stays: it is raised by a shift.
 """
 
 from __future__ import annotations

@@ -1,17 +1,20 @@
-"""What the operands of products are rounded to: dtypes, and TF32, which is float32 with 10 bits of mantissa.
+"""Rounding to dtypes, and to TF32, which is float32 with 10 bits of mantissa.
 
 TF32 is no dtype, neither torch's nor TVM's: bits of float32 are rounded, half away from zero, as CUDA's
-cvt.rna.tf32.f32 does it.
+cvt.rna.tf32.f32 does it. To bfloat16 bits are rounded too, half to even, before the cast: on the host TVM drops a cast
+to bfloat16 if the same function raises its result again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 TF32 = "tf32"
-_HALF, _KEPT = 0x1000, ~0x1FFF  # of the last bit that stays; the bits that stay
+_HALF, _KEPT = 0x1000, ~0x1FFF  # of the last bit that stays in TF32; the bits that stay
+_BFLOAT16 = "bfloat16"
 
 
 def constant(value: torch.Tensor, precision: str) -> torch.Tensor:
@@ -44,18 +47,24 @@ def cast(importer: Any, value: Any, precision: str) -> Any:
 
     builder = importer.block_builder
     if precision == TF32:
-        return builder.emit_te(_to_tf32, value, primfunc_name_hint="to_tf32")
-    return value if str(value.ty.dtype) == precision else builder.emit(relax.op.astype(value, precision))
+        return _rounded(importer, value, "to_tf32", lambda bits: (bits + _HALF) & _KEPT)
+    if str(value.ty.dtype) == precision:
+        return value
+    if precision == _BFLOAT16:
+        wide = cast(importer, value, "float32")
+        value = _rounded(importer, wide, "to_bfloat16", lambda bits: (bits + ((bits >> 16) & 1) + 0x7FFF) & ~0xFFFF)
+    return builder.emit(relax.op.astype(value, precision))
 
 
-def _to_tf32(value: Any) -> Any:
-    from tvm import te
+def _rounded(importer: Any, value: Any, name: str, round_bits: Callable[[Any], Any]) -> Any:
+    """Round float32 by its bits, as one block of this name; NaN stays."""
+    from tvm import te, tirx
 
-    return te.compute(value.shape, lambda *at: _bits(value(*at)), name="to_tf32")
+    def rounded(x: Any) -> Any:
+        bits = round_bits(tirx.reinterpret("int32", x))
+        return tirx.Select(tirx.isnan(x), x, tirx.reinterpret("float32", bits))
 
+    def block(x: Any) -> Any:
+        return te.compute(x.shape, lambda *at: rounded(x(*at)), name=name)
 
-def _bits(x: Any) -> Any:
-    from tvm import tirx
-
-    bits = (tirx.reinterpret("int32", x) + _HALF) & _KEPT
-    return tirx.Select(tirx.isnan(x), x, tirx.reinterpret("float32", bits))
+    return importer.block_builder.emit_te(block, value, primfunc_name_hint=name)
