@@ -203,13 +203,41 @@ def test_an_unreadable_entry_is_a_miss(tmp_path: Path) -> None:
     for rows in ({"a": 3}, {"a": ["x"]}, {"a": [1, 0.0]}, {"a": ["x", -1.0]}, {"a": ["x", 10**400]}, [1], known):
         outcomes = Outcomes(lambda: "identity", store)
         assert outcomes.get("a", 1.0) is None
-        assert outcomes._key is not None
-        store.put(outcomes._key, {"outcomes": rows}, [])
+        key = outcomes._key("a")
+        assert key is not None
+        store.put(key, {"outcomes": rows}, [])
         Outcomes._RECORDED.clear()
         found = Outcomes(lambda: "identity", store).get("a", 1.0)
         assert (found is not None) == (rows is known)
         Outcomes._RECORDED.clear()
-        store.remove(outcomes._key)
+        store.remove(key)
+
+
+def test_to_record_an_outcome_costs_the_same_however_many_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lowering records an outcome for each partition that is new, so the time must be linear in partitions."""
+    written: list[int] = []
+    put = Store.put
+
+    def count(self: Store, key: str, about: Any, parts: Any) -> Any:
+        written.append(len(about["outcomes"]))
+        return put(self, key, about, parts)
+
+    monkeypatch.setattr(Store, "put", count)
+    names = [guarded._digest(number) for number in range(10_000)]
+    Outcomes(lambda: "many", Store(tmp_path)).put(dict.fromkeys(names, Outcome()))
+    Outcomes._RECORDED.clear()
+    outcomes = Outcomes(lambda: "many", Store(tmp_path))
+    written.clear()
+    for number in range(20):
+        outcomes.put({guarded._digest(str(number)): Outcome()})
+    assert len(written) == 20
+    assert max(written) <= 80
+    Outcomes._RECORDED.clear()
+    known = Outcomes(lambda: "many", Store(tmp_path))
+    assert all(known.get(guarded._digest(str(number)), 1.0) for number in range(20))
+    assert sum(known.get(name, 1.0) is not None for name in names) > 9_900
 
 
 def test_what_others_ended_is_not_recorded() -> None:
