@@ -11,6 +11,7 @@ import torch
 
 import delegate
 from tests import zoo
+from tests.backends.xnnpack.test_run_time import sqnr
 from tests.cli.test_lower import call
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
@@ -54,15 +55,16 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("data", ["data", "data/0.npz", "quantized_models:data"])
-def test_the_whole_flow(data: str) -> None:
+# In dB, 4 to 7 less than is measured: ranges of few samples cut what is beyond them.
+@pytest.mark.parametrize(("data", "least"), [("data", 10), ("data/0.npz", 6), ("quantized_models:data", 30)])
+def test_the_whole_flow(data: str, least: int) -> None:
     stdout, _ = call("lower", "quantized_models:net", "-c", "c.yaml", "--calibration", data, "-o", "net.dlg")
     assert "1 partition on xnnpack, 100% of the operations" in stdout
     call("lower", "quantized_models:net", "-b", "xnnpack", "-o", "floats.dlg")
     x = np.random.default_rng(9).standard_normal((2, 64)).astype(np.float32)
     with delegate.load("net.dlg") as program, delegate.load("floats.dlg") as floats:
         expected, got = floats(x), program(x)
-    assert 0 < np.median(np.abs(got - expected)) < 0.05 * np.abs(expected).max()
+    assert least < sqnr(torch.from_numpy(expected), torch.from_numpy(got)) < least + 15
 
 
 def test_the_same_by_to_backend() -> None:

@@ -302,13 +302,14 @@ def test_wrong_options_are_errors(options: dict[str, object], message: str) -> N
 
 SCRIPT = """
 import torch
+from delegate.testing import assert_same
 
 config = {path!r}
 model = torch.nn.Linear(4, 2).eval()
 compiled = torch.compile(model, backend="delegate", options={{"config": config}})
 x = torch.randn(3, 4)
 with torch.no_grad():
-    torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+    assert_same(compiled(x), model(x), 1e-6)
 assert "delegate" in torch._dynamo.list_backends()
 """
 

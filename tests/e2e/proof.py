@@ -61,9 +61,9 @@ def prove(
     program = delegate.to_backend(exported, backends)
     program.save(folder / "model.dlg")
     nodes = program.report.nodes
-    errors = [_error(worker.run(folder / "model.dlg", _arrays(given)), eager(module, given)) for given in calls]
+    runs = [(worker.run(folder / "model.dlg", _arrays(given)), eager(module, given)) for given in calls]
     return Proof(
-        error=max(errors),
+        error=max(relative_error(*run) for run in runs),
         waste=max(waste(program.program, _arrays(given)) for given in calls),
         partitions=len(program.report.partitions),
         portable=(sum(n.backend == "portable" for n in nodes), len(nodes)),
@@ -88,10 +88,3 @@ def waste(program: Program, inputs: Sequence[np.ndarray]) -> float:
 
 def _arrays(tensors: Sequence[Any]) -> list[np.ndarray]:
     return [np.asarray(t.detach() if isinstance(t, torch.Tensor) else t) for t in tensors]
-
-
-def _error(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
-    """The largest relative error; infinite where shapes, dtypes or NaN differ."""
-    assert [(a.shape, a.dtype) for a in actual] == [(e.shape, e.dtype) for e in expected]
-    errors = [relative_error(a, e) for a, e in zip(actual, expected, strict=True)]
-    return max((float("inf") if np.isnan(e) else e for e in errors), default=0.0)

@@ -80,8 +80,8 @@ def test_error_function_is_exact_to_a_few_steps(dtype, steps):
         out = np.empty_like(x)
         function(x, out=out)
         expected = np.array([exact(v) for v in x.astype(np.float64)])
-        bound = steps * np.finfo(dtype).eps * np.maximum(np.abs(expected), np.finfo(dtype).tiny)
-        assert (np.abs(out - expected) <= bound).all()
+        tolerance, tiny = steps * np.finfo(dtype).eps, np.finfo(dtype).tiny
+        assert_same(out.astype(np.float64), expected, tolerance, each=True, at_least=tiny)
 
 
 def test_numbers_wrap_as_in_c():

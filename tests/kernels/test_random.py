@@ -57,7 +57,7 @@ def test_random(case):
     assert not torch.equal(first, second)
     assert (first.shape, first.dtype) == (expected[0].shape, expected[0].dtype)
     wide = first.to(torch.complex128 if first.is_complex() else torch.float64)
-    assert abs(wide.mean().item() - mean) <= 0.05 * deviation
+    assert wide.mean().item() == pytest.approx(mean, abs=0.05 * deviation)
     assert wide.std().item() == pytest.approx(deviation, rel=0.05)
 
 
@@ -88,7 +88,7 @@ def test_cauchy():
     TABLE.seed(0)
     (result,) = run(aten.cauchy.default, x, 3.0, 2.0, expected=(x,))
     assert result.median().item() == pytest.approx(3.0, abs=0.1)
-    assert ((result - 3).abs() < 2).double().mean().item() == pytest.approx(0.5, abs=0.02)
+    assert ((result > 1) & (result < 5)).double().mean().item() == pytest.approx(0.5, abs=0.02)
 
 
 def test_permutation():

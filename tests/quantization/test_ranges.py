@@ -150,7 +150,7 @@ def test_ends_without_outliers(low: float, high: float) -> None:
     rest = values[values.abs() < 100]
     for end, expected, outlier in zip(outliers.range, (rest.min(), rest.max()), (low, high), strict=True):
         quantile = torch.quantile(rest, 1e-4 if expected < 0 else 1 - 1e-4)
-        assert abs(end - (quantile if outlier else expected)) <= 0.15 * abs(expected)
+        assert_same(torch.tensor(end), quantile if outlier else expected, 0.08)  # 2e-2 is measured: bins of a histogram
     assert (passed.min(), passed.max()) == outliers.range
     assert outliers.largest == max(abs(low), abs(high))
 

@@ -15,6 +15,7 @@ import delegate
 from delegate.config.model import Quantization
 from delegate.errors import ConfigError, InputError
 from tests import zoo
+from tests.lowering import assert_same, relative_error
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():
@@ -93,7 +94,7 @@ def test_exactly_these_layers_stay_in_floats(name: str, scheme: str) -> None:
     assert _floats(program) == expected
     compiled = delegate.to_backend(program, "xnnpack")
     reference = program.module()(*batches[0]).detach()
-    assert (compiled(*batches[0]) - reference).norm() <= 0.05 * reference.norm()
+    assert_same(compiled(*batches[0]), reference, 0.05)  # 2e-2 is measured: some steps of 8 bits
 
 
 def test_names_of_float_nodes_where_others_vanish() -> None:
@@ -199,9 +200,9 @@ def test_each_method_has_calibration_data(methods: dict[str, torch.export.Export
         x = torch.from_numpy(np.load(tmp_path / f"{name}.npz")["arr_0"])
         with torch.no_grad():
             reference = exported.module()(x)
-        error = float((program.method(name)(x) - reference).norm() / reference.norm())
+        error = relative_error(program.method(name)(x), reference)
         weights = [n for n in program.report.nodes if n.method == name and "dequantize_per_channel" in n.op]
-        assert 0 < error < 0.05
+        assert 0 < error < 7e-3  # 1.9e-3 is measured: some steps of 8 bits
         assert len(weights) == 1  # of two layers in the second
 
 

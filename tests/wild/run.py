@@ -20,13 +20,13 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 import delegate
 from delegate.compiled import CompiledProgram
 from delegate.errors import ExecutionError, ExportError
 from delegate.program.file import serialize
+from delegate.testing import assert_same
 from tests.hostile.children import run_cases
 from tests.wild.models import Model, model
 
@@ -159,37 +159,21 @@ def _wrong(program: Any, calls: Sequence[Tensors], expected: Sequence[Any], limi
         if wanted is None:
             return f"a call is answered that the exported module refuses: {shapes}"
         for i, (one, other) in enumerate(zip(results, wanted[0], strict=True)):
-            if said := _differ(_tensor(one, other.dtype), other, limit):
+            if said := _differ(one, other, limit):
                 return f"a result differs: number {i}, {said}, of {shapes}"
         for i, (one, other) in enumerate(zip(given, wanted[1], strict=True)):
-            if said := _differ(_tensor(one, other.dtype), other, limit):
+            if said := _differ(one, other, limit):
                 return f"an input differs after the call: number {i}, {said}, of {shapes}"
     return None
 
 
-def _tensor(x: Any, dtype: torch.dtype) -> torch.Tensor:
-    """As a tensor what a program gave; arrays of bfloat16 are its raw bits."""
-    if isinstance(x, torch.Tensor):
-        return x
-    array = np.array(x)
-    if dtype == torch.bfloat16 and array.dtype == np.uint16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
-
-
-def _differ(got: torch.Tensor, wanted: torch.Tensor, limit: float) -> str | None:
-    if (got.dtype, got.shape) != (wanted.dtype, wanted.shape):
-        return f"{got.dtype} {list(got.shape)} for {wanted.dtype} {list(wanted.shape)}"
-    if not wanted.numel():
-        return None
-    one, other = got.detach().double(), wanted.detach().double()
-    if not torch.equal(one.isnan(), other.isnan()):
-        return f"NaN in {int(one.isnan().sum())} places for {int(other.isnan().sum())}"
-    error = (one - other).abs()[one != other].nan_to_num(0, posinf=torch.inf)
-    allowed = max(limit, _LOOSE.get(wanted.dtype, 0)) * max(1.0, float(other.abs().nan_to_num(0, 0, 0).max()))
-    if wanted.dtype in _LOOSE or wanted.is_floating_point():
-        return f"by {float(error.max())}" if error.numel() and float(error.max()) > allowed else None
-    return f"by {float(error.max())}" if error.numel() and float(error.max()) > 0 else None
+def _differ(got: Any, wanted: torch.Tensor, limit: float) -> str | None:
+    """Return the difference of a tensor or an array from the expected tensor; None if there is none."""
+    try:
+        assert_same(got, wanted, max(limit, _LOOSE.get(wanted.dtype, 0)), at_least=1.0)
+    except AssertionError as error:
+        return str(error)
+    return None
 
 
 def main(places: str, minutes: str = "5", first: str = "0") -> int:
